@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/device.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <vector>
+
+#include "backends/cuda/green_context.h"
+#include "backends/cuda/status.h"
+
+namespace vitamin::cuda {
+namespace {
+
+using hal::NativeStatus;
+
+// Clusters of this many blocks run on any union of units of a co-scheduled split; the next size,
+// 16, runs on none (measured on an H200; cuDNN uses it).
+constexpr std::uint32_t kClusterBlocksMax = 8;
+
+
+class CudaDevice final : public hal::Device {
+ public:
+  CudaDevice(const Api& api, const DeviceOptions& options) : api_(api), options_(options) {}
+  hal::Status open();
+
+  const hal::DeviceInfo& info() const noexcept override { return info_; }
+  hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
+  std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override;
+  hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override;
+  hal::Result<hal::Event> create_event() override;
+  void destroy_event(hal::Event event) noexcept override {
+    api_.cuEventDestroy_v2(static_cast<CUevent>(event.native));
+  }
+  NativeStatus query(hal::Event event) noexcept override {
+    return api_.cuEventQuery(static_cast<CUevent>(event.native));
+  }
+  NativeStatus synchronize(hal::Event event) noexcept override {
+    return api_.cuEventSynchronize(static_cast<CUevent>(event.native));
+  }
+  hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override;
+  std::string kernel_name(hal::KernelHandle kernel) override;
+  std::string kernel_origin(hal::KernelHandle kernel) override;
+  std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override;
+  NativeStatus validate(const hal::KernelLaunch& launch) noexcept override;
+  hal::Outcome classify(NativeStatus status) const noexcept override {
+    return cuda::classify(status);
+  }
+  NativeStatus not_ready() const noexcept override { return CUDA_ERROR_NOT_READY; }
+  NativeStatus out_of_memory() const noexcept override { return CUDA_ERROR_OUT_OF_MEMORY; }
+  void attach_thread() noexcept override;
+  void enter_internal() noexcept override;
+  void leave_internal() noexcept override;
+
+ private:
+  hal::Status split();
+  // The CUfunction of a CUfunction or CUkernel, as the occupancy and attribute calls want it.
+  CUfunction function_of(hal::KernelHandle kernel);
+  int function_attribute(CUfunction function, CUfunction_attribute attribute, int otherwise);
+  std::uint32_t resident_processors(const hal::KernelLaunch& launch, CUfunction function);
+
+  const Api api_;
+  const DeviceOptions options_;
+  hal::DeviceInfo info_;
+  std::vector<CUdevResource> units_;
+};
+
+hal::Status CudaDevice::open() {
+  info_.vendor = hal::Vendor::kNvidia;
+  char name[256] = "";
+  if (const CUresult status = api_.cuDeviceGetName(name, sizeof name, options_.ordinal);
+      status != CUDA_SUCCESS)
+    return failed("the device cannot be asked for its name", status);
+  info_.name = name;
+  CUuuid uuid{};
+  if (api_.cuDeviceGetUuid_v2(&uuid, options_.ordinal) == CUDA_SUCCESS) {
+    char text[48];
+    const auto* b = reinterpret_cast<const unsigned char*>(uuid.bytes);
+    std::snprintf(text, sizeof text,
+                  "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+                  b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+                  b[14], b[15]);
+    info_.uuid = text;
+  }
+  return split();
+}
+
+hal::Status CudaDevice::split() {
+  CUdevResource all{};
+  CUresult status =
+      api_.cuDeviceGetDevResource(options_.ordinal, &all, CU_DEV_RESOURCE_TYPE_SM);
+  if (status != CUDA_SUCCESS) return failed("the device's SMs cannot be asked for", status);
+  info_.processors = all.sm.smCount;
+
+  const unsigned flags =
+      options_.ignore_coscheduling ? unsigned{CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING} : 0U;
+  unsigned wanted = options_.unit_processors != 0 ? options_.unit_processors : 8U;
+  for (;; wanted *= 2) {
+    // One unit may be the remainder, so a set holds at most 63 groups besides.
+    std::array<CUdevResource, hal::ComputeSet::kMaxUnits> groups{};
+    CUdevResource rest{};
+    unsigned count = all.sm.smCount / wanted;
+    if (count >= groups.size()) continue;
+    status = api_.cuDevSmResourceSplitByCount(groups.data(), &count, &all, &rest, flags, wanted);
+    if (status != CUDA_SUCCESS) return failed("the device's SMs cannot be split", status);
+    units_.assign(groups.begin(), groups.begin() + count);
+    if (rest.type == CU_DEV_RESOURCE_TYPE_SM && rest.sm.smCount > 0) units_.push_back(rest);
+    break;
+  }
+  for (const CUdevResource& unit : units_) info_.processors_per_unit.push_back(unit.sm.smCount);
+  return {};
+}
+
+hal::Result<std::unique_ptr<hal::PhysicalContext>> CudaDevice::create_context(
+    hal::ComputeSet set) {
+  std::vector<CUdevResource> resources;
+  for (unsigned unit = 0; unit < info_.units(); ++unit)
+    if (set.has(unit)) resources.push_back(units_[unit]);
+  if (resources.empty() || (set - hal::ComputeSet::range(0, info_.units())).count() != 0)
+    return hal::fail(hal::Errc::kInvalidArgument, "the compute set names no unit of this device");
+  return GreenContext::create(api_, options_.ordinal, set, info_.processors_of(set),
+                              std::move(resources));
+}
+
+std::unique_ptr<hal::Queue> CudaDevice::adopt_queue(void* native_stream) {
+  if (native_stream == nullptr || native_stream == CU_STREAM_LEGACY)
+    return std::make_unique<LegacyQueue>(api_, options_.primary);
+  return std::make_unique<StreamQueue>(api_, static_cast<CUstream>(native_stream),
+                                       StreamQueue::Ownership::kBorrowed);
+}
+
+hal::Result<std::unique_ptr<hal::Queue>> CudaDevice::create_whole_queue(int priority) {
+  const CurrentContext current(api_, options_.primary);
+  CUstream stream = nullptr;
+  const CUresult status =
+      api_.cuStreamCreateWithPriority(&stream, CU_STREAM_DEFAULT, priority);
+  if (status != CUDA_SUCCESS) return failed("a stream cannot be created", status);
+  return std::make_unique<StreamQueue>(api_, stream, StreamQueue::Ownership::kOwned);
+}
+
+hal::Result<hal::Event> CudaDevice::create_event() {
+  const CurrentContext current(api_, options_.primary);
+  CUevent event = nullptr;
+  const CUresult status = api_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  if (status != CUDA_SUCCESS) return failed("an event cannot be created", status);
+  return hal::Event{event};
+}
+
+// --- kernels ---------------------------------------------------------------------------------
+
+hal::Result<hal::KernelLayout> CudaDevice::kernel_layout(hal::KernelHandle handle) {
+  if (api_.cuKernelGetParamInfo == nullptr || api_.cuFuncGetParamInfo == nullptr)
+    return hal::fail(hal::Errc::kUnsupported, "the driver has no parameter layouts (before 12.4)");
+  void* const kernel = const_cast<void*>(handle);
+  hal::KernelLayout layout;
+  // There is no count: parameters are asked for until the index is out of range. The two sorts of
+  // handle are told apart by the error 400 that each call answers for the other sort (measured).
+  bool is_kernel = true;
+  for (std::size_t index = 0;; ++index) {
+    std::size_t offset = 0, size = 0;
+    CUresult status = CUDA_ERROR_INVALID_HANDLE;
+    if (is_kernel)
+      status = api_.cuKernelGetParamInfo(static_cast<CUkernel>(kernel), index, &offset, &size);
+    if (index == 0 && status == CUDA_ERROR_INVALID_HANDLE) is_kernel = false;
+    if (!is_kernel)
+      status = api_.cuFuncGetParamInfo(static_cast<CUfunction>(kernel), index, &offset, &size);
+    if (status == CUDA_ERROR_INVALID_VALUE) return layout;
+    if (status != CUDA_SUCCESS) return failed("a kernel's parameters are unknown", status);
+    layout.parameters.push_back(
+        {static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
+    layout.bytes = std::max(layout.bytes, static_cast<std::uint32_t>(offset + size));
+  }
+}
+
+std::string CudaDevice::kernel_name(hal::KernelHandle handle) {
+  void* const kernel = const_cast<void*>(handle);
+  const char* name = nullptr;
+  if (api_.cuKernelGetName != nullptr &&
+      api_.cuKernelGetName(&name, static_cast<CUkernel>(kernel)) == CUDA_SUCCESS && name)
+    return name;
+  if (api_.cuFuncGetName != nullptr &&
+      api_.cuFuncGetName(&name, static_cast<CUfunction>(kernel)) == CUDA_SUCCESS && name)
+    return name;
+  return "(unnamed kernel)";
+}
+
+std::string CudaDevice::kernel_origin(hal::KernelHandle handle) {
+  if (options_.origin_of == nullptr) return "(unknown)";
+  void* const kernel = const_cast<void*>(handle);
+  CUlibrary library = nullptr;
+  if (api_.cuKernelGetLibrary != nullptr &&
+      api_.cuKernelGetLibrary(&library, static_cast<CUkernel>(kernel)) == CUDA_SUCCESS)
+    return options_.origin_of(library);
+  CUmodule module = nullptr;
+  if (api_.cuFuncGetModule != nullptr &&
+      api_.cuFuncGetModule(&module, static_cast<CUfunction>(kernel)) == CUDA_SUCCESS)
+    return options_.origin_of(module);
+  return "(unknown)";
+}
+
+CUfunction CudaDevice::function_of(hal::KernelHandle handle) {
+  void* const kernel = const_cast<void*>(handle);
+  CUfunction function = nullptr;
+  const CurrentContext current(api_, options_.primary);
+  if (api_.cuKernelGetFunction(&function, static_cast<CUkernel>(kernel)) == CUDA_SUCCESS)
+    return function;
+  return static_cast<CUfunction>(kernel);
+}
+
+int CudaDevice::function_attribute(CUfunction function, CUfunction_attribute attribute,
+                                   int otherwise) {
+  int value = otherwise;
+  if (api_.cuFuncGetAttribute(&value, attribute, function) != CUDA_SUCCESS) return otherwise;
+  return value;
+}
+
+std::uint32_t CudaDevice::resident_processors(const hal::KernelLaunch& launch,
+                                              CUfunction function) {
+  int blocks = 0;
+  const CurrentContext current(api_, options_.primary);
+  const CUresult status = api_.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+      &blocks, function, static_cast<int>(launch.block.volume()), launch.shared_bytes);
+  if (status != CUDA_SUCCESS || blocks <= 0) return info_.processors + 1;
+  const auto per_processor = static_cast<std::uint64_t>(blocks);
+  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+}
+
+std::uint32_t CudaDevice::processors_needed(const hal::KernelLaunch& launch, bool resident) {
+  const CUfunction function = function_of(launch.kernel);
+  std::uint32_t cluster = launch.cluster_blocks;
+  // A cluster that was fixed when the kernel was compiled needs no launch attribute.
+  if (cluster <= 1) {
+    const int width = function_attribute(function, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 0);
+    const int height = function_attribute(function, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, 0);
+    const int depth = function_attribute(function, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, 0);
+    if (width > 0)
+      cluster = static_cast<std::uint32_t>(width * std::max(1, height) * std::max(1, depth));
+  }
+  std::uint32_t needed = std::max(1U, cluster);
+  if (cluster > kClusterBlocksMax) needed = info_.processors + 1;
+  if (cluster > 2 && options_.ignore_coscheduling) needed = info_.processors + 1;
+  if (launch.cooperative || resident)
+    needed = std::max(needed, resident_processors(launch, function));
+  return needed;
+}
+
+NativeStatus CudaDevice::validate(const hal::KernelLaunch& launch) noexcept {
+  if (launch.kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (launch.arguments != nullptr && launch.extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const hal::Dim3 g = launch.grid, b = launch.block;
+  constexpr std::uint32_t kGridX = 0x7fffffff, kGridYZ = 65535, kBlockXY = 1024, kBlockZ = 64;
+  if (g.volume() == 0 || b.volume() == 0 || g.x > kGridX || g.y > kGridYZ || g.z > kGridYZ ||
+      b.x > kBlockXY || b.y > kBlockXY || b.z > kBlockZ)
+    return CUDA_ERROR_INVALID_VALUE;
+  const CUfunction function = function_of(launch.kernel);
+  const int threads =
+      function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024);
+  const int shared =
+      function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 30);
+  if (b.volume() > static_cast<std::uint64_t>(threads) ||
+      launch.shared_bytes > static_cast<std::uint32_t>(shared))
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+// --- threads ---------------------------------------------------------------------------------
+
+void CudaDevice::attach_thread() noexcept { api_.cuCtxSetCurrent(options_.primary); }
+
+// While anybody captures in global mode, calls like cuEventQuery are refused on every thread and
+// break the capture (CUDA Driver API, cuThreadExchangeStreamCaptureMode), unless this thread said
+// that it knows what it does.
+namespace {
+struct CaptureMode {
+  int depth = 0;
+  bool exchanged = false;
+  CUstreamCaptureMode before = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+constinit thread_local CaptureMode capture_mode;
+}  // namespace
+
+void CudaDevice::enter_internal() noexcept {
+  if (capture_mode.depth++ > 0) return;
+  if (options_.open_captures == nullptr ||
+      options_.open_captures->load(std::memory_order_acquire) == 0)
+    return;
+  capture_mode.before = CU_STREAM_CAPTURE_MODE_RELAXED;
+  capture_mode.exchanged =
+      api_.cuThreadExchangeStreamCaptureMode(&capture_mode.before) == CUDA_SUCCESS;
+}
+
+void CudaDevice::leave_internal() noexcept {
+  if (--capture_mode.depth > 0 || !capture_mode.exchanged) return;
+  capture_mode.exchanged = false;
+  api_.cuThreadExchangeStreamCaptureMode(&capture_mode.before);
+}
+
+}  // namespace
+
+hal::Result<std::unique_ptr<hal::Device>> open_device(const Api& api,
+                                                      const DeviceOptions& options) {
+  auto device = std::make_unique<CudaDevice>(api, options);
+  if (const hal::Status status = device->open(); !status) return tl::unexpected(status.error());
+  return device;
+}
+
+CUcontext context_of(hal::PhysicalContext& entry) {
+  return static_cast<GreenContext&>(entry).context();
+}
+
+}  // namespace vitamin::cuda

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pool entry on NVIDIA: a green context over a union of units, and its streams; and the queues
+// that wrap the application's own streams.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backends/cuda/api.h"
+#include "hal/device.h"
+
+namespace vitamin::cuda {
+
+// Makes `context` current for its lifetime. The application's current context is restored: a call
+// of ours may come on any of its threads.
+class CurrentContext {
+ public:
+  CurrentContext(const Api& api, CUcontext context) : api_(api) {
+    CUcontext current = nullptr;
+    api_.cuCtxGetCurrent(&current);
+    pushed_ = current != context && api_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+  }
+  ~CurrentContext() {
+    CUcontext popped = nullptr;
+    if (pushed_) api_.cuCtxPopCurrent_v2(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const Api& api_;
+  bool pushed_ = false;
+};
+
+// A queue over any stream handle that means the same stream on every thread.
+class StreamQueue : public hal::Queue {
+ public:
+  enum class Ownership : bool { kBorrowed, kOwned };
+  StreamQueue(const Api& api, CUstream stream, Ownership ownership)
+      : api_(api), stream_(stream), owned_(ownership == Ownership::kOwned) {}
+  ~StreamQueue() override;
+  void* native() const noexcept override { return stream_; }
+  hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override;
+  hal::NativeStatus record(hal::Event event) noexcept override;
+  hal::NativeStatus wait(hal::Event event) noexcept override;
+  hal::NativeStatus query() noexcept override;
+  hal::NativeStatus synchronize() noexcept override;
+
+ protected:
+  const Api& api_;
+
+ private:
+  CUstream stream_;
+  bool owned_;
+};
+
+// The legacy default stream: its handle means the stream of whatever context is current.
+class LegacyQueue final : public StreamQueue {
+ public:
+  LegacyQueue(const Api& api, CUcontext context)
+      : StreamQueue(api, CU_STREAM_LEGACY, Ownership::kBorrowed), context_(context) {}
+  hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override;
+  hal::NativeStatus record(hal::Event event) noexcept override;
+  hal::NativeStatus wait(hal::Event event) noexcept override;
+  hal::NativeStatus query() noexcept override;
+  hal::NativeStatus synchronize() noexcept override;
+
+ private:
+  CUcontext context_;
+};
+
+class GreenContext final : public hal::PhysicalContext {
+ public:
+  // `resources` are outputs of the device's one split.
+  static hal::Result<std::unique_ptr<hal::PhysicalContext>> create(
+      const Api& api, CUdevice device, hal::ComputeSet compute, std::uint32_t processors,
+      std::vector<CUdevResource> resources);
+  ~GreenContext() override;
+  hal::ComputeSet compute() const noexcept override { return compute_; }
+  std::uint32_t processors() const noexcept override { return processors_; }
+  hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override;
+  CUcontext context() const { return context_; }
+
+ private:
+  GreenContext(const Api& api, CUgreenCtx green, CUcontext context, hal::ComputeSet compute,
+               std::uint32_t processors)
+      : api_(api), green_(green), context_(context), compute_(compute), processors_(processors) {}
+  const Api& api_;
+  CUgreenCtx green_;
+  CUcontext context_;
+  hal::ComputeSet compute_;
+  std::uint32_t processors_;
+};
+
+}  // namespace vitamin::cuda

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From bytes to an Instruction, through LLVM's disassembler. LLVM knows every encoding of every
+// part; its text is a documented, stable form, and it is read once for each instruction of a
+// kernel.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+
+#include "backends/soft/amdgpu/isa/instruction.h"
+#include "backends/soft/amdgpu/isa/instruction_set.h"
+
+namespace vitamin::soft::amdgpu::isa {
+
+class Decoder {
+ public:
+  // `processor` as LLVM names it. `preserves_halves`: a 16-bit result leaves the other half of its
+  // register alone (gfx10), instead of clearing it (gfx9).
+  Decoder(const char* processor, bool preserves_halves);
+  ~Decoder();
+
+  // Always succeeds: an instruction that is unknown faults when it is executed, not before.
+  // `available`: bytes that may be read at `pc`.
+  Instruction decode(std::uint64_t pc, std::uint64_t available);
+
+ private:
+  void* disassembler_ = nullptr;
+  bool preserves_halves_;
+  InstructionSet set_;
+  std::mutex mutex_;
+  std::deque<LanePermutation> permutations_;
+};
+
+}  // namespace vitamin::soft::amdgpu::isa

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Double precision.
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "backends/soft/amdgpu/isa/lanes.h"
+
+namespace vitamin::soft::amdgpu::isa {
+namespace {
+
+using U32 = std::uint32_t;
+using I32 = std::int32_t;
+
+I32 saturate(double x) {
+  if (x != x) return 0;
+  if (x >= 2147483647.0) return std::numeric_limits<I32>::max();
+  return x <= -2147483648.0 ? std::numeric_limits<I32>::min() : static_cast<I32>(x);
+}
+
+U32 saturate_unsigned(double x) {
+  if (!(x > 0)) return 0;
+  return x >= 4294967295.0 ? std::numeric_limits<U32>::max() : static_cast<U32>(x);
+}
+
+// As in single precision: v_div_fixup_f64 computes the exact quotient.
+void divide_scale(Wave& wave, const Instruction& instruction) {
+  alignas(64) U32 scratch[2][kLanes];
+  const unsigned reg = instruction.operand[0].reg;
+  const U32* const low = source_row<8>(wave, instruction.operand[2], 0, scratch[0]);
+  const U32* const high = source_row<8>(wave, instruction.operand[2], 1, scratch[1]);
+  write_row(wave, reg, low);
+  write_row(wave, reg + 1, high);
+  wave.set_mask64(instruction.operand[1].reg, 0);
+}
+
+}  // namespace
+
+void add_vector_double(InstructionSet& set) {
+  set.add("v_add_f64", per_lane<[](double x, double y) { return x + y; }>());
+  set.add("v_mul_f64", per_lane<[](double x, double y) { return x * y; }>());
+  set.add("v_min_f64", per_lane<[](double x, double y) { return std::fmin(x, y); }>());
+  set.add("v_max_f64", per_lane<[](double x, double y) { return std::fmax(x, y); }>());
+  set.add("v_fma_f64", per_lane<[](double x, double y, double z) { return std::fma(x, y, z); }>());
+  set.add("v_fmac_f64",
+          per_lane<[](double x, double y, double z) { return std::fma(x, y, z); }>(true));
+  set.add("v_rcp_f64", per_lane<[](double x) { return 1.0 / x; }>());
+  set.add("v_rsq_f64", per_lane<[](double x) { return 1.0 / std::sqrt(x); }>());
+  set.add("v_sqrt_f64", per_lane<[](double x) { return std::sqrt(x); }>());
+  set.add("v_floor_f64", per_lane<[](double x) { return std::floor(x); }>());
+  set.add("v_ceil_f64", per_lane<[](double x) { return std::ceil(x); }>());
+  set.add("v_trunc_f64", per_lane<[](double x) { return std::trunc(x); }>());
+  set.add("v_rndne_f64", per_lane<[](double x) { return std::nearbyint(x); }>());
+  set.add("v_fract_f64", per_lane<[](double x) { return x - std::floor(x); }>());
+  set.add("v_ldexp_f64", per_lane<[](double x, I32 n) { return std::ldexp(x, n); }>());
+  set.add("v_frexp_mant_f64", per_lane<[](double x) {
+            int exponent = 0;
+            return std::isfinite(x) ? std::frexp(x, &exponent) : x;
+          }>());
+  set.add("v_frexp_exp_i32_f64", per_lane<[](double x) {
+            int exponent = 0;
+            if (std::isfinite(x)) std::frexp(x, &exponent);
+            return I32{exponent};
+          }>());
+  set.add("v_div_scale_f64", {.execute = divide_scale,
+                              .first_source = 2,
+                              .sources = {Type::kF64, Type::kF64, Type::kF64},
+                              .result = Type::kF64});
+  set.add("v_div_fmas_f64",
+          per_lane<[](double x, double y, double z) { return std::fma(x, y, z); }>());
+  set.add("v_div_fixup_f64", per_lane<[](double, double denominator, double numerator) {
+            return numerator / denominator;
+          }>());
+  set.add("v_cvt_f64_f32", per_lane<[](float x) { return static_cast<double>(x); }>());
+  set.add("v_cvt_f64_u32", per_lane<[](U32 x) { return static_cast<double>(x); }>());
+  set.add("v_cvt_f64_i32", per_lane<[](I32 x) { return static_cast<double>(x); }>());
+  set.add("v_cvt_u32_f64", per_lane<[](double x) { return saturate_unsigned(x); }>());
+  set.add("v_cvt_i32_f64", per_lane<[](double x) { return saturate(x); }>());
+}
+
+}  // namespace vitamin::soft::amdgpu::isa

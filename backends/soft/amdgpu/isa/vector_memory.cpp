@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// global_ and flat_: loads, stores and atomics of every lane.
+#include <optional>
+
+#include "backends/soft/amdgpu/isa/address.h"
+#include "backends/soft/amdgpu/isa/atomics.h"
+#include "backends/soft/amdgpu/isa/lanes.h"
+
+namespace vitamin::soft::amdgpu::isa {
+namespace {
+
+using U32 = std::uint32_t;
+using U64 = std::uint64_t;
+
+enum class Space { kGlobal, kFlat };
+
+// Where each lane's element lies: 64-bit addresses in vector registers, or a scalar base and
+// 32-bit offsets in one vector register.
+template <Space kSpace>
+class Addresses {
+ public:
+  Addresses(Wave& wave, const Instruction& instruction, const Operand& vector, const Operand& base)
+      : wave_(wave), offset_(static_cast<U64>(std::int64_t{instruction.offset})) {
+    low_ = wave.row(vector.reg);
+    if (kSpace == Space::kGlobal && base.kind == Operand::Kind::kScalar && base.reg != kSink)
+      base_ = wave.pair(base.reg) + offset_;
+    else
+      high_ = wave.row(vector.reg + 1);
+  }
+
+  std::uint8_t* at(unsigned lane, unsigned bytes) const {
+    const U64 address = high_ == nullptr
+                            ? base_ + low_[lane]
+                            : (low_[lane] | static_cast<U64>(high_[lane]) << 32) + offset_;
+    if constexpr (kSpace == Space::kGlobal)
+      return global_memory(address);
+    else
+      return flat_memory(wave_, lane, address, bytes);
+  }
+
+ private:
+  Wave& wave_;
+  U64 offset_, base_ = 0;
+  const U32* low_;
+  const U32* high_ = nullptr;
+};
+
+template <Space kSpace, class E>
+void load(Wave& wave, const Instruction& instruction) {
+  const Addresses<kSpace> addresses(wave, instruction, instruction.operand[1],
+                                    instruction.operand[2]);
+  U32* const to = wave.row(instruction.operand[0].reg);
+  // The destination may hold the addresses, so they are read before anything is written.
+  std::array<const std::uint8_t*, kLanes> from;
+  each_active_lane(wave, [&](unsigned lane) { from[lane] = addresses.at(lane, E::kSize); });
+  each_active_lane(wave, [&](unsigned lane) { E::load(to, lane, from[lane]); });
+}
+
+template <Space kSpace, class E>
+void store(Wave& wave, const Instruction& instruction) {
+  const Addresses<kSpace> addresses(wave, instruction, instruction.operand[0],
+                                    instruction.operand[2]);
+  const U32* const data = wave.row(instruction.operand[1].reg);
+  each_active_lane(wave,
+                   [&](unsigned lane) { E::store(data, lane, addresses.at(lane, E::kSize)); });
+}
+
+// [dst,] address, data, base. kSwapsIf: the word behind the data is what memory must hold.
+template <Space kSpace, auto F, class T, bool kSwapsIf>
+void atomic(Wave& wave, const Instruction& instruction) {
+  const unsigned first = instruction.returns ? 1 : 0;
+  const Addresses<kSpace> addresses(wave, instruction, instruction.operand[first],
+                                    instruction.operand[first + 2]);
+  const Operand& data = instruction.operand[first + 1];
+  constexpr unsigned kWords = sizeof(T) / 4;
+  alignas(64) U32 words[2][kLanes] = {};
+  const auto element = [&](unsigned lane, unsigned part) {
+    T value = 0;
+    for (unsigned at = 0; at < kWords; ++at)
+      value |= static_cast<T>(wave.row(data.reg + part * kWords + at)[lane]) << (32 * (at % 2));
+    return value;
+  };
+  each_active_lane(wave, [&](unsigned lane) {
+    T* const at = reinterpret_cast<T*>(addresses.at(lane, sizeof(T)));
+    const T value = element(lane, 0);
+    T old;
+    if constexpr (kSwapsIf)
+      old = compare_and_swap(at, value, element(lane, 1));
+    else
+      old = update<F>(at, value);
+    words[0][lane] = static_cast<U32>(old);
+    if (kWords == 2) words[1][lane] = static_cast<U32>(static_cast<U64>(old) >> 32);
+  });
+  if (!instruction.returns) return;
+  for (unsigned at = 0; at < kWords; ++at)
+    write_row(wave, instruction.operand[0].reg + at, words[at]);
+}
+
+template <auto F, class T, bool kSwapsIf = false>
+void add_atomic(InstructionSet& set, const std::string& name) {
+  set.add("global_atomic_" + name,
+          {.execute = atomic<Space::kGlobal, F, T, kSwapsIf>, .first_source = 0});
+  set.add("flat_atomic_" + name,
+          {.execute = atomic<Space::kFlat, F, T, kSwapsIf>, .first_source = 0});
+}
+
+template <class T>
+void add_integer_atomics(InstructionSet& set, const std::string& suffix) {
+  add_atomic<kExchange<T>, T>(set, "swap" + suffix);
+  add_atomic<kAdd<T>, T>(set, "add" + suffix);
+  add_atomic<kSubtract<T>, T>(set, "sub" + suffix);
+  add_atomic<kAnd<T>, T>(set, "and" + suffix);
+  add_atomic<kOr<T>, T>(set, "or" + suffix);
+  add_atomic<kXor<T>, T>(set, "xor" + suffix);
+  add_atomic<kUnsignedMin<T>, T>(set, "umin" + suffix);
+  add_atomic<kUnsignedMax<T>, T>(set, "umax" + suffix);
+  add_atomic<kSignedMin<T>, T>(set, "smin" + suffix);
+  add_atomic<kSignedMax<T>, T>(set, "smax" + suffix);
+  add_atomic<kIncrement<T>, T>(set, "inc" + suffix);
+  add_atomic<kDecrement<T>, T>(set, "dec" + suffix);
+  add_atomic<kExchange<T>, T, true>(set, "cmpswap" + suffix);
+}
+
+}  // namespace
+
+void add_vector_memory(InstructionSet& set) {
+  each_load([&](const std::string& name, auto element) {
+    using E = decltype(element);
+    set.add("global_load_" + name, {.execute = load<Space::kGlobal, E>});
+    set.add("flat_load_" + name, {.execute = load<Space::kFlat, E>});
+  });
+  each_store([&](const std::string& name, auto element) {
+    using E = decltype(element);
+    set.add("global_store_" + name, {.execute = store<Space::kGlobal, E>, .first_source = 0});
+    set.add("flat_store_" + name, {.execute = store<Space::kFlat, E>, .first_source = 0});
+  });
+  add_integer_atomics<U32>(set, "");
+  add_integer_atomics<U64>(set, "_x2");
+  add_atomic<kRealAdd<U32, float>, U32>(set, "add_f32");
+  add_atomic<kRealAdd<U64, double>, U64>(set, "add_f64");
+  add_atomic<kRealMin<U64, double>, U64>(set, "min_f64");
+  add_atomic<kRealMax<U64, double>, U64>(set, "max_f64");
+  add_atomic<kRealMin<U32, float>, U32>(set, "fmin");
+  add_atomic<kRealMax<U32, float>, U32>(set, "fmax");
+  add_atomic<kPackedHalfAdd, U32>(set, "pk_add_f16");
+}
+
+}  // namespace vitamin::soft::amdgpu::isa

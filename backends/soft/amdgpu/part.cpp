@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/soft/amdgpu/part.h"
+
+namespace vitamin::soft::amdgpu {
+
+const std::vector<Part>& known_parts() {
+  static const std::vector<Part> parts = {
+      {.name = "gfx90a",
+       .major = 9,
+       .minor = 0,
+       .stepping = 10,
+       .engines = 8,
+       .arrays_per_engine = 1,
+       .cus_per_array = 13,
+       .wave_width = 64,
+       .cu_pairs = false,
+       .packed_ids = true,
+       .preserves_halves = false,
+       .family = "aldebaran"},
+      {.name = "gfx1030",
+       .major = 10,
+       .minor = 3,
+       .stepping = 0,
+       .engines = 4,
+       .arrays_per_engine = 2,
+       .cus_per_array = 10,
+       .wave_width = 32,
+       .cu_pairs = true,
+       .packed_ids = false,
+       .preserves_halves = true,
+       .family = "sienna_cichlid"},
+  };
+  return parts;
+}
+
+const Part* find_part(std::string_view name) {
+  for (const Part& part : known_parts())
+    if (part.name == name) return &part;
+  return nullptr;
+}
+
+std::vector<isa::Place> mask_order(const Part& part) {
+  std::vector<isa::Place> order;
+  const std::uint32_t together = part.cu_pairs ? 2 : 1;
+  for (std::uint32_t cu = 0; cu < part.cus_per_array; cu += together)
+    for (std::uint32_t array = 0; array < part.arrays_per_engine; ++array)
+      for (std::uint32_t engine = 0; engine < part.engines; ++engine)
+        for (std::uint32_t each = 0; each < together; ++each)
+          order.push_back({.index = static_cast<unsigned>(order.size()),
+                           .engine = engine,
+                           .array = array,
+                           .cu = cu + each});
+  return order;
+}
+
+}  // namespace vitamin::soft::amdgpu

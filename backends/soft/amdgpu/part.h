@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts that the software GPU can stand for, and the order in which the kernel driver maps the
+// bits of a CU mask to them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "backends/soft/amdgpu/isa/wave.h"
+
+namespace vitamin::soft::amdgpu {
+
+struct Part {
+  const char* name;  // as LLVM and the runtime call it
+  std::uint32_t major, minor, stepping;
+  std::uint32_t engines, arrays_per_engine, cus_per_array;
+  std::uint32_t wave_width;  // native
+  bool cu_pairs;             // workgroup processors: masks are made of pairs of CUs
+  bool packed_ids;           // work-item ids arrive packed in one register
+  bool preserves_halves;     // 16-bit results leave the other half of a register alone
+  const char* family;
+
+  std::uint32_t cus() const { return engines * arrays_per_engine * cus_per_array; }
+  std::uint32_t simds_per_cu() const { return cu_pairs ? 2 : 4; }
+};
+
+// Null when the name is unknown.
+const Part* find_part(std::string_view name);
+const std::vector<Part>& known_parts();
+
+// Element i is the CU that bit i of a mask enables: shader engine fastest, then array, then CU
+// (pairs stay together). Linux, kfd_mqd_manager.c, mqd_symmetrically_map_cu_mask.
+std::vector<isa::Place> mask_order(const Part& part);
+
+}  // namespace vitamin::soft::amdgpu

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/soft/amdgpu/queue.h"
+
+#include <hsa/amd_hsa_queue.h>
+#include <hsa/amd_hsa_signal.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstdio>
+#include <string>
+
+#include "backends/soft/amdgpu/device.h"
+#include "backends/soft/amdgpu/thunk.h"
+
+namespace vitamin::soft::amdgpu {
+namespace {
+
+constexpr std::size_t kDoorbells = 8192;
+
+std::string hex(const std::vector<std::uint32_t>& mask) {
+  std::string text;
+  for (auto word = mask.rbegin(); word != mask.rend(); ++word) {
+    char digits[16];
+    std::snprintf(digits, sizeof digits, "%08x", *word);
+    text += digits;
+  }
+  return text;
+}
+
+unsigned long long wide(std::uint64_t value) { return value; }
+
+}  // namespace
+
+void Patience::wait() {
+  constexpr unsigned kYields = 400, kShortSleeps = 4000;
+  ++rounds_;
+  if (rounds_ < kYields)
+    ::sched_yield();
+  else
+    ::usleep(rounds_ < kShortSleeps ? 50 : 500);
+}
+
+void complete_signal(Device& device, std::uint64_t handle, std::uint64_t start_ns) {
+  if (handle == 0) return;
+  auto* const signal = reinterpret_cast<amd_signal_t*>(handle);
+  signal->start_ts = start_ns;
+  signal->end_ts = now_ns();
+  __atomic_fetch_sub(const_cast<std::int64_t*>(&signal->value), 1, __ATOMIC_ACQ_REL);
+  if (signal->event_mailbox_ptr == 0) return;
+  *reinterpret_cast<volatile std::uint64_t*>(signal->event_mailbox_ptr) = signal->event_id;
+  device.events.raise(signal->event_id);
+}
+
+Queue::Queue(std::uint32_t id, Kind kind, void* ring, std::uint64_t bytes,
+             HsaQueueResource& resource, std::uint64_t* doorbell)
+    : id_(id),
+      kind_(kind),
+      ring_(static_cast<std::uint8_t*>(ring)),
+      bytes_(bytes),
+      doorbell_(doorbell) {
+  if (kind == Kind::kCopy) {
+    resource.Queue_read_ptr_aql = &own_indices_[0];
+    resource.Queue_write_ptr_aql = &own_indices_[1];
+  }
+  read_index_ = resource.Queue_read_ptr_aql;
+  write_index_ = resource.Queue_write_ptr_aql;
+  resource.QueueId = id;
+  resource.Queue_DoorBell_aql = doorbell;
+}
+
+Queue::~Queue() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void Queue::start(Device& device) {
+  thread_ = std::thread([this, &device] {
+    if (kind_ == Kind::kCompute)
+      run_compute(device);
+    else
+      run_copies(device);
+  });
+}
+
+void Queue::set_mask(std::vector<std::uint32_t> mask) {
+  const std::lock_guard lock(mask_mutex_);
+  masked_ = true;
+  mask_ = std::move(mask);
+}
+
+std::vector<unsigned> Queue::allowed_cus(const Device& device) const {
+  const std::lock_guard lock(mask_mutex_);
+  std::vector<unsigned> allowed;
+  for (unsigned bit = 0; bit < device.cus.size(); ++bit) {
+    const bool named = bit / 32 < mask_.size() && (mask_[bit / 32] >> (bit % 32) & 1) != 0;
+    if (!masked_ || named) allowed.push_back(bit);
+  }
+  return allowed;
+}
+
+// The runtime watches this signal of a compute queue; its value says what went wrong.
+void Queue::abandon(std::uint32_t error) {
+  inactive_ = true;
+  auto* const shared = reinterpret_cast<amd_queue_t*>(
+      reinterpret_cast<std::uint8_t*>(write_index_) - offsetof(amd_queue_t, write_dispatch_id));
+  auto* const signal = reinterpret_cast<amd_signal_t*>(shared->queue_inactive_signal.handle);
+  if (signal == nullptr) return;
+  __atomic_store_n(const_cast<std::int64_t*>(&signal->value), std::int64_t{error},
+                   __ATOMIC_RELEASE);
+  if (signal->event_mailbox_ptr != 0) device().events.raise(signal->event_id);
+}
+
+Queues::Queues() {
+  doorbells_ = static_cast<std::uint64_t*>(::mmap(nullptr, kDoorbells * sizeof(std::uint64_t),
+                                                  PROT_READ | PROT_WRITE,
+                                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+}
+
+HSAKMT_STATUS Queues::create(Device& device, HSA_QUEUE_TYPE type, void* ring, std::uint64_t bytes,
+                             HsaQueueResource& resource) {
+  const bool compute = type == HSA_QUEUE_COMPUTE_AQL;
+  if (device.lost) return HSAKMT_STATUS_ERROR;
+  if (compute && device.fails(FaultPoint::kCreateQueue)) {
+    device.trace.line("refused call=create_queue");
+    return HSAKMT_STATUS_OUT_OF_RESOURCES;
+  }
+  const std::lock_guard lock(mutex_);
+  if (next_id_ >= kDoorbells) return HSAKMT_STATUS_OUT_OF_RESOURCES;
+  const std::uint32_t id = next_id_++;
+  auto queue = std::make_unique<Queue>(id, compute ? Queue::Kind::kCompute : Queue::Kind::kCopy,
+                                       ring, bytes, resource, doorbells_ + id);
+  ++created_;
+  device.trace.line("create queue=%u kind=%s preemptions=%llu", id, compute ? "compute" : "copy",
+                    wide(device.count_preemption()));
+  queue->start(device);
+  queues_.emplace(id, std::move(queue));
+  return HSAKMT_STATUS_SUCCESS;
+}
+
+bool Queues::destroy(Device& device, std::uint64_t id) {
+  std::unique_ptr<Queue> queue;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = queues_.find(id);
+    if (found == queues_.end()) return false;
+    queue = std::move(found->second);
+    queues_.erase(found);
+  }
+  device.trace.line("destroy queue=%llu preemptions=%llu", wide(id),
+                    wide(device.count_preemption()));
+  return true;
+}
+
+HSAKMT_STATUS Queues::set_mask(Device& device, std::uint64_t id, std::vector<std::uint32_t> mask) {
+  if (device.lost) return HSAKMT_STATUS_ERROR;
+  const std::lock_guard lock(mutex_);
+  const auto found = queues_.find(id);
+  if (found == queues_.end()) return HSAKMT_STATUS_INVALID_HANDLE;
+  if (device.fails(FaultPoint::kSetMask)) {
+    device.trace.line("refused call=set_mask queue=%llu", wide(id));
+    return HSAKMT_STATUS_ERROR;
+  }
+  if (device.fails(FaultPoint::kEmptyMask)) mask.assign(mask.size(), 0);
+  ++masks_set_;
+  found->second->set_mask(mask);
+  device.trace.line("mask queue=%llu bits=%zu mask=%s cus=%zu preemptions=%llu", wide(id),
+                    mask.size() * 32, hex(mask).c_str(), found->second->allowed_cus(device).size(),
+                    wide(device.count_preemption()));
+  return HSAKMT_STATUS_SUCCESS;
+}
+
+}  // namespace vitamin::soft::amdgpu
+
+using vitamin::soft::amdgpu::device;
+
+VITAMIN_THUNK hsaKmtCreateQueue(HSAuint32, HSA_QUEUE_TYPE type, HSAuint32, HSA_QUEUE_PRIORITY,
+                                void* ring, HSAuint64 bytes, HsaEvent*,
+                                HsaQueueResource* resource) {
+  return device().queues.create(device(), type, ring, bytes, *resource);
+}
+
+VITAMIN_THUNK hsaKmtUpdateQueue(HSA_QUEUEID, HSAuint32, HSA_QUEUE_PRIORITY, void*, HSAuint64,
+                                HsaEvent*) {
+  device().count_preemption();
+  return HSAKMT_STATUS_SUCCESS;
+}
+
+VITAMIN_THUNK hsaKmtDestroyQueue(HSA_QUEUEID id) {
+  return device().queues.destroy(device(), id) ? HSAKMT_STATUS_SUCCESS
+                                               : HSAKMT_STATUS_INVALID_HANDLE;
+}
+
+VITAMIN_THUNK hsaKmtSetQueueCUMask(HSA_QUEUEID id, HSAuint32 bits, HSAuint32* mask) {
+  if (bits == 0 || bits % 32 != 0 || mask == nullptr) return HSAKMT_STATUS_INVALID_PARAMETER;
+  return device().queues.set_mask(device(), id, {mask, mask + bits / 32});
+}
+
+VITAMIN_THUNK hsaKmtAllocQueueGWS(HSA_QUEUEID, HSAuint32, HSAuint32* first) {
+  if (first != nullptr) *first = 0;
+  return HSAKMT_STATUS_SUCCESS;
+}

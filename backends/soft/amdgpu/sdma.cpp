@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The packet processor of a copy queue (SDMA 4 and 5): what the runtime's copy paths emit.
+#include <cstdio>
+#include <cstring>
+
+#include "backends/soft/amdgpu/device.h"
+
+namespace vitamin::soft::amdgpu {
+namespace {
+
+enum Operation : std::uint32_t {
+  kNop = 0,
+  kCopy = 1,
+  kFence = 5,
+  kTrap = 6,
+  kPoll = 8,
+  kAtomic = 10,
+  kFill = 11,
+  kTimestamp = 13,
+  kCacheControl = 17,
+};
+
+std::uint64_t address_at(const std::uint32_t* packet, unsigned word) {
+  const std::uint64_t address = packet[word] | static_cast<std::uint64_t>(packet[word + 1]) << 32;
+  return address & ~isa::kUserAddressTag;
+}
+
+template <class T>
+T* pointer_at(const std::uint32_t* packet, unsigned word) {
+  return reinterpret_cast<T*>(address_at(packet, word));
+}
+
+bool holds(std::uint32_t relation, std::uint32_t value, std::uint32_t reference) {
+  switch (relation) {
+    case 1:
+      return value < reference;
+    case 2:
+      return value <= reference;
+    case 3:
+      return value == reference;
+    case 4:
+      return value != reference;
+    case 5:
+      return value >= reference;
+    case 6:
+      return value > reference;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+void Queue::run_copies(Device& device) {
+  Patience patience;
+  while (!stopped()) {
+    std::uint64_t read = *read_index_;
+    const std::uint64_t written = __atomic_load_n(doorbell_, __ATOMIC_ACQUIRE);
+    if (read >= written || device.lost) {
+      patience.wait();
+      continue;
+    }
+    patience.reset();
+    while (read < written && !stopped()) {
+      const auto* packet = reinterpret_cast<const std::uint32_t*>(ring_ + read % bytes_);
+      read += std::uint64_t{run_copy_packet(device, packet)} * sizeof(std::uint32_t);
+      __atomic_store_n(read_index_, read, __ATOMIC_RELEASE);
+    }
+  }
+}
+
+std::uint32_t Queue::run_copy_packet(Device& device, const std::uint32_t* packet) {
+  const std::uint32_t operation = packet[0] & 0xff, sub = packet[0] >> 8 & 0xff;
+  switch (operation) {
+    case kNop:
+      return 1;
+    case kCopy: {
+      if (sub != 0) break;
+      const std::size_t bytes = (packet[1] & 0x3fffffff) + std::size_t{1};
+      std::memmove(pointer_at<void>(packet, 5), pointer_at<void>(packet, 3), bytes);
+      device.trace.line("copy queue=%u bytes=%zu", id_, bytes);
+      return 7;
+    }
+    case kFence:
+      __atomic_store_n(pointer_at<std::uint32_t>(packet, 1), packet[3], __ATOMIC_RELEASE);
+      return 4;
+    case kTrap:
+      device.events.raise(packet[1]);
+      return 2;
+    case kPoll: {
+      const std::uint32_t relation = packet[0] >> 28 & 7;
+      Patience patience;  // relation 0 flushes the host data path and waits for nothing
+      while (relation != 0 && !stopped() &&
+             !holds(relation,
+                    __atomic_load_n(pointer_at<std::uint32_t>(packet, 1), __ATOMIC_ACQUIRE) &
+                        packet[4],
+                    packet[3]))
+        patience.wait();
+      return 6;
+    }
+    case kAtomic: {
+      constexpr std::uint32_t kAdd64 = 47;
+      if (packet[0] >> 25 != kAdd64) break;
+      const std::uint64_t operand = packet[3] | static_cast<std::uint64_t>(packet[4]) << 32;
+      __atomic_fetch_add(pointer_at<std::uint64_t>(packet, 1), operand, __ATOMIC_ACQ_REL);
+      return 8;
+    }
+    case kFill: {
+      const std::size_t words = ((packet[4] & 0x3fffff) + std::size_t{4}) / 4;
+      auto* const to = pointer_at<std::uint32_t>(packet, 1);
+      for (std::size_t at = 0; at < words; ++at) to[at] = packet[3];
+      return 5;
+    }
+    case kTimestamp:
+      *pointer_at<std::uint64_t>(packet, 1) = now_ns();
+      return 3;
+    case kCacheControl:
+      return 5;
+    default:
+      break;
+  }
+  std::fprintf(stderr,
+               "software AMD GPU: copy queue %u holds an unknown packet (operation %u.%u, %#x)\n",
+               id_, operation, sub, packet[0]);
+  device.lose("an unknown copy packet");
+  return 1;
+}
+
+}  // namespace vitamin::soft::amdgpu

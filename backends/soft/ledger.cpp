@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shared table. A row is changed before the totals, so after a death in the middle the totals
+// can be computed again from the rows of the living.
+#include "backends/soft/ledger.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+namespace vitamin::soft {
+
+std::uint32_t SmUsage::room(const SmUsage& each, const SmLimits& limits) const {
+  if (!fits(each, limits)) return 0;
+  std::uint32_t room = limits.blocks - blocks;
+  if (each.threads != 0) room = std::min(room, (limits.threads - threads) / each.threads);
+  if (each.shared_bytes != 0)
+    room = std::min(room, (limits.shared_bytes - shared_bytes) / each.shared_bytes);
+  if (each.registers != 0) room = std::min(room, (limits.registers - registers) / each.registers);
+  return room;
+}
+
+SmUsage& SmUsage::operator+=(const SmUsage& other) {
+  threads += other.threads;
+  blocks += other.blocks;
+  shared_bytes += other.shared_bytes;
+  registers += other.registers;
+  return *this;
+}
+
+SmUsage& SmUsage::operator-=(const SmUsage& other) {
+  threads -= other.threads;
+  blocks -= other.blocks;
+  shared_bytes -= other.shared_bytes;
+  registers -= other.registers;
+  return *this;
+}
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3172656467654c56;  // "VLedger1"
+constexpr std::uint32_t kRows = 64;
+
+struct ProcessKey {
+  std::int64_t pid = 0;
+  std::uint64_t started = 0;  // clock ticks since boot, tells a reused pid
+};
+
+// Field 22 of /proc/<pid>/stat; 0 when there is no such process or it is a zombie.
+std::uint64_t start_time(std::int64_t pid) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%lld/stat", static_cast<long long>(pid));
+  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[1024];
+  const ssize_t length = ::read(fd, text, sizeof text - 1);
+  ::close(fd);
+  if (length <= 0) return 0;
+  text[length] = '\0';
+  const char* at = std::strrchr(text, ')');  // the name may hold spaces and parentheses
+  if (at == nullptr || std::strlen(at) < 3 || at[2] == 'Z' || at[2] == 'X') return 0;
+  for (int field = 2; field < 22 && at != nullptr; ++field) at = std::strchr(at + 1, ' ');
+  return at == nullptr ? 0 : std::strtoull(at + 1, nullptr, 10);
+}
+
+Nanoseconds monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<Nanoseconds>(now.tv_sec) * 1'000'000'000 +
+         static_cast<Nanoseconds>(now.tv_nsec);
+}
+
+}  // namespace
+
+struct LedgerFile {
+  std::uint64_t magic;
+  std::uint32_t sms;
+  pthread_mutex_t mutex;
+  struct Row {
+    ProcessKey owner;
+    SmUsage used[SmSet::kMaxSms];
+  } rows[kRows];
+  SmUsage totals[SmSet::kMaxSms];
+  struct Presence {
+    std::uint32_t processes, processes_max;
+    Nanoseconds shared_ns, changed_at;
+    std::uint64_t blocks;
+  } presence[SmSet::kMaxSms];
+};
+
+namespace {
+
+void initialise(LedgerFile* file, std::uint32_t sms) {
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&file->mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  file->sms = sms;
+  file->magic = kMagic;
+}
+
+// Opens or makes the file under an exclusive lock, so that exactly one process initialises it.
+hal::Result<LedgerFile*> map_file(const std::string& path, std::uint32_t sms) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0)
+    return hal::fail(hal::Errc::kInvalidArgument,
+                     "The ledger (" + path + ") cannot be opened: " + std::strerror(errno) + ".",
+                     errno);
+  ::flock(fd, LOCK_EX);
+  struct stat status {};
+  ::fstat(fd, &status);
+  const bool fresh = status.st_size == 0;
+  const bool sized = fresh ? ::ftruncate(fd, sizeof(LedgerFile)) == 0
+                           : status.st_size == static_cast<off_t>(sizeof(LedgerFile));
+  void* at = sized ? ::mmap(nullptr, sizeof(LedgerFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                   : MAP_FAILED;
+  auto* file = at == MAP_FAILED ? nullptr : static_cast<LedgerFile*>(at);
+  if (file != nullptr && fresh) initialise(file, sms);
+  ::flock(fd, LOCK_UN);
+  ::close(fd);
+  if (file != nullptr && file->magic == kMagic && file->sms == sms) return file;
+  if (file != nullptr) ::munmap(file, sizeof(LedgerFile));
+  return hal::fail(
+      hal::Errc::kInvalidArgument,
+      "The file (" + path + ") is not a ledger of a device with " + std::to_string(sms) + " SMs.");
+}
+
+}  // namespace
+
+hal::Result<std::unique_ptr<Ledger>> Ledger::attach(const std::string& path, std::uint32_t sms) {
+  auto file = map_file(path, sms);
+  if (!file) return tl::unexpected(file.error());
+  std::unique_ptr<Ledger> ledger(new Ledger(*file, kRows));
+  ledger->lock();
+  ledger->reclaim_dead();
+  for (std::uint32_t row = 0; row < kRows && ledger->row_ == kRows; ++row) {
+    if ((*file)->rows[row].owner.pid != 0) continue;
+    (*file)->rows[row].owner = {::getpid(), start_time(::getpid())};
+    ledger->row_ = row;
+  }
+  ledger->unlock();
+  if (ledger->row_ == kRows)
+    return hal::fail(hal::Errc::kUnavailable,
+                     "The ledger (" + path + ") has no row left (" + std::to_string(kRows) + ").");
+  return ledger;
+}
+
+Ledger::~Ledger() {
+  if (row_ != kRows) {
+    lock();
+    drop_row(row_);
+    unlock();
+  }
+  ::munmap(file_, sizeof(LedgerFile));
+}
+
+void Ledger::lock() {
+  if (pthread_mutex_lock(&file_->mutex) != EOWNERDEAD) return;
+  pthread_mutex_consistent(&file_->mutex);
+  rebuild_totals();
+}
+
+void Ledger::unlock() { pthread_mutex_unlock(&file_->mutex); }
+
+SmUsage* Ledger::totals() { return file_->totals; }
+
+void Ledger::change_presence(std::uint32_t sm, int change) {
+  LedgerFile::Presence& presence = file_->presence[sm];
+  const Nanoseconds now = monotonic_ns();
+  if (presence.processes >= 2) presence.shared_ns += now - presence.changed_at;
+  presence.changed_at = now;
+  presence.processes = static_cast<std::uint32_t>(static_cast<int>(presence.processes) + change);
+  presence.processes_max = std::max(presence.processes_max, presence.processes);
+}
+
+void Ledger::take(std::uint32_t sm, const SmUsage& usage) {
+  SmUsage& mine = file_->rows[row_].used[sm];
+  const bool first = mine.blocks == 0;
+  mine += usage;
+  file_->totals[sm] += usage;
+  file_->presence[sm].blocks += usage.blocks;
+  if (first) change_presence(sm, 1);
+}
+
+void Ledger::release(std::uint32_t sm, const SmUsage& usage) {
+  SmUsage& mine = file_->rows[row_].used[sm];
+  mine -= usage;
+  file_->totals[sm] -= usage;
+  if (mine.blocks == 0) change_presence(sm, -1);
+}
+
+void Ledger::drop_row(std::uint32_t row) {
+  LedgerFile::Row& entry = file_->rows[row];
+  for (std::uint32_t sm = 0; sm < file_->sms; ++sm) {
+    if (entry.used[sm].blocks == 0) continue;
+    file_->totals[sm] -= entry.used[sm];
+    entry.used[sm] = SmUsage{};
+    change_presence(sm, -1);
+  }
+  entry.owner = ProcessKey{};
+}
+
+bool Ledger::reclaim_dead() {
+  bool freed = false;
+  for (std::uint32_t row = 0; row < kRows; ++row) {
+    const ProcessKey owner = file_->rows[row].owner;
+    if (owner.pid == 0 || row == row_) continue;
+    if (owner.started != 0 && start_time(owner.pid) == owner.started) continue;
+    drop_row(row);
+    freed = true;
+  }
+  return freed;
+}
+
+void Ledger::rebuild_totals() {
+  for (std::uint32_t sm = 0; sm < file_->sms; ++sm) {
+    SmUsage total;
+    std::uint32_t present = 0;
+    for (const LedgerFile::Row& row : file_->rows) {
+      total += row.used[sm];
+      if (row.used[sm].blocks != 0) ++present;
+    }
+    file_->totals[sm] = total;
+    file_->presence[sm].processes = present;
+  }
+}
+
+std::vector<SmSharing> Ledger::sharing() const {
+  std::vector<SmSharing> result;
+  for (std::uint32_t sm = 0; sm < file_->sms; ++sm) {
+    const LedgerFile::Presence& presence = file_->presence[sm];
+    Nanoseconds shared = presence.shared_ns;
+    if (presence.processes >= 2) shared += monotonic_ns() - presence.changed_at;
+    result.push_back({presence.processes, presence.processes_max, shared, presence.blocks});
+  }
+  return result;
+}
+
+}  // namespace vitamin::soft

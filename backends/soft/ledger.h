@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is resident on each SM, for one engine or for every process that shares the device.
+//
+// Residency is the table that block placement reads and writes. Ledger is the same table in a file
+// that several processes map: one row a process, totals over all rows, a robust process-shared
+// mutex. A process that died is found by its process id and start time and its row is taken out.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/soft/engine.h"
+
+namespace vitamin::soft {
+
+// Resources of one SM in use, or what one block needs.
+struct SmUsage {
+  std::uint32_t threads = 0, blocks = 0, shared_bytes = 0, registers = 0;
+
+  bool fits(const SmUsage& more, const SmLimits& limits) const {
+    return threads + more.threads <= limits.threads && blocks + more.blocks <= limits.blocks &&
+           shared_bytes + more.shared_bytes <= limits.shared_bytes &&
+           registers + more.registers <= limits.registers;
+  }
+  // How many blocks of `each` still fit.
+  std::uint32_t room(const SmUsage& each, const SmLimits& limits) const;
+  SmUsage& operator+=(const SmUsage& other);
+  SmUsage& operator-=(const SmUsage& other);
+};
+
+struct LedgerFile;  // the layout of the mapped file, ledger.cpp
+
+class Ledger {
+ public:
+  // Maps `path`, which is made when it is not there, and takes a row.
+  static hal::Result<std::unique_ptr<Ledger>> attach(const std::string& path, std::uint32_t sms);
+  ~Ledger();  // gives the row back
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  void lock();
+  void unlock();
+  SmUsage* totals();  // one element an SM, over all processes
+  // The rest needs the lock.
+  void take(std::uint32_t sm, const SmUsage& usage);
+  void release(std::uint32_t sm, const SmUsage& usage);
+  bool reclaim_dead();  // true: something came free
+  std::vector<SmSharing> sharing() const;
+
+ private:
+  Ledger(LedgerFile* file, std::uint32_t row) : file_(file), row_(row) {}
+  void change_presence(std::uint32_t sm, int change);
+  void drop_row(std::uint32_t row);
+  void rebuild_totals();
+
+  LedgerFile* file_;
+  std::uint32_t row_;
+};
+
+// Placement's view. Without a ledger the table is private and lock() does nothing.
+class Residency {
+ public:
+  Residency(std::uint32_t sms, const SmLimits& limits, std::unique_ptr<Ledger> ledger)
+      : limits_(limits),
+        own_(ledger == nullptr ? sms : 0),
+        ledger_(std::move(ledger)),
+        table_(ledger_ == nullptr ? own_.data() : ledger_->totals()) {}
+
+  void lock() {
+    if (ledger_ != nullptr) ledger_->lock();
+  }
+  void unlock() {
+    if (ledger_ != nullptr) ledger_->unlock();
+  }
+  bool fits(std::uint32_t sm, const SmUsage& block) const {
+    return table_[sm].fits(block, limits_);
+  }
+  std::uint32_t room(std::uint32_t sm, const SmUsage& block) const {
+    return table_[sm].room(block, limits_);
+  }
+  void take(std::uint32_t sm, const SmUsage& block) {
+    if (ledger_ != nullptr)
+      ledger_->take(sm, block);
+    else
+      table_[sm] += block;
+  }
+  void release(std::uint32_t sm, const SmUsage& block) {
+    if (ledger_ != nullptr)
+      ledger_->release(sm, block);
+    else
+      table_[sm] -= block;
+  }
+  Ledger* ledger() const { return ledger_.get(); }
+  const SmLimits& limits() const { return limits_; }
+
+ private:
+  SmLimits limits_;
+  std::vector<SmUsage> own_;
+  std::unique_ptr<Ledger> ledger_;
+  SmUsage* table_;
+};
+
+}  // namespace vitamin::soft

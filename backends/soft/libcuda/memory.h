@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory: who owns an address, and what kind of memory it is.
+#pragma once
+
+#include "backends/soft/libcuda/driver.h"
+
+namespace vitamin::soft::driver {
+
+// What the copy rules ask about an address.
+enum class Place : std::uint8_t { kPageable, kPinned, kDevice };
+Place place_of(const void* address);
+// Whether [address, address + bytes) lies inside one allocation.
+bool inside_allocation(const void* address, std::size_t bytes);
+
+void make_default_pool(Device& device);
+// A context's own allocations; pools belong to the device and stay.
+void free_context_memory(Context& context);
+// A stream that goes away: blocks that it is freeing are no longer its private reserve.
+void forget_pool_frees(Stream& stream);
+// A freed pool allocation, after its stream's work or the whole context's is done.
+void return_to_pool(Pool& pool, std::uintptr_t base);
+
+}  // namespace vitamin::soft::driver

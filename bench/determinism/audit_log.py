@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the logs of the structure audit (runtime/audit_log.h)."""
+
+import collections
+import pathlib
+import struct
+
+HEADER = struct.Struct("<QIIIIQQ24x")
+RECORD = struct.Struct("<IIIIQQQII")
+MAGIC, VERSION = 0x766974616D696E41, 1
+LAUNCH, EVENT, WAIT, OTHER, RESULT, NAME = range(6)
+CHANGED, UNCOVERED, UNREADABLE = 1, 2, 4
+
+Operation = collections.namedtuple(
+    "Operation", "kind kernel lane flags structure content edges processors blocks")
+
+
+def read(path):
+    data = pathlib.Path(path).read_bytes()
+    magic, version, record_bytes, _, _, count, _ = HEADER.unpack_from(data)
+    if (magic, version, record_bytes) != (MAGIC, VERSION, RECORD.size):
+        raise ValueError(f"{path} is not a log of this version")
+    names, operations, i = {}, [], 0
+    while i < count:
+        at = HEADER.size + i * RECORD.size
+        kind, index, lane, *rest = RECORD.unpack_from(data, at)
+        if kind == NAME:
+            text = data[at + RECORD.size:at + RECORD.size + lane]
+            names[index] = text.decode(errors="replace")
+            i += 1 + (lane + RECORD.size - 1) // RECORD.size
+            continue
+        kernel = names.get(index) if kind == LAUNCH else None
+        operations.append(Operation(kind, kernel, lane, *rest))
+        i += 1
+    return operations
+
+
+def read_folder(folder):
+    return [read(path) for path in sorted(pathlib.Path(folder).glob("*.audit"))]

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scripts of the evaluation share.
+
+Where the installed tree is, where the machine's CUDA libraries are, how a command is run (a time
+limit, its own process group, its JSON lines), and how results are written: one JSON object a line,
+the first of them a header that says what was run on which machine and which commit.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def prefix():
+    """The tree that `cmake --install` made: $VITAMIN_PREFIX, or dist/ beside bench/."""
+    return pathlib.Path(os.environ.get("VITAMIN_PREFIX", ROOT / "dist")).resolve()
+
+
+def program(name):
+    return str(prefix() / "libexec" / "vitamin" / "bench" / name)
+
+
+def vitamin(*words):
+    return [str(prefix() / "bin" / "vitamin"), *words]
+
+
+def library_path():
+    """Folders of cuBLAS, cuDNN, cuFFT, NVRTC and the CUDA runtime: pip's wheels, then a toolkit."""
+    folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    roots = [pathlib.Path(p) for p in folders if p]
+    found = []
+    for root in roots:
+        for folder in [*sorted(root.glob("nvidia/*/lib")), *sorted(root.glob("nvidia/*/lib64"))]:
+            if folder not in found:
+                found.append(folder)
+    for toolkit in [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]:
+        if toolkit and (pathlib.Path(toolkit) / "lib64").is_dir():
+            found.append(pathlib.Path(toolkit) / "lib64")
+    inherited = os.environ.get("LD_LIBRARY_PATH")
+    return ":".join([*map(str, found), *([inherited] if inherited else [])])
+
+
+class Result:
+    """How one command ended."""
+
+    def __init__(self, command, code, output, errors, seconds, timed_out):
+        self.command, self.code = command, code
+        self.output, self.errors = output, errors
+        self.seconds, self.timed_out = seconds, timed_out
+        self.lines = []
+        for line in output.splitlines():
+            if line.startswith("{"):
+                try:
+                    self.lines.append(json.loads(line))
+                except ValueError:
+                    pass
+
+    @property
+    def ok(self):
+        return self.code == 0 and not self.timed_out
+
+    def why(self):
+        if self.ok:
+            return ""
+        tail = (self.errors.strip() or self.output.strip()).splitlines()[-3:]
+        head = "no answer in time" if self.timed_out else f"exit code {self.code}"
+        return head + (": " + " / ".join(tail) if tail else "")
+
+    def hashes(self):
+        return [(line["name"], line["hash"]) for line in self.lines if "hash" in line]
+
+
+def run(command, timeout, environment=None, cpus=None):
+    """Runs a command; never raises for what the command does. A command that takes too long is
+    killed with everything it started."""
+    env = dict(os.environ, LD_LIBRARY_PATH=library_path(), PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1")
+    env.update(environment or {})
+    if cpus and shutil.which("taskset"):
+        command = ["taskset", "-c", cpus, *command]
+    begin = time.monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as out, \
+            tempfile.TemporaryFile("w+", errors="replace") as err:
+        try:
+            process = subprocess.Popen(command, stdout=out, stderr=err, env=env,
+                                       stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            return Result(command, 127, "", str(error), 0.0, False)
+        timed_out = False
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        seconds = time.monotonic() - begin
+        out.seek(0), err.seek(0)
+        return Result(command, code, out.read(), err.read(), seconds, timed_out)
+
+
+def under_vitamin(command, policy, report=None, strict=False, seed=None, window=None):
+    words = ["run", "--policy", policy]
+    if seed is not None:
+        words += ["--seed", str(seed)]
+    if window is not None:
+        words += ["--window", str(window)]
+    if strict:
+        words.append("--strict")
+    if report:
+        words += ["--report", str(report)]
+    return [*vitamin(*words), "--", *command]
+
+
+def read_report(path):
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def coverage(report):
+    """The numbers of a coverage report that the tables show, or None."""
+    if not report:
+        return None
+    launches = report["totals"]["launches"]
+    seen = report["coverage"]["launches"]
+    share = lambda part, whole: part / whole if whole else None
+    return {
+        "launches": seen,
+        "bound": launches["bound"],
+        "bound_share": share(launches["bound"], seen),
+        "narrow_share": share(launches["narrow"], launches["narrow_eligible"]),
+        "moved_share": share(launches["moved"], launches["successors"]),
+        "whole_device": report["totals"]["whole_device"],
+        "not_bound": report["totals"]["not_bound"],
+        "libraries": report["totals"]["libraries"],
+        "widths": report["totals"]["widths"],
+        "edges": report["totals"]["other"]["edges"],
+        "deferred": launches["deferred"],
+        "pools": [d["pool"] for p in report["processes"] for d in p["devices"]],
+        "warnings": [w for p in report["processes"] for w in p["warnings"]],
+        "problem": report["problem"],
+    }
+
+
+def _answer(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20,
+                              cwd=ROOT).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def header():
+    stamp = prefix() / "share" / "vitamin" / "commit"
+    commit = stamp.read_text().strip() if stamp.exists() else _answer(["git", "rev-parse", "HEAD"])
+    gpu = _answer(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    name, _, driver = (gpu.splitlines() or [""])[0].partition(", ")
+    model = ""
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return {
+        "command": "bench/" + shlex.join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": commit or "unknown",
+        "gpu": name or "none",
+        "driver": driver or "none",
+        "cpu": f"{model}, {os.cpu_count()} threads",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+class Results:
+    """DIR/NAME.jsonl: the header, then one object a line, each written at once."""
+
+    def __init__(self, directory, name):
+        directory = pathlib.Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{name}.jsonl"
+        self._file = open(self.path, "w")
+        self.add({"header": header()})
+
+    def add(self, record):
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+
+def default_output():
+    return os.environ.get("OUT", str(ROOT / "bench" / "results"))
+
+
+def median(values):
+    values = sorted(values)
+    if not values:
+        return None
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+
+
+def table(rows, headings):
+    """A plain text table; numbers are the caller's to format."""
+    cells = [[str(c) for c in row] for row in [headings, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def percent(share):
+    if share is None:
+        return "-"
+    return "100 %" if share == 1 else f"{100 * share:.2f} %"

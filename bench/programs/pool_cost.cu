@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a pool costs: time, GPU memory and resident memory. Without --entries the program makes
+// nothing itself: run it natively and under `vitamin run`, the difference is the pool's. With
+// --entries N it makes a pool of N contexts with one stream each.
+#include <cstring>
+#include <fstream>
+
+#include "green.h"
+
+namespace {
+
+__global__ void touch(std::uint32_t* word) { *word = 1; }
+
+double resident_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmRSS:", 0) == 0) return std::atof(line.c_str() + 6) / 1024;
+  return 0;
+}
+
+double used_mib() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  BENCH_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<double>(total - free) / 1048576;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const long entries = bench::number(argc, argv, "--entries", 0);
+  const std::uint64_t begin = bench::now_ns();
+  auto* word = bench::device_zeros<std::uint32_t>(1);
+  touch<<<1, 1>>>(word);
+  BENCH_CHECK(cudaGetLastError());
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const double first_use_ms = 1e-6 * static_cast<double>(bench::now_ns() - begin);
+  const double used_before = used_mib();
+  const double resident_before = resident_mib();
+
+  std::vector<double> each_ms;
+  double pool_ms = 0;
+  if (entries > 0) {
+    const bench::GreenDevice device;
+    const std::vector<std::uint64_t> sets = device.sets(static_cast<std::size_t>(entries));
+    std::vector<bench::GreenStream> pool;
+    const std::uint64_t started = bench::now_ns();
+    for (const std::uint64_t set : sets) {
+      const std::uint64_t one = bench::now_ns();
+      pool.push_back(device.create(set));
+      each_ms.push_back(1e-6 * static_cast<double>(bench::now_ns() - one));
+    }
+    pool_ms = 1e-6 * static_cast<double>(bench::now_ns() - started);
+    // Every entry really works.
+    for (const bench::GreenStream& green : pool) touch<<<1, 1, 0, green.stream>>>(word);
+    BENCH_CHECK(cudaGetLastError());
+    BENCH_CHECK(cudaDeviceSynchronize());
+  }
+  const bench::Order each(each_ms);
+  std::printf(
+      "{\"name\": \"pool cost\", \"entries\": %zu, \"first_use_ms\": %.1f, \"used_mib\": %.1f, "
+      "\"resident_mib\": %.1f, \"pool_ms\": %.1f, \"one_median_ms\": %.2f, \"one_max_ms\": %.2f, "
+      "\"pool_mib\": %.1f, \"pool_resident_mib\": %.1f}\n",
+      each_ms.size(), first_use_ms, used_mib(), resident_mib(), pool_ms, each.median(), each.at(1),
+      used_mib() - used_before, resident_mib() - resident_before);
+}

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# How directories and tests are added.
+
+set_property(GLOBAL PROPERTY VITAMIN_NOT_BUILT "")
+
+# vitamin_component(<directory> [NEEDS_CUDA_HEADERS])
+function(vitamin_component directory)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NEEDS_CUDA_HEADERS" "" "")
+  if(arg_NEEDS_CUDA_HEADERS AND NOT VITAMIN_HAVE_CUDA)
+    set_property(GLOBAL APPEND PROPERTY VITAMIN_NOT_BUILT ${directory})
+    return()
+  endif()
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${directory}/CMakeLists.txt)
+    message(WARNING "${directory}/CMakeLists.txt is missing; the directory is not built.")
+    return()
+  endif()
+  add_subdirectory(${PROJECT_SOURCE_DIR}/${directory})
+endfunction()
+
+# vitamin_test(<target> COMPONENT <label> SOURCES <files>
+#              [LIBRARIES <targets>] [DEPENDS <targets>] [ENVIRONMENT <NAME=value>...]
+#              [ARGUMENTS <words>] [TIMEOUT <seconds>] [OWN_MAIN] [SERIAL])
+#
+# A doctest program. Each TEST_CASE becomes one ctest test named "<target>: <test case>", labelled
+# with its component, so that a failure names the sentence that is false and a missing suite shows
+# in the counts (tests/expected_counts.txt). SERIAL: never beside another test.
+function(vitamin_test target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL" "COMPONENT;TIMEOUT"
+                        "SOURCES;LIBRARIES;DEPENDS;ENVIRONMENT;ARGUMENTS")
+  if(NOT arg_COMPONENT OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "vitamin_test(${target}): COMPONENT and SOURCES are needed; "
+                        "not understood: '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${target} ${arg_SOURCES})
+  if(NOT arg_OWN_MAIN)
+    target_link_libraries(${target} PRIVATE vitamin_doctest_main)
+  endif()
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES} doctest::doctest Threads::Threads)
+  set_target_properties(${target} PROPERTIES
+                        RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(arg_DEPENDS)
+    add_dependencies(${target} ${arg_DEPENDS})
+  endif()
+
+  _vitamin_component_target(${arg_COMPONENT} ${target})
+
+  set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
+  add_custom_command(
+    TARGET ${target} POST_BUILD
+    COMMAND ${CMAKE_COMMAND}
+            -D "EXECUTABLE=$<TARGET_FILE:${target}>" -D "TARGET=${target}"
+            -D "LABEL=${arg_COMPONENT}" -D "TIMEOUT=${arg_TIMEOUT}" -D "SERIAL=${arg_SERIAL}"
+            -D "ENVIRONMENT=${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
+            -D "OUTPUT=${include_file}"
+            -P ${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake
+    BYPRODUCTS ${include_file}
+    VERBATIM)
+  # A program that was not built is a failing test, not a missing one.
+  set(guard_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
+  file(WRITE ${guard_file}
+       "if(EXISTS \"${include_file}\")\n"
+       "  include(\"${include_file}\")\n"
+       "else()\n"
+       "  add_test(\"${target}: was built\" ${target}_was_not_built)\n"
+       "  set_tests_properties(\"${target}: was built\" PROPERTIES LABELS ${arg_COMPONENT})\n"
+       "endif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${guard_file})
+endfunction()
+
+# vitamin_python_tests(COMPONENT <label> FILE <file> [DEPENDS <targets>]
+#                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>])
+#
+# A file of unittest classes. Each method is one ctest test; what is built for them is built with
+# the component.
+function(vitamin_python_tests)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "COMPONENT;FILE;TIMEOUT" "DEPENDS;ENVIRONMENT")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  get_filename_component(file ${arg_FILE} ABSOLUTE)
+  get_filename_component(stem ${arg_FILE} NAME_WE)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  _vitamin_component_target(${arg_COMPONENT} ${arg_DEPENDS})
+  file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^class ([A-Za-z]+)")
+      set(class ${CMAKE_MATCH_1})
+    elseif(line MATCHES "def (test_([a-z0-9_]+))")
+      string(REPLACE "_" " " words "${CMAKE_MATCH_2}")
+      set(name "${stem}: ${words}")
+      add_test(NAME "${name}"
+               COMMAND ${VITAMIN_PYTHON} -B ${file} ${class}.${CMAKE_MATCH_1})
+      set_tests_properties("${name}" PROPERTIES LABELS ${arg_COMPONENT} TIMEOUT ${arg_TIMEOUT}
+                           ENVIRONMENT "${arg_ENVIRONMENT}" SKIP_REGULAR_EXPRESSION "skipped=1")
+    endif()
+  endforeach()
+endfunction()
+
+# `tests-<component>` builds what the tests of one component need.
+function(_vitamin_component_target component)
+  if(NOT TARGET tests-${component})
+    add_custom_target(tests-${component})
+  endif()
+  if(ARGN)
+    add_dependencies(tests-${component} ${ARGN})
+  endif()
+endfunction()
+
+# vitamin_portable_program(<target>): carried to machines that have another C++ library.
+function(vitamin_portable_program target)
+  if(NOT VITAMIN_SANITIZE)
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+endfunction()
+
+# What was built and what was not, in words, at the end of the configure step.
+function(vitamin_summary)
+  get_property(not_built GLOBAL PROPERTY VITAMIN_NOT_BUILT)
+  message(STATUS "----------------------------------------------------------------")
+  message(STATUS "vitamin ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}, "
+                 "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+  if(VITAMIN_SANITIZE)
+    message(STATUS "  sanitizers    ${VITAMIN_SANITIZE}")
+  endif()
+  if(VITAMIN_HAVE_CUDA)
+    message(STATUS "  CUDA headers  ${VITAMIN_CUDA_VERSION} in ${VITAMIN_CUDA_INCLUDE_DIR}")
+    if(VITAMIN_NVCC)
+      message(STATUS "  nvcc          ${VITAMIN_NVCC}")
+    elseif(VITAMIN_SANITIZE)
+      message(STATUS "  nvcc          not used with sanitizers")
+    else()
+      message(STATUS "  nvcc          not found: GPU binaries of the demo and the test kernels "
+                     "are not built")
+    endif()
+  else()
+    message(STATUS "  CUDA headers  none (>= 12.4) found: looked at CUDA_HOME, CUDA_PATH, nvcc on "
+                   "PATH, /usr/local/cuda*, /opt/cuda")
+  endif()
+  foreach(directory IN LISTS not_built)
+    message(STATUS "  NOT BUILT     ${directory} (needs the CUDA headers)")
+  endforeach()
+  message(STATUS "----------------------------------------------------------------")
+endfunction()

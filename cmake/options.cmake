@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Language, warnings, sanitizers, linker, compiler cache, and where an installed tree finds its own
+# libraries. Everything here applies to every target of the project.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+
+set(CMAKE_INSTALL_LIBDIR lib CACHE STRING "Libraries, relative to the prefix")
+
+# One folder each for programs and libraries, laid out as the installed tree is, so that a program
+# finds its neighbours by the same relative path in both.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+
+set(VITAMIN_SANITIZE "" CACHE STRING "Sanitizers for every target, for example address,undefined")
+
+add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options(-Wno-restrict)  # GCC 12 sees overlaps in std::string that are not there
+endif()
+include_directories(${PROJECT_SOURCE_DIR})
+
+if(VITAMIN_SANITIZE)
+  add_compile_options(-fsanitize=${VITAMIN_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${VITAMIN_SANITIZE})
+  # A sanitized library preloaded into an ordinary program needs its runtime preloaded before it.
+  string(REGEX MATCH "address|thread" _runtime "${VITAMIN_SANITIZE}")
+  string(REPLACE "address" "libasan.so" _runtime "${_runtime}")
+  string(REPLACE "thread" "libtsan.so" _runtime "${_runtime}")
+  if(_runtime AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${_runtime}
+                    OUTPUT_VARIABLE _runtime OUTPUT_STRIP_TRAILING_WHITESPACE)
+    get_filename_component(VITAMIN_SANITIZER_RUNTIME "${_runtime}" REALPATH)
+  endif()
+endif()
+
+find_program(VITAMIN_CCACHE ccache)
+if(VITAMIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${VITAMIN_CCACHE})
+endif()
+
+find_program(VITAMIN_LINKER NAMES mold ld.lld)
+if(VITAMIN_LINKER MATCHES "mold$")
+  add_link_options(-fuse-ld=mold)
+elseif(VITAMIN_LINKER)
+  add_link_options(-fuse-ld=lld)
+endif()

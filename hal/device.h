@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract that every backend signs: Device, PhysicalContext, Queue, Event.
+//
+// Threads. Every function may be called from any thread. Calls on one Queue are made by one thread
+// at a time (the runtime holds the device lock); a backend need not lock them against each other.
+// Order. A Queue is in order. Nothing orders two queues but Queue::wait.
+// Errors. Set-up calls return Result; calls on the dispatch path return the vendor's own code,
+// which Device::classify explains. Nothing throws, logs or exits.
+// Ownership. Whoever creates an object destroys it; a PhysicalContext must outlive its queues, the
+// Device everything.
+// Validation is the caller's: the runtime checks descriptor compatibility, dependencies and leases
+// before it calls, backends assert.
+//
+// One split. A Device splits itself into units exactly once, when it is opened; contexts name units
+// by index (CUDA: "resources must be outputs of the same split API instance",
+// cuDevResourceGenerateDesc). The illegal case cannot be said.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hal/compute_set.h"
+#include "hal/operation.h"
+#include "hal/result.h"
+
+namespace vitamin::hal {
+
+enum class Vendor : std::uint8_t { kSoftware, kNvidia, kAmd };
+
+struct DeviceInfo {
+  Vendor vendor = Vendor::kSoftware;
+  std::string name;
+  std::string uuid;                           // as the vendor prints it
+  std::uint32_t processors = 0;               // SMs or CUs of the whole device
+  std::vector<std::uint32_t>
+      processors_per_unit;  // one element a unit, index = bit of a ComputeSet
+  // A launch deeper than this on one queue may block inside the driver (measured or documented).
+  std::uint32_t queue_depth = 1000;
+
+  unsigned units() const { return static_cast<unsigned>(processors_per_unit.size()); }
+  std::uint32_t processors_of(ComputeSet set) const {
+    std::uint32_t sum = 0;
+    for (unsigned unit = 0; unit < units(); ++unit)
+      if (set.has(unit)) sum += processors_per_unit[unit];
+    return sum;
+  }
+};
+
+// A native event: a cheap value, recorded again and again. A wait captures the record that is
+// newest when the wait is made, so a handle may be re-recorded while older waits are pending.
+struct Event {
+  void* native = nullptr;
+  explicit operator bool() const { return native != nullptr; }
+};
+
+// One in-order physical queue.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  // The vendor's stream handle, for calls that the HAL has no words for (copies, fills).
+  virtual void* native() const noexcept = 0;
+  virtual NativeStatus launch(const KernelLaunch& launch) noexcept = 0;
+  virtual NativeStatus record(Event event) noexcept = 0;
+  virtual NativeStatus wait(Event event) noexcept = 0;  // device-side; returns at once
+  virtual NativeStatus query() noexcept = 0;            // kNotReady while work is outstanding
+  virtual NativeStatus synchronize() noexcept = 0;      // blocks the host
+};
+
+// One ComputeSet made usable. Holds no application state.
+class PhysicalContext {
+ public:
+  virtual ~PhysicalContext() = default;
+  virtual ComputeSet compute() const noexcept = 0;
+  virtual std::uint32_t processors() const noexcept = 0;
+  // Never on the dispatch path (1-2 ms on an H200). Priority: the vendor's number, 0 is default.
+  virtual Result<std::unique_ptr<Queue>> create_queue(int priority) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const noexcept = 0;
+
+  virtual Result<std::unique_ptr<PhysicalContext>> create_context(ComputeSet compute) = 0;
+  // Wraps a stream of the application (whole device). Does not own the native stream.
+  virtual std::unique_ptr<Queue> adopt_queue(void* native_stream) = 0;
+  // A stream of ours on the whole device that synchronises with the legacy default stream as an
+  // ordinary blocking stream does. Stands in for a thread's per-thread default stream, whose own
+  // handle means another stream on every other thread.
+  virtual Result<std::unique_ptr<Queue>> create_whole_queue(int priority) = 0;
+
+  virtual Result<Event> create_event() = 0;  // no timing
+  virtual void destroy_event(Event event) noexcept = 0;
+  virtual NativeStatus query(Event event) noexcept = 0;        // kNotReady until it has fired
+  virtual NativeStatus synchronize(Event event) noexcept = 0;  // blocks the host
+
+  // Where a kernel's parameters lie. kUnsupported: this kernel's arguments cannot be copied, so it
+  // must be submitted while the caller's pointers are valid.
+  virtual Result<KernelLayout> kernel_layout(KernelHandle kernel) = 0;
+  virtual std::string kernel_name(KernelHandle kernel) = 0;
+  // The library that the kernel came from, for the coverage report ("libcudnn_cnn.so.9", "jit").
+  virtual std::string kernel_origin(KernelHandle kernel) = 0;
+
+  // How many processors a launch needs at least so that it runs *unchanged*: 1 for an ordinary
+  // grid; for a cooperative grid enough to hold every block at once; for a cluster what one cluster
+  // needs. processors + 1: only the whole device (through the application's own stream) may take
+  // it. `resident`: treat an ordinary grid as if it were cooperative (a kernel that spins).
+  virtual std::uint32_t processors_needed(const KernelLaunch& launch, bool resident) = 0;
+
+  // The error that the launch would return natively, at once, for a launch that is only copied now
+  // and submitted later (bad block, too much shared memory, null kernel). Off the fast path.
+  virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
+
+  virtual Outcome classify(NativeStatus status) const noexcept = 0;
+  virtual NativeStatus not_ready() const noexcept = 0;      // the vendor's "still running"
+  virtual NativeStatus out_of_memory() const noexcept = 0;  // the vendor's "out of host memory"
+
+  // Called once by each thread of ours before it makes any other call (vendors whose calls depend
+  // on the thread's current context or device).
+  virtual void attach_thread() noexcept {}
+  // Calls made for the runtime (not for the application) on this thread must be legal while any
+  // thread of the process captures a graph. Entered around them; nests.
+  virtual void enter_internal() noexcept = 0;
+  virtual void leave_internal() noexcept = 0;
+};
+
+}  // namespace vitamin::hal

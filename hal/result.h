@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a call of the HAL fails.
+//
+// Two kinds of result, because there are two kinds of caller:
+//   * set-up calls (open a device, realise an entry) return Result<T>: a code that a program can
+//     branch on and a sentence that a person can read;
+//   * calls on the dispatch path return NativeStatus: the vendor's own code, untouched, because the
+//     interposer hands it to the application as the answer of the call that the application made.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <tl/expected.hpp>
+
+namespace vitamin::hal {
+
+enum class Errc : std::uint8_t {
+  kUnavailable,      // not on this machine: no driver, no device, too old. Tests skip on it
+  kInvalidArgument,  // the caller's mistake
+  kUnsupported,      // this backend cannot do it, ever
+  kOutOfMemory,
+  kDeviceLost,
+  kInternal,
+};
+
+struct Error {
+  Errc code = Errc::kInternal;
+  int native = 0;       // the vendor's code, 0 where no vendor call failed
+  std::string message;  // a full sentence, present tense: what failed, values in parentheses
+};
+
+template <class T>
+using Result = tl::expected<T, Error>;
+using Status = Result<void>;
+
+inline tl::unexpected<Error> fail(Errc code, std::string message, int native = 0) {
+  return tl::unexpected<Error>(Error{code, native, std::move(message)});
+}
+
+// The vendor's status of one call on the dispatch path. 0 is success for CUDA, HIP and the software
+// device; every other value is opaque to vendor-neutral code, which asks Device::classify.
+using NativeStatus = int;
+inline constexpr NativeStatus kNativeOk = 0;
+
+// What a NativeStatus means to the runtime.
+enum class Outcome : std::uint8_t {
+  kOk,
+  kNotReady,      // a query: the work is still running
+  kEntryRefused,  // this operation cannot run *here* unchanged (cluster or cooperative grid too
+                  // large for the entry); a wider entry may take it
+  kError,         // what the application would have got natively: hand it over, do not retry
+};
+
+}  // namespace vitamin::hal

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interpose/client.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "policies/registry.h"
+#include "runtime/environment.h"
+
+namespace vitamin::interpose {
+
+namespace environment = runtime::environment;
+namespace stats = runtime::stats;
+
+constinit std::atomic<bool> passive{false};
+constinit thread_local int inside [[gnu::tls_model("initial-exec")]] = 0;
+
+namespace {
+
+constinit std::atomic<stats::ProcessPage*> the_page{nullptr};
+
+constinit std::atomic<bool> managing{false};
+
+// Where a process counts that has no run directory. Its memory is touched only when it is.
+alignas(stats::ProcessPage) constinit unsigned char nowhere[sizeof(stats::ProcessPage)] = {};
+
+// The child has the parent's page mapped; its own is made when it uses the driver. A driver that
+// was in use cannot be used in the child, and our locks may be held by threads that are not there.
+void in_child() {
+  the_page.store(nullptr, std::memory_order_relaxed);
+  if (managing.load(std::memory_order_relaxed)) passive.store(true, std::memory_order_relaxed);
+}
+
+void watch_forks() {
+  static constinit std::atomic<bool> watching{false};
+  if (!watching.exchange(true)) ::pthread_atfork(nullptr, nullptr, &in_child);
+}
+
+bool decimal(const char* name, std::uint64_t& value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return false;
+  char* end = nullptr;
+  errno = 0;
+  const std::uint64_t parsed = std::strtoull(text, &end, 10);
+  if (*end != '\0' || errno != 0 || *text == '-') {
+    warn("%s=%s is not a number; the default is used", name, text);
+    return false;
+  }
+  value = parsed;
+  return true;
+}
+
+}  // namespace
+
+stats::ProcessPage& page() {
+  stats::ProcessPage* current = the_page.load(std::memory_order_acquire);
+  if (current != nullptr) return *current;
+  watch_forks();
+  const char* directory = std::getenv(environment::kRunDirectory);
+  stats::ProcessPage* made = nullptr;
+  if (directory != nullptr && *directory != '\0') made = stats::create(directory);
+  if (made == nullptr) made = reinterpret_cast<stats::ProcessPage*>(nowhere);
+  // Two threads at once: one page too many lies in the folder, empty.
+  if (the_page.compare_exchange_strong(current, made, std::memory_order_acq_rel)) current = made;
+  return *current;
+}
+
+void warn(const char* format, ...) {
+  char text[256];
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  page().warn(text);
+  const char* quiet = std::getenv(environment::kQuiet);
+  if (quiet != nullptr && std::strcmp(quiet, "1") == 0) return;
+  char line[272];
+  const int length = std::snprintf(line, sizeof line, "vitamin: %s\n", text);
+  // One write, so that lines of several processes do not mix.
+  if (length > 0 && ::write(STDERR_FILENO, line, static_cast<std::size_t>(length)) < 0) return;
+}
+
+void degrade(const char* why) {
+  page().message.set(why);
+  page().reach(stats::Stage::kDegraded);
+  VITAMIN_WARN_ONCE("%s; the program runs without late binding", why);
+}
+
+void start_managing() {
+  watch_forks();
+  managing.store(true, std::memory_order_relaxed);
+}
+
+Configuration configuration() {
+  Configuration result;
+  const char* policy = std::getenv(environment::kPolicy);
+  result.policy = policy != nullptr && *policy != '\0' ? policy : "fifo";
+  decimal(environment::kSeed, result.seed);
+  const char* window = std::getenv(environment::kWindow);
+  if (window == nullptr || std::strcmp(window, "max") != 0)
+    decimal(environment::kWindow, result.dispatch.window.ahead_ns);
+  if (std::uint64_t ahead = 0; decimal(environment::kAheadOfMove, ahead))
+    result.dispatch.ahead_of_move = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, ahead));
+  result.dispatch.on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
+    warn(
+        "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks, and runs "
+        "on the whole device from now on",
+        kernel, seconds, processors);
+  };
+  return result;
+}
+
+std::shared_ptr<runtime::Audit> make_audit(int ordinal) {
+  const char* directory = std::getenv(environment::kAudit);
+  if (directory == nullptr || *directory == '\0') return nullptr;
+  auto audit = runtime::Audit::create(directory, static_cast<std::uint32_t>(ordinal));
+  if (audit == nullptr) warn("the audit cannot write to %s; nothing is audited", directory);
+  return audit;
+}
+
+hal::Result<std::unique_ptr<runtime::Policy>> make_policy(const Configuration& configuration) {
+  auto policy = policies::make(configuration.policy, configuration.seed);
+  if (policy) page().policy.set(configuration.policy.c_str());
+  page().window_ns.set(configuration.dispatch.window.ahead_ns);
+  return policy;
+}
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a preloaded library keeps once for each process, whatever the vendor: whether it does
+// anything at all, the statistics page, warnings, and the options that `vitamin run` passed on.
+//
+// Threads: everything here may be called from any thread, before main and after static destructors
+// ran: there is no object with a destructor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "hal/result.h"
+#include "runtime/audit.h"
+#include "runtime/dispatcher.h"
+#include "runtime/policy.h"
+#include "runtime/stats.h"
+
+namespace vitamin::interpose {
+
+// Every call goes straight to the driver, for the rest of this process: it is the child of a fork,
+// in which the driver's state cannot be used, or our part could not start.
+extern constinit std::atomic<bool> passive;
+
+// How deep this thread is inside our own code. Calls that the driver or the runtime makes from
+// there are not the application's.
+extern constinit thread_local int inside [[gnu::tls_model("initial-exec")]];
+
+class Inside {
+ public:
+  Inside() { ++inside; }
+  ~Inside() { --inside; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+inline bool passes_natively() { return inside > 0 || passive.load(std::memory_order_relaxed); }
+
+// The statistics page of this process, made at the first use. Never null.
+runtime::stats::ProcessPage& page();
+
+// One line, on stderr (unless VITAMIN_QUIET) and in the page.
+[[gnu::format(printf, 1, 2)]] void warn(const char* format, ...);
+// The same once for each `said`, which starts as false.
+#define VITAMIN_WARN_ONCE(...)                                                                    \
+  do {                                                                                            \
+    static constinit std::atomic<bool> said{false};                                               \
+    if (!said.exchange(true, std::memory_order_relaxed)) ::vitamin::interpose::warn(__VA_ARGS__); \
+  } while (false)
+// Something of ours failed to start: says so, and the page remembers why.
+void degrade(const char* why);
+
+// From now on there is state that a forked child must not touch.
+void start_managing();
+
+// The policy that was asked for and how to dispatch. Each device gets a policy of its own.
+struct Configuration {
+  std::string policy;
+  std::uint64_t seed = 0;
+  runtime::DispatchOptions dispatch;
+};
+Configuration configuration();
+// Null unless VITAMIN_AUDIT names a folder.
+std::shared_ptr<runtime::Audit> make_audit(int ordinal);
+hal::Result<std::unique_ptr<runtime::Policy>> make_policy(const Configuration& configuration);
+
+}  // namespace vitamin::interpose

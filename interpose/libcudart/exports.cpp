@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The exported overrides: for each row of driver.def a symbol whose code is one jump through a
+// slot. The slot is filled at compile time with an instance of Hook, whose type comes from cuda.h,
+// so no signature is written a second time and a call costs one jump.
+#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/hook.h"
+#include "interpose/libcudart/treatments.h"
+
+namespace vitamin::interpose {
+
+void* const hook_addresses[kSymbols] = {
+#define VITAMIN_HOOK(symbol, since, ...) \
+  reinterpret_cast<void*>(&Hook<Symbol::symbol, __VA_ARGS__, decltype(::symbol)>::call),
+#define VITAMIN_PASS(symbol, reason)
+#include "interpose/libcudart/driver.def"
+};
+
+#define VITAMIN_HOOK(symbol, since, ...)                                                \
+  extern "C" {                                                                          \
+  [[gnu::visibility("hidden")]] extern decltype(&::symbol) const vitamin_slot_##symbol; \
+  [[gnu::used]] decltype(&::symbol) const vitamin_slot_##symbol =                       \
+      &Hook<Symbol::symbol, __VA_ARGS__, decltype(::symbol)>::call;                     \
+  }                                                                                     \
+  asm(".pushsection vitamin_exports, \"ax\", @progbits\n"                               \
+      ".p2align 4\n"                                                                    \
+      ".globl " #symbol                                                                 \
+      "\n"                                                                              \
+      ".type " #symbol ", @function\n" #symbol                                          \
+      ":\n"                                                                             \
+      "  endbr64\n"                                                                     \
+      "  jmp *vitamin_slot_" #symbol                                                    \
+      "(%rip)\n"                                                                        \
+      ".size " #symbol ", .-" #symbol                                                   \
+      "\n"                                                                              \
+      ".popsection");
+#define VITAMIN_PASS(symbol, reason)
+#include "interpose/libcudart/driver.def"
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The hand-written overrides: those whose meaning no generic treatment has. Each takes the way it
+// was called (the driver's own function of the same variant) and the arguments of the entry point.
+#pragma once
+
+#include "interpose/libcudart/hook.h"
+
+namespace vitamin::interpose {
+
+// doors.cpp
+CUresult init(Via<CUresult(unsigned)> via, unsigned flags);
+CUresult get_proc_address(Via<decltype(::cuGetProcAddress)> via, const char* name, void** address,
+                          int version, cuuint64_t flags);
+CUresult get_proc_address_v2(Via<decltype(::cuGetProcAddress_v2)> via, const char* name,
+                             void** address, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult* found);
+
+// launches.cpp
+CUresult launch_kernel(Via<decltype(::cuLaunchKernel)> via, CUfunction kernel, unsigned grid_x,
+                       unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                       unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
+                       void** extra);
+CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchConfig* config,
+                          CUfunction kernel, void** arguments, void** extra);
+CUresult launch_cooperative(Via<decltype(::cuLaunchCooperativeKernel)> via, CUfunction kernel,
+                            unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                            unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                            CUstream stream, void** arguments);
+CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice)> via,
+                             CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags);
+CUresult launch_host_function(Via<decltype(::cuLaunchHostFunc)> via, CUstream stream,
+                              CUhostFn function, void* data);
+CUresult add_callback(Via<decltype(::cuStreamAddCallback)> via, CUstream stream,
+                      CUstreamCallback function, void* data, unsigned flags);
+CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
+                      CUdeviceptr address, cuuint32_t value, unsigned flags);
+CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
+                      CUdeviceptr address, cuuint64_t value, unsigned flags);
+CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstream stream,
+                                unsigned count, CUstreamBatchMemOpParams* operations,
+                                unsigned flags);
+
+// events.cpp
+CUresult event_create(Via<decltype(::cuEventCreate)> via, CUevent* event, unsigned flags);
+CUresult event_open(Via<decltype(::cuIpcOpenEventHandle)> via, CUevent* event,
+                    CUipcEventHandle handle);
+CUresult event_destroy(Via<decltype(::cuEventDestroy)> via, CUevent event);
+CUresult event_record(Via<decltype(::cuEventRecord)> via, CUevent event, CUstream stream);
+CUresult event_record_with_flags(Via<decltype(::cuEventRecordWithFlags)> via, CUevent event,
+                                 CUstream stream, unsigned flags);
+CUresult stream_wait_event(Via<decltype(::cuStreamWaitEvent)> via, CUstream stream, CUevent event,
+                           unsigned flags);
+CUresult event_query(Via<decltype(::cuEventQuery)> via, CUevent event);
+CUresult event_synchronize(Via<decltype(::cuEventSynchronize)> via, CUevent event);
+CUresult event_elapsed_time(Via<decltype(::cuEventElapsedTime)> via, float* milliseconds,
+                            CUevent start, CUevent end);
+CUresult context_record_event(Via<CUresult(CUcontext, CUevent)> via, CUcontext context,
+                              CUevent event);
+CUresult context_wait_event(Via<CUresult(CUcontext, CUevent)> via, CUcontext context,
+                            CUevent event);
+CUresult green_record_event(Via<decltype(::cuGreenCtxRecordEvent)> via, CUgreenCtx context,
+                            CUevent event);
+CUresult green_wait_event(Via<decltype(::cuGreenCtxWaitEvent)> via, CUgreenCtx context,
+                          CUevent event);
+
+// streams.cpp
+CUresult stream_create(Via<decltype(::cuStreamCreate)> via, CUstream* stream, unsigned flags);
+CUresult stream_create_with_priority(Via<decltype(::cuStreamCreateWithPriority)> via,
+                                     CUstream* stream, unsigned flags, int priority);
+CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,
+                             CUstream* stream, CUgreenCtx context, unsigned flags, int priority);
+CUresult stream_destroy(Via<decltype(::cuStreamDestroy)> via, CUstream stream);
+CUresult stream_query(Via<decltype(::cuStreamQuery)> via, CUstream stream);
+CUresult stream_synchronize(Via<decltype(::cuStreamSynchronize)> via, CUstream stream);
+CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstream stream,
+                              CUstreamAttrID attribute, const CUstreamAttrValue* value);
+CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
+                                CUstream from);
+
+// graphs.cpp
+CUresult begin_capture_v1(Via<decltype(::cuStreamBeginCapture)> via, CUstream stream);
+CUresult begin_capture(Via<decltype(::cuStreamBeginCapture_v2)> via, CUstream stream,
+                       CUstreamCaptureMode mode);
+CUresult begin_capture_to_graph(Via<decltype(::cuStreamBeginCaptureToGraph)> via, CUstream stream,
+                                CUgraph graph, const CUgraphNode* dependencies,
+                                const CUgraphEdgeData* edges, std::size_t count,
+                                CUstreamCaptureMode mode);
+CUresult end_capture(Via<decltype(::cuStreamEndCapture)> via, CUstream stream, CUgraph* graph);
+CUresult graph_launch(Via<decltype(::cuGraphLaunch)> via, CUgraphExec graph, CUstream stream);
+CUresult graph_instantiate(Via<decltype(::cuGraphInstantiate)> via, CUgraphExec* executable,
+                           CUgraph graph, CUgraphNode* error_node, char* log, std::size_t room);
+CUresult graph_instantiate_with_flags(Via<decltype(::cuGraphInstantiateWithFlags)> via,
+                                      CUgraphExec* executable, CUgraph graph,
+                                      unsigned long long flags);
+CUresult graph_instantiate_with_params(Via<decltype(::cuGraphInstantiateWithParams)> via,
+                                       CUgraphExec* executable, CUgraph graph,
+                                       CUDA_GRAPH_INSTANTIATE_PARAMS* parameters);
+CUresult graph_exec_destroy(Via<decltype(::cuGraphExecDestroy)> via, CUgraphExec executable);
+CUresult graph_add_event_record(Via<decltype(::cuGraphAddEventRecordNode)> via, CUgraphNode* node,
+                                CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                                CUevent event);
+CUresult graph_set_event_record(Via<decltype(::cuGraphEventRecordNodeSetEvent)> via,
+                                CUgraphNode node, CUevent event);
+CUresult graph_exec_set_event_record(Via<decltype(::cuGraphExecEventRecordNodeSetEvent)> via,
+                                     CUgraphExec executable, CUgraphNode node, CUevent event);
+CUresult graph_add_node(Via<decltype(::cuGraphAddNode)> via, CUgraphNode* node, CUgraph graph,
+                        const CUgraphNode* dependencies, std::size_t count,
+                        CUgraphNodeParams* parameters);
+CUresult graph_add_node_v2(Via<decltype(::cuGraphAddNode_v2)> via, CUgraphNode* node, CUgraph graph,
+                           const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                           std::size_t count, CUgraphNodeParams* parameters);
+CUresult graph_node_set_params(Via<decltype(::cuGraphNodeSetParams)> via, CUgraphNode node,
+                               CUgraphNodeParams* parameters);
+CUresult graph_exec_node_set_params(Via<decltype(::cuGraphExecNodeSetParams)> via,
+                                    CUgraphExec executable, CUgraphNode node,
+                                    CUgraphNodeParams* parameters);
+
+// contexts.cpp
+CUresult context_synchronize(Via<CUresult()> via);
+CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context);
+CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, std::size_t value);
+CUresult context_set_cache_config(Via<decltype(::cuCtxSetCacheConfig)> via, CUfunc_cache config);
+CUresult context_set_shared_config(Via<decltype(::cuCtxSetSharedMemConfig)> via,
+                                   CUsharedconfig config);
+CUresult context_destroy(Via<decltype(::cuCtxDestroy)> via, CUcontext context);
+CUresult primary_retain(Via<decltype(::cuDevicePrimaryCtxRetain)> via, CUcontext* context,
+                        CUdevice device);
+CUresult primary_release(Via<decltype(::cuDevicePrimaryCtxRelease)> via, CUdevice device);
+CUresult primary_reset(Via<decltype(::cuDevicePrimaryCtxReset)> via, CUdevice device);
+CUresult module_load(Via<decltype(::cuModuleLoad)> via, CUmodule* module, const char* file);
+CUresult module_load_data(Via<decltype(::cuModuleLoadData)> via, CUmodule* module,
+                          const void* image);
+CUresult module_load_data_ex(Via<decltype(::cuModuleLoadDataEx)> via, CUmodule* module,
+                             const void* image, unsigned count, CUjit_option* options,
+                             void** values);
+CUresult module_unload(Via<decltype(::cuModuleUnload)> via, CUmodule module);
+CUresult library_load_data(Via<decltype(::cuLibraryLoadData)> via, CUlibrary* library,
+                           const void* code, CUjit_option* jit_options, void** jit_values,
+                           unsigned jit_count, CUlibraryOption* options, void** values,
+                           unsigned count);
+CUresult library_load_from_file(Via<decltype(::cuLibraryLoadFromFile)> via, CUlibrary* library,
+                                const char* file, CUjit_option* jit_options, void** jit_values,
+                                unsigned jit_count, CUlibraryOption* options, void** values,
+                                unsigned count);
+CUresult library_unload(Via<decltype(::cuLibraryUnload)> via, CUlibrary library);
+CUresult function_set_attribute(Via<decltype(::cuFuncSetAttribute)> via, CUfunction function,
+                                CUfunction_attribute attribute, int value);
+CUresult kernel_set_attribute(Via<decltype(::cuKernelSetAttribute)> via,
+                              CUfunction_attribute attribute, int value, CUkernel kernel,
+                              CUdevice device);
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How calls of the application reach the overrides, and how overrides reach the driver.
+//
+// Three doors: exported symbols (exports.cpp) for programs that link libcuda, a `dlsym` of our own,
+// and cuGetProcAddress, through which every libcudart since 11.3 gets all of its functions.
+//
+// `dlsym` and RTLD_NEXT: the loader finds the caller by its return address, so a wrapper that calls
+// the real dlsym would make every other preloaded library find itself. The entry below therefore
+// *jumps* to the real one with the caller's stack untouched, unless the name is one of ours.
+// `dlopen` is not overridden at all: the same mechanism selects the caller's RUNPATH, which cuDNN
+// needs to find its own parts.
+//
+// Compiled without sanitizers: this code runs before their runtime is ready.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "interpose/libcudart/driver.h"
+
+#ifndef __x86_64__
+#error "the entry stubs are written for x86-64"
+#endif
+
+extern "C" {
+using DlsymFunction = void* (*)(void*, const char*);
+[[gnu::visibility("hidden"), gnu::used]] DlsymFunction vitamin_dlsym_route(void* handle,
+                                                                           const char* name);
+// Bounds of the exported stubs, set by the linker.
+[[gnu::visibility("hidden")]] extern const char __start_vitamin_exports[];
+[[gnu::visibility("hidden")]] extern const char __stop_vitamin_exports[];
+}
+
+asm(R"(
+  .pushsection .text
+  .p2align 4
+  .globl dlsym
+  .type dlsym, @function
+dlsym:
+  .cfi_startproc
+  endbr64
+  push %rdi
+  .cfi_adjust_cfa_offset 8
+  push %rsi
+  .cfi_adjust_cfa_offset 8
+  sub $8, %rsp
+  .cfi_adjust_cfa_offset 8
+  call vitamin_dlsym_route
+  add $8, %rsp
+  .cfi_adjust_cfa_offset -8
+  pop %rsi
+  .cfi_adjust_cfa_offset -8
+  pop %rdi
+  .cfi_adjust_cfa_offset -8
+  jmp *%rax
+  .cfi_endproc
+  .size dlsym, .-dlsym
+  .popsection
+)");
+
+namespace vitamin::interpose {
+
+constinit std::array<std::atomic<void*>, kSymbols> real_addresses{};
+constinit std::array<std::atomic<void*>, kCalled> called_addresses{};
+
+namespace {
+
+constinit std::atomic<void*> driver_handle{nullptr};
+
+DlsymFunction real_dlsym() {
+  static constinit std::atomic<DlsymFunction> cached{nullptr};
+  DlsymFunction function = cached.load(std::memory_order_acquire);
+  if (function == nullptr) {
+    // glibc 2.34 moved dlsym from libdl to libc and gave it a new version; both are the same code.
+    void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    function = reinterpret_cast<DlsymFunction>(found);
+    cached.store(function, std::memory_order_release);
+  }
+  return function;
+}
+
+constexpr auto kByName = [] {
+  std::array<std::uint16_t, kSymbols> order{};
+  for (std::size_t i = 0; i < kSymbols; ++i) order[i] = static_cast<std::uint16_t>(i);
+  std::sort(order.begin(), order.end(),
+            [](auto a, auto b) { return kSymbolInfo[a].name < kSymbolInfo[b].name; });
+  return order;
+}();
+
+std::size_t index_of(std::string_view name) {
+  const auto found = std::lower_bound(
+      kByName.begin(), kByName.end(), name,
+      [](auto i, std::string_view wanted) { return kSymbolInfo[i].name < wanted; });
+  return found != kByName.end() && kSymbolInfo[*found].name == name ? *found : kSymbols;
+}
+
+bool is_own_export(const void* address) {
+  const auto* byte = static_cast<const char*>(address);
+  return byte >= __start_vitamin_exports && byte < __stop_vitamin_exports;
+}
+
+// A variant that the driver exports and this build has no row for (a newer version with other
+// parameters): nothing of ours fits it.
+bool is_exported_function(void* address) {
+  Dl_info symbol{};
+  return dladdr(address, &symbol) != 0 && symbol.dli_saddr == address;
+}
+
+// dlsym for one of our names, by a caller that did not ask for RTLD_NEXT.
+void* overridden_dlsym(void* handle, const char* name) {
+  const std::size_t index = index_of(name);
+  void* found = real_dlsym()(handle, name);
+  if (found == nullptr) return nullptr;
+  const bool driver = find_driver(false);
+  void* real = real_addresses[index].load(std::memory_order_acquire);
+  if (is_own_export(found)) {
+    // A probe of the global scope sees our export whether or not there is a driver. Where there is
+    // none, the program must be told so, with the message that it would get without us.
+    return driver && real != nullptr ? hook_addresses[index] : real_dlsym()(RTLD_NEXT, name);
+  }
+  // Somebody else's function of the same name (a wrapper of the driver inside a framework) is
+  // theirs.
+  return found == real ? hook_addresses[index] : found;
+}
+
+}  // namespace
+
+bool find_driver(bool load) {
+  if (driver_handle.load(std::memory_order_acquire) != nullptr) return true;
+  // By soname, so that it also matches a driver that was opened by its full path.
+  void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr && load) handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) {
+    dlerror();  // ours: the application must not find it
+    return false;
+  }
+  for (std::size_t i = 0; i < kSymbols; ++i) {
+    void* address = real_dlsym()(handle, kSymbolInfo[i].name.data());
+    if (!is_own_export(address)) real_addresses[i].store(address, std::memory_order_release);
+  }
+  constexpr const char* kCalledNames[] = {
+#define VITAMIN_USE(symbol) #symbol,
+      VITAMIN_CALLED(VITAMIN_USE)
+#undef VITAMIN_USE
+  };
+  for (std::size_t i = 0; i < kCalled; ++i)
+    called_addresses[i].store(real_dlsym()(handle, kCalledNames[i]), std::memory_order_release);
+  dlerror();
+  driver_handle.store(handle, std::memory_order_release);  // kept open for ever
+  return true;
+}
+
+void* real_function(const char* symbol) {
+  if (!find_driver(true)) return nullptr;
+  void* address = real_dlsym()(driver_handle.load(std::memory_order_acquire), symbol);
+  if (address == nullptr) dlerror();
+  return address;
+}
+
+void* override_for(const char* name, int version, std::uint64_t flags, void* answer) {
+  if (answer == nullptr || name == nullptr || !find_driver(false)) return answer;
+  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  // Drivers answer with the addresses that dlsym gives (measured). Two variants may share one
+  // address: then the one that was asked for by name and flags.
+  std::size_t same_address = kSymbols, same_key = kSymbols;
+  for (std::size_t i = 0; i < kSymbols; ++i) {
+    const SymbolInfo& row = kSymbolInfo[i];
+    const bool named = base_name(row.name) == name;
+    const bool address = real_addresses[i].load(std::memory_order_acquire) == answer;
+    if (address && (same_address == kSymbols || (named && row.per_thread == per_thread)))
+      same_address = i;
+    // Should a driver ever answer with another address: the newest variant not newer than asked.
+    // A function with no per-thread form is asked for with that flag too.
+    if (!named || row.since > version || (row.per_thread && !per_thread)) continue;
+    const bool better = same_key == kSymbols || row.per_thread > kSymbolInfo[same_key].per_thread ||
+                        (row.per_thread == kSymbolInfo[same_key].per_thread &&
+                         row.since > kSymbolInfo[same_key].since);
+    if (better) same_key = i;
+  }
+  if (same_address != kSymbols) return hook_addresses[same_address];
+  if (same_key == kSymbols || is_exported_function(answer)) return answer;
+  return hook_addresses[same_key];
+}
+
+}  // namespace vitamin::interpose
+
+DlsymFunction vitamin_dlsym_route(void* handle, const char* name) {
+  using namespace vitamin::interpose;
+  if (handle != RTLD_NEXT && name != nullptr && name[0] == 'c' && name[1] == 'u' &&
+      index_of(name) != kSymbols)
+    return &overridden_dlsym;
+  return real_dlsym();
+}

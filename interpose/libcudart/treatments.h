@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The treatments that driver.def names, generic over the type of the entry point: the stream is the
+// one argument of type CUstream, and everything else is a value or, in copies, a host pointer.
+#pragma once
+
+#include <tuple>
+#include <type_traits>
+
+#include "interpose/libcudart/context.h"
+#include "interpose/libcudart/hook.h"
+#include "runtime/operation.h"
+#include "runtime/virtual_context.h"
+
+namespace vitamin::interpose {
+
+using runtime::Behind;
+using runtime::Drain;
+using runtime::Host;
+using runtime::Keep;
+
+// Off in one library that only tests load: their negative controls show that each bridge is needed.
+#if defined(VITAMIN_TEST_UNBRIDGED)
+inline constexpr bool kBridged = false;
+#else
+inline constexpr bool kBridged = true;
+#endif
+
+inline CUresult result(hal::NativeStatus status) { return static_cast<CUresult>(status); }
+
+template <class... Args>
+inline constexpr int kStreamArguments = (0 + ... + std::is_same_v<Args, CUstream>);
+
+template <class... Args>
+CUstream stream_of(Args... args) {
+  static_assert(kStreamArguments<Args...> == 1);
+  CUstream stream = nullptr;
+  auto take = [&](auto argument) {
+    if constexpr (std::is_same_v<decltype(argument), CUstream>) stream = argument;
+  };
+  (take(args), ...);
+  return stream;
+}
+
+// `argument`, or `native` in the place of the stream.
+template <class T>
+T with_stream(T argument, [[maybe_unused]] void* native) {
+  if constexpr (std::is_same_v<T, CUstream>)
+    return static_cast<CUstream>(native);
+  else
+    return argument;
+}
+
+// Where a call on a stream goes.
+enum class Route : std::uint8_t {
+  kManaged,
+  kCaptured,  // into a graph: straight to the driver, on the stream that stands for it
+  kForeign,   // straight to the driver, as it came
+};
+struct Way {
+  Route route;
+  StreamRecord* record;  // null when foreign
+  runtime::VirtualContext& context() const { return *record->context->virtual_context; }
+  runtime::Stream& stream() const { return *record->stream; }
+  CUstream native() const { return record->context->native(*record); }
+  runtime::stats::DevicePage& page() const { return context().page(); }
+};
+
+inline Way way_of(CUstream stream, bool per_thread) {
+  StreamRecord* record = find_stream(stream, per_thread);
+  if (record == nullptr) return {Route::kForeign, nullptr};
+  if (captures_open() && is_capturing(*record)) [[unlikely]]
+    return {Route::kCaptured, record};
+  return {Route::kManaged, record};
+}
+
+// Whoever submits a deferred operation may have another context current, or none: copies and fills
+// want one, and the legacy stream's handle means the stream of the current one.
+class CurrentContext {
+ public:
+  explicit CurrentContext(CUcontext wanted) { enter(wanted); }
+  ~CurrentContext() {
+    if (pushed_) leave();
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  void enter(CUcontext wanted);
+  static void leave();
+  bool pushed_ = false;
+};
+
+// --- on the application's own stream
+// --------------------------------------------------------------
+
+template <Behind kBehind, Host kHost>
+struct Bridge {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    const Way way = way_of(stream_of(args...), via.per_thread);
+    if (way.route == Route::kForeign) return via.real(args...);
+    if (way.route == Route::kCaptured || !kBridged)
+      return via.real(with_stream(args, way.native())...);
+    auto operation = runtime::call(
+        [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
+        Keep::kNo);
+    const Inside ours;
+    return result(way.context().bridge(way.stream(), operation, kBehind, kHost));
+  }
+};
+
+template <Host kHost>
+struct DefaultStream {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    const Way way = way_of(nullptr, via.per_thread);
+    // Only a thread's own stream can be part of a capture. There the call is refused and breaks the
+    // capture, as any call is that waits for a captured stream.
+    if (way.route == Route::kCaptured) return VITAMIN_REAL(cuStreamSynchronize)(way.native());
+    if (way.route == Route::kForeign) return via.real(args...);
+    auto operation =
+        runtime::call([&](void*) { return hal::NativeStatus(via.real(args...)); }, Keep::kNo);
+    const Inside ours;
+    if (via.per_thread)
+      return copied(way, result(way.context().bridge_per_thread(way.stream(), operation)), args...);
+    return copied(way, result(way.context().bridge(way.stream(), operation, Behind::kWork, kHost)),
+                  args...);
+  }
+};
+
+// A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
+template <class... Args>
+CUresult copied(const Way& way, CUresult answer, Args... args) {
+  runtime::Audit* audit = way.context().audit();
+  if (audit == nullptr || answer != CUDA_SUCCESS) [[likely]]
+    return answer;
+  const auto note = [&](void* host, CUdeviceptr, std::size_t bytes, auto...) {
+    audit->copied(way.stream(), host, bytes);
+  };
+  if constexpr (std::is_invocable_v<decltype(note), Args...> && sizeof...(Args) >= 3 &&
+                std::is_same_v<std::tuple_element_t<0, std::tuple<Args...>>, void*>)
+    note(args...);
+  // Without a stream the host has waited already.
+  if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
+  return answer;
+}
+
+// --- wherever the stream's newest work lies
+// -------------------------------------------------------
+
+struct Fill {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    const Way way = way_of(stream_of(args...), via.per_thread);
+    if (way.route == Route::kForeign) return via.real(args...);
+    if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
+    runtime::stats::Counter& fills = way.page().other.fills_queued;
+    auto operation =
+        runtime::call([=, &fills, context = way.record->context->handle](void* native) {
+          const CurrentContext current(context);
+          fills.add();
+          return hal::NativeStatus(via.real(with_stream(args, native)...));
+        });
+    const Inside ours;
+    // A legacy operation goes to the real stream while anybody captures: the driver decides there
+    // whether it is allowed.
+    if (captures_open() && way.record->legacy)
+      return result(way.context().bridge(way.stream(), operation));
+    return result(way.context().enqueue(way.stream(), operation));
+  }
+};
+
+// A call's pointed-to argument, copied; anything else as it is.
+template <class T>
+struct Kept {
+  T value;
+  T get() const { return value; }
+};
+template <class T>
+concept Descriptor = std::is_class_v<T> && requires(T copy) {
+  copy.WidthInBytes;
+};
+template <Descriptor T>
+struct Kept<const T*> {
+  T value;
+  explicit Kept(const T* pointer) : value(*pointer) {}
+  const T* get() const { return &value; }
+};
+
+// Whether a copy may block or must be made while the caller's memory is as it is now.
+struct HostSide {
+  bool pageable = false;
+  bool device = false;
+  void pointer(CUdeviceptr address);  // asks the driver
+  void side(CUmemorytype type, const void* host, CUdeviceptr unified) {
+    if (type == CU_MEMORYTYPE_HOST)
+      pointer(reinterpret_cast<CUdeviceptr>(host));
+    else if (type == CU_MEMORYTYPE_UNIFIED)
+      pointer(unified);
+    else
+      device = true;
+  }
+  template <class T>
+  void look(T argument) {
+    if constexpr (std::is_same_v<T, void*> || std::is_same_v<T, const void*>)
+      pointer(reinterpret_cast<CUdeviceptr>(argument));
+    else if constexpr (std::is_same_v<T, CUarray>)
+      device = true;
+  }
+  template <Descriptor T>
+  void look(const T* copy) {
+    side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
+    side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
+  }
+  // Host to host is synchronous, page-locked or not.
+  Host host() const { return pageable || !device ? Host::kMayBlock : Host::kReturns; }
+};
+
+// What arguments of type CUdeviceptr may be: addresses of device memory, or (cuMemcpyAsync) any.
+enum class Addresses : bool { kDevice, kUnified };
+
+template <Addresses kAddresses>
+struct Copy {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    // A missing descriptor is the driver's to refuse.
+    if ((... || is_null_descriptor(args))) return via.real(args...);
+    const Way way = way_of(stream_of(args...), via.per_thread);
+    if (way.route == Route::kForeign) return via.real(args...);
+    if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
+    HostSide side;
+    (look(side, args), ...);
+    const Inside ours;
+    const bool bridge = side.host() == Host::kMayBlock || (captures_open() && way.record->legacy);
+    if (bridge && kBridged) {
+      auto operation = runtime::call(
+          [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
+          Keep::kNo);
+      return copied(
+          way, result(way.context().bridge(way.stream(), operation, Behind::kWork, side.host())),
+          args...);
+    }
+    runtime::stats::Counter& copies = way.page().other.copies_queued;
+    auto operation = runtime::call([via, &copies, context = way.record->context->handle,
+                                    ... kept = Kept<Args>(args)](void* native) {
+      const CurrentContext current(context);
+      copies.add();
+      return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
+    });
+    return copied(way, result(way.context().enqueue(way.stream(), operation)), args...);
+  }
+
+ private:
+  template <class T>
+  static bool is_null_descriptor(T argument) {
+    if constexpr (std::is_pointer_v<T>)
+      if constexpr (Descriptor<std::remove_cv_t<std::remove_pointer_t<T>>>)
+        return argument == nullptr;
+    return false;
+  }
+  template <class T>
+  static void look(HostSide& side, T argument) {
+    if constexpr (std::is_same_v<T, CUdeviceptr>) {
+      if constexpr (kAddresses == Addresses::kUnified)
+        side.pointer(argument);
+      else
+        side.device = true;
+    } else {
+      side.look(argument);
+    }
+  }
+};
+
+// --- the rest ------------------------------------------------------------------------------------
+
+struct Allocate {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    const Way way = way_of(stream_of(args...), via.per_thread);
+    if (way.route == Route::kForeign) return via.real(args...);
+    if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
+    auto operation = runtime::call(
+        [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
+        Keep::kNo);
+    const Inside ours;
+    return result(way.context().allocate(way.stream(), operation));
+  }
+};
+
+// Every managed context is drained, since memory and code are not tied to the current one.
+CUresult drained(Drain how, const runtime::VendorCall& call);
+
+template <Drain kHow>
+struct Drained {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    return drained(kHow, [&] { return hal::NativeStatus(via.real(args...)); });
+  }
+};
+
+struct Redirect {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    const StreamRecord* record = known_stream(stream_of(args...), via.per_thread);
+    if (record == nullptr || record->legacy) return via.real(args...);
+    return via.real(with_stream(args, record->context->native(*record))...);
+  }
+};
+
+template <auto kFunction>
+struct Handler {
+  template <class... Args>
+  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+    return kFunction(via, args...);
+  }
+};
+
+}  // namespace vitamin::interpose

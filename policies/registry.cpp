@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/registry.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "policies/builtin.h"
+
+namespace vitamin::policies {
+namespace {
+
+using Maker = std::unique_ptr<runtime::Policy> (*)(Parameters&, std::uint64_t);
+
+struct BuiltIn {
+  Description description;
+  Maker make;
+};
+
+const std::vector<BuiltIn>& built_in() {
+  // Never destroyed: a preloaded library may be asked after its own destructors ran.
+  static const auto* const policies = new std::vector<BuiltIn>{
+      {kFifo, make_fifo}, {kStatic, make_static}, {kRandom, make_random},
+      {kExtremes, make_extremes}};
+  return *policies;
+}
+
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+std::string unknown(std::string_view name) {
+  std::string known;
+  const BuiltIn* nearest = nullptr;
+  for (const BuiltIn& policy : built_in()) {
+    known += known.empty() ? "" : ", ";
+    known += policy.description.name;
+    if (nearest == nullptr ||
+        distance(name, policy.description.name) < distance(name, nearest->description.name))
+      nearest = &policy;
+  }
+  std::string message = "the policy (" + std::string(name) + ") is unknown";
+  if (distance(name, nearest->description.name) <= 2)
+    message += "; did you mean '" + std::string(nearest->description.name) + "'?";
+  return message + " Known policies: " + known + ".";
+}
+
+}  // namespace
+
+std::span<const Description> list() {
+  static const auto* const descriptions = [] {
+    auto* all = new std::vector<Description>;
+    for (const BuiltIn& policy : built_in()) all->push_back(policy.description);
+    return all;
+  }();
+  return *descriptions;
+}
+
+hal::Result<std::unique_ptr<runtime::Policy>> make(std::string_view specification,
+                                                   std::uint64_t seed) {
+  const std::size_t colon = specification.find(':');
+  const std::string_view name = specification.substr(0, colon);
+  const std::string_view text =
+      colon == specification.npos ? std::string_view() : specification.substr(colon + 1);
+  const auto found =
+      std::find_if(built_in().begin(), built_in().end(),
+                   [&](const BuiltIn& policy) { return policy.description.name == name; });
+  if (found == built_in().end()) return hal::fail(hal::Errc::kInvalidArgument, unknown(name));
+
+  Parameters parameters = Parameters::parse(text);
+  std::unique_ptr<runtime::Policy> policy = found->make(parameters, seed);
+  if (const std::string error = parameters.error(); !error.empty()) {
+    std::string known;
+    for (const Parameter& parameter : found->description.parameters)
+      known += std::string(known.empty() ? "" : ", ") + parameter.name;
+    if (known.empty()) known = "none";
+    return hal::fail(hal::Errc::kInvalidArgument, "policy " + std::string(name) + ": " + error +
+                                                      ". Known parameters: " + known + ".");
+  }
+  return policy;
+}
+
+}  // namespace vitamin::policies

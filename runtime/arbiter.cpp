@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/arbiter.h"
+
+#include <algorithm>
+
+namespace vitamin::runtime {
+
+Choice LocalArbiter::grant(LesseeId lessee, const ReadyOperation& operation,
+                           std::span<const EntryId> eligible) {
+  const PoolView view{layout_.entries(), leases_.barred(lessee)};
+  Choice choice;
+  if (const auto picked = policy_->pick({&operation, 1}, view); !picked || *picked != 0)
+    return {kNoEntry, 0};
+  choice = policy_->select(operation, eligible, view);
+  // The proposal is tentative (the paper, "Binding and Submission"): a policy that answers
+  // nonsense wastes the device and breaks nothing.
+  if (std::find(eligible.begin(), eligible.end(), choice.entry) == eligible.end())
+    choice = {eligible.back(), 1};
+  if (choice.entry == kWholeDevice) return choice;
+  LeaseVerdict verdict = leases_.acquire(choice.entry, lessee);
+  if (verdict == LeaseVerdict::kGateClosed) verdict = leases_.open_gate(choice.entry);
+  return verdict == LeaseVerdict::kGranted ? choice : Choice{kNoEntry, 0};
+}
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/audit.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/descriptor.h"
+
+namespace vitamin::runtime {
+namespace {
+
+// FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes, and
+// equal inputs are all that is asked of it.
+class Hash {
+ public:
+  void add(std::uint64_t word) { state_ = (state_ ^ mixed(word)) * 0x100000001b3ULL; }
+  void bytes(const void* data, std::size_t count) {
+    const auto* at = static_cast<const unsigned char*>(data);
+    for (; count >= 8; at += 8, count -= 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, at, 8);
+      add(word);
+    }
+    std::uint64_t rest = count;
+    for (std::size_t i = 0; i < count; ++i) rest = rest << 8 | at[i];
+    add(rest);
+  }
+  std::uint64_t value() const { return mixed(state_); }
+
+ private:
+  static std::uint64_t mixed(std::uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+// Addresses of x86-64 and of the devices that share its address space lie here; small numbers,
+// floats and doubles do not. What is wrongly taken for one is not compared.
+bool looks_like_address(std::uint64_t word) { return word >> 32 != 0 && word >> 57 == 0; }
+
+std::uint64_t masked(const std::byte* buffer, std::size_t bytes) {
+  Hash hash;
+  std::size_t at = 0;
+  for (; at + 8 <= bytes; at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, buffer + at, 8);
+    hash.add(looks_like_address(word) ? 1 : word);
+  }
+  hash.bytes(buffer + at, bytes - at);
+  return hash.value();
+}
+
+// The keys of the packed form, as runtime/descriptor.cpp has them.
+constexpr std::uintptr_t kBufferPointer = 1;
+constexpr std::uintptr_t kBufferSize = 2;
+
+}  // namespace
+
+// --- clocks ----------------------------------------------------------------------------------
+
+void Audit::Clock::raise(LaneId lane, std::uint64_t serial) {
+  if (lane >= upto_.size()) upto_.resize(lane + 1, 0);
+  upto_[lane] = std::max(upto_[lane], serial);
+}
+
+void Audit::Clock::join(const Clock& other) {
+  if (upto_.size() < other.upto_.size()) upto_.resize(other.upto_.size(), 0);
+  for (std::size_t i = 0; i < other.upto_.size(); ++i)
+    upto_[i] = std::max(upto_[i], other.upto_[i]);
+}
+
+// --- the watched device ----------------------------------------------------------------------
+
+class WatchedQueue final : public hal::Queue {
+ public:
+  WatchedQueue(std::shared_ptr<Audit> audit, std::unique_ptr<hal::Queue> queue)
+      : audit_(std::move(audit)), queue_(std::move(queue)) {}
+  void* native() const noexcept override { return queue_->native(); }
+  hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override {
+    {
+      const std::lock_guard lock(audit_->mutex_);
+      audit_->launched(launch);
+    }
+    return queue_->launch(launch);
+  }
+  hal::NativeStatus record(hal::Event event) noexcept override {
+    const hal::NativeStatus status = queue_->record(event);
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->recorded(native(), event);
+    return status;
+  }
+  hal::NativeStatus wait(hal::Event event) noexcept override {
+    const hal::NativeStatus status = queue_->wait(event);
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->waited(native(), event);
+    return status;
+  }
+  hal::NativeStatus query() noexcept override { return told(queue_->query()); }
+  hal::NativeStatus synchronize() noexcept override {
+    // What is submitted while the host waits is not what it waits for.
+    Audit::Clock before;
+    {
+      const std::lock_guard lock(audit_->mutex_);
+      before = audit_->queues_[native()];
+    }
+    const hal::NativeStatus status = queue_->synchronize();
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->completed_.join(before);
+    return status;
+  }
+
+ private:
+  hal::NativeStatus told(hal::NativeStatus status) {
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->seen_complete(native());
+    return status;
+  }
+  std::shared_ptr<Audit> audit_;
+  std::unique_ptr<hal::Queue> queue_;
+};
+
+namespace {
+
+class WatchedContext final : public hal::PhysicalContext {
+ public:
+  WatchedContext(std::shared_ptr<Audit> audit, std::unique_ptr<hal::PhysicalContext> context)
+      : audit_(std::move(audit)), context_(std::move(context)) {}
+  hal::ComputeSet compute() const noexcept override { return context_->compute(); }
+  std::uint32_t processors() const noexcept override { return context_->processors(); }
+  hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override {
+    auto queue = context_->create_queue(priority);
+    if (!queue) return queue;
+    return std::make_unique<WatchedQueue>(audit_, std::move(*queue));
+  }
+  hal::PhysicalContext& context() { return *context_; }
+
+ private:
+  std::shared_ptr<Audit> audit_;
+  std::unique_ptr<hal::PhysicalContext> context_;
+};
+
+}  // namespace
+
+class WatchedDevice final : public hal::Device {
+ public:
+  WatchedDevice(std::shared_ptr<Audit> audit, std::unique_ptr<hal::Device> device)
+      : audit_(std::move(audit)), device_(std::move(device)) {
+    audit_->device_ = device_.get();
+  }
+  ~WatchedDevice() override { audit_->device_ = nullptr; }
+
+  const hal::DeviceInfo& info() const noexcept override { return device_->info(); }
+  hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(
+      hal::ComputeSet compute) override {
+    auto context = device_->create_context(compute);
+    if (!context) return context;
+    return std::make_unique<WatchedContext>(audit_, std::move(*context));
+  }
+  std::unique_ptr<hal::Queue> adopt_queue(void* native) override {
+    return std::make_unique<WatchedQueue>(audit_, device_->adopt_queue(native));
+  }
+  hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override {
+    auto queue = device_->create_whole_queue(priority);
+    if (!queue) return queue;
+    return std::make_unique<WatchedQueue>(audit_, std::move(*queue));
+  }
+  hal::Result<hal::Event> create_event() override { return device_->create_event(); }
+  void destroy_event(hal::Event event) noexcept override { device_->destroy_event(event); }
+  hal::NativeStatus query(hal::Event event) noexcept override {
+    const hal::NativeStatus status = device_->query(event);
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->seen_complete(event);
+    else if (device_->classify(status) != hal::Outcome::kNotReady) audit_->failed();
+    return status;
+  }
+  hal::NativeStatus synchronize(hal::Event event) noexcept override {
+    const hal::NativeStatus status = device_->synchronize(event);
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->seen_complete(event);
+    return status;
+  }
+  hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override {
+    return device_->kernel_layout(kernel);
+  }
+  std::string kernel_name(hal::KernelHandle kernel) override {
+    return device_->kernel_name(kernel);
+  }
+  std::string kernel_origin(hal::KernelHandle kernel) override {
+    return device_->kernel_origin(kernel);
+  }
+  std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override {
+    return device_->processors_needed(launch, resident);
+  }
+  hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
+    return device_->validate(launch);
+  }
+  hal::Outcome classify(hal::NativeStatus status) const noexcept override {
+    return device_->classify(status);
+  }
+  hal::NativeStatus not_ready() const noexcept override { return device_->not_ready(); }
+  hal::NativeStatus out_of_memory() const noexcept override { return device_->out_of_memory(); }
+  void attach_thread() noexcept override { device_->attach_thread(); }
+  void enter_internal() noexcept override { device_->enter_internal(); }
+  void leave_internal() noexcept override { device_->leave_internal(); }
+
+ private:
+  std::shared_ptr<Audit> audit_;
+  std::unique_ptr<hal::Device> device_;
+};
+
+// --- making ----------------------------------------------------------------------------------
+
+std::shared_ptr<Audit> Audit::create(const char* directory, std::uint32_t ordinal) {
+  std::unique_ptr<audit::Log> log = audit::Log::create(directory, ordinal);
+  return log ? std::shared_ptr<Audit>(new Audit(std::move(log))) : nullptr;
+}
+
+Audit::~Audit() = default;
+
+std::unique_ptr<hal::Device> Audit::watch(std::shared_ptr<Audit> audit,
+                                          std::unique_ptr<hal::Device> device) {
+  return std::make_unique<WatchedDevice>(std::move(audit), std::move(device));
+}
+
+hal::PhysicalContext& Audit::watched(hal::PhysicalContext& context) {
+  return static_cast<WatchedContext&>(context).context();
+}
+
+// --- launches --------------------------------------------------------------------------------
+
+Audit::KernelFacts& Audit::facts_of(hal::KernelHandle kernel) {
+  const auto known = kernels_.find(kernel);
+  if (known != kernels_.end()) return known->second;
+  const std::string text = device_->kernel_origin(kernel) + ": " + device_->kernel_name(kernel);
+  const auto [name, fresh] = names_.emplace(text, static_cast<std::uint32_t>(names_.size()));
+  if (fresh) log_->name(name->second, text);
+  Hash hash;
+  hash.bytes(text.data(), text.size());
+  return kernels_
+      .emplace(kernel, KernelFacts{device_->kernel_layout(kernel), name->second, hash.value()})
+      .first->second;
+}
+
+void Audit::hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& facts,
+                           Shape& shape) {
+  Hash exact, arguments;
+  auto add = [&](const void* bytes, std::size_t count) {
+    exact.bytes(bytes, count);
+    arguments.add(masked(static_cast<const std::byte*>(bytes), count));
+  };
+  if (launch.extra != nullptr) {
+    const void* buffer = nullptr;
+    std::size_t size = 0;
+    for (void** pair = launch.extra;; pair += 2) {
+      const auto key = reinterpret_cast<std::uintptr_t>(pair[0]);
+      if (key == kBufferPointer) buffer = pair[1];
+      else if (key == kBufferSize) size = *static_cast<const std::size_t*>(pair[1]);
+      else break;
+    }
+    add(buffer, buffer != nullptr ? size : 0);
+  } else if (launch.arguments != nullptr && facts.layout) {
+    for (std::size_t i = 0; i < facts.layout->parameters.size(); ++i)
+      add(launch.arguments[i], facts.layout->parameters[i].size);
+  } else {
+    shape.readable = launch.arguments == nullptr;
+  }
+  shape.exact ^= exact.value();
+  shape.arguments = arguments.value();
+}
+
+Audit::Shape Audit::shape_of(const hal::KernelLaunch& launch) {
+  const KernelFacts& facts = facts_of(launch.kernel);
+  Shape shape;
+  Hash head;
+  head.add(facts.name_hash);
+  for (const hal::Dim3& size : {launch.grid, launch.block})
+    for (const std::uint32_t part : {size.x, size.y, size.z}) head.add(part);
+  head.add(launch.shared_bytes);
+  head.add(static_cast<std::uint64_t>(launch.form));
+  head.add(launch.cooperative ? 1 : 0);
+  head.add(launch.cluster_blocks);
+  shape.exact = head.value();
+  shape.blocks = static_cast<std::uint32_t>(launch.grid.volume());
+  const auto* records = static_cast<const std::byte*>(launch.attributes.records);
+  for (std::uint32_t i = 0; i < launch.attributes.count; ++i) {
+    Hash attribute;
+    attribute.bytes(records + i * kAttributeRecordBytes, kAttributeRecordBytes);
+    shape.attributes.push_back(attribute.value());
+  }
+  hash_arguments(launch, facts, shape);
+  return shape;
+}
+
+bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue,
+                       const Pending& pending) const {
+  const std::vector<std::uint64_t>& wanted = pending.shape.attributes;
+  const std::vector<std::uint64_t>& got = launched_.attributes;
+  const std::size_t explicit_count = queue.whole() ? 0 : stream.attribute_count;
+  return launched_.exact != pending.shape.exact || got.size() != wanted.size() + explicit_count ||
+         !std::equal(wanted.begin(), wanted.end(),
+                     got.begin() + static_cast<std::ptrdiff_t>(explicit_count));
+}
+
+// --- the logical side ------------------------------------------------------------------------
+
+Audit::Lane& Audit::lane(LaneId id) {
+  if (id >= lanes_.size()) lanes_.resize(id + 1);
+  return lanes_[id];
+}
+
+void Audit::waits_for(const Stream& stream, const EventState& event) {
+  const std::lock_guard lock(mutex_);
+  lane(stream.lane).waits_for = &event;
+}
+
+void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
+                    const EventState* recorded, std::span<const Predecessor> after) {
+  const std::lock_guard lock(mutex_);
+  Lane& lane = this->lane(stream.lane);
+  Pending pending;
+  pending.serial = stream.timeline->issued + 1;
+  pending.event = recorded;
+  for (const Predecessor& p : after) pending.after.push_back({p.stream->lane, p.token.serial()});
+  if (launch != nullptr) {
+    pending.kind = audit::Kind::kLaunch;
+    pending.shape = shape_of(*launch);
+    pending.name = facts_of(launch->kernel).name;
+    Hash structure;
+    structure.add(facts_of(launch->kernel).name_hash);
+    for (const hal::Dim3& size : {launch->grid, launch->block})
+      for (const std::uint32_t part : {size.x, size.y, size.z}) structure.add(part);
+    structure.add(launch->shared_bytes);
+    structure.add(static_cast<std::uint64_t>(launch->form));
+    structure.add(launch->cluster_blocks);
+    // An attribute's value may hold a handle or an address; that there is one is structure.
+    structure.add(launch->attributes.count);
+    pending.structure = structure.value();
+  } else if (const EventState* event = std::exchange(lane.waits_for, nullptr)) {
+    pending.kind = audit::Kind::kWait;
+    pending.event = event;
+    const auto generation = generations_.find(event);
+    if (generation != generations_.end()) pending.after.push_back(generation->second);
+  } else if (recorded != nullptr && intent != Intent::kWait) {
+    pending.kind = audit::Kind::kRecord;
+    generations_[recorded] = {stream.lane, pending.serial};
+  }
+  while (!lane.pending.empty() && lane.pending.back().serial >= pending.serial)
+    lane.pending.pop_back();
+  lane.pending.push_back(std::move(pending));
+}
+
+void Audit::forget(const EventState& event) {
+  const std::lock_guard lock(mutex_);
+  generations_.erase(&event);
+  real_events_.erase(&event);
+}
+
+// --- the physical side -----------------------------------------------------------------------
+
+void Audit::captured(const hal::Event& marker, const EventState& event) {
+  const std::lock_guard lock(mutex_);
+  events_[marker.native].join(real_events_[&event]);
+}
+
+// The driver itself orders real legacy and real blocking streams against each other.
+void Audit::native_order(const Stream& stream, const PhysicalQueue& queue) {
+  if (!queue.whole()) return;
+  void* const native = queue.queue->native();
+  Clock& clock = queues_[native];
+  if (stream.kind == StreamKind::kLegacy) {
+    legacy_ = native;
+    for (void* blocking : blocking_) clock.join(queues_[blocking]);
+  } else if (stream.kind == StreamKind::kBlocking) {
+    if (std::find(blocking_.begin(), blocking_.end(), native) == blocking_.end())
+      blocking_.push_back(native);
+    if (legacy_ != nullptr) clock.join(queues_[legacy_]);
+  }
+}
+
+bool Audit::is_uncovered(const Pending& pending, const Clock& clock) const {
+  return std::any_of(pending.after.begin(), pending.after.end(), [&](const Edge& edge) {
+    return clock.of(edge.lane) < edge.serial && completed_.of(edge.lane) < edge.serial;
+  });
+}
+
+void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
+  const std::lock_guard lock(mutex_);
+  const bool call_made = std::exchange(call_made_, false);
+  const std::uint64_t serial = stream.timeline->submitted;
+  Lane& lane = this->lane(stream.lane);
+  while (!lane.pending.empty() && lane.pending.front().serial < serial) lane.pending.pop_front();
+  native_order(stream, queue);
+  Clock& clock = queues_[queue.queue->native()];
+  if (lane.pending.empty() || lane.pending.front().serial != serial) {
+    clock.raise(stream.lane, serial);
+    return;
+  }
+  Pending pending = std::move(lane.pending.front());
+  lane.pending.pop_front();
+  // The application's own wait, made on this queue by the vendor's call.
+  if (pending.kind == audit::Kind::kWait && call_made) clock.join(real_events_[pending.event]);
+  Hash edges;
+  for (const Edge& edge : pending.after) {
+    edges.add(edge.lane);
+    edges.add(edge.serial);
+  }
+  // Its own stream's order is the first edge of every operation.
+  if (lane.last_serial > 0) pending.after.push_back({stream.lane, lane.last_serial});
+  lane.last_serial = serial;
+  audit::Record record{};
+  record.kind = pending.kind;
+  record.index = pending.name;
+  record.lane = stream.lane;
+  record.structure = pending.structure;
+  record.content = pending.shape.arguments;
+  record.edges = edges.value();
+  record.processors = queue.whole() ? device_->info().processors : queue.processors;
+  record.grid = pending.shape.blocks;
+  if (pending.kind == audit::Kind::kLaunch && is_changed(stream, queue, pending)) {
+    record.flags |= audit::kChanged;
+    ++changed_;
+  }
+  if (!pending.shape.readable) record.flags |= audit::kUnreadable;
+  if (!broken_ && is_uncovered(pending, clock)) {
+    record.flags |= audit::kUncovered;
+    ++uncovered_;
+  }
+  clock.raise(stream.lane, serial);
+  if (pending.kind == audit::Kind::kRecord && call_made) real_events_[pending.event] = clock;
+  ++operations_;
+  log_->add(record);
+}
+
+void Audit::submitted_elsewhere(const Stream& stream, const MarkerRef& marker) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t serial = stream.timeline->submitted + 1;
+  events_[marker->event.native].raise(stream.lane, serial);
+  lane(stream.lane).last_serial = serial;
+}
+
+// --- results ---------------------------------------------------------------------------------
+
+void Audit::copied(const Stream& stream, const void* host, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  copied_.push_back({stream.lane, stream.timeline->issued, host, bytes});
+}
+
+void Audit::reached(const Stream& stream, std::uint64_t serial) {
+  const std::lock_guard lock(mutex_);
+  write_results(stream.lane, serial);
+}
+
+void Audit::reached(const EventState& event) {
+  const std::lock_guard lock(mutex_);
+  const auto generation = generations_.find(&event);
+  if (generation != generations_.end())
+    write_results(generation->second.lane, generation->second.serial);
+}
+
+void Audit::reached_all() {
+  const std::lock_guard lock(mutex_);
+  for (const Copied& copy : copied_) write_result(copy);
+  copied_.clear();
+}
+
+void Audit::write_results(LaneId lane, std::uint64_t up_to) {
+  std::erase_if(copied_, [&](const Copied& copy) {
+    if (copy.lane != lane || copy.serial > up_to) return false;
+    write_result(copy);
+    return true;
+  });
+}
+
+void Audit::write_result(const Copied& copy) {
+  audit::Record record{};
+  record.kind = audit::Kind::kResult;
+  record.lane = copy.lane;
+  record.structure = copy.bytes;
+  // The program may have freed its memory since: read in a way that cannot fault.
+  std::vector<std::byte> piece(std::min<std::size_t>(copy.bytes, 1 << 20));
+  Hash hash;
+  const auto* from = static_cast<const std::byte*>(copy.host);
+  for (std::size_t done = 0; done < copy.bytes;) {
+    iovec to{piece.data(), std::min(piece.size(), copy.bytes - done)};
+    iovec source{const_cast<std::byte*>(from + done), to.iov_len};
+    const ssize_t got = ::process_vm_readv(::getpid(), &to, 1, &source, 1, 0);
+    if (got <= 0) {
+      record.flags |= audit::kUnreadable;
+      break;
+    }
+    hash.bytes(piece.data(), static_cast<std::size_t>(got));
+    done += static_cast<std::size_t>(got);
+  }
+  record.content = (record.flags & audit::kUnreadable) != 0 ? 0 : hash.value();
+  log_->add(record);
+}
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The structure audit: does what reaches the backend have the binary, the structure and the order
+// that the application submitted, whatever the bits say?
+//
+// Two sides, told apart on purpose. *Logical*: each operation as it arrives, with everything that
+// it comes behind (its own stream, events, the default-stream rules). *Physical*: what the backend
+// is really asked to do, seen by standing between the runtime and the backend. A vector clock for
+// each queue says what is ahead of the next operation there; records carry clocks, waits and
+// observed completions join them. At the moment an operation is submitted
+//   * the launch that the backend got must equal the one that arrived, byte by byte, but for what
+//     the contract allows (DESIGN section 3): stream attributes made explicit;
+//   * everything that it comes behind must be ahead of it on its queue, or have been seen complete.
+// The runtime's own bookkeeping is not consulted, so a mistake in it shows.
+//
+// Both sides are written to a log (audit_log.h), which is compared between runs: a program that saw
+// its allocation launches something else.
+//
+// What is believed: that the application's own calls (event records and waits, copies), made by the
+// vendor's functions on the queue that the runtime chose, do what they are for.
+//
+// Limits. Threads that submit to one stream at the same time race natively, too; what they do there
+// is then compared in the order in which it was submitted. Work made on streams of the driver's own
+// behind our back (foreign contexts, graphs' inner nodes) is not seen.
+//
+// Threads: any; it has a lock of its own. Off by default: without an Audit the runtime pays one
+// predictable branch for an operation.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hal/device.h"
+#include "runtime/audit_log.h"
+#include "runtime/stream.h"
+
+namespace vitamin::runtime {
+
+class Audit {
+ public:
+  // A log in `directory`; null when it cannot be made.
+  static std::shared_ptr<Audit> create(const char* directory, std::uint32_t ordinal);
+  ~Audit();
+
+  // The device that the runtime is given instead: it passes everything on and is looked at.
+  static std::unique_ptr<hal::Device> watch(std::shared_ptr<Audit> audit,
+                                            std::unique_ptr<hal::Device> device);
+  // The context behind one that a watched device made.
+  static hal::PhysicalContext& watched(hal::PhysicalContext& context);
+
+  // --- the logical side --------------------------------------------------------------------------
+  // The next operation of the stream waits for the event.
+  void waits_for(const Stream& stream, const EventState& event);
+  // An operation came in; its serial is the stream's next one. An operation that was refused is
+  // followed by another of the same serial.
+  void arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
+               const EventState* recorded, std::span<const Predecessor> after);
+  void forget(const EventState& event);
+  void forget_kernels() { kernels_.clear(); }
+
+  // --- the physical side -------------------------------------------------------------------------
+  // The vendor's own call was made for the operation that is about to be committed.
+  void call_made() { call_made_ = true; }
+  // `marker` was recorded behind a wait for what the event means now.
+  void captured(const hal::Event& marker, const EventState& event);
+  void submitted(const Stream& stream, const PhysicalQueue& queue);
+  // The next operation of the stream was made on a queue of the driver's own; `marker` is behind.
+  void submitted_elsewhere(const Stream& stream, const MarkerRef& marker);
+
+  // --- results -----------------------------------------------------------------------------------
+  // A copy to the host was made as the newest operation of the stream. Its bytes are looked at when
+  // the host has waited for them: from then on the program may read them. Any thread; the lock need
+  // not be held.
+  void copied(const Stream& stream, const void* host, std::size_t bytes);
+  // The host has seen the end of the stream's work up to a serial, of what an event covers, of all.
+  void reached(const Stream& stream, std::uint64_t serial);
+  void reached(const EventState& event);
+  void reached_all();
+
+  std::uint64_t operations() const { return operations_; }
+  std::uint64_t changed() const { return changed_; }
+  std::uint64_t uncovered() const { return uncovered_; }
+
+ private:
+  friend class WatchedDevice;
+  friend class WatchedQueue;
+
+  // For each lane: the serial up to which its operations are covered.
+  class Clock {
+   public:
+    void raise(LaneId lane, std::uint64_t serial);
+    void join(const Clock& other);
+    std::uint64_t of(LaneId lane) const { return lane < upto_.size() ? upto_[lane] : 0; }
+
+   private:
+    std::vector<std::uint64_t> upto_;
+  };
+  struct Edge {
+    LaneId lane;
+    std::uint64_t serial;
+  };
+  // What two launches must have in common to be the same launch.
+  struct Shape {
+    std::uint64_t exact = 0;      // everything but attributes, argument bytes as they are
+    std::uint64_t arguments = 0;  // with addresses masked
+    std::vector<std::uint64_t> attributes;
+    std::uint32_t blocks = 0;
+    bool readable = true;
+  };
+  struct Pending {
+    std::uint64_t serial = 0;
+    audit::Kind kind = audit::Kind::kOther;
+    Shape shape;
+    std::uint64_t structure = 0;
+    std::uint32_t name = 0;
+    const EventState* event = nullptr;
+    std::vector<Edge> after;
+  };
+  struct KernelFacts {
+    hal::Result<hal::KernelLayout> layout;
+    std::uint32_t name;
+    std::uint64_t name_hash;
+  };
+  struct Lane {
+    std::deque<Pending> pending;
+    const EventState* waits_for = nullptr;
+    std::uint64_t last_serial = 0;
+  };
+
+  struct Copied {
+    LaneId lane;
+    std::uint64_t serial;
+    const void* host;
+    std::size_t bytes;
+  };
+
+  explicit Audit(std::unique_ptr<audit::Log> log) : log_(std::move(log)) {}
+  Shape shape_of(const hal::KernelLaunch& launch);
+  void hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& facts, Shape& shape);
+  KernelFacts& facts_of(hal::KernelHandle kernel);
+  bool is_changed(const Stream& stream, const PhysicalQueue& queue, const Pending& pending) const;
+  bool is_uncovered(const Pending& pending, const Clock& clock) const;
+  void native_order(const Stream& stream, const PhysicalQueue& queue);
+  Lane& lane(LaneId id);
+  void write_results(LaneId lane, std::uint64_t up_to);
+  void write_result(const Copied& copy);
+
+  // Told by the watched device.
+  void launched(const hal::KernelLaunch& launch) { launched_ = shape_of(launch); }
+  void recorded(void* queue, hal::Event event) { events_[event.native] = queues_[queue]; }
+  void waited(void* queue, hal::Event event) {
+    queues_[queue].join(events_[event.native]);
+  }
+  void seen_complete(hal::Event event) { completed_.join(events_[event.native]); }
+  void seen_complete(void* queue) { completed_.join(queues_[queue]); }
+  void failed() { broken_ = true; }
+
+  std::unique_ptr<audit::Log> log_;
+  hal::Device* device_ = nullptr;
+  // The physical side is told by calls that are made with and without the device's lock (a host
+  // that waits holds none), so it has a lock of its own.
+  mutable std::mutex mutex_;
+  std::vector<Lane> lanes_;
+  std::unordered_map<const EventState*, Edge> generations_;   // newest logical record
+  std::unordered_map<const EventState*, Clock> real_events_;  // newest real record
+  std::unordered_map<void*, Clock> queues_;  // by native handle
+  std::unordered_map<void*, Clock> events_;  // markers
+  Clock completed_;
+  void* legacy_ = nullptr;  // its queue; null: nothing came there yet
+  std::vector<void*> blocking_;
+  std::unordered_map<hal::KernelHandle, KernelFacts> kernels_;
+  std::unordered_map<std::string, std::uint32_t> names_;
+  std::vector<Copied> copied_;  // that nobody has waited for yet
+  Shape launched_;
+  bool call_made_ = false;
+  bool broken_ = false;  // after a device's fault nothing is waited for any more
+  std::uint64_t operations_ = 0, changed_ = 0, uncovered_ = 0;
+};
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The audit's file: what one process submitted to one device, readable after any death.
+//
+// $VITAMIN_AUDIT/<pid>.<n>.audit is mapped MAP_SHARED: a record is in the page cache the moment
+// that it is counted, so a process that is killed leaves a true prefix. A header and records of one
+// size; a kernel's name is said once, in as many records as it needs, before its first launch.
+//
+// Threads: one writer (the holder of the device's lock). Readers read after the writer's death.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+namespace vitamin::runtime::audit {
+
+inline constexpr std::uint64_t kMagic = 0x76697461'6d696e41;  // "vitaminA"
+inline constexpr std::uint32_t kVersion = 1;
+
+enum class Kind : std::uint32_t {
+  kLaunch,
+  kRecord,
+  kWait,
+  kOther,   // a copy, a fill, a bridged call
+  kResult,  // bytes that a copy brought to the host: `structure` their number, `content` a digest
+  kName,    // `index`, `lane` bytes of text in the records behind it
+};
+
+enum Flag : std::uint32_t {
+  kChanged = 1,    // what reached the backend is not what the application submitted
+  kUncovered = 2,  // something that it comes behind was neither ahead of it nor seen complete
+  kUnreadable = 4, // its arguments could not be read
+};
+
+struct Record {
+  Kind kind;
+  std::uint32_t index;      // of the kernel's name
+  std::uint32_t lane;       // the logical stream, in the order of first use
+  std::uint32_t flags;
+  std::uint64_t structure;  // kernel, grid, block, shared memory, attributes
+  std::uint64_t content;    // argument bytes, with what looks like an address masked
+  std::uint64_t edges;      // what it comes behind besides its own stream: (lane, position) each
+  std::uint32_t processors; // of the entry that it was bound to
+  std::uint32_t grid;       // blocks
+};
+static_assert(sizeof(Record) == 48);
+
+struct Header {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t record_bytes;
+  std::uint32_t pid;
+  std::uint32_t ordinal;
+  std::atomic<std::uint64_t> records;
+  std::atomic<std::uint64_t> dropped;  // there was no room (kBytesMax)
+  std::uint64_t unused[3];
+};
+static_assert(sizeof(Header) == 64);
+
+class Log {
+ public:
+  static constexpr std::size_t kBytesMax = std::size_t{512} << 20;
+
+  // Null when the file cannot be made.
+  static std::unique_ptr<Log> create(const char* directory, std::uint32_t ordinal) {
+    char path[4096];
+    int file = -1;
+    for (unsigned image = 0; image < 1000 && file < 0; ++image) {
+      const int length = std::snprintf(path, sizeof path, "%s/%d.%u.audit", directory,
+                                       static_cast<int>(::getpid()), image);
+      if (length < 0 || static_cast<std::size_t>(length) >= sizeof path) return nullptr;
+      file = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+      if (file < 0 && errno != EEXIST) return nullptr;
+    }
+    if (file < 0) return nullptr;
+    std::unique_ptr<Log> log(new Log(file));
+    if (!log->grow(std::size_t{1} << 20)) return nullptr;
+    Header& header = log->header();
+    header.version = kVersion;
+    header.record_bytes = sizeof(Record);
+    header.pid = static_cast<std::uint32_t>(::getpid());
+    header.ordinal = ordinal;
+    std::atomic_thread_fence(std::memory_order_release);
+    header.magic = kMagic;
+    return log;
+  }
+  ~Log() {
+    if (memory_ != nullptr) ::munmap(memory_, bytes_);
+    ::close(file_);
+  }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  void add(const Record& record) {
+    if (!room(1)) return;
+    *at(count_) = record;
+    commit(1);
+  }
+  void name(std::uint32_t index, std::string_view text) {
+    const std::size_t records = (text.size() + sizeof(Record) - 1) / sizeof(Record);
+    if (!room(1 + records)) return;
+    Record head{};
+    head.kind = Kind::kName;
+    head.index = index;
+    head.lane = static_cast<std::uint32_t>(text.size());
+    *at(count_) = head;
+    std::memcpy(at(count_ + 1), text.data(), text.size());
+    commit(1 + records);
+  }
+
+ private:
+  explicit Log(int file) : file_(file) {}
+  Header& header() { return *reinterpret_cast<Header*>(memory_); }
+  Record* at(std::uint64_t i) {
+    return reinterpret_cast<Record*>(memory_ + sizeof(Header) + i * sizeof(Record));
+  }
+  bool room(std::size_t records) {
+    if (sizeof(Header) + (count_ + records) * sizeof(Record) <= bytes_) return true;
+    if (2 * bytes_ <= kBytesMax && grow(2 * bytes_)) return true;
+    header().dropped.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  void commit(std::size_t records) {
+    count_ += records;
+    header().records.store(count_, std::memory_order_release);
+  }
+  bool grow(std::size_t bytes) {
+    if (::ftruncate(file_, static_cast<off_t>(bytes)) != 0) return false;
+    void* grown = memory_ == nullptr
+                      ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0)
+                      : ::mremap(memory_, bytes_, bytes, MREMAP_MAYMOVE);
+    if (grown == MAP_FAILED) return false;
+    memory_ = static_cast<unsigned char*>(grown);
+    bytes_ = bytes;
+    return true;
+  }
+
+  int file_;
+  unsigned char* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace vitamin::runtime::audit

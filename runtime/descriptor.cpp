@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/descriptor.h"
+
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+namespace vitamin::runtime {
+namespace {
+
+// The vendor's packed form: a list of (key, value) pairs. CUDA and HIP agree on two keys
+// (CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE, HIP_LAUNCH_PARAM_*); anything else ends the list.
+constexpr std::uintptr_t kBufferPointer = 1;
+constexpr std::uintptr_t kBufferSize = 2;
+
+class KeptLaunch final : public LaunchOperation {
+ public:
+  KeptLaunch(hal::Device& device, const hal::KernelLaunch& launch)
+      : LaunchOperation(device, launch) {
+    const auto* records = static_cast<const std::byte*>(launch.attributes.records);
+    attributes_.assign(records, records + launch.attributes.count * kAttributeRecordBytes);
+    launch_.attributes.records = attributes_.data();
+  }
+
+  void copy_arguments(const hal::KernelLayout& layout) {
+    buffer_.resize(layout.bytes);
+    pointers_.resize(layout.parameters.size());
+    for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+      const hal::KernelLayout::Parameter& parameter = layout.parameters[i];
+      std::byte* at = buffer_.data() + parameter.offset;
+      std::memcpy(at, launch_.arguments[i], parameter.size);
+      pointers_[i] = at;
+    }
+    launch_.arguments = pointers_.data();
+  }
+
+  // Copies the buffer and the cell that holds its size: the caller owns both.
+  void copy_extra() {
+    void* buffer = nullptr;
+    void** pair = launch_.extra;
+    for (;; pair += 2) {
+      const auto key = reinterpret_cast<std::uintptr_t>(pair[0]);
+      if (key == kBufferPointer) {
+        buffer = pair[1];
+      } else if (key == kBufferSize) {
+        size_ = *static_cast<std::size_t*>(pair[1]);
+      } else {
+        break;  // the end mark, which the vendors do not agree on
+      }
+    }
+    const auto* bytes = static_cast<const std::byte*>(buffer);
+    buffer_.assign(bytes, bytes + size_);
+    pointers_ = {reinterpret_cast<void*>(kBufferPointer), buffer_.data(),
+                 reinterpret_cast<void*>(kBufferSize), &size_, pair[0]};
+    launch_.extra = pointers_.data();
+  }
+
+  std::unique_ptr<Operation> keep() const override { return nullptr; }  // already kept
+
+ private:
+  // Parameters are at most 64-byte aligned (CUtensorMap); std::byte vectors from the global
+  // allocator are 16-byte aligned, which matters to nobody: the driver copies byte-wise.
+  std::vector<std::byte> buffer_;
+  std::vector<std::byte> attributes_;
+  std::vector<void*> pointers_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> LaunchOperation::keep() const {
+  auto kept = std::make_unique<KeptLaunch>(device_, launch_);
+  if (launch_.extra != nullptr) {
+    kept->copy_extra();
+  } else if (launch_.arguments != nullptr) {
+    const hal::Result<hal::KernelLayout> layout = device_.kernel_layout(launch_.kernel);
+    if (!layout) return nullptr;
+    kept->copy_arguments(*layout);
+  }
+  return kept;
+}
+
+}  // namespace vitamin::runtime

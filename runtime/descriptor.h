@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The immutable operation descriptor of a kernel launch: a deep copy of everything that the call
+// pointed to (argument values, packed buffers, attributes), made when a launch has to wait.
+#pragma once
+
+#include <memory>
+
+#include "hal/device.h"
+#include "runtime/operation.h"
+
+namespace vitamin::runtime {
+
+// A launch as it came in. Borrowed; keep() copies.
+class LaunchOperation : public Operation {
+ public:
+  LaunchOperation(hal::Device& device, const hal::KernelLaunch& launch)
+      : device_(device), launch_(launch) {}
+  hal::NativeStatus submit(hal::Queue& queue) noexcept override { return queue.launch(launch_); }
+  // Null when the kernel's parameter layout is unknown to the vendor.
+  std::unique_ptr<Operation> keep() const override;
+  hal::KernelLaunch& launch() { return launch_; }
+  const hal::KernelLaunch& launch() const { return launch_; }
+
+ protected:
+  hal::Device& device_;
+  hal::KernelLaunch launch_;
+};
+
+// Bytes of one vendor attribute record (CUlaunchAttribute: 4-byte id, padding, 64-byte value).
+inline constexpr std::size_t kAttributeRecordBytes = 72;
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,750 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/dispatcher.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/audit.h"
+
+namespace vitamin::runtime {
+namespace {
+
+using hal::NativeStatus;
+using hal::Outcome;
+using stats::WholeReason;
+
+// In one process every lane belongs to one lessee unless the policy keeps lanes apart.
+constexpr LesseeId kClient = 1;
+// Launches of a kernel on a width where it was not seen to end yet are watched one by one.
+constexpr std::size_t kWatchedMax = 256;
+
+// Driver calls of ours are legal while another thread captures only between these two.
+class Internal {
+ public:
+  explicit Internal(hal::Device& device) : device_(device) { device_.enter_internal(); }
+  ~Internal() { device_.leave_internal(); }
+  Internal(const Internal&) = delete;
+  Internal& operator=(const Internal&) = delete;
+
+ private:
+  hal::Device& device_;
+};
+
+}  // namespace
+
+hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
+                                                            std::unique_ptr<Policy> policy,
+                                                            const DispatchOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(
+      device, std::move(policy), options, PoolLayout::build(device.info(), options.pool)));
+  auto pool = PhysicalContextPool::realise(device, dispatcher->layout_);
+  if (!pool) return tl::unexpected(pool.error());
+  dispatcher->pool_ = std::move(*pool);
+
+  for (const PoolEntry& entry : dispatcher->layout_.entries()) {
+    dispatcher->widths_.push_back(&dispatcher->page_.width(entry.processors));
+    if (entry.whole() || !dispatcher->pool_.has(entry.id)) continue;
+    dispatcher->by_width_.push_back(entry.id);
+    dispatcher->widest_ = std::max(dispatcher->widest_, entry.processors);
+    if (entry.processors < dispatcher->layout_.at(kWholeDevice).processors)
+      dispatcher->widest_narrow_ = std::max(dispatcher->widest_narrow_, entry.processors);
+  }
+  dispatcher->by_width_.push_back(kWholeDevice);
+  dispatcher->scratch_.reserve(dispatcher->by_width_.size());
+
+  stats::Pool& facts = dispatcher->page_.pool;
+  facts.device_name.set(device.info().name.c_str());
+  facts.device_uuid.set(device.info().uuid.c_str());
+  facts.processors.set(device.info().processors);
+  facts.units.set(device.info().units());
+  facts.entries.set(dispatcher->pool_.realised() + 1);
+  facts.queues.set(dispatcher->pool_.realised());
+  facts.creation_ns.set(static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
+  if (options.thread) dispatcher->thread_ = std::thread([raw = dispatcher.get()] {
+    raw->run_thread();
+  });
+  return dispatcher;
+}
+
+Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
+                       const DispatchOptions& options, PoolLayout layout)
+    : device_(device),
+      options_(options),
+      page_(*options.page),
+      layout_(std::move(layout)),
+      markers_(device, options.markers),
+      arbiter_(layout_, std::move(policy)),
+      kernels_(device, *options.page, options.wide_only) {
+  // Never deeper than the driver takes without blocking the caller, whatever the window says.
+  const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
+  window_operations_ = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(ahead, device.info().queue_depth * 9 / 10));
+  if (options_.window.ahead_ns > 0) window_operations_ = std::max(window_operations_, 1U);
+  segment_operations_ = std::clamp(window_operations_ / 8, 1U, 100U);
+  lanes_share_ = arbiter_.lanes_share();
+  watched_.reserve(kWatchedMax);
+}
+
+Dispatcher::~Dispatcher() { stop(); }
+
+void Dispatcher::stop() {
+  {
+    const Lock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+LesseeId Dispatcher::lessee(const Stream& stream) const {
+  return lanes_share_ ? kClient : kClient + 1 + stream.lane;
+}
+
+// --- submitting ------------------------------------------------------------------------------
+
+Attempt Dispatcher::attempt(Stream& stream, Request& request) {
+  if (request.intent == Intent::kLaunch) return attempt_launch(stream, request);
+  if (!room(stream, request.after, false)) return {Blocked::kWindow};
+  const bool gated_by_others = others_gated(request);
+  PhysicalQueue& queue = request.own_stream
+                             ? stream.own
+                             : follow_queue(stream, request.intent, gated_by_others);
+  unsigned waits = 0;
+  NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
+  if (status == hal::kNativeOk && request.marker) {
+    const Internal internal(device_);
+    status = queue.queue->wait(request.marker->event);
+  }
+  if (status == hal::kNativeOk && request.operation != nullptr)
+    status = request.operation->submit(*queue.queue);
+  if (status != hal::kNativeOk) return {Blocked::kNo, status};
+  if (options_.audit && request.operation != nullptr) options_.audit->call_made();
+  commit(stream, queue);
+  if (request.intent == Intent::kBridgeGate || gated_by_others) stream.gate = tail_marker(stream);
+  return {};
+}
+
+Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
+  Kernel& kernel = *request.kernel;
+  auto& launch = static_cast<LaunchOperation*>(request.operation)->launch();
+  const bool own = request.own_stream || kernel.collective;
+  const bool gated_by_others = others_gated(request);
+  if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
+  if (!room(stream, request.after, !request.own_stream)) return {Blocked::kWindow};
+
+  const std::uint32_t needed = kernel.processors_needed(device_, launch);
+  Binding binding;
+  if (own) {
+    binding.queue = &stream.own;
+    binding.reason = kernel.collective ? WholeReason::kResident : WholeReason::kHostGated;
+  } else {
+    if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
+    binding = bind(stream, kernel, needed);
+    if (binding.queue == nullptr) return {Blocked::kLease};
+  }
+  binding.narrow_eligible = needed <= widest_narrow_ && !kernel.collective;
+  // That no narrower entry could take it says more than that the policy chose no wider one.
+  if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
+    binding.reason = kernel.resident      ? WholeReason::kResident
+                     : launch.cooperative ? WholeReason::kCooperative
+                                          : WholeReason::kNoEligibleEntry;
+  NativeStatus status = launch_on(stream, request, *binding.queue);
+  // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
+  // answers what the application would have got natively.
+  while (!binding.queue->whole() && device_.classify(status) == Outcome::kEntryRefused) {
+    page_.launches.retried.add();
+    kernel.refused.set(binding.queue->entry);
+    stream.grant = {kWholeDevice, 0};
+    leave(stream, *binding.queue);
+    const Binding wider = bind(stream, kernel, needed);
+    binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
+    binding.reason = WholeReason::kEntryRefused;
+    status = launch_on(stream, request, *binding.queue);
+  }
+  if (status != hal::kNativeOk) {
+    page_.launches.failed.add();
+    return {Blocked::kNo, status};
+  }
+  count(stream, request, binding, *binding.queue);
+  commit(stream, *binding.queue, !binding.queue->whole());
+  if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
+  if (!binding.queue->whole()) watch(kernel, stream, *binding.queue, launch.grid.volume());
+  return {};
+}
+
+NativeStatus Dispatcher::launch_on(Stream& stream, Request& request, PhysicalQueue& queue) {
+  unsigned waits = 0;
+  const NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
+  if (status != hal::kNativeOk) return status;
+  return submit_launch(stream, request, queue, waits);
+}
+
+NativeStatus Dispatcher::submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
+                                       unsigned waits) {
+  // The logical descriptor stays as it is; a copy of its head carries the two differences that
+  // the contract allows (DESIGN section 3): PDL only behind its very predecessor, and attributes
+  // that the application set on its stream made explicit.
+  hal::KernelLaunch launch = static_cast<LaunchOperation*>(request.operation)->launch();
+  launch.programmatic = launch.programmatic && waits == 0 && stream.tail == &queue;
+  if (stream.attribute_count > 0 && !queue.whole()) {
+    const auto* own = static_cast<const std::byte*>(launch.attributes.records);
+    attributes_.assign(stream.attributes.begin(), stream.attributes.end());
+    attributes_.insert(attributes_.end(), own,
+                       own + launch.attributes.count * kAttributeRecordBytes);
+    launch.attributes = {attributes_.data(), launch.attributes.count + stream.attribute_count};
+  }
+  return queue.queue->launch(launch);
+}
+
+PhysicalQueue& Dispatcher::follow_queue(Stream& stream, Intent intent, bool others_gated) {
+  if (intent == Intent::kBridge || intent == Intent::kBridgeGate || others_gated)
+    return stream.own;
+  return stream.tail != nullptr ? *stream.tail : stream.own;
+}
+
+PhysicalQueue& Dispatcher::queue_for(Stream& stream, Intent intent,
+                                     std::span<const Predecessor> after) {
+  Request request;
+  request.after = after;
+  return follow_queue(stream, intent, others_gated(request));
+}
+
+bool Dispatcher::others_gated(Request& request) {
+  if (request.gate && !markers_.fired(request.gate)) return true;
+  // The strict rule waits on the host for every predecessor, so a device-side wait for another
+  // stream is never allowed onto a pool queue.
+  if (strict() && request.marker && !markers_.fired(request.marker)) return true;
+  return std::any_of(request.after.begin(), request.after.end(),
+                     [&](const Predecessor& p) { return gated(*p.stream); });
+}
+
+bool Dispatcher::gated(Stream& stream) {
+  if (!stream.gate) return false;
+  const Internal internal(device_);
+  if (!markers_.fired(stream.gate)) return true;
+  stream.gate.reset();
+  return false;
+}
+
+MarkerRef Dispatcher::tail_marker(Stream& stream) {
+  if (stream.tail_marker || stream.tail == nullptr) return stream.tail_marker;
+  const Internal internal(device_);
+  MarkerRef marker = markers_.acquire();
+  if (marker && stream.tail->queue->record(marker->event) == hal::kNativeOk)
+    stream.tail_marker = std::move(marker);
+  return stream.tail_marker;
+}
+
+void Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
+  const Internal internal(device_);
+  MarkerRef marker = markers_.acquire();
+  if (marker && queue.record(marker->event) == hal::kNativeOk)
+    stream.also_after.push_back(std::move(marker));
+}
+
+void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
+  close_segment(stream);
+  if (stream.tail != nullptr && !stream.tail->whole()) leave(stream, *stream.tail);
+  stream.tail = nullptr;
+  stream.tail_marker = std::move(marker);
+}
+
+void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
+  if (options_.audit) options_.audit->submitted_elsewhere(stream, marker);
+  detach_tail(stream, std::move(marker));
+  ++stream.timeline->submitted;
+  ++stream.since_segment;
+  close_segment(stream);
+}
+
+NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const PhysicalQueue* physical,
+                               std::span<const Predecessor> after, unsigned& waits) {
+  const Internal internal(device_);
+  NativeStatus status = hal::kNativeOk;
+  auto wait_for = [&](const MarkerRef& marker) {
+    if (!marker || marker->fired || status != hal::kNativeOk) return;
+    status = queue.wait(marker->event);
+    ++waits;
+    page_.other.edges.add();
+  };
+  // Behind a predecessor's tail, unless the queue itself keeps that order.
+  auto come_behind = [&](Stream& before, bool native_order) {
+    if (before.tail == nullptr) return wait_for(before.tail_marker);
+    if (before.tail == physical || native_order) return;
+    const MarkerRef marker = tail_marker(before);
+    // No marker to be had: the host waits instead. The order is kept, only time is lost.
+    if (!marker) status = before.tail->queue->synchronize();
+    wait_for(marker);
+  };
+  come_behind(stream, false);
+  for (const Predecessor& p : after) {
+    // The driver itself orders real legacy and real blocking streams against each other.
+    const bool native = physical != nullptr && physical->whole() && p.stream->tail != nullptr &&
+                        p.stream->tail->whole();
+    if (!p.token.completed()) come_behind(*p.stream, native);
+  }
+  if (stream.allocated && physical != &stream.own) come_after(stream, *stream.own.queue);
+  for (const MarkerRef& marker : stream.also_after) wait_for(marker);
+  return status;
+}
+
+void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased) {
+  if (stream.tail != &queue) {
+    close_segment(stream);
+    if (stream.tail != nullptr && !stream.tail->whole()) leave(stream, *stream.tail);
+    stream.tail = &queue;
+    if (!queue.whole()) queue.owner = &stream;
+  }
+  stream.tail_marker.reset();
+  stream.also_after.clear();
+  stream.allocated = false;
+  ++stream.timeline->submitted;
+  if (options_.audit) [[unlikely]] options_.audit->submitted(stream, queue);
+  ++stream.since_segment;
+  if (leased) {
+    arbiter_.submitted(queue.entry, lessee(stream));
+    ++stream.leased_since_segment;
+  }
+  const bool legacy = stream.kind == StreamKind::kLegacy && queue.whole() && blocking_streams_;
+  if (legacy) tail_marker(stream);
+  // A stream that may move soon must know its progress to the operation.
+  const bool stays = queue.whole() || stream.grant.launches == kUntilChanged;
+  if (!stays || stream.since_segment >= segment_operations_) {
+    tail_marker(stream);
+    close_segment(stream);
+  }
+}
+
+// The run of operations that ends at the current tail becomes one item to be observed complete.
+void Dispatcher::close_segment(Stream& stream) {
+  if (stream.since_segment == 0) return;
+  if (stream.segments.full()) poll(stream);
+  const MarkerRef marker = tail_marker(stream);
+  // Without a marker or room the run joins the next one, whose marker comes behind it.
+  if (!marker || stream.segments.full()) return;
+  stream.segments.push(
+      {stream.timeline->submitted, marker, stream.tail, stream.leased_since_segment});
+  stream.since_segment = 0;
+  stream.leased_since_segment = 0;
+}
+
+void Dispatcher::leave(Stream& stream, PhysicalQueue& queue) {
+  queue.owner = nullptr;
+  queue.last_owner = &stream;
+  queue.last = stream.tail_marker;
+  if (!lanes_share_) arbiter_.release(queue.entry, lessee(stream));
+}
+
+// --- how far submission runs ahead -----------------------------------------------------------
+
+bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch) {
+  auto outstanding = [](const Stream& s) { return s.timeline->submitted - s.timeline->completed; };
+  if (launch && strict()) {
+    poll(stream);
+    if (outstanding(stream) > 0) return false;
+    for (const Predecessor& p : after) {
+      poll(*p.stream);
+      if (!p.token.completed()) return false;
+    }
+    return true;
+  }
+  // Only launches are held back by the window; what follows them is bound by the queue's depth.
+  const std::uint64_t limit = launch ? window_operations_ : device_.info().queue_depth * 9 / 10;
+  if (outstanding(stream) < limit) return true;
+  if (stream.segments.empty()) close_segment(stream);
+  poll(stream);
+  return outstanding(stream) < limit;
+}
+
+// Asks for the newest marker first: often everything has ended, and one query tells it.
+void Dispatcher::poll(Stream& stream) {
+  if (strict()) close_segment(stream);
+  const std::size_t count = stream.segments.size();
+  const Internal internal(device_);
+  std::size_t ended = 0;
+  for (const std::size_t probe : {count - 1, count / 2, std::size_t{0}}) {
+    if (count == 0 || !markers_.fired(stream.segments[probe].marker)) continue;
+    ended = probe + 1;
+    break;
+  }
+  for (std::size_t i = 0; i < ended; ++i) end_segment(stream);
+  // Operations that failed have a serial and no work that could end.
+  if (stream.segments.empty() && stream.since_segment == 0)
+    stream.timeline->completed = stream.timeline->submitted;
+}
+
+void Dispatcher::end_segment(Stream& stream) {
+  const Segment& oldest = stream.segments[0];
+  stream.timeline->completed = oldest.serial;
+  if (oldest.queue != nullptr)
+    arbiter_.retired(oldest.queue->entry, lessee(stream), oldest.leased);
+  stream.segments.pop();
+}
+
+void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
+  if (options_.audit) options_.audit->reached(stream, submitted);
+  while (!stream.segments.empty() && stream.segments[0].serial <= submitted) end_segment(stream);
+  stream.timeline->completed = std::max(stream.timeline->completed, submitted);
+  if (stream.timeline->submitted != submitted) return;
+  // Nothing is outstanding: the next operation needs no edge, the queue is free for anybody.
+  if (stream.tail != nullptr && !stream.tail->whole()) {
+    arbiter_.retired(stream.tail->entry, lessee(stream), stream.leased_since_segment);
+    stream.tail_marker.reset();
+    leave(stream, *stream.tail);
+  }
+  stream.since_segment = 0;
+  stream.leased_since_segment = 0;
+  stream.tail = nullptr;
+  stream.tail_marker.reset();
+  stream.gate.reset();
+}
+
+// --- binding ---------------------------------------------------------------------------------
+
+Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32_t needed) {
+  Binding binding;
+  const std::uint32_t whole = layout_.at(kWholeDevice).processors;
+  if (needed > widest_ || by_width_.size() == 1) {
+    binding.queue = &stream.own;
+    binding.reason = kernel.resident      ? WholeReason::kResident
+                     : needed > whole     ? WholeReason::kCluster
+                     : by_width_.size() == 1 ? WholeReason::kPoolMissing
+                                             : WholeReason::kNoEligibleEntry;
+    return binding;
+  }
+  auto take = [&](PhysicalQueue& queue) {
+    if (stream.grant.launches != kUntilChanged) --stream.grant.launches;
+    binding.queue = &queue;
+    return binding;
+  };
+  if (grant_stands(stream, kernel, needed))
+    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+  std::span<const EntryId> left = eligible(stream, kernel, needed);
+  // An entry without a free queue drops out; the policy is asked again among the others.
+  while (!left.empty()) {
+    stream.grant = ask(stream, needed, left);
+    if (stream.grant.entry == kNoEntry) return {};  // deferred by the policy or for want of a lease
+    // What the policy did not choose first stands for one launch only.
+    if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
+    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+    if (!lanes_share_) arbiter_.release(stream.grant.entry, lessee(stream));
+    binding.reason = WholeReason::kNoQueue;
+    if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
+    std::erase(scratch_, stream.grant.entry);
+    left = scratch_;
+  }
+  stream.grant = {};
+  stream.grant.launches = 0;
+  if (lanes_share_) binding.queue = &stream.own;
+  return binding;  // lanes kept apart and no room: deferred until somebody's lease ends
+}
+
+// The policy's last answer, as long as the entry is wide enough and its gate open.
+bool Dispatcher::grant_stands(const Stream& stream, const Kernel& kernel,
+                              std::uint32_t needed) const {
+  return stream.grant.launches > 0 && layout_.at(stream.grant.entry).processors >= needed &&
+         !kernel.refused.test(stream.grant.entry) &&
+         arbiter_.admits(stream.grant.entry, lessee(stream));
+}
+
+bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
+  auto just_in_time = [&] {
+    return stream.timeline->submitted - stream.timeline->completed < options_.ahead_of_move;
+  };
+  if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
+  close_segment(stream);  // else its end would be seen too late, or never
+  poll(stream);
+  return just_in_time();
+}
+
+std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kernel,
+                                              std::uint32_t needed) {
+  const auto first =
+      std::find_if(by_width_.begin(), by_width_.end(),
+                   [&](EntryId id) { return layout_.at(id).processors >= needed; });
+  const std::span<const EntryId> wide(first, by_width_.end());
+  if (lanes_share_ && kernel.refused.none()) return wide;
+  hal::ComputeSet barred = arbiter_.barred(lessee(stream));
+  if (!barred.empty()) {
+    release_idle();
+    barred = arbiter_.barred(lessee(stream));
+  }
+  scratch_.clear();
+  for (const EntryId id : wide) {
+    if (id == kWholeDevice ? !lanes_share_ : layout_.at(id).compute.overlaps(barred)) continue;
+    if (!kernel.refused.test(id)) scratch_.push_back(id);
+  }
+  return scratch_;
+}
+
+Choice Dispatcher::ask(Stream& stream, std::uint32_t needed, std::span<const EntryId> eligible) {
+  ReadyOperation ready;
+  ready.id = stream.timeline->submitted + 1;
+  ready.lane = stream.lane;
+  ready.processors = needed;
+  ready.predicted_ns = options_.predicted_kernel_ns;
+  ready.last_entry = stream.last_entry;
+  return arbiter_.grant(lessee(stream), ready, eligible);
+}
+
+PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
+  if (entry == kWholeDevice) return &stream.own;
+  PhysicalQueue* strangers = nullptr;
+  for (const auto& queue : pool_.queues(entry)) {
+    if (queue->priority != stream.priority) continue;
+    if (queue->owner == &stream) return queue.get();
+    if (queue->owner != nullptr || queue->pins > 0) continue;
+    if (queue->last_owner == nullptr || queue->last_owner == &stream) return queue.get();
+    strangers = queue.get();
+  }
+  if (strangers != nullptr) {
+    const Internal internal(device_);
+    if (markers_.fired(strangers->last)) return strangers;
+  }
+  if (wanted_queues_.size() < 64 && options_.thread) {
+    const std::pair<EntryId, int> want(entry, stream.priority);
+    if (std::find(wanted_queues_.begin(), wanted_queues_.end(), want) == wanted_queues_.end()) {
+      wanted_queues_.push_back(want);
+      wake_.notify_one();
+    }
+  }
+  return nullptr;
+}
+
+void Dispatcher::count(Stream& stream, Request& request, const Binding& binding,
+                       PhysicalQueue& queue) {
+  stats::Launches& launches = page_.launches;
+  stats::LibrarySlot& library = *request.kernel->library;
+  ++request.kernel->launches;
+  launches.seen.add();
+  launches.bound.add();
+  library.seen.add();
+  library.bound.add();
+  const EntryId entry = queue.entry;
+  const std::uint32_t whole = layout_.at(kWholeDevice).processors;
+  widths_[entry]->launches.add();
+  if (queue.whole()) page_.whole[static_cast<unsigned>(binding.reason)].add();
+  if (binding.narrow_eligible) launches.narrow_eligible.add();
+  if (!queue.whole() && queue.processors < whole) {
+    launches.narrow.add();
+    library.narrow.add();
+  }
+  if (stream.last_entry != kNoEntry) {
+    launches.successors.add();
+    if (stream.last_entry != entry) {
+      launches.moved.add();
+      library.moved.add();
+    }
+  }
+  stream.last_entry = entry;
+}
+
+void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
+                       std::uint64_t blocks) {
+  // One block waits for nobody; a width at which the kernel ended before needs no watching.
+  if (blocks <= 1 || kernel.proven_processors <= queue.processors) return;
+  if (watched_.size() >= kWatchedMax) return;
+  const MarkerRef marker = tail_marker(stream);
+  if (!marker) return;
+  if (watched_.empty()) wake_.notify_one();  // the thread sleeps while nothing is watched
+  watched_.push_back(
+      {&kernel, queue.processors, marker, std::chrono::steady_clock::now(), false});
+}
+
+// --- deferral --------------------------------------------------------------------------------
+
+void Dispatcher::defer(Stream& stream, Deferred deferred) {
+  if (stream.deferred.empty()) deferring_.push_back(&stream);
+  if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
+  stream.deferred.push_back(std::move(deferred));
+  wake_.notify_one();
+}
+
+Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
+  Deferred& deferred = stream.deferred.front();
+  for (const Predecessor& p : deferred.predecessors)
+    if (!p.token.submitted()) return {Blocked::kPredecessor};
+  Request request;
+  request.operation = deferred.operation.get();
+  request.intent = deferred.intent;
+  request.kernel = deferred.kernel;
+  request.after = deferred.predecessors;
+  request.own_stream = own_stream;
+  request.marker = deferred.marker;
+  request.gate = deferred.gate;
+  if (deferred.intent == Intent::kWait && deferred.generation) {
+    if (!deferred.generation->submitted) return {Blocked::kPredecessor};
+    request.marker = deferred.generation->marker;
+    request.gate = deferred.generation->gate;
+  }
+  // The event was recorded again since: its real record must not be overwritten by an older one.
+  const bool superseded =
+      deferred.intent == Intent::kRecord && deferred.generation->superseded;
+  if (superseded) request.operation = nullptr;
+
+  const Attempt attempt = this->attempt(stream, request);
+  if (attempt.blocked != Blocked::kNo) return attempt;
+  if (attempt.status != hal::kNativeOk) stream.error = attempt.status;
+  stream.timeline->submitted = deferred.serial;  // also of an operation that failed: it is over
+  if (deferred.intent == Intent::kRecord) {
+    deferred.generation->marker = tail_marker(stream);
+    if (gated(stream)) deferred.generation->gate = stream.gate;
+    deferred.generation->submitted = true;
+    deferred.generation->stream = nullptr;
+  }
+  stream.deferred.pop_front();
+  if (stream.deferred.empty()) std::erase(deferring_, &stream);
+  return attempt;
+}
+
+bool Dispatcher::pump() {
+  bool moved = false;
+  waits_for_host_ = false;
+  for (std::size_t i = 0; i < deferring_.size();) {
+    Stream& stream = *deferring_[i];
+    Attempt attempt;
+    while (!stream.deferred.empty() &&
+           (attempt = submit_front(stream, false)).blocked == Blocked::kNo)
+      moved = true;
+    waits_for_host_ = waits_for_host_ || attempt.blocked == Blocked::kGate;
+    // A stream that ended took itself out of the list: the same index is the next one.
+    if (!stream.deferred.empty()) ++i;
+  }
+  return moved;
+}
+
+bool Dispatcher::flush(Stream& stream, std::uint64_t up_to_serial) {
+  // Predecessors are flushed no further than needed: the recursion follows H, which has no cycle,
+  // so it cannot come back to an operation of this stream that is still deferred.
+  while (!stream.deferred.empty() && stream.deferred.front().serial <= up_to_serial) {
+    const Deferred& deferred = stream.deferred.front();
+    for (const Predecessor& p : deferred.predecessors)
+      if (!p.token.submitted() && !flush(*p.stream, p.token.serial())) return false;
+    if (deferred.intent == Intent::kWait && deferred.generation &&
+        !deferred.generation->submitted &&
+        !flush(*deferred.generation->stream, deferred.generation->serial))
+      return false;
+    if (submit_front(stream, true).blocked != Blocked::kNo) return false;
+  }
+  return true;
+}
+
+MarkerRef Dispatcher::capture_generation(Operation& wait) {
+  const Internal internal(device_);
+  PhysicalQueue* idle = nullptr;
+  for (const auto& queue : auxiliary_)
+    if (markers_.fired(queue->last)) idle = queue.get();
+  if (idle == nullptr) {
+    // A queue of the widest partition: it runs no kernel, and unlike a stream of the primary
+    // context it takes no part in the legacy stream's order.
+    if (by_width_.size() < 2) return {};
+    auto queue = pool_.make_queue(by_width_[by_width_.size() - 2], 0);
+    if (!queue) return {};
+    auxiliary_.push_back(std::move(*queue));
+    idle = auxiliary_.back().get();
+  }
+  MarkerRef marker = markers_.acquire();
+  if (!marker || wait.submit(*idle->queue) != hal::kNativeOk ||
+      idle->queue->record(marker->event) != hal::kNativeOk)
+    return {};
+  idle->last = marker;
+  return marker;
+}
+
+// --- the thread ------------------------------------------------------------------------------
+
+void Dispatcher::run_thread() {
+  device_.attach_thread();
+  Lock lock(mutex_);
+  Backoff backoff;
+  auto next_look = std::chrono::steady_clock::now();
+  while (!stopping_) {
+    if (!wanted_queues_.empty()) grow_queues(lock);
+    if (!watched_.empty() && std::chrono::steady_clock::now() >= next_look) {
+      check_watched();
+      next_look = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    }
+    if (!deferring_.empty()) {
+      if (pump()) {
+        backoff.reset();
+      } else {
+        lock.unlock();
+        backoff.pause();
+        lock.lock();
+      }
+      continue;
+    }
+    backoff.reset();
+    if (!watched_.empty()) {
+      wake_.wait_for(lock, std::chrono::milliseconds(100));
+    } else {
+      // The lock was dropped above: whatever came meanwhile has already rung.
+      wake_.wait(lock, [&] {
+        return stopping_ || !deferring_.empty() || !watched_.empty() || !wanted_queues_.empty();
+      });
+    }
+  }
+}
+
+void Dispatcher::grow_queues(Lock& lock) {
+  while (!wanted_queues_.empty() && !stopping_) {
+    const auto [entry, priority] = wanted_queues_.back();
+    lock.unlock();
+    hal::Result<std::unique_ptr<PhysicalQueue>> queue = [&, entry = entry, priority = priority] {
+      const Internal internal(device_);
+      return pool_.make_queue(entry, priority);
+    }();
+    lock.lock();
+    std::erase(wanted_queues_, std::pair(entry, priority));
+    if (!queue) continue;
+    pool_.add(std::move(*queue));
+    page_.pool.queues.add();
+  }
+}
+
+void Dispatcher::check_watched() {
+  const Internal internal(device_);
+  const auto now = std::chrono::steady_clock::now();
+  // In submission order: only the oldest that has not ended can be said to run; the others of its
+  // stream may wait behind it. Its clock starts when the one ahead of it ended.
+  bool anything_ended = false;
+  for (Watched& watched : watched_) {
+    if (!markers_.fired(watched.marker)) continue;
+    watched.kernel->proven_processors =
+        std::min(watched.kernel->proven_processors, watched.processors);
+    anything_ended = true;
+  }
+  std::erase_if(watched_, [](const Watched& w) { return w.marker->fired; });
+  if (watched_.empty()) return;
+  Watched& oldest = watched_.front();
+  if (anything_ended) oldest.since = now;
+  const auto limit = std::max<std::chrono::nanoseconds>(
+      options_.hang_after, std::chrono::nanoseconds(20 * options_.predicted_kernel_ns));
+  if (oldest.named || now - oldest.since < limit) return;
+  oldest.named = true;
+  kernels_.remember_wide_only(*oldest.kernel);
+  if (options_.on_hang != nullptr)
+    options_.on_hang(oldest.kernel->name.c_str(), oldest.processors,
+                     std::chrono::duration<double>(now - oldest.since).count());
+}
+
+// Leases of lanes whose work has all ended are given back when somebody else wants the units; a
+// lane that comes again asks again.
+void Dispatcher::release_idle() {
+  for (const EntryId id : by_width_) {
+    if (id == kWholeDevice) continue;
+    for (const auto& queue : pool_.queues(id)) {
+      Stream* holder = queue->owner != nullptr ? queue->owner : queue->last_owner;
+      if (holder == nullptr) continue;
+      close_segment(*holder);
+      poll(*holder);
+      if (holder->timeline->submitted != holder->timeline->completed) continue;
+      all_complete(*holder, holder->timeline->submitted);
+      arbiter_.release(id, lessee(*holder));
+    }
+  }
+}
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The dispatcher: binds each operation to a physical queue, orders it there, submits it, and keeps
+// what cannot be submitted yet. Pipelined late binding (DESIGN section 4) lives here.
+//
+// An operation is *bindable* when every predecessor is complete or already submitted; then the
+// device keeps the order (same queue, or a device-side wait for a marker recorded behind the
+// predecessor). It is *deferred* when
+//   gate         a predecessor lies downstream of work that needs the host or another process and
+//                was not observed complete: never waited for on a pool queue;
+//   window       more work of the stream is outstanding than the window admits (0: the strict rule
+//                of the paper, every predecessor observed complete), or than a queue takes without
+//                blocking the caller inside the driver;
+//   lease        no eligible entry is free of other lessees;
+//   predecessor  something ahead of it is deferred itself.
+// Deferred operations are retried, oldest first in each stream, by a thread of the dispatcher and
+// by every application thread that waits for them.
+//
+// Order. Streams submit in program order, and an operation is submitted only when the predecessors
+// are: submission order is a linear extension of H, so no set of waits can form a cycle.
+//
+// Threads: every function but the constructor, start() and stop() wants the lock held.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/arbiter.h"
+#include "runtime/descriptor.h"
+#include "runtime/kernel_table.h"
+#include "runtime/marker.h"
+#include "runtime/physical_context_pool.h"
+#include "runtime/stats.h"
+#include "runtime/stream.h"
+
+namespace vitamin::runtime {
+
+class Audit;
+
+struct Window {
+  static constexpr std::uint64_t kUnbounded = ~0ULL;
+  // Submission may run ahead of completion by this much predicted GPU time; 0: the strict rule.
+  std::uint64_t ahead_ns = kUnbounded;
+};
+
+struct DispatchOptions {
+  Window window;
+  PoolLimits pool;
+  // What a kernel is taken to last until profiles say better: half of the kernels of real programs
+  // are shorter than 2-12 us (facts of the H200: p50 1.7 us decoding, 11.5 us training).
+  std::uint64_t predicted_kernel_ns = 10'000;
+  // A stream moves to another entry only while fewer operations of it than this are unfinished.
+  // Every queue that it moved to and that has not begun yet is blocked in a device-side wait, and
+  // the device looks at blocked queues in turn: a move costs 2 us on an H200 when it is made just
+  // in time and 10 us when it is made hundreds of kernels ahead (bench/results/slice).
+  std::uint32_t ahead_of_move = 10;
+  std::size_t markers = 2048;         // native events made at start
+  std::size_t deferred_max = 8192;    // of one stream; the caller blocks beyond (a driver: 1,024)
+  std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
+  std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
+  // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
+  void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
+  stats::DevicePage* page = nullptr;  // required
+  std::shared_ptr<Audit> audit;         // null: none (runtime/audit.h)
+  bool thread = true;  // off: deferred work moves only when somebody waits (deterministic tests)
+  // Called, without the lock, by whoever waits and has nothing to do. Unset: spin, then sleep. A
+  // device in virtual time is moved on here.
+  std::function<void()> idle;
+};
+
+enum class Blocked : std::uint8_t { kNo, kGate, kWindow, kLease, kPredecessor };
+
+// The outcome of one try to submit: blocked and nothing changed, or the vendor's answer.
+struct Attempt {
+  Blocked blocked = Blocked::kNo;
+  hal::NativeStatus status = hal::kNativeOk;
+};
+
+struct Request {
+  Operation* operation = nullptr;  // null: a wait for `marker`
+  Intent intent = Intent::kFollow;
+  Kernel* kernel = nullptr;
+  std::span<const Predecessor> after;
+  MarkerRef marker;         // waited for on the queue that is chosen
+  MarkerRef gate;           // of what is waited for; unfired: gated
+  bool own_stream = false;  // on the application's real stream, whatever the policy says
+};
+
+class Dispatcher {
+ public:
+  static hal::Result<std::unique_ptr<Dispatcher>> create(hal::Device& device,
+                                                         std::unique_ptr<Policy> policy,
+                                                         const DispatchOptions& options);
+  ~Dispatcher();
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+
+  using Lock = std::unique_lock<std::mutex>;
+  std::mutex& mutex() { return mutex_; }
+
+  // Submits now if it is bindable, else changes nothing.
+  Attempt attempt(Stream& stream, Request& request);
+  void defer(Stream& stream, Deferred deferred);
+  // Submits what is deferred of the stream, up to an operation, and whatever that waits for, onto
+  // the streams' own real queues with device-side waits. Waits for nothing; false when the
+  // driver's queue is full.
+  bool flush(Stream& stream, std::uint64_t up_to_serial = ~0ULL);
+  // Retries deferred operations once; true when any was submitted.
+  bool pump();
+  bool anything_deferred() const { return !deferring_.empty(); }
+  // In the last pump something waited for work that may need the host to end. Everything else that
+  // is deferred goes on by itself.
+  bool waits_for_host() const { return waits_for_host_; }
+  // Blocks until `done`, pumping meanwhile. The lock is dropped while it sleeps.
+  template <class Done>
+  void wait_until(Lock& lock, Done done) {
+    wait_until(lock, done, [] {});
+  }
+  // The same; `moved` is told each time that something was submitted meanwhile.
+  template <class Done, class Moved>
+  void wait_until(Lock& lock, Done done, Moved moved);
+
+  bool gated(Stream& stream);
+  // Behind the stream's newest submitted operation; empty when nothing is outstanding.
+  MarkerRef tail_marker(Stream& stream);
+  // The stream's tail becomes a point that is known only by `marker`.
+  void detach_tail(Stream& stream, MarkerRef marker);
+  // One more operation of the stream was submitted on a queue that is not ours; it ends at
+  // `marker`.
+  void commit_elsewhere(Stream& stream, MarkerRef marker);
+  // Device-side waits on `queue` for everything that the stream's next operation comes behind.
+  hal::NativeStatus order(Stream& stream, hal::Queue& queue, const PhysicalQueue* physical,
+                          std::span<const Predecessor> after, unsigned& waits);
+  // The operation was accepted by the backend: it is the stream's tail now. `leased`: it is work on
+  // a leased entry, outstanding there until it is observed complete.
+  void commit(Stream& stream, PhysicalQueue& queue, bool leased = false);
+  // Where an operation that needs no compute of its own goes.
+  PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
+  // The stream's next operation comes behind everything that is on `queue` now.
+  void come_after(Stream& stream, hal::Queue& queue);
+  // Everything submitted of the stream was seen complete.
+  void all_complete(Stream& stream, std::uint64_t submitted);
+  // A marker for the exact generation that `wait` (the vendor's wait for an event) captures now.
+  MarkerRef capture_generation(Operation& wait);
+
+  MarkerPool& markers() { return markers_; }
+  KernelTable& kernels() { return kernels_; }
+  PhysicalContextPool& pool() { return pool_; }
+  const PoolLayout& layout() const { return layout_; }
+  stats::DevicePage& page() { return page_; }
+  const DispatchOptions& options() const { return options_; }
+  Audit* audit() const { return options_.audit.get(); }
+  bool strict() const { return options_.window.ahead_ns == 0; }
+  // Blocking streams exist: the legacy stream's marker must then be recorded at once, since one
+  // recorded later would also cover what blocking streams did in between.
+  void note_blocking_stream(Stream& legacy) {
+    if (!blocking_streams_) tail_marker(legacy);
+    blocking_streams_ = true;
+  }
+  void stop();
+
+ private:
+  Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy, const DispatchOptions& options,
+             PoolLayout layout);
+  struct Watched {
+    Kernel* kernel;
+    std::uint32_t processors;
+    MarkerRef marker;
+    std::chrono::steady_clock::time_point since;
+    bool named;
+  };
+  struct Binding {
+    PhysicalQueue* queue = nullptr;
+    stats::WholeReason reason = stats::WholeReason::kPolicy;
+    bool narrow_eligible = false;
+  };
+
+  Attempt attempt_launch(Stream& stream, Request& request);
+  Binding bind(Stream& stream, Kernel& kernel, std::uint32_t needed);
+  Choice ask(Stream& stream, std::uint32_t needed, std::span<const EntryId> eligible);
+  std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
+  PhysicalQueue* free_queue(Stream& stream, EntryId entry);
+  hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);
+  hal::NativeStatus submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
+                                  unsigned waits);
+  PhysicalQueue& follow_queue(Stream& stream, Intent intent, bool others_gated);
+  bool others_gated(Request& request);
+  bool room(Stream& stream, std::span<const Predecessor> after, bool launch);
+  void poll(Stream& stream);
+  void release_idle();
+  void leave(Stream& stream, PhysicalQueue& queue);
+  void close_segment(Stream& stream);
+  void end_segment(Stream& stream);
+  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
+  bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
+  void count(Stream& stream, Request& request, const Binding& binding, PhysicalQueue& queue);
+  void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, std::uint64_t blocks);
+  Attempt submit_front(Stream& stream, bool own_stream);
+  LesseeId lessee(const Stream& stream) const;
+
+  void run_thread();
+  void check_watched();
+  void grow_queues(Lock& lock);
+
+  hal::Device& device_;
+  DispatchOptions options_;
+  stats::DevicePage& page_;
+  PoolLayout layout_;
+  MarkerPool markers_;  // outlives the queues, which hold markers
+  PhysicalContextPool pool_;
+  LocalArbiter arbiter_;
+  KernelTable kernels_;
+  std::vector<EntryId> by_width_;       // realised entries, narrowest first, the whole device last
+  std::vector<EntryId> scratch_;        // eligible entries when some are barred
+  std::vector<stats::WidthSlot*> widths_;  // where launches on each entry are counted
+  std::vector<std::byte> attributes_;   // a launch's attributes with the stream's made explicit
+  std::uint32_t widest_ = 0;            // processors of the widest entry made of units
+  std::uint32_t widest_narrow_ = 0;     // and of the widest that is less than the whole device
+  std::uint32_t window_operations_ = 0;
+  std::uint32_t segment_operations_ = 1;  // a marker behind so many operations of a stream
+  bool lanes_share_ = true;
+  bool blocking_streams_ = false;
+  bool waits_for_host_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Stream*> deferring_;      // streams with deferred operations
+  std::vector<Watched> watched_;
+  std::vector<std::pair<EntryId, int>> wanted_queues_;  // (entry, priority) to grow off the path
+  std::vector<std::unique_ptr<PhysicalQueue>> auxiliary_;
+  std::thread thread_;
+  bool stopping_ = false;
+};
+
+// Spins first, since most waits end within microseconds, then sleeps longer and longer.
+class Backoff {
+ public:
+  void pause() {
+    if (++rounds_ < 64) {
+      for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
+    } else {
+      const auto step = std::min<unsigned>(rounds_ - 63, 20);
+      std::this_thread::sleep_for(std::chrono::microseconds(10 * step));
+    }
+  }
+  void reset() { rounds_ = 0; }
+
+ private:
+  unsigned rounds_ = 0;
+};
+
+template <class Done, class Moved>
+void Dispatcher::wait_until(Lock& lock, Done done, Moved moved) {
+  Backoff backoff;
+  while (!done()) {
+    if (pump()) {
+      moved();
+      backoff.reset();
+      continue;
+    }
+    lock.unlock();
+    if (options_.idle) options_.idle();
+    else backoff.pause();
+    lock.lock();
+  }
+}
+
+}  // namespace vitamin::runtime

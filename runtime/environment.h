@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `vitamin run` tells the preloaded library, as environment variables. `vitamin run` has
+// validated every value; a process that finds one it cannot read uses the default and warns.
+#pragma once
+
+namespace vitamin::runtime::environment {
+
+inline constexpr const char* kPolicy = "VITAMIN_POLICY";  // name of a policy: "random"
+inline constexpr const char* kSeed = "VITAMIN_SEED";      // decimal, 64 bits
+// How far submission may run ahead of completion: decimal nanoseconds of predicted GPU time, 0 is
+// the paper's strict rule, "max" is no bound. Unset: the policy's own choice.
+inline constexpr const char* kWindow = "VITAMIN_WINDOW_NS";
+// For measurements: how many operations of a stream may be unfinished when it moves (see
+// DispatchOptions::ahead_of_move). Decimal. Unset: the default.
+inline constexpr const char* kAheadOfMove = "VITAMIN_AHEAD_OF_MOVE";
+// Folder of the statistics pages (runtime/stats.h). Unset: the process keeps none.
+inline constexpr const char* kRunDirectory = "VITAMIN_RUN_DIR";
+// "1": warnings go to the page only, not to stderr as well.
+inline constexpr const char* kQuiet = "VITAMIN_QUIET";
+
+// Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
+inline constexpr const char* kAudit = "VITAMIN_AUDIT";
+
+}  // namespace vitamin::runtime::environment

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/kernel_table.h"
+
+#include <string_view>
+
+namespace vitamin::runtime {
+namespace {
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ULL + (hash << 6) + (hash >> 2);
+  return hash * 0xff51afd7ed558ccdULL;
+}
+
+// Collectives wait for their peers in other processes. NCCL's kernels have kept these prefixes
+// since 2.x; whatever else does so can be named in the wide-only list.
+bool is_collective(std::string_view name) {
+  return name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel") ||
+         name.starts_with("nvshmem");
+}
+
+}  // namespace
+
+std::uint32_t Kernel::processors_needed(hal::Device& device, const hal::KernelLaunch& launch) {
+  const bool needs_all_blocks = launch.cooperative || resident;
+  const bool plain = !needs_all_blocks && launch.cluster_blocks <= 1;
+  if (plain && plain_processors_ != 0) return plain_processors_;
+  std::uint64_t configuration = mix(launch.cluster_blocks, launch.shared_bytes);
+  configuration = mix(configuration, launch.block.volume());
+  if (needs_all_blocks) configuration = mix(configuration, launch.grid.volume() * 2 + 1);
+  for (const Need& need : needs_)
+    if (need.configuration == configuration) return need.processors;
+  const std::uint32_t processors = device.processors_needed(launch, resident);
+  // A program with ever new shapes of one cooperative kernel must not grow this without bound.
+  if (needs_.size() >= 64) needs_.clear();
+  needs_.push_back({configuration, processors});
+  if (plain) plain_processors_ = processors;
+  return processors;
+}
+
+KernelTable::KernelTable(hal::Device& device, stats::DevicePage& page,
+                         std::unordered_set<std::string> wide_only)
+    : device_(device), page_(page), wide_only_(std::move(wide_only)), slots_(4096), mask_(4095) {}
+
+Kernel& KernelTable::add(hal::KernelHandle handle) {
+  if (2 * ++size_ > slots_.size()) {
+    std::vector<std::unique_ptr<Kernel>> old(2 * slots_.size());
+    old.swap(slots_);
+    mask_ = slots_.size() - 1;
+    for (std::unique_ptr<Kernel>& kernel : old) {
+      if (!kernel) continue;
+      std::size_t i = slot_of(kernel->handle);
+      while (slots_[i]) i = (i + 1) & mask_;
+      slots_[i] = std::move(kernel);
+    }
+  }
+  auto kernel = std::make_unique<Kernel>();
+  kernel->handle = handle;
+  kernel->name = device_.kernel_name(handle);
+  kernel->library = &page_.library(device_.kernel_origin(handle).c_str());
+  kernel->collective = is_collective(kernel->name);
+  kernel->resident = wide_only_.contains(kernel->name);
+  std::size_t i = slot_of(handle);
+  while (slots_[i]) i = (i + 1) & mask_;
+  slots_[i] = std::move(kernel);
+  return *slots_[i];
+}
+
+void KernelTable::clear() {
+  for (std::unique_ptr<Kernel>& kernel : slots_)
+    if (kernel) retired_.push_back(std::move(kernel));
+  size_ = 0;
+}
+
+void KernelTable::remember_wide_only(Kernel& kernel) {
+  kernel.resident = true;
+  wide_only_.insert(kernel.name);
+}
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is known about each kernel handle of the process: layout, name, where it came from, how wide
+// it must run. Looked up on every launch, filled at the first.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "hal/device.h"
+#include "runtime/pool_layout.h"
+#include "runtime/stats.h"
+
+namespace vitamin::runtime {
+
+struct Kernel {
+  hal::KernelHandle handle = nullptr;
+  std::string name;
+  stats::LibrarySlot* library = nullptr;
+  // Waits for its own blocks (hand-written grid barrier, stream-K): its whole grid must be
+  // resident.
+  bool resident = false;
+  // Waits for other processes (NCCL): runs on the application's stream, never waited for in a pool.
+  bool collective = false;
+  // Entries that refused a launch of it which we believed would fit: the remainder of a split takes
+  // fewer clusters than its processors promise.
+  std::bitset<kEntriesMax> refused;
+  // Narrowest width at which a launch of it was seen to end: at that width and above it cannot
+  // hang for want of processors. ~0: never seen to end.
+  std::uint32_t proven_processors = ~0U;
+  std::uint64_t launches = 0;
+
+  // How many processors this launch needs; asks the device once for each distinct configuration.
+  std::uint32_t processors_needed(hal::Device& device, const hal::KernelLaunch& launch);
+
+ private:
+  struct Need {
+    std::uint64_t configuration;
+    std::uint32_t processors;
+  };
+  std::vector<Need> needs_;
+  // Of launches without cluster attribute and cooperation, which is nearly all; 0: not asked yet.
+  std::uint32_t plain_processors_ = 0;
+};
+
+class KernelTable {
+ public:
+  // `wide_only`: names of kernels known to wait for their own blocks.
+  KernelTable(hal::Device& device, stats::DevicePage& page,
+              std::unordered_set<std::string> wide_only);
+  Kernel& find(hal::KernelHandle handle) {
+    const std::size_t home = slot_of(handle);
+    for (std::size_t i = home;; i = (i + 1) & mask_) {
+      Kernel* kernel = slots_[i].get();
+      if (kernel == nullptr) return add(handle);
+      if (kernel->handle == handle) return *kernel;
+    }
+  }
+  // Handles may be given out again after a module was unloaded.
+  void clear();
+  // Remembered for this process and, through `path`, for later ones.
+  void remember_wide_only(Kernel& kernel);
+
+ private:
+  Kernel& add(hal::KernelHandle handle);
+  std::size_t slot_of(hal::KernelHandle handle) const {
+    const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+    return static_cast<std::size_t>((bits >> 4) * 0x9e3779b97f4a7c15ULL >> 32) & mask_;
+  }
+
+  hal::Device& device_;
+  stats::DevicePage& page_;
+  std::unordered_set<std::string> wide_only_;
+  std::vector<std::unique_ptr<Kernel>> slots_;  // open addressing, at most half full
+  // Kernels of unloaded modules: a deferred operation or the watchdog may still point to one.
+  std::vector<std::unique_ptr<Kernel>> retired_;
+  std::size_t mask_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One stream-ordered request of the application.
+//
+// An Operation is built on the caller's stack from the arguments of the intercepted call and
+// borrows everything they point to. Submitted inline (the fast path) it is never copied. When it
+// has to wait, keep() makes the deep copy that the paper calls the immutable descriptor; what
+// cannot be copied (a pageable source that the caller may overwrite) says so and is submitted at
+// once on the application's own stream instead.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "hal/device.h"
+
+namespace vitamin::runtime {
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  // Makes the vendor's call on `queue`, whose native stream replaces the application's.
+  virtual hal::NativeStatus submit(hal::Queue& queue) noexcept = 0;
+  // An owning copy with the same effect, or null when there can be none.
+  virtual std::unique_ptr<Operation> keep() const = 0;
+};
+
+// An operation given by a callable: NativeStatus(void* native_stream). Everything captured by value
+// is the deep copy, so a lambda that captures only values keeps itself.
+template <class F>
+class CallOperation final : public Operation {
+ public:
+  CallOperation(F call, bool keepable) : call_(std::move(call)), keepable_(keepable) {}
+  hal::NativeStatus submit(hal::Queue& queue) noexcept override { return call_(queue.native()); }
+  std::unique_ptr<Operation> keep() const override {
+    if constexpr (std::is_copy_constructible_v<F>)
+      if (keepable_) return std::make_unique<CallOperation>(call_, true);
+    return nullptr;
+  }
+
+ private:
+  F call_;
+  bool keepable_;
+};
+
+enum class Keep : bool { kNo, kYes };
+
+template <class F>
+CallOperation<std::decay_t<F>> call(F&& function, Keep keepable = Keep::kYes) {
+  return {std::forward<F>(function), keepable == Keep::kYes};
+}
+
+}  // namespace vitamin::runtime

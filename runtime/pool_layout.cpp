@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/pool_layout.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+
+namespace vitamin::runtime {
+namespace {
+
+using hal::ComputeSet;
+
+// The buddy tree over [first, first + count): a node that is no power of two splits at the largest
+// power of two below it, so the left part stays aligned and odd remainders end on the right.
+void add_nodes(unsigned first, unsigned count, unsigned leaf, std::vector<ComputeSet>& nodes) {
+  nodes.push_back(ComputeSet::range(first, count));
+  if (count <= leaf) return;
+  const unsigned left = std::max(leaf, std::bit_ceil(count) / 2);
+  add_nodes(first, left, leaf, nodes);
+  add_nodes(first + left, count - left, leaf, nodes);
+}
+
+void add_runs(unsigned units, std::size_t wanted, std::vector<ComputeSet>& sets) {
+  for (unsigned count = 1; count < units; ++count)
+    for (unsigned first = 0; first + count <= units; ++first) {
+      if (sets.size() >= wanted) return;
+      const ComputeSet run = ComputeSet::range(first, count);
+      if (std::find(sets.begin(), sets.end(), run) == sets.end()) sets.push_back(run);
+    }
+}
+
+}  // namespace
+
+PoolLayout PoolLayout::build(const hal::DeviceInfo& info, const PoolLimits& limits) {
+  const unsigned units = info.units();
+  assert(units >= 1 && units <= ComputeSet::kMaxUnits);
+  const ComputeSet all = ComputeSet::range(0, units);
+
+  std::vector<ComputeSet> nodes;
+  if (units > 1) add_nodes(0, units, std::max(1U, limits.leaf_units), nodes);
+  std::vector<ComputeSet> sets;
+  auto add = [&](ComputeSet set) {
+    if (!set.empty() && std::find(sets.begin(), sets.end(), set) == sets.end())
+      sets.push_back(set);
+  };
+  for (ComputeSet node : nodes) add(node);
+  for (ComputeSet node : nodes) add(all - node);
+  if (limits.all_runs) add_runs(units, limits.entries_max, sets);
+
+  // Narrowest first; a limit drops the entries in the middle of the pack last: the narrow ones are
+  // what sharing needs, the widest what a lone job needs, so it drops remainders before nodes.
+  const std::size_t most = std::min<std::size_t>(limits.entries_max, kEntriesMax - 1);
+  if (sets.size() > most) sets.resize(most);
+  std::stable_sort(sets.begin(), sets.end(), [&](ComputeSet a, ComputeSet b) {
+    return info.processors_of(a) < info.processors_of(b);
+  });
+
+  PoolLayout layout;
+  layout.entries_.push_back({kWholeDevice, all, info.processors});
+  for (ComputeSet set : sets)
+    layout.entries_.push_back(
+        {static_cast<EntryId>(layout.entries_.size()), set, info.processors_of(set)});
+  return layout;
+}
+
+EntryId PoolLayout::find(hal::ComputeSet compute) const {
+  for (const PoolEntry& entry : entries_)
+    if (!entry.whole() && entry.compute == compute) return entry.id;
+  return kNoEntry;
+}
+
+}  // namespace vitamin::runtime

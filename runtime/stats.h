@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The statistics page: what one process of a `vitamin run` tree did, readable while it runs and
+// after it died.
+//
+// Each process maps one file, $VITAMIN_RUN_DIR/<pid>.<n>.stats, MAP_SHARED: a counter is in the
+// page cache the moment it is written, so nothing has to run at exit and SIGKILL loses nothing. `n`
+// counts the images that had this pid (a shell that execs a program is two). `vitamin run` reads
+// the pages when the tree has ended.
+//
+// Layout. Fixed size, no pointers, no std types but std::atomic of lock-free words. A change of
+// layout changes kVersion; a reader refuses what it does not know. A page is a sparse file of about
+// 200 KiB, of which a process touches the parts that it uses.
+//
+// Threads. The counters of one DevicePage are written by whoever holds that device's lock: `add` is
+// a load and a store, not a locked instruction. What threads share without a lock (process-wide
+// counters, warnings) uses `add_shared`. Readers may be a counter behind.
+//
+// Accounting. For every launch that the application made and the driver accepted, exactly one of
+// bound, bridged, passed goes up, and launches.seen with it. Coverage is bound / seen.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+namespace vitamin::runtime::stats {
+
+inline constexpr std::uint64_t kMagic = 0x76697461'6d696e53;  // "vitaminS"
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr unsigned kDevices = 16;
+inline constexpr unsigned kWidths = 256;
+inline constexpr unsigned kLibraries = 64;
+inline constexpr unsigned kWarnings = 16;
+
+class Counter {
+ public:
+  Counter() noexcept = default;
+  // A snapshot.
+  Counter(const Counter& other) noexcept : value_(other.get()) {}
+  Counter& operator=(const Counter& other) noexcept {
+    set(other.get());
+    return *this;
+  }
+
+  // Single writer (the holder of the device's lock).
+  void add(std::uint64_t n = 1) noexcept {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  void add_shared(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+  void set(std::uint64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
+  std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+// A string of fixed room, cut when too long, always ending in 0.
+template <std::size_t N>
+struct Text {
+  char bytes[N];
+  void set(const char* text) noexcept {
+    std::strncpy(bytes, text, N - 1);
+    bytes[N - 1] = '\0';
+  }
+};
+
+// Why a launch was bound to the whole device although partitions exist.
+enum class WholeReason : std::uint32_t {
+  kPolicy,             // the policy chose it
+  kCluster,            // its cluster fits no partition
+  kCooperative,        // its cooperative grid fits no partition
+  kResident,           // a kernel that waits for its own blocks: known by name, list or watchdog
+  kNoEligibleEntry,    // no entry of the pool can take it unchanged, for another reason
+  kNoQueue,            // every queue of the eligible entries was owned by another stream
+  kHostGated,          // behind a host function, value wait or external wait not yet complete
+  kEntryRefused,       // the driver refused it on the partition that was tried
+  kUnsupportedLayout,  // its parameters cannot be copied
+  kCapture,            // a capture is open
+  kPoolMissing,        // the pool could not be made
+  kCount,
+};
+inline constexpr unsigned kWholeReasons = static_cast<unsigned>(WholeReason::kCount);
+
+// One short phrase each, for reports. Indexed by WholeReason.
+inline constexpr const char* kWholeReasonText[kWholeReasons] = {
+    "policy",           "cluster too large", "cooperative grid",
+    "resident kernel",  "no eligible entry", "no free queue",
+    "behind host work", "entry refused",     "argument layout",
+    "stream capture",   "no pool",
+};
+// The same as keys of the JSON report.
+inline constexpr const char* kWholeReasonKey[kWholeReasons] = {
+    "policy",       "cluster",    "cooperative",   "resident",           "no_eligible_entry",
+    "no_queue",     "host_gated", "entry_refused", "unsupported_layout", "capture",
+    "pool_missing",
+};
+
+// Why a launch was bridged or passed instead of bound.
+enum class UnboundReason : std::uint32_t {
+  kForeignContext,  // current context is not the primary context of a device that we manage
+  kCapture,         // recorded into a graph's capture, not launched
+  kNoPool,          // the runtime failed to start; see `message`
+  kUnknownStream,   // a stream made before we were loaded, or by a door that we do not know
+  kOther,
+  kCount,
+};
+inline constexpr unsigned kUnboundReasons = static_cast<unsigned>(UnboundReason::kCount);
+inline constexpr const char* kUnboundReasonText[kUnboundReasons] = {
+    "foreign context", "stream capture", "no pool", "unknown stream", "other",
+};
+inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
+    "foreign_context", "capture", "no_pool", "unknown_stream", "other",
+};
+
+struct WidthSlot {
+  std::atomic<std::uint32_t> processors;  // 0: unused
+  std::uint32_t unused;
+  Counter launches;
+};
+
+struct LibrarySlot {
+  std::atomic<std::uint32_t> used;
+  std::uint32_t unused;
+  Text<64> name;
+  Counter seen, bound, bridged, passed, narrow, moved;
+};
+
+struct Pool {
+  Text<64> device_name;
+  Text<64> device_uuid;
+  Counter processors;  // of the whole device
+  Counter units;
+  Counter entries;  // the whole device included
+  Counter queues;
+  Counter creation_ns;
+  Counter device_bytes;  // free memory before minus after, 0 where unknown
+  Counter host_bytes;    // resident set after minus before
+};
+
+struct Launches {
+  Counter seen, bound, bridged, passed;
+  Counter failed;           // the driver refused it and the application got the error
+  Counter moved;            // ran on another entry than the launch before it in its stream
+  Counter successors;       // launches that had a launch before them in their stream
+  Counter narrow_eligible;  // could have run on an entry narrower than the whole device
+  Counter narrow;           // did
+  Counter deferred;         // submitted later by the runtime, not inline by the calling thread
+  Counter retried;          // refused by an entry and then accepted by a wider one
+  Counter captured;         // recorded into a capture: no launch, not in `seen`
+};
+
+struct OtherWork {
+  Counter graph_launches, graph_unleased_ns;
+  Counter copies_queued, fills_queued;  // on the queue that holds the stream's tail
+  Counter calls_bridged;                // ordered by us, run on the application's own stream
+  Counter calls_passed;                 // needs no order
+  Counter host_functions, value_waits;
+  Counter edges;  // device-side waits inserted by us
+};
+
+struct DevicePage {
+  std::atomic<std::uint32_t> used;
+  std::uint32_t ordinal;
+  Pool pool;
+  Launches launches;
+  Counter whole[kWholeReasons];  // sum = launches that ran on the whole device
+  Counter unbound[kUnboundReasons];
+  OtherWork other;
+  WidthSlot widths[kWidths];
+  LibrarySlot libraries[kLibraries];
+
+  // Single writer. The slot of a width; the last one takes what finds no room.
+  WidthSlot& width(std::uint32_t processors) noexcept {
+    for (WidthSlot& slot : widths) {
+      const std::uint32_t held = slot.processors.load(std::memory_order_relaxed);
+      if (held == processors) return slot;
+      if (held == 0) {
+        slot.processors.store(processors, std::memory_order_relaxed);
+        return slot;
+      }
+    }
+    return widths[kWidths - 1];
+  }
+  // Single writer. The slot of a library; ask once for a kernel and keep the reference.
+  LibrarySlot& library(const char* name) noexcept {
+    for (LibrarySlot& slot : libraries) {
+      if (slot.used.load(std::memory_order_relaxed) == 0) {
+        slot.name.set(name);
+        slot.used.store(1, std::memory_order_release);
+        return slot;
+      }
+      if (std::strncmp(slot.name.bytes, name, sizeof slot.name.bytes - 1) == 0) return slot;
+    }
+    LibrarySlot& last = libraries[kLibraries - 1];
+    last.name.set("(others)");
+    return last;
+  }
+};
+
+// How far a process got; tells "never used CUDA" from "our part failed".
+enum class Stage : std::uint32_t {
+  kLoaded,    // the preload library is in
+  kDriver,    // the process asked for the driver: a hooked entry point was looked up or called
+  kReady,     // cuInit succeeded
+  kManaged,   // at least one device has its pool
+  kDegraded,  // our part failed to start; `message` says why; every call is passed
+};
+
+struct Warning {
+  std::atomic<std::uint32_t> ready;
+  std::uint32_t unused;
+  Text<248> text;
+};
+
+struct ProcessPage {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t bytes;  // sizeof(ProcessPage) of the writer
+  std::uint32_t pid;
+  std::uint32_t parent;
+  std::uint64_t started_ns;  // CLOCK_REALTIME
+  Text<64> program;          // /proc/self/comm
+  Text<64> policy;           // as the runtime understood it
+  Text<256> message;         // with Stage::kDegraded, and for the driver's refusal of cuInit
+  std::atomic<std::uint32_t> stage;
+  std::atomic<std::int32_t> init_status;  // cuInit's answer, 0 before
+  Counter window_ns;
+  Counter passed_unmanaged;  // launches before any device was managed (in no DevicePage)
+  Counter warnings_seen;     // may exceed kWarnings
+  Warning warnings[kWarnings];
+  DevicePage devices[kDevices];
+
+  void reach(Stage to) noexcept {
+    const auto value = static_cast<std::uint32_t>(to);
+    if (stage.load(std::memory_order_relaxed) < value)
+      stage.store(value, std::memory_order_relaxed);
+  }
+  // Any thread. The first kWarnings are kept.
+  void warn(const char* text) noexcept {
+    warnings_seen.add_shared();
+    for (Warning& warning : warnings) {
+      std::uint32_t free = 0;
+      if (!warning.ready.compare_exchange_strong(free, 1, std::memory_order_relaxed)) continue;
+      warning.text.set(text);
+      warning.ready.store(2, std::memory_order_release);  // 1: being written
+      return;
+    }
+  }
+};
+
+// Makes this process's page in `directory`; null when that fails (the caller counts into a page of
+// its own then: see `discard`). After fork the child must call it again: it inherits the parent's
+// mapping, which stays the parent's.
+inline ProcessPage* create(const char* directory) noexcept {
+  char path[4096];
+  int file = -1;
+  for (unsigned image = 0; image < 1000 && file < 0; ++image) {
+    const int length = std::snprintf(path, sizeof path, "%s/%d.%u.stats", directory,
+                                     static_cast<int>(::getpid()), image);
+    if (length < 0 || static_cast<std::size_t>(length) >= sizeof path) return nullptr;
+    file = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0 && errno != EEXIST) return nullptr;
+  }
+  if (file < 0) return nullptr;
+  void* memory = MAP_FAILED;
+  if (::ftruncate(file, sizeof(ProcessPage)) == 0)
+    memory = ::mmap(nullptr, sizeof(ProcessPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  if (memory == MAP_FAILED) {
+    ::unlink(path);
+    return nullptr;
+  }
+  auto* page =
+      static_cast<ProcessPage*>(memory);  // a file's new bytes are zero: every counter is 0
+  page->version = kVersion;
+  page->bytes = sizeof(ProcessPage);
+  page->pid = static_cast<std::uint32_t>(::getpid());
+  page->parent = static_cast<std::uint32_t>(::getppid());
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  page->started_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
+                     static_cast<std::uint64_t>(now.tv_nsec);
+  if (const int comm = ::open("/proc/self/comm", O_RDONLY | O_CLOEXEC); comm >= 0) {
+    const ssize_t length = ::read(comm, page->program.bytes, sizeof page->program.bytes - 1);
+    if (length > 0) page->program.bytes[length - 1] = '\0';  // the kernel ends it with a newline
+    ::close(comm);
+  }
+  std::atomic_thread_fence(std::memory_order_release);
+  page->magic = kMagic;  // last: a reader takes a page without it for an empty one
+  return page;
+}
+
+// Memory that looks like a page and that nobody reads, for a process without a run directory.
+inline ProcessPage* discard() noexcept {
+  void* memory = ::mmap(nullptr, sizeof(ProcessPage), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<ProcessPage*>(memory);
+}
+
+}  // namespace vitamin::runtime::stats

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state of one logical stream and of one application event. Guarded by the lock of the virtual
+// context that they belong to; outside runtime/ they are opaque names.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/marker.h"
+#include "runtime/operation.h"
+#include "runtime/physical_context_pool.h"
+#include "runtime/policy.h"
+#include "runtime/token.h"
+
+namespace vitamin::runtime {
+
+// A queue of bounded room that never allocates after its making. Room: a power of two.
+template <class T, std::size_t kRoom>
+class Ring {
+ public:
+  static_assert((kRoom & (kRoom - 1)) == 0);
+  bool empty() const { return size_ == 0; }
+  bool full() const { return size_ == kRoom; }
+  std::size_t size() const { return size_; }
+  T& operator[](std::size_t i) { return items_[(first_ + i) & (kRoom - 1)]; }
+  void push(T item) { (*this)[size_++] = std::move(item); }
+  void pop() {
+    items_[first_] = T();  // lets go of what it held
+    first_ = (first_ + 1) & (kRoom - 1);
+    --size_;
+  }
+
+ private:
+  std::vector<T> items_ = std::vector<T>(kRoom);
+  std::size_t first_ = 0, size_ = 0;
+};
+
+class VirtualContext;
+struct Kernel;
+
+enum class StreamKind : std::uint8_t {
+  kLegacy,       // orders itself with every blocking stream of the context, both ways
+  kBlocking,     // an ordinary stream; also every per-thread default stream
+  kNonBlocking,  // takes no part in the legacy stream's order
+};
+
+// What the dispatcher may do with an operation.
+enum class Intent : std::uint8_t {
+  kLaunch,      // bind it to an entry
+  kFollow,      // needs no compute: goes wherever the stream's tail is
+  kRecord,      // as kFollow; its position is an event generation
+  kWait,        // as kFollow, but onto the real stream when the event is gated
+  kBridge,      // on the application's real stream
+  kBridgeGate,  // the same, and what follows is gated until it is observed complete
+};
+
+// One generation of an event, made when its record had to be deferred. Waits hold it; a later
+// record of the event makes a new one and cannot move the old.
+struct Generation {
+  bool submitted = false;
+  bool superseded = false;  // the event was recorded again or destroyed before this was submitted
+  MarkerRef marker;         // behind the record, once submitted
+  MarkerRef gate;           // unfired: the record lies downstream of host-gated work
+  Stream* stream = nullptr;  // null once submitted
+  std::uint64_t serial = 0;  // of the record, in its stream
+};
+
+// Belongs to whoever keeps the application's event; forgotten (VirtualContext::forget) or destroyed
+// before the virtual context in which it was recorded.
+struct EventState {
+  VirtualContext* home = nullptr;  // where it was recorded last; null: never, or elsewhere
+  std::shared_ptr<Generation> pending;  // its newest record, while deferred
+  MarkerRef gate;                       // of its newest record
+  bool interprocess = false;            // another process may look at it at any time
+  bool foreign = false;                 // recorded by somebody who is not virtualised
+};
+
+// A predecessor that the default-stream rules add: that stream's operations up to a token. Streams
+// are never freed while a deferred operation may name them (see VirtualContext::retire).
+struct Predecessor {
+  Stream* stream = nullptr;
+  Token token;
+};
+
+// A launch, or any other operation, that waits to be submitted.
+struct Deferred {
+  std::unique_ptr<Operation> operation;  // null for a wait: `generation` or `marker` says it all
+  Intent intent = Intent::kFollow;
+  Kernel* kernel = nullptr;  // of a launch
+  std::uint64_t serial = 0;
+  std::vector<Predecessor> predecessors;
+  std::shared_ptr<Generation> generation;  // of a record, or what a wait waits for
+  MarkerRef marker;  // what a wait waits for, when that was already submitted as it was issued
+  MarkerRef gate;    // unfired: that lies downstream of host-gated work
+};
+
+// A run of operations of one stream on one entry; its marker is behind the last of them.
+struct Segment {
+  std::uint64_t serial = 0;
+  MarkerRef marker;
+  PhysicalQueue* queue = nullptr;  // null: behind a call on the per-thread handle
+  std::uint32_t leased = 0;        // operations counted as outstanding in the lease table
+};
+
+struct Stream {
+  LaneId lane = 0;
+  StreamKind kind = StreamKind::kNonBlocking;
+  int priority = 0;
+  bool retired = false;
+  PhysicalQueue own;                         // the application's real stream, or its stand-in
+  std::unique_ptr<hal::Queue> thread_queue;  // the per-thread handle, where `own` is a stand-in
+  std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
+
+  // The tail: where the newest submitted operation lies. `tail` null and a marker: only the marker
+  // says where. Both null: nothing outstanding.
+  PhysicalQueue* tail = nullptr;
+  MarkerRef tail_marker;
+  MarkerRef gate;                    // unfired: nothing downstream may go to a pool queue
+  bool allocated = false;  // legacy: a stream-ordered allocation that nothing was recorded behind
+  std::vector<MarkerRef>
+      also_after;  // stream-ordered allocations that the next operation waits for
+
+  std::deque<Deferred> deferred;
+  hal::NativeStatus error = hal::kNativeOk;  // of a deferred operation, for the next call
+
+  // The standing answer of the policy.
+  Choice grant{kWholeDevice, 0};
+  EntryId last_entry = kNoEntry;
+
+  // Default-stream order.
+  bool dirty = false;            // blocking: has work that the legacy stream must wait for
+  std::uint64_t legacy_seen = 0; // blocking: the legacy operation that it is already behind
+
+  // Outstanding work, oldest first.
+  Ring<Segment, 1024> segments;
+  std::uint32_t since_segment = 0;
+  std::uint32_t leased_since_segment = 0;
+
+  std::vector<std::byte> attributes;  // vendor records set on the stream by the application
+  std::uint32_t attribute_count = 0;
+};
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Timelines and tokens: completion as a number on a logical stream.
+//
+// Each logical stream is a timeline. Its operations have serials 1, 2, 3 ... in program order and
+// are submitted and completed in that order, so one counter answers for all of them. A token is a
+// point on a timeline; an event generation *is* a copied token; the default token is satisfied.
+// The paper (section "Token-Based Logical Dependencies") satisfies a token when the operation
+// completes. Under pipelined late binding (DESIGN section 4) submission is enough to make the
+// dependent bindable, because the device itself then keeps the order; completion is asked of the
+// native event behind the token. So a timeline counts both.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace vitamin::runtime {
+
+struct Timeline {
+  std::uint64_t issued = 0;     // serial of the newest operation that the application submitted
+  std::uint64_t submitted = 0;  // of the newest one handed to a physical queue
+  std::uint64_t completed = 0;  // of the newest one observed complete; trails the device
+};
+
+// Guarded by the lock of the virtual context that the timeline belongs to.
+class Token {
+ public:
+  Token() = default;
+  Token(std::shared_ptr<const Timeline> timeline, std::uint64_t serial)
+      : timeline_(std::move(timeline)), serial_(serial) {}
+  bool submitted() const { return !timeline_ || timeline_->submitted >= serial_; }
+  bool completed() const { return !timeline_ || timeline_->completed >= serial_; }
+  std::uint64_t serial() const { return serial_; }
+
+ private:
+  std::shared_ptr<const Timeline> timeline_;
+  std::uint64_t serial_ = 0;
+};
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// VirtualContext: the streams, events and happens-before order of one process on one device, and
+// the front door through which an interposer submits everything.
+//
+// Shadow streams over real queues. The application's streams and events stay real objects of its
+// primary context. What is virtual is *where a stream's newest work lies*: its tail is on a pool
+// entry's queue or on the stream itself (the whole device), and the next operation, wherever it is
+// bound, is ordered behind the tail by queue order, by an event recorded behind it, or by its
+// observed completion. An application's event is always really recorded behind the work that it
+// covers before anybody who is not virtualised can look at it.
+//
+//        application            VirtualContext                     physical queues
+//     launch(stream, k) --> predecessors (stream tail,   --> Dispatcher: entry by policy, edges,
+//     copy, record, wait      default-stream rules)            submit inline or defer
+//
+// Threads: every function may be called from any thread; one lock per device, never held while the
+// host blocks. Errors: the vendor's own codes, handed to the application. Nothing throws.
+// Source of the rules: DESIGN sections 3-5; CUDA Driver API "Stream synchronization behavior".
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "hal/device.h"
+#include "runtime/dispatcher.h"
+#include "runtime/operation.h"
+#include "runtime/stream.h"
+
+namespace vitamin::runtime {
+
+// What an unvirtualised call on a real stream leaves behind for those who come after it.
+enum class Behind : std::uint8_t {
+  kWork,  // ends by itself: a copy, a fill, a graph
+  kGate,  // may need the host, another stream or another process to act before it ends (host
+          // function, value wait, external semaphore, IPC event, collective). Launches behind it
+          // are deferred until it is observed complete, never waited for on a pool queue.
+};
+
+// Whether the vendor's call may block the host until earlier work of the stream has ended. Such a
+// call is made without the lock, after the host has waited for what is deferred ahead of it.
+enum class Host : std::uint8_t { kReturns, kMayBlock };
+
+// What a call that concerns the whole context does about deferred work.
+enum class Drain : std::uint8_t {
+  kWait,   // waits until all of it is submitted, as natively the call waits for it
+  kFlush,  // submits it at once onto the real streams: the native call does not wait for it
+};
+
+using VendorCall = std::function<hal::NativeStatus()>;
+
+class VirtualContext {
+ public:
+  // `legacy` is the native handle of the context's legacy default stream.
+  static hal::Result<std::unique_ptr<VirtualContext>> create(std::unique_ptr<hal::Device> device,
+                                                             std::unique_ptr<Policy> policy,
+                                                             const DispatchOptions& options,
+                                                             void* legacy);
+  ~VirtualContext();
+
+  // --- streams -------------------------------------------------------------------------------
+  Stream& legacy() { return *legacy_; }
+  // Registers a real stream of the application. The reference stays valid for ever: a retired
+  // stream is an empty shell.
+  Stream& adopt(void* native, StreamKind kind, int priority);
+  // A stand-in for the calling thread's per-thread default stream (its own handle would mean
+  // another stream on every other thread). `thread_handle` is the vendor's per-thread handle, used
+  // by that thread alone, for calls that take no stream argument (bridge_per_thread). Null when
+  // the stand-in cannot be made: pass through natively then.
+  Stream* adopt_per_thread(void* thread_handle);
+  // The application destroys the stream: its deferred work is flushed onto it first, as natively
+  // the work goes on after the call returned. `destroy` is the vendor's call.
+  hal::NativeStatus retire(Stream& stream, Operation& destroy);
+  // The native stream that stands for `stream`: itself, or the stand-in of a per-thread one.
+  void* native(const Stream& stream) const { return stream.own.queue->native(); }
+
+  // --- work ----------------------------------------------------------------------------------
+  // Binds and submits a launch, now or as soon as it is bindable. The launch is never changed.
+  hal::NativeStatus launch(Stream& stream, const hal::KernelLaunch& launch);
+  // A stream-ordered call that needs no compute of its own (async copy or fill): goes wherever the
+  // stream's tail is. What cannot be kept is flushed and made at once on the stream itself.
+  hal::NativeStatus enqueue(Stream& stream, Operation& operation, Host host = Host::kReturns);
+  // Everything else: edges in, the call on the real stream, the tail is the real stream then.
+  hal::NativeStatus bridge(Stream& stream, Operation& call, Behind behind = Behind::kWork,
+                           Host host = Host::kReturns);
+  // A call that takes no stream and runs on the calling thread's per-thread default stream. May
+  // block the host.
+  hal::NativeStatus bridge_per_thread(Stream& stream, Operation& call);
+  // A stream-ordered allocation: made at once on the real stream; later work waits for it.
+  hal::NativeStatus allocate(Stream& stream, Operation& call);
+  // The stream enters a capture: its earlier work is flushed, its order with later work is kept by
+  // a marker recorded now, then `begin` is called. Captured calls themselves never come here.
+  hal::NativeStatus begin_capture(Stream& stream, Operation& begin);
+
+  // --- events --------------------------------------------------------------------------------
+  // `record` makes the vendor's record of `event` on the queue it is given. Interprocess events are
+  // recorded on the real stream, flushed ahead of any deferral: another process looks at them.
+  hal::NativeStatus record(Stream& stream, EventState& event, Operation& record);
+  hal::NativeStatus wait(Stream& stream, EventState& event, Operation& wait);
+  // `call` is the vendor's query, synchronise or elapsed time; made without the lock, once the
+  // event is really recorded. A query of an event whose record is deferred answers "not ready".
+  hal::NativeStatus query(EventState& event, const VendorCall& call);
+  hal::NativeStatus synchronize(EventState& event, const VendorCall& call);
+  // Before an unvirtualised consumer of the event, and before a wait of another context for it:
+  // makes sure that it is really recorded, waiting for nothing (deferred work ahead of it goes onto
+  // its own stream).
+  void settle(EventState& event);
+  // The event is recorded by somebody who is not virtualised, or destroyed: a record of it that is
+  // still deferred will leave the real event alone.
+  void forget(EventState& event);
+
+  // --- waiting -------------------------------------------------------------------------------
+  hal::NativeStatus query(Stream& stream);
+  hal::NativeStatus synchronize(Stream& stream);
+  // A call that concerns the whole context (synchronise it, free memory, unload a module), made
+  // without the lock after all deferred work of the context was submitted.
+  hal::NativeStatus drain(Drain how, const VendorCall& call);
+
+  // --- the rest ------------------------------------------------------------------------------
+  // Kernel handles may be reused after a module was unloaded: forget what is known about them.
+  void forget_kernels();
+  // Attributes that the application set on the stream, to be made explicit on every launch that is
+  // bound elsewhere. Vendor records of kAttributeRecordBytes each; replaces the earlier ones.
+  void set_stream_attributes(Stream& stream, std::vector<std::byte> records);
+  const std::vector<std::byte>& stream_attributes(const Stream& stream) const {
+    return stream.attributes;
+  }
+  // Calls `function` for every realised pool entry (limits and cache configuration are per
+  // context at the vendor).
+  void for_each_entry(const std::function<void(hal::PhysicalContext&)>& function);
+  hal::Device& device() { return *device_; }
+  stats::DevicePage& page() { return dispatcher_->page(); }
+  Audit* audit() const { return dispatcher_->audit(); }  // null: none
+
+ private:
+  explicit VirtualContext(std::unique_ptr<hal::Device> device) : device_(std::move(device)) {}
+
+  // One operation on its way in: what run() needs to submit it now or to defer it.
+  struct Arrival {
+    Operation* operation = nullptr;
+    Intent intent = Intent::kFollow;
+    Host host = Host::kReturns;
+    Kernel* kernel = nullptr;
+    EventState* event = nullptr;  // of a record or wait
+    bool now = false;             // may not be deferred
+  };
+  hal::NativeStatus run(Stream& stream, Arrival arrival);
+  hal::NativeStatus run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
+  static const hal::KernelLaunch* launch_of(const Arrival& arrival);
+  Attempt attempt(Stream& stream, Arrival& arrival, bool own_stream);
+  hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
+  Stream& add_stream(StreamKind kind, int priority);
+  void collect(Stream& stream);
+  void uncollect(Stream& stream);
+  void remark(Stream& stream);
+  bool gated_behind(Stream& stream);
+  bool behind_deferred(const Stream& stream) const;
+  bool defer(Stream& stream, Arrival& arrival);
+  void recorded(Stream& stream, EventState& event);
+  static void drop(EventState& event);
+  hal::NativeStatus blocking_call(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
+  std::vector<Stream*> covered(Stream& stream) const;
+  hal::NativeStatus synchronize_tail(Dispatcher::Lock& lock, Stream& stream);
+  hal::NativeStatus make_way(Dispatcher::Lock& lock, Stream& stream, Host host);
+  hal::NativeStatus take_error(Stream& stream);
+  hal::NativeStatus told(EventState& event, hal::NativeStatus answer);
+
+  std::unique_ptr<hal::Device> device_;
+  std::unique_ptr<Dispatcher> dispatcher_;
+  Stream* legacy_ = nullptr;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  // Blocking streams with work since the legacy stream's newest operation.
+  std::vector<Stream*> dirty_;
+  std::uint64_t legacy_operations_ = 0;
+  std::vector<Predecessor> after_;  // of the arriving operation; kept to save its memory
+};
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unmodified hipcc programs under the real libamdhip64 and ROCr, over the software AMD GPU.
+
+Needs in the environment: SOFT_LIBRARIES (where our libhsakmt.so.1 is) and PROGRAMS.
+"""
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+import unittest
+
+LIBRARIES = os.environ["SOFT_LIBRARIES"]
+PROGRAMS = pathlib.Path(os.environ["PROGRAMS"])
+INSTRUCTIONS_PER_SECOND = 10e6
+
+
+def words(line):
+    """'mask queue=2 cus=8' as {'': 'mask', 'queue': '2', 'cus': '8'}."""
+    name, *pairs = line.split()
+    return {"": name} | dict(pair.split("=", 1) for pair in pairs)
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-amdgpu-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def environment(self, **settings):
+        result = {name: value for name, value in os.environ.items()
+                  if not name.startswith(("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_"))}
+        result |= {"LD_LIBRARY_PATH": LIBRARIES, "MODULE_FILE": str(PROGRAMS / "module.co")}
+        for name, value in settings.items():
+            ours = "" if name.startswith(("HSA_", "LD_")) else "VITAMIN_SOFT_AMDGPU"
+            result[ours + name] = str(value)
+        return result
+
+    def start(self, program, *arguments, **settings):
+        return subprocess.Popen([PROGRAMS / program, *arguments], text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, env=self.environment(**settings))
+
+    def finish(self, process, timeout=150):
+        out, error = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+    def run_program(self, *arguments, **settings):
+        return self.finish(self.start(*arguments, **settings))
+
+    def check(self, *arguments, lines=1, **settings):
+        """Runs a program of checks; all of them must hold. Their lines."""
+        result = self.run_program(*arguments, **settings)
+        self.assertEqual((result.returncode, "WRONG" in result.stdout), (0, False),
+                         result.stdout + result.stderr)
+        found = [line for line in result.stdout.splitlines() if line.startswith("ok ")]
+        self.assertGreaterEqual(len(found), lines, result.stdout)
+        return found
+
+    def traced(self, *arguments, **settings):
+        trace = self.folder / f"trace{len(list(self.folder.iterdir()))}"
+        result = self.run_program(*arguments, _TRACE=trace, **settings)
+        return result, [words(line) for line in trace.read_text().splitlines()]
+
+
+class Kernels(Programs):
+    def test_every_kernel_is_right_on_gfx90a(self):
+        self.check("kernels", lines=16)
+
+    def test_every_kernel_is_right_on_gfx1030(self):
+        self.check("kernels", lines=16, **{"": "gfx1030"})
+
+    def test_every_kernel_is_right_on_a_masked_stream(self):
+        self.check("kernels", "--mask=8,16", lines=16)
+
+    def test_results_do_not_depend_on_the_mask_when_the_kernel_is_ordered(self):
+        names = ("vector_add", "reduction", "gemm", "softmax", "layernorm")
+        results = {tuple(self.check("kernels", f"--mask={mask}", *names, lines=5))
+                   for mask in ("0,8", "8,16", "3,5", "0,104")}
+        self.assertEqual(len(results), 1, results)
+
+    def test_results_depend_on_the_mask_when_the_kernel_counts_on_an_order(self):
+        results = {tuple(self.check("kernels", f"--mask={mask}", "order_dependent"))
+                   for mask in ("0,8", "8,16", "3,5", "0,104")}
+        self.assertGreater(len(results), 1)
+
+    def test_one_mask_gives_one_result_even_when_the_kernel_counts_on_an_order(self):
+        results = {tuple(self.check("kernels", "--mask=8,16", "order_dependent"))
+                   for _ in range(3)}
+        self.assertEqual(len(results), 1)
+
+    def test_an_unknown_instruction_is_named_and_fails_the_dispatch(self):
+        result = self.run_program("masks", "unknown")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("does not know the instruction 'v_mfma_f32_16x16x4f32", result.stderr)
+        self.assertIn("unknown_instruction", result.stderr)
+
+    def test_the_interpreter_runs_ten_million_wave_instructions_a_second(self):
+        rates = []
+        for _ in range(3):
+            _, trace = self.traced("masks", "--mask=0,8", "throughput")
+            done = max((line for line in trace if line[""] == "done"),
+                       key=lambda line: int(line["instructions"]))
+            rates.append(int(done["instructions"]) / int(done["cpu_ns"]) * 1e9)
+        print(f"{max(rates) / 1e6:.1f} million wave instructions a second")
+        self.assertGreater(max(rates), INSTRUCTIONS_PER_SECOND, rates)
+
+
+class Streams(Programs):
+    def test_streams_events_callbacks_and_launches_work_on_gfx90a(self):
+        self.check("streams", lines=8)
+
+    def test_streams_events_callbacks_and_launches_work_on_gfx1030(self):
+        self.check("streams", lines=8, **{"": "gfx1030"})
+
+    def test_default_streams_of_threads_work(self):
+        self.check("streams_per_thread", lines=7)
+
+
+@unittest.skipUnless((PROGRAMS / "libraries").exists(), "rocPRIM and hipRAND are not installed")
+class Libraries(Programs):
+    def test_libraries_of_debian_are_right_on_gfx90a(self):
+        self.check("libraries", lines=6)
+
+    def test_libraries_of_debian_are_right_on_gfx1030(self):
+        self.check("libraries", lines=6, **{"": "gfx1030"})
+
+    def test_libraries_give_the_same_bits_on_every_mask(self):
+        results = {tuple(self.check("libraries", f"--mask={mask}", lines=6))
+                   for mask in ("0,8", "8,24", "0,104")}
+        self.assertEqual(len(results), 1, results)
+
+
+class Masks(Programs):
+    def units(self, *arguments, **settings):
+        result = self.run_program("masks", *arguments, "placement", **settings)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return set(map(int, result.stdout.split()[1:]))
+
+    def test_a_kernel_sees_as_many_compute_units_as_its_mask_names(self):
+        for count in (8, 16, 104):
+            self.assertEqual(len(self.units(f"--mask=0,{count}")), count)
+
+    def test_disjoint_masks_are_disjoint_compute_units(self):
+        left, right = self.units("--mask=0,40"), self.units("--mask=40,64")
+        self.assertEqual((len(left), len(right), left & right), (40, 64, set()))
+
+    def test_a_plain_stream_sees_every_compute_unit(self):
+        self.assertEqual(len(self.units()), 104)
+        self.assertEqual(len(self.units(**{"": "gfx1030"})), 80)
+
+    def test_each_masked_stream_is_one_queue_and_one_mask(self):
+        _, trace = self.traced("masks", "--mask=0,24", "placement")
+        masks = [line for line in trace if line[""] == "mask"]
+        self.assertEqual([line["cus"] for line in masks], ["24"])
+        where = [line for line in trace if line.get("kernel", "").find("where") >= 0]
+        self.assertEqual([(line["queue"], line["cus"]) for line in where],
+                         [(masks[0]["queue"], "24")])
+
+    def test_creating_and_masking_queues_are_counted_as_preemptions(self):
+        _, trace = self.traced("masks", "--mask=0,24", "placement")
+        changes = [line for line in trace if line[""] in ("create", "mask", "destroy")]
+        self.assertEqual([int(line["preemptions"]) for line in changes],
+                         list(range(1, len(changes) + 1)))
+        summary = trace[-1]
+        self.assertEqual(summary[""], "summary")
+        self.assertEqual(int(summary["preemptions"]), len(changes))
+        self.assertEqual(int(summary["masks"]), 1)
+
+
+class Trace(Programs):
+    NAMES = ("vector_add", "reduction", "gemm", "halves", "fills_and_copies")
+
+    def launches(self, *arguments, **settings):
+        result, trace = self.traced("kernels", *arguments, **settings)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return [tuple(line[key] for key in ("kernel", "grid", "block", "packet", "kernarg"))
+                for line in trace if line[""] == "dispatch" and line["kernel"] != "?"]
+
+    def test_a_launch_has_one_hash_in_every_run_and_on_every_queue(self):
+        plain = self.launches(*self.NAMES)
+        self.assertGreater(len(plain), 8)
+        self.assertEqual(plain, self.launches(*self.NAMES))
+        self.assertEqual(plain, self.launches("--mask=0,8", *self.NAMES))
+
+    def test_another_argument_or_grid_has_another_hash(self):
+        launches = self.launches("vector_add", "reduction", "gemm", "mathematics")
+        self.assertEqual(len({launch[3] for launch in launches}), len(launches))
+        fills = [launch for launch in self.launches("fills_and_copies")
+                 if "fill" in launch[0].lower()]
+        self.assertGreater(len({launch[4] for launch in fills}), 2, fills)
+
+    def test_fills_and_device_copies_are_kernels(self):
+        names = " ".join(launch[0] for launch in self.launches("fills_and_copies")).lower()
+        self.assertIn("fill", names)
+        self.assertIn("copy", names)
+
+
+class Processes(Programs):
+    def shared_cus(self, *commands, confine=()):
+        """How many CUs two processes ever held at one time.
+
+        confine: for each command the CUs to which HSA_CU_MASK confines the runtime's own queue; its
+        kernels would run on all of them while the programs start.
+        """
+        ledger = self.folder / f"ledger{len(list(self.folder.iterdir()))}"
+        traces = [self.folder / f"{ledger.name}.{number}" for number in range(len(commands))]
+        masks = [{"HSA_CU_MASK": f"0:{cus}"} for cus in confine] or [{}] * len(commands)
+        processes = [self.start("masks", *command.split(), _LEDGER=ledger, _TRACE=trace,
+                                _HOLD_US=2000, **mask)
+                     for command, trace, mask in zip(commands, traces, masks)]
+        for process in processes:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in processes:
+            result = self.finish(process)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return max(int(words(trace.read_text().splitlines()[-1])["shared_cus"])
+                   for trace in traces)
+
+    def test_disjoint_masks_of_two_processes_never_meet(self):
+        self.assertEqual(self.shared_cus("--mask=0,40 occupy", "--mask=40,64 occupy",
+                                         confine=("0-39", "40-103")), 0)
+
+    def test_disjoint_masks_of_four_processes_never_meet(self):
+        first = [26 * number for number in range(4)]
+        self.assertEqual(self.shared_cus(*(f"--mask={cu},26 occupy" for cu in first),
+                                         confine=[f"{cu}-{cu + 25}" for cu in first]), 0)
+
+    def test_overlapping_masks_of_two_processes_are_noticed(self):
+        self.assertEqual(self.shared_cus("--mask=0,60 occupy", "--mask=40,64 occupy",
+                                         confine=("0-59", "40-103")), 20)
+
+    def test_fills_outside_the_masks_are_noticed(self):
+        self.assertGreater(self.shared_cus("--mask=0,40 occupy_with_fills",
+                                           "--mask=40,64 occupy_with_fills"), 0)
+
+
+class Faults(Programs):
+    def test_a_queue_that_cannot_be_created_is_an_error_of_that_stream_only(self):
+        # The first compute queue is the runtime's own; it tries smaller and smaller ones for a
+        # stream before it gives up.
+        result = self.run_program("masks", "try_masks", _FAULTS="create_queue@2+")
+        self.assertEqual(result.stdout.split()[1::2], ["hipErrorOutOfMemory"] * 3, result.stderr)
+        result = self.run_program("masks", "try_masks", _FAULTS="create_queue@3+")
+        self.assertEqual(result.stdout.split()[1::2],
+                         ["hipSuccess"] + ["hipErrorOutOfMemory"] * 2, result.stderr)
+
+    def test_a_mask_that_the_driver_refuses_is_an_error_of_that_stream_only(self):
+        result = self.run_program("masks", "try_masks", _FAULTS="set_mask@2")
+        self.assertEqual(result.stdout.split()[1::2],
+                         ["hipSuccess", "hipErrorOutOfMemory", "hipSuccess"], result.stderr)
+
+    def test_a_mask_that_the_users_mask_reduces_is_refused_by_the_runtime(self):
+        result = self.run_program("masks", "try_masks", HSA_CU_MASK="0:0-7")
+        self.assertEqual(set(result.stdout.split()[1::2]), {"hipErrorOutOfMemory"}, result.stderr)
+
+    def test_an_empty_mask_hangs_its_queue(self):
+        process = self.start("masks", "--mask=0,8", "placement", _FAULTS="empty_mask@1")
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertIn("empty CU mask hangs", process.stderr.readline())
+        time.sleep(1)
+        self.assertIsNone(process.poll())
+
+    def test_a_lost_device_ends_the_program_with_a_message(self):
+        result = self.run_program("kernels", "vector_add", _FAULTS="device_lost@3")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("the device is lost", result.stderr)
+
+    def test_a_setting_that_is_not_understood_is_named(self):
+        for name, value in (("", "gfx9000"), ("_FAULTS", "often"), ("_HOLD_US", "long")):
+            result = self.run_program("masks", "placement", **{name: value})
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(f"VITAMIN_SOFT_AMDGPU{name}={value} is not understood", result.stderr)
+
+    def test_without_the_device_programs_say_what_they_say_natively(self):
+        result = self.run_program("masks", "placement", LD_LIBRARY_PATH="")
+        self.assertEqual(result.returncode, 3)
+        self.assertRegex(result.stdout, "hipError(NoDevice|InvalidDevice)")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/soft/amdgpu/part.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <tuple>
+
+namespace vitamin::soft::amdgpu {
+namespace {
+
+const Part& part(const char* name) {
+  const Part* found = find_part(name);
+  REQUIRE(found != nullptr);
+  return *found;
+}
+
+TEST_CASE("every CU of every part has exactly one bit of the mask") {
+  for (const Part& each : known_parts()) {
+    const auto order = mask_order(each);
+    REQUIRE(order.size() == each.cus());
+    std::set<std::tuple<unsigned, unsigned, unsigned>> seen;
+    for (unsigned bit = 0; bit < order.size(); ++bit) {
+      CHECK(order[bit].index == bit);
+      CHECK(order[bit].engine < each.engines);
+      CHECK(order[bit].array < each.arrays_per_engine);
+      CHECK(order[bit].cu < each.cus_per_array);
+      seen.insert({order[bit].engine, order[bit].array, order[bit].cu});
+    }
+    CHECK(seen.size() == order.size());
+  }
+}
+
+TEST_CASE("on gfx90a eight neighbouring bits are one CU of each shader engine") {
+  const auto order = mask_order(part("gfx90a"));
+  for (unsigned bit = 0; bit < order.size(); ++bit) {
+    CHECK(order[bit].engine == bit % 8);
+    CHECK(order[bit].cu == bit / 8);
+  }
+}
+
+TEST_CASE("on gfx1030 an aligned pair of bits is one workgroup processor") {
+  const auto order = mask_order(part("gfx1030"));
+  for (unsigned bit = 0; bit < order.size(); bit += 2) {
+    CHECK(order[bit].engine == order[bit + 1].engine);
+    CHECK(order[bit].array == order[bit + 1].array);
+    CHECK(order[bit].cu % 2 == 0);
+    CHECK(order[bit + 1].cu == order[bit].cu + 1);
+  }
+}
+
+TEST_CASE("a part that is not known is not found") { CHECK(find_part("gfx9000") == nullptr); }
+
+}  // namespace
+}  // namespace vitamin::soft::amdgpu

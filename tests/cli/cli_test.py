@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, from outside: what is printed, where, and how the process ends.
+
+The preloaded library is a stand-in that reports what a test asks for; tests/interpose runs the real
+one. Needs in the environment: VITAMIN (the program), STAND_IN_PRELOAD and STAND_IN_DRIVER (shared
+objects).
+"""
+import json
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BOUND = "stage=3 seen=10 bound=10 narrow=8 whole=2 moved=7"
+
+
+class CliTest(unittest.TestCase):
+    """Gives each test an installed tree of its own: bin/vitamin and lib/libvitamin_cuda.so."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-cli-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.vitamin = self.install(self.folder / "tree")
+        (self.folder / "run").mkdir()
+
+    def install(self, tree):
+        (tree / "bin").mkdir(parents=True)
+        (tree / "lib").mkdir()
+        shutil.copy(os.environ["VITAMIN"], tree / "bin/vitamin")
+        shutil.copy(os.environ["STAND_IN_PRELOAD"], tree / "lib/libvitamin_cuda.so")
+        return tree / "bin/vitamin"
+
+    def environment(self, **changes):
+        result = {name: value for name, value in os.environ.items()
+                  if not name.startswith(("VITAMIN", "STAND_IN", "LD_", "CUDA_"))}
+        result |= {"XDG_RUNTIME_DIR": str(self.folder / "run"), "LC_ALL": "C.UTF-8",
+                   # The stand-in must load into programs that were built without a sanitizer.
+                   "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0:handle_segv=0"}
+        result |= changes
+        return {name: value for name, value in result.items() if value is not None}
+
+    def call(self, *words, vitamin=None, **changes):
+        return subprocess.run([vitamin or self.vitamin, *words], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=100,
+                              env=self.environment(**changes))
+
+    def run_under(self, *words, options=(), **changes):
+        return self.call("run", *options, "--", *words, **changes)
+
+    def python(self, code, options=(), **changes):
+        return self.run_under(sys.executable, "-c", code, options=options, **changes)
+
+    def script(self, text, mode=0o755):
+        path = self.folder / "script"
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def assert_one_line(self, result, code, *parts):
+        """Ends with `code` and exactly one line on stderr, which holds every one of `parts`."""
+        self.assertEqual(result.returncode, code, result.stderr)
+        lines = result.stderr.splitlines()
+        self.assertEqual(len(lines), 1, result.stderr)
+        self.assertTrue(lines[0].startswith("vitamin: "), lines[0])
+        for part in parts:
+            self.assertIn(part, lines[0])
+
+
+class Usage(CliTest):
+    def test_help_teaches_with_examples(self):
+        result = self.call("--help")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("vitamin run -- python train.py", result.stdout)
+
+    def test_help_of_run_lists_every_exit_code(self):
+        result = self.call("run", "--help")
+        self.assertEqual(result.returncode, 0)
+        for words in ("123", "125", "126", "127", "--policy", "--report", "--window", "--strict"):
+            self.assertIn(words, result.stdout)
+
+    def test_version_is_printed(self):
+        self.assertRegex(self.call("version").stdout, r"^vitamin \d+\.\d+\.\d+\n$")
+        self.assertRegex(json.loads(self.call("version", "--json").stdout)["version"], r"^\d+\.")
+
+    def test_an_unknown_option_is_one_line_with_a_suggestion(self):
+        self.assert_one_line(self.call("run", "--polcy", "random", "--", "true"), 125,
+                             "unknown option '--polcy'", "Did you mean '--policy'?", "--help")
+
+    def test_an_unknown_policy_is_one_line_with_a_suggestion(self):
+        self.assert_one_line(self.call("run", "--policy", "radnom", "--", "true"), 125,
+                             "radnom", "did you mean 'random'?", "fifo")
+
+    def test_a_parameter_that_a_policy_does_not_have_is_refused(self):
+        self.assert_one_line(self.call("run", "--policy", "random:evry=4", "--", "true"), 125,
+                             "random", "evry")
+
+    def test_an_unknown_word_is_one_line_with_a_suggestion(self):
+        self.assert_one_line(self.call("rnu"), 125, "'rnu'", "Did you mean 'run'?")
+
+    def test_a_window_without_unit_is_refused(self):
+        self.assert_one_line(self.call("run", "--window", "500", "--", "true"), 125, "'500'",
+                             "500us")
+
+    def test_a_seed_that_is_no_number_is_refused(self):
+        self.assert_one_line(self.call("run", "--seed", "x", "--", "true"), 125, "--seed")
+
+    def test_an_option_without_its_value_is_refused(self):
+        self.assert_one_line(self.call("run", "--policy"), 125, "--policy")
+
+    def test_run_without_a_command_is_refused(self):
+        self.assert_one_line(self.call("run"), 125, "no command")
+        self.assert_one_line(self.call("run", "--"), 125, "no command")
+
+    def listed_policies(self):
+        lines = self.call("policy", "list").stdout.splitlines()
+        return [line.split()[0] for line in lines if not line.startswith(" ")]
+
+    def test_every_listed_policy_is_accepted_by_run(self):
+        names = self.listed_policies()
+        self.assertLessEqual({"fifo", "static", "random"}, set(names))
+        for name in names:
+            with self.subTest(policy=name):
+                self.assertEqual(
+                    self.run_under("true", options=["--quiet", "--policy", name]).returncode, 0)
+
+    def test_policy_list_as_json_names_the_same_policies(self):
+        names = self.listed_policies()
+        answer = json.loads(self.call("policy", "list", "--json").stdout)
+        self.assertEqual([policy["name"] for policy in answer["policies"]], names)
+
+
+class Command(CliTest):
+    def test_the_exit_code_passes_through(self):
+        for code in (0, 1, 7, 123, 255):
+            with self.subTest(code=code):
+                self.assertEqual(self.python(f"raise SystemExit({code})").returncode, code)
+
+    def test_output_and_input_pass_through(self):
+        result = subprocess.run([self.vitamin, "run", "--", "cat"], input="words", text=True,
+                                capture_output=True, env=self.environment(), timeout=100)
+        self.assertEqual(result.stdout, "words")
+
+    def test_arguments_pass_unchanged(self):
+        words = ["", "a b", "--", "--policy", "*", "ä"]
+        result = self.python("import sys; print(sys.argv[1:])")
+        result = self.run_under(sys.executable, "-c", "import sys; print(sys.argv[1:])", *words)
+        self.assertEqual(result.stdout, f"{words}\n")
+
+    def test_the_double_dash_may_be_left_out(self):
+        result = self.call("run", "--policy", "random", "echo", "--quiet", "-n", "x")
+        self.assertEqual(result.stdout, "--quiet -n x\n")
+
+    def test_a_missing_command_is_127(self):
+        self.assert_one_line(self.run_under("no-such-command"), 127, "not found",
+                             "no-such-command")
+        self.assert_one_line(self.run_under("./no/such"), 127, "not found")
+
+    def test_a_file_that_may_not_be_executed_is_126(self):
+        self.assert_one_line(self.run_under(str(self.script("#!/bin/sh\n", 0o644))), 126,
+                             "cannot execute", "chmod")
+
+    def test_a_folder_is_126(self):
+        self.assert_one_line(self.run_under(str(self.folder)), 126, "folder")
+
+    def test_a_script_whose_interpreter_is_missing_is_127(self):
+        self.assert_one_line(self.run_under(str(self.script("#!/no/interpreter\n"))), 127,
+                             "interpreter")
+
+    def test_the_environment_of_the_command_says_what_was_asked_for(self):
+        code = "import os, json; print(json.dumps(dict(os.environ)))"
+        options = ["--policy", "random", "--seed", "18446744073709551615", "--window", "1.5ms"]
+        seen = json.loads(self.python(code, options, MINE="kept").stdout)
+        self.assertEqual(seen["VITAMIN_POLICY"], "random")
+        self.assertEqual(seen["VITAMIN_SEED"], "18446744073709551615")
+        self.assertEqual(seen["VITAMIN_WINDOW_NS"], "1500000")
+        self.assertEqual(seen["MINE"], "kept")
+
+    def test_what_was_not_asked_for_is_not_in_the_environment(self):
+        seen = self.python("import os; print([n for n in os.environ if n.startswith('VITAMIN_')])")
+        self.assertNotIn("VITAMIN_SEED", seen.stdout)
+        self.assertNotIn("VITAMIN_WINDOW_NS", seen.stdout)
+
+    def test_the_users_own_preload_stays_behind_ours(self):
+        other = self.folder / "other.so"
+        shutil.copy(os.environ["STAND_IN_DRIVER"], other)
+        code = "import os; print(os.environ['LD_PRELOAD'])"
+        result = self.python(code, LD_PRELOAD=str(other))
+        items = result.stdout.strip().split(":")
+        self.assertEqual(items[-2:], [str(self.folder / "tree/lib/libvitamin_cuda.so"), str(other)])
+
+    def test_a_run_inside_a_run_preloads_once(self):
+        result = self.run_under(self.vitamin, "run", "--quiet", "--", sys.executable, "-c",
+                                "import os; print(os.environ['LD_PRELOAD'])")
+        self.assertEqual(result.stdout.count("libvitamin_cuda.so"), 1)
+
+    def test_a_caller_that_ignores_sigchld_still_gets_the_code(self):
+        result = subprocess.run(
+            [self.vitamin, "run", "--", sys.executable, "-c",
+             "import signal; print(signal.getsignal(signal.SIGCHLD).name); raise SystemExit(3)"],
+            env=self.environment(), capture_output=True, text=True, timeout=100,
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(result.returncode, 3)
+        self.assertEqual(result.stdout, "SIG_IGN\n")  # and the command inherits what it would
+
+    def test_an_install_path_with_a_space_and_a_colon_works(self):
+        vitamin = self.install(self.folder / "a tree: with colon")
+        result = self.call("run", "--quiet", "--strict", "--", "true", vitamin=vitamin,
+                           STAND_IN_PAGE=BOUND)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+
+class Signals(CliTest):
+    def start(self, code, **more):
+        process = subprocess.Popen(
+            [self.vitamin, "run", "--quiet", "--", sys.executable, "-uc", code], text=True,
+            env=self.environment(STAND_IN_PAGE=BOUND), stdout=subprocess.PIPE, **more)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_a_command_that_a_signal_ends_ends_vitamin_by_it(self):
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT):
+            with self.subTest(signal=number):
+                result = self.python(f"import os; os.kill(os.getpid(), {int(number)})",
+                                     ["--quiet"])
+                self.assertEqual(result.returncode, -number)
+
+    def test_signals_sent_to_vitamin_reach_the_command(self):
+        code = ("import signal, time\n"
+                "def got(n, f): print('got', n, flush=True); raise SystemExit(9)\n"
+                "for n in (1, 2, 3, 10, 12, 15): signal.signal(n, got)\n"
+                "print('ready')\n"
+                "time.sleep(60)\n")
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1,
+                       signal.SIGUSR2, signal.SIGTERM):
+            with self.subTest(signal=number):
+                process = self.start(code)
+                self.assertEqual(process.stdout.readline(), "ready\n")
+                process.send_signal(number)
+                self.assertEqual(process.stdout.readline(), f"got {int(number)}\n")
+                self.assertEqual(process.wait(60), 9)
+
+    def test_a_terminals_interrupt_reaches_the_command_once(self):
+        code = ("import signal, time\n"
+                "count = 0\n"
+                "def got(n, f):\n"
+                "    global count\n"
+                "    count += 1\n"
+                "signal.signal(2, got)\n"
+                "print('ready', flush=True)\n"
+                "end = time.monotonic() + 1.5\n"
+                "while time.monotonic() < end: time.sleep(0.05)\n"
+                "print('interrupts', count, flush=True)\n")
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(self.vitamin, ["vitamin", "run", "--quiet", "--", sys.executable, "-uc",
+                                     code], self.environment(STAND_IN_PAGE=BOUND))
+        output = b""
+        while b"ready" not in output:
+            output += os.read(terminal, 1000)
+        os.write(terminal, b"\x03")
+        while b"interrupts" not in output or not output.endswith(b"\n"):
+            output += os.read(terminal, 1000)
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+        self.assertIn(b"interrupts 1", output)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+
+    def test_a_command_that_stops_stops_vitamin_until_it_is_continued(self):
+        process = self.start("import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('on')")
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        self.assertTrue(os.WIFSTOPPED(status))
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(process.stdout.readline(), "on\n")
+        self.assertEqual(process.wait(60), 0)
+
+
+class Library(CliTest):
+    def refused(self, *parts):
+        mark = self.folder / "mark"
+        result = self.run_under("touch", str(mark))
+        self.assert_one_line(result, 125, *parts)
+        self.assertFalse(mark.exists(), "the command was started")
+
+    def test_without_the_library_nothing_is_started(self):
+        (self.folder / "tree/lib/libvitamin_cuda.so").unlink()
+        self.refused("libvitamin_cuda.so", "missing")
+
+    def test_with_a_library_that_is_none_nothing_is_started(self):
+        (self.folder / "tree/lib/libvitamin_cuda.so").write_text("not an object")
+        self.refused("libvitamin_cuda.so", "loader does not accept")
+
+    def test_with_a_cut_library_nothing_is_started(self):
+        path = self.folder / "tree/lib/libvitamin_cuda.so"
+        path.write_bytes(path.read_bytes()[:3000])
+        self.refused("loader does not accept")
+
+
+class Coverage(CliTest):
+    def test_full_coverage_prints_a_table_and_succeeds_under_strict(self):
+        result = self.run_under("true", options=["--strict"], STAND_IN_PAGE=BOUND)
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, "")
+        self.assertIn("10 of 10 launches bound (100 %)", result.stderr)
+        self.assertRegex(result.stderr, r"on the whole device +2 +20\.0 % +cluster too large 2")
+        self.assertRegex(result.stderr, r"moved to another entry +7 ")
+        self.assertRegex(result.stderr, r"libstand_in\.so +10 +10")
+        self.assertRegex(result.stderr, r"132 +2 +█+ +the whole device")
+        self.assertIn("a warning of the stand-in", result.stderr)
+
+    def test_without_utf8_the_table_is_ascii(self):
+        result = self.run_under("true", STAND_IN_PAGE=BOUND, LC_ALL="C")
+        self.assertRegex(result.stderr, r"132 +2 +#+ +the whole device")
+
+    def test_quiet_and_complete_prints_nothing(self):
+        result = self.run_under("true", options=["--quiet"], STAND_IN_PAGE=BOUND)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+
+    def test_a_launch_that_was_not_bound_fails_strict_only(self):
+        page = "stage=3 seen=10 bound=9 bridged=1 narrow=9"
+        result = self.run_under("true", options=["--quiet"], STAND_IN_PAGE=page)
+        self.assert_one_line(result, 0, "1 of 10 launches were not bound")
+        result = self.run_under("true", options=["--quiet", "--strict"], STAND_IN_PAGE=page)
+        self.assert_one_line(result, 123, "1 of 10 launches were not bound")
+
+    def test_one_launch_short_of_all_is_not_shown_as_all(self):
+        page = "stage=3 seen=100000 bound=99999 passed=1"
+        self.assertIn("(99.9 %)", self.run_under("true", STAND_IN_PAGE=page).stderr)
+
+    def test_launches_before_any_device_was_managed_count_as_passed(self):
+        result = self.run_under("true", options=["--quiet", "--strict"],
+                                STAND_IN_PAGE="stage=3 seen=9 bound=9 unmanaged=1")
+        self.assert_one_line(result, 123, "1 of 10 launches were not bound")
+
+    def test_the_commands_own_failure_wins_over_strict(self):
+        result = self.run_under("false", options=["--strict", "--quiet"])
+        self.assertEqual(result.returncode, 1)
+
+    def test_the_page_of_a_killed_process_counts(self):
+        result = self.python("import os; os.kill(os.getpid(), 9)", ["--json"], STAND_IN_PAGE=BOUND)
+        self.assertEqual(result.returncode, -9)
+        self.assertEqual(json.loads(result.stderr)["coverage"]["bound"], 10)
+
+    def test_every_process_of_the_tree_is_in_the_report(self):
+        script = self.script("#!/bin/sh\ntrue\ncat /dev/null\nexec cat /dev/null\n")
+        result = self.run_under(str(script), options=["--json"], STAND_IN_PAGE=BOUND,
+                                STAND_IN_PROGRAM="cat")
+        report = json.loads(result.stderr)
+        names = [process["program"] for process in report["processes"]]
+        self.assertEqual(names.count("cat"), 2)
+        self.assertEqual(report["coverage"], {"launches": 20, "bound": 20, "complete": True,
+                                              "passed_unmanaged": 0, "unreadable_pages": 0})
+
+    def test_a_report_file_says_the_same_as_the_json_output(self):
+        path = self.folder / "report.json"
+        result = self.run_under("true", options=["--json", "--report", str(path), "--seed", "5",
+                                                 "--policy", "random"], STAND_IN_PAGE=BOUND)
+        report = json.loads(path.read_text())
+        self.assertEqual(report, json.loads(result.stderr))
+        self.assertEqual(report["schema"], 1)
+        self.assertEqual(report["command"], ["true"])
+        self.assertEqual((report["policy"], report["seed"], report["window"]), ("random", 5, None))
+        self.assertEqual(report["totals"]["widths"], [{"processors": 8, "launches": 8},
+                                                      {"processors": 132, "launches": 2}])
+        self.assertEqual(report["totals"]["whole_device"], {"cluster": 2})
+        self.assertIsNone(report["problem"])
+
+    def test_a_report_to_stdout_is_json(self):
+        result = self.run_under("true", options=["--report", "-", "--quiet"], STAND_IN_PAGE=BOUND)
+        self.assertTrue(json.loads(result.stdout)["coverage"]["complete"])
+
+    def test_a_report_that_cannot_be_written_stops_before_the_command(self):
+        mark = self.folder / "mark"
+        result = self.run_under("touch", str(mark), options=["--report", "/no/such/folder/x"])
+        self.assert_one_line(result, 125, "/no/such/folder/x")
+        self.assertFalse(mark.exists())
+
+    def test_a_page_of_another_version_is_said(self):
+        code = ("import os, struct, glob\n"
+                "path = glob.glob(os.environ['VITAMIN_RUN_DIR'] + '/*.stats')[0]\n"
+                "with open(path, 'r+b') as page: page.seek(8); page.write(struct.pack('I', 99))\n")
+        result = self.python(code, STAND_IN_PAGE=BOUND)
+        self.assert_one_line(result, 0, "another version")
+
+    def test_the_run_folder_is_private_and_gone_at_the_end(self):
+        code = "import os; d = os.environ['VITAMIN_RUN_DIR']; print(d, oct(os.stat(d).st_mode))"
+        path, mode = self.python(code).stdout.split()
+        self.assertEqual(stat.S_IMODE(int(mode, 8)), 0o700)
+        self.assertFalse(os.path.exists(path))
+        self.assertEqual(os.listdir(self.folder / "run"), [])
+
+
+class NoLaunches(CliTest):
+    def environment(self, **changes):
+        driver = self.folder / "driver"
+        if not driver.exists():
+            driver.mkdir()
+            shutil.copy(os.environ["STAND_IN_DRIVER"], driver / "libcuda.so.1")
+        return super().environment(**({"LD_LIBRARY_PATH": str(driver)} | changes))
+
+    def silent(self, code, *parts, command=("true",), **changes):
+        result = self.run_under(*command, **changes)
+        self.assert_one_line(result, code, "no launch was seen", *parts)
+        strict = self.run_under(*command, options=["--strict"], **changes)
+        self.assertEqual(strict.returncode, 123 if code == 0 else code)
+
+    def test_a_program_that_never_uses_cuda_is_said(self):
+        self.silent(0, "none of the 1 process of this run used CUDA")
+
+    def test_cuda_started_without_a_launch_is_said(self):
+        self.silent(0, "no kernel was launched", STAND_IN_PAGE="stage=2")
+
+    def test_a_part_of_ours_that_failed_is_said(self):
+        self.silent(0, "the pool could not be made", "true (",
+                    STAND_IN_PAGE="stage=4 message=the pool could not be made: out of memory")
+
+    def test_a_missing_driver_is_said(self):
+        self.silent(0, "no NVIDIA driver was found", "install", LD_LIBRARY_PATH=None)
+
+    def test_too_old_a_driver_is_said(self):
+        self.silent(0, "supports CUDA 12.2", "12.4", STAND_IN_VERSION="12020")
+
+    def test_no_device_is_said(self):
+        self.silent(0, "sees no device", STAND_IN_INIT="100")
+
+    def test_an_empty_list_of_visible_devices_is_said(self):
+        self.silent(0, "CUDA_VISIBLE_DEVICES is ''", STAND_IN_INIT="100", CUDA_VISIBLE_DEVICES="")
+
+    def test_a_driver_that_refuses_to_start_is_said(self):
+        self.silent(0, "CUDA_ERROR_OF_THE_STAND_IN", "803", STAND_IN_INIT="803")
+
+    def test_a_driver_that_crashes_is_said(self):
+        self.silent(0, "crashed", STAND_IN_CRASH="1")
+
+    def test_a_statically_linked_program_is_said(self):
+        # Just a program header and exit(0): mov edi,0; mov eax,60; syscall
+        code = bytes.fromhex("bf00000000b83c0000000f05")
+        base, head = 0x400000, 64 + 56
+        elf = (b"\x7fELF\x02\x01\x01" + bytes(9) +
+               struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, base + head, 64, 0, 0, 64, 56, 1, 64, 0, 0) +
+               struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, head + len(code), head + len(code),
+                           0x1000) + code)
+        program = self.folder / "static"
+        program.write_bytes(elf)
+        program.chmod(0o755)
+        self.silent(0, "statically linked", command=(str(program),))
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make a program of another user")
+    def test_a_program_that_changes_its_user_is_said(self):
+        program = self.folder / "setuid"
+        shutil.copy("/bin/true", program)
+        os.chown(program, 65534, 65534)
+        program.chmod(0o4755)
+        self.silent(0, "set-user-ID", command=(str(program),))
+
+    def test_a_command_that_clears_the_preload_is_said(self):
+        script = self.script("#!/usr/bin/env -S -i /bin/true\n")
+        result = self.run_under(str(script))
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("no launch was seen", result.stderr)
+
+
+class Doctor(CliTest):
+    def test_a_machine_without_a_driver_is_not_ready(self):
+        result = self.call("doctor")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"(?m)^problem +driver +no NVIDIA driver")
+        self.assertIn("Not ready", result.stdout)
+
+    def test_a_machine_with_driver_and_device_is_ready(self):
+        driver = self.folder / "driver"
+        driver.mkdir()
+        shutil.copy(os.environ["STAND_IN_DRIVER"], driver / "libcuda.so.1")
+        result = self.call("doctor", LD_LIBRARY_PATH=str(driver))
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^ok +device +stand-in 0, 16 processors, .* 75\.76")
+
+    def test_json_says_the_same(self):
+        result = self.call("doctor", "--json")
+        answer = json.loads(result.stdout)
+        self.assertEqual(result.returncode, 1)
+        self.assertFalse(answer["healthy"])
+        verdicts = {check["check"]: check["verdict"] for check in answer["checks"]}
+        self.assertEqual(verdicts["preload"], "ok")
+        self.assertEqual(verdicts["driver"], "problem")
+
+    def test_a_library_that_does_not_load_is_a_problem(self):
+        (self.folder / "tree/lib/libvitamin_cuda.so").write_text("not an object")
+        self.assertRegex(self.call("doctor").stdout, r"(?m)^problem +preload ")
+
+    def test_an_mps_percentage_is_a_problem(self):
+        result = self.call("doctor", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50")
+        self.assertRegex(result.stdout, r"(?m)^problem +mps +CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+
+
+if __name__ == "__main__":
+    unittest.main()

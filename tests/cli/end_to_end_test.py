@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vitamin run with the real preloaded library over the software driver, as a user runs it.
+
+Needs in the environment: PREFIX (build folder), FAULT_PROGRAM and FAULT_KERNELS.
+"""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PREFIX = pathlib.Path(os.environ["PREFIX"])
+HASH = re.compile(r"hash ([0-9a-f]{16}), (\d+) launches")
+ILLEGAL_ADDRESS = 700
+
+
+class EndToEnd(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-e2e-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def environment(self, **changes):
+        result = {name: value for name, value in os.environ.items()
+                  if not name.startswith(("VITAMIN", "LD_", "CUDA_"))}
+        result |= {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft"), "LC_ALL": "C.UTF-8",
+                   "ASAN_OPTIONS": "detect_leaks=0"}
+        result |= changes
+        return {name: value for name, value in result.items() if value is not None}
+
+    def native(self, *command, **changes):
+        return subprocess.run(command, capture_output=True, text=True, timeout=200,
+                              stdin=subprocess.DEVNULL, env=self.environment(**changes))
+
+    def run_under(self, *command, options=("--quiet",), **changes):
+        self.report_path = self.folder / "report.json"
+        return self.native(PREFIX / "bin/vitamin", "run", *options, "--report", self.report_path,
+                           "--", *command, **changes)
+
+    def report(self):
+        return json.loads(self.report_path.read_text())
+
+    def fault(self, runner, count, name):
+        return runner(os.environ["FAULT_PROGRAM"], os.environ["FAULT_KERNELS"], str(count), name)
+
+    def test_every_policy_keeps_the_bits_and_binds_every_launch(self):
+        for program in ("demo-train", "demo-serve"):
+            alone = self.native(PREFIX / "bin" / program, "12")
+            self.assertEqual(alone.returncode, 0, alone.stderr)
+            wanted = HASH.search(alone.stdout)
+            for policy in ("fifo", "static", "random"):
+                for window in (None, "0"):
+                    with self.subTest(program=program, policy=policy, window=window):
+                        options = ["--quiet", "--strict", "--policy", policy]
+                        options += ["--window", window] if window else []
+                        result = self.run_under(PREFIX / "bin" / program, "12", options=options)
+                        self.assertEqual((result.returncode, result.stderr), (0, ""))
+                        found = HASH.search(result.stdout)
+                        self.assertEqual(found[1], wanted[1])
+                        self.assertEqual(self.report()["coverage"]["bound"], int(found[2]))
+
+    def test_random_placement_moves_launches_and_the_seed_repeats_it(self):
+        widths = []
+        for seed in ("1", "1", "2"):
+            result = self.run_under(PREFIX / "bin/demo-train", "12",
+                                    options=["--policy", "random", "--seed", seed])
+            self.assertEqual(result.returncode, 0, result.stderr)
+            widths.append(self.report()["totals"]["widths"])
+            self.assertGreater(self.report()["totals"]["launches"]["moved"], 50)
+        self.assertEqual(widths[0], widths[1])
+        self.assertNotEqual(widths[0], widths[2])
+
+    def test_a_faulting_kernel_is_reported_by_the_programs_own_calls(self):
+        alone = self.fault(self.native, 3, "ill")
+        result = self.fault(self.run_under, 3, "ill")
+        self.assertEqual(alone.returncode, 42, alone.stderr)
+        self.assertIn(f"synchronize {ILLEGAL_ADDRESS}", alone.stdout)
+        self.assertEqual((result.returncode, result.stdout), (alone.returncode, alone.stdout))
+
+    def test_after_a_fault_another_program_on_the_device_runs(self):
+        ledger = {"VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
+        program = (os.environ["FAULT_PROGRAM"], os.environ["FAULT_KERNELS"], "3")
+        self.assertEqual(self.run_under(*program, "ill", **ledger).returncode, 42)
+        self.assertEqual(self.run_under(*program, "well", **ledger).returncode, 0)
+        self.assertTrue(self.report()["coverage"]["complete"])
+
+    def test_a_program_without_a_fault_ends_well(self):
+        result = self.fault(self.run_under, 3, "well")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(self.report()["coverage"]["bound"], 5)
+
+    def test_programs_that_a_shell_starts_are_all_counted(self):
+        train = PREFIX / "bin/demo-train"
+        result = self.run_under("sh", "-c", f"{train} 3 && true && exec {train} 3",
+                                options=["--quiet", "--strict"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        users = [p["program"] for p in self.report()["processes"] if p["devices"]]
+        self.assertEqual(users, ["demo-train", "demo-train"])
+
+    def test_a_killed_program_leaves_what_it_counted(self):
+        code = ("import subprocess, sys, time\n"
+                "p = subprocess.Popen([sys.argv[1], '100000'])\n"
+                "time.sleep(3)\n"
+                "p.kill()\n"
+                "raise SystemExit(-p.wait())\n")
+        result = self.run_under(sys.executable, "-c", code, PREFIX / "bin/demo-train")
+        self.assertEqual(result.returncode, signal.SIGKILL, result.stderr)
+        self.assertGreater(self.report()["coverage"]["bound"], 0)
+
+    def test_a_terminated_run_ends_at_once_and_by_the_signal(self):
+        process = subprocess.Popen([PREFIX / "bin/vitamin", "run", "--quiet", "--",
+                                    PREFIX / "bin/demo-train", "1000000"],
+                                   env=self.environment(), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        self.addCleanup(process.kill)
+        time.sleep(2)
+        process.terminate()
+        self.assertEqual(process.wait(60), -signal.SIGTERM)
+
+    def test_helpers_that_inherit_the_preload_work_as_before(self):
+        script = "echo $(ls / | wc -l); python3 -c 'print(1)'; find /etc/hostname"
+        alone = self.native("sh", "-c", script)
+        result = self.run_under("sh", "-c", script)
+        self.assertEqual((result.returncode, result.stdout), (0, alone.stdout))
+        self.assertIn("used CUDA", result.stderr)
+
+    def test_without_a_visible_device_the_program_fails_as_natively_and_the_reason_is_said(self):
+        alone = self.native(PREFIX / "bin/demo-train", "3", CUDA_VISIBLE_DEVICES="")
+        result = self.run_under(PREFIX / "bin/demo-train", "3", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(alone.returncode, 1)
+        self.assertEqual(result.returncode, 1)
+        self.assertTrue(result.stderr.startswith(alone.stderr), result.stderr)
+        self.assertIn("CUDA_VISIBLE_DEVICES is ''", result.stderr)
+
+    def test_without_a_driver_the_program_fails_as_natively_and_the_reason_is_said(self):
+        alone = self.native(PREFIX / "bin/demo-train", "3", LD_LIBRARY_PATH=None)
+        result = self.run_under(PREFIX / "bin/demo-train", "3", LD_LIBRARY_PATH=None)
+        self.assertEqual((alone.returncode, result.returncode), (1, 1))
+        self.assertTrue(result.stderr.startswith(alone.stderr), result.stderr)
+        self.assertIn("no NVIDIA driver was found", result.stderr)
+
+    def test_doctor_finds_the_software_device(self):
+        result = self.native(PREFIX / "bin/vitamin", "doctor")
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

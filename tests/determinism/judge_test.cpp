@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What vitamin verify concludes from runs, and what it reads out of a listing of GPU code.
+#include <doctest/doctest.h>
+
+#include "tools/vitamin/verify_judge.h"
+#include "tools/vitamin/verify_scan.h"
+
+namespace vitamin::tools {
+namespace {
+
+namespace audit = runtime::audit;
+
+AuditedOperation launch(const std::string& kernel, std::uint32_t grid, std::uint32_t flags = 0) {
+  audit::Record record{};
+  record.kind = audit::Kind::kLaunch;
+  record.structure = std::hash<std::string>{}(kernel) + grid;
+  record.grid = grid;
+  record.flags = flags;
+  return {record, "app: " + kernel};
+}
+
+Observation run(const std::string& name, const std::string& output,
+                const std::vector<AuditedOperation>& operations = {launch("k", 4)}) {
+  Observation seen;
+  seen.name = name;
+  seen.output = output;
+  seen.audited = name != "native";
+  seen.launches = operations.size();
+  if (seen.audited) {
+    seen.processes.resize(1);
+    seen.processes[0].lanes[0] = operations;
+  }
+  return seen;
+}
+
+std::vector<Observation> runs(Observation last) {
+  std::vector<Observation> all = {run("native", "a\n"), run("exclusive", "a\n"),
+                                  run("exclusive again", "a\n")};
+  all.push_back(std::move(last));
+  return all;
+}
+
+const Checks kOutput{};
+const ScanResult kNotScanned{};
+
+TEST_CASE("equal runs are deterministic") {
+  const auto all = runs(run("random", "a\n"));
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kDeterministic);
+}
+
+TEST_CASE("runs that are missing make the verdict partial") {
+  const auto all = runs(run("random", "a\n"));
+  CHECK(judge(all, {}, kOutput, kNotScanned, 5).verdict == Verdict::kPartial);
+}
+
+TEST_CASE("another launch is broken and is named although the output agrees") {
+  const auto all = runs(run("random", "a\n", {launch("k", 2)}));
+  const Judgement found = judge(all, {}, kOutput, kNotScanned, 4);
+  CHECK(found.verdict == Verdict::kBroken);
+  CHECK(found.reason.find("'app: k' (4 blocks)") != std::string::npos);
+  CHECK(found.reason.find("(2 blocks)") != std::string::npos);
+}
+
+TEST_CASE("an order that was not kept is broken although output and launches agree") {
+  const auto all = runs(run("random", "a\n", {launch("k", 4, audit::kUncovered)}));
+  const Judgement found = judge(all, {}, kOutput, kNotScanned, 4);
+  CHECK(found.verdict == Verdict::kBroken);
+  CHECK(found.reason.find("order") != std::string::npos);
+}
+
+TEST_CASE("other output of the same launches is broken unless the program's code explains it") {
+  const auto all = runs(run("random", "b\n"));
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
+  ScanResult scan;
+  scan.possible = true;
+  scan.kernels["k"] = {"float atomics"};
+  const Judgement explained = judge(all, {}, kOutput, scan, 4);
+  CHECK(explained.verdict == Verdict::kNotByItself);
+  CHECK(explained.reason.find("float atomics") != std::string::npos);
+  scan.kernels.clear();
+  scan.kernels["never launched"] = {"float atomics"};
+  CHECK(judge(all, {}, kOutput, scan, 4).verdict == Verdict::kBroken);
+}
+
+TEST_CASE("what differs natively beside a tenant is not Vitamin's doing") {
+  const auto all = runs(run("random", "b\n"));
+  Observation control = run("native", "b\n");
+  control.tenant = true;
+  CHECK(judge(all, {control}, kOutput, kNotScanned, 4).verdict == Verdict::kNotByItself);
+}
+
+TEST_CASE("a run that hangs is broken") {
+  Observation hung = run("random", "a\n");
+  hung.timed_out = true;
+  CHECK(judge(runs(hung), {}, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
+}
+
+TEST_CASE("a program whose launches differ from run to run is compared by its results alone") {
+  auto all = runs(run("random", "a\n", {launch("k", 9)}));
+  all[2] = run("exclusive again", "a\n", {launch("k", 8)});
+  const Judgement found = judge(all, {}, kOutput, kNotScanned, 4);
+  CHECK(found.verdict == Verdict::kDeterministic);
+  CHECK_FALSE(found.structure_compared);
+  CHECK(found.reason.find("structure not compared") != std::string::npos);
+}
+
+TEST_CASE("a listing says which kernel reads a clock or its processor or adds floats") {
+  ScanResult result;
+  read_listing("\t\tFunction : quiet\n  /*0000*/ FADD R0, R1, R2 ;\n"
+               "\t\tFunction : adds\n  /*0010*/ REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R5 ;\n"
+               "\t\tFunction : counts\n  /*0010*/ REDG.E.ADD.STRONG.GPU [R2], R5 ;\n"
+               ".visible .entry looks(\n  mov.u32 %r1, %smid;\n  mov.u64 %rd1, %globaltimer;\n",
+               result);
+  CHECK(result.kernels.size() == 2);
+  CHECK(result.kernels["adds"].contains("float atomics"));
+  CHECK(result.kernels["looks"].contains("reads %smid"));
+  CHECK(result.kernels["looks"].contains("reads a clock"));
+}
+
+}  // namespace
+}  // namespace vitamin::tools

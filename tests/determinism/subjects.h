@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The subjects of the suite: computations whose structure a library chooses from the number of
+// processors that it sees, as CUB, flash attention and split-K GEMMs do.
+//
+// The choice is a pure function of that number. Fed the device's own, it is the structure that the
+// program submits; fed the processors that happen to be free, it is what a controller that reshapes
+// launches would submit instead.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/determinism/machine.h"
+
+namespace vitamin::determinism {
+
+// kSmall is for a device that computes on the CPU.
+enum class Scale { kSmall, kFull };
+
+enum class Expect {
+  kDrift,   // deterministic; reshaped it must drift
+  kNone,    // deterministic, reshaped or not
+  kExcluded // differs from itself
+};
+
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  const std::string& name() const { return name_; }
+  // What a controller would turn: "grid", "block", "splits".
+  const std::string& knob() const { return knob_; }
+  Expect expect() const { return expect_; }
+
+  // Buffers; once for a machine.
+  virtual void prepare(Launcher& launch, Scale scale) = 0;
+  // Fresh inputs from a seed.
+  virtual void draw(Launcher& launch, unsigned seed) = 0;
+  // The setting of the knob that `processors` processors ask for.
+  virtual unsigned setting(unsigned processors) const = 0;
+  // Computes into `out`, outputs() floats, with the knob at `setting`.
+  virtual void run(Launcher& launch, std::uint64_t out, unsigned setting) = 0;
+  virtual unsigned outputs() const = 0;
+
+ protected:
+  Subject(std::string name, std::string knob, Expect expect)
+      : name_(std::move(name)), knob_(std::move(knob)), expect_(expect) {}
+
+ private:
+  std::string name_, knob_;
+  Expect expect_;
+};
+
+std::vector<std::unique_ptr<Subject>> all_subjects();
+
+}  // namespace vitamin::determinism

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/determinism/trials.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+
+namespace vitamin::determinism {
+namespace {
+
+constexpr unsigned kBlock = 256;
+constexpr unsigned kPoison = 0xffffffff;
+
+unsigned input_seed(const TrialOptions& options, unsigned trial) {
+  return options.seed * 0x9e3779b9u + 16 * trial;
+}
+
+Extent covering(unsigned words) {
+  return {std::min((words + kBlock - 1) / kBlock, 256u)};
+}
+
+// An output nobody has written reads as a NaN, never as the right answer of an earlier trial.
+void compute(Launcher& launch, Subject& subject, std::uint64_t out, unsigned setting) {
+  launch("set_words", covering(subject.outputs()), {kBlock}, out, subject.outputs(), kPoison);
+  subject.run(launch, out, setting);
+}
+
+std::uint64_t zeroed(Launcher& launch, std::size_t bytes) {
+  const std::uint64_t address = launch.machine().allocate(bytes);
+  const auto words = static_cast<unsigned>(bytes / 4);
+  launch("set_words", covering(words), {kBlock}, address, words, 0u);
+  return address;
+}
+
+using Changed = std::function<void(Launcher&, std::uint64_t out, unsigned trial)>;
+
+Drift compared(Machine& machine, Subject& subject, const TrialOptions& options,
+               const Changed& changed) {
+  Launcher launch(machine);
+  subject.prepare(launch, options.scale);
+  const unsigned own = subject.setting(machine.processors());
+  const std::uint64_t a = launch.machine().allocate(std::size_t{4} * subject.outputs());
+  const std::uint64_t b = launch.machine().allocate(std::size_t{4} * subject.outputs());
+  const std::uint64_t differences = zeroed(launch, options.trials * sizeof(Difference));
+  for (unsigned trial = 0; trial < options.trials; ++trial) {
+    subject.draw(launch, input_seed(options, trial));
+    compute(launch, subject, a, own);
+    changed(launch, b, trial);
+    launch("compare_floats", covering(subject.outputs()), {kBlock}, a, b, subject.outputs(),
+           differences + trial * sizeof(Difference));
+  }
+  std::vector<Difference> read(options.trials);
+  machine.read(read.data(), differences, read.size() * sizeof(Difference));
+  Drift drift;
+  drift.trials = options.trials;
+  drift.elements = std::uint64_t{subject.outputs()} * options.trials;
+  double ulps = 0;
+  for (const Difference& difference : read) {
+    drift.differing += difference.elements > 0 ? 1 : 0;
+    drift.differing_elements += difference.elements;
+    ulps += static_cast<double>(difference.ulp_sum);
+    drift.max_ulps = std::max(drift.max_ulps, difference.ulp_max);
+    drift.max_abs = std::max(drift.max_abs, std::bit_cast<float>(difference.abs_max_bits));
+  }
+  drift.mean_ulps = ulps / static_cast<double>(drift.elements);
+  return drift;
+}
+
+}  // namespace
+
+std::vector<Digest> digests(Machine& machine, Subject& subject, const TrialOptions& options) {
+  Launcher launch(machine);
+  subject.prepare(launch, options.scale);
+  const unsigned own = subject.setting(machine.processors());
+  const std::uint64_t out = machine.allocate(std::size_t{4} * subject.outputs());
+  const std::uint64_t results = zeroed(launch, options.trials * sizeof(Digest));
+  for (unsigned trial = 0; trial < options.trials; ++trial) {
+    subject.draw(launch, input_seed(options, trial));
+    compute(launch, subject, out, own);
+    launch("digest_words", covering(subject.outputs()), {kBlock}, out, subject.outputs(),
+           results + trial * sizeof(Digest));
+  }
+  std::vector<Digest> read(options.trials);
+  machine.read(read.data(), results, read.size() * sizeof(Digest));
+  return read;
+}
+
+Drift reshaped(Machine& machine, Subject& subject, const TrialOptions& options,
+               const std::function<unsigned(unsigned)>& free_processors) {
+  const unsigned own = subject.setting(machine.processors());
+  unsigned turned = 0;
+  Drift drift = compared(machine, subject, options,
+                         [&](Launcher& launch, std::uint64_t out, unsigned trial) {
+                           const unsigned other = subject.setting(free_processors(trial));
+                           turned += other != own ? 1 : 0;
+                           compute(launch, subject, out, other);
+                         });
+  drift.turned = turned;
+  return drift;
+}
+
+Drift in_atoms(Machine& machine, Subject& subject, const TrialOptions& options,
+               const std::function<unsigned(unsigned)>& free_processors) {
+  const unsigned own = subject.setting(machine.processors());
+  const unsigned all = machine.processors();
+  unsigned turned = 0;
+  Drift drift = compared(machine, subject, options,
+                         [&](Launcher& launch, std::uint64_t out, unsigned trial) {
+                           // One atom where everything is free; at most 8, as many launches cost.
+                           const unsigned free = std::max(free_processors(trial), 1u);
+                           const unsigned atoms = std::clamp((all + free - 1) / free, 1u, 8u);
+                           turned += atoms > 1 ? 1 : 0;
+                           Launcher cut(launch.machine());
+                           cut.set_atoms(atoms);
+                           compute(cut, subject, out, own);
+                         });
+  drift.turned = turned;
+  return drift;
+}
+
+unsigned differing(const std::vector<Digest>& a, const std::vector<Digest>& b) {
+  unsigned count = static_cast<unsigned>(a.size() > b.size() ? a.size() - b.size()
+                                                             : b.size() - a.size());
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    count += a[i].low != b[i].low || a[i].high != b[i].high ? 1 : 0;
+  return count;
+}
+
+}  // namespace vitamin::determinism

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suite's program and `vitamin verify` over the software driver, as a user runs them.
+
+Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak).
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PREFIX = pathlib.Path(os.environ["PREFIX"])
+PROGRAM = PREFIX / "libexec/vitamin/bench/determinism"
+SUBJECT = pathlib.Path(__file__).resolve().parent / "subject_program.py"
+DETERMINISTIC, NOT_BY_ITSELF, BROKEN, INCONCLUSIVE, FAILED, INTERRUPTED = 0, 1, 2, 3, 125, 130
+
+
+class Base(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-verify-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def environment(self, **changes):
+        result = {name: value for name, value in os.environ.items()
+                  if not name.startswith(("VITAMIN", "LD_", "CUDA_"))}
+        result |= {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft"), "LC_ALL": "C.UTF-8",
+                   "ASAN_OPTIONS": "detect_leaks=0"}
+        result |= changes
+        return {name: value for name, value in result.items() if value is not None}
+
+    def call(self, *command, **changes):
+        return subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                              timeout=240, stdin=subprocess.DEVNULL,
+                              env=self.environment(**changes))
+
+    def program(self, *options, under=(), **changes):
+        vitamin = [PREFIX / "bin/vitamin", "run", "--quiet", *under, "--"] if under else []
+        result = self.call(*vitamin, PROGRAM, *options, **changes)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        return {line["subject"]: line for line in lines if "subject" in line}
+
+    def verify(self, *options, command, tenant="", **changes):
+        result = self.call(PREFIX / "bin/vitamin", "verify", "--json", "--tenant", tenant, *options,
+                           "--", *command, **changes)
+        return result, json.loads(result.stdout) if result.stdout else None
+
+    def subject(self, kind):
+        return [sys.executable, SUBJECT, kind, PROGRAM]
+
+
+class Suite(Base):
+    """The interposer and the real CUDA backend over the software driver."""
+
+    def reference(self):
+        path = self.folder / "digests"
+        self.program("--trials", "4", "--digests", path)
+        return path
+
+    def assert_equal_to(self, reference, *under, **changes):
+        results = self.program("--trials", "4", "--against", reference, under=under, **changes)
+        self.assertEqual(len(results), 11)
+        for name, line in results.items():
+            if "histogram" not in name:
+                self.assertEqual(line["differing"], 0, (name, under))
+
+    def test_no_policy_and_no_window_changes_a_byte(self):
+        reference = self.reference()
+        for policy in ("fifo", "static", "random", "random:exclusive=1", "extremes",
+                       "extremes:narrow=1"):
+            for window in ("max", "0"):
+                with self.subTest(policy=policy, window=window):
+                    self.assert_equal_to(reference, "--policy", policy, "--seed", "3", "--strict",
+                                         "--window", window)
+
+    def test_tenants_in_other_processes_change_no_byte(self):
+        ledger = {"VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
+        reference = self.reference()
+        tenants = [subprocess.Popen([PREFIX / "bin/vitamin", "run", "--quiet", "--policy", "random",
+                                     "--seed", str(seed), "--", PROGRAM, "--interfere", "60"],
+                                    env=self.environment(**ledger)) for seed in (1, 2)]
+        try:
+            for seed in ("4", "5"):
+                self.assert_equal_to(reference, "--policy", "random", "--seed", seed, **ledger)
+        finally:
+            for tenant in tenants:
+                tenant.kill()
+                tenant.wait()
+
+    def test_float_atomics_are_seen_to_differ(self):
+        results = self.program("--trials", "4", "--against", self.reference(),
+                               under=("--policy", "random", "--seed", "3"))
+        self.assertGreater(results["float-atomic histogram"]["differing"], 0)
+
+    def widths(self):
+        """The processors at which the launches of a random run ran, from its audit."""
+        audit = self.folder / "audit"
+        audit.mkdir()
+        self.program("--trials", "4", under=("--policy", "random", "--seed", "3"),
+                     VITAMIN_AUDIT=str(audit))
+        sys.path.insert(0, os.environ["BENCH"])
+        import audit_log
+        widths = [str(launch.processors) for log in audit_log.read_folder(audit)
+                  for launch in log if launch.kind == audit_log.LAUNCH]
+        self.assertGreater(len(set(widths)), 5)
+        path = self.folder / "widths"
+        path.write_text("\n".join(widths))
+        return path
+
+    def test_reshaped_launches_drift_and_bf16_more_than_fp16_more_than_fp32(self):
+        drift = self.program("--treatment", "reshape", "--widths", self.widths(), "--trials", "24")
+        for name, line in drift.items():
+            if name in ("data-parallel GEMM", "element-wise"):
+                self.assertEqual(line["differing"], 0, name)
+            elif "histogram" not in name:
+                self.assertGreater(line["differing"], 0, name)
+        by_type = [drift[f"sum, {t} partials"]["max_abs"] for t in ("bf16", "fp16", "fp32")]
+        self.assertEqual(by_type, sorted(by_type, reverse=True))
+        self.assertGreater(by_type[2], 0)
+
+    def test_atoms_of_whole_blocks_change_no_byte(self):
+        drift = self.program("--treatment", "atoms", "--widths", self.widths(), "--trials", "8")
+        for name, line in drift.items():
+            self.assertGreater(line["turned"], 0, name)
+            if "histogram" not in name:
+                self.assertEqual(line["differing"], 0, name)
+
+
+    def test_the_script_of_the_evaluation_finds_no_problem(self):
+        script = pathlib.Path(os.environ["BENCH"]) / "run.py"
+        result = self.call(sys.executable, "-B", script, "--scale", "small", "--trials", "24",
+                           "--out", self.folder, VITAMIN_PREFIX=str(PREFIX))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("0 problems", result.stdout)
+        self.assertIn("</svg>", (self.folder / "determinism.svg").read_text())
+
+
+class Verify(Base):
+    def test_a_deterministic_program_passes_every_schedule_beside_a_tenant(self):
+        page = self.folder / "report.html"
+        result, found = self.verify("--runs", "7", "--check", "stdout,memory", "--report", page,
+                                    command=[PROGRAM, "--trials", "2", "--only", "sum"],
+                                    tenant=f"exec {PROGRAM} --interfere 100")
+        self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
+        self.assertEqual(found["verdict"], "deterministic")
+        self.assertTrue(found["structure_compared"])
+        self.assertEqual(len(found["runs"]), 10)
+        self.assertTrue(all(run["finding"] == "" for run in found["runs"]))
+        self.assertGreater(len(found["runs"][3]["widths"]), 3)
+        self.assertIn("deterministic under Vitamin", page.read_text())
+        self.assertNotIn("http", page.read_text())
+
+    def test_a_leaked_processor_count_is_broken_by_vitamin_and_the_launch_is_named(self):
+        result, found = self.verify("--runs", "2", command=[os.environ["LEAKY"], "--trials", "2",
+                                                            "--only", "sum, bf16"])
+        self.assertEqual(result.returncode, BROKEN, result.stdout)
+        self.assertIn("sum_pieces_bf16", found["reason"])
+        self.assertIn("--policy random --seed 1", found["runs"][3]["replay"])
+
+    def test_a_leak_is_caught_where_the_bits_agree(self):
+        # Its output does not depend on the grid: only the structure shows it.
+        result, found = self.verify("--runs", "1", "--check", "memory",
+                                    command=[os.environ["LEAKY"], "--trials", "2",
+                                             "--only", "element-wise"])
+        self.assertEqual(result.returncode, BROKEN, result.stdout)
+        self.assertIn("what was launched", found["reason"])
+        self.assertIn("element_wise", found["reason"])
+
+    def test_a_program_that_differs_from_itself_is_not_blamed_on_vitamin(self):
+        result, found = self.verify(command=self.subject("random"))
+        self.assertEqual(result.returncode, NOT_BY_ITSELF, result.stdout)
+        self.assertIn("drawn", found["reason"])
+
+    def test_time_stamps_are_recognised_and_the_way_out_is_named(self):
+        result, found = self.verify(command=self.subject("times"))
+        self.assertEqual(result.returncode, NOT_BY_ITSELF, result.stdout)
+        self.assertIn("numbers only", found["advice"])
+        self.assertIn("--check memory", found["advice"])
+        result, _ = self.verify("--runs", "1", "--check", "memory", command=self.subject("times"))
+        self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
+
+    def test_a_command_that_fails_says_so_with_its_last_words(self):
+        result, found = self.verify(command=self.subject("fails"))
+        self.assertEqual(result.returncode, INCONCLUSIVE)
+        self.assertIn("exit code 5", found["reason"])
+        self.assertIn("no such model", found["reason"])
+
+    def test_a_command_that_needs_a_terminal_is_told(self):
+        result, found = self.verify(command=self.subject("terminal"))
+        self.assertEqual(result.returncode, INCONCLUSIVE)
+        self.assertIn("terminal", found["advice"])
+
+    def test_without_a_device_the_reason_is_said(self):
+        result, found = self.verify(command=["sh", "-c", f"{PROGRAM} --trials 1 || true"],
+                                    CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(result.returncode, INCONCLUSIVE)
+        self.assertIn("CUDA_VISIBLE_DEVICES is ''", found["reason"])
+
+    def test_too_little_memory_for_two_is_told_apart_from_a_bug(self):
+        result, found = self.verify("--runs", "1", command=self.subject("memory"), tenant="sleep 9")
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("too little device memory", found["reason"])
+
+    def test_files_are_compared_and_a_file_that_is_not_written_is_named(self):
+        out = self.folder / "out"
+        command = ["sh", "-c", f"{PROGRAM} --trials 2 --only sum --digests {out}"]
+        result, _ = self.verify("--runs", "2", "--file", out, command=command)
+        self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
+        command[2] += f"; date +%N > {out}"
+        result, found = self.verify("--runs", "2", "--file", out, command=command)
+        self.assertEqual(result.returncode, NOT_BY_ITSELF, result.stdout)
+        self.assertIn(str(out), found["reason"])
+
+    def test_ctrl_c_ends_the_children_and_leaves_a_partial_report(self):
+        page = self.folder / "report.html"
+        process = subprocess.Popen(
+            [PREFIX / "bin/vitamin", "verify", "--report", page, "--tenant", "sleep 77777", "--",
+             *map(str, self.subject("hangs"))],
+            env=self.environment(), stdout=subprocess.PIPE, text=True)
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, INTERRUPTED)
+        self.assertIn("partial", output)
+        self.assertIn("partial", page.read_text())
+        time.sleep(0.2)
+        left = subprocess.run(["pgrep", "-f", f"{SUBJECT.name} hangs {PROGRAM}"],
+                              capture_output=True, text=True)
+        self.assertEqual(left.stdout, "")
+
+    def test_wrong_options_are_answered_with_one_line(self):
+        for options, words in ((["--check", "fils", "--", "true"], "Did you mean 'files'?"),
+                               (["--check", "files", "--", "true"], "--file FILE"),
+                               (["--runs", "0", "--", "true"], "at least 1"),
+                               ([], "no command to verify"),
+                               (["--runz", "3", "--", "true"], "--runs"),
+                               (["--report", "/nowhere/x.html", "--", "true"], "cannot write")):
+            with self.subTest(options=options):
+                result = self.call(PREFIX / "bin/vitamin", "verify", *options)
+                self.assertEqual(result.returncode, FAILED, result.stderr)
+                self.assertIn(words, result.stderr)
+                self.assertEqual(result.stderr.count("\n"), 1)
+
+    def test_a_command_that_is_not_there_is_127(self):
+        result = self.call(PREFIX / "bin/vitamin", "verify", "--", "/nowhere/program")
+        self.assertEqual(result.returncode, 127)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every function of the installed cuda.h whose place among stream operations matters has a row in
+interpose/libcudart/driver.def, and the library exports what the rows say and nothing else.
+
+Environment: CXX, CUDA_INCLUDE (folder of cuda.h), SOURCE (root of the tree), LIBRARY (the built
+libvitamin_cuda.so), SANITIZED ("1": the library was built with a sanitizer).
+"""
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+DEF = "interpose/libcudart/driver.def"
+
+# Functions without a stream or event in their parameters that all the same act on streams: they run
+# on the default stream, wait for work, or take away what queued work still uses.
+ORDERED = re.compile(
+    r"cuMemcpy|cuMemset(?!MemPool)|cuLaunch|cuParamSet|cuFuncSet|cuKernelSet"
+    r"|cuMem(Free|FreeHost|HostUnregister|Unmap|Release|AddressFree|PoolDestroy|PoolTrimTo)$"
+    r"|cu(Array|MipmappedArray|TexObject|SurfObject)Destroy$|cuIpcCloseMemHandle$"
+    r"|cuDestroyExternal|cuGraphicsUnregister|cuMulticastUnbind"
+    r"|cu(Module|Library)(Load|Unload)|cuFuncLoad"
+    r"|cuCtx(Synchronize|Destroy|Detach|SetLimit|SetCacheConfig|SetSharedMemConfig"
+    r"|ResetPersisting)|cuDevicePrimaryCtx(Retain|Release|Reset)|cuGreenCtxDestroy"
+    r"|cuThreadExchangeStreamCaptureMode|cuCheckpointProcessLock|cuGraphInstantiate"
+    r"|cuGraph(Exec)?(Launch|Upload|Destroy|Update)$|cuGetProcAddress|cuInit$")
+
+
+def base_name(symbol):
+    return re.sub(r"_v\d$", "", re.sub(r"_(ptsz|ptds)$", "", symbol))
+
+
+@functools.cache
+def declarations():
+    """cuda.h as the compiler sees it, every variant under its own name."""
+    program = "#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n"
+    return subprocess.run(
+        [os.environ["CXX"], "-E", "-P", "-xc++", "-I", os.environ["CUDA_INCLUDE"], "-"],
+        input=program, capture_output=True, text=True, check=True).stdout
+
+
+def functions_of(text):
+    """{symbol: parameter text}"""
+    found = {}
+    for match in re.finditer(r"\b(cu[A-Z]\w*)\s*\(([^()]*)\)\s*;", text):
+        found[match[1]] = match[2]
+    return found
+
+
+def blocks_of(text):
+    """[(names of the type, body)] of every struct and union."""
+    blocks = []
+    for match in re.finditer(r"\b(?:struct|union)\s+(\w*)\s*\{", text):
+        depth, at = 1, match.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        after = re.match(r"\s*([\w\s,*]*?)(?:__attribute__\(\(.*?\)\))?\s*;", text[at:])
+        names = {match[1]} | set(re.findall(r"\w+", after[1] if after else ""))
+        blocks.append((names - {""}, text[match.end():at - 1]))
+    return blocks
+
+
+def carriers_of(text):
+    """Names of types that hold a stream or an event, at any depth."""
+    carriers = {"CUstream", "CUevent"}
+    aliases = re.findall(r"typedef\s+(?:struct\s+|union\s+)?(\w+)\s+(\w+)\s*;", text)
+    blocks = blocks_of(text)
+    while True:
+        before = len(carriers)
+        for names, body in blocks:
+            if carriers.intersection(re.findall(r"\w+", body)):
+                carriers |= names
+        carriers |= {new for old, new in aliases if old in carriers}
+        if len(carriers) == before:
+            return carriers
+
+
+def classified_of(text, version):
+    """({symbol: since} of the hooks, {symbol} that are passed) for this CUDA_VERSION."""
+    hooks, passed, open_blocks = {}, set(), []
+    for line in text.splitlines():
+        if match := re.match(r"#if CUDA_VERSION >= (\d+)$", line):
+            open_blocks.append(version >= int(match[1]))
+        elif line == "#endif":
+            open_blocks.pop()
+        elif not all(open_blocks):
+            continue
+        elif match := re.match(r"VITAMIN_HOOK\((\w+), (\d+), (.+)\)$", line):
+            hooks[match[1]] = int(match[2])
+        elif match := re.match(r'VITAMIN_PASS\((\w+), "(.+)"\)$', line):
+            passed.add(match[1])
+    return hooks, passed
+
+
+def unclassified(header, hooks, passed):
+    carriers = carriers_of(header)
+    return sorted(
+        symbol for symbol, parameters in functions_of(header).items()
+        if symbol not in hooks and symbol not in passed
+        and (carriers.intersection(re.findall(r"\w+", parameters))
+             or ORDERED.match(base_name(symbol))))
+
+
+class HeaderClassification(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        header = pathlib.Path(os.environ["CUDA_INCLUDE"])
+        cls.version = int(re.search(r"#define CUDA_VERSION (\d+)",
+                                    (header / "cuda.h").read_text())[1])
+        cls.typedefs = (header / "cudaTypedefs.h").read_text()
+        rows = (pathlib.Path(os.environ["SOURCE"]) / DEF).read_text()
+        cls.hooks, cls.passed = classified_of(rows, cls.version)
+
+    def test_every_stream_ordered_function_of_the_header_is_classified(self):
+        self.assertGreater(len(functions_of(declarations())), 500)
+        self.assertEqual(unclassified(declarations(), self.hooks, self.passed), [])
+
+    def test_every_row_names_a_function_of_the_header(self):
+        known = functions_of(declarations())
+        self.assertEqual([s for s in [*self.hooks, *self.passed] if s not in known], [])
+
+    def test_nothing_is_classified_twice(self):
+        self.assertEqual(sorted(self.passed.intersection(self.hooks)), [])
+        rows = re.findall(r"^VITAMIN_(?:HOOK|PASS)\((\w+)",
+                          (pathlib.Path(os.environ["SOURCE"]) / DEF).read_text(), re.MULTILINE)
+        self.assertEqual(len(rows), len(set(rows)))
+
+    def test_every_version_of_a_hooked_function_can_be_looked_up(self):
+        # The fallback of cuGetProcAddress goes by name, version and per-thread flag.
+        keys = {(base_name(s), since, bool(re.search("_pt[sd][sz]$", s)))
+                for s, since in self.hooks.items()}
+        bases = {base for base, _, _ in keys}
+        wanted = {(m[1], int(m[2]), m[3] is not None) for m in re.finditer(
+            r"\bPFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)", self.typedefs) if m[1] in bases}
+        self.assertGreater(len(wanted), 250)
+        self.assertEqual(sorted(wanted - keys), [])
+
+    def test_the_check_finds_a_new_function_with_a_stream(self):
+        header = declarations() + "CUresult cuNewThing(int n, CUstream hStream);\n"
+        self.assertEqual(unclassified(header, self.hooks, self.passed), ["cuNewThing"])
+
+    def test_the_check_finds_a_stream_that_hides_in_a_nested_structure(self):
+        header = declarations() + """
+            typedef struct Inner_st { int x; union { CUevent e; int y; } u; } Inner;
+            typedef struct Outer_st { Inner inner[2]; } Outer;
+            CUresult cuNewThing(const Outer *parameters);
+            CUresult cuOtherThing(int x);\n"""
+        self.assertEqual(unclassified(header, self.hooks, self.passed), ["cuNewThing"])
+
+    def test_the_check_finds_a_row_that_was_taken_away(self):
+        for symbol in ("cuMemFreeAsync_ptsz", "cuLaunchKernelEx", "cuMemcpyDtoH_v2",
+                       "cuEventRecord", "cuCtxSynchronize"):
+            fewer = {s: since for s, since in self.hooks.items() if s != symbol}
+            self.assertEqual(unclassified(declarations(), fewer, self.passed), [symbol])
+
+
+class Library(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.library = os.environ["LIBRARY"]
+        header = (pathlib.Path(os.environ["CUDA_INCLUDE"]) / "cuda.h").read_text()
+        version = int(re.search(r"#define CUDA_VERSION (\d+)", header)[1])
+        rows = (pathlib.Path(os.environ["SOURCE"]) / DEF).read_text()
+        cls.hooks, _ = classified_of(rows, version)
+
+    def run_tool(self, *words):
+        return subprocess.run([*words, self.library], capture_output=True, text=True,
+                              check=True).stdout
+
+    def test_the_library_exports_its_hooks_and_dlsym_and_nothing_else(self):
+        lines = self.run_tool("nm", "-D", "--defined-only").splitlines()
+        exported = {line.split()[-1] for line in lines}
+        self.assertEqual(exported, set(self.hooks) | {"dlsym"})
+
+    def test_exported_symbols_carry_no_version(self):
+        self.assertNotIn(".gnu.version_d", self.run_tool("readelf", "-SW"))
+
+    def test_the_library_needs_libc_and_the_loader_only(self):
+        if os.environ["SANITIZED"] == "1":
+            self.skipTest("a sanitizer's runtime is a shared library")
+        needed = re.findall(r"NEEDED.*\[(.*?)\]", self.run_tool("readelf", "-dW"))
+        self.assertLessEqual(set(needed), {"libc.so.6", "ld-linux-x86-64.so.2", "libm.so.6"})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+extern "C" [[gnu::visibility("default")]] const char* vitamin_test_inner() { return "inner"; }

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A VirtualContext over the software device, for tests that say what one rule does.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <set>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/soft/device.h"
+#include "policies/registry.h"
+#include "runtime/virtual_context.h"
+
+namespace vitamin::tests {
+
+// One kernel's stay on the device, from the engine's trace.
+struct Stay {
+  std::uint64_t queue = 0, queue_tag = 0, hash = 0;
+  soft::Nanoseconds enqueued = 0, start = 0, end = 0;
+  soft::SmSet sms;
+  hal::Dim3 grid;
+};
+
+struct FixtureOptions {
+  std::string policy = "random";
+  std::uint64_t seed = 1;
+  std::uint64_t window_ns = ~0ULL;
+  unsigned units = 8;
+  soft::Clock clock = soft::Clock::kVirtual;
+  std::chrono::milliseconds hang_after{5000};
+  void (*on_hang)(const char*, std::uint32_t, double) = nullptr;
+};
+
+class Fixture {
+ public:
+  explicit Fixture(const FixtureOptions& options = {}) {
+    soft::EngineOptions engine_options;
+    engine_options.device = soft::DeviceDescription::uniform(options.units, 2);
+    engine_options.seed = options.seed;
+    engine_options.clock = options.clock;
+    auto opened = soft::open_device(engine_options);
+    REQUIRE(opened.has_value());
+    device_ = opened->get();
+    engine = &device_->engine();
+    runtime::DispatchOptions dispatch;
+    dispatch.window.ahead_ns = options.window_ns;
+    dispatch.hang_after = options.hang_after;
+    dispatch.on_hang = options.on_hang;
+    dispatch.page = &page;
+    dispatch.thread = options.clock == soft::Clock::kReal;
+    if (options.clock == soft::Clock::kVirtual)
+      dispatch.idle = [this] {
+        if (engine->advance() != soft::Progress::kMoved && ++stuck > 20'000)
+          FAIL("nothing can move");
+      };
+    auto policy = policies::make(options.policy, options.seed);
+    REQUIRE(policy.has_value());
+    void* legacy = device_->legacy_stream();
+    auto made = runtime::VirtualContext::create(std::move(*opened), std::move(*policy), dispatch,
+                                                legacy);
+    REQUIRE(made.has_value());
+    context = std::move(*made);
+    engine->set_trace([this](const soft::TraceRecord& r) { note(r); });
+  }
+  ~Fixture() {
+    engine->set_trace({});
+    context.reset();
+  }
+
+  runtime::Stream& stream(runtime::StreamKind kind = runtime::StreamKind::kNonBlocking,
+                          int priority = 0) {
+    const auto sync = kind == runtime::StreamKind::kBlocking ? soft::SyncClass::kBlocking
+                                                             : soft::SyncClass::kNonBlocking;
+    return context->adopt(*device_->create_stream(sync, priority), kind, priority);
+  }
+  hal::NativeStatus launch(runtime::Stream& stream, const soft::KernelDescriptor* kernel,
+                           std::vector<void*> arguments, unsigned blocks = 1,
+                           bool cooperative = false) {
+    hal::KernelLaunch launch;
+    launch.kernel = kernel;
+    launch.grid = {blocks, 1, 1};
+    launch.block = {32, 1, 1};
+    launch.arguments = arguments.data();
+    launch.cooperative = cooperative;
+    if (cooperative) launch.form = hal::LaunchForm::kCooperative;
+    return context->launch(stream, launch);
+  }
+  // Host-gated work on the stream; release(gate) ends it.
+  soft::Gate* hold(runtime::Stream& stream) {
+    soft::Gate* gate = engine->create_gate();
+    auto wait = runtime::call(
+        [=, this](void* q) { return engine->wait_gate(static_cast<soft::Queue*>(q), gate); });
+    REQUIRE(context->bridge(stream, wait, runtime::Behind::kGate) == hal::kNativeOk);
+    return gate;
+  }
+
+  runtime::stats::DevicePage page{};
+  soft::Engine* engine = nullptr;
+  std::unique_ptr<runtime::VirtualContext> context;
+  std::vector<Stay> stays;  // kernels, in the order of their ends
+  unsigned stuck = 0;
+
+ private:
+  void note(const soft::TraceRecord& r) {
+    if (r.kind != soft::OperationKind::kKernel) return;
+    const auto key = std::pair(r.queue, r.ticket);
+    if (r.phase == soft::TraceRecord::Phase::kEnqueue) {
+      open_[key] = {r.queue, r.queue_tag, r.launch_hash, r.at, 0, 0, *r.sms,
+                    {r.grid.x, r.grid.y, r.grid.z}};
+    } else if (r.phase == soft::TraceRecord::Phase::kStart) {
+      open_[key].start = r.at;
+    } else {
+      Stay stay = open_[key];
+      stay.end = r.at;
+      stays.push_back(stay);
+    }
+  }
+  soft::Device* device_ = nullptr;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Stay> open_;
+};
+
+}  // namespace vitamin::tests

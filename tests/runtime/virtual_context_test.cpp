@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rule of the runtime a test. That all of them together keep programs' order is the random
+// programs' matter.
+#include "runtime/virtual_context.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "tests/runtime/fixture.h"
+
+namespace vitamin::tests {
+namespace {
+
+using runtime::call;
+using runtime::Keep;
+using runtime::StreamKind;
+
+VITAMIN_KERNEL_WITH((.block_ns = 5000), add_kernel, unsigned* total, unsigned amount) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, amount); }
+}
+
+// Hand-written grid barrier: every block waits for all others, and says so to nobody.
+VITAMIN_WAITING_KERNEL_WITH((.max_threads = 1024), barrier_kernel, unsigned* arrived) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(arrived, 1U); }
+  VITAMIN_SPIN_UNTIL(vitamin::kernel::load_acquire(arrived) >= block.blocks());
+}
+
+VITAMIN_WAITING_KERNEL(wait_kernel, unsigned* flag) {
+  VITAMIN_SPIN_UNTIL(vitamin::kernel::load_acquire(flag) != 0);
+}
+
+VITAMIN_KERNEL(set_kernel, unsigned* flag) {
+  VITAMIN_ONCE { vitamin::kernel::store_release(flag, 1U); }
+}
+
+TEST_CASE("Under the strict rule no kernel is submitted before its predecessor was seen complete") {
+  Fixture f({.window_ns = 0});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 20; ++i) {
+    unsigned one = 1;
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  }
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 20);
+  REQUIRE(f.stays.size() == 20);
+  for (std::size_t i = 1; i < f.stays.size(); ++i)
+    CHECK(f.stays[i].enqueued >= f.stays[i - 1].end);
+  CHECK(f.page.launches.deferred.get() > 0);
+}
+
+TEST_CASE("With an open window dependent kernels are submitted ahead of completion") {
+  Fixture f({.policy = "static"});  // it stays where it is
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 20; ++i)
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  CHECK(f.page.launches.deferred.get() == 0);
+  CHECK(total == 0);  // nothing ran yet: all are queued
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 20);
+  for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
+}
+
+TEST_CASE("A stream moves only while few of its operations are unfinished") {
+  Fixture f({.units = 16});
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 60; ++i)
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 60);
+  for (const Stay& stay : f.stays) {
+    const auto unfinished = std::count_if(f.stays.begin(), f.stays.end(), [&](const Stay& other) {
+      return other.enqueued < stay.enqueued && other.end > stay.enqueued;
+    });
+    CHECK(unfinished <= 10);
+  }
+  CHECK(f.page.launches.moved.get() > 40);
+}
+
+TEST_CASE("A context can be destroyed while its pool still grows") {
+  for (unsigned round = 0; round < 60; ++round) {
+    Fixture f({.policy = "static:units=0-0", .units = 4, .clock = soft::Clock::kReal});
+    unsigned total = 0, one = 1;
+    unsigned* address = &total;
+    std::vector<runtime::Stream*> streams;
+    for (unsigned s = 0; s < 6; ++s) streams.push_back(&f.stream());
+    // Six streams on one entry with one queue: five queues are wanted at once.
+    for (runtime::Stream* stream : streams)
+      REQUIRE(f.launch(*stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+    for (runtime::Stream* stream : streams) CHECK(f.context->synchronize(*stream) == 0);
+    CHECK(total == 6);
+  }
+}
+
+TEST_CASE("Exclusive lanes never hold the same processors at the same time") {
+  Fixture f({.policy = "random:exclusive=1", .units = 16});
+  runtime::Stream* streams[] = {&f.stream(), &f.stream(), &f.stream()};
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 300; ++i) {
+    REQUIRE(f.launch(*streams[i % 3], VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+    if (i % 5 == 0) f.engine->advance();
+  }
+  for (runtime::Stream* stream : streams) CHECK(f.context->synchronize(*stream) == 0);
+  CHECK(total == 300);
+  std::size_t concurrent = 0;
+  for (const Stay& a : f.stays)
+    for (const Stay& b : f.stays) {
+      if (a.queue == b.queue || a.start >= b.end || b.start >= a.end) continue;
+      ++concurrent;
+      CHECK(!a.sms.overlaps(b.sms));
+    }
+  CHECK(concurrent > 0);
+}
+
+TEST_CASE("Launches behind a held stream wait without blocking anybody") {
+  Fixture f;
+  runtime::Stream& held = f.stream();
+  runtime::Stream& innocent = f.stream();
+  soft::Gate* gate = f.hold(held);
+  unsigned total = 0, other = 0, one = 1;
+  unsigned* address = &total;
+  unsigned* other_address = &other;
+  for (unsigned i = 0; i < 5000; ++i)
+    REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  CHECK(f.page.launches.deferred.get() == 5000);
+  CHECK(f.context->query(held) == soft::kNotReady);
+  for (unsigned i = 0; i < 50; ++i)
+    REQUIRE(f.launch(innocent, VITAMIN_SOFT_KERNEL(add_kernel), {&other_address, &one}) == 0);
+  CHECK(f.context->synchronize(innocent) == 0);
+  CHECK(other == 50);
+  CHECK(total == 0);
+  f.engine->open_gate(gate);
+  CHECK(f.context->synchronize(held) == 0);
+  CHECK(total == 5000);
+  CHECK(f.page.launches.narrow.get() == 5050);  // late-bound all the same
+}
+
+TEST_CASE("A call that cannot be deferred goes through although the stream is held") {
+  Fixture f;
+  runtime::Stream& held = f.stream();
+  soft::Gate* gate = f.hold(held);
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 10; ++i)
+    REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  unsigned seen = 0;
+  auto copy = call(
+      [&](void* q) {
+        return f.engine->work(static_cast<soft::Queue*>(q), [&] { seen = total; }, 100);
+      },
+      Keep::kNo);
+  CHECK(f.context->bridge(held, copy) == 0);  // returns: everything is on the real stream now
+  CHECK(f.page.whole[static_cast<unsigned>(runtime::stats::WholeReason::kHostGated)].get() == 10);
+  f.engine->open_gate(gate);
+  CHECK(f.context->synchronize(held) == 0);
+  CHECK(seen == 10);
+}
+
+TEST_CASE("A kernel is never queued behind a stranger that waits for it") {
+  // One entry for both streams: had B come behind A on its queue, nothing would ever end.
+  Fixture f({.policy = "static:units=0-1"});
+  runtime::Stream& a = f.stream();
+  runtime::Stream& b = f.stream();
+  unsigned flag = 0;
+  unsigned* address = &flag;
+  REQUIRE(f.launch(a, VITAMIN_SOFT_KERNEL(wait_kernel), {&address}) == 0);
+  REQUIRE(f.launch(b, VITAMIN_SOFT_KERNEL(set_kernel), {&address}) == 0);
+  CHECK(f.context->synchronize(b) == 0);
+  CHECK(f.context->synchronize(a) == 0);
+}
+
+TEST_CASE("An event query says not ready while the record is deferred, then what the driver says") {
+  Fixture f;
+  runtime::Stream& held = f.stream();
+  soft::Gate* gate = f.hold(held);
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  soft::Event* event = nullptr;
+  REQUIRE(f.engine->create_event(&event) == soft::kOk);
+  runtime::EventState state;
+  auto record =
+      call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
+  REQUIRE(f.context->record(held, state, record) == 0);
+  // Natively an event that was never recorded would answer success here.
+  CHECK(f.context->query(state, [&] { return f.engine->query(event); }) == soft::kNotReady);
+  f.engine->open_gate(gate);
+  CHECK(f.context->synchronize(state, [&] { return f.engine->synchronize(event); }) == 0);
+  CHECK(total == 1);
+  f.context->forget(state);
+}
+
+TEST_CASE("A later record of an event is not undone by an earlier one that was deferred") {
+  Fixture f;
+  runtime::Stream& held = f.stream();
+  runtime::Stream& free = f.stream();
+  soft::Gate* gate = f.hold(held);
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  soft::Event* event = nullptr;
+  REQUIRE(f.engine->create_event(&event) == soft::kOk);
+  runtime::EventState state;
+  auto record =
+      call([=, &f](void* q) { return f.engine->record(static_cast<soft::Queue*>(q), event); });
+  REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  REQUIRE(f.context->record(held, state, record) == 0);
+  REQUIRE(f.context->record(free, state, record) == 0);  // the newest generation, not held
+  CHECK(f.context->synchronize(state, [&] { return f.engine->synchronize(event); }) == 0);
+  f.engine->open_gate(gate);
+  CHECK(f.context->synchronize(held) == 0);
+  CHECK(f.context->query(state, [&] { return f.engine->query(event); }) == 0);
+  f.context->forget(state);
+}
+
+// Every submission of a program, the n-th refused by the device, for every n.
+TEST_CASE("A failed submission reaches the application once and leaves nothing behind") {
+  for (const std::uint64_t window : {~std::uint64_t{0}, std::uint64_t{0}}) {
+    for (std::uint64_t nth = 0; nth < 60; ++nth) {
+      Fixture f({.seed = nth + 1, .window_ns = window});
+      runtime::Stream& a = f.stream();
+      runtime::Stream& b = f.stream(StreamKind::kBlocking);
+      unsigned total = 0, one = 1, errors = 0, accepted = 0;
+      unsigned* address = &total;
+      f.engine->inject({soft::FaultPoint::kLaunch, nth, 1, soft::kInjected, {}});
+      auto submit = [&](runtime::Stream& stream) {
+        const hal::NativeStatus status =
+            f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one});
+        if (status == hal::kNativeOk) ++accepted;
+        else if (status == soft::kInjected) ++errors;
+        else FAIL("an answer that native would not give: " << status);
+      };
+      for (unsigned i = 0; i < 8; ++i) {
+        submit(a);
+        submit(b);
+        submit(f.context->legacy());
+      }
+      for (runtime::Stream* stream : {&a, &b, &f.context->legacy()})
+        while (true) {
+          const hal::NativeStatus status = f.context->synchronize(*stream);
+          if (status == hal::kNativeOk) break;
+          REQUIRE(status == soft::kInjected);
+          ++errors;
+        }
+      // A launch that was deferred was accepted before it failed; its error comes with a later
+      // call.
+      CHECK(errors == (nth < 24 ? 1U : 0U));
+      CHECK(total + (nth < 24 ? 1 : 0) == 24);
+      CHECK(f.page.launches.bound.get() == total);
+      (void)accepted;
+    }
+  }
+}
+
+std::atomic<int> hangs{0};
+std::atomic<std::uint32_t> hung_width{0};
+
+TEST_CASE(
+    "The watchdog names a kernel that waits for its own blocks and sends it wide from then on") {
+  hangs = 0;
+  Fixture f({.policy = "static:units=0-0", .units = 8, .clock = soft::Clock::kReal,
+             .hang_after = std::chrono::milliseconds(60),
+             .on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
+               CHECK(std::strcmp(kernel, "barrier_kernel") == 0);
+               CHECK(seconds >= 0.06);
+               hung_width = processors;
+               ++hangs;
+             }});
+  runtime::Stream& stream = f.stream();
+  // 2 processors hold 64 blocks of 1,024 threads between them at most; the grid is 100 blocks.
+  unsigned arrived = 0;
+  unsigned* address = &arrived;
+  auto barrier = [&](unsigned blocks) {
+    hal::KernelLaunch launch;
+    void* arguments[] = {&address};
+    launch.kernel = VITAMIN_SOFT_KERNEL(barrier_kernel);
+    launch.grid = {blocks, 1, 1};
+    launch.block = {1024, 1, 1};
+    launch.arguments = arguments;
+    return f.context->launch(stream, launch);
+  };
+  REQUIRE(barrier(20) == 0);
+  for (int i = 0; i < 200 && hangs == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(hangs == 1);
+  CHECK(hung_width == 2);
+  // The planted kernel is let go by hand; no program could have done that.
+  vitamin::kernel::atomic_add(address, 100U);
+  CHECK(f.context->synchronize(stream) == 0);
+  // From now on its whole grid is resident: 20 blocks of 2 a processor need 10 of the 16.
+  arrived = 0;
+  REQUIRE(barrier(20) == 0);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(arrived == 20);
+  CHECK(f.stays.back().sms.count() >= 10);
+}
+
+TEST_CASE(
+    "A cooperative grid goes where all its blocks fit and is refused as natively where none do") {
+  Fixture f({.policy = "random", .units = 8});
+  runtime::Stream& stream = f.stream();
+  for (unsigned round = 0; round < 30; ++round) {
+    unsigned arrived = 0;
+    unsigned* address = &arrived;
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(barrier_kernel), {&address}, 200, true) == 0);
+    REQUIRE(f.context->synchronize(stream) == 0);
+    CHECK(arrived == 200);
+    CHECK(f.stays.back().sms.count() * 32 >= 200);
+  }
+  unsigned arrived = 0;
+  unsigned* address = &arrived;
+  CHECK(f.launch(stream, VITAMIN_SOFT_KERNEL(barrier_kernel), {&address}, 100'000, true) ==
+        soft::kCooperativeTooLarge);
+}
+
+TEST_CASE("A stream that is destroyed with deferred work still does it") {
+  Fixture f;
+  runtime::Stream& held = f.stream();
+  soft::Gate* gate = f.hold(held);
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 5; ++i)
+    REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  auto destroy = call([](void*) { return hal::kNativeOk; });
+  CHECK(f.context->retire(held, destroy) == 0);
+  f.engine->open_gate(gate);
+  CHECK(f.context->drain(runtime::Drain::kWait, [&] {
+    f.engine->drain();
+    return hal::kNativeOk;
+  }) == 0);
+  CHECK(total == 5);
+}
+
+TEST_CASE("Threads that launch at once on their own streams keep each stream's order") {
+  Fixture f({.clock = soft::Clock::kReal});
+  constexpr unsigned kThreads = 4, kLaunches = 300;
+  unsigned totals[kThreads] = {};
+  std::vector<runtime::Stream*> streams;
+  for (unsigned t = 0; t < kThreads; ++t) streams.push_back(&f.stream());
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      unsigned* address = &totals[t];
+      unsigned one = 1;
+      for (unsigned i = 0; i < kLaunches; ++i) {
+        if (f.launch(*streams[t], VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) != 0) return;
+        if (i % 50 == 0 && f.context->synchronize(*streams[t]) != 0) return;
+      }
+      f.context->synchronize(*streams[t]);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const unsigned total : totals) CHECK(total == kLaunches);
+  CHECK(f.page.launches.bound.get() == kThreads * kLaunches);
+}
+
+}  // namespace
+}  // namespace vitamin::tests

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the source tree that no compiler checks.
+
+    tidy.py ROOT [COMPILE_COMMANDS]
+
+Prints "file:line: what is wrong" and exits with 1 when something is. What it checks:
+  * which directory may include which (LAYERS), and where vendor headers may stand;
+  * the SPDX line, 100 columns, no tab, no space at the end of a line;
+  * the length of functions;
+  * words that must not stay (BANNED);
+  * every source file is built (named by a CMakeLists.txt, or in the given compile_commands.json),
+    every header is included.
+"""
+import json
+import pathlib
+import re
+import sys
+
+COLUMNS = 100
+FUNCTION_LINES = 80
+SUFFIXES = {".h", ".cpp", ".cu", ".def", ".py", ".cmake", ".sh", ".in"}
+NAMES = {"CMakeLists.txt", "demo", "test", "run"}
+SKIPPED = {".git", "build", "shared", "__pycache__", ".cache"}
+
+# What each directory may include from the others. The longest match counts; a directory may always
+# include itself. "file.h" entries are single files.
+LAYERS = {
+    "hal": [],
+    "runtime": ["hal"],
+    # A policy sees values only.
+    "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h", "runtime/pool_layout.h"],
+    "backends/soft": ["hal"],
+    "backends/soft/libcuda": ["hal", "backends/soft"],
+    "backends/soft/amdgpu": ["hal", "backends/soft"],
+    "backends/cuda": ["hal"],
+    "interpose": ["hal", "runtime", "policies", "backends/cuda"],
+    "tools": ["hal", "runtime", "policies"],
+    # The demo programs know nothing of Vitamin; their kernels are portable.
+    "tools/demo": ["backends/soft/kernel.h"],
+    "bench": ["hal", "runtime", "policies", "backends", "interpose", "tools", "tests"],
+    "tests": ["hal", "runtime", "policies", "backends", "interpose", "tools", "bench"],
+}
+# Who may include a vendor's header. Demo, tests and bench are ordinary programs.
+VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")
+VENDOR_FOLDERS = ("backends/cuda", "backends/hip", "backends/soft/libcuda", "backends/soft/amdgpu",
+                  "interpose/libcudart", "interpose/libamdhip64", "tools/demo", "tests", "bench")
+
+# Written so that this file does not contain them itself.
+BANNED = [
+    (re.compile("\\b(FIX" + "ME|TO" + "DO|XX" + "X)\\b"), "finish it or open an issue"),
+    (re.compile("^using " + "namespace"), "name what is used"),
+    (re.compile("(?<![\\w.])/" + "(work|home|root|Users)/" + "[a-z]"), "a path of one machine"),
+    (re.compile("std::" + "endl"), "use '\\n'"),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
+# The first line of a function body at the left margin or in a namespace: clang-format closes it
+# with a brace in the same column.
+FUNCTION = re.compile(r"^(\s*)(?!namespace\b|struct\b|class\b|enum\b|union\b|extern\b|const\b|"
+                      r"constexpr\b|inline constexpr\b|static const\b|\}|#|//)\S.*\{$")
+
+
+def source_files(root):
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root)
+        if path.is_file() and not SKIPPED.intersection(relative.parts):
+            if path.suffix in SUFFIXES or path.name in NAMES:
+                yield relative
+
+
+def layer_of(name):
+    """The longest entry of LAYERS that holds this path, or None."""
+    best = None
+    for folder in LAYERS:
+        if name.startswith(folder + "/") and (best is None or len(folder) > len(best)):
+            best = folder
+    return best
+
+
+def include_problem(name, quote, target):
+    layer = layer_of(name)
+    if VENDOR.match(target):
+        if not name.startswith(tuple(folder + "/" for folder in VENDOR_FOLDERS)):
+            return f"vendor header <{target}> outside {', '.join(VENDOR_FOLDERS)}"
+        return None
+    if quote != '"' or layer is None:
+        return None
+    target_layer = layer_of(target)
+    if target_layer is None or target_layer == layer:
+        return None
+    for allowed in LAYERS[layer]:
+        if target == allowed or target.startswith(allowed + "/"):
+            return None
+    return f"{layer} must not include {target} (see LAYERS in tests/tidy/tidy.py)"
+
+
+def function_problems(name, lines):
+    opened = None
+    for number, line in enumerate(lines, 1):
+        if opened is None:
+            match = FUNCTION.match(line)
+            if match and "(" in "".join(lines[max(0, number - 4):number]):
+                opened = (number, match[1])
+        elif line.rstrip() in (opened[1] + "}", opened[1] + "};"):
+            length = number - opened[0] + 1
+            if length > FUNCTION_LINES:
+                yield f"{name}:{opened[0]}: a function of {length} lines (most: {FUNCTION_LINES})"
+            opened = None
+
+
+def file_problems(name, text):
+    lines = text.split("\n")
+    if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:3]):
+        yield f"{name}:1: no SPDX-License-Identifier in the first lines"
+    if text and not text.endswith("\n"):
+        yield f"{name}:{len(lines)}: no newline at the end of the file"
+    for number, line in enumerate(lines, 1):
+        where = f"{name}:{number}"
+        if len(line) > COLUMNS:
+            yield f"{where}: {len(line)} columns (most: {COLUMNS})"
+        if "\t" in line:
+            yield f"{where}: a tab"
+        if line != line.rstrip():
+            yield f"{where}: space at the end of the line"
+        for pattern, advice in BANNED:
+            if pattern.search(line):
+                yield f"{where}: '{pattern.search(line)[0]}': {advice}"
+        include = INCLUDE.match(line)
+        if include and name.endswith((".h", ".cpp", ".cu")):
+            problem = include_problem(name, include[1], include[2])
+            if problem:
+                yield f"{where}: {problem}"
+    if name.endswith((".h", ".cpp", ".cu")):
+        yield from function_problems(name, lines)
+    if name.endswith(".h") and "#pragma once" not in text:
+        yield f"{name}:1: no #pragma once"
+
+
+def unbuilt(files, compiled):
+    """Sources that are not built and headers that nobody includes. `compiled`: names that a build
+    compiled. A name made with a variable ("${name}_test.cpp") counts for every file that it may
+    mean, in folders of which that build compiled nothing."""
+    configured = {str(pathlib.PurePosixPath(name).parent) for name in compiled}
+    patterns = []
+    cmake = {name: text for name, text in files.items()
+             if name.endswith(("CMakeLists.txt", ".cmake"))}
+    # Words of each CMake file, as paths relative to the root.
+    built = set()
+    for name, text in cmake.items():
+        folder = pathlib.PurePosixPath(name).parent
+        for word in re.findall(r"[\w./{}$-]+\.(?:cpp|h|def|in|py)\b", text):
+            if re.search(r"\$\{[a-z_]+\}", word) and str(folder) not in configured:
+                pattern = re.sub(r"\\\$\\\{[a-z_]+\\\}", r"\\w+", re.escape(f"{folder}/{word}"))
+                patterns.append(re.compile(pattern))
+            word = re.sub(r"^\$\{(PROJECT_SOURCE_DIR|CMAKE_SOURCE_DIR)\}/", "/", word)
+            word = re.sub(r"^\$\{CMAKE_CURRENT_(SOURCE|LIST)_DIR\}/", "", word)
+            path = pathlib.PurePosixPath(word[1:]) if word.startswith("/") else folder / word
+            parts = []
+            for part in path.parts:
+                parts = parts[:-1] if part == ".." else parts + [part]
+            built.add("/".join(parts))
+    included = set()
+    for name, text in files.items():
+        folder = str(pathlib.PurePosixPath(name).parent)
+        for target in re.findall(r'#\s*include\s+"([^"]+)"', text):
+            included.add(target)
+            included.add(f"{folder}/{target}")
+    compiled = set(compiled)
+    for name in files:
+        if any(pattern.fullmatch(name) for pattern in patterns):
+            continue
+        if name.endswith(".cpp") and name not in built | included | compiled:
+            yield f"{name}:1: no CMakeLists.txt builds this file"
+        if name.endswith((".h", ".def")) and name not in built | included:
+            yield f"{name}:1: nothing includes this file"
+
+
+def compiled_files(root, path):
+    """Names, relative to the root, of what a compile_commands.json compiles."""
+    root = root.resolve()
+    paths = (pathlib.Path(entry["directory"], entry["file"]).resolve()
+             for entry in json.loads(path.read_text()))
+    return {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
+
+
+def check(root, compiled=frozenset()):
+    files = {}
+    found = []
+    for relative in source_files(root):
+        name = relative.as_posix()
+        try:
+            files[name] = (root / relative).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            found.append(f"{name}:1: not UTF-8")
+    for name, text in files.items():
+        found.extend(file_problems(name, text))
+    found.extend(unbuilt(files, compiled))
+    return found
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        print(__doc__, file=sys.stderr)
+        return 2
+    root = pathlib.Path(sys.argv[1])
+    compiled = compiled_files(root, pathlib.Path(sys.argv[2])) if len(sys.argv) == 3 else set()
+    found = check(root, compiled)
+    for problem in found:
+        print(problem)
+    print(f"{len(found)} problems" if found else "tidy")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

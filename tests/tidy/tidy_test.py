@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tidy.py finds each kind of problem, and nothing in a clean tree."""
+import pathlib
+import tempfile
+import unittest
+
+import tidy
+
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+CMAKE = "# SPDX-License-Identifier: Apache-2.0\nadd_library(x a.cpp)\n"
+
+
+class Tidy(unittest.TestCase):
+    def check(self, files, compiled=()):
+        with tempfile.TemporaryDirectory() as name:
+            root = pathlib.Path(name)
+            for path, text in files.items():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+            return tidy.check(root, compiled)
+
+    def only(self, files, words):
+        found = self.check(files)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(words, found[0])
+
+    def source(self, line, path="runtime/a.cpp"):
+        folder = str(pathlib.PurePosixPath(path).parent)
+        return {f"{folder}/CMakeLists.txt": CMAKE, path: SPDX + line + "\n"}
+
+    def test_a_clean_tree_has_no_problem(self):
+        self.assertEqual(self.check({
+            "hal/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\n",
+            "hal/x.h": SPDX + "#pragma once\n",
+            "runtime/CMakeLists.txt": CMAKE,
+            "runtime/a.cpp": SPDX + '#include "hal/x.h"\nint f() {\n  return 1;\n}\n'}), [])
+
+    def test_a_missing_spdx_line_is_found(self):
+        self.only({"runtime/CMakeLists.txt": CMAKE, "runtime/a.cpp": "int x;\n"}, "SPDX")
+
+    def test_a_line_of_more_than_100_columns_is_found(self):
+        self.only(self.source("// " + "x" * 98), "101 columns")
+
+    def test_a_line_of_100_columns_is_fine(self):
+        self.assertEqual(self.check(self.source("// " + "x" * 97)), [])
+
+    def test_a_tab_is_found(self):
+        self.only(self.source("int\tx;"), "tab")
+
+    def test_a_space_at_the_end_is_found(self):
+        self.only(self.source("int x; "), "space at the end")
+
+    def test_unfinished_work_is_found(self):
+        self.only(self.source("int x;  // " + "FIX" + "ME"), "finish it")
+
+    def test_a_file_wide_using_directive_is_found(self):
+        self.only(self.source("using " + "namespace std;"), "name what is used")
+
+    def test_a_path_of_one_machine_is_found(self):
+        self.only(self.source("// see /" + "home/someone/x"), "path of one machine")
+
+    def test_a_long_function_is_found(self):
+        self.only(self.source("int f(int x) {\n" + "  ++x;\n" * 100 + "  return x;\n}"),
+                  "a function of 103 lines")
+
+    def test_a_long_namespace_is_no_function(self):
+        body = "int f(int x) {\n  return x;\n}\n" * 40
+        self.assertEqual(self.check(self.source("namespace a {\n" + body + "}  // namespace a")),
+                         [])
+
+    def test_hal_includes_nothing_of_ours(self):
+        self.only(self.source('#include "runtime/policy.h"', "hal/a.cpp"), "hal must not include")
+
+    def test_runtime_includes_no_backend(self):
+        self.only(self.source('#include "backends/cuda/x.h"'), "runtime must not include")
+
+    def test_a_policy_includes_no_descriptor(self):
+        self.only(self.source('#include "runtime/operation.h"', "policies/a.cpp"),
+                  "policies must not include")
+        self.assertEqual(self.check(self.source('#include "runtime/policy.h"', "policies/a.cpp")),
+                         [])
+
+    def test_a_backend_does_not_include_the_runtime(self):
+        self.only(self.source('#include "runtime/policy.h"', "backends/cuda/a.cpp"),
+                  "backends/cuda must not include")
+
+    def test_one_backend_does_not_include_another(self):
+        self.only(self.source('#include "backends/soft/engine.h"', "backends/cuda/a.cpp"),
+                  "backends/cuda must not include")
+
+    def test_a_vendor_header_outside_its_backend_is_found(self):
+        self.only(self.source("#include <cuda.h>"), "vendor header")
+        self.only(self.source("#include <hip/hip_runtime_api.h>", "tools/a.cpp"), "vendor header")
+
+    def test_a_vendor_header_in_its_backend_is_fine(self):
+        self.assertEqual(self.check(self.source("#include <cuda.h>", "backends/cuda/a.cpp")), [])
+
+    def test_a_source_that_nothing_builds_is_found(self):
+        self.only({"runtime/CMakeLists.txt": CMAKE, "runtime/a.cpp": SPDX,
+                   "runtime/b.cpp": SPDX}, "no CMakeLists.txt builds")
+
+    def test_a_name_made_with_a_variable_counts_only_where_nothing_was_compiled(self):
+        files = {"tests/CMakeLists.txt": CMAKE.replace("a.cpp", "${name}_test.cpp"),
+                 "tests/a_test.cpp": SPDX, "tests/b_test.cpp": SPDX}
+        self.assertEqual(self.check(files), [])
+        self.assertEqual(self.check(files, {"tests/a_test.cpp", "tests/b_test.cpp"}), [])
+        found = self.check(files, {"tests/a_test.cpp"})
+        self.assertEqual(found, ["tests/b_test.cpp:1: no CMakeLists.txt builds this file"])
+
+    def test_a_header_that_nobody_includes_is_found(self):
+        self.only({"hal/x.h": SPDX + "#pragma once\n"}, "nothing includes")
+
+    def test_a_header_without_its_guard_is_found(self):
+        self.only({"runtime/CMakeLists.txt": CMAKE, "hal/x.h": SPDX,
+                   "runtime/a.cpp": SPDX + '#include "hal/x.h"\n'}, "#pragma once")
+
+    def test_build_folders_are_not_looked_at(self):
+        self.assertEqual(self.check({"build/dev/a.cpp": "\tx"}), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

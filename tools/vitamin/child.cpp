@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/child.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "tools/vitamin/exit_code.h"
+
+namespace vitamin::tools {
+namespace {
+
+constexpr std::array kForwarded = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                   SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> list;
+  list.reserve(strings.size() + 1);
+  for (const std::string& s : strings) list.push_back(const_cast<char*>(s.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+// 'T' in /proc/<pid>/stat: stopped at this moment, not only when the kernel queued the news.
+bool is_stopped(pid_t pid) {
+  std::array<char, 512> text{};
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const ssize_t n = ::read(file, text.data(), text.size() - 1);
+  ::close(file);
+  const char* after_name = n > 0 ? std::strrchr(text.data(), ')') : nullptr;
+  return after_name != nullptr && after_name[1] == ' ' && after_name[2] == 'T';
+}
+
+// The signals that concern us, blocked for the time of one child, as before afterwards.
+class SignalScope {
+ public:
+  SignalScope() {
+    sigemptyset(&waited_);
+    for (const int signal : kForwarded) sigaddset(&waited_, signal);
+    sigaddset(&waited_, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &waited_, &before_);
+    // Whoever started us may ignore SIGCHLD, which would make the kernel discard the child's code.
+    struct sigaction normal {};
+    normal.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &normal, &child_before_);
+  }
+  ~SignalScope() { restore(); }
+  SignalScope(const SignalScope&) = delete;
+  SignalScope& operator=(const SignalScope&) = delete;
+
+  void restore() const {
+    ::sigaction(SIGCHLD, &child_before_, nullptr);
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  int next(siginfo_t& info) const {
+    int signal = 0;
+    do signal = ::sigwaitinfo(&waited_, &info);
+    while (signal < 0 && errno == EINTR);
+    return signal;
+  }
+
+ private:
+  sigset_t waited_{}, before_{};
+  struct sigaction child_before_ {};
+};
+
+// True when the child has ended and `end` says how.
+bool reap(pid_t child, ChildEnd& end) {
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG | WUNTRACED) == child) {
+    if (WIFSTOPPED(status)) {
+      // Stop as the child did; whoever continues us finds the child continued below. A terminal
+      // stops the whole group, and then the child may run again by the time we look.
+      if (is_stopped(child)) {
+        ::raise(SIGSTOP);
+        ::kill(child, SIGCONT);
+      }
+      continue;
+    }
+    if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+    if (WIFEXITED(status)) end.code = WEXITSTATUS(status);
+    return true;
+  }
+  return false;
+}
+
+ChildEnd wait_for(pid_t child, const SignalScope& signals) {
+  ChildEnd end;
+  for (;;) {
+    siginfo_t info{};
+    const int signal = signals.next(info);
+    if (signal == SIGCHLD) {
+      if (reap(child, end)) return end;
+    } else if (signal > 0 && info.si_code != SI_KERNEL) {
+      ::kill(child, signal);
+    }
+  }
+}
+
+}  // namespace
+
+ChildEnd run_child(const std::vector<std::string>& command,
+                   const std::vector<std::string>& environment) {
+  const std::vector<char*> arguments = pointers(command);
+  const std::vector<char*> variables = pointers(environment);
+  std::array<int, 2> report{};  // closes by itself when exec succeeds
+  if (::pipe2(report.data(), O_CLOEXEC) != 0) return {.exec_error = errno};
+  const SignalScope signals;
+  const pid_t child = ::fork();
+  if (child < 0) {
+    const int error = errno;
+    ::close(report[0]);
+    ::close(report[1]);
+    return {.exec_error = error};
+  }
+  if (child == 0) {
+    signals.restore();
+    ::execvpe(arguments[0], arguments.data(), variables.data());
+    const int error = errno;
+    const ssize_t written = ::write(report[1], &error, sizeof error);
+    ::_exit(written == sizeof error ? kExitNotFound : kExitFailed);
+  }
+  ::close(report[1]);
+  int exec_error = 0;
+  ssize_t n = 0;
+  do n = ::read(report[0], &exec_error, sizeof exec_error);
+  while (n < 0 && errno == EINTR);
+  ::close(report[0]);
+  ChildEnd end = wait_for(child, signals);
+  if (n == sizeof exec_error) end.exec_error = exec_error;
+  return end;
+}
+
+std::vector<std::string> environment_with(const std::vector<std::string>& changes) {
+  std::vector<std::string> result = changes;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::string_view name = text.substr(0, text.find('=') + 1);
+    bool replaced = false;
+    for (const std::string& change : changes) replaced = replaced || change.starts_with(name);
+    if (!replaced) result.emplace_back(text);
+  }
+  return result;
+}
+
+void end_like(const ChildEnd& end) {
+  if (end.signal != 0) {
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    ::signal(end.signal, SIG_DFL);
+    sigset_t only{};
+    sigemptyset(&only);
+    sigaddset(&only, end.signal);
+    ::sigprocmask(SIG_UNBLOCK, &only, nullptr);
+    ::raise(end.signal);
+    std::exit(128 + end.signal);  // a signal that does not end a process
+  }
+  std::exit(end.code);
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vitamin doctor: what was found on this machine, and what to do about what was not.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/preload.h"
+#include "tools/vitamin/probe.h"
+#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/verbs.h"
+
+namespace vitamin::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+enum class Verdict { kGood, kNote, kBad };
+
+struct Check {
+  const char* key;
+  Verdict verdict;
+  std::string text;
+};
+
+Check check_library() {
+  const RunDirectory directory;
+  const fs::path library = preload_library();
+  if (const auto usable = check_preload(preloadable(library, directory.path())); !usable)
+    return {"preload", Verdict::kBad, usable.error().message};
+  return {"preload", Verdict::kGood, library.native()};
+}
+
+Check check_driver(const DriverFacts& facts) {
+  if (const auto wrong = problem(facts)) return {"driver", Verdict::kBad, *wrong};
+  return {"driver", Verdict::kGood,
+          fmt::format("{}, CUDA {}, green contexts", facts.path, version_text(facts.version))};
+}
+
+std::vector<Check> check_devices(const DriverFacts& facts) {
+  std::vector<Check> checks;
+  for (const DeviceFacts& device : facts.devices)
+    checks.push_back({"device", Verdict::kGood,
+                      fmt::format("{}, {} processors, compute capability {}.{}, {}", device.name,
+                                  device.processors, device.major, device.minor, device.uuid)});
+  return checks;
+}
+
+// MPS lets processes overlap on an NVIDIA device; without it they take turns.
+Check check_mps() {
+  const char* share = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+  if (share != nullptr && std::string(share) != "100")
+    return {"mps", Verdict::kBad,
+            fmt::format("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is {}: programs then see a smaller "
+                        "device and compute other bits. Unset it.",
+                        share)};
+  const char* variable = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  const std::string folder = variable != nullptr ? variable : "/tmp/nvidia-mps";
+  if (::access((folder + "/control").c_str(), F_OK) == 0)
+    return {"mps", Verdict::kGood, fmt::format("a control daemon's pipe is in {}", folder)};
+  return {"mps", Verdict::kNote,
+          "no control daemon: several processes take turns on an NVIDIA device instead of sharing "
+          "it. Start one with `nvidia-cuda-mps-control -d`."};
+}
+
+Check check_toolkit() {
+  std::vector<std::string> roots = {"/usr/local/cuda"};
+  if (const char* home = std::getenv("CUDA_HOME")) roots.insert(roots.begin(), home);
+  for (const std::string& root : roots)
+    if (::access((root + "/bin/nvcc").c_str(), X_OK) == 0) return {"toolkit", Verdict::kGood, root};
+  return {"toolkit", Verdict::kNote, "none (needed to build vitamin's GPU tests, not to run it)"};
+}
+
+Check check_run_folder() {
+  for (const std::string& parent : run_directory_parents())
+    if (::access(parent.c_str(), W_OK | X_OK) == 0) return {"run_folder", Verdict::kGood, parent};
+  return {"run_folder", Verdict::kBad,
+          "none of $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR, /tmp can be written."};
+}
+
+}  // namespace
+
+int doctor(bool json) {
+  const DriverFacts facts = probe_driver();
+  std::vector<Check> checks = {check_library(), check_driver(facts)};
+  for (Check& check : check_devices(facts)) checks.push_back(std::move(check));
+  checks.push_back(check_mps());
+  checks.push_back(check_run_folder());
+  checks.push_back(check_toolkit());
+  const bool healthy = std::none_of(checks.begin(), checks.end(), [](const Check& check) {
+    return check.verdict == Verdict::kBad;
+  });
+  constexpr const char* kWords[] = {"ok", "note", "problem"};
+  if (json) {
+    ordered_json result = {{"schema", 1}, {"healthy", healthy}, {"checks", ordered_json::array()}};
+    for (const Check& check : checks)
+      result["checks"].push_back({{"check", check.key},
+                                  {"verdict", kWords[static_cast<int>(check.verdict)]},
+                                  {"text", check.text}});
+    fmt::print("{}\n", result.dump(2));
+  } else {
+    for (const Check& check : checks)
+      fmt::print("{:<8} {:<11} {}\n", kWords[static_cast<int>(check.verdict)], check.key,
+                 check.text);
+    fmt::print("\n{}\n", healthy ? "Ready: vitamin run -- <your program>"
+                                 : "Not ready: mend what is marked as a problem.");
+  }
+  return healthy ? 0 : kExitUnhealthy;
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The vitamin program: reads the command line, calls a verb.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <clocale>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "policies/registry.h"
+#include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/preload.h"
+#include "tools/vitamin/text.h"
+#include "tools/vitamin/verbs.h"
+#include "tools/vitamin/verify.h"
+
+namespace vitamin::tools {
+namespace {
+
+constexpr const char* kMainFooter = R"(
+Examples:
+  vitamin doctor                                  is this machine ready?
+  vitamin run -- python train.py                  run a program, see what was bound
+  vitamin run --policy random --seed 7 -- ./app   a new part of the device for every launch
+  vitamin run --help                              options, exit codes, how to read the report
+)";
+
+constexpr const char* kRunFooter = R"(
+Runs COMMAND with every kernel launch bound, at the moment of the launch, to a set of the device's
+processors. What the program computes does not change, to the bit; where it runs does.
+
+Examples:
+  vitamin run -- python train.py
+      Run; at the end a table on stderr says how many launches were bound, moved and where.
+  vitamin run --policy random --seed 7 --strict -- ./app --size 4096
+      Move every launch to a new random part of the device. Exit code 123 unless all were bound.
+  vitamin run --window 0 -- ./app
+      Submit a launch only when all its predecessors have completed (the strict rule).
+  vitamin run --quiet --report run.json -- ./app
+      No table; the full report, for each process, device and library, as JSON in a file.
+
+The report:
+  bound      given to an entry of the pool (a part of the device, or the whole) by the policy
+  bridged    ordered by vitamin, but run on the program's own stream
+  passed     handed to the driver untouched: vitamin could not manage it
+  moved      ran on another entry than the launch before it in its stream
+
+Exit codes:
+  that of COMMAND; when a signal ended it, vitamin ends by the same signal (128+n in a shell)
+  123  --strict, and COMMAND succeeded, but not every launch was bound (or none was seen)
+  125  vitamin itself failed: wrong options, no usable library, report not writable
+  126  COMMAND was found but cannot be executed
+  127  COMMAND was not found
+Without --strict, missing coverage is a message on stderr and does not change the exit code.
+)";
+
+constexpr const char* kVerifyFooter = R"(
+Runs COMMAND alone (once natively, twice under vitamin on the whole device), then under allocation
+schedules with something else on the device: random for each launch, the narrowest part that can run
+it, the extremes in turn, always narrow, always wide; then more random ones. Compares, to the byte,
+what it prints and what else --check names, and audits what it launches.
+
+Examples:
+  vitamin verify -- python eval.py
+  vitamin verify --runs 20 --check memory --report verify.html -- ./app
+  vitamin verify --file weights.bin --tenant 'python train.py' -- python train.py --steps 50
+
+Exit codes:
+  0    deterministic under Vitamin: no difference
+  1    not deterministic by itself: two runs alone differ
+  2    broken by Vitamin: alone it equals itself, under vitamin it does not (please report it)
+  3    nothing could be compared: it fails alone, or launched nothing
+  125  vitamin itself failed: wrong options, no usable library
+  126  COMMAND was found but cannot be executed
+  127  COMMAND was not found
+  130  interrupted: everything was ended, the report says partial
+COMMAND gets nothing on standard input; it runs in the current folder and may overwrite files there.
+)";
+
+struct VerifyHelp : CLI::Formatter {
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: vitamin verify [OPTIONS] -- COMMAND [ARGUMENTS...]\n";
+  }
+};
+
+struct RunHelp : CLI::Formatter {
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: vitamin run [OPTIONS] -- COMMAND [ARGUMENTS...]\n";
+  }
+};
+
+struct CommandLine {
+  CLI::App app{"Shares one GPU between unmodified programs, launch by launch."};
+  CLI::App* run = nullptr;
+  CLI::App* verify = nullptr;
+  CLI::App* doctor = nullptr;
+  CLI::App* policy = nullptr;
+  CLI::App* policy_list = nullptr;
+  CLI::App* version = nullptr;
+  RunOptions options;
+  VerifyOptions verification;
+  bool json = false;
+
+  CommandLine() {
+    app.name("vitamin --help");
+    app.footer(kMainFooter);
+    app.require_subcommand(0, 1);
+    app.set_help_flag("-h,--help", "Show this help");
+    add_run();
+    add_verify();
+    doctor = app.add_subcommand("doctor", "Say what was found on this machine and what is missing");
+    policy = app.add_subcommand("policy", "Show the policies");
+    policy->footer("\nExample:\n  vitamin policy list\n");
+    policy_list = policy->add_subcommand("list", "Name every policy, one a line");
+    version = app.add_subcommand("version", "Show the version");
+    for (CLI::App* verb : {doctor, policy_list, version})
+      verb->add_flag("--json", json, "Answer as JSON");
+  }
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+ private:
+  void add_verify() {
+    verify =
+        app.add_subcommand("verify", "Show that a program's bits do not depend on the allocation");
+    verify->footer(kVerifyFooter);
+    verify->formatter(std::make_shared<VerifyHelp>());
+    verify->prefix_command();
+    verify->add_option("--runs", verification.runs, "How many schedules")->capture_default_str();
+    verify->add_option("--seed", verification.seed, "Seed of the schedules")->capture_default_str();
+    verify->add_option("--tenant", verification.tenant,
+                       "Shell command that runs beside it ('': none; default: the demo)");
+    verify->add_option("--check", verification.checks, "stdout, files, memory (default: stdout)")
+        ->delimiter(',');
+    verify->add_option("--file", verification.files, "A file that COMMAND writes, to compare");
+    verify->add_option("--scan", verification.scan, "GPU code to look into with cuobjdump");
+    verify->add_option("--limit", verification.limit_seconds, "Seconds that one run may take");
+    verify->add_flag("--json", verification.json, "Print the result as JSON");
+    verify->add_option("--report", verification.report_file, "Write a page of HTML")
+        ->type_name("FILE");
+  }
+  void add_run() {
+    run = app.add_subcommand("run", "Run a program with every launch late-bound");
+    run->footer(kRunFooter);
+    run->formatter(std::make_shared<RunHelp>());
+    run->prefix_command();
+    run->add_option("--policy", options.policy, "Who decides where a launch goes")
+        ->capture_default_str()
+        ->type_name("NAME");
+    run->add_option("--seed", options.seed, "Seed of a random policy")->type_name("N");
+    run->add_option("--window", options.window,
+                    "How far submission may run ahead of completion: 0, 500us, max")
+        ->type_name("TIME");
+    run->add_flag("--strict", options.strict, "Exit with 123 unless every launch was bound");
+    run->add_option("--report", options.report_file, "Write the report as JSON ('-': stdout)")
+        ->type_name("FILE");
+    run->add_flag("--json", options.json, "Print the report as JSON instead of a table (stderr)");
+    run->add_flag("--quiet", options.quiet, "Print problems only");
+  }
+};
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// `see`: the command that says more.
+int usage_error(std::string_view message, std::string_view see) {
+  say(fmt::format("{} See `{}`.", message, see));
+  return kExitFailed;
+}
+
+int unknown_option(const std::string& word, const CLI::App& app, std::string_view see) {
+  const std::string name = word.substr(0, word.find('='));
+  return usage_error(
+      fmt::format("unknown option '{}'.{}", name, did_you_mean(name, option_names(app))), see);
+}
+
+int checked_run(CommandLine& line) {
+  RunOptions& options = line.options;
+  const std::vector<std::string> words = line.run->remaining();
+  if (!words.empty() && words.front().starts_with("-"))
+    return unknown_option(words.front(), *line.run, "vitamin run --help");
+  options.command.insert(options.command.begin(), words.begin(), words.end());
+  if (options.command.empty() || options.command.front().empty())
+    return usage_error("no command to run: vitamin run [OPTIONS] -- COMMAND.",
+                       "vitamin run --help");
+  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); !policy)
+    return usage_error("--policy: " + policy.error().message, "vitamin policy list");
+  if (!options.window.empty() && !window_nanoseconds(options.window))
+    return usage_error(fmt::format("'{}' is no window: use 0, a time with its unit (500us, 2ms) or "
+                                   "max.",
+                                   options.window),
+                       "vitamin run --help");
+  if (options.quiet && options.json)
+    return usage_error("--quiet and --json exclude each other.", "vitamin run --help");
+  run(options);
+}
+
+int checked_verify(CommandLine& line) {
+  VerifyOptions& options = line.verification;
+  std::vector<std::string> words = line.verify->remaining();
+  if (!words.empty() && words.front().starts_with("-"))
+    return unknown_option(words.front(), *line.verify, "vitamin verify --help");
+  words.insert(words.end(), line.options.command.begin(), line.options.command.end());
+  options.command = std::move(words);
+  if (const std::string wrong = problem(options); !wrong.empty())
+    return usage_error(wrong, "vitamin verify --help");
+  return verify(options);
+}
+
+int unknown_words(const CLI::App& app, std::string_view see) {
+  const std::string word = app.remaining().front();
+  if (word.starts_with("-")) return unknown_option(word, app, see);
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
+  const std::string hint =
+      app.get_parent() != nullptr ? "" : fmt::format(" To run a program: vitamin run -- {}.", word);
+  return usage_error(fmt::format("unknown word '{}'.{}{}", word, did_you_mean(word, verbs), hint),
+                     see);
+}
+
+int show_help(const CLI::App& app) {
+  fmt::print("{}", app.help());
+  return kExitFailed;  // nothing was asked for, as far as a script can tell
+}
+
+int dispatch(CommandLine& line) {
+  if (line.run->parsed()) return checked_run(line);
+  if (line.verify->parsed()) return checked_verify(line);
+  if (!line.options.command.empty())
+    return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
+  for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version})
+    if (verb->parsed() && !verb->remaining().empty())
+      return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
+  if (line.doctor->parsed()) return doctor(line.json);
+  if (line.policy_list->parsed()) return list_policies(line.json);
+  if (line.version->parsed()) return show_version(line.json);
+  if (line.policy->parsed()) return show_help(*line.policy);
+  return line.app.remaining().empty() ? show_help(line.app)
+                                      : unknown_words(line.app, "vitamin --help");
+}
+
+int parse_and_dispatch(int argc, char** argv) {
+  CommandLine line;
+  line.app.allow_extras();
+  for (CLI::App* verb : {line.doctor, line.policy, line.policy_list, line.version})
+    verb->allow_extras();
+  // What stands behind "--" is the command, whatever it looks like.
+  char** const mark = std::find_if(argv + std::min(argc, 1), argv + argc,
+                                   [](const char* word) { return std::strcmp(word, "--") == 0; });
+  if (mark != argv + argc) line.options.command.assign(mark + 1, argv + argc);
+  try {
+    line.app.parse(static_cast<int>(mark - argv), argv);
+    return dispatch(line);
+  } catch (const CLI::CallForHelp& help) {
+    return line.app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return usage_error(fmt::format("{}.", error.what()),
+                       line.run->parsed()      ? "vitamin run --help"
+                       : line.verify->parsed() ? "vitamin verify --help"
+                                               : "vitamin --help");
+  }
+}
+
+}  // namespace
+
+int show_version(bool json) {
+  if (json)
+    fmt::print("{}\n", nlohmann::json{{"schema", 1}, {"version", VITAMIN_VERSION}}.dump(2));
+  else
+    fmt::print("vitamin {}\n", VITAMIN_VERSION);
+  return 0;
+}
+
+}  // namespace vitamin::tools
+
+int main(int argc, char** argv) {
+  using namespace vitamin;
+  std::setlocale(LC_CTYPE, "");
+  if (argc == 3 && std::strcmp(argv[1], tools::kPreloadCheckVerb) == 0)
+    return tools::answer_preload_check(argv[2]);
+  try {
+    return tools::parse_and_dispatch(argc, argv);
+  } catch (const std::exception& error) {  // out of memory, at worst
+    std::fprintf(stderr, "vitamin: internal error: %s.\n", error.what());
+    return tools::kExitFailed;
+  }
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vitamin policy list: every policy, with its parameters.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "policies/registry.h"
+#include "tools/vitamin/verbs.h"
+
+namespace vitamin::tools {
+
+int list_policies(bool json) {
+  if (json) {
+    nlohmann::ordered_json result = {{"schema", 1}, {"policies", nlohmann::json::array()}};
+    for (const policies::Description& policy : policies::list()) {
+      auto parameters = nlohmann::ordered_json::array();
+      for (const policies::Parameter& parameter : policy.parameters)
+        parameters.push_back({{"name", parameter.name}, {"meaning", parameter.meaning}});
+      result["policies"].push_back(
+          {{"name", policy.name}, {"summary", policy.summary}, {"parameters", parameters}});
+    }
+    fmt::print("{}\n", result.dump(2));
+    return 0;
+  }
+  for (const policies::Description& policy : policies::list()) {
+    fmt::print("{:<10} {}\n", policy.name, policy.summary);
+    for (const policies::Parameter& parameter : policy.parameters)
+      fmt::print("           {:<10} {}\n", parameter.name, parameter.meaning);
+  }
+  return 0;
+}
+
+}  // namespace vitamin::tools

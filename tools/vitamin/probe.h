@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the CUDA driver of this machine says about itself.
+//
+// The driver is asked in a child process: loading it starts threads, and a broken one may crash or
+// hang, neither of which may happen to `vitamin run`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace vitamin::tools {
+
+struct DeviceFacts {
+  std::string name;
+  std::string uuid;  // "GPU-…"
+  int processors = 0;
+  int major = 0, minor = 0;  // compute capability
+};
+
+struct DriverFacts {
+  bool answered = false;   // false: the probe crashed or took longer than kProbeSeconds
+  std::string path;        // of libcuda.so.1; empty: not found
+  std::string load_error;  // the loader's words
+  int version = 0;         // 12040 is CUDA 12.4
+  bool green_contexts = false;
+  int init_status = 0;     // cuInit's answer
+  std::string init_error;  // its name: "CUDA_ERROR_NO_DEVICE"
+  std::vector<DeviceFacts> devices;
+};
+
+inline constexpr int kProbeSeconds = 30;
+inline constexpr int kOldestDriver = 12040;
+
+DriverFacts probe_driver();
+
+// One line: what is wrong and what to do; nothing when a device can be used.
+std::optional<std::string> problem(const DriverFacts& facts);
+
+// "12.4"
+std::string version_text(int version);
+
+}  // namespace vitamin::tools

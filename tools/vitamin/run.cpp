@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vitamin run: start a command under the preloaded library, wait, report.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "runtime/environment.h"
+#include "tools/vitamin/child.h"
+#include "tools/vitamin/diagnosis.h"
+#include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/preload.h"
+#include "tools/vitamin/report.h"
+#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/text.h"
+#include "tools/vitamin/verbs.h"
+
+namespace vitamin::tools {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void stop(int code, std::string_view message) {
+  say(message);
+  std::exit(code);
+}
+
+// The command could not be started: say which of the usual reasons it is.
+[[noreturn]] void stop_not_started(const std::string& command, int error) {
+  if (error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE)
+    stop(kExitFailed, fmt::format("cannot start a process: {}.", std::strerror(error)));
+  struct stat facts {};
+  const bool exists =
+      command.find('/') != std::string::npos && ::stat(command.c_str(), &facts) == 0;
+  if (error == ENOENT && exists)
+    stop(kExitNotFound, fmt::format("'{}' exists, but the interpreter that it names does not: look "
+                                    "at its first line.",
+                                    command));
+  if (error == ENOENT || error == ENOTDIR)
+    stop(kExitNotFound, fmt::format("command not found: '{}'. Check the spelling, or give its path "
+                                    "(./{}).",
+                                    command, fs::path(command).filename().native()));
+  if (exists && S_ISDIR(facts.st_mode))
+    stop(kExitNotExecutable, fmt::format("'{}' is a folder, not a program.", command));
+  if (error == ENOEXEC)
+    stop(kExitNotExecutable,
+         fmt::format("'{}' is not a program that this machine can execute.", command));
+  stop(kExitNotExecutable, fmt::format("cannot execute '{}': {}. For a file of yours: chmod +x.",
+                                       command, std::strerror(error)));
+}
+
+std::vector<std::string> child_environment(const RunOptions& options, const fs::path& library,
+                                           const fs::path& run_directory) {
+  namespace names = runtime::environment;
+  std::vector<std::string> changes = {
+      "LD_PRELOAD=" + preload_variable(library, std::getenv("LD_PRELOAD")),
+      fmt::format("{}={}", names::kRunDirectory, run_directory.native()),
+      fmt::format("{}={}", names::kPolicy, options.policy),
+      // The same warnings come in the report.
+      fmt::format("{}={}", names::kQuiet, options.quiet ? 1 : 0),
+  };
+  if (options.seed) changes.push_back(fmt::format("{}={}", names::kSeed, *options.seed));
+  if (const auto window = window_nanoseconds(options.window))
+    changes.push_back(fmt::format("{}={}", names::kWindow, *window));
+  return environment_with(changes);
+}
+
+bool write_report(const std::string& file, const std::string& text) {
+  if (file == "-") return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  std::ofstream out(file, std::ios::trunc);
+  out << text;
+  out.close();
+  return out.good();
+}
+
+// A report that cannot be written should stop the run before hours of work, not after.
+void check_report_file(const std::string& file) {
+  if (file.empty() || file == "-") return;
+  if (!std::ofstream(file, std::ios::app).good())
+    stop(kExitFailed, fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno)));
+}
+
+}  // namespace
+
+std::optional<std::string> window_nanoseconds(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text == "max") return text;
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [unit, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+  if (error != std::errc() || value < 0) return std::nullopt;
+  const std::string_view suffix(unit, static_cast<std::size_t>(end - unit));
+  double scale = 0;
+  if (suffix == "ns") scale = 1;
+  if (suffix == "us" || suffix == "µs") scale = 1e3;
+  if (suffix == "ms") scale = 1e6;
+  if (suffix == "s") scale = 1e9;
+  if (suffix.empty() && value == 0) scale = 1;  // 0 needs no unit
+  constexpr double kLongest = 1e18;             // 30 years; more is "max"
+  if (scale == 0 || value * scale > kLongest) return std::nullopt;
+  return fmt::format("{}", static_cast<std::uint64_t>(value * scale));
+}
+
+void run(const RunOptions& options) {
+  check_report_file(options.report_file);
+  RunDirectory directory;
+  if (directory.path().empty())
+    stop(kExitFailed,
+         "cannot make a folder for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
+         "every one of them full or read-only?");
+  const fs::path library = preloadable(preload_library(), directory.path());
+  if (const auto usable = check_preload(library); !usable) {
+    directory.remove();
+    stop(kExitFailed, usable.error().message);
+  }
+
+  const auto started = std::chrono::steady_clock::now();
+  const ChildEnd end =
+      run_child(options.command, child_environment(options, library, directory.path()));
+  const auto ended = std::chrono::steady_clock::now();
+  if (end.exec_error != 0) {
+    directory.remove();
+    stop_not_started(options.command.front(), end.exec_error);
+  }
+
+  const Report report = read_report(directory.path());
+  directory.remove();
+  RunFacts facts;
+  facts.command = options.command;
+  facts.policy = options.policy;
+  facts.seed = options.seed;
+  facts.window = options.window;
+  facts.wall_ns = static_cast<std::uint64_t>((ended - started) / std::chrono::nanoseconds(1));
+  facts.exit_code = end.code;
+  facts.signal = end.signal;
+  facts.problem = coverage_problem(report, options.command, end);
+
+  const std::string json = to_json(report, facts).dump(2) + "\n";
+  if (options.json)
+    std::fputs(json.c_str(), stderr);
+  else if (!options.quiet && report.launches() > 0)
+    std::fputs(to_table(report, facts, locale_is_utf8()).c_str(), stderr);
+  if (!facts.problem.empty() && !options.json) say(facts.problem);
+  const bool written = options.report_file.empty() || write_report(options.report_file, json);
+  if (!written) say(fmt::format("cannot write the report '{}'.", options.report_file));
+
+  if (!end.succeeded()) end_like(end);
+  if (!written) std::exit(kExitFailed);
+  std::exit(options.strict && !report.complete() ? kExitCoverage : 0);
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/run_directory.h"
+
+#include <stdlib.h>
+
+#include <system_error>
+
+namespace vitamin::tools {
+
+std::vector<std::string> run_directory_parents() {
+  std::vector<std::string> parents;
+  for (const char* variable : {"XDG_RUNTIME_DIR", "", "TMPDIR"}) {
+    const char* value = *variable == '\0' ? "/dev/shm" : ::getenv(variable);
+    if (value != nullptr && *value == '/') parents.emplace_back(value);
+  }
+  parents.emplace_back("/tmp");
+  return parents;
+}
+
+RunDirectory::RunDirectory() {
+  for (const std::string& parent : run_directory_parents()) {
+    std::string name = parent + "/vitamin-run-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) continue;
+    path_ = name;
+    return;
+  }
+}
+
+void RunDirectory::remove() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  path_.clear();
+}
+
+}  // namespace vitamin::tools

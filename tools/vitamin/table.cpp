@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The coverage report as one screen of text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tools/vitamin/report.h"
+#include "tools/vitamin/text.h"
+
+namespace vitamin::tools {
+namespace {
+
+constexpr unsigned kBarColumns = 40;
+constexpr std::size_t kLibraryRows = 12;
+
+class Table {
+ public:
+  Table(const Report& report, const RunFacts& facts, bool utf8)
+      : report_(report), facts_(facts), launches_(report.totals.launches), utf8_(utf8) {}
+
+  std::string text() {
+    head();
+    if (report_.launches() > 0) {
+      launches();
+      widths();
+      libraries();
+      other();
+    }
+    warnings();
+    return out_;
+  }
+
+ private:
+  template <class... Arguments>
+  void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    out_ += fmt::format(format, std::forward<Arguments>(arguments)...);
+    while (!out_.empty() && out_.back() == ' ') out_.pop_back();
+    out_ += '\n';
+  }
+
+  void rule() {
+    constexpr int kColumns = 78;
+    std::string text;
+    for (int i = 0; i < kColumns; ++i) text += utf8_ ? "─" : "-";
+    line("{}", text);
+  }
+
+  void head() {
+    rule();
+    std::string how = fmt::format("policy {}", facts_.policy);
+    if (facts_.seed) how += fmt::format(", seed {}", *facts_.seed);
+    if (!facts_.window.empty()) how += fmt::format(", window {}", facts_.window);
+    line("vitamin run   {} of {} launches bound ({}), {}, {}", grouped(report_.bound()),
+         grouped(report_.launches()), percent(report_.bound(), report_.launches()), how,
+         duration(facts_.wall_ns));
+    rule();
+    for (const ProcessReport& process : report_.processes)
+      for (const DeviceReport& device : process.devices)
+        line("  {} ({})  {}: {} processors in {} units; pool of {} entries made in {}",
+             process.program, process.pid, device.name, device.processors, device.units,
+             device.entries, duration(device.creation_ns));
+  }
+
+  void launches() {
+    const auto& l = launches_;
+    line("");
+    line("  launches      bound    bridged     passed   deferred     failed");
+    line("  {:>8} {:>10} {:>10} {:>10} {:>10} {:>10}", grouped(report_.launches()),
+         grouped(l.bound.get()), grouped(l.bridged.get()),
+         grouped(l.passed.get() + report_.passed_unmanaged), grouped(l.deferred.get()),
+         grouped(l.failed.get()));
+    line("");
+    line("  moved to another entry   {:>10}  {:>7}  of {} that had a predecessor in their stream",
+         grouped(l.moved.get()), percent(l.moved.get(), l.successors.get()),
+         grouped(l.successors.get()));
+    line("  on part of the device    {:>10}  {:>7}  of {} that fit on a part",
+         grouped(l.narrow.get()), percent(l.narrow.get(), l.narrow_eligible.get()),
+         grouped(l.narrow_eligible.get()));
+    reasons("on the whole device", report_.totals.whole, stats::kWholeReasonText);
+    auto unbound = report_.totals.unbound;
+    unbound[static_cast<std::size_t>(stats::UnboundReason::kNoPool)] += report_.passed_unmanaged;
+    reasons("not bound", unbound, stats::kUnboundReasonText);
+  }
+
+  template <std::size_t N>
+  void reasons(const char* title, const std::array<std::uint64_t, N>& counts,
+               const char* const (&names)[N]) {
+    std::uint64_t sum = 0;
+    std::string why;
+    for (std::size_t i = 0; i < N; ++i) {
+      if (counts[i] == 0) continue;
+      sum += counts[i];
+      why += fmt::format("{}{} {}", why.empty() ? "" : ", ", names[i], grouped(counts[i]));
+    }
+    if (sum > 0)
+      line("  {:<24} {:>10}  {:>7}  {}", title, grouped(sum), percent(sum, report_.launches()),
+           why);
+  }
+
+  void widths() {
+    const auto& widths = report_.totals.widths;
+    if (widths.empty()) return;
+    std::uint64_t most = 0;
+    std::set<std::uint64_t> whole;
+    for (const auto& [processors, count] : widths) most = std::max(most, count);
+    for (const ProcessReport& process : report_.processes)
+      for (const DeviceReport& device : process.devices) whole.insert(device.processors);
+    line("");
+    line("  processors   launches");
+    for (const auto& [processors, count] : widths)
+      line("  {:>10} {:>10}  {}{}", processors, grouped(count),
+           bar(count, most, kBarColumns, utf8_),
+           whole.count(processors) > 0 ? "  the whole device" : "");
+  }
+
+  void libraries() {
+    using Row = std::pair<std::string, LibraryTotals>;
+    std::vector<Row> rows(report_.totals.libraries.begin(), report_.totals.libraries.end());
+    if (rows.empty()) return;
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const Row& a, const Row& b) { return a.second.seen > b.second.seen; });
+    line("");
+    line("  {:<36} {:>10} {:>10} {:>8} {:>8}", "library", "launches", "bound", "bridged", "passed");
+    for (std::size_t i = 0; i < std::min(rows.size(), kLibraryRows); ++i)
+      line("  {:<36.36} {:>10} {:>10} {:>8} {:>8}", rows[i].first, grouped(rows[i].second.seen),
+           grouped(rows[i].second.bound), grouped(rows[i].second.bridged),
+           grouped(rows[i].second.passed));
+    if (rows.size() > kLibraryRows)
+      line("  … and {} more (--json lists all)", rows.size() - kLibraryRows);
+  }
+
+  void other() {
+    const stats::OtherWork& o = report_.totals.other;
+    line("");
+    line("  copies and fills {}; bridged calls {}; edges between queues {}; host functions {}",
+         grouped(o.copies_queued.get() + o.fills_queued.get()), grouped(o.calls_bridged.get()),
+         grouped(o.edges.get()), grouped(o.host_functions.get()));
+    if (o.graph_launches.get() > 0)
+      line("  graphs: {} replays on the whole device, {} unleased", grouped(o.graph_launches.get()),
+           duration(o.graph_unleased_ns.get()));
+  }
+
+  void warnings() {
+    for (const ProcessReport& process : report_.processes) {
+      if (process.stage == stats::Stage::kDegraded)
+        line("  {} ({}): not managed: {}", process.program, process.pid, process.message);
+      for (const std::string& warning : process.warnings)
+        line("  {} ({}): {}", process.program, process.pid, warning);
+      if (process.warnings_seen > process.warnings.size())
+        line("  {} ({}): {} more warnings", process.program, process.pid,
+             process.warnings_seen - process.warnings.size());
+    }
+    if (report_.unreadable > 0)
+      line("  {} statistics pages could not be read (written by another version of vitamin?)",
+           report_.unreadable);
+    rule();
+  }
+
+  const Report& report_;
+  const RunFacts& facts_;
+  const stats::Launches& launches_;
+  const bool utf8_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string to_table(const Report& report, const RunFacts& facts, bool utf8) {
+  return Table(report, facts, utf8).text();
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What each verb of the command line does. main.cpp reads the options, these do the work and answer
+// with an exit code (exit_code.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace vitamin::tools {
+
+struct RunOptions {
+  std::string policy = "fifo";
+  std::optional<std::uint64_t> seed;
+  std::string window;       // as given: "0", "500us", "max"; empty: the policy's choice
+  bool strict = false;      // full coverage or kExitCoverage
+  bool quiet = false;       // problems only
+  bool json = false;        // the report as JSON on stderr
+  std::string report_file;  // "-": stdout
+  std::vector<std::string> command;
+};
+// Does not come back: ends as the command did.
+[[noreturn]] void run(const RunOptions& options);
+
+int doctor(bool json);
+int list_policies(bool json);
+int show_version(bool json);
+
+// Decimal nanoseconds or "max" for VITAMIN_WINDOW_NS, or nothing when `text` is no duration.
+std::optional<std::string> window_nanoseconds(const std::string& text);
+
+}  // namespace vitamin::tools

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/verify.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/preload.h"
+#include "tools/vitamin/text.h"
+#include "tools/vitamin/verify_report.h"
+
+namespace vitamin::tools {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Schedule {
+  const char* name;
+  const char* policy;
+};
+// In the order in which a short verification should have them.
+constexpr Schedule kSchedules[] = {
+    {"random for each launch", "random"},
+    {"narrowest eligible", "extremes:narrow=1"},
+    {"alternating extremes", "extremes"},
+    {"fixed narrow", "static:units=0"},
+    {"fixed wide", "extremes:wide=1"},
+};
+constexpr std::size_t kAlone = 3;  // native, exclusive, exclusive
+
+std::string name_with(const Schedule& schedule, std::uint64_t seed) {
+  if (std::strcmp(schedule.policy, "random") != 0) return schedule.name;
+  return fmt::format("{}, seed {}", schedule.name, seed);
+}
+
+// The demo's training, which takes whatever is free, beside this program.
+std::string default_tenant() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  const fs::path program = self.parent_path() / "demo-train";
+  if (error || !fs::exists(program, error)) return "";
+  return fmt::format("exec '{}' 1000000", program.native());
+}
+
+class Verifier {
+ public:
+  explicit Verifier(const VerifyOptions& options) : options_(options) {
+    for (const std::string& check : options.checks) {
+      checks_.memory = checks_.memory || check == "memory";
+    }
+    const auto asked = [&](const char* what) {
+      return std::find(options.checks.begin(), options.checks.end(), what) != options.checks.end();
+    };
+    checks_.output = (options.checks.empty() && options.files.empty()) || asked("stdout");
+    checks_.files = options.files;
+    result_.tenant = options.tenant ? *options.tenant : default_tenant();
+    result_.wanted = kAlone + options.runs;
+  }
+
+  Verification run() {
+    if (step("native", "", 0, false) && step("exclusive", "fifo", options_.seed, false) &&
+        step("exclusive again", "fifo", options_.seed, false) && worth_going_on())
+      run_schedules();
+    std::vector<std::string> files = options_.scan;
+    files.push_back(options_.command.front());
+    if (!interrupted()) result_.scan = scan_code(files);
+    else result_.scan.why_not = "interrupted";
+    result_.judgement = judge(result_.runs, controls_, checks_, result_.scan, result_.wanted);
+    return std::move(result_);
+  }
+
+ private:
+  // False: no use to go on.
+  bool step(const std::string& name, const std::string& policy, std::uint64_t seed, bool tenant) {
+    RunRequest request;
+    request.name = name;
+    request.policy = policy;
+    request.seed = seed;
+    request.command = options_.command;
+    request.files = options_.files;
+    if (tenant) request.tenant = result_.tenant;
+    request.limit_seconds = limit();
+    progress(name);
+    result_.runs.push_back(observe(request));
+    const Observation& seen = result_.runs.back();
+    if (seen.exec_error != 0) return false;
+    return !seen.interrupted && (result_.runs.size() > 1 || seen.ended_well());
+  }
+
+  double limit() const {
+    if (options_.limit_seconds > 0 || result_.runs.empty()) return options_.limit_seconds;
+    return 60 + 20 * result_.runs.front().seconds;
+  }
+
+  // A command that differs from itself alone needs no schedule.
+  bool worth_going_on() {
+    const std::vector<Observation>& runs = result_.runs;
+    if (runs[1].launches == 0) return false;
+    if (difference(runs[0], runs[1], checks_) && !control("native again", false)) return false;
+    return !difference(runs[1], runs[2], checks_);
+  }
+
+  // One more native run; false when it differs from the first one, or was interrupted.
+  bool control(const std::string& name, bool tenant) {
+    RunRequest request;
+    request.name = name;
+    request.seed = options_.seed;
+    request.command = options_.command;
+    request.files = options_.files;
+    if (tenant) request.tenant = result_.tenant;
+    request.limit_seconds = limit();
+    progress(name);
+    controls_.push_back(observe(request));
+    return !controls_.back().interrupted &&
+           !difference(result_.runs.front(), controls_.back(), checks_);
+  }
+
+  void run_schedules() {
+    for (unsigned i = 0; i < options_.runs; ++i) {
+      const bool known = i < std::size(kSchedules);
+      const Schedule& schedule = kSchedules[known ? i : 0];
+      const std::uint64_t seed =
+          options_.seed + (known ? 0 : i - static_cast<unsigned>(std::size(kSchedules)) + 1);
+      if (!step(name_with(schedule, seed), schedule.policy, seed, true)) return;
+      // Whatever differs now may differ beside a tenant without us, too.
+      if (controls_.empty() && difference(result_.runs[0], result_.runs.back(), checks_))
+        for (int again = 0; again < 2; ++again)
+          if (!control("native beside the tenant", true)) break;
+      if (interrupted()) return;
+    }
+  }
+
+  void progress(const std::string& name) {
+    if (options_.json || ::isatty(STDERR_FILENO) == 0) return;
+    say(fmt::format("run {} of {}: {}", std::min(result_.runs.size() + 1, result_.wanted),
+                    result_.wanted, name));
+  }
+
+  const VerifyOptions& options_;
+  Checks checks_;
+  Verification result_;
+  std::vector<Observation> controls_;
+};
+
+int exit_code(const Verification& result) {
+  if (interrupted()) return kExitInterrupted;
+  switch (result.judgement.verdict) {
+    case Verdict::kDeterministic: return 0;
+    case Verdict::kNotByItself: return kExitNotByItself;
+    case Verdict::kBroken: return kExitBroken;
+    case Verdict::kInconclusive: return kExitInconclusive;
+    case Verdict::kPartial: return kExitInterrupted;
+  }
+  return kExitFailed;
+}
+
+int not_started(const std::string& command, int error) {
+  say(fmt::format("cannot run '{}': {}.", command, std::strerror(error)));
+  return error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable;
+}
+
+}  // namespace
+
+std::string problem(const VerifyOptions& options) {
+  if (options.command.empty() || options.command.front().empty())
+    return "no command to verify: vitamin verify [OPTIONS] -- COMMAND.";
+  if (options.runs == 0) return "--runs must be at least 1.";
+  bool files = false;
+  for (const std::string& check : options.checks) {
+    files = files || check == "files";
+    if (check != "stdout" && check != "files" && check != "memory")
+      return fmt::format("--check takes stdout, files or memory, not '{}'.{}", check,
+                         did_you_mean(check, {"stdout", "files", "memory"}));
+  }
+  if (files && options.files.empty())
+    return "--check files needs the names of the files: --file FILE.";
+  for (const std::string& file : options.scan)
+    if (!fs::exists(file)) return fmt::format("--scan: there is no file '{}'.", file);
+  if (!options.report_file.empty() && !std::ofstream(options.report_file, std::ios::app).good())
+    return fmt::format("cannot write the report '{}': {}.", options.report_file,
+                       std::strerror(errno));
+  return "";
+}
+
+int verify(const VerifyOptions& options) {
+  if (const auto usable = check_preload(preload_library()); !usable) {
+    say(usable.error().message);
+    return kExitFailed;
+  }
+  watch_interrupts();
+  Verification result = Verifier(options).run();
+  if (!result.runs.empty() && result.runs.front().exec_error != 0)
+    return not_started(options.command.front(), result.runs.front().exec_error);
+  result.exit_code = exit_code(result);
+  if (options.json) fmt::print("{}\n", to_json(options, result).dump(2));
+  else fmt::print("{}", to_text(options, result));
+  if (!options.report_file.empty()) {
+    std::ofstream out(options.report_file, std::ios::trunc);
+    out << to_html(options, result);
+    if (!out.flush()) {
+      say(fmt::format("cannot write the report '{}'.", options.report_file));
+      return kExitFailed;
+    }
+  }
+  return result.exit_code;
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/verify_judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <sstream>
+
+namespace vitamin::tools {
+
+namespace audit = runtime::audit;
+
+namespace {
+
+constexpr std::size_t kExclusive = 3;  // native, exclusive, exclusive
+
+std::string end_of(const Observation& run) {
+  if (run.timed_out) return "did not end in time";
+  if (run.signal != 0) return fmt::format("was ended by signal {} ({})", run.signal,
+                                          strsignal(run.signal));
+  return fmt::format("ended with exit code {}", run.code);
+}
+
+std::string shown(std::string line) {
+  constexpr std::size_t kMost = 60;
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < 32) c = ' ';
+  return line.size() > kMost ? line.substr(0, kMost) + "…" : line;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string output_difference(const std::string& a, const std::string& b) {
+  const std::vector<std::string> left = lines_of(a), right = lines_of(b);
+  const std::size_t common = std::min(left.size(), right.size());
+  for (std::size_t i = 0; i < common; ++i)
+    if (left[i] != right[i])
+      return fmt::format("line {} of its output: '{}' and '{}'", i + 1, shown(left[i]),
+                         shown(right[i]));
+  return fmt::format("the length of its output: {} and {} lines", left.size(), right.size());
+}
+
+// Equal but for digits: a clock, a duration, an address, a process number.
+bool differs_in_numbers_only(const std::string& a, const std::string& b) {
+  const auto without = [](const std::string& text) {
+    std::string rest;
+    for (const char c : text)
+      if (std::isxdigit(static_cast<unsigned char>(c)) == 0 && c != '.' && c != ' ') rest += c;
+    return rest;
+  };
+  return a != b && without(a) == without(b);
+}
+
+std::string where(std::size_t process, std::uint32_t lane, std::size_t position,
+                  const AuditedOperation& operation) {
+  const std::string what =
+      operation.record.kind == audit::Kind::kLaunch
+          ? fmt::format("launch of '{}' ({} blocks)", operation.kernel, operation.record.grid)
+      : operation.record.kind == audit::Kind::kWait   ? "wait for an event"
+      : operation.record.kind == audit::Kind::kRecord ? "record of an event"
+      : operation.record.kind == audit::Kind::kResult
+          ? fmt::format("copy of {} bytes to the host", operation.record.structure)
+          : "copy or other call";
+  return fmt::format("operation {} of stream {} of process {}, a {}", position + 1, lane,
+                     process + 1, what);
+}
+
+// Results come when the host waits, launches when they are submitted: each kind in its own order.
+std::vector<AuditedOperation> of_structure(const std::vector<AuditedOperation>& lane) {
+  std::vector<AuditedOperation> part;
+  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part), [](const auto& operation) {
+    return operation.record.kind != audit::Kind::kResult;
+  });
+  return part;
+}
+std::vector<AuditedOperation> of_results(const std::vector<AuditedOperation>& lane) {
+  std::vector<AuditedOperation> part;
+  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part), [](const auto& operation) {
+    return operation.record.kind == audit::Kind::kResult;
+  });
+  return part;
+}
+
+bool same_structure(const audit::Record& a, const audit::Record& b) {
+  return a.kind == b.kind && a.structure == b.structure && a.content == b.content &&
+         a.edges == b.edges && a.grid == b.grid;
+}
+
+using Lane = std::vector<AuditedOperation>;
+
+std::optional<std::string> lanes_difference(
+    const Observation& a, const Observation& b,
+    std::vector<AuditedOperation> (*part)(const Lane&)) {
+  if (a.processes.size() != b.processes.size())
+    return fmt::format("{} processes used a device, and {}", a.processes.size(),
+                       b.processes.size());
+  for (std::size_t p = 0; p < a.processes.size(); ++p) {
+    const auto& left = a.processes[p].lanes;
+    const auto& right = b.processes[p].lanes;
+    for (const auto& [lane, all] : left) {
+      const Lane mine = part(all);
+      const auto found = right.find(lane);
+      const Lane theirs = found == right.end() ? Lane{} : part(found->second);
+      const std::size_t common = std::min(mine.size(), theirs.size());
+      for (std::size_t i = 0; i < common; ++i)
+        if (!same_structure(mine[i].record, theirs[i].record))
+          return fmt::format("{}; the other run has a {}", where(p, lane, i, mine[i]),
+                             theirs[i].record.kind == audit::Kind::kLaunch
+                                 ? fmt::format("launch of '{}' ({} blocks)", theirs[i].kernel,
+                                               theirs[i].record.grid)
+                                 : "different one");
+      if (mine.size() != theirs.size())
+        return fmt::format("stream {} of process {} has {} operations, and {}", lane, p + 1,
+                           mine.size(), theirs.size());
+    }
+    if (left.size() != right.size())
+      return fmt::format("process {} uses {} streams, and {}", p + 1, left.size(), right.size());
+  }
+  return std::nullopt;
+}
+
+// The launch that the differing bytes come behind.
+std::string culprit(const Observation& run, const Observation& other) {
+  for (std::size_t p = 0; p < std::min(run.processes.size(), other.processes.size()); ++p)
+    for (const auto& [lane, operations] : run.processes[p].lanes) {
+      const auto found = other.processes[p].lanes.find(lane);
+      if (found == other.processes[p].lanes.end()) continue;
+      const Lane theirs = of_results(found->second);
+      std::size_t result = 0;
+      std::string last;
+      for (const AuditedOperation& operation : operations) {
+        if (operation.record.kind == audit::Kind::kLaunch) last = operation.kernel;
+        if (operation.record.kind != audit::Kind::kResult) continue;
+        if (result >= theirs.size() || !same_structure(operation.record, theirs[result].record))
+          return last.empty() ? "" : fmt::format(", behind the launch of '{}'", last);
+        ++result;
+      }
+    }
+  return "";
+}
+
+bool mentions(const std::string& text, std::initializer_list<const char*> words) {
+  std::string lower = text;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::any_of(words.begin(), words.end(), [&](const char* word) {
+    return lower.find(word) != std::string::npos;
+  });
+}
+
+Judgement failed_alone(const Observation& native) {
+  Judgement result;
+  result.verdict = Verdict::kInconclusive;
+  result.reason = fmt::format("the command {} when it runs alone, without Vitamin{}",
+                              end_of(native),
+                              native.last_words.empty()
+                                  ? "."
+                                  : fmt::format("; its last words: {}", shown(native.last_words)));
+  if (mentions(native.last_words + native.output, {"tty", "terminal", "termios", "ioctl", "eof"}))
+    result.advice = "It seems to need a terminal: verify runs it with nothing on standard input "
+                    "and its output in a file.";
+  return result;
+}
+
+Judgement not_by_itself(const Observation& a, const Observation& b, const std::string& what) {
+  Judgement result;
+  result.verdict = Verdict::kNotByItself;
+  const auto structure = structure_difference(a, b);
+  result.reason = fmt::format("alone on the device, two runs differ in {}", what);
+  if (structure) result.reason += fmt::format("; first in {}", *structure);
+  else result.reason += culprit(a, b);
+  result.reason += '.';
+  if (differs_in_numbers_only(a.output, b.output))
+    result.advice = "The outputs differ in numbers only. If these are times: leave them out, or "
+                    "compare what matters with --file FILE or --check memory.";
+  return result;
+}
+
+std::string finding_of(const Observation& run, const std::vector<Observation>& runs,
+                       const Checks& checks, bool structure) {
+  if (run.interrupted) return "interrupted";
+  if (const auto finding = audit_finding(run)) return *finding;
+  if (const auto what = difference(runs[0], run, checks)) {
+    std::string text = *what;
+    if (structure)
+      if (const auto launch = structure_difference(runs[1], run)) text += "; first in " + *launch;
+    return text;
+  }
+  Checks memory = checks;
+  memory.output = false;
+  memory.files.clear();
+  if (const auto what = difference(runs[1], run, memory)) return *what;
+  if (structure)
+    if (const auto what = structure_difference(runs[1], run)) return "what was launched: " + *what;
+  return "";
+}
+
+}  // namespace
+
+const char* verdict_text(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kDeterministic: return "deterministic under Vitamin";
+    case Verdict::kNotByItself: return "not deterministic by itself";
+    case Verdict::kBroken: return "broken by Vitamin";
+    case Verdict::kInconclusive: return "nothing could be compared";
+    case Verdict::kPartial: return "partial: interrupted";
+  }
+  return "";
+}
+
+const char* verdict_key(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kDeterministic: return "deterministic";
+    case Verdict::kNotByItself: return "not_by_itself";
+    case Verdict::kBroken: return "broken";
+    case Verdict::kInconclusive: return "inconclusive";
+    case Verdict::kPartial: return "partial";
+  }
+  return "";
+}
+
+std::optional<std::string> difference(const Observation& a, const Observation& b,
+                                      const Checks& checks) {
+  if (a.code != b.code || a.signal != b.signal || a.timed_out != b.timed_out)
+    return fmt::format("how it ended: it {}, and {}", end_of(a), end_of(b));
+  if (checks.output && a.output != b.output) return output_difference(a.output, b.output);
+  for (const std::string& file : checks.files)
+    if (a.files.at(file) != b.files.at(file))
+      return fmt::format("the file '{}': {}, and {}", file, a.files.at(file), b.files.at(file));
+  if (checks.memory && a.audited && b.audited)
+    if (const auto what = lanes_difference(a, b, &of_results))
+      return fmt::format("bytes copied to the host: {}{}", *what, culprit(a, b));
+  return std::nullopt;
+}
+
+std::optional<std::string> structure_difference(const Observation& a, const Observation& b) {
+  if (!a.audited || !b.audited) return std::nullopt;
+  return lanes_difference(a, b, &of_structure);
+}
+
+std::optional<std::string> audit_finding(const Observation& run) {
+  for (std::size_t p = 0; p < run.processes.size(); ++p)
+    for (const auto& [lane, operations] : run.processes[p].lanes)
+      for (std::size_t i = 0; i < operations.size(); ++i) {
+        const std::uint32_t flags = operations[i].record.flags;
+        if ((flags & audit::kChanged) != 0)
+          return "the device was asked for another launch than the program's: " +
+                 where(p, lane, i, operations[i]);
+        if ((flags & audit::kUncovered) != 0)
+          return "an order that the program asked for was not kept: " +
+                 where(p, lane, i, operations[i]);
+      }
+  return std::nullopt;
+}
+
+bool launches_differ(const Observation& exclusive, const Observation& run) {
+  return audit_finding(run).has_value() || structure_difference(exclusive, run).has_value();
+}
+
+std::map<std::string, std::set<std::string>> outside_contract(const std::vector<Observation>& runs,
+                                                              const ScanResult& scan) {
+  std::set<std::string> launched;
+  for (const Observation& run : runs)
+    for (const AuditedProcess& process : run.processes)
+      for (const auto& [lane, operations] : process.lanes)
+        for (const AuditedOperation& operation : operations)
+          if (!operation.kernel.empty())
+            launched.insert(operation.kernel.substr(operation.kernel.find(": ") + 2));
+  std::map<std::string, std::set<std::string>> found;
+  for (const auto& [kernel, what] : scan.kernels)
+    if (launched.contains(kernel)) found[kernel] = what;
+  return found;
+}
+
+namespace {
+
+// A difference although the same was launched in the same order: whose is it?
+Judgement same_launches(const std::vector<Observation>& runs, std::size_t which,
+                        const std::vector<Observation>& controls, const Checks& checks,
+                        const ScanResult& scan, Judgement result) {
+  const std::string& finding = result.findings[which];
+  for (const Observation& control : controls)
+    if (const auto what = difference(runs[0], control, checks))
+      return not_by_itself(runs[0], control, *what);
+  const auto outside = outside_contract(runs, scan);
+  if (!outside.empty()) {
+    const auto& [kernel, what] = *outside.begin();
+    result.verdict = Verdict::kNotByItself;
+    result.reason = fmt::format("the same launches in the same order gave other bytes ({}), and "
+                                "'{}' of the command: {}.",
+                                finding, kernel, *what.begin());
+    return result;
+  }
+  result.verdict = Verdict::kBroken;
+  result.reason = fmt::format("alone it equals itself; under {} it differs in {}{}.",
+                              runs[which].name, finding, culprit(runs[which], runs[1]));
+  result.advice = "The same was launched in the same order. A kernel that adds floats in the order "
+                  "of arrival, or reads %smid, would do this";
+  result.advice += scan.possible ? "; none was found in the code."
+                                 : fmt::format("; whether it does is unknown ({}).", scan.why_not);
+  return result;
+}
+
+}  // namespace
+
+Judgement judge(const std::vector<Observation>& runs, const std::vector<Observation>& controls,
+                const Checks& checks, const ScanResult& scan, std::size_t wanted) {
+  Judgement result;
+  result.findings.resize(runs.size());
+  if (runs.empty() || runs.front().interrupted) return result;
+  if (!runs[0].ended_well()) return failed_alone(runs[0]);
+  for (std::size_t i = 1; i < std::min(runs.size(), kExclusive); ++i) {
+    if (runs[i].interrupted) return result;
+    if (runs[i].launches == 0) {
+      result.verdict = Verdict::kInconclusive;
+      result.reason = runs[i].coverage;
+      return result;
+    }
+  }
+  for (const Observation& control : controls)
+    if (!control.tenant && !control.interrupted)
+      if (const auto what = difference(runs[0], control, checks))
+        return not_by_itself(runs[0], control, *what);
+  if (runs.size() >= kExclusive) {
+    if (const auto what = difference(runs[1], runs[2], checks))
+      return not_by_itself(runs[1], runs[2], *what);
+    result.structure_compared = !structure_difference(runs[1], runs[2]);
+  }
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    result.findings[i] = finding_of(runs[i], runs, checks, result.structure_compared);
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    if (result.findings[i].empty() || runs[i].interrupted) continue;
+    if (runs[i].tenant && mentions(runs[i].last_words, {"out of memory", "out_of_memory"})) {
+      result.verdict = Verdict::kInconclusive;
+      result.reason = "there is too little device memory for the command and its tenant.";
+      result.advice = "Choose a smaller tenant: --tenant COMMAND, or --tenant '' for none.";
+      return result;
+    }
+    if (runs[i].ended_well() && result.structure_compared && !launches_differ(runs[1], runs[i]))
+      return same_launches(runs, i, controls, checks, scan, std::move(result));
+    result.verdict = Verdict::kBroken;
+    result.reason = fmt::format("alone it equals itself; under {} it differs in {}.", runs[i].name,
+                                result.findings[i]);
+    return result;
+  }
+  if (runs.size() < wanted || runs.back().interrupted) return result;
+  result.verdict = Verdict::kDeterministic;
+  result.reason = fmt::format("{} schedules, {} launches each, no difference{}.",
+                              runs.size() - kExclusive, runs[1].launches,
+                              result.structure_compared ? ""
+                                                        : " (its launches differ from run to run: "
+                                                          "structure not compared)");
+  return result;
+}
+
+}  // namespace vitamin::tools

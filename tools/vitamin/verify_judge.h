@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vitamin verify: what the runs of one command say together. Pure: nothing is started here.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/vitamin/verify_runs.h"
+#include "tools/vitamin/verify_scan.h"
+
+namespace vitamin::tools {
+
+// What is compared between two runs besides the exit code and the structure.
+struct Checks {
+  bool output = true;
+  bool memory = false;  // digests of what copies brought to the host
+  std::vector<std::string> files;
+};
+
+enum class Verdict {
+  kDeterministic,   // deterministic under Vitamin
+  kNotByItself,     // the command differs from itself when it runs alone
+  kBroken,          // alone it equals itself; under Vitamin it does not: our bug
+  kInconclusive,    // nothing to compare: it fails alone, or launched nothing
+  kPartial,         // interrupted
+};
+const char* verdict_text(Verdict verdict);
+const char* verdict_key(Verdict verdict);
+
+// The first difference of two runs, in words, or nothing. `structure`: compare what was launched.
+std::optional<std::string> difference(const Observation& a, const Observation& b,
+                                      const Checks& checks);
+std::optional<std::string> structure_difference(const Observation& a, const Observation& b);
+// What the audit itself found wrong in one run.
+std::optional<std::string> audit_finding(const Observation& run);
+
+struct Judgement {
+  Verdict verdict = Verdict::kPartial;
+  std::string reason;       // one line
+  std::string advice;       // one line, or empty
+  bool structure_compared = false;
+  // For each run: what was wrong with it, or empty.
+  std::vector<std::string> findings;
+};
+
+// `runs`: native, exclusive, exclusive, then the schedules; fewer than `wanted`: partial, unless a
+// bug was already seen. `controls`: more native runs, some beside the tenant, made when anything
+// differed: what differs there, too, is not Vitamin's doing. `scan`: the same for code that depends
+// on the order of arrival, where launches and their order were audited and equal.
+Judgement judge(const std::vector<Observation>& runs, const std::vector<Observation>& controls,
+                const Checks& checks, const ScanResult& scan, std::size_t wanted);
+// Whether a difference between these two runs lies in what was launched, or in its order.
+bool launches_differ(const Observation& exclusive, const Observation& run);
+// What the command's launched kernels do that lies outside the contract.
+std::map<std::string, std::set<std::string>> outside_contract(const std::vector<Observation>& runs,
+                                                              const ScanResult& scan);
+
+}  // namespace vitamin::tools

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/verify_runs.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "runtime/environment.h"
+#include "tools/vitamin/child.h"
+#include "tools/vitamin/diagnosis.h"
+#include "tools/vitamin/preload.h"
+#include "tools/vitamin/report.h"
+#include "tools/vitamin/run_directory.h"
+
+namespace vitamin::tools {
+
+namespace fs = std::filesystem;
+namespace audit = runtime::audit;
+
+namespace {
+
+volatile std::sig_atomic_t caught = 0;
+void note_signal(int signal) { caught = signal; }
+
+std::string contents(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// FNV-1a; two files agree exactly when their sizes and digests do, for our purpose.
+std::string digest(const fs::path& path, fs::file_time_type before) {
+  std::error_code error;
+  const auto written = fs::last_write_time(path, error);
+  if (error) return "missing";
+  if (written <= before) return "not written by the run";
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const std::string bytes = contents(path);
+  for (const char byte : bytes)
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return fmt::format("{:016x} of {} bytes", hash, bytes.size());
+}
+
+// A process group that ends when we say so.
+class Group {
+ public:
+  Group(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+        const fs::path& output, const fs::path& errors) {
+    std::array<int, 2> report{};
+    if (::pipe2(report.data(), O_CLOEXEC) != 0) {
+      exec_error_ = errno;
+      return;
+    }
+    std::vector<char*> words, variables;
+    for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+    for (const std::string& v : environment) variables.push_back(const_cast<char*>(v.c_str()));
+    words.push_back(nullptr);
+    variables.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ == 0) become(words, variables, output, errors, report[1]);
+    ::close(report[1]);
+    if (pid_ < 0) exec_error_ = errno;
+    else if (::read(report[0], &exec_error_, sizeof exec_error_) <= 0) exec_error_ = 0;
+    ::close(report[0]);
+    if (pid_ > 0) ::setpgid(pid_, pid_);  // whoever of us two comes first
+  }
+  ~Group() { end(); }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int exec_error() const { return exec_error_; }
+  // True when the leader has ended; `status` is then waitpid's.
+  bool ended(int& status) {
+    if (reaped_) return status = status_, true;
+    if (pid_ <= 0 || ::waitpid(pid_, &status_, WNOHANG) != pid_) return false;
+    reaped_ = true;
+    status = status_;
+    return true;
+  }
+  // Asks everything in the group to end, then makes it.
+  void end() {
+    if (pid_ <= 0) return;
+    int status = 0;
+    ::kill(-pid_, SIGTERM);
+    for (int i = 0; i < 100 && !ended(status); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ::kill(-pid_, SIGKILL);
+    if (!reaped_) ::waitpid(pid_, &status_, 0);
+    reaped_ = true;
+    pid_ = -1;
+  }
+
+ private:
+  [[noreturn]] static void become(const std::vector<char*>& words,
+                                  const std::vector<char*>& variables, const fs::path& output,
+                                  const fs::path& errors, int report) {
+    ::setpgid(0, 0);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
+    const int in = ::open("/dev/null", O_RDONLY);
+    const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    const int err = ::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    if (in >= 0 && out >= 0 && err >= 0 && ::dup2(in, 0) == 0 && ::dup2(out, 1) == 1 &&
+        ::dup2(err, 2) == 2)
+      ::execvpe(words[0], words.data(), variables.data());
+    const int error = errno;
+    if (::write(report, &error, sizeof error) < 0) ::_exit(126);
+    ::_exit(127);
+  }
+
+  pid_t pid_ = -1;
+  int exec_error_ = 0, status_ = 0;
+  bool reaped_ = false;
+};
+
+std::vector<std::string> environment(const fs::path& folder, const std::string& policy,
+                                     std::uint64_t seed, bool audited) {
+  namespace names = runtime::environment;
+  const fs::path library = preloadable(preload_library(), folder);
+  std::vector<std::string> changes = {
+      "LD_PRELOAD=" + preload_variable(library, std::getenv("LD_PRELOAD")),
+      fmt::format("{}={}", names::kRunDirectory, folder.native()),
+      fmt::format("{}={}", names::kPolicy, policy),
+      fmt::format("{}={}", names::kSeed, seed),
+      fmt::format("{}=1", names::kQuiet),
+  };
+  if (audited) changes.push_back(fmt::format("{}={}", names::kAudit, folder.native()));
+  return environment_with(changes);
+}
+
+std::string tail(const std::string& text) {
+  constexpr std::size_t kMost = 400;
+  std::string end = text.size() > kMost ? text.substr(text.size() - kMost) : text;
+  while (!end.empty() && end.back() == '\n') end.pop_back();
+  return end;
+}
+
+// What runs beside the command, again and again until it is over.
+class Tenant {
+ public:
+  Tenant(const std::string& command, std::uint64_t seed) : command_(command) {
+    if (command_.empty()) return;
+    environment_ = environment(folder_.path(), "random", seed + 1, false);
+    start();
+  }
+  // Restarts it when it came to its end; a failure is said once and ends it.
+  void look() {
+    int status = 0;
+    if (!group_ || !group_->ended(status)) return;
+    group_.reset();
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return start();
+    message_ = fmt::format("the tenant failed: {}", tail(contents(folder_.path() / "errors")));
+  }
+  const std::string& message() const { return message_; }
+
+ private:
+  void start() {
+    group_.emplace(std::vector<std::string>{"sh", "-c", command_}, environment_,
+                   folder_.path() / "output", folder_.path() / "errors");
+  }
+  RunDirectory folder_;
+  std::string command_, message_;
+  std::vector<std::string> environment_;
+  std::optional<Group> group_;
+};
+
+void read_coverage(const fs::path& folder, const RunRequest& request, Observation& seen) {
+  const Report report = read_report(folder);
+  seen.launches = report.launches();
+  seen.bound = report.bound();
+  seen.moved = report.totals.launches.moved.get();
+  ChildEnd end;
+  end.code = seen.code;
+  end.signal = seen.signal;
+  seen.coverage = coverage_problem(report, request.command, end);
+}
+
+}  // namespace
+
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = &note_signal;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+}
+
+bool interrupted() { return caught != 0; }
+
+Observation observe(const RunRequest& request) {
+  Observation seen;
+  seen.name = request.name;
+  seen.policy = request.policy;
+  seen.seed = request.seed;
+  seen.audited = !request.policy.empty();
+  seen.tenant = !request.tenant.empty();
+  const RunDirectory folder;
+  const fs::path output = folder.path() / "output", errors = folder.path() / "errors";
+  std::map<std::string, fs::file_time_type> before;
+  for (const std::string& file : request.files) {
+    std::error_code error;
+    before[file] = fs::last_write_time(file, error);
+    if (error) before[file] = fs::file_time_type::min();
+  }
+  Tenant tenant(request.tenant, request.seed);
+  const auto started = std::chrono::steady_clock::now();
+  const auto spent = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  };
+  {
+    Group group(request.command,
+                seen.audited ? environment(folder.path(), request.policy, request.seed, true)
+                             : environment_with({}),
+                output, errors);
+    seen.exec_error = group.exec_error();
+    int status = 0;
+    while (!group.ended(status)) {
+      tenant.look();
+      seen.interrupted = interrupted();
+      seen.timed_out = request.limit_seconds > 0 && spent() > request.limit_seconds;
+      if (seen.interrupted || seen.timed_out) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (WIFSIGNALED(status)) seen.signal = WTERMSIG(status);
+    else if (WIFEXITED(status)) seen.code = WEXITSTATUS(status);
+  }
+  seen.seconds = spent();
+  seen.message = tenant.message();
+  seen.output = contents(output);
+  seen.last_words = tail(contents(errors));
+  for (const std::string& file : request.files) seen.files[file] = digest(file, before[file]);
+  if (seen.audited) {
+    read_coverage(folder.path(), request, seen);
+    seen.processes = read_audit(folder.path());
+  }
+  return seen;
+}
+
+std::vector<AuditedProcess> read_audit(const fs::path& folder) {
+  std::map<std::string, AuditedProcess> by_name;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".audit") continue;
+    const std::string bytes = contents(entry.path());
+    if (bytes.size() < sizeof(audit::Header)) continue;
+    const auto& header = *reinterpret_cast<const audit::Header*>(bytes.data());
+    if (header.magic != audit::kMagic || header.version != audit::kVersion) continue;
+    AuditedProcess process;
+    process.ordinal = header.ordinal;
+    process.complete = header.dropped.load() == 0;
+    std::map<std::uint32_t, std::string> names;
+    const std::uint64_t room = (bytes.size() - sizeof header) / sizeof(audit::Record);
+    const std::uint64_t count = std::min(header.records.load(), room);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const char* at = bytes.data() + sizeof header + i * sizeof(audit::Record);
+      audit::Record record;
+      std::memcpy(&record, at, sizeof record);
+      if (record.kind == audit::Kind::kName) {
+        names[record.index] = std::string(at + sizeof record, record.lane);
+        i += (record.lane + sizeof record - 1) / sizeof record;
+        continue;
+      }
+      const bool launch = record.kind == audit::Kind::kLaunch;
+      process.lanes[record.lane].push_back({record, launch ? names[record.index] : ""});
+    }
+    by_name[entry.path().filename()] = std::move(process);
+  }
+  std::vector<AuditedProcess> processes;
+  for (auto& [name, process] : by_name) processes.push_back(std::move(process));
+  return processes;
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vitamin verify: one run of the user's command, and what was seen of it.
+//
+// A run has its own process group, nothing on standard input, and standard output and error in
+// files. SIGINT, SIGTERM and SIGHUP to vitamin end it with everything that it started.
+//
+// Threads: one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/audit_log.h"
+
+namespace vitamin::tools {
+
+// One logical operation as the audit wrote it down.
+struct AuditedOperation {
+  runtime::audit::Record record;
+  std::string kernel;  // "library: name", of a launch
+};
+
+// What one process did on one device: for each logical stream its operations in order.
+struct AuditedProcess {
+  std::uint32_t ordinal = 0;
+  bool complete = true;  // false: there was no room for all of it
+  std::map<std::uint32_t, std::vector<AuditedOperation>> lanes;
+};
+std::vector<AuditedProcess> read_audit(const std::filesystem::path& folder);
+
+struct Observation {
+  std::string name;      // "native", "random, seed 7"
+  std::string policy;    // empty: natively
+  std::uint64_t seed = 0;
+  bool audited = false;
+  bool tenant = false;
+  int code = 0, signal = 0, exec_error = 0;
+  bool interrupted = false, timed_out = false;
+  double seconds = 0;
+  std::string output;    // standard output, whole
+  std::string last_words;  // the end of standard error
+  std::map<std::string, std::string> files;  // digest, or why there is none
+  std::vector<AuditedProcess> processes;
+  std::uint64_t launches = 0, bound = 0, moved = 0;
+  std::string coverage;  // one line when not every launch was bound
+  std::string message;   // what the tenant said when it failed
+
+  bool ended_well() const { return code == 0 && signal == 0 && !timed_out && !interrupted; }
+};
+
+struct RunRequest {
+  std::string name, policy;  // policy empty: natively, without Vitamin
+  std::uint64_t seed = 0;
+  std::vector<std::string> command;
+  std::vector<std::string> files;
+  std::string tenant;        // a shell command, or empty
+  double limit_seconds = 0;  // 0: none
+};
+Observation observe(const RunRequest& request);
+
+// From now on the signals that end vitamin end a run first.
+void watch_interrupts();
+bool interrupted();
+
+}  // namespace vitamin::tools

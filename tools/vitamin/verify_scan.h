@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a program's GPU code does that lies outside the contract of determinism: reading which
+// processor it runs on, reading clocks, adding floats in the order of arrival. Read out of the code
+// by NVIDIA's cuobjdump, where it is installed.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace vitamin::tools {
+
+struct ScanResult {
+  bool possible = false;   // cuobjdump was found, and found code
+  std::string why_not;
+  // Kernel name -> what it does: "reads %smid", "reads a clock", "float atomics".
+  std::map<std::string, std::set<std::string>> kernels;
+};
+
+ScanResult scan_code(const std::vector<std::string>& files);
+// The listing of cuobjdump -sass -ptx, read. Exposed for its test.
+void read_listing(const std::string& listing, ScanResult& result);
+
+}  // namespace vitamin::tools
