@@ -242,7 +242,7 @@ void tear_down(int ordinal) {
   streams.erase_if([&](const StreamRecord& record) { return record.context == context; },
                    [](StreamRecord* record) { retire(record); });
   events.erase_if(
-      [&](const EventRecord& event) { return event.state.home == context->virtual_context.get(); },
+      [&](const EventRecord& event) { return event.state.home.load() == context->virtual_context.get(); },
       [&](EventRecord* event) {
         context->virtual_context->forget(event->state);
         delete event;
@@ -302,7 +302,7 @@ std::unique_ptr<EventRecord> take_event(CUevent event) {
 }
 
 void mark_foreign(EventRecord& event) {
-  if (event.state.home != nullptr) event.state.home->forget(event.state);
+  if (event.state.home != nullptr) event.state.home.load()->forget(event.state);
   event.state.foreign = true;
 }
 

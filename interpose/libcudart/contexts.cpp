@@ -57,7 +57,9 @@ CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context)
 
 CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, std::size_t value) {
   Context* context = current_context();
-  const CUresult answer = synchronize(context, [&] { return via.real(limit, value); });
+  // Where the driver itself waits for the device it does so with our work on the device, too.
+  const CUresult answer =
+      drained(Drain::kFlush, [&] { return hal::NativeStatus(via.real(limit, value)); });
   if (context != nullptr && answer == CUDA_SUCCESS)
     on_every_entry(*context, [&] { via.real(limit, value); });
   return answer;
@@ -152,8 +154,8 @@ CUresult library_load_from_file(Via<decltype(::cuLibraryLoadFromFile)> via, CUli
 
 namespace {
 
-CUresult unload(const void* code, const runtime::VendorCall& call) {
-  const CUresult answer = drained(Drain::kWait, call);
+CUresult unload(const void* code, Drain how, const runtime::VendorCall& call) {
+  const CUresult answer = drained(how, call);
   if (answer != CUDA_SUCCESS) return answer;
   forget_origin(code);
   const Inside ours;
@@ -164,11 +166,12 @@ CUresult unload(const void* code, const runtime::VendorCall& call) {
 }  // namespace
 
 CUresult module_unload(Via<decltype(::cuModuleUnload)> via, CUmodule module) {
-  return unload(module, [&] { return hal::NativeStatus(via.real(module)); });
+  return unload(module, Drain::kWait, [&] { return hal::NativeStatus(via.real(module)); });
 }
 
 CUresult library_unload(Via<decltype(::cuLibraryUnload)> via, CUlibrary library) {
-  return unload(library, [&] { return hal::NativeStatus(via.real(library)); });
+  // Unlike a module's, a library's end waits for nothing (code_calls_behind_a_gate.trace).
+  return unload(library, Drain::kFlush, [&] { return hal::NativeStatus(via.real(library)); });
 }
 
 CUresult function_set_attribute(Via<decltype(::cuFuncSetAttribute)> via, CUfunction function,

@@ -19,7 +19,7 @@ namespace {
 void settle(EventRecord& event) {
   if (event.state.home == nullptr) return;
   const Inside ours;
-  event.state.home->settle(event.state);
+  event.state.home.load()->settle(event.state);
 }
 
 bool ours_to_answer(const EventRecord& event) {
@@ -42,7 +42,7 @@ CUresult record_event(CUevent handle, CUstream stream, bool per_thread, bool ext
     const Inside ours;
     // The home of an event changes with its record; the old home's is over.
     if (event.state.home != nullptr && event.state.home != &way.context())
-      event.state.home->forget(event.state);
+      event.state.home.load()->forget(event.state);
     return result(way.context().record(way.stream(), event.state, operation));
   }
   // Deferred records of the event come before this one, so they must not come later.
@@ -79,7 +79,7 @@ CUresult event_destroy(Via<decltype(::cuEventDestroy)> via, CUevent event) {
   // Deferred waits hold what the event meant; a deferred record of it is not made any more.
   if (const auto record = take_event(event); record && record->state.home != nullptr) {
     const Inside ours;
-    record->state.home->forget(record->state);
+    record->state.home.load()->forget(record->state);
   }
   return via.real(event);
 }
@@ -128,14 +128,14 @@ CUresult event_query(Via<decltype(::cuEventQuery)> via, CUevent handle) {
   if (!ours_to_answer(event)) return via.real(handle);
   const Inside ours;
   return result(
-      event.state.home->query(event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
+      event.state.home.load()->query(event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
 
 CUresult event_synchronize(Via<decltype(::cuEventSynchronize)> via, CUevent handle) {
   EventRecord& event = find_event(handle);
   if (!ours_to_answer(event)) return via.real(handle);
   const Inside ours;
-  return result(event.state.home->synchronize(event.state,
+  return result(event.state.home.load()->synchronize(event.state,
                                               [&] { return hal::NativeStatus(via.real(handle)); }));
 }
 
@@ -146,10 +146,10 @@ CUresult event_elapsed_time(Via<decltype(::cuEventElapsedTime)> via, float* mill
   // "Not ready" when either record is still deferred.
   auto behind_end = [&] {
     EventRecord& event = find_event(end);
-    return ours_to_answer(event) ? event.state.home->query(event.state, elapsed) : elapsed();
+    return ours_to_answer(event) ? event.state.home.load()->query(event.state, elapsed) : elapsed();
   };
   EventRecord& event = find_event(start);
-  return result(ours_to_answer(event) ? event.state.home->query(event.state, behind_end)
+  return result(ours_to_answer(event) ? event.state.home.load()->query(event.state, behind_end)
                                       : behind_end());
 }
 

@@ -222,19 +222,21 @@ CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice
 
 namespace {
 
-// A call on the real stream that ends only when somebody outside the stream acts.
+// A call on the real stream that ends only when somebody outside the stream acts. Everything that
+// `call` holds is a value, so it can wait its turn.
 template <class Call>
 CUresult gate(CUstream stream, bool per_thread, stats::Counter stats::OtherWork::*counter,
               Call call) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return call(stream);
   if (way.route == Route::kCaptured) return call(way.native());
-  auto operation = runtime::call(
-      [&](void* native) {
-        (way.page().other.*counter).add();
+  stats::Counter& gates = way.page().other.*counter;
+  auto operation =
+      runtime::call([call, &gates, context = way.record->context->handle](void* native) mutable {
+        const CurrentContext current(context);
+        gates.add();
         return hal::NativeStatus(call(static_cast<CUstream>(native)));
-      },
-      Keep::kNo);
+      });
   const Inside ours;
   return result(way.context().bridge(way.stream(), operation, Behind::kGate));
 }
@@ -244,7 +246,7 @@ CUresult gate(CUstream stream, bool per_thread, stats::Counter stats::OtherWork:
 CUresult launch_host_function(Via<decltype(::cuLaunchHostFunc)> via, CUstream stream,
                               CUhostFn function, void* data) {
   return gate(stream, via.per_thread, &stats::OtherWork::host_functions,
-              [&](CUstream native) { return via.real(native, function, data); });
+              [=](CUstream native) { return via.real(native, function, data); });
 }
 
 namespace {
@@ -269,7 +271,7 @@ CUresult add_callback(Via<decltype(::cuStreamAddCallback)> via, CUstream stream,
   auto* callback = new Callback{function, data, stream};
   const CUresult answer =
       gate(stream, via.per_thread, &stats::OtherWork::host_functions,
-           [&](CUstream native) { return via.real(native, &call_back, callback, flags); });
+           [=](CUstream native) { return via.real(native, &call_back, callback, flags); });
   if (answer != CUDA_SUCCESS) delete callback;
   return answer;
 }
@@ -277,20 +279,23 @@ CUresult add_callback(Via<decltype(::cuStreamAddCallback)> via, CUstream stream,
 CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
                       CUdeviceptr address, cuuint32_t value, unsigned flags) {
   return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [&](CUstream native) { return via.real(native, address, value, flags); });
+              [=](CUstream native) { return via.real(native, address, value, flags); });
 }
 
 CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
                       CUdeviceptr address, cuuint64_t value, unsigned flags) {
   return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [&](CUstream native) { return via.real(native, address, value, flags); });
+              [=](CUstream native) { return via.real(native, address, value, flags); });
 }
 
 CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstream stream,
                                 unsigned count, CUstreamBatchMemOpParams* operations,
                                 unsigned flags) {
+  if (operations == nullptr) return via.real(stream, count, operations, flags);
   return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [&](CUstream native) { return via.real(native, count, operations, flags); });
+              [=, batch = std::vector(operations, operations + count)](CUstream native) mutable {
+                return via.real(native, count, batch.data(), flags);
+              });
 }
 
 }  // namespace vitamin::interpose

@@ -107,14 +107,15 @@ CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstrea
   const StreamRecord* record = find_stream(stream, via.per_thread);
   if (record == nullptr) return via.real(stream, attribute, value);
   Context& context = *record->context;
-  const CUresult answer =
-      via.real(record->legacy ? stream : context.native(*record), attribute, value);
-  if (answer != CUDA_SUCCESS || !inherited(attribute)) return answer;
+  auto set = [&] {
+    return via.real(record->legacy ? stream : context.native(*record), attribute, value);
+  };
+  if (value == nullptr || !inherited(attribute)) return set();
   const Inside ours;
   std::vector<std::byte> records = context.virtual_context->stream_attributes(*record->stream);
   set_record(records, attribute, *value);
-  context.virtual_context->set_stream_attributes(*record->stream, std::move(records));
-  return answer;
+  return result(context.virtual_context->set_stream_attributes(
+      *record->stream, [&] { return hal::NativeStatus(set()); }, std::move(records)));
 }
 
 CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
@@ -124,12 +125,12 @@ CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUs
   auto native = [](const StreamRecord* record, CUstream given) {
     return record == nullptr || record->legacy ? given : record->context->native(*record);
   };
-  const CUresult answer = via.real(native(target, to), native(source, from));
-  if (answer != CUDA_SUCCESS || target == nullptr || source == nullptr) return answer;
+  auto copy = [&] { return via.real(native(target, to), native(source, from)); };
+  if (target == nullptr || source == nullptr) return copy();
   const Inside ours;
-  target->context->virtual_context->set_stream_attributes(
-      *target->stream, source->context->virtual_context->stream_attributes(*source->stream));
-  return answer;
+  return result(target->context->virtual_context->set_stream_attributes(
+      *target->stream, [&] { return hal::NativeStatus(copy()); },
+      source->context->virtual_context->stream_attributes(*source->stream)));
 }
 
 }  // namespace vitamin::interpose

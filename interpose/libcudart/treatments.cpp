@@ -30,6 +30,13 @@ void HostSide::pointer(CUdeviceptr address) {
   if (type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY) device = true;
 }
 
+bool Free::is_of_pool(CUdeviceptr address) {
+  CUmemoryPool pool = nullptr;
+  return VITAMIN_REAL(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
+             CUDA_SUCCESS &&
+         pool != nullptr;
+}
+
 CUresult drained(Drain how, const runtime::VendorCall& call) {
   const Inside ours;
   return drained_from(0, how, call);

@@ -94,6 +94,11 @@ class CurrentContext {
 // --- on the application's own stream
 // --------------------------------------------------------------
 
+// A call whose arguments are all values (a stream aside) can wait its turn as it is.
+template <class... Args>
+inline constexpr bool kAllValues =
+    (... && (!std::is_pointer_v<Args> || std::is_same_v<Args, CUstream>));
+
 template <Behind kBehind, Host kHost>
 struct Bridge {
   template <class... Args>
@@ -103,8 +108,11 @@ struct Bridge {
     if (way.route == Route::kCaptured || !kBridged)
       return via.real(with_stream(args, way.native())...);
     auto operation = runtime::call(
-        [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
-        Keep::kNo);
+        [=, context = way.record->context->handle](void* native) {
+          const CurrentContext current(context);
+          return hal::NativeStatus(via.real(with_stream(args, native)...));
+        },
+        kAllValues<Args...> ? Keep::kYes : Keep::kNo);
     const Inside ours;
     return result(way.context().bridge(way.stream(), operation, kBehind, kHost));
   }
@@ -297,6 +305,20 @@ struct Drained {
   static CUresult run(Via<CUresult(Args...)> via, Args... args) {
     return drained(kHow, [&] { return hal::NativeStatus(via.real(args...)); });
   }
+};
+
+// Natively a free waits for the device, but memory of a pool is only given back to it and a null
+// pointer is nothing (bench/results/differential/memory_calls_behind_a_gate.trace).
+struct Free {
+  template <class Address>
+  static CUresult run(Via<CUresult(Address)> via, Address address) {
+    if (address == 0) return via.real(address);
+    return drained(is_of_pool(address) ? Drain::kFlush : Drain::kWait,
+                   [&] { return hal::NativeStatus(via.real(address)); });
+  }
+
+ private:
+  static bool is_of_pool(CUdeviceptr address);
 };
 
 struct Redirect {
