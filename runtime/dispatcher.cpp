@@ -113,7 +113,9 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
                              : follow_queue(stream, request.intent, gated_by_others);
   unsigned waits = 0;
   NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
-  if (status == hal::kNativeOk && request.marker && !request.marker->fired) {
+  if (status == hal::kNativeOk && request.marker) {
+    // Also when it was seen to fire: on a real blocking stream the wait itself comes behind the
+    // legacy stream, and what follows relies on that.
     const Internal internal(device_);
     status = queue.queue->wait(request.marker->event);
   }
