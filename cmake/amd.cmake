@@ -43,7 +43,7 @@ _vitamin_amd_needs(VITAMIN_LLVM15_INCLUDE_DIR "llvm-c/Disassembler.h of LLVM 15 
 _vitamin_amd_needs(VITAMIN_LLVM15_LIBRARY "libLLVM-15 (llvm-15-dev)")
 
 set(VITAMIN_HAVE_HIP FALSE)
-if(VITAMIN_HIP_INCLUDE_DIR)
+if(VITAMIN_HIP_INCLUDE_DIR AND VITAMIN_HSA_INCLUDE_DIR)
   set(VITAMIN_HAVE_HIP TRUE)
 endif()
 
@@ -64,6 +64,7 @@ endif()
 
 if(VITAMIN_HAVE_HIP AND NOT TARGET vitamin_hip_headers)
   add_library(vitamin_hip_headers INTERFACE)
-  target_include_directories(vitamin_hip_headers SYSTEM INTERFACE ${VITAMIN_HIP_INCLUDE_DIR})
+  target_include_directories(vitamin_hip_headers SYSTEM INTERFACE
+                             ${VITAMIN_HIP_INCLUDE_DIR} ${VITAMIN_HSA_INCLUDE_DIR})
   target_compile_definitions(vitamin_hip_headers INTERFACE __HIP_PLATFORM_AMD__)
 endif()
