@@ -154,8 +154,8 @@ find_cuda() {
   fi
 }
 
-# Sets `amd` to yes or no and `amd_options` to what CMake needs for it. scripts/packages.txt holds all
-# of it, so that it is missing only where packages were not installed.
+# Sets `amd` to yes or no and `amd_options` to what CMake needs for it. scripts/packages.txt holds
+# all of it, so it is missing only where packages were not installed.
 find_amd() {
   if [[ -n ${VITAMIN_SKIP_PACKAGES:-} ]] && ! command -v hipcc >/dev/null; then
     amd=no amd_options=()

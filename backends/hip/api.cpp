@@ -31,7 +31,8 @@ hal::Result<Api> Api::load(Lookup lookup) {
   Api api;
   const char* missing = nullptr;
 #define VITAMIN_HIP_OPTIONAL(name) api.name = reinterpret_cast<decltype(api.name)>(lookup(#name));
-#define VITAMIN_HIP_NEWER(name, ...) VITAMIN_HIP_OPTIONAL(name)
+#define VITAMIN_HIP_NEWER(name, symbol, ...) \
+  api.name = reinterpret_cast<decltype(api.name)>(lookup(symbol));
 #define VITAMIN_HIP_REQUIRED(name) \
   VITAMIN_HIP_OPTIONAL(name)       \
   if (api.name == nullptr && missing == nullptr) missing = #name;

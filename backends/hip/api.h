@@ -23,7 +23,7 @@ struct Api {
 #define VITAMIN_HIP_REQUIRED(name) decltype(&::name) name = nullptr;
 #define VITAMIN_HIP_OPTIONAL(name) decltype(&::name) name = nullptr;
 #define VITAMIN_HIP_OVERLOADED(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
-#define VITAMIN_HIP_NEWER(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
+#define VITAMIN_HIP_NEWER(name, symbol, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
 #define VITAMIN_HIP_HSA(name) decltype(&::name) name = nullptr;
 #include "backends/hip/api.def"
 #undef VITAMIN_HIP_REQUIRED

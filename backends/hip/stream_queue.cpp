@@ -50,12 +50,10 @@ hipError_t StreamQueue::launch_extended(const hal::KernelLaunch& l) noexcept {
     return api_.hipExtLaunchKernel(kernel.native, dim3_of(l.grid), dim3_of(l.block), l.arguments,
                                    l.shared_bytes, stream_, e.start, e.stop,
                                    static_cast<int>(e.flags));
-  const auto launch_module =
-      api_._Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j;
-  if (launch_module == nullptr) return hipErrorNotSupported;
-  return launch_module(kernel.function(), e.work_items.x, e.work_items.y, e.work_items.z, l.block.x,
-                       l.block.y, l.block.z, l.shared_bytes, stream_, l.arguments, l.extra, e.start,
-                       e.stop, e.flags);
+  if (api_.hipExtModuleLaunchKernel == nullptr) return hipErrorNotSupported;
+  return api_.hipExtModuleLaunchKernel(
+      kernel.function(), e.work_items.x, e.work_items.y, e.work_items.z, l.block.x, l.block.y,
+      l.block.z, l.shared_bytes, stream_, l.arguments, l.extra, e.start, e.stop, e.flags);
 }
 
 NativeStatus StreamQueue::record(hal::Event event) noexcept {
