@@ -341,6 +341,10 @@ NativeStatus VirtualContext::enqueue(Stream& stream, Operation& operation, Host 
   return run(stream, {.operation = &operation, .intent = Intent::kFollow, .host = host});
 }
 
+NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
+  return run(stream, {.operation = &operation, .intent = Intent::kCompute});
+}
+
 NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behind, Host host) {
   const Intent intent = behind == Behind::kGate ? Intent::kBridgeGate : Intent::kBridge;
   return run(stream, {.operation = &call, .intent = intent, .host = host});
