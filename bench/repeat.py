@@ -76,7 +76,8 @@ def main():
         rows.append([mode, runs_of_mode, ended, different, launches, bound,
                      ", ".join(f"{n} ({c})" for n, c in names.most_common(4)) or "-"])
     print(" ".join([options.program, *options.arguments]) + f", {options.jobs} at once")
-    print(harness.table(rows, ["mode", "runs", "ended well", "differ", "launches", "bound", "where"]))
+    print(harness.table(rows, ["mode", "runs", "ended well", "differ", "launches", "bound",
+                               "where"]))
     sys.exit(1 if bad else 0)
 
 

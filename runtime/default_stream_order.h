@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What an arriving operation comes behind besides its own stream's tail: the legacy default stream
-// and every blocking stream order themselves against each other, both ways (CUDA Driver API, "Legacy
-// default stream"). Applied in program order, whatever is submitted when.
+// and every blocking stream order themselves against each other, both ways (CUDA Driver API,
+// "Legacy default stream"). Applied in program order, whatever is submitted when.
 //
 // Threads: guarded by the lock of the virtual context.
 #pragma once

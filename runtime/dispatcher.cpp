@@ -105,7 +105,8 @@ LesseeId Dispatcher::lessee(const Stream& stream) const {
 // --- submitting ------------------------------------------------------------------------------
 
 Attempt Dispatcher::attempt(Stream& stream, Request& request) {
-  if (request.intent == Intent::kLaunch) return attempt_launch(stream, request);
+  if (request.intent == Intent::kLaunch || request.intent == Intent::kCompute)
+    return attempt_launch(stream, request);
   if (!room(stream, request.after, false)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
   PhysicalQueue& queue = request.own_stream
@@ -128,14 +129,17 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
 }
 
 Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
-  Kernel& kernel = *request.kernel;
-  const auto& launch = static_cast<LaunchOperation*>(request.operation)->launch();
+  // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
+  const bool computes = request.intent == Intent::kCompute;
+  Kernel& kernel = computes ? vendor_kernel_ : *request.kernel;
+  const hal::KernelLaunch* launch =
+      computes ? nullptr : &static_cast<LaunchOperation*>(request.operation)->launch();
   const bool own = request.own_stream || kernel.collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
   if (!room(stream, request.after, !request.own_stream)) return {Blocked::kWindow};
 
-  const std::uint32_t needed = kernel.processors_needed(device_, launch);
+  const std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
@@ -149,7 +153,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
     binding.reason = kernel.resident      ? WholeReason::kResident
-                     : launch.cooperative ? WholeReason::kCooperative
+                     : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
                                           : WholeReason::kNoEligibleEntry;
   NativeStatus status = launch_on(stream, request, *binding.queue);
   // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
@@ -167,13 +171,14 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     status = launch_on(stream, request, *binding.queue);
   }
   if (status != hal::kNativeOk) {
-    page_.launches.failed.add();
+    if (!computes) page_.launches.failed.add();
     return {Blocked::kNo, status};
   }
-  count(stream, request, binding, *binding.queue);
+  if (!computes) count(stream, request, binding, *binding.queue);
   commit(stream, *binding.queue, !binding.queue->whole());
   if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
-  if (!binding.queue->whole()) watch(kernel, stream, *binding.queue, launch.grid.volume());
+  if (!computes && !binding.queue->whole())
+    watch(kernel, stream, *binding.queue, launch->grid.volume());
   return {};
 }
 
@@ -186,6 +191,7 @@ NativeStatus Dispatcher::launch_on(Stream& stream, Request& request, PhysicalQue
 
 NativeStatus Dispatcher::submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                        unsigned waits) {
+  if (request.intent == Intent::kCompute) return request.operation->submit(*queue.queue);
   // The logical descriptor stays as it is; a copy of its head carries the two differences that
   // the contract allows (DESIGN section 3): PDL only behind its very predecessor, and attributes
   // that the application set on its stream made explicit.
@@ -212,10 +218,12 @@ hal::AttributeList Dispatcher::with_stream_attributes(const Stream& stream,
   attributes_.clear();
   for (std::size_t at = 0; at < stream.attributes.size(); at += kAttributeRecordBytes) {
     const std::byte* record = stream.attributes.data() + at;
-    if (!sets(record)) attributes_.insert(attributes_.end(), record, record + kAttributeRecordBytes);
+    if (sets(record)) continue;
+    attributes_.insert(attributes_.end(), record, record + kAttributeRecordBytes);
   }
   attributes_.insert(attributes_.end(), own, own + own_bytes);
-  return {attributes_.data(), static_cast<std::uint32_t>(attributes_.size() / kAttributeRecordBytes)};
+  const std::size_t count = attributes_.size() / kAttributeRecordBytes;
+  return {attributes_.data(), static_cast<std::uint32_t>(count)};
 }
 
 PhysicalQueue& Dispatcher::follow_queue(Stream& stream, Intent intent, bool others_gated) {

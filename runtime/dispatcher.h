@@ -223,6 +223,7 @@ class Dispatcher {
   PhysicalContextPool pool_;
   LocalArbiter arbiter_;
   KernelTable kernels_;
+  Kernel vendor_kernel_;  // stands for the kernels that the vendor's own calls launch
   std::vector<EntryId> by_width_;       // realised entries, narrowest first, the whole device last
   std::vector<EntryId> scratch_;        // eligible entries when some are barred
   std::vector<stats::WidthSlot*> widths_;  // where launches on each entry are counted

@@ -51,6 +51,7 @@ enum class StreamKind : std::uint8_t {
 // What the dispatcher may do with an operation.
 enum class Intent : std::uint8_t {
   kLaunch,      // bind it to an entry
+  kCompute,     // the same, for work that is no launch of the application
   kFollow,      // needs no compute: goes wherever the stream's tail is
   kRecord,      // as kFollow; its position is an event generation
   kWait,        // as kFollow, but onto the real stream when the event is gated

@@ -288,6 +288,10 @@ NativeStatus VirtualContext::enqueue(Stream& stream, Operation& operation) {
   return run(stream, {.operation = &operation, .intent = Intent::kFollow});
 }
 
+NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
+  return run(stream, {.operation = &operation, .intent = Intent::kCompute});
+}
+
 NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behind, Host host) {
   const Intent intent = behind == Behind::kGate ? Intent::kBridgeGate : Intent::kBridge;
   return run(stream, {.operation = &call, .intent = intent, .host = host});

@@ -81,6 +81,9 @@ class VirtualContext {
   // A stream-ordered call that needs no compute of its own (async copy or fill): goes wherever the
   // stream's tail is. What cannot be kept is flushed and made at once on the stream itself.
   hal::NativeStatus enqueue(Stream& stream, Operation& operation);
+  // A stream-ordered call that the vendor turns into a kernel (fills and device copies on AMD):
+  // bound to an entry as a launch is, and not counted as one.
+  hal::NativeStatus compute(Stream& stream, Operation& operation);
   // Everything else: edges in, the call on the real stream, the tail is the real stream then.
   hal::NativeStatus bridge(Stream& stream, Operation& call, Behind behind = Behind::kWork,
                            Host host = Host::kReturns);

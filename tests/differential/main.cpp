@@ -48,11 +48,12 @@ struct Options {
 };
 
 [[noreturn]] void usage(const std::string& complaint) {
-  std::fprintf(stderr,
-               "differential: %s\nusage: differential --list | RULE [--expect TRACE [--either FILE]] "
-               "| --all --out DIR\n       [--jobs N] [--driver LIBRARY] [--kernels FILE] "
-               "[--timeout SECONDS]\n",
-               complaint.c_str());
+  std::fprintf(
+      stderr,
+      "differential: %s\nusage: differential --list | RULE [--expect TRACE [--either FILE]] "
+      "| --all --out DIR\n       [--jobs N] [--driver LIBRARY] [--kernels FILE] "
+      "[--timeout SECONDS]\n",
+      complaint.c_str());
   std::exit(2);
 }
 

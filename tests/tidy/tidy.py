@@ -34,7 +34,8 @@ LAYERS = {
     "backends/soft/libcuda": ["hal", "backends/soft"],
     "backends/soft/amdgpu": ["hal", "backends/soft"],
     "backends/cuda": ["hal"],
-    "interpose": ["hal", "runtime", "policies", "backends/cuda"],
+    "backends/hip": ["hal"],
+    "interpose": ["hal", "runtime", "policies", "backends/cuda", "backends/hip"],
     "tools": ["hal", "runtime", "policies"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
