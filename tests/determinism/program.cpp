@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // determinism: the suite as a CUDA program. One JSON object a subject on stdout.
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -202,12 +202,17 @@ void tell_drift(Machine& machine, Subject& subject, const Options& options,
       }).c_str());
 }
 
+// Asked to go, a tenant ends between two kernels: one that is killed in the middle of its work under
+// MPS can take its neighbours' contexts with it (CUDA_ERROR_LAUNCH_FAILED).
+volatile std::sig_atomic_t asked_to_go = 0;
+
 // A tenant: kernels of 20 us to some milliseconds, wide and narrow, from a seed, until the time is
 // over. It is busy half of the time, as a job is that also computes on its host. One line says that
 // it has begun.
 void interfere(DriverMachine& machine, unsigned seconds, const TrialOptions& options) {
   // A tenant whose landlord was killed must not stay behind.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::signal(SIGTERM, [](int) { asked_to_go = 1; });
   Launcher launch(machine);
   std::mt19937_64 random(options.seed);
   const unsigned lengths = options.scale == Scale::kFull ? 16 : 6;
@@ -216,7 +221,7 @@ void interfere(DriverMachine& machine, unsigned seconds, const TrialOptions& opt
   constexpr std::chrono::milliseconds kPauseMost(20);
   bool said = false;
   const auto end = clock::now() + std::chrono::seconds(seconds);
-  for (auto begin = clock::now(); begin < end; begin = clock::now()) {
+  for (auto begin = clock::now(); begin < end && asked_to_go == 0; begin = clock::now()) {
     for (unsigned i = 0; i < 8; ++i) {
       const auto blocks = static_cast<unsigned>(1 + random() % (8 * machine.processors()));
       const auto rounds = 1u << random() % lengths;
