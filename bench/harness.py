@@ -200,7 +200,8 @@ class Results:
         self.add({"header": header()})
 
     def add(self, record):
-        self._file.write(json.dumps(record) + "\n")
+        # Paths from the repository's root: where it lies on the machine is nobody's business.
+        self._file.write(json.dumps(record).replace(f"{ROOT}/", "") + "\n")
         self._file.flush()
 
 
