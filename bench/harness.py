@@ -200,8 +200,9 @@ class Results:
         self.add({"header": header()})
 
     def add(self, record):
-        # Paths from the repository's root: where it lies on the machine is nobody's business.
-        self._file.write(json.dumps(record).replace(f"{ROOT}/", "") + "\n")
+        # Commands as one types them in the repository: where things lie on the machine is no result.
+        line = json.dumps(record).replace(f"{ROOT}/", "").replace(sys.executable, "python3")
+        self._file.write(line + "\n")
         self._file.flush()
 
 
