@@ -20,7 +20,9 @@ struct BuiltIn {
 const std::vector<BuiltIn>& built_in() {
   // Never destroyed: a preloaded library may be asked after its own destructors ran.
   static const auto* const policies = new std::vector<BuiltIn>{
-      {kFifo, make_fifo}, {kStatic, make_static}, {kRandom, make_random},
+      {kFifo, make_fifo},           {kThroughput, make_throughput}, {kTpotFirst, make_tpot_first},
+      {kStatic, make_static},       {kExclusive, make_exclusive},   {kTemporal, make_temporal},
+      {kSalus, make_salus},         {kOrion, make_orion},           {kRandom, make_random},
       {kExtremes, make_extremes}};
   return *policies;
 }
