@@ -7,8 +7,8 @@
 //                as they have been lately, take no longer than the target
 //   lookahead    a step predicted to end there after its deadline gets the narrowest wider entry on
 //                which it would end in time; what overlaps it drains before the step is ready
-//   late         no entry would do any more: what it has set aside, or what can be had; nobody is
-//                drained for a deadline that is missed anyway
+//   late         no entry would do any more: the narrowest that is nearly the fastest, unless no
+//                width meets the target at all; then it is served at best effort
 //
 // The deadline of a step is the client's own where it gives one, else the last step's end + target.
 #include <algorithm>
@@ -128,8 +128,22 @@ class TpotFirst final : public runtime::Policy {
   }
 
   std::uint64_t ends_at(const ReadyOperation& operation, EntryId entry, const PoolView& pool) {
-    return std::max(pool.now_ns, operation.ready_at_ns) +
+    return std::max(pool.now_ns + drain_ns(operation.client, entry, pool), operation.ready_at_ns) +
            planner_.curves().scaled(operation.kernel, work(operation), entry, pool);
+  }
+
+  // Until the launches of others that run there have ended, at most.
+  std::uint64_t drain_ns(runtime::ClientId client, EntryId entry, const PoolView& pool) {
+    std::uint64_t longest = 0;
+    for (const runtime::Holding& holding : pool.holdings) {
+      if (holding.next.client == client || holding.entry == runtime::kWholeDevice ||
+          !pool.entries[holding.entry].compute.overlaps(pool.entries[entry].compute))
+        continue;
+      longest = std::max(longest,
+                         planner_.curves().scaled(holding.next.kernel, holding.next.predicted_ns,
+                                                  holding.entry, pool));
+    }
+    return longest;
   }
 
   // Of a step that runs already, only what is left of it.
@@ -202,13 +216,19 @@ class TpotFirst final : public runtime::Policy {
     return prepared(rest, standing, pool, taken);
   }
 
-  // Its reservation when that is enough or nothing is any more; else the narrowest entry on which
-  // the step ends in time.
+  // Its reservation when that is enough; else the narrowest entry on which the step ends in time,
+  // or, when that is too late on all, nearly as soon as it can.
   EntryId prepared(const Planner::Lane& lane, EntryId standing, const PoolView& pool,
                    ComputeSet taken) {
     const ReadyOperation& operation = lane.operation;
-    const std::uint64_t by = deadline(operation, pool);
+    std::uint64_t by = deadline(operation, pool);
     if (standing != kNoEntry && ends_at(operation, standing, pool) <= by) return standing;
+    if (const std::uint64_t soonest = ends_at(operation, pool.entries.back().id, pool);
+        soonest > by) {
+      if (standing == kNoEntry && options_.reservation != 0) return kNoEntry;
+      const std::uint64_t start = std::max(pool.now_ns, operation.ready_at_ns);
+      by = soonest + (soonest - start) / 10;
+    }
     const ComputeSet closed = taken | others_standing(lane);
     EntryId best = kNoEntry;
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {

@@ -98,7 +98,9 @@ struct Hint {
 };
 
 struct Plan {
-  EntryId target = kNoEntry;   // reserve this entry for the hinted lane; kNoEntry: no change
+  // Reserve this entry for the hinted lane, instead of what was reserved for it before; kNoEntry:
+  // reserve nothing for it but what stands.
+  EntryId target = kNoEntry;
   bool close_gates = false;    // and close the gates of the leases that overlap it
   // The reservation ends then, if the lane has not come; kNever: a standing reservation, exclusive
   // to the client for as long as it lives.

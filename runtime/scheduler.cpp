@@ -227,9 +227,13 @@ bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) co
 void Scheduler::prepare_all(std::uint64_t now_ns) {
   collect();
   std::vector<std::pair<std::size_t, Plan>> plans;
+  std::vector<std::size_t> dropped;
   auto ask = [&](const Hint& hint, std::size_t index) {
     const Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
-    if (plan.target == kNoEntry) return;
+    if (plan.target == kNoEntry) {
+      dropped.push_back(index);
+      return;
+    }
     if (plan.target == kWholeDevice || plan.target >= layout_.size() ||
         layout_.at(plan.target).processors < hint.processors) {
       ++counters_.refused;
@@ -262,6 +266,8 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
     ask(hint, static_cast<std::size_t>(lane - lanes_.data()));
   }
   hints_.clear();
+  for (const std::size_t index : dropped)
+    if (!lanes_[index].reservation.overdue) cancel(lanes_[index]);
   if (plans.empty()) return;
 
   // Each plan is made for the state without the reservations of the plan before it.

@@ -102,6 +102,9 @@ class World {
                   lane.queue.front().work.operation.lane};
     give_back(key, lane);
     Item& item = lane.queue.front();
+    // What is left until the deadline.
+    std::uint64_t& queued = item.work.operation.queued_ns;
+    queued -= queued / item.work.kernels;
     if (--item.work.kernels == 0) {
       ended_[item.index] = now_;
       lane.queue.erase(lane.queue.begin());
