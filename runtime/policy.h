@@ -4,21 +4,34 @@
 //
 // A policy never sees a descriptor's contents, a queue or a lock. Whatever it answers is validated
 // against descriptor compatibility, dependencies and leases before anything changes, so a policy
-// can waste the device but not break a program.
+// can waste the device but not break a program. One that throws, loops or answers nonsense is
+// replaced by fifo (policies/guarded.h).
 //
-// Threads: called by one thread at a time, with the device lock held: no blocking, no I/O.
+// Units: nanoseconds of one clock that the caller chooses (the host's, or virtual); processors are
+// SMs or CUs.
+// Threads: called by one thread at a time, perhaps with a lock held: no blocking, no I/O, and every
+// span is valid during the call only.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "runtime/pool_layout.h"
 
 namespace vitamin::runtime {
 
-using LaneId = std::uint32_t;  // one logical stream of one virtual context
+class Profile;  // runtime/profile.h
+
+using LaneId = std::uint32_t;    // one logical stream of one virtual context
+using ClientId = std::uint32_t;  // one virtual context, as a lessee (runtime/lease_table.h)
+
+inline constexpr std::uint64_t kNever = ~0ULL;
+
+// What an operation is part of, as far as somebody said so (configuration, lookahead, advice).
+enum class OperationClass : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEffort };
 
 // A bindable operation: every predecessor is complete or already submitted.
 struct ReadyOperation {
@@ -29,35 +42,77 @@ struct ReadyOperation {
   std::uint64_t predicted_ns = 0;    // on the whole device; 0: unknown
   std::uint64_t ready_at_ns = 0;     // predicted time at which its predecessors end; 0: now
   EntryId last_entry = kNoEntry;     // where the lane's previous operation went
+  ClientId client = 0;
+  OperationClass kind = OperationClass::kUnknown;
+  std::uint64_t since_ns = 0;        // it has been bindable since then: its age
+  std::uint64_t deadline_ns = 0;     // 0: none
+  // Predicted time on the whole device of all that must be done by the deadline, this operation and
+  // what is queued ahead of the deadline included; 0: predicted_ns.
+  std::uint64_t queued_ns = 0;
+  bool iteration_end = false;        // the lane has just ended an iteration (a training step)
+};
+
+// A standing grant: what a lane holds now, and its next operation.
+struct Holding {
+  ReadyOperation next;
+  EntryId entry = kNoEntry;
+  std::uint64_t granted_at_ns = 0;
 };
 
 struct PoolView {
   std::span<const PoolEntry> entries;  // [0] is the whole device
-  hal::ComputeSet barred;              // held by or reserved for others
+  hal::ComputeSet barred{};            // held by or reserved for others than the one asked about
+  // What follows is empty where one client decides for itself.
+  std::span<const ReadyOperation> waiting{};  // every bindable operation that holds no grant
+  std::span<const Holding> holdings{};        // every grant whose gate is open
+  hal::ComputeSet set_aside{};  // standing reservations: of one client each, not to be planned with
+  const Profile* profile = nullptr;
+  std::uint64_t now_ns = 0;
+  // Changes whenever demand or leases do: a policy that plans for everybody at once plans once for
+  // each epoch. 0: no epochs.
+  std::uint64_t epoch = 0;
 };
 
 // The answer of Select. `launches`: for how many launches of this lane the answer stands while the
 // entry stays eligible; kUntilChanged: until leases or the policy change, so that the launch path
-// asks nobody.
+// asks nobody. kNoEntry: not now.
 inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
 struct Choice {
   EntryId entry = kWholeDevice;
   std::uint32_t launches = 1;
 };
 
-// A lookahead hint: an operation that is expected and is not yet bindable.
+// A lookahead hint: an operation that is expected and is not yet bindable; or the next one of a
+// lane that waits or holds a standing grant, when demand has changed.
 struct Hint {
   LaneId lane = 0;
   std::uint32_t processors = 0;
   std::uint64_t ready_at_ns = 0;
   std::uint64_t deadline_ns = 0;
   bool cancelled = false;
+  ClientId client = 0;
+  std::uint64_t kernel = 0;
+  OperationClass kind = OperationClass::kUnknown;
+  std::uint64_t queued_ns = 0;  // as in ReadyOperation
+  EntryId held = kNoEntry;      // what the lane holds now
 };
 
 struct Plan {
-  EntryId target = kNoEntry;   // reserve this entry for the hinted lane
+  // Reserve this entry for the hinted lane, instead of what was reserved for it before; kNoEntry:
+  // reserve nothing for it but what stands.
+  EntryId target = kNoEntry;
   bool close_gates = false;    // and close the gates of the leases that overlap it
+  // The reservation ends then, if the lane has not come; kNever: a standing reservation, exclusive
+  // to the client for as long as it lives.
   std::uint64_t expires_ns = 0;
+};
+
+// How long a policy lets others wait, where it is not content with what the scheduler does.
+struct Terms {
+  // A grant older than this is recalled while somebody waits; kNever: only the policy recalls.
+  std::optional<std::uint64_t> quantum_ns;
+  // Who has waited for so long is served by age, whatever the policy says; kNever: may starve.
+  std::optional<std::uint64_t> overdue_ns;
 };
 
 class Policy {
@@ -70,13 +125,19 @@ class Policy {
     (void)ready, (void)pool;
     return 0;
   }
-  // An element of `eligible`, which is never empty and may hold the whole device.
+  // An element of `eligible`, which is never empty, narrowest first, and may end with the whole
+  // device; or kNoEntry to leave the operation for now.
   virtual Choice select(const ReadyOperation& operation, std::span<const EntryId> eligible,
                         const PoolView& pool) = 0;
   virtual Plan prepare(const Hint& hint, const PoolView& pool) {
     (void)hint, (void)pool;
     return {};
   }
+  // The client is gone for good.
+  virtual void forget(ClientId client) { (void)client; }
+  virtual Terms terms() const { return {}; }
+  // What a person should be told, once: "" when there is nothing new.
+  virtual std::string take_message() { return {}; }
   // Whether operations of different lanes of one client may share units. When not, each lane is a
   // lessee of its own and an entry that overlaps another lane's work is not eligible.
   virtual bool lanes_share() const { return true; }

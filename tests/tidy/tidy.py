@@ -29,7 +29,8 @@ LAYERS = {
     "hal": [],
     "runtime": ["hal"],
     # A policy sees values only.
-    "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h", "runtime/pool_layout.h"],
+    "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h",
+                 "runtime/pool_layout.h", "runtime/profile.h"],
     "backends/soft": ["hal"],
     "backends/soft/libcuda": ["hal", "backends/soft"],
     "backends/soft/amdgpu": ["hal", "backends/soft"],
