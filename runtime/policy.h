@@ -4,9 +4,13 @@
 //
 // A policy never sees a descriptor's contents, a queue or a lock. Whatever it answers is validated
 // against descriptor compatibility, dependencies and leases before anything changes, so a policy
-// can waste the device but not break a program.
+// can waste the device but not break a program. One that throws, loops or answers nonsense is
+// replaced by fifo (policies/guarded.h).
 //
-// Threads: called by one thread at a time, with the device lock held: no blocking, no I/O.
+// Units: nanoseconds of one clock that the caller chooses (the host's, or virtual); processors are
+// SMs or CUs.
+// Threads: called by one thread at a time, perhaps with a lock held: no blocking, no I/O, and every
+// span is valid during the call only.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +22,15 @@
 
 namespace vitamin::runtime {
 
-using LaneId = std::uint32_t;  // one logical stream of one virtual context
+class Profile;  // runtime/profile.h
+
+using LaneId = std::uint32_t;    // one logical stream of one virtual context
+using ClientId = std::uint32_t;  // one virtual context, as a lessee (runtime/lease_table.h)
+
+inline constexpr std::uint64_t kNever = ~0ULL;
+
+// What an operation is part of, as far as somebody said so (configuration, lookahead, advice).
+enum class OperationClass : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEffort };
 
 // A bindable operation: every predecessor is complete or already submitted.
 struct ReadyOperation {
@@ -29,34 +41,66 @@ struct ReadyOperation {
   std::uint64_t predicted_ns = 0;    // on the whole device; 0: unknown
   std::uint64_t ready_at_ns = 0;     // predicted time at which its predecessors end; 0: now
   EntryId last_entry = kNoEntry;     // where the lane's previous operation went
+  ClientId client = 0;
+  OperationClass kind = OperationClass::kUnknown;
+  std::uint64_t since_ns = 0;        // it has been bindable since then: its age
+  std::uint64_t deadline_ns = 0;     // 0: none
+  // Predicted time on the whole device of all that must be done by the deadline, this operation and
+  // what is queued ahead of the deadline included; 0: predicted_ns.
+  std::uint64_t queued_ns = 0;
+  bool iteration_end = false;        // the lane has just ended an iteration (a training step)
+};
+
+// A standing grant: what a lane holds now, and its next operation.
+struct Holding {
+  ReadyOperation next;
+  EntryId entry = kNoEntry;
+  std::uint64_t granted_at_ns = 0;
 };
 
 struct PoolView {
   std::span<const PoolEntry> entries;  // [0] is the whole device
-  hal::ComputeSet barred;              // held by or reserved for others
+  hal::ComputeSet barred{};            // held by or reserved for others than the one asked about
+  // What follows is empty where one client decides for itself.
+  std::span<const ReadyOperation> waiting{};  // every bindable operation that holds no grant
+  std::span<const Holding> holdings{};        // every grant whose gate is open
+  hal::ComputeSet set_aside{};  // standing reservations and leases that drain: nobody's to plan with
+  const Profile* profile = nullptr;
+  std::uint64_t now_ns = 0;
+  // Changes whenever demand or leases do: a policy that plans for everybody at once plans once for
+  // each epoch. 0: no epochs.
+  std::uint64_t epoch = 0;
 };
 
 // The answer of Select. `launches`: for how many launches of this lane the answer stands while the
 // entry stays eligible; kUntilChanged: until leases or the policy change, so that the launch path
-// asks nobody.
+// asks nobody. kNoEntry: not now.
 inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
 struct Choice {
   EntryId entry = kWholeDevice;
   std::uint32_t launches = 1;
 };
 
-// A lookahead hint: an operation that is expected and is not yet bindable.
+// A lookahead hint: an operation that is expected and is not yet bindable; or the next one of a
+// lane that waits or holds a standing grant, when demand has changed.
 struct Hint {
   LaneId lane = 0;
   std::uint32_t processors = 0;
   std::uint64_t ready_at_ns = 0;
   std::uint64_t deadline_ns = 0;
   bool cancelled = false;
+  ClientId client = 0;
+  std::uint64_t kernel = 0;
+  OperationClass kind = OperationClass::kUnknown;
+  std::uint64_t queued_ns = 0;  // as in ReadyOperation
+  EntryId held = kNoEntry;      // what the lane holds now
 };
 
 struct Plan {
-  EntryId target = kNoEntry;   // reserve this entry for the hinted lane
+  EntryId target = kNoEntry;   // reserve this entry for the hinted lane; kNoEntry: no change
   bool close_gates = false;    // and close the gates of the leases that overlap it
+  // The reservation ends then, if the lane has not come; kNever: a standing reservation, exclusive
+  // to the client for as long as it lives.
   std::uint64_t expires_ns = 0;
 };
 
@@ -70,7 +114,8 @@ class Policy {
     (void)ready, (void)pool;
     return 0;
   }
-  // An element of `eligible`, which is never empty and may hold the whole device.
+  // An element of `eligible`, which is never empty, narrowest first, and may end with the whole
+  // device; or kNoEntry to leave the operation for now.
   virtual Choice select(const ReadyOperation& operation, std::span<const EntryId> eligible,
                         const PoolView& pool) = 0;
   virtual Plan prepare(const Hint& hint, const PoolView& pool) {

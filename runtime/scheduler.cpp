@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/scheduler.h"
+
+#include <algorithm>
+
+namespace vitamin::runtime {
+
+using hal::ComputeSet;
+
+const Scheduler::Grant* Scheduler::Lane::open() const {
+  for (const Grant& grant : grants)
+    if (grant.open) return &grant;
+  return nullptr;
+}
+
+bool Scheduler::Lane::drains(EntryId entry) const {
+  for (const Grant& grant : grants)
+    if (!grant.open && grant.entry == entry) return true;
+  return false;
+}
+
+Scheduler::Scheduler(const PoolLayout& layout, std::unique_ptr<Policy> policy,
+                     const SchedulerOptions& options, const Profile* profile)
+    : layout_(layout),
+      policy_(std::move(policy)),
+      options_(options),
+      profile_(profile),
+      leases_(layout) {
+  for (const PoolEntry& entry : layout.entries())
+    if (!entry.whole()) by_width_.push_back(entry.id);
+  by_width_.push_back(kWholeDevice);
+}
+
+Scheduler::Lane* Scheduler::find(ClientId client, LaneId lane) {
+  for (Lane& candidate : lanes_)
+    if (candidate.next.client == client && candidate.next.lane == lane) return &candidate;
+  return nullptr;
+}
+
+// --- what clients say ------------------------------------------------------------------------
+
+void Scheduler::wants(const ReadyOperation& operation, std::uint64_t now_ns) {
+  Lane* lane = find(operation.client, operation.lane);
+  if (lane == nullptr) {
+    lanes_.emplace_back();
+    lane = &lanes_.back();
+  }
+  // Its age counts from when it began to wait, however often it says so; where it was is what we
+  // know better.
+  const bool waited = lane->waits();
+  const std::uint64_t since = lane->next.since_ns;
+  const EntryId last = lane->next.last_entry;
+  lane->next = operation;
+  lane->next.since_ns = waited ? since : now_ns;
+  if (lane->next.last_entry == kNoEntry) lane->next.last_entry = last;
+  lane->wants = true;
+  std::erase_if(hints_, [&](const Hint& hint) {
+    return hint.client == operation.client && hint.lane == operation.lane;
+  });
+  demand_changed();
+}
+
+void Scheduler::idle(ClientId client, LaneId id, std::uint64_t) {
+  Lane* lane = find(client, id);
+  if (lane == nullptr || !lane->wants) return;
+  lane->wants = false;
+  if (lane->reservation.entry != kNoEntry && !lane->reservation.standing()) cancel(*lane);
+  for (Grant& grant : lane->grants) grant.open = false;
+  demand_changed();
+}
+
+void Scheduler::returned(ClientId client, LaneId id, EntryId entry, std::uint64_t now_ns) {
+  Lane* lane = find(client, id);
+  if (lane == nullptr) return;
+  const auto grant = std::find_if(lane->grants.begin(), lane->grants.end(),
+                                  [&](const Grant& held) { return held.entry == entry; });
+  if (grant == lane->grants.end()) return;
+  lane->grants.erase(grant);
+  leases_.retired(entry, client, 1);
+  if (leases_.outstanding(entry, client) == 0) leases_.release(entry, client);
+  if (lane->waits()) lane->next.since_ns = now_ns;
+  demand_changed();
+}
+
+void Scheduler::hint(const Hint& hint, std::uint64_t) {
+  std::erase_if(hints_, [&](const Hint& old) {
+    return old.client == hint.client && old.lane == hint.lane;
+  });
+  if (hint.cancelled) {
+    Lane* lane = find(hint.client, hint.lane);
+    if (lane != nullptr && !lane->wants && lane->reservation.entry != kNoEntry &&
+        !lane->reservation.standing())
+      cancel(*lane);
+  }
+  hints_.push_back(hint);
+  changed_ = true;
+}
+
+void Scheduler::forget(ClientId client, std::uint64_t) {
+  leases_.forget(client);
+  std::erase_if(lanes_, [&](const Lane& lane) { return lane.next.client == client; });
+  std::erase_if(hints_, [&](const Hint& hint) { return hint.client == client; });
+  demand_changed();
+}
+
+void Scheduler::replace_policy(std::unique_ptr<Policy> policy, std::uint64_t) {
+  policy_ = std::move(policy);
+  for (Lane& lane : lanes_)
+    if (lane.reservation.entry != kNoEntry) cancel(lane);
+  demand_changed();
+}
+
+std::size_t Scheduler::waiting() const {
+  return static_cast<std::size_t>(
+      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.waits(); }));
+}
+
+// --- deciding --------------------------------------------------------------------------------
+
+std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
+  decisions_.clear();
+  if (!changed_ && now_ns < wake_at_) return decisions_;
+  changed_ = false;
+  expire(now_ns);
+  recall(now_ns);
+  prepare_all(now_ns);
+  fulfil(now_ns);
+  serve_overdue(now_ns);
+  bind(now_ns);
+  schedule_wake(now_ns);
+  return decisions_;
+}
+
+void Scheduler::expire(std::uint64_t now_ns) {
+  for (Lane& lane : lanes_) {
+    const Reservation& reservation = lane.reservation;
+    if (reservation.entry != kNoEntry && reservation.expires_ns <= now_ns) {
+      cancel(lane);
+      ++epoch_;
+    }
+  }
+}
+
+// While somebody waits, nobody keeps a grant for longer than the quantum; but what is set aside
+// for a client is its own.
+void Scheduler::recall(std::uint64_t now_ns) {
+  // Who has a reservation is being served: its units drain already.
+  const bool somebody_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return lane.waits() && lane.reservation.entry == kNoEntry;
+  });
+  if (options_.quantum_ns == 0 || !somebody_waits) return;
+  for (Lane& lane : lanes_)
+    for (Grant& grant : lane.grants) {
+      if (!grant.open || now_ns - grant.since_ns < options_.quantum_ns) continue;
+      if (lane.reservation.standing() && lane.reservation.entry == grant.entry) continue;
+      ++counters_.recalled;
+      close(lane, grant);
+      lane.next.since_ns = now_ns;
+      ++epoch_;
+    }
+}
+
+ComputeSet Scheduler::set_aside() const {
+  ComputeSet set;
+  for (const Lane& lane : lanes_) {
+    if (lane.reservation.entry != kNoEntry &&
+        (lane.reservation.standing() || lane.reservation.overdue))
+      set |= layout_.at(lane.reservation.entry).compute;
+    for (const Grant& grant : lane.grants)
+      if (!grant.open && grant.entry != kWholeDevice) set |= layout_.at(grant.entry).compute;
+  }
+  return set;
+}
+
+void Scheduler::collect() {
+  waiting_.clear();
+  holdings_.clear();
+  for (const Lane& lane : lanes_) {
+    if (!lane.wants) continue;
+    if (const Grant* grant = lane.open())
+      holdings_.push_back({lane.next, grant->entry, grant->since_ns});
+    else
+      waiting_.push_back(lane.next);
+  }
+}
+
+PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
+  PoolView view;
+  view.entries = layout_.entries();
+  view.barred = leases_.barred(client);
+  view.waiting = waiting_;
+  view.holdings = holdings_;
+  view.set_aside = set_aside();
+  view.profile = profile_;
+  view.now_ns = now_ns;
+  view.epoch = epoch_;
+  return view;
+}
+
+// `barred`: leases_.barred(lane.next.client).
+bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) const {
+  if (lane.drains(entry)) return false;
+  return entry == kWholeDevice || !layout_.at(entry).compute.overlaps(barred);
+}
+
+// Demand has changed: the policy says for each lane what it would have it on, and for what is
+// expected what to get ready.
+void Scheduler::prepare_all(std::uint64_t now_ns) {
+  collect();
+  std::vector<std::pair<std::size_t, Plan>> plans;
+  auto ask = [&](const Hint& hint, std::size_t index) {
+    const Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
+    if (plan.target == kNoEntry) return;
+    if (plan.target == kWholeDevice || plan.target >= layout_.size() ||
+        layout_.at(plan.target).processors < hint.processors) {
+      ++counters_.refused;
+      return;
+    }
+    plans.emplace_back(index, plan);
+  };
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (!lane.wants) continue;
+    Hint hint{lane.next.lane, lane.next.processors, lane.next.ready_at_ns, lane.next.deadline_ns};
+    hint.client = lane.next.client;
+    hint.kernel = lane.next.kernel;
+    hint.kind = lane.next.kind;
+    hint.queued_ns = lane.next.queued_ns;
+    if (const Grant* grant = lane.open()) hint.held = grant->entry;
+    ask(hint, i);
+  }
+  for (const Hint& hint : hints_) {
+    if (hint.cancelled) continue;
+    Lane* lane = find(hint.client, hint.lane);
+    if (lane == nullptr) {
+      Lane fresh;
+      fresh.next.client = hint.client;
+      fresh.next.lane = hint.lane;
+      fresh.next.processors = hint.processors;
+      lanes_.push_back(std::move(fresh));
+      lane = &lanes_.back();
+    }
+    ask(hint, static_cast<std::size_t>(lane - lanes_.data()));
+  }
+  hints_.clear();
+  if (plans.empty()) return;
+
+  // Each plan is made for the state without the reservations of the plan before it.
+  for (const auto& [index, plan] : plans) {
+    const Reservation& old = lanes_[index].reservation;
+    if (old.entry != kNoEntry && !old.overdue && !(old.standing() && old.entry == plan.target))
+      cancel(lanes_[index]);
+  }
+  // Lanes that hold something give way first.
+  for (const bool holders : {true, false})
+    for (const auto& [index, plan] : plans)
+      if ((lanes_[index].open() != nullptr) == holders) apply(lanes_[index], plan, now_ns);
+}
+
+void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
+  const ClientId client = lane.next.client;
+  const std::uint64_t expires =
+      plan.expires_ns != 0 ? plan.expires_ns : now_ns + options_.reservation_ns;
+  if (lane.reservation.overdue) return;
+  const bool standing = plan.expires_ns == kNever;
+  const Grant* held = lane.open();
+  if (held != nullptr && held->entry == plan.target) {
+    if (standing) reserve(lane, {plan.target, expires});
+    return;
+  }
+  if (can_grant(lane, plan.target, leases_.barred(client))) {
+    if (standing || held == nullptr) reserve(lane, {plan.target, expires});
+    if (held != nullptr && lane.wants) grant(lane, {plan.target, kUntilChanged}, now_ns);
+    return;
+  }
+  if (plan.close_gates) close_overlapping(layout_.at(plan.target).compute, client);
+  reserve(lane, {plan.target, expires});
+}
+
+// What was prepared has drained: lanes that hold something else move.
+void Scheduler::fulfil(std::uint64_t now_ns) {
+  for (Lane& lane : lanes_) {
+    const EntryId target = lane.reservation.entry;
+    const Grant* held = lane.open();
+    if (target == kNoEntry || !lane.wants || held == nullptr || held->entry == target) continue;
+    if (!lane.reservation.overdue &&
+        can_grant(lane, target, leases_.barred(lane.next.client)))
+      grant(lane, {target, kUntilChanged}, now_ns);
+  }
+}
+
+void Scheduler::serve_overdue(std::uint64_t now_ns) {
+  if (options_.overdue_ns == 0) return;
+  std::vector<Lane*> overdue;
+  for (Lane& lane : lanes_)
+    if (lane.waits() && now_ns - lane.next.since_ns >= options_.overdue_ns)
+      overdue.push_back(&lane);
+  std::sort(overdue.begin(), overdue.end(), [](const Lane* a, const Lane* b) {
+    return a->next.since_ns < b->next.since_ns;
+  });
+  for (Lane* lane : overdue) {
+    const ClientId client = lane->next.client;
+    const ComputeSet barred = leases_.barred(client);
+    EntryId best = kNoEntry;
+    ComputeSet standing;
+    for (const Lane& other : lanes_)
+      if (other.reservation.standing() && other.next.client != client)
+        standing |= layout_.at(other.reservation.entry).compute;
+    for (const EntryId id : by_width_) {
+      if (layout_.at(id).processors < lane->next.processors) continue;
+      if (can_grant(*lane, id, barred)) {
+        best = kNoEntry;
+        if (grant(*lane, {id, kUntilChanged}, now_ns)) ++counters_.overdue;
+        break;
+      }
+      if (best == kNoEntry && !layout_.at(id).compute.overlaps(standing)) best = id;
+    }
+    if (best == kNoEntry || lane->reservation.overdue) continue;
+    if (lane->reservation.entry != kNoEntry) cancel(*lane);
+    reserve(*lane, {best, kNever, true});
+    if (lane->reservation.entry == best)
+      close_overlapping(layout_.at(best).compute, client);
+  }
+}
+
+void Scheduler::bind(std::uint64_t now_ns) {
+  collect();
+  ready_ = waiting_;
+  while (!ready_.empty()) {
+    const std::optional<std::size_t> picked = policy_->pick(ready_, view_for(kNobody, now_ns));
+    if (!picked) return;
+    if (*picked >= ready_.size()) {
+      ++counters_.refused;
+      return;
+    }
+    const ReadyOperation operation = ready_[*picked];
+    ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(*picked));
+    const PoolView view = view_for(operation.client, now_ns);
+    Lane* const lane = find(operation.client, operation.lane);
+    eligible_.clear();
+    for (const EntryId id : by_width_)
+      if (layout_.at(id).processors >= operation.processors && can_grant(*lane, id, view.barred))
+        eligible_.push_back(id);
+    if (eligible_.empty()) continue;
+    const Choice choice = policy_->select(operation, eligible_, view);
+    if (choice.entry == kNoEntry) continue;
+    if (choice.launches == 0 ||
+        std::find(eligible_.begin(), eligible_.end(), choice.entry) == eligible_.end() ||
+        !grant(*lane, choice, now_ns)) {
+      ++counters_.refused;
+      continue;
+    }
+    collect();
+  }
+}
+
+// Leases the entry to the lane; an open grant on another entry is closed. False, and nothing
+// changed, when the lease table refuses.
+bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
+  const ClientId client = lane.next.client;
+  const auto same = std::find_if(lane.grants.begin(), lane.grants.end(), [&](const Grant& held) {
+    return held.entry == choice.entry;
+  });
+  if (choice.entry == kWholeDevice) {
+    ++counters_.whole_device;
+  } else {
+    LeaseVerdict verdict = leases_.acquire(choice.entry, client);
+    if (verdict == LeaseVerdict::kGateClosed) verdict = leases_.open_gate(choice.entry);
+    if (verdict != LeaseVerdict::kGranted) return false;
+    // One count for each lane that holds a grant there.
+    if (same == lane.grants.end()) leases_.submitted(choice.entry, client);
+  }
+  if (same != lane.grants.end()) same->since_ns = now_ns;
+  bool moved = false;
+  for (Grant& old : lane.grants)
+    if (old.open && old.entry != choice.entry) moved = true, close(lane, old);
+  if (same == lane.grants.end()) lane.grants.push_back({choice.entry, true, now_ns});
+  if (lane.reservation.entry != kNoEntry && !lane.reservation.standing()) cancel(lane);
+  lane.next.last_entry = choice.entry;
+  decisions_.push_back({Decision::Kind::kGrant, client, lane.next.lane, choice.entry,
+                        choice.launches});
+  ++counters_.grants;
+  counters_.moves += moved ? 1 : 0;
+  return true;
+}
+
+void Scheduler::close(Lane& lane, Grant& grant) {
+  grant.open = false;
+  // Another lane of the client may still hold the entry: then the lease stays.
+  const bool last = std::none_of(lanes_.begin(), lanes_.end(), [&](const Lane& other) {
+    const Grant* open = other.open();
+    return other.next.client == lane.next.client && open != nullptr && open->entry == grant.entry;
+  });
+  if (last && grant.entry != kWholeDevice) leases_.close_gate(grant.entry);
+  decisions_.push_back(
+      {Decision::Kind::kCloseGate, lane.next.client, lane.next.lane, grant.entry, 0});
+  ++counters_.gates_closed;
+}
+
+void Scheduler::close_overlapping(ComputeSet compute, ClientId but) {
+  for (Lane& lane : lanes_) {
+    if (lane.next.client == but) continue;
+    for (Grant& grant : lane.grants)
+      if (grant.open && grant.entry != kWholeDevice &&
+          layout_.at(grant.entry).compute.overlaps(compute))
+        close(lane, grant);
+  }
+}
+
+void Scheduler::reserve(Lane& lane, const Reservation& reservation) {
+  if (lane.reservation.entry == reservation.entry && lane.reservation.standing()) return;
+  if (leases_.reserve(reservation.entry, lane.next.client) != LeaseVerdict::kGranted) return;
+  lane.reservation = reservation;
+}
+
+void Scheduler::cancel(Lane& lane) {
+  const Reservation old = lane.reservation;
+  lane.reservation = {};
+  const bool shared = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& other) {
+    return other.reservation.entry == old.entry;
+  });
+  if (!shared) leases_.cancel_reservation(old.entry);
+}
+
+void Scheduler::schedule_wake(std::uint64_t now_ns) {
+  wake_at_ = kNever;
+  const bool somebody_waits = waiting() > 0;
+  auto at = [&](std::uint64_t time) {
+    if (time > now_ns) wake_at_ = std::min(wake_at_, time);
+  };
+  for (const Lane& lane : lanes_) {
+    if (lane.reservation.entry != kNoEntry) at(lane.reservation.expires_ns);
+    if (lane.waits() && options_.overdue_ns > 0) at(lane.next.since_ns + options_.overdue_ns);
+    const Grant* grant = lane.open();
+    if (grant != nullptr && somebody_waits && options_.quantum_ns > 0)
+      at(grant->since_ns + options_.quantum_ns);
+  }
+}
+
+}  // namespace vitamin::runtime

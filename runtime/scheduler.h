@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler of one device for many clients: bindable operations come in, a policy is asked,
+// its answers are validated against the lease table, grants and closed gates go out.
+//
+// Pure: no thread, socket, clock or allocation to speak of; time is an argument and never goes
+// back. The daemon and the simulator run this object.
+//
+//     client                         scheduler                                policy
+//       | wants(operation) ------------> |                                      |
+//       |                                | decide(now): Prepare, Pick, Select --> |
+//       | <----------------------- grant |                                      |
+//       |  (submits on its entry, no further word, until the gate closes or     |
+//       |   the grant's launches are used up)                                   |
+//       | <------------------ close gate |   (somebody else is to have the units)
+//       | (outstanding work drains)      |
+//       | returned(entry) -------------> |   units are free
+//
+// Grants. One lane holds at most one open grant; a grant of another entry moves the lane: it
+// submits there from now on, and returns the old entry when its work there has ended. A grant
+// stands until one of: its launches are used up, its gate is closed, the lane has nothing more to
+// submit. In each case the lane says returned() once nothing of it is outstanding on the entry, and
+// is not granted that entry again before (so that no answer can be mistaken for a later one's).
+//
+// No starvation, whatever the policy answers: while somebody waits, a grant older than
+// `quantum_ns` is recalled; and a lane that has waited for `overdue_ns` is served by age, before
+// the policy is asked, on the narrowest entry that can run it, whose gates are closed for it.
+//
+// Errors: a message about an unknown lane or a grant that does not exist is ignored (clients die
+// and answer late); nothing here fails.
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/lease_table.h"
+#include "runtime/policy.h"
+
+namespace vitamin::runtime {
+
+struct SchedulerOptions {
+  std::uint64_t quantum_ns = 4'000'000;  // 0: grants are never recalled for their age
+  std::uint64_t overdue_ns = 1'000'000'000;  // 0: the policy alone decides who waits
+  // How long a reservation lasts whose plan does not say it.
+  std::uint64_t reservation_ns = 20'000'000;
+};
+
+// What a client has to be told.
+struct Decision {
+  enum class Kind : std::uint8_t {
+    kGrant,      // submit on `entry`, `launches` times or until told otherwise
+    kCloseGate,  // submit nothing more on `entry`; say returned() when its work has ended
+  };
+  Kind kind = Kind::kGrant;
+  ClientId client = kNobody;
+  LaneId lane = 0;
+  EntryId entry = kNoEntry;
+  std::uint32_t launches = 0;
+};
+
+struct SchedulerCounters {
+  std::uint64_t grants = 0;
+  std::uint64_t moves = 0;            // grants to a lane that held another entry
+  std::uint64_t gates_closed = 0;
+  std::uint64_t recalled = 0;         // grants ended by the quantum
+  std::uint64_t overdue = 0;          // grants by age
+  std::uint64_t refused = 0;          // answers of the policy that validation refused
+  std::uint64_t whole_device = 0;     // grants of the whole device: shared, not leased
+};
+
+class Scheduler {
+ public:
+  // `layout` outlives the scheduler; `profile`, which policies see, too (null: none).
+  Scheduler(const PoolLayout& layout, std::unique_ptr<Policy> policy,
+            const SchedulerOptions& options = {}, const Profile* profile = nullptr);
+
+  // The lane has bindable operations. Said again, it replaces what was said before (another next
+  // kernel, another deadline), grant or not. `operation.client` and `.lane` name the lane.
+  void wants(const ReadyOperation& operation, std::uint64_t now_ns);
+  // The lane has nothing more to submit: its grant ends when it is returned.
+  void idle(ClientId client, LaneId lane, std::uint64_t now_ns);
+  // Nothing of the lane is outstanding on the entry, and it submits nothing more there under the
+  // grant that it had.
+  void returned(ClientId client, LaneId lane, EntryId entry, std::uint64_t now_ns);
+  // Something is expected (or, with `cancelled`, not any more) of the lane.
+  void hint(const Hint& hint, std::uint64_t now_ns);
+  // The client is gone: everything it held or waited for is free.
+  void forget(ClientId client, std::uint64_t now_ns);
+
+  // What follows from all that. The answer is valid until the next call of anything here.
+  std::span<const Decision> decide(std::uint64_t now_ns);
+  // decide() has something to do at this time even if nobody says anything; kNever: not.
+  std::uint64_t wake_at() const { return wake_at_; }
+
+  const LeaseTable& leases() const { return leases_; }
+  const PoolLayout& layout() const { return layout_; }
+  const SchedulerCounters& counters() const { return counters_; }
+  Policy& policy() { return *policy_; }
+  // Another policy from now on; standing reservations of the old one are cancelled.
+  void replace_policy(std::unique_ptr<Policy> policy, std::uint64_t now_ns);
+  std::size_t waiting() const;
+
+ private:
+  struct Grant {
+    EntryId entry = kNoEntry;
+    bool open = false;
+    std::uint64_t since_ns = 0;
+  };
+  struct Reservation {
+    EntryId entry = kNoEntry;
+    std::uint64_t expires_ns = 0;  // kNever: standing
+    bool overdue = false;          // made for age, not by the policy
+    bool standing() const { return expires_ns == kNever && !overdue; }
+  };
+  struct Lane {
+    ReadyOperation next;
+    bool wants = false;
+    std::vector<Grant> grants;  // at most one of them open
+    Reservation reservation;
+    const Grant* open() const;
+    bool waits() const { return wants && open() == nullptr; }
+    bool drains(EntryId entry) const;
+  };
+
+  Lane* find(ClientId client, LaneId lane);
+  PoolView view_for(ClientId client, std::uint64_t now_ns) const;
+  hal::ComputeSet set_aside() const;
+  bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
+  void collect();
+
+  void expire(std::uint64_t now_ns);
+  void recall(std::uint64_t now_ns);
+  void prepare_all(std::uint64_t now_ns);
+  void apply(Lane& lane, const Plan& plan, std::uint64_t now_ns);
+  void fulfil(std::uint64_t now_ns);
+  void serve_overdue(std::uint64_t now_ns);
+  void bind(std::uint64_t now_ns);
+  void schedule_wake(std::uint64_t now_ns);
+
+  bool grant(Lane& lane, Choice choice, std::uint64_t now_ns);
+  void close(Lane& lane, Grant& grant);
+  void close_overlapping(hal::ComputeSet compute, ClientId but);
+  void reserve(Lane& lane, const Reservation& reservation);
+  void cancel(Lane& lane);
+  void demand_changed() { changed_ = true, ++epoch_; }
+
+  const PoolLayout& layout_;
+  std::unique_ptr<Policy> policy_;
+  SchedulerOptions options_;
+  const Profile* profile_;
+  LeaseTable leases_;
+  std::vector<EntryId> by_width_;  // narrowest first, the whole device last
+  std::vector<Lane> lanes_;
+  std::vector<Hint> hints_;  // not yet answered
+  std::vector<Decision> decisions_;
+  // Scratch of decide(), kept for its storage.
+  std::vector<ReadyOperation> waiting_;
+  std::vector<Holding> holdings_;
+  std::vector<ReadyOperation> ready_;
+  std::vector<EntryId> eligible_;
+  SchedulerCounters counters_;
+  std::uint64_t epoch_ = 1;
+  std::uint64_t wake_at_ = kNever;
+  bool changed_ = false;
+};
+
+}  // namespace vitamin::runtime
