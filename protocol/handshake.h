@@ -72,7 +72,7 @@ struct Welcome {
   std::uint32_t all_runs = 0;
   std::uint32_t home = 0;         // entry where the client goes when the daemon is gone
   std::uint32_t home_shared = 0;  // others have the same one
-  std::uint32_t lanes_share = 1;  // runtime::Policy::lanes_share
+  std::uint32_t unused = 0;
   std::uint64_t pool_hash = 0;    // of the pool that both sides compute
   // A closed gate is answered at least this often, else the client is overdue and its leases are
   // granted again.

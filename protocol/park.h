@@ -16,6 +16,7 @@
 // are separate file descriptions: a client cannot make the daemon's end block.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace vitamin::protocol {

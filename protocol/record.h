@@ -24,6 +24,9 @@
 
 namespace vitamin::protocol {
 
+// Lanes of one client that the daemon tells apart; a client with more streams lets some share one.
+inline constexpr std::size_t kLanes = 256;
+
 inline constexpr std::size_t kRecordWords = 8;
 
 struct alignas(64) Record {
@@ -37,9 +40,9 @@ using LeaseWord = std::uint64_t;
 
 enum class Type : std::uint8_t {
   // client -> daemon
-  kReady = 1,  // an operation can be bound: where may it run?
-  kWithdrawn,  // no answer is wanted any more
-  kReleased,   // the lease is given up: nothing of it is outstanding
+  kReady = 1,  // the lane has a bindable operation: where may it run?
+  kIdle,       // the lane has nothing more to submit
+  kReturned,   // nothing of the lane is outstanding under this grant, and nothing will be
   kDraining,   // the gate was seen closed; work is still outstanding
   kHolding,    // after a reconnection: work of an earlier epoch is outstanding there
   kHint,       // an operation is expected
@@ -50,36 +53,36 @@ enum class Type : std::uint8_t {
 struct Head {
   std::uint8_t type = 0;
   std::uint8_t reserved[3] = {};
-  std::uint32_t lane = 0;
+  std::uint32_t lane = 0;  // below kLanes
 };
-
-inline constexpr std::size_t kRefusedMax = 8;
 
 struct Ready {
   static constexpr Type kType = Type::kReady;
-  Head head;
-  std::uint64_t id = 0;            // the client's number for it, comes back in the grant
+  Head head{};
   std::uint64_t kernel = 0;        // equal for equal (kernel, grid, block, shared memory)
   std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
+  std::uint64_t queued_ns = 0;     // of all that is queued in the lane; 0: predicted_ns
   std::uint64_t ready_in_ns = 0;   // when its predecessors are predicted to end; 0: now
-  std::uint32_t processors = 1;    // narrowest width that runs it unchanged
+  std::uint64_t deadline_in_ns = 0;  // 0: none
+  std::uint32_t processors = 1;      // narrowest width that runs it unchanged
   std::uint16_t last_entry = runtime::kNoEntry;
-  std::uint16_t refused_count = 0;
-  // Entries wide enough that the driver refused for this kernel.
-  std::array<std::uint16_t, kRefusedMax> refused{};
+  // The lane's grant, if it has one, is of no more use: its launches are used up, or its entry is
+  // too narrow. Nothing is submitted under it any more.
+  std::uint8_t moves_on = 0;
+  std::uint8_t iteration_end = 0;  // runtime::ReadyOperation
+  std::uint64_t unused = 0;
 };
 
-struct Withdrawn {
-  static constexpr Type kType = Type::kWithdrawn;
-  Head head;
-  std::uint64_t id = 0;
-  std::uint64_t unused[6] = {};
+struct Idle {
+  static constexpr Type kType = Type::kIdle;
+  Head head{};
+  std::uint64_t unused[7] = {};
 };
 
-struct Released {
-  static constexpr Type kType = Type::kReleased;
-  Head head;
-  LeaseWord word = 0;  // of the grant: a release of an older lease of the same entry means nothing
+struct Returned {
+  static constexpr Type kType = Type::kReturned;
+  Head head{};
+  LeaseWord word = 0;  // of the grant
   std::uint32_t entry = 0;
   std::uint32_t unused32 = 0;
   std::uint64_t unused[5] = {};
@@ -87,7 +90,7 @@ struct Released {
 
 struct Draining {
   static constexpr Type kType = Type::kDraining;
-  Head head;
+  Head head{};
   LeaseWord word = 0;
   std::uint32_t entry = 0;
   std::uint32_t outstanding = 0;
@@ -96,34 +99,35 @@ struct Draining {
 
 struct Holding {
   static constexpr Type kType = Type::kHolding;
-  Head head;
+  Head head{};
+  LeaseWord word = 0;  // what its Returned will say
   std::uint32_t entry = 0;
   std::uint32_t outstanding = 0;
-  std::uint64_t unused[6] = {};
+  std::uint64_t unused[5] = {};
 };
 
 struct HintRecord {
   static constexpr Type kType = Type::kHint;
-  Head head;
-  std::uint64_t id = 0;
+  Head head{};
+  std::uint64_t kernel = 0;
   std::uint64_t ready_in_ns = 0;
   std::uint64_t deadline_in_ns = 0;
+  std::uint64_t queued_ns = 0;
   std::uint32_t processors = 0;
   std::uint32_t cancelled = 0;
-  std::uint64_t unused[3] = {};
+  std::uint64_t unused[2] = {};
 };
 
 struct Grant {
   static constexpr Type kType = Type::kGrant;
-  Head head;
-  std::uint64_t id = 0;
-  LeaseWord word = 0;          // what the lease word of the entry says while the gate is open
+  Head head{};
+  LeaseWord word = 0;          // what the lease word of the lane says while the gate is open
   std::uint32_t launches = 0;  // runtime::kUntilChanged: until the gate closes
   std::uint32_t entry = 0;
-  std::uint64_t unused[4] = {};
+  std::uint64_t unused[5] = {};
 };
 
-using Request = std::variant<Ready, Withdrawn, Released, Draining, Holding, HintRecord>;
+using Request = std::variant<Ready, Idle, Returned, Draining, Holding, HintRecord>;
 using Reply = std::variant<Grant>;
 
 template <class T>

@@ -10,20 +10,19 @@
 // Both are memfds made by the daemon, so that they are accounted to it, and cannot change size
 // (F_SEAL_SHRINK, F_SEAL_GROW): touching them never raises SIGBUS.
 //
-// The lease words. One for each pool entry:
+// The lease words. One for each lane of the client:
 //
 //      63            32 31             8 7      0
 //     +----------------+----------------+--------+
 //     | epoch          | generation     | gate   |
 //     +----------------+----------------+--------+
 //
-// A grant tells the client what the word says while the gate is open. The client may submit on the
-// entry while the word equals that, which is one load and one comparison on the launch path. Any
-// other value means: not any more. `generation` counts the leases of this entry, so a word never
-// comes back; `epoch` is another one for every daemon that was started.
+// A grant tells the client what the word of the lane says while the gate is open. The lane may submit
+// on the entry of the grant while the word equals that: one load and one comparison on the launch
+// path. Any other value means: not any more. `generation` counts the grants of the lane, so a word
+// does not come back; `epoch` is another one for every daemon that was started.
 //
-// After changing words so that something that was open no longer is, the daemon increments
-// gate_changes, and rings when the client is parked.
+// After closing gates the daemon increments gate_changes, and rings when the client is parked.
 #pragma once
 
 #include <array>
@@ -36,7 +35,7 @@
 namespace vitamin::protocol {
 
 inline constexpr std::size_t kRequests = 256;  // records in flight to the daemon
-inline constexpr std::size_t kGrants = 256;    // and to a client: at most one for each request
+inline constexpr std::size_t kGrants = 256;    // and to a client
 
 enum class Gate : std::uint8_t { kNone = 0, kOpen = 1, kClosed = 2 };
 
@@ -50,7 +49,7 @@ constexpr std::uint32_t generation_of(LeaseWord word) {
 }
 constexpr std::uint32_t epoch_of(LeaseWord word) { return static_cast<std::uint32_t>(word >> 32); }
 
-using LeaseWords = std::array<Shared<LeaseWord>, runtime::kEntriesMax>;
+using LeaseWords = std::array<Shared<LeaseWord>, kLanes>;
 using RequestProducer = RingProducer<Native, kRequests>;
 using RequestConsumer = RingConsumer<Native, kRequests>;
 using GrantProducer = RingProducer<Native, kGrants>;

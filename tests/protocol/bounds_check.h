@@ -17,15 +17,14 @@ inline int check_decoding(const Record& record, const Bounds& bounds) {
           using T = std::decay_t<decltype(typed)>;
           bool good = true;
           if constexpr (std::is_same_v<T, Ready>) {
-            good = typed.processors >= 1 && typed.refused_count <= typed.refused.size() &&
-                   typed.ready_in_ns < kClockMax && typed.predicted_ns < kClockMax;
-            for (std::size_t i = 0; i < typed.refused_count && good; ++i)
-              good = typed.refused[i] < bounds.entries;
+            good = typed.processors >= 1 && typed.ready_in_ns < kClockMax &&
+                   typed.deadline_in_ns < kClockMax && typed.predicted_ns < kClockMax;
           } else if constexpr (std::is_same_v<T, HintRecord>) {
             good = typed.ready_in_ns < kClockMax && typed.deadline_in_ns < kClockMax;
-          } else if constexpr (!std::is_same_v<T, Withdrawn>) {
-            good = typed.entry > 0 && typed.entry < bounds.entries;
+          } else if constexpr (!std::is_same_v<T, Idle>) {
+            good = typed.entry < bounds.entries;
           }
+          good = good && typed.head.lane < kLanes;
           return good ? 1 : -1;
         },
         *request);

@@ -30,22 +30,21 @@ bool accepted(const T& typed) {
 TEST_CASE("what is encoded comes back") {
   Ready ready;
   ready.head.lane = 3;
-  ready.id = 77;
+  ready.kernel = 77;
   ready.processors = 16;
   ready.predicted_ns = 12'000;
   ready.last_entry = 5;
-  ready.refused_count = 2;
-  ready.refused = {4, 59};
+  ready.moves_on = 1;
   const auto request = decode_request(encode(ready), kBounds);
   REQUIRE(request);
   const auto& back = std::get<Ready>(*request);
   CHECK(back.head.lane == 3);
-  CHECK(back.id == 77);
+  CHECK(back.kernel == 77);
   CHECK(back.processors == 16);
-  CHECK(back.refused[1] == 59);
+  CHECK(back.last_entry == 5);
+  CHECK(back.moves_on == 1);
 
   Grant grant;
-  grant.id = 77;
   grant.entry = 9;
   grant.launches = runtime::kNoEntry;
   grant.word = 0x1234567800000101;
@@ -62,13 +61,13 @@ TEST_CASE("what no correct client sends is refused") {
   CHECK_FALSE(accepted(Ready{.predicted_ns = ~0ULL}));
   CHECK_FALSE(accepted(Ready{.ready_in_ns = ~0ULL}));
   CHECK_FALSE(accepted(Ready{.last_entry = 60}));
-  CHECK_FALSE(accepted(Ready{.refused_count = 9}));
-  CHECK_FALSE(accepted(Ready{.refused_count = 1, .refused = {60}}));
-  CHECK(accepted(Released{.entry = 59}));
-  CHECK_FALSE(accepted(Released{.entry = 60}));
-  CHECK_FALSE(accepted(Released{.entry = 0}));  // the whole device is not leased
+  CHECK_FALSE(accepted(Ready{.moves_on = 2}));
+  CHECK_FALSE(accepted(Ready{.head = {.lane = kLanes}}));
+  CHECK_FALSE(accepted(Idle{.head = {.lane = ~0U}}));
+  CHECK(accepted(Returned{.entry = 59}));
+  CHECK_FALSE(accepted(Returned{.entry = 60}));
   CHECK_FALSE(accepted(Draining{.entry = 1u << 20}));
-  CHECK_FALSE(accepted(Holding{.entry = 0}));
+  CHECK_FALSE(accepted(Holding{.entry = 0}));  // the whole device is not leased
   CHECK_FALSE(accepted(HintRecord{.cancelled = 2}));
   CHECK_FALSE(decode_request(encode(Grant{.launches = 1}), kBounds));
   CHECK_FALSE(decode_request(Record{}, kBounds));

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -172,10 +173,17 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
     if (child == 0) {
       auto* const segment = static_cast<ClientSegment*>(::mmap(
           nullptr, sizeof(ClientSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-      std::thread([&] {
+      // Held by a thread that does nothing else, as in a real client.
+      std::atomic<bool> holds = false, end = false;
+      std::thread holder([&] {
         const LifeLine line(segment->life);
-        then();
-      }).join();
+        holds = true;
+        while (!end) ::usleep(100);
+      });
+      while (!holds) ::usleep(100);
+      then();
+      end = true;
+      holder.join();
       ::_exit(0);
     }
     return child;
@@ -194,14 +202,16 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   CHECK(wait_for(life_ended));
   ::waitpid(killed, nullptr, 0);
 
-  const pid_t execs = held([] { ::execl("/bin/sleep", "sleep", "5", nullptr); });
+  const pid_t execs =
+      held([] { ::usleep(50'000), ::execl("/bin/sleep", "sleep", "5", nullptr); });
   CHECK(wait_for(alive));
   CHECK(wait_for(life_ended));  // although the process goes on
   CHECK(::kill(execs, 0) == 0);
   ::kill(execs, SIGKILL);
   ::waitpid(execs, nullptr, 0);
 
-  const pid_t ends = held([] {});
+  const pid_t ends = held([] { ::usleep(50'000); });
+  CHECK(wait_for(alive));
   ::waitpid(ends, nullptr, 0);
   CHECK(memory->client->life.load(std::memory_order_acquire) == 0);  // an orderly end
 }
