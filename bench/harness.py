@@ -81,11 +81,16 @@ class Result:
         return [(line["name"], line["hash"]) for line in self.lines if "hash" in line]
 
 
+def environment_with(changes):
+    """The environment of a command: ours, where the libraries are, and the changes."""
+    return dict(os.environ, LD_LIBRARY_PATH=library_path(), PYTHONUNBUFFERED="1",
+                HF_HUB_OFFLINE="1", **(changes or {}))
+
+
 def run(command, timeout, environment=None, cpus=None):
     """Runs a command; never raises for what the command does. A command that takes too long is
     killed with everything it started."""
-    env = dict(os.environ, LD_LIBRARY_PATH=library_path(), PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1")
-    env.update(environment or {})
+    env = environment_with(environment)
     if cpus and shutil.which("taskset"):
         command = ["taskset", "-c", cpus, *command]
     begin = time.monotonic()
@@ -195,7 +200,8 @@ class Results:
         self.add({"header": header()})
 
     def add(self, record):
-        self._file.write(json.dumps(record) + "\n")
+        # Paths from the repository's root: where it lies on the machine is nobody's business.
+        self._file.write(json.dumps(record).replace(f"{ROOT}/", "") + "\n")
         self._file.flush()
 
 

@@ -39,6 +39,11 @@ struct DeviceInfo {
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
   // A launch deeper than this on one queue may block inside the driver (measured or documented).
   std::uint32_t queue_depth = 1000;
+  // Queues of pool entries that one process should hold at a time, because each is a scarce
+  // hardware queue (AMD); 0: as many as it likes.
+  std::uint32_t pool_queues_max = 0;
+  // PhysicalContext::create_queue heeds its priority.
+  bool pool_priorities = true;
 
   unsigned units() const { return static_cast<unsigned>(processors_per_unit.size()); }
   std::uint32_t processors_of(ComputeSet set) const {

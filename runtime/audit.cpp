@@ -300,10 +300,11 @@ bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue,
                        const Pending& pending) const {
   const std::vector<std::uint64_t>& wanted = pending.shape.attributes;
   const std::vector<std::uint64_t>& got = launched_.attributes;
-  const std::size_t explicit_count = queue.whole() ? 0 : stream.attribute_count;
-  return launched_.exact != pending.shape.exact || got.size() != wanted.size() + explicit_count ||
-         !std::equal(wanted.begin(), wanted.end(),
-                     got.begin() + static_cast<std::ptrdiff_t>(explicit_count));
+  const std::size_t of_stream =
+      queue.whole() ? 0 : stream.attributes.size() / kAttributeRecordBytes;
+  return launched_.exact != pending.shape.exact || got.size() < wanted.size() ||
+         got.size() > wanted.size() + of_stream ||
+         !std::equal(wanted.rbegin(), wanted.rend(), got.rbegin());
 }
 
 // --- the logical side ------------------------------------------------------------------------
@@ -323,8 +324,7 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
   const std::lock_guard lock(mutex_);
   Lane& lane = this->lane(stream.lane);
   Pending pending;
-  pending.serial = stream.timeline->issued + 1;
-  pending.event = recorded;
+  pending.serial = stream.timeline.issued + 1;
   for (const Predecessor& p : after) pending.after.push_back({p.stream->lane, p.token.serial()});
   if (launch != nullptr) {
     pending.kind = audit::Kind::kLaunch;
@@ -342,9 +342,10 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
     pending.structure = structure.value();
   } else if (const EventState* event = std::exchange(lane.waits_for, nullptr)) {
     pending.kind = audit::Kind::kWait;
-    pending.event = event;
+    // Another process may have recorded an interprocess event since: the driver knows which.
     const auto generation = generations_.find(event);
-    if (generation != generations_.end()) pending.after.push_back(generation->second);
+    if (generation != generations_.end() && !event->interprocess)
+      pending.after.push_back(generation->second);
   } else if (recorded != nullptr && intent != Intent::kWait) {
     pending.kind = audit::Kind::kRecord;
     generations_[recorded] = {stream.lane, pending.serial};
@@ -357,15 +358,9 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
 void Audit::forget(const EventState& event) {
   const std::lock_guard lock(mutex_);
   generations_.erase(&event);
-  real_events_.erase(&event);
 }
 
 // --- the physical side -----------------------------------------------------------------------
-
-void Audit::captured(const hal::Event& marker, const EventState& event) {
-  const std::lock_guard lock(mutex_);
-  events_[marker.native].join(real_events_[&event]);
-}
 
 // The driver itself orders real legacy and real blocking streams against each other.
 void Audit::native_order(const Stream& stream, const PhysicalQueue& queue) {
@@ -390,8 +385,7 @@ bool Audit::is_uncovered(const Pending& pending, const Clock& clock) const {
 
 void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   const std::lock_guard lock(mutex_);
-  const bool call_made = std::exchange(call_made_, false);
-  const std::uint64_t serial = stream.timeline->submitted;
+  const std::uint64_t serial = stream.timeline.submitted;
   Lane& lane = this->lane(stream.lane);
   while (!lane.pending.empty() && lane.pending.front().serial < serial) lane.pending.pop_front();
   native_order(stream, queue);
@@ -402,8 +396,6 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   }
   Pending pending = std::move(lane.pending.front());
   lane.pending.pop_front();
-  // The application's own wait, made on this queue by the vendor's call.
-  if (pending.kind == audit::Kind::kWait && call_made) clock.join(real_events_[pending.event]);
   Hash edges;
   for (const Edge& edge : pending.after) {
     edges.add(edge.lane);
@@ -431,14 +423,13 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
     ++uncovered_;
   }
   clock.raise(stream.lane, serial);
-  if (pending.kind == audit::Kind::kRecord && call_made) real_events_[pending.event] = clock;
   ++operations_;
   log_->add(record);
 }
 
 void Audit::submitted_elsewhere(const Stream& stream, const MarkerRef& marker) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t serial = stream.timeline->submitted + 1;
+  const std::uint64_t serial = stream.timeline.submitted + 1;
   events_[marker->event.native].raise(stream.lane, serial);
   lane(stream.lane).last_serial = serial;
 }
@@ -447,7 +438,7 @@ void Audit::submitted_elsewhere(const Stream& stream, const MarkerRef& marker) {
 
 void Audit::copied(const Stream& stream, const void* host, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  copied_.push_back({stream.lane, stream.timeline->issued, host, bytes});
+  copied_.push_back({stream.lane, stream.timeline.issued, host, bytes});
 }
 
 void Audit::reached(const Stream& stream, std::uint64_t serial) {

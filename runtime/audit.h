@@ -65,10 +65,6 @@ class Audit {
   void forget_kernels() { kernels_.clear(); }
 
   // --- the physical side -------------------------------------------------------------------------
-  // The vendor's own call was made for the operation that is about to be committed.
-  void call_made() { call_made_ = true; }
-  // `marker` was recorded behind a wait for what the event means now.
-  void captured(const hal::Event& marker, const EventState& event);
   void submitted(const Stream& stream, const PhysicalQueue& queue);
   // The next operation of the stream was made on a queue of the driver's own; `marker` is behind.
   void submitted_elsewhere(const Stream& stream, const MarkerRef& marker);
@@ -119,7 +115,6 @@ class Audit {
     Shape shape;
     std::uint64_t structure = 0;
     std::uint32_t name = 0;
-    const EventState* event = nullptr;
     std::vector<Edge> after;
   };
   struct KernelFacts {
@@ -168,7 +163,6 @@ class Audit {
   mutable std::mutex mutex_;
   std::vector<Lane> lanes_;
   std::unordered_map<const EventState*, Edge> generations_;   // newest logical record
-  std::unordered_map<const EventState*, Clock> real_events_;  // newest real record
   std::unordered_map<void*, Clock> queues_;  // by native handle
   std::unordered_map<void*, Clock> events_;  // markers
   Clock completed_;
@@ -178,7 +172,6 @@ class Audit {
   std::unordered_map<std::string, std::uint32_t> names_;
   std::vector<Copied> copied_;  // that nobody has waited for yet
   Shape launched_;
-  bool call_made_ = false;
   bool broken_ = false;  // after a device's fault nothing is waited for any more
   std::uint64_t operations_ = 0, changed_ = 0, uncovered_ = 0;
 };

@@ -16,7 +16,7 @@ constexpr std::uintptr_t kBufferSize = 2;
 class KeptLaunch final : public LaunchOperation {
  public:
   KeptLaunch(hal::Device& device, const hal::KernelLaunch& launch)
-      : LaunchOperation(device, launch) {
+      : LaunchOperation(device, launch_), launch_(launch) {
     const auto* records = static_cast<const std::byte*>(launch.attributes.records);
     attributes_.assign(records, records + launch.attributes.count * kAttributeRecordBytes);
     launch_.attributes.records = attributes_.data();
@@ -58,6 +58,7 @@ class KeptLaunch final : public LaunchOperation {
   std::unique_ptr<Operation> keep() const override { return nullptr; }  // already kept
 
  private:
+  hal::KernelLaunch launch_;
   // Parameters are at most 64-byte aligned (CUtensorMap); std::byte vectors from the global
   // allocator are 16-byte aligned, which matters to nobody: the driver copies byte-wise.
   std::vector<std::byte> buffer_;
@@ -69,11 +70,11 @@ class KeptLaunch final : public LaunchOperation {
 }  // namespace
 
 std::unique_ptr<Operation> LaunchOperation::keep() const {
-  auto kept = std::make_unique<KeptLaunch>(device_, launch_);
-  if (launch_.extra != nullptr) {
+  auto kept = std::make_unique<KeptLaunch>(device_, *launch_);
+  if (launch_->extra != nullptr) {
     kept->copy_extra();
-  } else if (launch_.arguments != nullptr) {
-    const hal::Result<hal::KernelLayout> layout = device_.kernel_layout(launch_.kernel);
+  } else if (launch_->arguments != nullptr) {
+    const hal::Result<hal::KernelLayout> layout = device_.kernel_layout(launch_->kernel);
     if (!layout) return nullptr;
     kept->copy_arguments(*layout);
   }

@@ -15,16 +15,15 @@ namespace vitamin::runtime {
 class LaunchOperation : public Operation {
  public:
   LaunchOperation(hal::Device& device, const hal::KernelLaunch& launch)
-      : device_(device), launch_(launch) {}
-  hal::NativeStatus submit(hal::Queue& queue) noexcept override { return queue.launch(launch_); }
+      : device_(device), launch_(&launch) {}
+  hal::NativeStatus submit(hal::Queue& queue) noexcept override { return queue.launch(*launch_); }
   // Null when the kernel's parameter layout is unknown to the vendor.
   std::unique_ptr<Operation> keep() const override;
-  hal::KernelLaunch& launch() { return launch_; }
-  const hal::KernelLaunch& launch() const { return launch_; }
+  const hal::KernelLaunch& launch() const { return *launch_; }
 
- protected:
+ private:
   hal::Device& device_;
-  hal::KernelLaunch launch_;
+  const hal::KernelLaunch* launch_;
 };
 
 // Bytes of one vendor attribute record (CUlaunchAttribute: 4-byte id, padding, 64-byte value).

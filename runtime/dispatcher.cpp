@@ -111,7 +111,8 @@ void Dispatcher::stop() {
 // --- submitting ------------------------------------------------------------------------------
 
 Attempt Dispatcher::attempt(Stream& stream, Request& request) {
-  if (request.intent == Intent::kLaunch) return attempt_launch(stream, request);
+  if (request.intent == Intent::kLaunch || request.intent == Intent::kCompute)
+    return attempt_launch(stream, request);
   if (!room(stream, request.after, false)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
   PhysicalQueue& queue = request.own_stream
@@ -120,27 +121,31 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   unsigned waits = 0;
   NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
   if (status == hal::kNativeOk && request.marker) {
+    // Also when it was seen to fire: on a real blocking stream the wait itself comes behind the
+    // legacy stream, and what follows relies on that.
     const Internal internal(device_);
     status = queue.queue->wait(request.marker->event);
   }
   if (status == hal::kNativeOk && request.operation != nullptr)
     status = request.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
-  if (options_.audit && request.operation != nullptr) options_.audit->call_made();
   commit(stream, queue);
   if (request.intent == Intent::kBridgeGate || gated_by_others) stream.gate = tail_marker(stream);
   return {};
 }
 
 Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
-  Kernel& kernel = *request.kernel;
-  auto& launch = static_cast<LaunchOperation*>(request.operation)->launch();
+  // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
+  const bool computes = request.intent == Intent::kCompute;
+  Kernel& kernel = computes ? vendor_kernel_ : *request.kernel;
+  const hal::KernelLaunch* launch =
+      computes ? nullptr : &static_cast<LaunchOperation*>(request.operation)->launch();
   const bool own = request.own_stream || kernel.collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
   if (!room(stream, request.after, !request.own_stream)) return {Blocked::kWindow};
 
-  const std::uint32_t needed = kernel.processors_needed(device_, launch);
+  const std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
@@ -154,7 +159,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
     binding.reason = kernel.resident      ? WholeReason::kResident
-                     : launch.cooperative ? WholeReason::kCooperative
+                     : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
                                           : WholeReason::kNoEligibleEntry;
   NativeStatus status = launch_on(stream, request, *binding.queue);
   // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
@@ -163,20 +168,23 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     page_.launches.retried.add();
     kernel.refused.set(binding.queue->entry);
     stream.grant = {kWholeDevice, 0};
-    leave(stream, *binding.queue);
+    // It never was this stream's, unless its earlier work is there: then it still is.
+    if (!lanes_share_ && binding.queue != stream.tail)
+      arbiter_.release(binding.queue->entry, lessee(stream));
     const Binding wider = bind(stream, kernel, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
     binding.reason = WholeReason::kEntryRefused;
     status = launch_on(stream, request, *binding.queue);
   }
   if (status != hal::kNativeOk) {
-    page_.launches.failed.add();
+    if (!computes) page_.launches.failed.add();
     return {Blocked::kNo, status};
   }
-  count(stream, request, binding, *binding.queue);
+  if (!computes) count(stream, request, binding, *binding.queue);
   commit(stream, *binding.queue, !binding.queue->whole());
   if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
-  if (!binding.queue->whole()) watch(kernel, stream, *binding.queue, launch.grid.volume());
+  if (!computes && !binding.queue->whole())
+    watch(kernel, stream, *binding.queue, launch->grid.volume());
   return {};
 }
 
@@ -189,19 +197,39 @@ NativeStatus Dispatcher::launch_on(Stream& stream, Request& request, PhysicalQue
 
 NativeStatus Dispatcher::submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                        unsigned waits) {
+  if (request.intent == Intent::kCompute) return request.operation->submit(*queue.queue);
   // The logical descriptor stays as it is; a copy of its head carries the two differences that
   // the contract allows (DESIGN section 3): PDL only behind its very predecessor, and attributes
   // that the application set on its stream made explicit.
-  hal::KernelLaunch launch = static_cast<LaunchOperation*>(request.operation)->launch();
-  launch.programmatic = launch.programmatic && waits == 0 && stream.tail == &queue;
-  if (stream.attribute_count > 0 && !queue.whole()) {
-    const auto* own = static_cast<const std::byte*>(launch.attributes.records);
-    attributes_.assign(stream.attributes.begin(), stream.attributes.end());
-    attributes_.insert(attributes_.end(), own,
-                       own + launch.attributes.count * kAttributeRecordBytes);
-    launch.attributes = {attributes_.data(), launch.attributes.count + stream.attribute_count};
-  }
+  const hal::KernelLaunch& asked = static_cast<LaunchOperation*>(request.operation)->launch();
+  const bool programmatic = asked.programmatic && waits == 0 && stream.tail == &queue;
+  const bool explicitly = !stream.attributes.empty() && !queue.whole();
+  if (programmatic == asked.programmatic && !explicitly) return queue.queue->launch(asked);
+  hal::KernelLaunch launch = asked;
+  launch.programmatic = programmatic;
+  if (explicitly) launch.attributes = with_stream_attributes(stream, asked.attributes);
   return queue.queue->launch(launch);
+}
+
+// The launch's own attributes behind those of the stream that it does not set itself.
+hal::AttributeList Dispatcher::with_stream_attributes(const Stream& stream,
+                                                      const hal::AttributeList& asked) {
+  const auto* own = static_cast<const std::byte*>(asked.records);
+  const std::size_t own_bytes = asked.count * kAttributeRecordBytes;
+  auto sets = [&](const std::byte* record) {  // a record begins with the id of its attribute
+    for (std::size_t at = 0; at < own_bytes; at += kAttributeRecordBytes)
+      if (std::memcmp(own + at, record, sizeof(std::uint32_t)) == 0) return true;
+    return false;
+  };
+  attributes_.clear();
+  for (std::size_t at = 0; at < stream.attributes.size(); at += kAttributeRecordBytes) {
+    const std::byte* record = stream.attributes.data() + at;
+    if (sets(record)) continue;
+    attributes_.insert(attributes_.end(), record, record + kAttributeRecordBytes);
+  }
+  attributes_.insert(attributes_.end(), own, own + own_bytes);
+  const std::size_t count = attributes_.size() / kAttributeRecordBytes;
+  return {attributes_.data(), static_cast<std::uint32_t>(count)};
 }
 
 PhysicalQueue& Dispatcher::follow_queue(Stream& stream, Intent intent, bool others_gated) {
@@ -228,7 +256,6 @@ bool Dispatcher::others_gated(Request& request) {
 
 bool Dispatcher::gated(Stream& stream) {
   if (!stream.gate) return false;
-  const Internal internal(device_);
   if (!markers_.fired(stream.gate)) return true;
   stream.gate.reset();
   return false;
@@ -260,17 +287,17 @@ void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
 void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
   if (options_.audit) options_.audit->submitted_elsewhere(stream, marker);
   detach_tail(stream, std::move(marker));
-  ++stream.timeline->submitted;
+  ++stream.timeline.submitted;
   ++stream.since_segment;
   close_segment(stream);
 }
 
 NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const PhysicalQueue* physical,
                                std::span<const Predecessor> after, unsigned& waits) {
-  const Internal internal(device_);
   NativeStatus status = hal::kNativeOk;
   auto wait_for = [&](const MarkerRef& marker) {
     if (!marker || marker->fired || status != hal::kNativeOk) return;
+    const Internal internal(device_);
     status = queue.wait(marker->event);
     ++waits;
     page_.other.edges.add();
@@ -306,7 +333,7 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased) {
   stream.tail_marker.reset();
   stream.also_after.clear();
   stream.allocated = false;
-  ++stream.timeline->submitted;
+  ++stream.timeline.submitted;
   if (options_.audit) [[unlikely]] options_.audit->submitted(stream, queue);
   ++stream.since_segment;
   if (leased) {
@@ -331,7 +358,7 @@ void Dispatcher::close_segment(Stream& stream) {
   // Without a marker or room the run joins the next one, whose marker comes behind it.
   if (!marker || stream.segments.full()) return;
   stream.segments.push(
-      {stream.timeline->submitted, marker, stream.tail, stream.leased_since_segment});
+      {stream.timeline.submitted, marker, stream.tail, stream.leased_since_segment});
   stream.since_segment = 0;
   stream.leased_since_segment = 0;
 }
@@ -346,10 +373,9 @@ void Dispatcher::leave(Stream& stream, PhysicalQueue& queue) {
 // --- how far submission runs ahead -----------------------------------------------------------
 
 bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch) {
-  auto outstanding = [](const Stream& s) { return s.timeline->submitted - s.timeline->completed; };
   if (launch && strict()) {
     poll(stream);
-    if (outstanding(stream) > 0) return false;
+    if (stream.timeline.outstanding() > 0) return false;
     for (const Predecessor& p : after) {
       poll(*p.stream);
       if (!p.token.completed()) return false;
@@ -358,17 +384,16 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   }
   // Only launches are held back by the window; what follows them is bound by the queue's depth.
   const std::uint64_t limit = launch ? window_operations_ : device_.info().queue_depth * 9 / 10;
-  if (outstanding(stream) < limit) return true;
+  if (stream.timeline.outstanding() < limit) return true;
   if (stream.segments.empty()) close_segment(stream);
   poll(stream);
-  return outstanding(stream) < limit;
+  return stream.timeline.outstanding() < limit;
 }
 
 // Asks for the newest marker first: often everything has ended, and one query tells it.
 void Dispatcher::poll(Stream& stream) {
   if (strict()) close_segment(stream);
   const std::size_t count = stream.segments.size();
-  const Internal internal(device_);
   std::size_t ended = 0;
   for (const std::size_t probe : {count - 1, count / 2, std::size_t{0}}) {
     if (count == 0 || !markers_.fired(stream.segments[probe].marker)) continue;
@@ -378,12 +403,12 @@ void Dispatcher::poll(Stream& stream) {
   for (std::size_t i = 0; i < ended; ++i) end_segment(stream);
   // Operations that failed have a serial and no work that could end.
   if (stream.segments.empty() && stream.since_segment == 0)
-    stream.timeline->completed = stream.timeline->submitted;
+    stream.timeline.completed = stream.timeline.submitted;
 }
 
 void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
-  stream.timeline->completed = oldest.serial;
+  stream.timeline.completed = oldest.serial;
   if (oldest.queue != nullptr)
     arbiter_->retired(oldest.queue->entry, stream.lane, oldest.leased);
   stream.segments.pop();
@@ -392,8 +417,8 @@ void Dispatcher::end_segment(Stream& stream) {
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   if (options_.audit) options_.audit->reached(stream, submitted);
   while (!stream.segments.empty() && stream.segments[0].serial <= submitted) end_segment(stream);
-  stream.timeline->completed = std::max(stream.timeline->completed, submitted);
-  if (stream.timeline->submitted != submitted) return;
+  stream.timeline.completed = std::max(stream.timeline.completed, submitted);
+  if (stream.timeline.submitted != submitted) return;
   // Nothing is outstanding: the next operation needs no edge, the queue is free for anybody.
   if (stream.tail != nullptr && !stream.tail->whole()) {
     arbiter_->retired(stream.tail->entry, stream.lane, stream.leased_since_segment);
@@ -457,7 +482,7 @@ bool Dispatcher::grant_stands(const Stream& stream, const Kernel& kernel,
 
 bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
   auto just_in_time = [&] {
-    return stream.timeline->submitted - stream.timeline->completed < options_.ahead_of_move;
+    return stream.timeline.outstanding() < options_.ahead_of_move;
   };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   close_segment(stream);  // else its end would be seen too late, or never
@@ -487,7 +512,7 @@ std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kern
 
 Choice Dispatcher::ask(Stream& stream, std::uint32_t needed, std::span<const EntryId> eligible) {
   ReadyOperation ready;
-  ready.id = stream.timeline->submitted + 1;
+  ready.id = stream.timeline.submitted + 1;
   ready.lane = stream.lane;
   ready.processors = needed;
   ready.predicted_ns = options_.predicted_kernel_ns;
@@ -507,10 +532,7 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
     if (queue->last_owner == nullptr || queue->last_owner == &stream) return queue.get();
     strangers = queue.get();
   }
-  if (strangers != nullptr) {
-    const Internal internal(device_);
-    if (markers_.fired(strangers->last)) return strangers;
-  }
+  if (strangers != nullptr && markers_.fired(strangers->last)) return strangers;
   if (wanted_queues_.size() < 64 && options_.thread) {
     const std::pair<EntryId, int> want(entry, stream.priority);
     if (std::find(wanted_queues_.begin(), wanted_queues_.end(), want) == wanted_queues_.end()) {
@@ -594,8 +616,8 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
 
   const Attempt attempt = this->attempt(stream, request);
   if (attempt.blocked != Blocked::kNo) return attempt;
-  if (attempt.status != hal::kNativeOk) stream.error = attempt.status;
-  stream.timeline->submitted = deferred.serial;  // also of an operation that failed: it is over
+  if (attempt.status != hal::kNativeOk && error_ == hal::kNativeOk) error_ = attempt.status;
+  stream.timeline.submitted = deferred.serial;  // also of an operation that failed: it is over
   if (deferred.intent == Intent::kRecord) {
     deferred.generation->marker = tail_marker(stream);
     if (gated(stream)) deferred.generation->gate = stream.gate;
@@ -645,28 +667,6 @@ bool Dispatcher::flush(Stream& stream, std::uint64_t up_to_serial) {
     if (submit_front(stream, true).blocked != Blocked::kNo) return false;
   }
   return true;
-}
-
-MarkerRef Dispatcher::capture_generation(Operation& wait) {
-  const Internal internal(device_);
-  PhysicalQueue* idle = nullptr;
-  for (const auto& queue : auxiliary_)
-    if (markers_.fired(queue->last)) idle = queue.get();
-  if (idle == nullptr) {
-    // A queue of the widest partition: it runs no kernel, and unlike a stream of the primary
-    // context it takes no part in the legacy stream's order.
-    if (by_width_.size() < 2) return {};
-    auto queue = pool_.make_queue(by_width_[by_width_.size() - 2], 0);
-    if (!queue) return {};
-    auxiliary_.push_back(std::move(*queue));
-    idle = auxiliary_.back().get();
-  }
-  MarkerRef marker = markers_.acquire();
-  if (!marker || wait.submit(*idle->queue) != hal::kNativeOk ||
-      idle->queue->record(marker->event) != hal::kNativeOk)
-    return {};
-  idle->last = marker;
-  return marker;
 }
 
 // --- the thread ------------------------------------------------------------------------------
@@ -722,7 +722,6 @@ void Dispatcher::grow_queues(Lock& lock) {
 }
 
 void Dispatcher::check_watched() {
-  const Internal internal(device_);
   const auto now = std::chrono::steady_clock::now();
   // In submission order: only the oldest that has not ended can be said to run; the others of its
   // stream may wait behind it. Its clock starts when the one ahead of it ended.
@@ -757,8 +756,8 @@ void Dispatcher::release_idle() {
       if (holder == nullptr) continue;
       close_segment(*holder);
       poll(*holder);
-      if (holder->timeline->submitted != holder->timeline->completed) continue;
-      all_complete(*holder, holder->timeline->submitted);
+      if (holder->timeline.submitted != holder->timeline.completed) continue;
+      all_complete(*holder, holder->timeline.submitted);
       arbiter_->release(id, holder->lane);
     }
   }

@@ -32,6 +32,7 @@
 #include <string>
 #include <thread>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "runtime/arbiter.h"
@@ -87,7 +88,7 @@ struct Attempt {
 };
 
 struct Request {
-  Operation* operation = nullptr;  // null: a wait for `marker`
+  Operation* operation = nullptr;  // null: a wait, for `marker` if it is not empty
   Intent intent = Intent::kFollow;
   Kernel* kernel = nullptr;
   std::span<const Predecessor> after;
@@ -117,7 +118,8 @@ class Dispatcher {
   bool flush(Stream& stream, std::uint64_t up_to_serial = ~0ULL);
   // Retries deferred operations once; true when any was submitted.
   bool pump();
-  bool anything_deferred() const { return !deferring_.empty(); }
+  // Streams with deferred operations.
+  std::span<Stream* const> deferring() const { return deferring_; }
   // In the last pump something waited for work that may need the host to end. Everything else that
   // is deferred goes on by itself.
   bool waits_for_host() const { return waits_for_host_; }
@@ -141,6 +143,9 @@ class Dispatcher {
   // Device-side waits on `queue` for everything that the stream's next operation comes behind.
   hal::NativeStatus order(Stream& stream, hal::Queue& queue, const PhysicalQueue* physical,
                           std::span<const Predecessor> after, unsigned& waits);
+  // What the driver answered to deferred operations that it refused, the first of them, once. As
+  // natively, a failure that the call itself could not tell is told by a later one that waits.
+  hal::NativeStatus take_error() { return std::exchange(error_, hal::kNativeOk); }
   // The operation was accepted by the backend: it is the stream's tail now. `leased`: it is work on
   // a leased entry, outstanding there until it is observed complete.
   void commit(Stream& stream, PhysicalQueue& queue, bool leased = false);
@@ -150,8 +155,6 @@ class Dispatcher {
   void come_after(Stream& stream, hal::Queue& queue);
   // Everything submitted of the stream was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
-  // A marker for the exact generation that `wait` (the vendor's wait for an event) captures now.
-  MarkerRef capture_generation(Operation& wait);
 
   MarkerPool& markers() { return markers_; }
   KernelTable& kernels() { return kernels_; }
@@ -193,6 +196,7 @@ class Dispatcher {
   hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);
   hal::NativeStatus submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                   unsigned waits);
+  hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);
   PhysicalQueue& follow_queue(Stream& stream, Intent intent, bool others_gated);
   bool others_gated(Request& request);
   bool room(Stream& stream, std::span<const Predecessor> after, bool launch);
@@ -220,6 +224,7 @@ class Dispatcher {
   PhysicalContextPool pool_;
   std::unique_ptr<Arbiter> arbiter_;
   KernelTable kernels_;
+  Kernel vendor_kernel_;  // stands for the kernels that the vendor's own calls launch
   std::vector<EntryId> by_width_;       // realised entries, narrowest first, the whole device last
   std::vector<EntryId> scratch_;        // eligible entries when some are barred
   std::vector<stats::WidthSlot*> widths_;  // where launches on each entry are counted
@@ -231,13 +236,13 @@ class Dispatcher {
   bool lanes_share_ = true;
   bool blocking_streams_ = false;
   bool waits_for_host_ = false;
+  hal::NativeStatus error_ = hal::kNativeOk;
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Stream*> deferring_;      // streams with deferred operations
   std::vector<Watched> watched_;
   std::vector<std::pair<EntryId, int>> wanted_queues_;  // (entry, priority) to grow off the path
-  std::vector<std::unique_ptr<PhysicalQueue>> auxiliary_;
   std::thread thread_;
   bool stopping_ = false;
 };

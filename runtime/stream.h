@@ -4,6 +4,7 @@
 // context that they belong to; outside runtime/ they are opaque names.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -50,6 +51,7 @@ enum class StreamKind : std::uint8_t {
 // What the dispatcher may do with an operation.
 enum class Intent : std::uint8_t {
   kLaunch,      // bind it to an entry
+  kCompute,     // the same, for work that is no launch of the application
   kFollow,      // needs no compute: goes wherever the stream's tail is
   kRecord,      // as kFollow; its position is an event generation
   kWait,        // as kFollow, but onto the real stream when the event is gated
@@ -70,12 +72,18 @@ struct Generation {
 
 // Belongs to whoever keeps the application's event; forgotten (VirtualContext::forget) or destroyed
 // before the virtual context in which it was recorded.
+//
+// A wait means the newest record at the time when it is issued. While that is deferred it is a
+// Generation; once made, a marker of ours recorded at the same place stands for it, so that a wait
+// which is deferred itself still means the same when the event has been recorded again.
 struct EventState {
-  VirtualContext* home = nullptr;  // where it was recorded last; null: never, or elsewhere
+  // Where it was recorded last; null: never, or elsewhere. Read without the lock.
+  std::atomic<VirtualContext*> home{nullptr};
   std::shared_ptr<Generation> pending;  // its newest record, while deferred
+  MarkerRef point;                      // behind its newest record, once made
   MarkerRef gate;                       // of its newest record
   bool interprocess = false;            // another process may look at it at any time
-  bool foreign = false;                 // recorded by somebody who is not virtualised
+  std::atomic<bool> foreign{false};     // recorded by somebody who is not virtualised
 };
 
 // A predecessor that the default-stream rules add: that stream's operations up to a token. Streams
@@ -112,7 +120,7 @@ struct Stream {
   bool retired = false;
   PhysicalQueue own;                         // the application's real stream, or its stand-in
   std::unique_ptr<hal::Queue> thread_queue;  // the per-thread handle, where `own` is a stand-in
-  std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
+  Timeline timeline;
 
   // The tail: where the newest submitted operation lies. `tail` null and a marker: only the marker
   // says where. Both null: nothing outstanding.
@@ -124,7 +132,6 @@ struct Stream {
       also_after;  // stream-ordered allocations that the next operation waits for
 
   std::deque<Deferred> deferred;
-  hal::NativeStatus error = hal::kNativeOk;  // of a deferred operation, for the next call
 
   // The standing answer of the policy.
   Choice grant{kWholeDevice, 0};
@@ -140,7 +147,6 @@ struct Stream {
   std::uint32_t leased_since_segment = 0;
 
   std::vector<std::byte> attributes;  // vendor records set on the stream by the application
-  std::uint32_t attribute_count = 0;
 };
 
 }  // namespace vitamin::runtime

@@ -12,29 +12,35 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 namespace vitamin::runtime {
+
+class Token;
 
 struct Timeline {
   std::uint64_t issued = 0;     // serial of the newest operation that the application submitted
   std::uint64_t submitted = 0;  // of the newest one handed to a physical queue
   std::uint64_t completed = 0;  // of the newest one observed complete; trails the device
+
+  std::uint64_t outstanding() const { return submitted - completed; }
+  Token newest() const;
 };
 
-// Guarded by the lock of the virtual context that the timeline belongs to.
+// Guarded by the lock of the virtual context that the timeline belongs to, and no longer valid than
+// the timeline is (a stream's: as long as its virtual context).
 class Token {
  public:
   Token() = default;
-  Token(std::shared_ptr<const Timeline> timeline, std::uint64_t serial)
-      : timeline_(std::move(timeline)), serial_(serial) {}
-  bool submitted() const { return !timeline_ || timeline_->submitted >= serial_; }
-  bool completed() const { return !timeline_ || timeline_->completed >= serial_; }
+  Token(const Timeline& timeline, std::uint64_t serial) : timeline_(&timeline), serial_(serial) {}
+  bool submitted() const { return timeline_ == nullptr || timeline_->submitted >= serial_; }
+  bool completed() const { return timeline_ == nullptr || timeline_->completed >= serial_; }
   std::uint64_t serial() const { return serial_; }
 
  private:
-  std::shared_ptr<const Timeline> timeline_;
+  const Timeline* timeline_ = nullptr;
   std::uint64_t serial_ = 0;
 };
+
+inline Token Timeline::newest() const { return {*this, issued}; }
 
 }  // namespace vitamin::runtime

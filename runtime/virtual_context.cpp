@@ -14,8 +14,6 @@ namespace {
 // Rounds of waiting in which nothing moved, some milliseconds (see Backoff), after which a call
 // that waits for deferred work stops waiting for the host.
 constexpr unsigned kPatience = 90;
-// No legacy operation has this number.
-constexpr std::uint64_t kNothingSeen = ~std::uint64_t{0};
 }  // namespace
 
 hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
@@ -78,38 +76,13 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy) {
   return destroy.submit(*stream.own.queue);
 }
 
-// --- default-stream order --------------------------------------------------------------------
+// --- the way in ------------------------------------------------------------------------------
 
-// What the arriving operation comes behind besides its own stream's tail (DESIGN section 5; CUDA
-// Driver API, "Legacy default stream"): applied in program order, whatever is submitted when.
-void VirtualContext::collect(Stream& stream) {
-  after_.clear();
-  if (stream.kind == StreamKind::kLegacy) {
-    ++legacy_operations_;
-    for (Stream* blocking : dirty_) {
-      blocking->dirty = false;
-      after_.push_back({blocking, Token(blocking->timeline, blocking->timeline->issued)});
-    }
-    dirty_.clear();
-  } else if (stream.kind == StreamKind::kBlocking) {
-    if (!stream.dirty) {
-      stream.dirty = true;
-      dirty_.push_back(&stream);
-    }
-    if (stream.legacy_seen != legacy_operations_) {
-      stream.legacy_seen = legacy_operations_;
-      after_.push_back({legacy_, Token(legacy_->timeline, legacy_->timeline->issued)});
-    }
-  }
-}
-
-bool VirtualContext::behind_deferred(const Stream& stream) const {
+bool VirtualContext::behind_deferred(const Stream& stream, const Arrival& arrival) {
   return !stream.deferred.empty() ||
-         std::any_of(after_.begin(), after_.end(),
+         std::any_of(arrival.after.begin(), arrival.after.end(),
                      [](const Predecessor& p) { return !p.token.submitted(); });
 }
-
-// --- the way in ------------------------------------------------------------------------------
 
 NativeStatus VirtualContext::run(Stream& stream, Arrival arrival) {
   Dispatcher::Lock lock(dispatcher_->mutex());
@@ -117,26 +90,25 @@ NativeStatus VirtualContext::run(Stream& stream, Arrival arrival) {
 }
 
 NativeStatus VirtualContext::run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
-  if (stream.error != hal::kNativeOk) return take_error(stream);
+  arrival.after = std::exchange(spare_, {});
+  arrival.after.clear();
+  const NativeStatus status = arrived(lock, stream, arrival);
+  spare_ = std::move(arrival.after);
+  return status;
+}
+
+NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
   if (arrival.intent == Intent::kLaunch)
     arrival.kernel = &dispatcher_->kernels().find(
         static_cast<LaunchOperation*>(arrival.operation)->launch().kernel);
-  collect(stream);
+  default_order_.arrive(stream, *legacy_, arrival.after);
   if (Audit* audit = dispatcher_->audit()) [[unlikely]]
-    audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, after_);
-  if (arrival.host == Host::kMayBlock) {
-    // What can be copied is an async call that would not block: it waits its turn like any other.
-    const bool may_defer = arrival.intent == Intent::kFollow && behind_deferred(stream);
-    if (may_defer && defer(stream, arrival)) return hal::kNativeOk;
-    return blocking_call(lock, stream, arrival);
-  }
-  if (arrival.now) {
-    const NativeStatus status = make_way(lock, stream, Host::kReturns);
-    if (status != hal::kNativeOk) return status;
-  }
+    audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, arrival.after);
+  if (arrival.host == Host::kMayBlock) return blocking_call(lock, stream, arrival);
+  if (arrival.now) make_way(lock, stream, arrival);
   const bool waits_for_record =
       arrival.intent == Intent::kWait && arrival.event->pending != nullptr;
-  if (!behind_deferred(stream) && !waits_for_record) {
+  if (!behind_deferred(stream, arrival) && !waits_for_record) {
     const Attempt attempt = this->attempt(stream, arrival, arrival.now);
     if (attempt.blocked == Blocked::kNo) return attempt.status;
   }
@@ -153,43 +125,43 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival, bool own_strea
   request.operation = arrival.operation;
   request.intent = arrival.intent;
   request.kernel = arrival.kernel;
-  request.after = after_;
+  request.after = arrival.after;
   request.own_stream = own_stream;
-  if (arrival.intent == Intent::kWait) request.gate = arrival.event->gate;
-  ++stream.timeline->issued;
+  if (arrival.intent == Intent::kWait) {
+    request.operation = nullptr;
+    request.marker = arrival.event->point;
+    request.gate = arrival.event->gate;
+  }
+  ++stream.timeline.issued;
   const Attempt attempt = dispatcher_->attempt(stream, request);
-  if (attempt.blocked == Blocked::kNo && attempt.status != hal::kNativeOk) uncollect(stream);
-  if (attempt.blocked != Blocked::kNo || attempt.status != hal::kNativeOk)
-    --stream.timeline->issued;  // it never was
-  else if (arrival.event != nullptr && arrival.intent != Intent::kWait)
+  if (attempt.blocked != Blocked::kNo || attempt.status != hal::kNativeOk) {
+    --stream.timeline.issued;  // it never was
+    if (attempt.blocked == Blocked::kNo) default_order_.retract(stream, arrival.after);
+  } else if (arrival.event != nullptr && arrival.intent != Intent::kWait) {
     recorded(stream, *arrival.event);
+  }
   return attempt;
 }
 
-// It cannot be submitted now. The lock may be dropped here, and another thread's arrival would
-// overwrite after_.
+// It cannot be submitted now.
 NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
-  const std::vector<Predecessor> after = after_;
   if (arrival.kernel != nullptr) {
     const NativeStatus invalid = device_->validate(
         static_cast<LaunchOperation*>(arrival.operation)->launch());
     if (invalid != hal::kNativeOk) {
-      uncollect(stream);
+      default_order_.retract(stream, arrival.after);
       return invalid;
     }
   }
   // Our own queue is deeper than a driver's: the caller blocks no earlier than natively.
   const std::size_t room = dispatcher_->options().deferred_max;
   dispatcher_->wait_until(lock, [&] { return stream.deferred.size() < room; });
-  after_ = after;
   if (!arrival.now && defer(stream, arrival)) return hal::kNativeOk;
 
   // It cannot be copied: everything ahead of it goes onto the real streams, and it behind that.
-  if (const NativeStatus status = make_way(lock, stream, Host::kReturns); status != hal::kNativeOk)
-    return status;
   Attempt attempt;
   dispatcher_->wait_until(lock, [&] {
-    after_ = after;
+    if (!clear_way(stream, arrival)) return false;
     attempt = this->attempt(stream, arrival, true);
     return attempt.blocked == Blocked::kNo;
   });
@@ -201,16 +173,10 @@ bool VirtualContext::defer(Stream& stream, Arrival& arrival) {
   deferred.intent = arrival.intent;
   deferred.kernel = arrival.kernel;
   if (arrival.intent == Intent::kWait) {
-    EventState& event = *arrival.event;
-    deferred.gate = event.gate;
-    if (event.pending != nullptr) {
-      deferred.generation = event.pending;
-    } else {
-      // The event may be recorded again before this wait is submitted: hold on to what it means.
-      deferred.marker = dispatcher_->capture_generation(*arrival.operation);
-      if (!deferred.marker) return false;
-      if (Audit* audit = dispatcher_->audit()) audit->captured(deferred.marker->event, event);
-    }
+    // The event may be recorded again before this wait is submitted: hold on to what it means now.
+    deferred.generation = arrival.event->pending;
+    deferred.marker = arrival.event->point;
+    deferred.gate = arrival.event->gate;
   } else {
     deferred.operation = arrival.operation->keep();
     if (deferred.operation == nullptr) return false;
@@ -223,9 +189,9 @@ bool VirtualContext::defer(Stream& stream, Arrival& arrival) {
     event.pending->stream = &stream;
     deferred.generation = event.pending;
   }
-  deferred.serial = ++stream.timeline->issued;
+  deferred.serial = ++stream.timeline.issued;
   if (arrival.intent == Intent::kRecord) deferred.generation->serial = deferred.serial;
-  deferred.predecessors = after_;
+  deferred.predecessors = arrival.after;
   dispatcher_->defer(stream, std::move(deferred));
   return true;
 }
@@ -233,44 +199,41 @@ bool VirtualContext::defer(Stream& stream, Arrival& arrival) {
 void VirtualContext::recorded(Stream& stream, EventState& event) {
   drop(event);
   event.home = this;
+  event.point = dispatcher_->tail_marker(stream);
   if (dispatcher_->gated(stream)) event.gate = stream.gate;
 }
 
-NativeStatus VirtualContext::take_error(Stream& stream) {
-  return std::exchange(stream.error, hal::kNativeOk);
+// What is deferred of the stream, and of what the arriving operation comes behind, goes onto the
+// real streams; false when the driver's queues have no room for all of it.
+bool VirtualContext::clear_way(Stream& stream, const Arrival& arrival) {
+  if (!behind_deferred(stream, arrival)) return true;
+  bool done = dispatcher_->flush(stream);
+  for (const Predecessor& p : arrival.after)
+    done = dispatcher_->flush(*p.stream, p.token.serial()) && done;
+  return done;
 }
 
-// Nothing of the stream, nor of what the arriving operation comes behind, stays deferred.
-NativeStatus VirtualContext::make_way(Dispatcher::Lock& lock, Stream& stream, Host host) {
-  // The lock may be dropped here, and another thread's arrival would overwrite after_.
-  std::vector<Predecessor> after = after_;
-  auto deferred = [&] {
-    return !stream.deferred.empty() ||
-           std::any_of(after.begin(), after.end(),
-                       [](const Predecessor& p) { return !p.token.submitted(); });
-  };
-  auto flush = [&] {
-    bool done = dispatcher_->flush(stream);
-    for (const Predecessor& p : after)
-      done = dispatcher_->flush(*p.stream, p.token.serial()) && done;
-    return done;
-  };
-  // A call that waits for the stream anyway lets its work be bound first. But what that waits for
-  // may need the host, who may be this very thread: then patience has an end.
-  if (host == Host::kMayBlock) {
-    unsigned idle_rounds = 0;
-    dispatcher_->wait_until(
-        lock,
-        [&] {
-          // Even what goes on by itself may turn out to wait for the host: a kernel can.
-          idle_rounds += dispatcher_->waits_for_host() ? 8 : 1;
-          return !deferred() || idle_rounds > 8 * kPatience;
-        },
-        [&] { idle_rounds = 0; });
-  }
-  dispatcher_->wait_until(lock, [&] { return !deferred() || flush(); });
-  after_ = std::move(after);
-  return stream.error != hal::kNativeOk ? take_error(stream) : hal::kNativeOk;
+void VirtualContext::make_way(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival) {
+  dispatcher_->wait_until(lock, [&] { return clear_way(stream, arrival); });
+}
+
+// A call that waits for the stream anyway lets the work that is there now be bound first. But what
+// that waits for may need the host, who may be this very thread: then patience has an end.
+void VirtualContext::let_through(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival) {
+  const Token newest = stream.timeline.newest();
+  unsigned idle_rounds = 0;
+  dispatcher_->wait_until(
+      lock,
+      [&] {
+        // Even what goes on by itself may turn out to wait for the host: a kernel can.
+        idle_rounds += dispatcher_->waits_for_host() ? 8 : 1;
+        return idle_rounds > 8 * kPatience ||
+               (newest.submitted() &&
+                std::all_of(arrival.after.begin(), arrival.after.end(),
+                            [](const Predecessor& p) { return p.token.submitted(); }));
+      },
+      [&] { idle_rounds = 0; });
+  make_way(lock, stream, arrival);
 }
 
 // The vendor's call may block the host, so it is made without the lock. It is committed behind the
@@ -278,16 +241,17 @@ NativeStatus VirtualContext::make_way(Dispatcher::Lock& lock, Stream& stream, Ho
 // this stream meanwhile raced with the call natively, too; the stream's tail covers both.
 NativeStatus VirtualContext::blocking_call(Dispatcher::Lock& lock, Stream& stream,
                                            Arrival& arrival) {
-  if (const NativeStatus status = make_way(lock, stream, Host::kMayBlock);
-      status != hal::kNativeOk)
-    return status;
-  PhysicalQueue& queue = dispatcher_->queue_for(stream, arrival.intent, after_);
+  let_through(lock, stream, arrival);
+  PhysicalQueue& queue = dispatcher_->queue_for(stream, arrival.intent, arrival.after);
   unsigned waits = 0;
   const NativeStatus status =
-      dispatcher_->order(stream, *queue.queue, &queue, after_, waits);
-  if (status != hal::kNativeOk) return status;
+      dispatcher_->order(stream, *queue.queue, &queue, arrival.after, waits);
+  if (status != hal::kNativeOk) {
+    default_order_.retract(stream, arrival.after);
+    return status;
+  }
   if (arrival.intent != Intent::kFollow) dispatcher_->page().other.calls_bridged.add();
-  const bool gated = gated_behind(stream);
+  const bool gated = gated_behind(stream, arrival);
   ++queue.pins;  // nobody else moves in before the call is made
   lock.unlock();
   const NativeStatus answer = arrival.operation->submit(*queue.queue);
@@ -299,35 +263,18 @@ NativeStatus VirtualContext::blocking_call(Dispatcher::Lock& lock, Stream& strea
     return answer;
   }
   dispatcher_->order(stream, *queue.queue, &queue, {}, waits);
-  remark(stream);
-  ++stream.timeline->issued;
+  default_order_.repeat(stream);
+  ++stream.timeline.issued;
   dispatcher_->commit(stream, queue);
   if (gated) stream.gate = dispatcher_->tail_marker(stream);
   return answer;
 }
 
 // The host did not wait for the call's predecessors, or they need it still.
-bool VirtualContext::gated_behind(Stream& stream) {
+bool VirtualContext::gated_behind(Stream& stream, const Arrival& arrival) {
   return dispatcher_->gated(stream) ||
-         std::any_of(after_.begin(), after_.end(),
+         std::any_of(arrival.after.begin(), arrival.after.end(),
                      [&](const Predecessor& p) { return dispatcher_->gated(*p.stream); });
-}
-
-// A call was made while the lock was dropped: whoever took its stream for seen, or for clean,
-// meanwhile, has to look again.
-void VirtualContext::remark(Stream& stream) {
-  if (stream.kind == StreamKind::kLegacy) ++legacy_operations_;
-  if (stream.kind == StreamKind::kBlocking && !stream.dirty) {
-    stream.dirty = true;
-    dirty_.push_back(&stream);
-  }
-}
-
-// The arriving operation did not come about: what collect() took for done is not.
-void VirtualContext::uncollect(Stream& stream) {
-  stream.legacy_seen = kNothingSeen;
-  for (const Predecessor& p : after_)
-    if (p.stream->kind == StreamKind::kBlocking) remark(*p.stream);
 }
 
 // --- work ------------------------------------------------------------------------------------
@@ -337,8 +284,12 @@ NativeStatus VirtualContext::launch(Stream& stream, const hal::KernelLaunch& lau
   return run(stream, {.operation = &operation, .intent = Intent::kLaunch});
 }
 
-NativeStatus VirtualContext::enqueue(Stream& stream, Operation& operation, Host host) {
-  return run(stream, {.operation = &operation, .intent = Intent::kFollow, .host = host});
+NativeStatus VirtualContext::enqueue(Stream& stream, Operation& operation) {
+  return run(stream, {.operation = &operation, .intent = Intent::kFollow});
+}
+
+NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
+  return run(stream, {.operation = &operation, .intent = Intent::kCompute});
 }
 
 NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behind, Host host) {
@@ -348,16 +299,14 @@ NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behi
 
 NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  if (stream.error != hal::kNativeOk) return take_error(stream);
-  collect(stream);
-  if (const NativeStatus status = make_way(lock, stream, Host::kMayBlock);
-      status != hal::kNativeOk)
-    return status;
+  Arrival arrival;
+  default_order_.arrive(stream, *legacy_, arrival.after);
+  let_through(lock, stream, arrival);
   unsigned waits = 0;
   const NativeStatus ordered =
-      dispatcher_->order(stream, *stream.thread_queue, nullptr, after_, waits);
+      dispatcher_->order(stream, *stream.thread_queue, nullptr, arrival.after, waits);
   if (ordered != hal::kNativeOk) return ordered;
-  const bool gated = gated_behind(stream);
+  const bool gated = gated_behind(stream, arrival);
   lock.unlock();
   const NativeStatus status = call.submit(*stream.thread_queue);
   lock.lock();
@@ -365,11 +314,11 @@ NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) 
     dispatcher_->come_after(stream, *stream.thread_queue);
     return status;
   }
-  remark(stream);
+  default_order_.repeat(stream);
   MarkerRef marker = dispatcher_->markers().acquire();
   if (marker && stream.thread_queue->record(marker->event) == hal::kNativeOk) {
     if (gated) stream.gate = marker;
-    ++stream.timeline->issued;
+    ++stream.timeline.issued;
     dispatcher_->commit_elsewhere(stream, std::move(marker));
   }
   return status;
@@ -377,7 +326,8 @@ NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) 
 
 NativeStatus VirtualContext::allocate(Stream& stream, Operation& call) {
   // Without the lock: an allocation may wait for other work of the device (seen on an H200).
-  const NativeStatus status = call.submit(*stream.own.queue);
+  NativeStatus status = call.submit(*stream.own.queue);
+  if (status != hal::kNativeOk && flush_all()) status = call.submit(*stream.own.queue);
   if (status != hal::kNativeOk) return status;
   const Dispatcher::Lock lock(dispatcher_->mutex());
   // An allocation on the legacy stream is no barrier there, and a record would be one (measured:
@@ -387,11 +337,17 @@ NativeStatus VirtualContext::allocate(Stream& stream, Operation& call) {
   return status;
 }
 
+// Whatever is deferred now goes onto the real streams; false when there was nothing.
+bool VirtualContext::flush_all() {
+  Dispatcher::Lock lock(dispatcher_->mutex());
+  const std::vector<Predecessor> deferred = all_deferred();
+  submit(lock, deferred, Drain::kFlush);
+  return !deferred.empty();
+}
+
 NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  after_.clear();
-  if (const NativeStatus status = make_way(lock, stream, Host::kReturns); status != hal::kNativeOk)
-    return status;
+  make_way(lock, stream, {});
   // A marker recorded while the stream captures would become part of the graph.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   return begin.submit(*stream.own.queue);
@@ -412,16 +368,19 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
   Dispatcher::Lock lock(dispatcher_->mutex());
   Arrival arrival{.operation = &wait, .intent = Intent::kWait, .event = &event};
   if (Audit* audit = dispatcher_->audit()) audit->waits_for(stream, event);
-  // Never recorded here, or by somebody whose progress we do not see: it may need anybody.
-  const bool unknown = event.home != this || event.foreign || event.interprocess;
-  if (!unknown && event.pending != nullptr && event.pending->submitted) {
+  const bool ours = event.home == this && !event.foreign && !event.interprocess;
+  if (ours && event.pending != nullptr && event.pending->submitted) {
+    event.point = event.pending->marker;
     event.gate = event.pending->gate;
     event.pending.reset();
   }
-  // Under the strict rule the host observes every predecessor.
-  if (unknown || (dispatcher_->strict() && event.pending == nullptr)) {
+  // Recorded by somebody whose progress we do not see (or behind a marker that could not be had):
+  // it may need anybody to come about. Only the driver knows what the event means now, so the wait
+  // is made now.
+  if (!ours || (event.pending == nullptr && !event.point)) {
     arrival.intent = Intent::kBridgeGate;
     arrival.event = nullptr;
+    arrival.now = true;
   }
   return run(lock, stream, arrival);
 }
@@ -474,6 +433,7 @@ void VirtualContext::forget(EventState& event) {
 void VirtualContext::drop(EventState& event) {
   if (event.pending != nullptr) event.pending->superseded = true;
   event.pending.reset();
+  event.point.reset();
   event.gate.reset();
   event.foreign = false;
 }
@@ -486,17 +446,17 @@ void VirtualContext::drop(EventState& event) {
 std::vector<Stream*> VirtualContext::covered(Stream& stream) const {
   std::vector<Stream*> streams{&stream};
   if (stream.kind == StreamKind::kLegacy)
-    streams.insert(streams.end(), dirty_.begin(), dirty_.end());
+    streams.insert(streams.end(), default_order_.dirty().begin(), default_order_.dirty().end());
   return streams;
 }
 
 NativeStatus VirtualContext::query(Stream& stream) {
   const Dispatcher::Lock lock(dispatcher_->mutex());
-  if (stream.error != hal::kNativeOk) return take_error(stream);
-  if (dispatcher_->anything_deferred()) dispatcher_->pump();
+  if (!dispatcher_->deferring().empty()) dispatcher_->pump();
+  if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;
   for (Stream* part : covered(stream)) {
     if (!part->deferred.empty()) return device_->not_ready();
-    const std::uint64_t submitted = part->timeline->submitted;
+    const std::uint64_t submitted = part->timeline.submitted;
     NativeStatus status = hal::kNativeOk;
     if (part->tail != nullptr) status = part->tail->queue->query();
     else if (part->tail_marker) status = device_->query(part->tail_marker->event);
@@ -507,56 +467,78 @@ NativeStatus VirtualContext::query(Stream& stream) {
   return hal::kNativeOk;
 }
 
+// `alone`: the vendor's own wait for the stream does it, and tells the stream's errors.
+VirtualContext::End VirtualContext::end_of(Stream& stream, bool alone) {
+  End end{&stream, stream.timeline.submitted, nullptr, {}};
+  if (stream.tail == nullptr && (stream.tail_marker || stream.retired || !alone))
+    end.marker = stream.tail_marker;
+  else if (!alone)
+    end.marker = dispatcher_->tail_marker(stream);
+  if (!end.marker && (stream.tail != nullptr || (alone && !stream.retired)))
+    end.queue = stream.tail != nullptr ? stream.tail : &stream.own;
+  if (end.queue != nullptr) ++end.queue->pins;
+  return end;
+}
+
+NativeStatus VirtualContext::synchronize(const End& end) {
+  if (end.marker) return device_->synchronize(end.marker->event);
+  return end.queue != nullptr ? end.queue->queue->synchronize() : hal::kNativeOk;
+}
+
 NativeStatus VirtualContext::synchronize(Stream& stream) {
   Dispatcher::Lock lock(dispatcher_->mutex());
   const std::vector<Stream*> parts = covered(stream);
   std::vector<Token> targets;
-  for (const Stream* part : parts) targets.emplace_back(part->timeline, part->timeline->issued);
+  for (const Stream* part : parts) targets.push_back(part->timeline.newest());
   dispatcher_->wait_until(lock, [&] {
     return std::all_of(targets.begin(), targets.end(),
                        [](const Token& target) { return target.submitted(); });
   });
-  if (stream.error != hal::kNativeOk) return take_error(stream);
-  for (Stream* part : parts)
-    if (const NativeStatus status = synchronize_tail(lock, *part); status != hal::kNativeOk)
-      return status;
-  return hal::kNativeOk;
-}
-
-NativeStatus VirtualContext::synchronize_tail(Dispatcher::Lock& lock, Stream& stream) {
-  const std::uint64_t submitted = stream.timeline->submitted;
+  if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;
+  // All ends are noted before the host waits for the first: what comes later is not waited for.
+  std::vector<End> ends;
+  for (Stream* part : parts) ends.push_back(end_of(*part, part == &stream));
+  lock.unlock();
   NativeStatus status = hal::kNativeOk;
-  if (stream.retired && stream.tail == nullptr && !stream.tail_marker) return status;
-  if (stream.tail == nullptr && stream.tail_marker) {
-    const MarkerRef marker = stream.tail_marker;
-    lock.unlock();
-    status = device_->synchronize(marker->event);
-    lock.lock();
-  } else {
-    PhysicalQueue& queue = stream.tail != nullptr ? *stream.tail : stream.own;
-    ++queue.pins;  // no stranger moves in while we wait for this stream's work
-    lock.unlock();
-    status = queue.queue->synchronize();
-    lock.lock();
-    --queue.pins;
+  for (const End& end : ends)
+    if (status == hal::kNativeOk) status = synchronize(end);
+  lock.lock();
+  for (const End& end : ends) {
+    if (end.queue != nullptr) --end.queue->pins;
+    if (status == hal::kNativeOk) dispatcher_->all_complete(*end.stream, end.submitted);
   }
-  if (status == hal::kNativeOk) dispatcher_->all_complete(stream, submitted);
   return status;
 }
 
-NativeStatus VirtualContext::drain(Drain how, const VendorCall& call) {
-  Dispatcher::Lock lock(dispatcher_->mutex());
+std::vector<Predecessor> VirtualContext::all_deferred() const {
+  std::vector<Predecessor> targets;
+  for (Stream* stream : dispatcher_->deferring())
+    targets.push_back({stream, stream->timeline.newest()});
+  return targets;
+}
+
+void VirtualContext::submit(Dispatcher::Lock& lock, std::span<const Predecessor> targets,
+                            Drain how) {
   dispatcher_->wait_until(lock, [&] {
     if (how == Drain::kFlush)
-      for (const auto& stream : streams_) dispatcher_->flush(*stream);
-    return !dispatcher_->anything_deferred();
+      for (const Predecessor& p : targets) dispatcher_->flush(*p.stream, p.token.serial());
+    return std::all_of(targets.begin(), targets.end(),
+                       [](const Predecessor& p) { return p.token.submitted(); });
   });
-  lock.unlock();
+}
+
+NativeStatus VirtualContext::drain(Drain how, const VendorCall& call) {
+  NativeStatus error = hal::kNativeOk;
+  {
+    Dispatcher::Lock lock(dispatcher_->mutex());
+    submit(lock, all_deferred(), how);
+    if (how == Drain::kWait) error = dispatcher_->take_error();
+  }
   const NativeStatus answer = call();
   if (Audit* audit = dispatcher_->audit();
       audit != nullptr && how == Drain::kWait && answer == hal::kNativeOk)
     audit->reached_all();
-  return answer;
+  return answer != hal::kNativeOk ? answer : error;
 }
 
 // --- the rest --------------------------------------------------------------------------------
@@ -567,10 +549,18 @@ void VirtualContext::forget_kernels() {
   if (Audit* audit = dispatcher_->audit()) audit->forget_kernels();
 }
 
-void VirtualContext::set_stream_attributes(Stream& stream, std::vector<std::byte> records) {
+NativeStatus VirtualContext::set_stream_attributes(Stream& stream, const VendorCall& call,
+                                                   std::vector<std::byte> records) {
+  Dispatcher::Lock lock(dispatcher_->mutex());
+  make_way(lock, stream, {});
+  const NativeStatus status = call();
+  if (status == hal::kNativeOk) stream.attributes = std::move(records);
+  return status;
+}
+
+std::vector<std::byte> VirtualContext::stream_attributes(const Stream& stream) const {
   const Dispatcher::Lock lock(dispatcher_->mutex());
-  stream.attribute_count = static_cast<std::uint32_t>(records.size() / kAttributeRecordBytes);
-  stream.attributes = std::move(records);
+  return stream.attributes;
 }
 
 void VirtualContext::for_each_entry(

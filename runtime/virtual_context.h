@@ -23,6 +23,7 @@
 #include <memory>
 
 #include "hal/device.h"
+#include "runtime/default_stream_order.h"
 #include "runtime/dispatcher.h"
 #include "runtime/operation.h"
 #include "runtime/stream.h"
@@ -43,8 +44,8 @@ enum class Host : std::uint8_t { kReturns, kMayBlock };
 
 // What a call that concerns the whole context does about deferred work.
 enum class Drain : std::uint8_t {
-  kWait,   // waits until all of it is submitted, as natively the call waits for it
-  kFlush,  // submits it at once onto the real streams: the native call does not wait for it
+  kWait,   // waits until what is deferred now is submitted, as natively the call waits for it
+  kFlush,  // submits that at once onto the real streams: the native call does not wait for it
 };
 
 using VendorCall = std::function<hal::NativeStatus()>;
@@ -79,14 +80,18 @@ class VirtualContext {
   hal::NativeStatus launch(Stream& stream, const hal::KernelLaunch& launch);
   // A stream-ordered call that needs no compute of its own (async copy or fill): goes wherever the
   // stream's tail is. What cannot be kept is flushed and made at once on the stream itself.
-  hal::NativeStatus enqueue(Stream& stream, Operation& operation, Host host = Host::kReturns);
+  hal::NativeStatus enqueue(Stream& stream, Operation& operation);
+  // A stream-ordered call that the vendor turns into a kernel (fills and device copies on AMD):
+  // bound to an entry as a launch is, and not counted as one.
+  hal::NativeStatus compute(Stream& stream, Operation& operation);
   // Everything else: edges in, the call on the real stream, the tail is the real stream then.
   hal::NativeStatus bridge(Stream& stream, Operation& call, Behind behind = Behind::kWork,
                            Host host = Host::kReturns);
   // A call that takes no stream and runs on the calling thread's per-thread default stream. May
   // block the host.
   hal::NativeStatus bridge_per_thread(Stream& stream, Operation& call);
-  // A stream-ordered allocation: made at once on the real stream; later work waits for it.
+  // A stream-ordered allocation: made at once on the real stream; later work waits for it. When
+  // there is not enough memory, frees that are deferred are made and it is tried again.
   hal::NativeStatus allocate(Stream& stream, Operation& call);
   // The stream enters a capture: its earlier work is flushed, its order with later work is kept by
   // a marker recorded now, then `begin` is called. Captured calls themselves never come here.
@@ -96,6 +101,8 @@ class VirtualContext {
   // `record` makes the vendor's record of `event` on the queue it is given. Interprocess events are
   // recorded on the real stream, flushed ahead of any deferral: another process looks at them.
   hal::NativeStatus record(Stream& stream, EventState& event, Operation& record);
+  // A wait for a record that was made here waits for a marker of ours at the same place; any other
+  // is `wait`, the vendor's own, which is made before this returns.
   hal::NativeStatus wait(Stream& stream, EventState& event, Operation& wait);
   // `call` is the vendor's query, synchronise or elapsed time; made without the lock, once the
   // event is really recorded. A query of an event whose record is deferred answers "not ready".
@@ -119,12 +126,13 @@ class VirtualContext {
   // --- the rest ------------------------------------------------------------------------------
   // Kernel handles may be reused after a module was unloaded: forget what is known about them.
   void forget_kernels();
-  // Attributes that the application set on the stream, to be made explicit on every launch that is
-  // bound elsewhere. Vendor records of kAttributeRecordBytes each; replaces the earlier ones.
-  void set_stream_attributes(Stream& stream, std::vector<std::byte> records);
-  const std::vector<std::byte>& stream_attributes(const Stream& stream) const {
-    return stream.attributes;
-  }
+  // `call` sets attributes on the real stream. When it succeeds, `records` replace the earlier ones
+  // that are made explicit on every launch that is bound elsewhere (vendor records of
+  // kAttributeRecordBytes each). A launch has the attributes of the time when it was issued, so
+  // what is deferred is submitted first.
+  hal::NativeStatus set_stream_attributes(Stream& stream, const VendorCall& call,
+                                          std::vector<std::byte> records);
+  std::vector<std::byte> stream_attributes(const Stream& stream) const;
   // Calls `function` for every realised pool entry (limits and cache configuration are per
   // context at the vendor).
   void for_each_entry(const std::function<void(hal::PhysicalContext&)>& function);
@@ -143,36 +151,45 @@ class VirtualContext {
     Kernel* kernel = nullptr;
     EventState* event = nullptr;  // of a record or wait
     bool now = false;             // may not be deferred
+    std::vector<Predecessor> after = {};
+  };
+  // Where the work of a stream ends, held on to while the lock is dropped.
+  struct End {
+    Stream* stream;
+    std::uint64_t submitted;
+    PhysicalQueue* queue;  // pinned: no stranger moves in meanwhile; or null and
+    MarkerRef marker;      // empty too: nothing is outstanding
   };
   hal::NativeStatus run(Stream& stream, Arrival arrival);
   hal::NativeStatus run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
+  hal::NativeStatus arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   static const hal::KernelLaunch* launch_of(const Arrival& arrival);
   Attempt attempt(Stream& stream, Arrival& arrival, bool own_stream);
   hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   Stream& add_stream(StreamKind kind, int priority);
-  void collect(Stream& stream);
-  void uncollect(Stream& stream);
-  void remark(Stream& stream);
-  bool gated_behind(Stream& stream);
-  bool behind_deferred(const Stream& stream) const;
+  bool gated_behind(Stream& stream, const Arrival& arrival);
+  static bool behind_deferred(const Stream& stream, const Arrival& arrival);
   bool defer(Stream& stream, Arrival& arrival);
   void recorded(Stream& stream, EventState& event);
   static void drop(EventState& event);
+  std::vector<Predecessor> all_deferred() const;
+  void submit(Dispatcher::Lock& lock, std::span<const Predecessor> targets, Drain how);
+  bool flush_all();
   hal::NativeStatus blocking_call(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   std::vector<Stream*> covered(Stream& stream) const;
-  hal::NativeStatus synchronize_tail(Dispatcher::Lock& lock, Stream& stream);
-  hal::NativeStatus make_way(Dispatcher::Lock& lock, Stream& stream, Host host);
-  hal::NativeStatus take_error(Stream& stream);
+  End end_of(Stream& stream, bool alone);
+  hal::NativeStatus synchronize(const End& end);
+  void let_through(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);
+  void make_way(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);
+  bool clear_way(Stream& stream, const Arrival& arrival);
   hal::NativeStatus told(EventState& event, hal::NativeStatus answer);
 
   std::unique_ptr<hal::Device> device_;
   std::unique_ptr<Dispatcher> dispatcher_;
   Stream* legacy_ = nullptr;
   std::vector<std::unique_ptr<Stream>> streams_;
-  // Blocking streams with work since the legacy stream's newest operation.
-  std::vector<Stream*> dirty_;
-  std::uint64_t legacy_operations_ = 0;
-  std::vector<Predecessor> after_;  // of the arriving operation; kept to save its memory
+  DefaultStreamOrder default_order_;
+  std::vector<Predecessor> spare_;  // the memory of the last arrival's predecessors
 };
 
 }  // namespace vitamin::runtime

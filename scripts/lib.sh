@@ -154,7 +154,18 @@ find_cuda() {
   fi
 }
 
+# Sets `amd` to yes or no and `amd_options` to what CMake needs for it. scripts/packages.txt holds
+# all of it, so it is missing only where packages were not installed.
+find_amd() {
+  if [[ -n ${VITAMIN_SKIP_PACKAGES:-} ]] && ! command -v hipcc >/dev/null; then
+    amd=no amd_options=()
+    note "no hipcc: the software AMD GPU and its tests are NOT built."
+  else
+    amd=yes amd_options=(-DVITAMIN_REQUIRE_AMD=ON)
+  fi
+}
+
 # configure PRESET
 configure() {
-  cmake -S "$root" --preset "$1" "${cuda_options[@]}"
+  cmake -S "$root" --preset "$1" "${cuda_options[@]}" "${amd_options[@]}"
 }

@@ -35,5 +35,18 @@ def read(path):
     return operations
 
 
+def widths(logs):
+    """For each kernel, by its own name: the processors at which its launches ran, in order."""
+    found = {}
+    for operation in (o for log in logs for o in log if o.kind == LAUNCH):
+        found.setdefault(operation.kernel.split(": ")[-1], []).append(operation.processors)
+    return found
+
+
+def widths_text(by_kernel):
+    """As the suite's program reads them."""
+    return "".join(f"{width} {kernel}\n" for kernel, all_ in by_kernel.items() for width in all_)
+
+
 def read_folder(folder):
     return [read(path) for path in sorted(pathlib.Path(folder).glob("*.audit"))]

@@ -3,23 +3,30 @@
 
     decode.py [--out DIR] [--prompts 64] [--tokens 256] [--replays 100]
 
-A lean decoder of Llama's shape (no graphs, static cache, bf16 weights from a seed). Natively
-twice, then under vitamin with a random width and place for every launch beside a tenant: one state
-replayed, and prompts decoded greedily. Last, the same decoding with attention split over the
-context into as many parts as the free processors ask for (the widths that ours ran at), with fp32
-and with bf16 partial sums: how many tokens flip, with the 95 % interval.
+A lean decoder of Llama-3.1-8B's shape with half of its layers (no graphs, static cache, bf16
+weights from a seed, the whole vocabulary). Natively twice, then under vitamin with a random width
+and place for every launch beside a tenant: one state of every prompt replayed, and all prompts
+decoded greedily. Last, the same with attention split over the context into as many parts as the
+free processors ask for (widths at which launches of ours ran, in their order), with fp32 and with
+bf16 partial sums: how many tokens flip, with the 95 % interval. Random weights give flatter logits
+than trained ones, so flips are more frequent here.
 
 `--inner` is the program itself: it prints one JSON line with the digests of each step.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
+
+SPLITS_MAX = 16   # of attention
+FEW_WIDTHS = [8, 64, 132, 32]  # where nothing of ours was launched, on a machine without a GPU
+OURS = "ours: random width and place for every launch, tenant"
+PROCESSORS = 132  # of the device that the program's own structure is made for
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -37,10 +44,12 @@ def inner(options):
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     tiny = options.size == "tiny"
     device = torch.device("cpu" if tiny else "cuda")
-    layers, heads, kv_heads, head = (2, 4, 2, 16) if tiny else (8, 32, 8, 128)
-    width, hidden, words = heads * head, (128 if tiny else 14336), (512 if tiny else 32000)
+    layers, heads, kv_heads, head = (2, 4, 2, 16) if tiny else (16, 32, 8, 128)
+    width, hidden, words = heads * head, (128 if tiny else 14336), (512 if tiny else 128256)
+    groups = heads // kv_heads
     prompts, length, tokens = options.prompts, 16 if tiny else 64, options.tokens
-    longest = length + tokens + 1
+    # Room to cut any length into up to 16 parts of one size.
+    longest = length + tokens + 1 + SPLITS_MAX
     draw = torch.Generator().manual_seed(5)
     dtype = torch.bfloat16
 
@@ -66,23 +75,25 @@ def inner(options):
         a, b = x[..., 0::2], x[..., 1::2]
         return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
 
-    def attend(q, k, v, splits):
-        """One query a head against the context in `splits` parts, joined in order."""
-        k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
-        partial = torch.float32 if options.partials == "fp32" else dtype
-        best, total, value = None, None, None
-        for ks, vs in zip(k.tensor_split(splits, 2), v.tensor_split(splits, 2)):
-            score = (q.float() @ ks.float().transpose(2, 3)) * head ** -0.5
-            most = score.amax(-1, keepdim=True)
-            share = (score - most).exp()
-            s, w = share.sum(-1, keepdim=True), (share @ vs.float()).to(partial).float()
-            if best is None:
-                best, total, value = most, s, w
-            else:
-                top = torch.maximum(best, most)
-                a, b = (best - top).exp(), (most - top).exp()
-                best, total, value = top, total * a + s * b, (value * a + w * b).to(partial).float()
-        return (value / total).to(dtype)
+    partial = torch.float32 if options.partials == "fp32" else dtype
+
+    def attend(q, keys, values, time, splits):
+        """One query a head against `time` positions of the cache, cut into `splits` parts: each
+        leaves its largest score, its sum and its weighted values (these in the type of the
+        partials), which are then joined."""
+        part = -(-time // splits)
+        cut = lambda cache: cache[:, :, :splits * part].float().unflatten(2, (splits, part))
+        q = q.float().view(len(q), kv_heads, 1, groups, head)
+        score = q @ cut(keys).transpose(3, 4) * head ** -0.5  # batch, kv, split, group, position
+        if splits * part > time:
+            beyond = (torch.arange(splits * part, device=device) >= time).view(splits, 1, part)
+            score = score.masked_fill(beyond, -1e30)
+        most = score.amax(-1, keepdim=True)
+        share = (score - most).exp()
+        value = (share @ cut(values)).to(partial).float()
+        weight = (most - most.amax(2, keepdim=True)).exp()
+        total = (share.sum(-1, keepdim=True) * weight).sum(2)
+        return ((value * weight).sum(2) / total).to(dtype).view(len(q), heads, 1, head)
 
     def step(ids, cache, at, splits):
         x = F.embedding(ids, table)
@@ -94,14 +105,12 @@ def inner(options):
             keys[:, :, at:at + time] = turn(k, where)
             values[:, :, at:at + time] = v
             q = turn(q, where)
-            seen_k, seen_v = keys[:, :, :at + time], values[:, :, :at + time]
             if time == 1:
-                mixed = attend(q, seen_k, seen_v, splits)
+                mixed = attend(q, keys, values, at + 1, splits())
             else:
-                groups = heads // kv_heads
                 mixed = F.scaled_dot_product_attention(
-                    q, seen_k.repeat_interleave(groups, 1), seen_v.repeat_interleave(groups, 1),
-                    is_causal=True)
+                    q, keys[:, :, :time].repeat_interleave(groups, 1),
+                    values[:, :, :time].repeat_interleave(groups, 1), is_causal=True)
             x = x + mixed.transpose(1, 2).reshape(batch, time, width) @ block["o"].T
             y = norm(x)
             x = x + (F.silu(y @ block["gate"].T) * (y @ block["up"].T)) @ block["down"].T
@@ -119,25 +128,32 @@ def inner(options):
         return torch.stack([(bits * (place * 0x1E3779B97F4A7C15 | 1)).sum(),
                             ((bits + 1) * (place * 0x3F58476D1CE4E5B9 | 1)).sum()])
 
-    widths = None
+    # How a controller would cut each attention: so that the free processors are filled.
+    widths = itertools.repeat(PROCESSORS)
     if options.widths:
-        widths = [int(w) for w in pathlib.Path(options.widths).read_text().split()]
-    splits_at = lambda i: 8 if widths is None else max(1, min(16, widths[i % len(widths)] // 8))
+        widths = itertools.cycle(map(int, pathlib.Path(options.widths).read_text().split()))
+    splits = lambda: max(1, min(SPLITS_MAX, next(widths) // 8))
     ids = torch.randint(0, words, (prompts, length), generator=torch.Generator().manual_seed(6))
+    choose = lambda logits: logits.argmax(-1, keepdim=True)
     with torch.no_grad():
         cache = fresh()
-        logits = step(ids.to(device), cache, 0, 8)
-        # One state replayed: the first generated token, again and again.
-        first = logits.argmax(-1, keepdim=True)
-        replays = torch.stack([digest(step(first, cache, length, splits_at(i)))
-                               for i in range(options.replays)]).tolist()
+        logits = step(ids.to(device), cache, 0, splits)
+        # One state of every prompt replayed: its first generated token, again and again.
+        first = choose(logits)
+        replays, selections = [], []
+        for _ in range(options.replays):
+            logits_again = step(first, cache, length, splits)
+            replays.append(digest(logits_again))
+            selections.append(choose(logits_again))
         # End to end.
         steps, chosen = [digest(logits)], [first]
         for i in range(tokens):
-            logits = step(chosen[-1], cache, length + i, splits_at(i))
+            logits = step(chosen[-1], cache, length + i, splits)
             steps += [digest(logits), digest(logits.float().softmax(-1))]
-            chosen.append(logits.argmax(-1, keepdim=True))
-    print(json.dumps({"replays": replays, "steps": torch.stack(steps).tolist(),
+            chosen.append(choose(logits))
+    print(json.dumps({"replays": torch.stack(replays).tolist(),
+                      "selections": torch.cat(selections, 1).T.tolist(),
+                      "steps": torch.stack(steps).tolist(),
                       "tokens": torch.cat(chosen, 1).tolist()}), flush=True)
 
 
@@ -154,31 +170,37 @@ def interval(hits, of):
 
 def compare(reference, got):
     """Numbers: what differs from the reference."""
-    flips = sum(a != b for x, y in zip(reference["tokens"], got["tokens"]) for a, b in zip(x, y))
     # The first token that differs ends the comparison of its prompt: what follows has other inputs.
-    independent = sum(x != y for x, y in zip(reference["tokens"], got["tokens"]))
-    spans = [next((i for i, (a, b) in enumerate(zip(x, y)) if a != b), len(x))
-             for x, y in zip(reference["tokens"], got["tokens"])]
+    pairs = list(zip(reference["tokens"], got["tokens"]))
+    spans = [next((i for i, (a, b) in enumerate(zip(x, y)) if a != b), len(x)) for x, y in pairs]
+    diverged = sum(x != y for x, y in pairs)
+    seen = sum(spans) + diverged
+    low, high = interval(diverged, seen)
     differ = lambda key: sum(a != b for a, b in zip(reference[key], got[key]))
-    low, high = interval(independent, sum(spans) + independent)
+    selections = [[a != b for a, b in zip(x, y)]
+                  for x, y in zip(reference["selections"], got["selections"])]
     return {"replays_differing": differ("replays"), "replays": len(got["replays"]),
+            # Of the first prompt: one autoregressive state, as the paper counts.
+            "first_prompt_selections_differing": sum(row[0] for row in selections),
+            "selections_differing": sum(map(sum, selections)),
+            "selections": sum(map(len, selections)),
             "digests_differing": differ("steps"), "digests": len(got["steps"]),
-            "tokens_differing": flips, "tokens": sum(map(len, got["tokens"])),
-            "prompts_differing": independent, "prompts": len(spans),
-            "consistent_span": sum(spans) / len(spans), "flip_low": low, "flip_high": high,
-            "flip": independent / max(1, sum(spans) + independent)}
+            "prompts_differing": diverged, "prompts": len(spans),
+            "consistent_span": sum(spans) / len(spans), "spans": spans,
+            "flip": diverged / max(1, seen), "flip_low": low, "flip_high": high}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out")
+    parser.add_argument("--out", default=os.environ.get("OUT", str(HERE.parent / "results")))
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--replays", type=int, default=100)
     parser.add_argument("--size", choices=["full", "tiny"], default="full")
     parser.add_argument("--partials", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--widths")
-    parser.add_argument("--timeout", type=float, default=150)
+    parser.add_argument("--widths", help="a file of numbers")
+    parser.add_argument("--no-tenant", action="store_true")
+    parser.add_argument("--timeout", type=float, default=200, help="of one treatment, seconds")
     parser.add_argument("--inner", action="store_true")
     options = parser.parse_args()
     if options.inner:
@@ -186,72 +208,82 @@ def main():
 
     import audit_log
     import harness
-    results = harness.Results(options.out or harness.default_output(), "decode")
-    failures = 0
-    with tempfile.TemporaryDirectory() as folder:
+    import plot
+    import tenants
+    results = harness.Results(options.out, "decode")
+    problems = []
+    with tempfile.TemporaryDirectory() as folder, tenants.daemon() as environment:
         audit = pathlib.Path(folder) / "audit"
         audit.mkdir()
         widths = pathlib.Path(folder) / "widths"
 
-        def run(name, *words, ours=False, environment=None):
-            command = [sys.executable, str(HERE / "decode.py"), "--inner", "--size", options.size,
-                       "--prompts", str(options.prompts), "--tokens", str(options.tokens),
-                       "--replays", str(options.replays), *words]
-            if ours:
-                command = [*harness.vitamin("run", "--quiet", "--policy", "random", "--seed", "1"),
-                           "--", *command]
-            result = harness.run(command, options.timeout, environment)
-            if not result.lines:
-                results.add({"treatment": name, "error": result.why()})
-                print(f"{name}: {result.why()}", flush=True)
-                return None
-            return result
+        def run(name, *words, under=(), changes=None):
+            command = [*under, sys.executable, str(HERE / "decode.py"), "--inner", "--size",
+                       options.size, "--prompts", str(options.prompts), "--tokens",
+                       str(options.tokens), "--replays", str(options.replays), *words]
+            result = harness.run(command, options.timeout, dict(environment, **(changes or {})))
+            if result.ok and result.lines:
+                return result
+            results.add({"treatment": name, "error": result.why() or "no result"})
+            problems.append(f"{name}: {result.why() or 'no result'}")
+            print(problems[-1], flush=True)
+            return None
 
-        def judge(name, reference, result):
+        def judge(name, reference, result, must_equal=False):
             if reference is None or result is None:
-                return None
+                return
             record = {"treatment": name, "seconds": round(result.seconds, 1),
                       **compare(reference.lines[-1], result.lines[-1])}
             results.add(record)
-            print(f"{name}: replays {record['replays_differing']}/{record['replays']}, logits and "
-                  f"probabilities {record['digests_differing']}/{record['digests']}, tokens "
-                  f"{record['tokens_differing']}/{record['tokens']}, flips per token "
+            differing = record["replays_differing"] + record["digests_differing"]
+            if must_equal and (differing or record["prompts_differing"]):
+                problems.append(f"{name} differs")
+            if not must_equal and not differing:
+                problems.append(f"{name} does not differ: nothing is seen here")
+            print(f"{name}: replays {record['replays_differing']}/{record['replays']}, selections "
+                  f"{record['selections_differing']}/{record['selections']}, logits and "
+                  f"probabilities {record['digests_differing']}/{record['digests']}, prompts "
+                  f"{record['prompts_differing']}/{record['prompts']}, flips per token "
                   f"{record['flip']:.5f} [{record['flip_low']:.5f}, {record['flip_high']:.5f}], "
                   f"{record['seconds']} s", flush=True)
-            return record
 
         native = run("native")
-        judge("native again", native, run("native again"))
-        tenant = None if options.size == "tiny" else subprocess.Popen(
-            [*harness.vitamin("run", "--quiet", "--policy", "random", "--seed", "9"), "--",
-             harness.program("determinism"), "--interfere", "600"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            got = run("ours", ours=True, environment={"VITAMIN_AUDIT": str(audit)})
-        finally:
-            if tenant:
-                tenant.terminate()
-                tenant.wait()
-        record = judge("ours: random width and place for every launch, tenant", native, got)
-        if record is None or record["replays_differing"] or record["digests_differing"] or \
-                record["tokens_differing"]:
-            failures += 1
-        operations = [o for log in audit_log.read_folder(audit) for o in log]
+        judge("native again", native, run("native again"), must_equal=True)
+        beside = 0 if options.no_tenant else 1
+        with tenants.Tenants(beside, environment,
+                             scale="small" if options.size == "tiny" else "full") as others:
+            got = run(OURS, under=[*harness.vitamin("run", "--quiet", "--policy", "random",
+                                                    "--seed", "1"), "--"],
+                      changes={"VITAMIN_AUDIT": str(audit)})
+        if others.problem:
+            problems.append(others.problem)
+        judge(OURS, native, got, must_equal=True)
+        logs = audit_log.read_folder(audit)
+        operations = [o for log in logs for o in log]
         wrong = sum(o.flags & (audit_log.CHANGED | audit_log.UNCOVERED) != 0 for o in operations)
-        launches = [o.processors for o in operations if o.kind == audit_log.LAUNCH]
-        results.add({"audit": {"operations": len(operations), "wrong": wrong,
-                               "widths": len(set(launches))}})
-        print(f"audit: {len(operations)} operations, {wrong} wrong, {len(set(launches))} widths")
-        failures += wrong > 0
-        # One width a step: every so many launches of ours.
-        step = max(1, len(launches) // max(1, options.tokens))
-        widths.write_text("\n".join(map(str, launches[::step] or [8, 64, 132, 32])))
+        if wrong:
+            problems.append(f"the audit found {wrong} wrong operations")
+        in_order = [o.processors for log in logs for o in log
+                    if o.kind == audit_log.LAUNCH and "interfere" not in o.kernel]
+        results.add({"audit": {"operations": len(operations), "launches": len(in_order),
+                               "wrong": wrong, "widths": len(set(in_order))}})
+        print(f"audit: {len(operations)} operations, {wrong} wrong, {len(set(in_order))} widths",
+              flush=True)
+        # As many as there are attentions, evenly over ours.
+        layers = 2 if options.size == "tiny" else 16
+        stride = max(1, len(in_order) // (layers * (options.tokens + options.replays)))
+        used = in_order[::stride] or FEW_WIDTHS
+        results.add({"widths": sorted({w: used.count(w) for w in set(used)}.items())})
+        widths.write_text("\n".join(map(str, used)))
         for partials in ("fp32", "bf16"):
             words = ["--partials", partials]
-            base = run(f"fixed splits, {partials}", *words) if partials == "bf16" else native
-            judge(f"reshaped: splits follow the free processors, {partials} partials", base,
-                  run(f"reshaped {partials}", *words, "--widths", str(widths)))
-    return 1 if failures else 0
+            base = native if partials == "fp32" else run("fixed splits, bf16 partials", *words)
+            name = f"reshaped: splits follow the free processors, {partials} partials"
+            judge(name, base, run(name, *words, "--widths", str(widths)))
+    plot.write(options.out)
+    for problem in problems:
+        print("PROBLEM:", problem)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,22 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drift against treatment as an SVG: one column a subject, one row a treatment.
+"""Tables and plots of what the scripts of this folder measured.
 
-The share of trials in which any byte differs is the shade; the numbers stand in the cell.
+    plot.py DIR       reads DIR/{determinism_*,decode,training_*}.jsonl; writes, of what is there,
+                      determinism.svg, decode.svg and determinism.md
+
+determinism.svg: one column a subject, one row a treatment. The share of trials in which any byte
+differs is the shade; the numbers stand in the cell. decode.svg: tokens that flip, with the 95 %
+interval.
 """
 
 import html
+import pathlib
+import sys
 
-CELL_W, CELL_H, LEFT, TOP = 92, 24, 250, 130
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+import tenants  # noqa: E402
+
+CELL_W, CELL_H, LEFT, TOP = 92, 24, 290, 150
 
 
 def shade(share):
-    """White for none, amber to red for some: what differs at all must be seen at once."""
+    """Green for none, amber to red for some: what differs at all must be seen at once."""
     if share == 0:
         return "#eaf5ec"
     return f"hsl({int(45 - 40 * share)},85%,{int(82 - 22 * share)}%)"
 
 
-def svg(records):
+def document(width, height, parts):
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="system-ui,sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>', *parts, "</svg>\n"])
+
+
+def grid(records):
+    """Subjects, treatments and the record of each pair."""
     subjects, treatments, cells = [], [], {}
     for record in records:
         if "differing" not in record or "trials" not in record:
@@ -26,11 +46,14 @@ def svg(records):
         if record["treatment"] not in treatments:
             treatments.append(record["treatment"])
         cells[record["treatment"], record["subject"]] = record
-    width = LEFT + CELL_W * len(subjects) + 20
-    height = TOP + CELL_H * len(treatments) + 40
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-           'font-family="system-ui,sans-serif" font-size="12">',
-           f'<text x="8" y="20" font-size="15">Trials with any differing byte, of all</text>']
+    return subjects, treatments, cells
+
+
+def suite_svg(records):
+    subjects, treatments, cells = grid(records)
+    width = LEFT + CELL_W * len(subjects) + 110  # the last heading leans out to the right
+    height = TOP + CELL_H * len(treatments) + 20
+    out = ['<text x="8" y="20" font-size="15">Trials with any differing byte, of all</text>']
     for column, subject in enumerate(subjects):
         x = LEFT + CELL_W * column + CELL_W / 2
         out.append(f'<text transform="translate({x},{TOP - 8}) rotate(-35)">'
@@ -47,10 +70,105 @@ def svg(records):
             out.append(f'<rect x="{x}" y="{y}" width="{CELL_W - 3}" height="{CELL_H - 3}" '
                        f'fill="{shade(share)}"/><text x="{x + CELL_W / 2}" y="{y + 15}" '
                        f'text-anchor="middle">{record["differing"]}/{record["trials"]}</text>')
-    out.append("</svg>\n")
-    return "\n".join(out)
+    return document(width, height, out)
 
 
-def write(path, records):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(svg(records))
+def decode_svg(records):
+    """One row a treatment: the share of tokens that flip, and its interval."""
+    left, wide, row_height = 400, 420, 26
+    most = max([r["flip_high"] for r in records] + [1e-6])
+    at = lambda share: left + wide * share / most
+    out = ['<text x="8" y="20" font-size="15">Tokens that flip, of those with equal tokens before; '
+           '95 % interval</text>']
+    for row, record in enumerate(records):
+        y = 44 + row_height * row
+        colour = "#1a7f37" if record["flip"] == 0 else "#c2410c"
+        out.append(f'<text x="8" y="{y + 4}">{html.escape(record["treatment"])}</text>'
+                   f'<line x1="{at(record["flip_low"]):.1f}" x2="{at(record["flip_high"]):.1f}" '
+                   f'y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>'
+                   f'<circle cx="{at(record["flip"]):.1f}" cy="{y}" r="5" fill="{colour}"/>'
+                   f'<text x="{left + wide + 14}" y="{y + 4}">{100 * record["flip"]:.3f} % '
+                   f'[{100 * record["flip_low"]:.3f}, {100 * record["flip_high"]:.3f}]</text>')
+    bottom = 44 + row_height * len(records)
+    out.append(f'<line x1="{left}" x2="{left + wide}" y1="{bottom}" y2="{bottom}" stroke="#888"/>')
+    for i in range(5):
+        share = most * i / 4
+        out.append(f'<text x="{at(share):.1f}" y="{bottom + 18}" text-anchor="middle">'
+                   f'{100 * share:.2g} %</text>')
+    return document(left + wide + 200, bottom + 32, out)
+
+
+def table(headings, rows):
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def number(value):
+    return "–" if value is None else f"{value:.3g}"
+
+
+def suite_tables(records):
+    subjects, treatments, cells = grid(records)
+    count = lambda r: f"{r['differing']}/{r['trials']}" if r else "–"
+    yield "Trials with any differing byte, of all\n"
+    yield table(["treatment", *subjects],
+                [[t, *[count(cells.get((t, s))) for s in subjects]] for t in treatments])
+    error = lambda t, s: number(cells.get((t, s), {}).get("error"))
+    yield ("Error: the largest distance from the result in double precision, as a share of the "
+           "largest element\n")
+    yield table(["treatment", *subjects], [[t, *[error(t, s) for s in subjects]]
+                                           for t in treatments
+                                           if any(error(t, s) != "–" for s in subjects)])
+    for treatment in ("reshape", "atoms"):
+        rows = [[s, r["knob"], f"{r['turned']}/{r['trials']}", count(r),
+                 f"{100 * r['differing_elements'] / max(r['elements'], 1):.3g} %", r["max_ulps"],
+                 number(r["max_abs"]), number(r["own_error"]), number(r["error"])]
+                for s in subjects for r in [cells.get((treatment, s))] if r]
+        if rows:
+            yield f"{treatment}\n"
+            yield table(["subject", "knob", "trials changed", "differing", "elements", "most ulps",
+                         "most apart", "own error", "error"], rows)
+
+
+def decode_table(records):
+    yield "Decoding\n"
+    share = lambda r, key: f"{r[key + '_differing']}/{r[key]}"
+    yield table(["treatment", "replays that differ", "selections of replays",
+                 "logits and probabilities", "prompts that diverge", "mean tokens before", "flips a token, 95 % interval"],
+                [[r["treatment"], share(r, "replays"), share(r, "selections"), share(r, "digests"),
+                  share(r, "prompts"), number(r["consistent_span"]),
+                  f"{r['flip']:.5f} [{r['flip_low']:.5f}, {r['flip_high']:.5f}]"] for r in records])
+
+
+def training_table(records):
+    yield "Training: hashes of loss, gradients and weights at every step\n"
+    yield table(["workload", "treatment", "steps", "hashes", "differing", "first difference"],
+                [[r["workload"], r["treatment"], r["steps"], r["hashes"], r["differing"],
+                  r["first_difference"] or r["why"] or "–"] for r in records])
+
+
+def write(directory):
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    read = lambda *names: [r for name in names for r in tenants.read_results(directory, name)]
+    # Both parts have the gate; the later one stands.
+    suite = read("determinism_ours", "determinism_others")
+    decode = [r for r in read("decode") if "flip" in r]
+    training = [r for r in read("training_qwen-train", "training_resnet-train")
+                if "treatment" in r]
+    text = []
+    if grid(suite)[0]:
+        (directory / "determinism.svg").write_text(suite_svg(suite))
+        text += suite_tables(suite)
+    if decode:
+        (directory / "decode.svg").write_text(decode_svg(decode))
+        text += decode_table(decode)
+    if training:
+        text += training_table(training)
+    (directory / "determinism.md").write_text("\n".join(text))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    write(sys.argv[1])

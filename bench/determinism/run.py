@@ -1,43 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """The determinism suite on a GPU: matched-input trials of every subject under every treatment.
 
-    run.py [--trials N] [--part all|ours|others] [--scale full|small] [--out DIR]
+    run.py [--part all|ours|others] [--trials N] [--more N] [--scale full|small] [--out DIR]
 
 native, twice    the gate: a subject that differs from itself is excluded by name
 ours             policies, windows, numbers of tenants; a random width and place for each launch
 static           the program's stream in a green context of fixed size
-MPS              no percentage, 50 %, 25 %: what the standard knob does
-reshape          grid, block or splits follow the free processors: the widths that `ours` ran at
+MPS              no percentage, 100 %, 50 %, 25 %: what the standard knob does
+reshape          grid, block or splits follow the free processors: in each trial those of ours
 atoms            whole grids cut into launches of whole blocks, as LithOS does
 
-Writes determinism.jsonl and determinism.svg to DIR. Exit code 1 when ours changed a byte of a
-subject that equals itself, or when what must drift did not: a suite that cannot see drift proves
-nothing.
+The tenants and what is measured overlap under an MPS daemon, where one starts. Each part begins
+with the gate, writes determinism_PART.jsonl to DIR, and draws determinism.svg and determinism.md
+reshape          grid, block or splits follow the free processors: in each trial as in ours
+itself. Exit code 1 when ours changed a byte of a subject that equals itself, or when what must
+drift did not: a suite that cannot see drift proves nothing.
 MIG is not measured: it needs the right to reset the GPU.
 """
 
 import argparse
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import audit_log  # noqa: E402
 import harness  # noqa: E402
-import micro  # noqa: E402
 import plot  # noqa: E402
+import tenants  # noqa: E402
 
 # By construction; the gate shows it on the device at hand.
 NOT_DETERMINISTIC = {"float-atomic histogram"}
 CONTROLS = {"data-parallel GEMM", "element-wise"}
 SUMS = [f"sum, {kind} partials" for kind in ("bf16", "fp16", "fp32")]
 
+# The treatment whose widths the reshaping ones are fed: it runs all trials, under the audit.
+MAIN = "ours: random, tenant"
 # Treatment: options of vitamin run, tenants.
 OURS = {
-    "ours: random, tenant": (["--policy", "random", "--seed", "1"], 1),
+    MAIN: (["--policy", "random", "--seed", "1"], 1),
     "ours: random, alone": (["--policy", "random", "--seed", "2"], 0),
     "ours: random, 3 tenants": (["--policy", "random", "--seed", "3"], 3),
     "ours: random, window 0": (["--policy", "random", "--seed", "4", "--window", "0"], 1),
@@ -48,58 +51,49 @@ OURS = {
     "ours: static": (["--policy", "static"], 1),
     "ours: fifo": (["--policy", "fifo"], 1),
 }
-
-
-class Tenants:
-    """Other processes that keep the GPU busy, under vitamin, until they are not needed."""
-
-    def __init__(self, count, seconds):
-        self.processes = []
-        for i in range(count):
-            words = harness.vitamin("run", "--quiet", "--policy", "random", "--seed", str(100 + i),
-                                    "--", harness.program("determinism"), "--interfere",
-                                    str(seconds), "--seed", str(i + 1))
-            self.processes.append(subprocess.Popen(words, stdout=subprocess.DEVNULL,
-                                                   stderr=subprocess.DEVNULL))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            process.terminate()
-            process.wait()
+TAKING_TURNS = "ours: random, tenant, taking turns (no MPS)"
 
 
 class Suite:
-    def __init__(self, options, folder):
+    def __init__(self, options, part, folder):
         self.options, self.folder = options, pathlib.Path(folder)
-        self.results = harness.Results(options.out, "determinism")
+        self.results = harness.Results(options.out, f"determinism_{part}")
         self.records = []
         self.excluded = set(NOT_DETERMINISTIC)
         self.digests = self.folder / "native"
-        self.widths = self.folder / "widths"
+        self.widths = {}
+        self.wrong = 0
+        self.done = 0
 
-    def run(self, treatment, words=(), under=(), environment=None, trials=None):
+    def run(self, treatment, words=(), under=None, environment=None, trials=None, beside=0,
+            beside_under=("--policy", "random")):
+        trials = trials or self.options.trials
         command = [harness.program("determinism"), "--scale", self.options.scale, "--trials",
-                   str(trials or self.options.trials), *map(str, words)]
-        if under:
+                   str(trials), "--errors", str(min(trials, self.options.errors)),
+                   *map(str, words)]
+        if under is not None:
             command = [*harness.vitamin("run", "--quiet"), *under, "--", *command]
-        result = harness.run(command, self.options.timeout, environment)
+        with tenants.Tenants(beside, environment, beside_under, self.options.scale) as others:
+            result = harness.run(command, self.options.timeout, environment)
+        self.done += 1
         seen = next((line["processors"] for line in result.lines if "processors" in line), None)
-        if not result.ok:
-            self.results.add({"treatment": treatment, "error": result.why()})
-            self.records.append({"treatment": treatment, "error": result.why(), "subject": ""})
-            print(f"{treatment}: {result.why()}", flush=True)
+        problem = result.why() or others.problem
+        if problem:
+            self.note({"treatment": treatment, "subject": "", "error_text": problem})
         lines = [line for line in result.lines if "subject" in line]
         for line in lines:
-            record = {"treatment": treatment, "processors_seen": seen, **line}
-            self.results.add(record)
-            self.records.append(record)
+            self.note({"treatment": treatment, "processors_seen": seen, "tenants": beside,
+                       "overlapping": beside > 0 and
+                       "CUDA_MPS_PIPE_DIRECTORY" in (environment or {}),
+                       "seconds": round(result.seconds, 1), **line})
         differ = {line["subject"]: line["differing"] for line in lines if line.get("differing")}
-        print(f"{treatment}: {len(lines)} subjects, {seen} SMs seen, {result.seconds:.1f} s, "
-              f"differing trials: {differ or 'none'}", flush=True)
+        print(f"{self.done:3} {treatment}: {len(lines)} subjects, {seen} SMs seen, "
+              f"{result.seconds:.1f} s, differing trials: {differ or 'none'} {problem}", flush=True)
         return lines
+
+    def note(self, record):
+        self.results.add(record)
+        self.records.append(record)
 
     def against(self, treatment, words=(), **more):
         return self.run(treatment, ["--against", self.digests, *words], **more)
@@ -109,52 +103,70 @@ class Suite:
         for line in self.against("native again"):
             if line["differing"]:
                 self.excluded.add(line["subject"])
-        print("excluded:", ", ".join(sorted(self.excluded)))
+        print("    excluded:", ", ".join(sorted(self.excluded)), flush=True)
 
-    def ours(self):
-        for treatment, (under, tenants) in OURS.items():
-            with Tenants(tenants, 600):
-                self.against(treatment, under=under)
-
-    def record_widths(self):
-        """The sequence of widths that ours ran at, from an audited run. Wrong operations of it."""
+    def main(self, environment):
+        """The treatment whose every launch is audited, and whose widths are kept."""
         folder = self.folder / "audit"
         folder.mkdir()
-        self.against("ours: random, audited", under=OURS["ours: random, tenant"][0],
-                     trials=min(200, self.options.trials),
-                     environment={"VITAMIN_AUDIT": str(folder)})
-        operations = [operation for log in audit_log.read_folder(folder) for operation in log]
-        launches = [o for o in operations if o.kind == audit_log.LAUNCH]
-        wrong = [o for o in operations if o.flags & (audit_log.CHANGED | audit_log.UNCOVERED)]
-        self.results.add({"audit": {"operations": len(operations), "launches": len(launches),
-                                    "wrong": len(wrong)}})
-        print(f"audit: {len(operations)} operations, {len(wrong)} wrong", flush=True)
-        self.widths.write_text("\n".join(str(o.processors) for o in launches[::7]) or "132")
-        return len(wrong)
+        under, beside = OURS[MAIN]
+        self.against(MAIN, under=under, beside=beside,
+                     environment=dict(environment, VITAMIN_AUDIT=str(folder)))
+        # The tenants are audited as well; their logs hold nothing but their own kernel.
+        logs = audit_log.read_folder(folder)
+        operations = [operation for log in logs for operation in log]
+        self.wrong = sum(o.flags & (audit_log.CHANGED | audit_log.UNCOVERED) != 0
+                         for o in operations)
+        self.widths = {kernel: widths[:self.options.trials]
+                       for kernel, widths in audit_log.widths(logs).items()
+                       if kernel != "interfere"}
+        self.results.add({"audit": {"operations": len(operations), "wrong": self.wrong}})
+        self.results.add({"widths": self.widths})
+        print(f"    audit: {len(operations)} operations, {self.wrong} wrong, "
+              f"{len({w for ws in self.widths.values() for w in ws})} widths", flush=True)
+
+    def ours(self):
+        with tenants.daemon() as environment:
+            self.main(environment)
+            for treatment, (under, beside) in OURS.items():
+                if treatment != MAIN:
+                    self.against(treatment, under=under, beside=beside, environment=environment,
+                                 trials=self.options.more)
+        if environment:
+            under, beside = OURS[MAIN]
+            self.against(TAKING_TURNS, under=under, beside=beside, trials=self.options.more)
 
     def others(self):
-        for processors in (8, 64, 120):
-            self.against(f"static green context, {processors} SMs", ["--green", processors])
-        for percentage in (None, 50, 25):
-            with micro.Mps() as mps:
-                name = f"MPS, {percentage} %" if percentage else "MPS"
-                if not mps.running:
-                    print(f"{name}: the daemon does not start here")
+        kept = tenants.read_results(self.options.out, "determinism_ours")
+        self.widths = next((r["widths"] for r in kept if "widths" in r), {})
+        with tenants.daemon() as environment:
+            if not self.widths:
+                self.main(environment)
+            for processors in (16, 64, 120):
+                self.against(f"static green context, {processors} SMs", ["--green", processors],
+                             environment=environment, beside=1, beside_under=None)
+            for percentage in (None, 100, 50, 25):
+                name = f"MPS, {percentage} %" if percentage else "MPS, no percentage"
+                if not environment:
+                    print(f"    {name}: no daemon starts here", flush=True)
                     continue
-                environment = dict(mps.environment)
+                changed = dict(environment)
                 if percentage:
-                    environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
-                self.against(name, environment=environment)
+                    changed["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
+                self.against(name, environment=changed, beside=1, beside_under=None)
+        path = self.folder / "widths"
+        path.write_text(audit_log.widths_text(self.widths))
         for treatment in ("reshape", "atoms"):
-            self.run(treatment, ["--treatment", treatment, "--widths", self.widths])
+            self.run(treatment, ["--treatment", treatment, "--widths", path])
 
     def problems(self):
         """Sentences: what must not be so."""
+        if self.wrong:
+            yield f"the audit found {self.wrong} wrong operations"
         for record in self.records:
             subject, treatment = record["subject"], record["treatment"]
-            if "error" in record:
-                if treatment.startswith(("ours", "native")):
-                    yield f"{treatment}: {record['error']}"
+            if "error_text" in record:
+                yield f"{treatment}: {record['error_text']}"
             elif treatment.startswith("ours") and record["differing"] and \
                     subject not in self.excluded:
                 yield f"{treatment}: {subject} differs in {record['differing']} trials"
@@ -163,37 +175,42 @@ class Suite:
                     yield f"reshaping changed {subject}, which does not depend on it"
                 if subject not in CONTROLS and not record["differing"]:
                     yield f"reshaping did not change {subject}: nothing is seen here"
-        drift = {r["subject"]: r["max_abs"] for r in self.records if r["treatment"] == "reshape"
-                 and "max_abs" in r}
-        if all(name in drift for name in SUMS):
-            bf16, fp16, fp32 = (drift[name] for name in SUMS)
-            if not bf16 > fp16 > fp32 > 0:
-                yield f"drift of partials: bf16 {bf16}, fp16 {fp16}, fp32 {fp32}"
+        reshaped = {r["subject"]: r for r in self.records if r["treatment"] == "reshape"
+                    and "max_abs" in r}
+        for what, key in (("drift", "max_abs"), ("error", "error")):
+            if all(name in reshaped for name in SUMS):
+                bf16, fp16, fp32 = (reshaped[name][key] for name in SUMS)
+                if not bf16 > fp16 > fp32 > 0:
+                    yield f"{what} of partials: bf16 {bf16}, fp16 {fp16}, fp32 {fp32}"
+        for name, record in reshaped.items():
+            if name not in self.excluded and not 0 <= record["own_error"] < 0.1:
+                yield f"{name}: its own error is {record['own_error']}: it computes something else"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=harness.default_output())
     parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--more", type=int, default=250, help="trials of our further treatments")
+    parser.add_argument("--errors", type=int, default=100,
+                        help="trials in which the error against double precision is measured")
     parser.add_argument("--scale", choices=["full", "small"], default="full")
     parser.add_argument("--part", choices=["all", "ours", "others"], default="all")
-    parser.add_argument("--timeout", type=float, default=120)
+    parser.add_argument("--timeout", type=float, default=100, help="of one treatment, seconds")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        suite = Suite(options, folder)
-        suite.native()
-        wrong = suite.record_widths()
-        if options.part in ("all", "ours"):
-            suite.ours()
-        if options.part in ("all", "others"):
-            suite.others()
-    problems = list(suite.problems())
-    if wrong:
-        problems.append(f"the audit found {wrong} wrong operations")
-    plot.write(pathlib.Path(options.out) / "determinism.svg", suite.records)
+    results, problems = 0, []
+    for part in ("ours", "others") if options.part == "all" else (options.part,):
+        print(f"part {part}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            suite = Suite(options, part, folder)
+            suite.native()
+            suite.ours() if part == "ours" else suite.others()
+        problems += suite.problems()
+        results += len(suite.records)
+    plot.write(options.out)
     for problem in problems:
         print("PROBLEM:", problem)
-    print(f"{len(suite.records)} results, {len(problems)} problems")
+    print(f"{results} results, {len(problems)} problems")
     sys.exit(1 if problems else 0)
 
 

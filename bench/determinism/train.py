@@ -4,18 +4,40 @@
     train.py [--out DIR] [--steps 50] [--workloads qwen-train,resnet-train]
 
 Alone natively twice, then under vitamin with a random width and place for every launch, beside a
-tenant. The programs are those of bench/workloads.py.
+tenant. The programs are those of bench/workloads.py. Writes training_WORKLOAD.jsonl, with every
+hash, so that workloads may be run in commands of their own.
 """
 
 import argparse
 import pathlib
-import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import harness  # noqa: E402
+import plot  # noqa: E402
+import tenants  # noqa: E402
+
+# Treatment: options of vitamin run, or None; tenants.
+TREATMENTS = {"native": (None, 0), "native again": (None, 0),
+              "ours: random, tenant": (("--policy", "random", "--seed", "1", "--strict"), 1)}
+
+
+def judge(workload, treatment, steps, reference, result, problem):
+    hashes = result.hashes()
+    differ = [a for (a, x), (b, y) in zip(reference, hashes) if (a, x) != (b, y)]
+    good = result.ok and not problem and bool(hashes) and len(hashes) == len(reference)
+    record = {"workload": workload, "treatment": treatment, "steps": steps, "hashes": len(hashes),
+              "differing": len(differ), "first_difference": differ[0] if differ else None,
+              "ok": good and not differ, "why": result.why() or problem,
+              "seconds": round(result.seconds, 1)}
+    if treatment == "native":
+        record["values"] = hashes
+    print(f"{workload}, {treatment}: {len(hashes)} hashes, {len(differ)} differ"
+          f"{', first ' + differ[0] if differ else ''}, {result.seconds:.0f} s "
+          f"{record['why'][:200]}", flush=True)
+    return record
 
 
 def main():
@@ -24,41 +46,27 @@ def main():
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--workloads", default="qwen-train,resnet-train")
     parser.add_argument("--arguments", default="", help="more words for every workload")
-    parser.add_argument("--timeout", type=float, default=200)
+    parser.add_argument("--no-tenant", action="store_true", help="where there is no device")
+    parser.add_argument("--timeout", type=float, default=240, help="of one run, seconds")
     options = parser.parse_args()
-    results = harness.Results(options.out, "training")
     failures = 0
-    for workload in options.workloads.split(","):
-        command = [sys.executable, str(HERE.parent / "workloads.py"), workload, "--steps",
-                   str(options.steps), *options.arguments.split()]
-        reference = None
-        for treatment, policy in (("native", None), ("native again", None),
-                                  ("ours: random, tenant", "random")):
-            words, tenant = command, None
-            if policy:
-                words = harness.under_vitamin(command, policy, seed=1, strict=True)
-                tenant = subprocess.Popen(
-                    [*harness.vitamin("run", "--quiet", "--policy", "random", "--seed", "9"), "--",
-                     harness.program("determinism"), "--interfere", "600"],
-                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            try:
-                result = harness.run(words, options.timeout)
-            finally:
-                if tenant:
-                    tenant.terminate()
-                    tenant.wait()
-            hashes = result.hashes()
-            reference = reference if reference is not None else hashes
-            differ = [a for (a, x), (b, y) in zip(reference, hashes) if (a, x) != (b, y)]
-            good = result.ok and bool(hashes) and len(hashes) == len(reference) and not differ
-            failures += not good
-            results.add({"workload": workload, "treatment": treatment, "steps": options.steps,
-                         "hashes": len(hashes), "differing": len(differ),
-                         "first_difference": differ[0] if differ else None, "ok": result.ok,
-                         "why": result.why(), "seconds": round(result.seconds, 1)})
-            print(f"{workload}, {treatment}: {len(hashes)} hashes, {len(differ)} differ"
-                  f"{', first ' + differ[0] if differ else ''}, {result.seconds:.0f} s "
-                  f"{result.why()[:200]}", flush=True)
+    with tenants.daemon() as environment:
+        for workload in options.workloads.split(","):
+            results = harness.Results(options.out, f"training_{workload}")
+            command = [sys.executable, str(HERE.parent / "workloads.py"), workload, "--steps",
+                       str(options.steps), *options.arguments.split()]
+            reference = None
+            for treatment, (under, beside) in TREATMENTS.items():
+                words = command if under is None else [*harness.vitamin("run"), *under, "--",
+                                                       *command]
+                with tenants.Tenants(0 if options.no_tenant else beside, environment) as others:
+                    result = harness.run(words, options.timeout, environment)
+                reference = result.hashes() if reference is None else reference
+                record = judge(workload, treatment, options.steps, reference, result,
+                               others.problem)
+                results.add(record)
+                failures += not record["ok"]
+    plot.write(options.out)
     return 1 if failures else 0
 
 

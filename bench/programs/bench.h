@@ -123,11 +123,17 @@ inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
+// cudaMemcpy from pageable memory may return while the last of it is on its way to the device
+// (CUDA Runtime API, "API synchronization behavior"), and a non-blocking stream does not wait for
+// it: without the synchronisation the program would race with its own upload. Off only to show it.
+inline bool settle_uploads = true;
+
 template <class T>
 T* device_copy(const std::vector<T>& host) {
   T* device = nullptr;
   BENCH_CHECK(cudaMalloc(&device, host.size() * sizeof(T)));
   BENCH_CHECK(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+  if (settle_uploads) BENCH_CHECK(cudaDeviceSynchronize());
   return device;
 }
 
@@ -135,7 +141,8 @@ template <class T>
 T* device_zeros(std::size_t count) {
   T* device = nullptr;
   BENCH_CHECK(cudaMalloc(&device, count * sizeof(T)));
-  BENCH_CHECK(cudaMemset(device, 0, count * sizeof(T)));
+  BENCH_CHECK(cudaMemset(device, 0, count * sizeof(T)));  // asynchronous, as the upload above
+  if (settle_uploads) BENCH_CHECK(cudaDeviceSynchronize());
   return device;
 }
 

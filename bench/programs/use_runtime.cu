@@ -280,6 +280,7 @@ void graphs() {
 
 int main(int argc, char** argv) {
   const std::string wanted = bench::option(argc, argv, "--section", "all");
+  bench::settle_uploads = bench::number(argc, argv, "--racing-uploads", 0) == 0;
   const struct {
     const char* name;
     void (*run)();

@@ -1,38 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/libcudart/backend.h"
 
-#include <dlfcn.h>
-
-#include <cstring>
-#include <mutex>
-#include <string>
-#include <unordered_set>
-
 #include "backends/cuda/device.h"
-#include "interpose/handle_map.h"
-#include "interpose/libcudart/context.h"
+#include "interpose/context.h"
+#include "interpose/origins.h"
 
 namespace vitamin::interpose {
 namespace {
 
-constinit HandleMap<const std::string> origins;
+std::string origin(void* module_or_library) { return origin_of(module_or_library); }
 
-// One string for each distinct origin, for ever: there are as many as libraries.
-const std::string* interned(std::string_view text) {
-  static constinit std::mutex mutex;
-  static auto* const strings = new std::unordered_set<std::string>;
-  const std::lock_guard lock(mutex);
-  return &*strings->emplace(text).first;
-}
-
-std::string_view file_name(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
-
-std::string origin_of(void* module_or_library) {
-  const std::string* origin = origins.find(module_or_library);
-  return origin != nullptr ? *origin : "(unknown)";
+// 0 for memory that the driver does not know: pageable.
+unsigned memory_type(CUdeviceptr pointer) {
+  unsigned type = 0;
+  const CUresult answer =
+      VITAMIN_REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+  return answer == CUDA_SUCCESS ? type : 0;
 }
 
 // Driver functions never move, so one table serves every device.
@@ -50,25 +33,16 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, CUcontext pri
   options.ordinal = ordinal;
   options.primary = primary;
   options.open_captures = &open_captures;
-  options.origin_of = &origin_of;
+  options.origin_of = &origin;
   return cuda::open_device(*api, options);
 }
 
 CUcontext context_of_entry(hal::PhysicalContext& entry) { return cuda::context_of(entry); }
 
-void note_origin(const void* module_or_library, const char* origin) {
-  origins.insert(module_or_library, interned(file_name(origin)));
+void CopySides::pointer(CUdeviceptr address) {
+  const unsigned type = memory_type(address);
+  if (type == 0) pageable = true;
+  if (type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY) device = true;
 }
-
-void note_image(const void* module_or_library, const void* image) {
-  // Code that nvcc embedded lies in the shared object that it was linked into.
-  Dl_info object{};
-  if (dladdr(image, &object) != 0 && object.dli_fname != nullptr)
-    note_origin(module_or_library, object.dli_fname);
-  else
-    note_origin(module_or_library, "jit");
-}
-
-void forget_origin(const void* module_or_library) { origins.erase(module_or_library); }
 
 }  // namespace vitamin::interpose

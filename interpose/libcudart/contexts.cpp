@@ -2,12 +2,70 @@
 //
 // Calls that concern a whole context: waiting for it, its settings and its end, and the code that
 // was loaded into it.
+#include "interpose/handle_map.h"
 #include "interpose/libcudart/backend.h"
 #include "interpose/libcudart/handlers.h"
-#include "interpose/libcudart/treatments.h"
+#include "interpose/origins.h"
+#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 namespace {
+
+// A context handle that was looked at: managed, or null for foreign ones.
+struct ContextRecord {
+  Context* context = nullptr;
+};
+constinit HandleMap<ContextRecord> contexts;
+
+// The ordinal of the device whose primary context this is, or -1.
+int primary_of(CUcontext handle) {
+  CUdevice device = 0;
+  if (VITAMIN_REAL(cuCtxPushCurrent_v2)(handle) != CUDA_SUCCESS) return -1;
+  const CUresult got = VITAMIN_REAL(cuCtxGetDevice)(&device);
+  CUcontext popped = nullptr;
+  VITAMIN_REAL(cuCtxPopCurrent_v2)(&popped);
+  if (got != CUDA_SUCCESS || device < 0 || device >= kMaxContexts) return -1;
+  unsigned flags = 0;
+  int active = 0;
+  if (VITAMIN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS ||
+      active == 0)
+    return -1;
+  // The handle can only be had by retaining; it was active before, so this creates nothing.
+  CUcontext primary = nullptr;
+  if (VITAMIN_REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS) return -1;
+  VITAMIN_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+  return primary == handle ? device : -1;
+}
+
+Context* adopt_context(CUcontext handle) {
+  const std::lock_guard lock(adoption());
+  if (const ContextRecord* record = contexts.find(handle)) return record->context;
+  const Inside ours;
+  auto* record = new ContextRecord;
+  if (const int ordinal = primary_of(handle); ordinal >= 0)
+    record->context = make_context(handle, ordinal);
+  contexts.insert(handle, record);
+  return record->context;
+}
+
+// The managed context of a handle, made if need be; null: foreign.
+Context* managed_context(CUcontext handle) {
+  if (handle == nullptr) return nullptr;
+  if (const ContextRecord* record = contexts.find(handle)) return record->context;
+  return adopt_context(handle);
+}
+
+// The handle will not mean this context any more.
+void forget_context(CUcontext handle) {
+  const std::lock_guard lock(adoption());
+  delete contexts.erase(handle);
+}
+
+void primary_ends(CUdevice device) {
+  if (device < 0 || device >= kMaxContexts) return;
+  if (const Context* context = context_of_device[device].load()) forget_context(context->handle);
+  tear_down(device);
+}
 
 // References to each primary context that the application holds. Ours do not count: when the
 // application drops its last one, the context ends as it does without us.
@@ -21,14 +79,6 @@ void on_every_entry(Context& context, Call call) {
     const CurrentContext current(context_of_entry(entry));
     call();
   });
-}
-
-template <class Call>
-CUresult synchronize(Context* context, Call call) {
-  if (context == nullptr) return call();
-  const Inside ours;
-  return result(
-      context->virtual_context->drain(Drain::kWait, [&] { return hal::NativeStatus(call()); }));
 }
 
 // Everything that is deferred was launched with the function as it was.
@@ -46,18 +96,70 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, Get current, S
 
 }  // namespace
 
+Context* current_context() {
+  CUcontext handle = nullptr;
+  if (VITAMIN_REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS) return nullptr;
+  return managed_context(handle);
+}
+
+Context* known_current_context() {
+  CUcontext handle = nullptr;
+  if (VITAMIN_REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS || handle == nullptr) return nullptr;
+  const ContextRecord* known = contexts.find(handle);
+  return known != nullptr ? known->context : nullptr;
+}
+
+hal::Result<CUstream> legacy_stream(CUcontext) { return CU_STREAM_LEGACY; }
+
+std::optional<StreamFacts> stream_facts(CUstream stream) {
+  CUcontext handle = nullptr;
+  if (VITAMIN_REAL(cuStreamGetCtx)(stream, &handle) != CUDA_SUCCESS) return std::nullopt;
+  StreamFacts facts;
+  CUgreenCtx green = nullptr;
+  const bool in_green =
+      VITAMIN_REAL(cuStreamGetGreenCtx)(stream, &green) == CUDA_SUCCESS && green != nullptr;
+  if (!in_green) facts.context = managed_context(handle);
+  if (facts.context == nullptr) return facts;
+  unsigned flags = 0;
+  VITAMIN_REAL(cuStreamGetFlags)(stream, &flags);
+  VITAMIN_REAL(cuStreamGetPriority)(stream, &facts.priority);
+  if ((flags & CU_STREAM_NON_BLOCKING) != 0) facts.kind = runtime::StreamKind::kNonBlocking;
+  return facts;
+}
+
+bool captures(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return VITAMIN_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+CUresult synchronize_natively(CUstream stream) { return VITAMIN_REAL(cuStreamSynchronize)(stream); }
+
+void CurrentContext::enter(CUcontext wanted) {
+  CUcontext current = nullptr;
+  VITAMIN_REAL(cuCtxGetCurrent)(&current);
+  entered_ = current != wanted && VITAMIN_REAL(cuCtxPushCurrent_v2)(wanted) == CUDA_SUCCESS;
+}
+
+void CurrentContext::leave() {
+  CUcontext popped = nullptr;
+  VITAMIN_REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
 CUresult context_synchronize(Via<CUresult()> via) {
-  return synchronize(current_context(), [&] { return via.real(); });
+  return synchronize_context(current_context(), [&] { return via.real(); });
 }
 
 CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context) {
   Context* managed = context == nullptr ? current_context() : managed_context(context);
-  return synchronize(managed, [&] { return via.real(context); });
+  return synchronize_context(managed, [&] { return via.real(context); });
 }
 
 CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, std::size_t value) {
   Context* context = current_context();
-  const CUresult answer = synchronize(context, [&] { return via.real(limit, value); });
+  // Where the driver itself waits for the device it does so with our work on the device, too.
+  const CUresult answer =
+      drained(Drain::kFlush, [&] { return hal::NativeStatus(via.real(limit, value)); });
   if (context != nullptr && answer == CUDA_SUCCESS)
     on_every_entry(*context, [&] { via.real(limit, value); });
   return answer;
@@ -98,12 +200,12 @@ CUresult primary_release(Via<decltype(::cuDevicePrimaryCtxRelease)> via, CUdevic
   if (device >= 0 && device < kMaxContexts &&
       application_references[device].load(std::memory_order_relaxed) > 0 &&
       application_references[device].fetch_sub(1, std::memory_order_relaxed) == 1)
-    tear_down(device);
+    primary_ends(device);
   return via.real(device);
 }
 
 CUresult primary_reset(Via<decltype(::cuDevicePrimaryCtxReset)> via, CUdevice device) {
-  tear_down(device);
+  primary_ends(device);
   return via.real(device);
 }
 
@@ -150,25 +252,20 @@ CUresult library_load_from_file(Via<decltype(::cuLibraryLoadFromFile)> via, CUli
   return answer;
 }
 
-namespace {
-
-CUresult unload(const void* code, const runtime::VendorCall& call) {
-  const CUresult answer = drained(Drain::kWait, call);
-  if (answer != CUDA_SUCCESS) return answer;
-  forget_origin(code);
-  const Inside ours;
-  for_each_context([](Context& context) { context.virtual_context->forget_kernels(); });
-  return answer;
+bool is_of_pool(CUdeviceptr address) {
+  CUmemoryPool pool = nullptr;
+  return VITAMIN_REAL(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
+             CUDA_SUCCESS &&
+         pool != nullptr;
 }
 
-}  // namespace
-
 CUresult module_unload(Via<decltype(::cuModuleUnload)> via, CUmodule module) {
-  return unload(module, [&] { return hal::NativeStatus(via.real(module)); });
+  return unload(module, Drain::kWait, [&] { return hal::NativeStatus(via.real(module)); });
 }
 
 CUresult library_unload(Via<decltype(::cuLibraryUnload)> via, CUlibrary library) {
-  return unload(library, [&] { return hal::NativeStatus(via.real(library)); });
+  // Unlike a module's, a library's end waits for nothing (code_calls_behind_a_gate.trace).
+  return unload(library, Drain::kFlush, [&] { return hal::NativeStatus(via.real(library)); });
 }
 
 CUresult function_set_attribute(Via<decltype(::cuFuncSetAttribute)> via, CUfunction function,

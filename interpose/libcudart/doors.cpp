@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The driver's own front door, and what happens when the library is loaded.
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <cstring>
 
-#include "interpose/libcudart/context.h"
-#include "interpose/libcudart/drift.h"
+#include "interpose/context.h"
+#include "interpose/drift.h"
 #include "interpose/libcudart/handlers.h"
 #include "runtime/environment.h"
 
@@ -31,6 +33,40 @@ void* own_lookup(const char* name, int version) {
                              ? Symbol::cuGetProcAddress_v2
                              : Symbol::cuGetProcAddress;
   return hook_addresses[static_cast<std::size_t>(variant)];
+}
+
+// A variant that the driver exports and this build has no row for (a newer version with other
+// parameters): nothing of ours fits it.
+bool is_exported_function(void* address) {
+  Dl_info symbol{};
+  return dladdr(address, &symbol) != 0 && symbol.dli_saddr == address;
+}
+
+// The override for what the driver's cuGetProcAddress answered to (name, version, flags), or the
+// answer itself.
+void* override_for(const char* name, int version, std::uint64_t flags, void* answer) {
+  if (answer == nullptr || name == nullptr || !find_driver(false)) return answer;
+  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  // Drivers answer with the addresses that dlsym gives (measured). Two variants may share one
+  // address: then the one that was asked for by name and flags.
+  std::size_t same_address = kSymbols, same_key = kSymbols;
+  for (std::size_t i = 0; i < kSymbols; ++i) {
+    const SymbolInfo& row = kSymbolInfo[i];
+    const bool named = base_name(row.name) == name;
+    const bool address = real_addresses[i].load(std::memory_order_acquire) == answer;
+    if (address && (same_address == kSymbols || (named && row.per_thread == per_thread)))
+      same_address = i;
+    // Should a driver ever answer with another address: the newest variant not newer than asked.
+    // A function with no per-thread form is asked for with that flag too.
+    if (!named || row.since > version || (row.per_thread && !per_thread)) continue;
+    const bool better = same_key == kSymbols || row.per_thread > kSymbolInfo[same_key].per_thread ||
+                        (row.per_thread == kSymbolInfo[same_key].per_thread &&
+                         row.since > kSymbolInfo[same_key].since);
+    if (better) same_key = i;
+  }
+  if (same_address != kSymbols) return hook_addresses[same_address];
+  if (same_key == kSymbols || is_exported_function(answer)) return answer;
+  return hook_addresses[same_key];
 }
 
 void replace(const char* name, void** address, int version, cuuint64_t flags) {

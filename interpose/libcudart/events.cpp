@@ -1,160 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Events. The application's event is a real one and is always really recorded, on the queue behind
-// the work that it covers; what we add is which record a wait means while records are deferred.
-//
-//   its newest record was made      a wait or query asks
-//     on a managed stream             the VirtualContext (home) of that stream
-//     in a capture                    the driver: the wait makes the waiting stream join
-//     by a graph, another process,    the driver; a managed stream that waits for it is gated,
-//     since on a foreign stream             nobody knows what that work needs to end never the
-//     driver: it is complete, and a wait does nothing
+// Events of other processes and of whole contexts.
 #include "interpose/libcudart/handlers.h"
-#include "interpose/libcudart/treatments.h"
+#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
-namespace {
-
-// Before anybody outside looks at the event.
-void settle(EventRecord& event) {
-  if (event.state.home == nullptr) return;
-  const Inside ours;
-  event.state.home->settle(event.state);
-}
-
-bool ours_to_answer(const EventRecord& event) {
-  return event.state.home != nullptr && !event.state.foreign &&
-         !event.captured.load(std::memory_order_relaxed);
-}
-
-template <class Call>
-CUresult record_event(CUevent handle, CUstream stream, bool per_thread, bool external, Call call) {
-  if (handle == nullptr) return call(stream);
-  EventRecord& event = find_event(handle);
-  const Way way = way_of(stream, per_thread);
-  if (!kBridged && way.route == Route::kManaged) return call(way.native());
-  if (way.route == Route::kManaged) {
-    event.captured.store(false, std::memory_order_relaxed);
-    auto operation = runtime::call([call, context = way.record->context->handle](void* native) {
-      const CurrentContext current(context);
-      return hal::NativeStatus(call(static_cast<CUstream>(native)));
-    });
-    const Inside ours;
-    // The home of an event changes with its record; the old home's is over.
-    if (event.state.home != nullptr && event.state.home != &way.context())
-      event.state.home->forget(event.state);
-    return result(way.context().record(way.stream(), event.state, operation));
-  }
-  // Deferred records of the event come before this one, so they must not come later.
-  settle(event);
-  const CUresult answer = call(way.route == Route::kForeign ? stream : way.native());
-  if (answer != CUDA_SUCCESS) return answer;
-  const bool in_capture = way.route == Route::kCaptured;
-  if (in_capture && external) event.in_graph.store(true, std::memory_order_relaxed);
-  if (in_capture && !external)
-    event.captured.store(true, std::memory_order_relaxed);
-  else
-    mark_foreign(event);
-  return answer;
-}
-
-}  // namespace
-
-CUresult event_create(Via<decltype(::cuEventCreate)> via, CUevent* event, unsigned flags) {
-  const CUresult answer = via.real(event, flags);
-  if (answer == CUDA_SUCCESS) announce_event(*event, flags);
-  return answer;
-}
 
 CUresult event_open(Via<decltype(::cuIpcOpenEventHandle)> via, CUevent* event,
                     CUipcEventHandle handle) {
   const CUresult answer = via.real(event, handle);
-  if (answer != CUDA_SUCCESS) return answer;
-  announce_event(*event, CU_EVENT_INTERPROCESS);
-  mark_foreign(find_event(*event));
+  if (answer == CUDA_SUCCESS) event_opened(*event);
   return answer;
 }
-
-CUresult event_destroy(Via<decltype(::cuEventDestroy)> via, CUevent event) {
-  // Deferred waits hold what the event meant; a deferred record of it is not made any more.
-  if (const auto record = take_event(event); record && record->state.home != nullptr) {
-    const Inside ours;
-    record->state.home->forget(record->state);
-  }
-  return via.real(event);
-}
-
-CUresult event_record(Via<decltype(::cuEventRecord)> via, CUevent event, CUstream stream) {
-  return record_event(event, stream, via.per_thread, false,
-                      [=](CUstream native) { return via.real(event, native); });
-}
-
-CUresult event_record_with_flags(Via<decltype(::cuEventRecordWithFlags)> via, CUevent event,
-                                 CUstream stream, unsigned flags) {
-  return record_event(event, stream, via.per_thread, (flags & CU_EVENT_RECORD_EXTERNAL) != 0,
-                      [=](CUstream native) { return via.real(event, native, flags); });
-}
-
-CUresult stream_wait_event(Via<decltype(::cuStreamWaitEvent)> via, CUstream stream, CUevent handle,
-                           unsigned flags) {
-  if (handle == nullptr) return via.real(stream, handle, flags);
-  EventRecord& event = find_event(handle);
-  const Way way = way_of(stream, via.per_thread);
-  if (way.route != Route::kManaged || !kBridged) {
-    settle(event);
-    return via.real(way.route == Route::kForeign ? stream : way.native(), handle, flags);
-  }
-  auto operation = runtime::call(
-      [&](void* native) {
-        return hal::NativeStatus(via.real(static_cast<CUstream>(native), handle, flags));
-      },
-      Keep::kNo);
-  // The stream joins the capture that the event was recorded in.
-  if (event.captured.load(std::memory_order_relaxed)) {
-    const Inside ours;
-    return result(way.context().begin_capture(way.stream(), operation));
-  }
-  if (event.in_graph.load(std::memory_order_relaxed)) event.state.foreign = true;
-  const bool elsewhere = event.state.home != &way.context();
-  if (elsewhere && event.state.home == nullptr && !event.state.foreign && !event.state.interprocess)
-    return via.real(way.native(), handle, flags);  // never recorded: nothing to wait for
-  if (elsewhere) settle(event);
-  const Inside ours;
-  return result(way.context().wait(way.stream(), event.state, operation));
-}
-
-CUresult event_query(Via<decltype(::cuEventQuery)> via, CUevent handle) {
-  EventRecord& event = find_event(handle);
-  if (!ours_to_answer(event)) return via.real(handle);
-  const Inside ours;
-  return result(
-      event.state.home->query(event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
-}
-
-CUresult event_synchronize(Via<decltype(::cuEventSynchronize)> via, CUevent handle) {
-  EventRecord& event = find_event(handle);
-  if (!ours_to_answer(event)) return via.real(handle);
-  const Inside ours;
-  return result(event.state.home->synchronize(event.state,
-                                              [&] { return hal::NativeStatus(via.real(handle)); }));
-}
-
-CUresult event_elapsed_time(Via<decltype(::cuEventElapsedTime)> via, float* milliseconds,
-                            CUevent start, CUevent end) {
-  const Inside ours;
-  auto elapsed = [&] { return hal::NativeStatus(via.real(milliseconds, start, end)); };
-  // "Not ready" when either record is still deferred.
-  auto behind_end = [&] {
-    EventRecord& event = find_event(end);
-    return ours_to_answer(event) ? event.state.home->query(event.state, elapsed) : elapsed();
-  };
-  EventRecord& event = find_event(start);
-  return result(ours_to_answer(event) ? event.state.home->query(event.state, behind_end)
-                                      : behind_end());
-}
-
-// --- events of whole contexts
-// ---------------------------------------------------------------------
 
 namespace {
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hand-written overrides: those whose meaning no generic treatment has. Each takes the way it
-// was called (the driver's own function of the same variant) and the arguments of the entry point.
+// The hand-written overrides of calls that only CUDA has, or has in this form.
 #pragma once
 
-#include "interpose/libcudart/hook.h"
+#include "interpose/handlers.h"
+#include "interpose/libcudart/words.h"
+#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 
@@ -29,10 +30,6 @@ CUresult launch_cooperative(Via<decltype(::cuLaunchCooperativeKernel)> via, CUfu
                             CUstream stream, void** arguments);
 CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice)> via,
                              CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags);
-CUresult launch_host_function(Via<decltype(::cuLaunchHostFunc)> via, CUstream stream,
-                              CUhostFn function, void* data);
-CUresult add_callback(Via<decltype(::cuStreamAddCallback)> via, CUstream stream,
-                      CUstreamCallback function, void* data, unsigned flags);
 CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
                       CUdeviceptr address, cuuint32_t value, unsigned flags);
 CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
@@ -41,20 +38,19 @@ CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstrea
                                 unsigned count, CUstreamBatchMemOpParams* operations,
                                 unsigned flags);
 
+// contexts.cpp. Natively a free waits for the device, but memory of a pool is only given back to it
+// and a null pointer is nothing (bench/results/differential/memory_calls_behind_a_gate.trace).
+bool is_of_pool(CUdeviceptr address);
+template <class Address>
+CUresult memory_free(Via<CUresult(Address)> via, Address address) {
+  if (address == 0) return via.real(address);
+  return drained(is_of_pool(address) ? Drain::kFlush : Drain::kWait,
+                 [&] { return hal::NativeStatus(via.real(address)); });
+}
+
 // events.cpp
-CUresult event_create(Via<decltype(::cuEventCreate)> via, CUevent* event, unsigned flags);
 CUresult event_open(Via<decltype(::cuIpcOpenEventHandle)> via, CUevent* event,
                     CUipcEventHandle handle);
-CUresult event_destroy(Via<decltype(::cuEventDestroy)> via, CUevent event);
-CUresult event_record(Via<decltype(::cuEventRecord)> via, CUevent event, CUstream stream);
-CUresult event_record_with_flags(Via<decltype(::cuEventRecordWithFlags)> via, CUevent event,
-                                 CUstream stream, unsigned flags);
-CUresult stream_wait_event(Via<decltype(::cuStreamWaitEvent)> via, CUstream stream, CUevent event,
-                           unsigned flags);
-CUresult event_query(Via<decltype(::cuEventQuery)> via, CUevent event);
-CUresult event_synchronize(Via<decltype(::cuEventSynchronize)> via, CUevent event);
-CUresult event_elapsed_time(Via<decltype(::cuEventElapsedTime)> via, float* milliseconds,
-                            CUevent start, CUevent end);
 CUresult context_record_event(Via<CUresult(CUcontext, CUevent)> via, CUcontext context,
                               CUevent event);
 CUresult context_wait_event(Via<CUresult(CUcontext, CUevent)> via, CUcontext context,
@@ -65,14 +61,8 @@ CUresult green_wait_event(Via<decltype(::cuGreenCtxWaitEvent)> via, CUgreenCtx c
                           CUevent event);
 
 // streams.cpp
-CUresult stream_create(Via<decltype(::cuStreamCreate)> via, CUstream* stream, unsigned flags);
-CUresult stream_create_with_priority(Via<decltype(::cuStreamCreateWithPriority)> via,
-                                     CUstream* stream, unsigned flags, int priority);
 CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,
                              CUstream* stream, CUgreenCtx context, unsigned flags, int priority);
-CUresult stream_destroy(Via<decltype(::cuStreamDestroy)> via, CUstream stream);
-CUresult stream_query(Via<decltype(::cuStreamQuery)> via, CUstream stream);
-CUresult stream_synchronize(Via<decltype(::cuStreamSynchronize)> via, CUstream stream);
 CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstream stream,
                               CUstreamAttrID attribute, const CUstreamAttrValue* value);
 CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
@@ -86,8 +76,6 @@ CUresult begin_capture_to_graph(Via<decltype(::cuStreamBeginCaptureToGraph)> via
                                 CUgraph graph, const CUgraphNode* dependencies,
                                 const CUgraphEdgeData* edges, std::size_t count,
                                 CUstreamCaptureMode mode);
-CUresult end_capture(Via<decltype(::cuStreamEndCapture)> via, CUstream stream, CUgraph* graph);
-CUresult graph_launch(Via<decltype(::cuGraphLaunch)> via, CUgraphExec graph, CUstream stream);
 CUresult graph_instantiate(Via<decltype(::cuGraphInstantiate)> via, CUgraphExec* executable,
                            CUgraph graph, CUgraphNode* error_node, char* log, std::size_t room);
 CUresult graph_instantiate_with_flags(Via<decltype(::cuGraphInstantiateWithFlags)> via,
@@ -96,7 +84,6 @@ CUresult graph_instantiate_with_flags(Via<decltype(::cuGraphInstantiateWithFlags
 CUresult graph_instantiate_with_params(Via<decltype(::cuGraphInstantiateWithParams)> via,
                                        CUgraphExec* executable, CUgraph graph,
                                        CUDA_GRAPH_INSTANTIATE_PARAMS* parameters);
-CUresult graph_exec_destroy(Via<decltype(::cuGraphExecDestroy)> via, CUgraphExec executable);
 CUresult graph_add_event_record(Via<decltype(::cuGraphAddEventRecordNode)> via, CUgraphNode* node,
                                 CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
                                 CUevent event);

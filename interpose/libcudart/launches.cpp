@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "interpose/launches.h"
 #include "interpose/libcudart/handlers.h"
-#include "interpose/libcudart/treatments.h"
 #include "runtime/descriptor.h"
 
 namespace vitamin::interpose {
@@ -66,51 +66,6 @@ struct Attributes {
   }
 };
 
-hal::KernelLaunch launch_of(CUfunction kernel, hal::Dim3 grid, hal::Dim3 block,
-                            std::uint32_t shared_bytes, void** arguments, void** extra) {
-  hal::KernelLaunch launch;
-  launch.kernel = kernel;
-  launch.grid = grid;
-  launch.block = block;
-  launch.shared_bytes = shared_bytes;
-  launch.arguments = arguments;
-  launch.extra = extra;
-  return launch;
-}
-
-// Made by the driver on a stream that is not ours.
-CUresult passed(CUresult answer) {
-  if (answer == CUDA_SUCCESS) page().passed_unmanaged.add_shared();
-  return answer;
-}
-
-CUresult captured(const Way& way, CUresult answer) {
-  if (answer == CUDA_SUCCESS) way.page().launches.captured.add_shared();
-  return answer;
-}
-
-// Made on the application's own stream by `call`, and counted as that.
-template <class Call>
-CUresult bridged(const Way& way, CUfunction kernel, stats::UnboundReason reason, Call call) {
-  runtime::VirtualContext& context = way.context();
-  const std::string origin = context.device().kernel_origin(kernel);
-  auto operation = runtime::call(
-      [&](void* native) {
-        const CUresult answer = call(static_cast<CUstream>(native));
-        if (answer != CUDA_SUCCESS) return hal::NativeStatus(answer);
-        stats::DevicePage& counters = context.page();  // the lock is held here
-        stats::LibrarySlot& library = counters.library(origin.c_str());
-        counters.launches.seen.add();
-        counters.launches.bridged.add();
-        counters.unbound[static_cast<unsigned>(reason)].add();
-        library.seen.add();
-        library.bridged.add();
-        return hal::NativeStatus(answer);
-      },
-      Keep::kNo);
-  return result(context.bridge(way.stream(), operation));
-}
-
 }  // namespace
 
 CUresult launch_kernel(Via<decltype(::cuLaunchKernel)> via, CUfunction kernel, unsigned grid_x,
@@ -123,15 +78,10 @@ CUresult launch_kernel(Via<decltype(::cuLaunchKernel)> via, CUfunction kernel, u
   };
   // A launch that cannot be is the driver's to refuse.
   if (kernel == nullptr || (arguments != nullptr && extra != nullptr)) return call(stream);
-  const Way way = way_of(stream, via.per_thread);
-  if (way.route == Route::kForeign) return passed(call(stream));
-  if (way.route == Route::kCaptured) return captured(way, call(way.native()));
-  const Inside ours;
-  if (captures_open() && way.record->legacy)
-    return bridged(way, kernel, stats::UnboundReason::kCapture, call);
-  return result(way.context().launch(
-      way.stream(), launch_of(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
-                              shared_bytes, arguments, extra)));
+  return launched(stream, via.per_thread,
+                  launch_of(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
+                            shared_bytes, arguments, extra),
+                  call);
 }
 
 CUresult launch_cooperative(Via<decltype(::cuLaunchCooperativeKernel)> via, CUfunction kernel,
@@ -143,18 +93,12 @@ CUresult launch_cooperative(Via<decltype(::cuLaunchCooperativeKernel)> via, CUfu
                     arguments);
   };
   if (kernel == nullptr) return call(stream);
-  const Way way = way_of(stream, via.per_thread);
-  if (way.route == Route::kForeign) return passed(call(stream));
-  if (way.route == Route::kCaptured) return captured(way, call(way.native()));
-  const Inside ours;
-  if (captures_open() && way.record->legacy)
-    return bridged(way, kernel, stats::UnboundReason::kCapture, call);
   hal::KernelLaunch launch =
       launch_of(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
                 arguments, nullptr);
   launch.form = hal::LaunchForm::kCooperative;
   launch.cooperative = true;
-  return result(way.context().launch(way.stream(), launch));
+  return launched(stream, via.per_thread, launch, call);
 }
 
 CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchConfig* config,
@@ -218,79 +162,26 @@ CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice
   return answer;
 }
 
-// --- work that needs the host -------------------------------------------------------------------
-
-namespace {
-
-// A call on the real stream that ends only when somebody outside the stream acts.
-template <class Call>
-CUresult gate(CUstream stream, bool per_thread, stats::Counter stats::OtherWork::*counter,
-              Call call) {
-  const Way way = way_of(stream, per_thread);
-  if (way.route == Route::kForeign) return call(stream);
-  if (way.route == Route::kCaptured) return call(way.native());
-  auto operation = runtime::call(
-      [&](void* native) {
-        (way.page().other.*counter).add();
-        return hal::NativeStatus(call(static_cast<CUstream>(native)));
-      },
-      Keep::kNo);
-  const Inside ours;
-  return result(way.context().bridge(way.stream(), operation, Behind::kGate));
-}
-
-}  // namespace
-
-CUresult launch_host_function(Via<decltype(::cuLaunchHostFunc)> via, CUstream stream,
-                              CUhostFn function, void* data) {
-  return gate(stream, via.per_thread, &stats::OtherWork::host_functions,
-              [&](CUstream native) { return via.real(native, function, data); });
-}
-
-namespace {
-
-// A callback is told its stream: the one that the application knows.
-struct Callback {
-  CUstreamCallback function;
-  void* data;
-  CUstream stream;
-};
-void CUDA_CB call_back(CUstream, CUresult status, void* data) {
-  const Callback callback = *static_cast<Callback*>(data);
-  delete static_cast<Callback*>(data);
-  callback.function(callback.stream, status, callback.data);
-}
-
-}  // namespace
-
-CUresult add_callback(Via<decltype(::cuStreamAddCallback)> via, CUstream stream,
-                      CUstreamCallback function, void* data, unsigned flags) {
-  if (function == nullptr) return via.real(stream, function, data, flags);
-  auto* callback = new Callback{function, data, stream};
-  const CUresult answer =
-      gate(stream, via.per_thread, &stats::OtherWork::host_functions,
-           [&](CUstream native) { return via.real(native, &call_back, callback, flags); });
-  if (answer != CUDA_SUCCESS) delete callback;
-  return answer;
-}
-
 CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
                       CUdeviceptr address, cuuint32_t value, unsigned flags) {
   return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [&](CUstream native) { return via.real(native, address, value, flags); });
+              [=](CUstream native) { return via.real(native, address, value, flags); });
 }
 
 CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
                       CUdeviceptr address, cuuint64_t value, unsigned flags) {
   return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [&](CUstream native) { return via.real(native, address, value, flags); });
+              [=](CUstream native) { return via.real(native, address, value, flags); });
 }
 
 CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstream stream,
                                 unsigned count, CUstreamBatchMemOpParams* operations,
                                 unsigned flags) {
+  if (operations == nullptr) return via.real(stream, count, operations, flags);
   return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [&](CUstream native) { return via.real(native, count, operations, flags); });
+              [=, batch = std::vector(operations, operations + count)](CUstream native) mutable {
+                return via.real(native, count, batch.data(), flags);
+              });
 }
 
 }  // namespace vitamin::interpose

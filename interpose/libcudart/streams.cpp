@@ -4,15 +4,10 @@
 #include <vector>
 
 #include "interpose/libcudart/handlers.h"
-#include "interpose/libcudart/treatments.h"
+#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 namespace {
-
-CUresult created(CUresult answer, const CUstream* stream) {
-  if (answer == CUDA_SUCCESS) forget_stream(*stream);
-  return answer;
-}
 
 // Attributes of a stream that its launches inherit. The others say how the host waits for the
 // stream, or, priority, which of an entry's queues it may use.
@@ -41,65 +36,9 @@ void set_record(std::vector<std::byte>& records, CUlaunchAttributeID id,
 
 }  // namespace
 
-CUresult stream_create(Via<decltype(::cuStreamCreate)> via, CUstream* stream, unsigned flags) {
-  return created(via.real(stream, flags), stream);
-}
-
-CUresult stream_create_with_priority(Via<decltype(::cuStreamCreateWithPriority)> via,
-                                     CUstream* stream, unsigned flags, int priority) {
-  return created(via.real(stream, flags, priority), stream);
-}
-
 CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,
                              CUstream* stream, CUgreenCtx context, unsigned flags, int priority) {
-  return created(via.real(stream, context, flags, priority), stream);
-}
-
-CUresult stream_destroy(Via<decltype(::cuStreamDestroy)> via, CUstream stream) {
-  StreamRecord* record = known_stream(stream, false);
-  // The default streams cannot be destroyed; the driver says so.
-  if (record == nullptr || record->legacy || stream == CU_STREAM_PER_THREAD) {
-    const CUresult answer = via.real(stream);
-    if (answer == CUDA_SUCCESS) forget_stream(stream);
-    return answer;
-  }
-  auto operation =
-      runtime::call([&](void*) { return hal::NativeStatus(via.real(stream)); }, Keep::kNo);
-  CUresult answer;
-  const StreamRecord was = *record;
-  const bool captured = captures_open() && is_capturing(was);
-  forget_stream(stream);  // before another thread is given the same handle
-  if (captured) {
-    answer = via.real(stream);
-  } else {
-    const Inside ours;
-    answer = result(was.context->virtual_context->retire(*was.stream, operation));
-  }
-  if (captures_open() && answer == CUDA_SUCCESS) capture_may_have_ended(stream, true);
-  return answer;
-}
-
-CUresult stream_query(Via<decltype(::cuStreamQuery)> via, CUstream stream) {
-  const Way way = way_of(stream, via.per_thread);
-  if (way.route == Route::kForeign) return via.real(stream);
-  if (way.route == Route::kCaptured) return via.real(way.native());
-  // Whether the legacy stream may be asked while somebody captures is the driver's to say.
-  if (captures_open() && way.record->legacy)
-    if (const CUresult answer = via.real(stream);
-        answer != CUDA_SUCCESS && answer != CUDA_ERROR_NOT_READY)
-      return answer;
-  const Inside ours;
-  return result(way.context().query(way.stream()));
-}
-
-CUresult stream_synchronize(Via<decltype(::cuStreamSynchronize)> via, CUstream stream) {
-  const Way way = way_of(stream, via.per_thread);
-  if (way.route == Route::kForeign) return via.real(stream);
-  if (way.route == Route::kCaptured) return via.real(way.native());
-  if (captures_open() && way.record->legacy)
-    if (const CUresult answer = via.real(stream); answer != CUDA_SUCCESS) return answer;
-  const Inside ours;
-  return result(way.context().synchronize(way.stream()));
+  return stream_created(via.real(stream, context, flags, priority), stream);
 }
 
 CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstream stream,
@@ -107,14 +46,15 @@ CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstrea
   const StreamRecord* record = find_stream(stream, via.per_thread);
   if (record == nullptr) return via.real(stream, attribute, value);
   Context& context = *record->context;
-  const CUresult answer =
-      via.real(record->legacy ? stream : context.native(*record), attribute, value);
-  if (answer != CUDA_SUCCESS || !inherited(attribute)) return answer;
+  auto set = [&] {
+    return via.real(record->legacy ? stream : context.native(*record), attribute, value);
+  };
+  if (value == nullptr || !inherited(attribute)) return set();
   const Inside ours;
   std::vector<std::byte> records = context.virtual_context->stream_attributes(*record->stream);
   set_record(records, attribute, *value);
-  context.virtual_context->set_stream_attributes(*record->stream, std::move(records));
-  return answer;
+  return result(context.virtual_context->set_stream_attributes(
+      *record->stream, [&] { return hal::NativeStatus(set()); }, std::move(records)));
 }
 
 CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
@@ -124,12 +64,12 @@ CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUs
   auto native = [](const StreamRecord* record, CUstream given) {
     return record == nullptr || record->legacy ? given : record->context->native(*record);
   };
-  const CUresult answer = via.real(native(target, to), native(source, from));
-  if (answer != CUDA_SUCCESS || target == nullptr || source == nullptr) return answer;
+  auto copy = [&] { return via.real(native(target, to), native(source, from)); };
+  if (target == nullptr || source == nullptr) return copy();
   const Inside ours;
-  target->context->virtual_context->set_stream_attributes(
-      *target->stream, source->context->virtual_context->stream_attributes(*source->stream));
-  return answer;
+  return result(target->context->virtual_context->set_stream_attributes(
+      *target->stream, [&] { return hal::NativeStatus(copy()); },
+      source->context->virtual_context->stream_attributes(*source->stream)));
 }
 
 }  // namespace vitamin::interpose

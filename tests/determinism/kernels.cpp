@@ -10,7 +10,11 @@
 // Every kernel takes an Atom first: the range of block indices that works in this launch. The
 // others return at once. An ordinary launch has the whole range; cut into several launches, a grid
 // runs as the atoms of LithOS, with each block's work and index untouched.
+//
+// The kernels "..._exact" are the same computations in double precision: what the errors of every
+// treatment are measured against.
 #include <math.h>
+#include <string.h>
 
 #include "backends/soft/kernel.h"
 #include "tests/determinism/values.h"
@@ -20,6 +24,7 @@ namespace {
 using vitamin::determinism::Atom;
 using vitamin::determinism::Difference;
 using vitamin::determinism::Digest;
+using vitamin::determinism::Error;
 using vitamin::kernel::Bfloat16;
 using vitamin::kernel::Half;
 
@@ -39,15 +44,24 @@ VITAMIN_DEVICE unsigned mixed(unsigned x) {
   return x ^ x >> 16;
 }
 
+// Of doubles that are not negative the bits are in the order of the values.
+VITAMIN_DEVICE unsigned long long double_bits(double value) {
+  unsigned long long bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 // In [-1, 1), a function of the index and the seed.
 VITAMIN_DEVICE float value_at(unsigned i, unsigned seed) {
   return static_cast<float>(mixed(i * 0x9e3779b9u + seed) >> 8) * (1.0f / 8388608.0f) - 1.0f;
 }
 
 VITAMIN_DEVICE float loaded(float value) { return value; }
+VITAMIN_DEVICE double loaded(double value) { return value; }
 VITAMIN_DEVICE float loaded(Bfloat16 value) { return vitamin::kernel::to_float(value); }
 VITAMIN_DEVICE float loaded(Half value) { return vitamin::kernel::to_float(value); }
 VITAMIN_DEVICE void store(float* to, float value) { *to = value; }
+VITAMIN_DEVICE void store(double* to, double value) { *to = value; }
 VITAMIN_DEVICE void store(Bfloat16* to, float value) { *to = vitamin::kernel::to_bfloat16(value); }
 VITAMIN_DEVICE void store(Half* to, float value) { *to = vitamin::kernel::to_half(value); }
 
@@ -58,19 +72,29 @@ VITAMIN_DEVICE void store(Half* to, float value) { *to = vitamin::kernel::to_hal
       if (t < half) cells[t] = join(cells[t], cells[t + half]);    \
     }                                                              \
   }
-VITAMIN_DEVICE float added(float a, float b) { return a + b; }
-VITAMIN_DEVICE float larger(float a, float b) { return a > b ? a : b; }
+template <class Real>
+VITAMIN_DEVICE Real added(Real a, Real b) {
+  return a + b;
+}
+template <class Real>
+VITAMIN_DEVICE Real larger(Real a, Real b) {
+  return a > b ? a : b;
+}
+VITAMIN_DEVICE float root(float x) { return sqrtf(x); }
+VITAMIN_DEVICE double root(double x) { return sqrt(x); }
+VITAMIN_DEVICE float power_of_e(float x) { return expf(x); }
+VITAMIN_DEVICE double power_of_e(double x) { return exp(x); }
 
 // Stage one: a grid of (parts, rows); each block adds one piece of a row.
-template <class Part>
+template <class Real, class Part>
 VITAMIN_DEVICE void sum_pieces(Block& block, const float* in, Part* parts, unsigned columns) {
-  VITAMIN_SHARED(float, cells, [vitamin::determinism::kThreadsMax]);
+  VITAMIN_SHARED(Real, cells, [vitamin::determinism::kThreadsMax]);
   const unsigned piece = (columns + block.grid().x - 1) / block.grid().x;
   const unsigned begin = piece * block.index().x;
   const unsigned end = begin + piece < columns ? begin + piece : columns;
   const float* const row = in + static_cast<unsigned long long>(block.index().y) * columns;
   VITAMIN_THREADS(t) {
-    float sum = 0.0f;
+    Real sum = 0;
     for (unsigned i = begin + t; i < end; i += block.threads()) sum += row[i];
     cells[t] = sum;
   }
@@ -79,12 +103,12 @@ VITAMIN_DEVICE void sum_pieces(Block& block, const float* in, Part* parts, unsig
 }
 
 // Stage two: a grid of rows.
-template <class Part>
-VITAMIN_DEVICE void sum_parts(Block& block, const Part* parts, float* out, unsigned count) {
-  VITAMIN_SHARED(float, cells, [vitamin::determinism::kThreadsMax]);
+template <class Real, class Part>
+VITAMIN_DEVICE void sum_parts(Block& block, const Part* parts, Real* out, unsigned count) {
+  VITAMIN_SHARED(Real, cells, [vitamin::determinism::kThreadsMax]);
   const Part* const row = parts + block.index().x * count;
   VITAMIN_THREADS(t) {
-    float sum = 0.0f;
+    Real sum = 0;
     for (unsigned i = t; i < count; i += block.threads()) sum += loaded(row[i]);
     cells[t] = sum;
   }
@@ -92,9 +116,190 @@ VITAMIN_DEVICE void sum_parts(Block& block, const Part* parts, float* out, unsig
   VITAMIN_ONCE { out[block.index().x] = cells[0]; }
 }
 
+// Data-parallel and persistent: a block takes every gridDim-th tile; each element's sum is one
+// thread's, whatever the grid.
+template <class Real>
+VITAMIN_DEVICE void gemm_tiles_of(Block& block, const Bfloat16* a, const Bfloat16* b, Real* out,
+                                  unsigned rows, unsigned columns, unsigned depth) {
+  const unsigned tiles = (rows * columns + block.threads() - 1) / block.threads();
+  for (unsigned tile = block.linear_index(); tile < tiles; tile += block.blocks()) {
+    VITAMIN_THREADS(t) {
+      const unsigned i = tile * block.threads() + t;
+      if (i >= rows * columns) continue;
+      const unsigned row = i / columns, column = i % columns;
+      Real sum = 0;
+      for (unsigned k = 0; k < depth; ++k)
+        sum += Real{loaded(a[row * depth + k])} * Real{loaded(b[k * columns + column])};
+      out[i] = sum;
+    }
+  }
+}
+
+template <class Real>
+VITAMIN_DEVICE void layer_norm_of(Block& block, const Bfloat16* in, Real* out, unsigned columns) {
+  VITAMIN_SHARED(Real, cells, [vitamin::determinism::kThreadsMax]);
+  const Bfloat16* const row = in + block.index().x * columns;
+  VITAMIN_THREADS(t) {
+    Real sum = 0;
+    for (unsigned i = t; i < columns; i += block.threads()) sum += Real{loaded(row[i])};
+    cells[t] = sum;
+  }
+  TREE(cells, added)
+  vitamin::kernel::PerThread<Real> means(block);
+  VITAMIN_THREADS(t) { means[t] = cells[0] / static_cast<Real>(columns); }
+  VITAMIN_THREADS(t) {
+    Real sum = 0;
+    for (unsigned i = t; i < columns; i += block.threads()) {
+      const Real apart = Real{loaded(row[i])} - means[t];
+      sum += apart * apart;
+    }
+    cells[t] = sum;
+  }
+  TREE(cells, added)
+  VITAMIN_THREADS(t) {
+    const Real scale = Real{1} / root(cells[0] / static_cast<Real>(columns) + Real{1e-5f});
+    for (unsigned i = t; i < columns; i += block.threads())
+      out[block.index().x * columns + i] = (Real{loaded(row[i])} - means[t]) * scale;
+  }
+}
+
+template <class Real>
+VITAMIN_DEVICE void rms_norm_of(Block& block, const Bfloat16* in, Real* out, unsigned columns) {
+  VITAMIN_SHARED(Real, cells, [vitamin::determinism::kThreadsMax]);
+  const Bfloat16* const row = in + block.index().x * columns;
+  VITAMIN_THREADS(t) {
+    Real sum = 0;
+    for (unsigned i = t; i < columns; i += block.threads())
+      sum += Real{loaded(row[i])} * Real{loaded(row[i])};
+    cells[t] = sum;
+  }
+  TREE(cells, added)
+  VITAMIN_THREADS(t) {
+    const Real scale = Real{1} / root(cells[0] / static_cast<Real>(columns) + Real{1e-6f});
+    for (unsigned i = t; i < columns; i += block.threads())
+      out[block.index().x * columns + i] = Real{loaded(row[i])} * scale;
+  }
+}
+
+template <class Real>
+VITAMIN_DEVICE void soft_max_of(Block& block, const float* in, Real* out, unsigned columns) {
+  VITAMIN_SHARED(Real, cells, [vitamin::determinism::kThreadsMax]);
+  const float* const row = in + block.index().x * columns;
+  VITAMIN_THREADS(t) {
+    Real most = -3.0e38f;
+    for (unsigned i = t; i < columns; i += block.threads()) most = larger(most, Real{row[i]});
+    cells[t] = most;
+  }
+  TREE(cells, larger)
+  vitamin::kernel::PerThread<Real> most(block);
+  VITAMIN_THREADS(t) { most[t] = cells[0]; }
+  VITAMIN_THREADS(t) {
+    Real sum = 0;
+    for (unsigned i = t; i < columns; i += block.threads())
+      sum += power_of_e(Real{row[i]} - most[t]);
+    cells[t] = sum;
+  }
+  TREE(cells, added)
+  VITAMIN_THREADS(t) {
+    for (unsigned i = t; i < columns; i += block.threads())
+      out[block.index().x * columns + i] = power_of_e(Real{row[i]} - most[t]) / cells[0];
+  }
+}
+
+// Flash decoding: one query against a context, cut into splits: a grid of (splits, heads), a block
+// of `width` threads, one for each key of a chunk and then one for each dimension. What a split
+// leaves: the largest score, the sum of exponentials, the weighted values.
+template <class Real>
+VITAMIN_DEVICE void decode_split_of(Block& block, const Bfloat16* query, const Bfloat16* keys,
+                                    const Bfloat16* values, Real* parts, unsigned context) {
+  VITAMIN_SHARED(Real, scores, [128]);
+  const unsigned width = block.threads(), head = block.index().y;
+  const unsigned share = (context + block.grid().x - 1) / block.grid().x;
+  const unsigned begin = share * block.index().x;
+  const unsigned end = begin + share < context ? begin + share : context;
+  const Bfloat16* const head_keys = keys + head * context * width;
+  const Bfloat16* const head_values = values + head * context * width;
+  vitamin::kernel::PerThread<Real> most(block), sum(block), weighted(block);
+  VITAMIN_THREADS(t) { most[t] = -3.0e38f; }
+  for (unsigned first = begin; first < end; first += width) {
+    const unsigned count = end - first < width ? end - first : width;
+    VITAMIN_THREADS(t) {
+      Real score = 0;
+      for (unsigned d = 0; t < count && d < width; ++d)
+        score += Real{loaded(query[head * width + d])} *
+                 Real{loaded(head_keys[(first + t) * width + d])};
+      scores[t] = score * Real{0.25f};
+    }
+    VITAMIN_THREADS(t) {
+      Real highest = most[t];
+      for (unsigned i = 0; i < count; ++i) highest = larger(highest, scores[i]);
+      const Real shrink = power_of_e(most[t] - highest);
+      Real total = sum[t] * shrink, value = weighted[t] * shrink;
+      for (unsigned i = 0; i < count; ++i) {
+        const Real weight = power_of_e(scores[i] - highest);
+        total += weight;
+        value += weight * Real{loaded(head_values[(first + i) * width + t])};
+      }
+      most[t] = highest;
+      sum[t] = total;
+      weighted[t] = value;
+    }
+  }
+  VITAMIN_THREADS(t) {
+    Real* const part = parts + (head * block.grid().x + block.index().x) * (width + 2);
+    part[2 + t] = weighted[t];
+    if (t == 0) {
+      part[0] = most[t];
+      part[1] = sum[t];
+    }
+  }
+}
+
+// The splits of each head, in their order.
+template <class Real>
+VITAMIN_DEVICE void decode_join_of(Block& block, const Real* parts, Real* out, unsigned splits) {
+  const unsigned width = block.threads(), head = block.index().x;
+  VITAMIN_THREADS(t) {
+    Real most = -3.0e38f, sum = 0, value = 0;
+    for (unsigned split = 0; split < splits; ++split)
+      most = larger(most, parts[(head * splits + split) * (width + 2)]);
+    for (unsigned split = 0; split < splits; ++split) {
+      const Real* const part = parts + (head * splits + split) * (width + 2);
+      const Real weight = power_of_e(part[0] - most);
+      sum += part[1] * weight;
+      value += part[2 + t] * weight;
+    }
+    out[head * width + t] = value / sum;
+  }
+}
+
+template <class Real>
+VITAMIN_DEVICE void element_wise_of(Block& block, const float* a, const float* b, Real* out,
+                                    unsigned count) {
+  VITAMIN_THREADS(t) {
+    for (unsigned i = block.linear_index() * block.threads() + t; i < count;
+         i += block.blocks() * block.threads()) {
+      const Real x = a[i];
+      out[i] = x / (Real{1} + power_of_e(Real{-1.702f} * x)) + Real{b[i]};
+    }
+  }
+}
+
+// Added by whoever comes first: the one kernel here that is not deterministic.
+template <class Real>
+VITAMIN_DEVICE void histogram_of(Block& block, const float* in, Real* bins, unsigned bin_count,
+                                 unsigned count) {
+  VITAMIN_THREADS(t) {
+    for (unsigned i = block.linear_index() * block.threads() + t; i < count;
+         i += block.blocks() * block.threads())
+      vitamin::kernel::atomic_add(&bins[mixed(i) % bin_count], Real{in[i]});
+  }
+}
+
 }  // namespace
 
 #define SHARED_CELLS .static_shared = vitamin::determinism::kThreadsMax * 4
+#define EXACT_CELLS .static_shared = vitamin::determinism::kThreadsMax * 8
 
 // --- inputs, poison, comparison ----------------------------------------------------------------
 
@@ -166,37 +371,65 @@ VITAMIN_KERNEL_WITH((.block_ns = 2'000), compare_floats, Atom atom, const unsign
   }
 }
 
+// How far `a` lies from the exact values, and how large those are.
+VITAMIN_KERNEL_WITH((.block_ns = 2'000), measure_error, Atom atom, const float* a,
+                    const double* exact, unsigned count, Error* error) {
+  if (outside(block, atom)) return;
+  VITAMIN_THREADS(t) {
+    double apart = 0, largest = 0;
+    for (unsigned i = block.linear_index() * block.threads() + t; i < count;
+         i += block.blocks() * block.threads()) {
+      apart = larger(apart, fabs(static_cast<double>(a[i]) - exact[i]));
+      largest = larger(largest, fabs(exact[i]));
+      if (a[i] != a[i]) apart = HUGE_VAL;  // a NaN is larger than nothing
+    }
+    vitamin::kernel::atomic_max(&error->apart_bits, double_bits(apart));
+    vitamin::kernel::atomic_max(&error->largest_bits, double_bits(largest));
+  }
+}
+
 // --- two-stage reduction -----------------------------------------------------------------------
 
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 20'000), sum_pieces_bf16, Atom atom, const float* in,
                     Bfloat16* parts, unsigned columns) {
   if (outside(block, atom)) return;
-  sum_pieces(block, in, parts, columns);
+  sum_pieces<float>(block, in, parts, columns);
 }
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 20'000), sum_pieces_fp16, Atom atom, const float* in,
                     Half* parts, unsigned columns) {
   if (outside(block, atom)) return;
-  sum_pieces(block, in, parts, columns);
+  sum_pieces<float>(block, in, parts, columns);
 }
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 20'000), sum_pieces_fp32, Atom atom, const float* in,
                     float* parts, unsigned columns) {
   if (outside(block, atom)) return;
-  sum_pieces(block, in, parts, columns);
+  sum_pieces<float>(block, in, parts, columns);
 }
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 5'000), sum_parts_bf16, Atom atom,
                     const Bfloat16* parts, float* out, unsigned count) {
   if (outside(block, atom)) return;
-  sum_parts(block, parts, out, count);
+  sum_parts<float>(block, parts, out, count);
 }
-VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 5'000), sum_parts_fp16, Atom atom,
-                    const Half* parts, float* out, unsigned count) {
+VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 5'000), sum_parts_fp16, Atom atom, const Half* parts,
+                    float* out, unsigned count) {
   if (outside(block, atom)) return;
-  sum_parts(block, parts, out, count);
+  sum_parts<float>(block, parts, out, count);
 }
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 5'000), sum_parts_fp32, Atom atom,
                     const float* parts, float* out, unsigned count) {
   if (outside(block, atom)) return;
-  sum_parts(block, parts, out, count);
+  sum_parts<float>(block, parts, out, count);
+}
+
+VITAMIN_KERNEL_WITH((EXACT_CELLS, .block_ns = 20'000), sum_pieces_exact, Atom atom, const float* in,
+                    double* parts, unsigned columns) {
+  if (outside(block, atom)) return;
+  sum_pieces<double>(block, in, parts, columns);
+}
+VITAMIN_KERNEL_WITH((EXACT_CELLS, .block_ns = 5'000), sum_parts_exact, Atom atom,
+                    const double* parts, double* out, unsigned count) {
+  if (outside(block, atom)) return;
+  sum_parts<double>(block, parts, out, count);
 }
 
 // --- GEMM --------------------------------------------------------------------------------------
@@ -232,168 +465,76 @@ VITAMIN_KERNEL_WITH((.block_ns = 5'000), gemm_join, Atom atom, const float* part
   }
 }
 
-// Data-parallel and persistent: a block takes every gridDim-th tile; each element's sum is one
-// thread's, whatever the grid. A control that must not drift.
+// A control that must not drift.
 VITAMIN_KERNEL_WITH((.block_ns = 30'000), gemm_tiles, Atom atom, const Bfloat16* a,
                     const Bfloat16* b, float* out, unsigned rows, unsigned columns,
                     unsigned depth) {
   if (outside(block, atom)) return;
-  const unsigned tiles = (rows * columns + block.threads() - 1) / block.threads();
-  for (unsigned tile = block.linear_index(); tile < tiles; tile += block.blocks()) {
-    VITAMIN_THREADS(t) {
-      const unsigned i = tile * block.threads() + t;
-      if (i >= rows * columns) continue;
-      const unsigned row = i / columns, column = i % columns;
-      float sum = 0.0f;
-      for (unsigned k = 0; k < depth; ++k)
-        sum += loaded(a[row * depth + k]) * loaded(b[k * columns + column]);
-      out[i] = sum;
-    }
-  }
+  gemm_tiles_of(block, a, b, out, rows, columns, depth);
+}
+VITAMIN_KERNEL_WITH((.block_ns = 30'000), gemm_exact, Atom atom, const Bfloat16* a,
+                    const Bfloat16* b, double* out, unsigned rows, unsigned columns,
+                    unsigned depth) {
+  if (outside(block, atom)) return;
+  gemm_tiles_of(block, a, b, out, rows, columns, depth);
 }
 
-// --- rows --------------------------------------------------------------------------------------
+// --- rows: a grid of one block a row -------------------------------------------------------------
 
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 10'000), layer_norm, Atom atom, const Bfloat16* in,
                     float* out, unsigned columns) {
   if (outside(block, atom)) return;
-  VITAMIN_SHARED(float, cells, [vitamin::determinism::kThreadsMax]);
-  const Bfloat16* const row = in + block.index().x * columns;
-  VITAMIN_THREADS(t) {
-    float sum = 0.0f;
-    for (unsigned i = t; i < columns; i += block.threads()) sum += loaded(row[i]);
-    cells[t] = sum;
-  }
-  TREE(cells, added)
-  vitamin::kernel::PerThread<float> means(block);
-  VITAMIN_THREADS(t) { means[t] = cells[0] / static_cast<float>(columns); }
-  VITAMIN_THREADS(t) {
-    float sum = 0.0f;
-    for (unsigned i = t; i < columns; i += block.threads()) {
-      const float apart = loaded(row[i]) - means[t];
-      sum += apart * apart;
-    }
-    cells[t] = sum;
-  }
-  TREE(cells, added)
-  VITAMIN_THREADS(t) {
-    const float scale = 1.0f / sqrtf(cells[0] / static_cast<float>(columns) + 1e-5f);
-    for (unsigned i = t; i < columns; i += block.threads())
-      out[block.index().x * columns + i] = (loaded(row[i]) - means[t]) * scale;
-  }
+  layer_norm_of(block, in, out, columns);
 }
-
+VITAMIN_KERNEL_WITH((EXACT_CELLS, .block_ns = 10'000), layer_norm_exact, Atom atom,
+                    const Bfloat16* in, double* out, unsigned columns) {
+  if (outside(block, atom)) return;
+  layer_norm_of(block, in, out, columns);
+}
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 10'000), rms_norm, Atom atom, const Bfloat16* in,
                     float* out, unsigned columns) {
   if (outside(block, atom)) return;
-  VITAMIN_SHARED(float, cells, [vitamin::determinism::kThreadsMax]);
-  const Bfloat16* const row = in + block.index().x * columns;
-  VITAMIN_THREADS(t) {
-    float sum = 0.0f;
-    for (unsigned i = t; i < columns; i += block.threads()) sum += loaded(row[i]) * loaded(row[i]);
-    cells[t] = sum;
-  }
-  TREE(cells, added)
-  VITAMIN_THREADS(t) {
-    const float scale = 1.0f / sqrtf(cells[0] / static_cast<float>(columns) + 1e-6f);
-    for (unsigned i = t; i < columns; i += block.threads())
-      out[block.index().x * columns + i] = loaded(row[i]) * scale;
-  }
+  rms_norm_of(block, in, out, columns);
 }
-
+VITAMIN_KERNEL_WITH((EXACT_CELLS, .block_ns = 10'000), rms_norm_exact, Atom atom,
+                    const Bfloat16* in, double* out, unsigned columns) {
+  if (outside(block, atom)) return;
+  rms_norm_of(block, in, out, columns);
+}
 VITAMIN_KERNEL_WITH((SHARED_CELLS, .block_ns = 10'000), soft_max, Atom atom, const float* in,
                     float* out, unsigned columns) {
   if (outside(block, atom)) return;
-  VITAMIN_SHARED(float, cells, [vitamin::determinism::kThreadsMax]);
-  const float* const row = in + block.index().x * columns;
-  VITAMIN_THREADS(t) {
-    float most = -3.0e38f;
-    for (unsigned i = t; i < columns; i += block.threads()) most = larger(most, row[i]);
-    cells[t] = most;
-  }
-  TREE(cells, larger)
-  vitamin::kernel::PerThread<float> most(block);
-  VITAMIN_THREADS(t) { most[t] = cells[0]; }
-  VITAMIN_THREADS(t) {
-    float sum = 0.0f;
-    for (unsigned i = t; i < columns; i += block.threads()) sum += expf(row[i] - most[t]);
-    cells[t] = sum;
-  }
-  TREE(cells, added)
-  VITAMIN_THREADS(t) {
-    for (unsigned i = t; i < columns; i += block.threads())
-      out[block.index().x * columns + i] = expf(row[i] - most[t]) / cells[0];
-  }
+  soft_max_of(block, in, out, columns);
+}
+VITAMIN_KERNEL_WITH((EXACT_CELLS, .block_ns = 10'000), soft_max_exact, Atom atom, const float* in,
+                    double* out, unsigned columns) {
+  if (outside(block, atom)) return;
+  soft_max_of(block, in, out, columns);
 }
 
 // --- flash decoding ----------------------------------------------------------------------------
 
-// One query against a context, cut into splits: a grid of (splits, heads), a block of `width`
-// threads, one for each key of a chunk and then one for each dimension. What a split leaves: the
-// largest score, the sum of exponentials, the weighted values.
 VITAMIN_KERNEL_WITH((.static_shared = 128 * 4, .block_ns = 20'000), decode_split, Atom atom,
                     const Bfloat16* query, const Bfloat16* keys, const Bfloat16* values,
                     float* parts, unsigned context) {
   if (outside(block, atom)) return;
-  VITAMIN_SHARED(float, scores, [128]);
-  const unsigned width = block.threads(), head = block.index().y;
-  const unsigned share = (context + block.grid().x - 1) / block.grid().x;
-  const unsigned begin = share * block.index().x;
-  const unsigned end = begin + share < context ? begin + share : context;
-  const Bfloat16* const head_keys = keys + head * context * width;
-  const Bfloat16* const head_values = values + head * context * width;
-  vitamin::kernel::PerThread<float> most(block), sum(block), weighted(block);
-  VITAMIN_THREADS(t) { most[t] = -3.0e38f; }
-  for (unsigned first = begin; first < end; first += width) {
-    const unsigned count = end - first < width ? end - first : width;
-    VITAMIN_THREADS(t) {
-      float score = 0.0f;
-      for (unsigned d = 0; t < count && d < width; ++d)
-        score += loaded(query[head * width + d]) * loaded(head_keys[(first + t) * width + d]);
-      scores[t] = score * 0.25f;
-    }
-    VITAMIN_THREADS(t) {
-      float highest = most[t];
-      for (unsigned i = 0; i < count; ++i) highest = larger(highest, scores[i]);
-      const float shrink = expf(most[t] - highest);
-      float total = sum[t] * shrink, value = weighted[t] * shrink;
-      for (unsigned i = 0; i < count; ++i) {
-        const float weight = expf(scores[i] - highest);
-        total += weight;
-        value += weight * loaded(head_values[(first + i) * width + t]);
-      }
-      most[t] = highest;
-      sum[t] = total;
-      weighted[t] = value;
-    }
-  }
-  VITAMIN_THREADS(t) {
-    float* const part = parts + (head * block.grid().x + block.index().x) * (width + 2);
-    part[2 + t] = weighted[t];
-    if (t == 0) {
-      part[0] = most[t];
-      part[1] = sum[t];
-    }
-  }
+  decode_split_of(block, query, keys, values, parts, context);
 }
-
-// The splits of each head, in their order.
 VITAMIN_KERNEL_WITH((.block_ns = 5'000), decode_join, Atom atom, const float* parts, float* out,
                     unsigned splits) {
   if (outside(block, atom)) return;
-  const unsigned width = block.threads(), head = block.index().x;
-  VITAMIN_THREADS(t) {
-    float most = -3.0e38f, sum = 0.0f, value = 0.0f;
-    for (unsigned split = 0; split < splits; ++split)
-      most = larger(most, parts[(head * splits + split) * (width + 2)]);
-    for (unsigned split = 0; split < splits; ++split) {
-      const float* const part = parts + (head * splits + split) * (width + 2);
-      const float weight = expf(part[0] - most);
-      sum += part[1] * weight;
-      value += part[2 + t] * weight;
-    }
-    out[head * width + t] = value / sum;
-  }
+  decode_join_of(block, parts, out, splits);
+}
+VITAMIN_KERNEL_WITH((.static_shared = 128 * 8, .block_ns = 20'000), decode_split_exact, Atom atom,
+                    const Bfloat16* query, const Bfloat16* keys, const Bfloat16* values,
+                    double* parts, unsigned context) {
+  if (outside(block, atom)) return;
+  decode_split_of(block, query, keys, values, parts, context);
+}
+VITAMIN_KERNEL_WITH((.block_ns = 5'000), decode_join_exact, Atom atom, const double* parts,
+                    double* out, unsigned splits) {
+  if (outside(block, atom)) return;
+  decode_join_of(block, parts, out, splits);
 }
 
 // --- controls ----------------------------------------------------------------------------------
@@ -401,22 +542,22 @@ VITAMIN_KERNEL_WITH((.block_ns = 5'000), decode_join, Atom atom, const float* pa
 VITAMIN_KERNEL_WITH((.block_ns = 5'000), element_wise, Atom atom, const float* a, const float* b,
                     float* out, unsigned count) {
   if (outside(block, atom)) return;
-  VITAMIN_THREADS(t) {
-    for (unsigned i = block.linear_index() * block.threads() + t; i < count;
-         i += block.blocks() * block.threads())
-      out[i] = a[i] / (1.0f + expf(-1.702f * a[i])) + b[i];
-  }
+  element_wise_of(block, a, b, out, count);
 }
-
-// Floats added by whoever comes first: the one kernel here that is not deterministic.
 VITAMIN_KERNEL_WITH((.block_ns = 5'000), histogram, Atom atom, const float* in, float* bins,
                     unsigned bin_count, unsigned count) {
   if (outside(block, atom)) return;
-  VITAMIN_THREADS(t) {
-    for (unsigned i = block.linear_index() * block.threads() + t; i < count;
-         i += block.blocks() * block.threads())
-      vitamin::kernel::atomic_add(&bins[mixed(i) % bin_count], in[i]);
-  }
+  histogram_of(block, in, bins, bin_count, count);
+}
+VITAMIN_KERNEL_WITH((.block_ns = 5'000), element_wise_exact, Atom atom, const float* a,
+                    const float* b, double* out, unsigned count) {
+  if (outside(block, atom)) return;
+  element_wise_of(block, a, b, out, count);
+}
+VITAMIN_KERNEL_WITH((.block_ns = 5'000), histogram_exact, Atom atom, const float* in, double* bins,
+                    unsigned bin_count, unsigned count) {
+  if (outside(block, atom)) return;
+  histogram_of(block, in, bins, bin_count, count);
 }
 
 // What a tenant runs beside the subjects.

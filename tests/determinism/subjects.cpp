@@ -15,6 +15,9 @@ Extent covering(unsigned elements) { return {std::min(quotient(elements, kBlock)
 std::uint64_t floats(Launcher& launch, unsigned count) {
   return launch.machine().allocate(std::size_t{count} * 4);
 }
+std::uint64_t doubles(Launcher& launch, unsigned count) {
+  return launch.machine().allocate(std::size_t{count} * 8);
+}
 std::uint64_t halves(Launcher& launch, unsigned count) {
   return launch.machine().allocate(std::size_t{count} * 2);
 }
@@ -30,11 +33,12 @@ void draw_bfloats(Launcher& launch, std::uint64_t where, unsigned count, unsigne
 class Sum final : public Subject {
  public:
   explicit Sum(const std::string& type)
-      : Subject("sum, " + type + " partials", "grid", Expect::kDrift), type_(type) {}
+      : Subject("sum, " + type + " partials", "grid", "sum_pieces_" + type, Expect::kDrift),
+        type_(type) {}
   void prepare(Launcher& launch, Scale scale) override {
     columns_ = scale == Scale::kFull ? 1u << 21 : 1u << 12;
     in_ = floats(launch, kRows * columns_);
-    parts_ = floats(launch, kRows * kPiecesMax);
+    parts_ = doubles(launch, kRows * kPiecesMax);
   }
   void draw(Launcher& launch, unsigned seed) override {
     draw_floats(launch, in_, kRows * columns_, seed);
@@ -43,12 +47,16 @@ class Sum final : public Subject {
     return std::clamp(2 * processors / kRows, 1u, kPiecesMax);
   }
   void run(Launcher& launch, std::uint64_t out, unsigned pieces) override {
-    launch(("sum_pieces_" + type_).c_str(), {pieces, kRows}, {kBlock}, in_, parts_, columns_);
-    launch(("sum_parts_" + type_).c_str(), {kRows}, {kBlock}, parts_, out, pieces);
+    sum(launch, type_, out, pieces);
   }
+  void exact(Launcher& launch, std::uint64_t out) override { sum(launch, "exact", out, 64); }
   unsigned outputs() const override { return kRows; }
 
  private:
+  void sum(Launcher& launch, const std::string& type, std::uint64_t out, unsigned pieces) {
+    launch(("sum_pieces_" + type).c_str(), {pieces, kRows}, {kBlock}, in_, parts_, columns_);
+    launch(("sum_parts_" + type).c_str(), {kRows}, {kBlock}, parts_, out, pieces);
+  }
   static constexpr unsigned kRows = 8, kPiecesMax = 256;
   std::string type_;
   unsigned columns_ = 0;
@@ -58,7 +66,7 @@ class Sum final : public Subject {
 // Skinny GEMM. Knob: the number of splits of K, as many as fill the processors.
 class SplitK final : public Subject {
  public:
-  SplitK() : Subject("split-K GEMM, ordered reduction", "splits", Expect::kDrift) {}
+  SplitK() : Subject("split-K GEMM, ordered reduction", "splits", "gemm_split", Expect::kDrift) {}
   void prepare(Launcher& launch, Scale scale) override {
     const bool full = scale == Scale::kFull;
     rows_ = full ? 16 : 2;
@@ -82,6 +90,10 @@ class SplitK final : public Subject {
     launch("gemm_join", {quotient(rows_ * columns_, kBlock)}, {kBlock}, partial_, out,
            rows_ * columns_, splits);
   }
+  void exact(Launcher& launch, std::uint64_t out) override {
+    launch("gemm_exact", covering(rows_ * columns_), {kBlock}, a_, b_, out, rows_, columns_,
+           depth_);
+  }
   unsigned outputs() const override { return rows_ * columns_; }
 
  private:
@@ -95,7 +107,7 @@ class Rows final : public Subject {
  public:
   enum class Input { kFloat, kBfloat16 };
   Rows(std::string name, const char* kernel, Input input)
-      : Subject(std::move(name), "block", Expect::kDrift), kernel_(kernel), input_(input) {}
+      : Subject(std::move(name), "block", kernel, Expect::kDrift), input_(input) {}
   void prepare(Launcher& launch, Scale scale) override {
     rows_ = scale == Scale::kFull ? 256 : 6;
     columns_ = scale == Scale::kFull ? 8192 : 1500;
@@ -108,12 +120,14 @@ class Rows final : public Subject {
     return std::clamp(std::bit_floor(8 * processors), 64u, 1024u);
   }
   void run(Launcher& launch, std::uint64_t out, unsigned threads) override {
-    launch(kernel_, {rows_}, {threads}, in_, out, columns_);
+    launch(kernel().c_str(), {rows_}, {threads}, in_, out, columns_);
+  }
+  void exact(Launcher& launch, std::uint64_t out) override {
+    launch((kernel() + "_exact").c_str(), {rows_}, {kBlock}, in_, out, columns_);
   }
   unsigned outputs() const override { return rows_ * columns_; }
 
  private:
-  const char* kernel_;
   Input input_;
   unsigned rows_ = 0, columns_ = 0;
   std::uint64_t in_ = 0;
@@ -122,7 +136,8 @@ class Rows final : public Subject {
 // One query a head. Knob: splits of the context.
 class FlashDecoding final : public Subject {
  public:
-  FlashDecoding() : Subject("flash decoding, fixed splits", "splits", Expect::kDrift) {}
+  FlashDecoding()
+      : Subject("flash decoding, fixed splits", "splits", "decode_split", Expect::kDrift) {}
   void prepare(Launcher& launch, Scale scale) override {
     heads_ = scale == Scale::kFull ? 32 : 2;
     width_ = scale == Scale::kFull ? 128 : 32;
@@ -130,7 +145,7 @@ class FlashDecoding final : public Subject {
     query_ = halves(launch, heads_ * width_);
     keys_ = halves(launch, heads_ * context_ * width_);
     values_ = halves(launch, heads_ * context_ * width_);
-    parts_ = floats(launch, heads_ * kSplitsMax * (width_ + 2));
+    parts_ = doubles(launch, heads_ * kSplitsMax * (width_ + 2));
   }
   void draw(Launcher& launch, unsigned seed) override {
     draw_bfloats(launch, query_, heads_ * width_, seed);
@@ -144,6 +159,11 @@ class FlashDecoding final : public Subject {
     launch("decode_split", {splits, heads_}, {width_}, query_, keys_, values_, parts_, context_);
     launch("decode_join", {heads_}, {width_}, parts_, out, splits);
   }
+  void exact(Launcher& launch, std::uint64_t out) override {
+    launch("decode_split_exact", {kSplitsMax, heads_}, {width_}, query_, keys_, values_, parts_,
+           context_);
+    launch("decode_join_exact", {heads_}, {width_}, parts_, out, kSplitsMax);
+  }
   unsigned outputs() const override { return heads_ * width_; }
 
  private:
@@ -154,7 +174,7 @@ class FlashDecoding final : public Subject {
 
 class DataParallelGemm final : public Subject {
  public:
-  DataParallelGemm() : Subject("data-parallel GEMM", "grid", Expect::kNone) {}
+  DataParallelGemm() : Subject("data-parallel GEMM", "grid", "gemm_tiles", Expect::kNone) {}
   void prepare(Launcher& launch, Scale scale) override {
     const bool full = scale == Scale::kFull;
     rows_ = full ? 128 : 4;
@@ -171,6 +191,10 @@ class DataParallelGemm final : public Subject {
   void run(Launcher& launch, std::uint64_t out, unsigned blocks) override {
     launch("gemm_tiles", {blocks}, {kBlock}, a_, b_, out, rows_, columns_, depth_);
   }
+  void exact(Launcher& launch, std::uint64_t out) override {
+    launch("gemm_exact", covering(rows_ * columns_), {kBlock}, a_, b_, out, rows_, columns_,
+           depth_);
+  }
   unsigned outputs() const override { return rows_ * columns_; }
 
  private:
@@ -180,7 +204,7 @@ class DataParallelGemm final : public Subject {
 
 class ElementWise final : public Subject {
  public:
-  ElementWise() : Subject("element-wise", "grid", Expect::kNone) {}
+  ElementWise() : Subject("element-wise", "grid", "element_wise", Expect::kNone) {}
   void prepare(Launcher& launch, Scale scale) override {
     count_ = scale == Scale::kFull ? 1u << 20 : 1u << 12;
     a_ = floats(launch, count_);
@@ -194,6 +218,9 @@ class ElementWise final : public Subject {
   void run(Launcher& launch, std::uint64_t out, unsigned blocks) override {
     launch("element_wise", {blocks}, {kBlock}, a_, b_, out, count_);
   }
+  void exact(Launcher& launch, std::uint64_t out) override {
+    launch("element_wise_exact", covering(count_), {kBlock}, a_, b_, out, count_);
+  }
   unsigned outputs() const override { return count_; }
 
  private:
@@ -203,7 +230,7 @@ class ElementWise final : public Subject {
 
 class Histogram final : public Subject {
  public:
-  Histogram() : Subject("float-atomic histogram", "grid", Expect::kExcluded) {}
+  Histogram() : Subject("float-atomic histogram", "grid", "histogram", Expect::kExcluded) {}
   void prepare(Launcher& launch, Scale scale) override {
     count_ = scale == Scale::kFull ? 1u << 20 : 1u << 13;
     in_ = floats(launch, count_);
@@ -213,6 +240,10 @@ class Histogram final : public Subject {
   void run(Launcher& launch, std::uint64_t out, unsigned blocks) override {
     launch("set_words", {1}, {kBlock}, out, kBins, 0u);
     launch("histogram", {blocks}, {kBlock}, in_, out, kBins, count_);
+  }
+  void exact(Launcher& launch, std::uint64_t out) override {
+    launch("set_words", {1}, {kBlock}, out, 2 * kBins, 0u);
+    launch("histogram_exact", covering(count_), {kBlock}, in_, out, kBins, count_);
   }
   unsigned outputs() const override { return kBins; }
 

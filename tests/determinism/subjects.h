@@ -21,9 +21,9 @@ namespace vitamin::determinism {
 enum class Scale { kSmall, kFull };
 
 enum class Expect {
-  kDrift,   // deterministic; reshaped it must drift
-  kNone,    // deterministic, reshaped or not
-  kExcluded // differs from itself
+  kDrift,    // deterministic; reshaped it must drift
+  kNone,     // deterministic, reshaped or not
+  kExcluded  // differs from itself
 };
 
 class Subject {
@@ -32,6 +32,8 @@ class Subject {
   const std::string& name() const { return name_; }
   // What a controller would turn: "grid", "block", "splits".
   const std::string& knob() const { return knob_; }
+  // The kernel whose launch the knob shapes.
+  const std::string& kernel() const { return kernel_; }
   Expect expect() const { return expect_; }
 
   // Buffers; once for a machine.
@@ -43,13 +45,18 @@ class Subject {
   // Computes into `out`, outputs() floats, with the knob at `setting`.
   virtual void run(Launcher& launch, std::uint64_t out, unsigned setting) = 0;
   virtual unsigned outputs() const = 0;
+  // The same in double precision, outputs() doubles, whatever the setting of the knob.
+  virtual void exact(Launcher& launch, std::uint64_t out) = 0;
 
  protected:
-  Subject(std::string name, std::string knob, Expect expect)
-      : name_(std::move(name)), knob_(std::move(knob)), expect_(expect) {}
+  Subject(std::string name, std::string knob, std::string kernel, Expect expect)
+      : name_(std::move(name)),
+        knob_(std::move(knob)),
+        kernel_(std::move(kernel)),
+        expect_(expect) {}
 
  private:
-  std::string name_, knob_;
+  std::string name_, knob_, kernel_;
   Expect expect_;
 };
 

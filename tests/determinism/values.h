@@ -27,4 +27,10 @@ struct Difference {
   unsigned abs_max_bits;        // the bits of the largest |a - b|
 };
 
+// Between an output and the exact one: bits of doubles that are not negative.
+struct Error {
+  unsigned long long apart_bits;    // the largest |a - exact|
+  unsigned long long largest_bits;  // the largest |exact|
+};
+
 }  // namespace vitamin::determinism

@@ -105,11 +105,10 @@ class Suite(Base):
                      VITAMIN_AUDIT=str(audit))
         sys.path.insert(0, os.environ["BENCH"])
         import audit_log
-        widths = [str(launch.processors) for log in audit_log.read_folder(audit)
-                  for launch in log if launch.kind == audit_log.LAUNCH]
-        self.assertGreater(len(set(widths)), 5)
+        widths = audit_log.widths(audit_log.read_folder(audit))
+        self.assertGreater(len({w for kernel in widths.values() for w in kernel}), 5)
         path = self.folder / "widths"
-        path.write_text("\n".join(widths))
+        path.write_text(audit_log.widths_text(widths))
         return path
 
     def test_reshaped_launches_drift_and_bf16_more_than_fp16_more_than_fp32(self):

@@ -4,7 +4,8 @@
 //
 //   differential --list
 //   differential RULE [--driver LIB] [--kernels FILE]            prints the trace of one rule
-//   differential RULE --expect TRACE …                           fails where the trace differs
+//   differential RULE --expect TRACE [--either FILE] …           fails where the trace differs; the
+//                                                                lines that FILE names may
 //   differential --all --out DIR [--jobs N] [--timeout S] …      writes DIR/RULE.trace for each
 //
 // Two drivers agree when their traces are equal. Each rule runs in a process of its own.
@@ -38,6 +39,7 @@ struct Options {
   std::string driver = "libcuda.so.1";
   std::string kernels;
   std::string expect;
+  std::string either;
   std::string out;
   unsigned jobs = 1;
   unsigned timeout_s = 60;
@@ -46,10 +48,12 @@ struct Options {
 };
 
 [[noreturn]] void usage(const std::string& complaint) {
-  std::fprintf(stderr,
-               "differential: %s\nusage: differential --list | RULE [--expect TRACE] | --all --out "
-               "DIR [--jobs N]\n       [--driver LIBRARY] [--kernels FILE] [--timeout SECONDS]\n",
-               complaint.c_str());
+  std::fprintf(
+      stderr,
+      "differential: %s\nusage: differential --list | RULE [--expect TRACE [--either FILE]] "
+      "| --all --out DIR\n       [--jobs N] [--driver LIBRARY] [--kernels FILE] "
+      "[--timeout SECONDS]\n",
+      complaint.c_str());
   std::exit(2);
 }
 
@@ -71,6 +75,8 @@ Options parse(int argc, char** argv) {
       options.kernels = value();
     else if (word == "--expect")
       options.expect = value();
+    else if (word == "--either")
+      options.either = value();
     else if (word == "--out")
       options.out = value();
     else if (word == "--jobs")
@@ -223,6 +229,29 @@ void print_differences(const std::vector<std::string>& expected,
   }
 }
 
+// What FILE says of a rule: parts of the lines that the real driver itself answers either way, from
+// "rule: part of a line: reason".
+std::vector<std::string> answered_either_way(const Rule& rule, const std::string& file) {
+  std::vector<std::string> parts;
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    const std::string head = std::string(rule.name) + ": ";
+    if (!line.starts_with(head)) continue;
+    parts.push_back(line.substr(head.size(), line.find(": ", head.size()) - head.size()));
+  }
+  return parts;
+}
+
+// Such lines without what the driver answered.
+std::vector<std::string> without(std::vector<std::string> text,
+                                 const std::vector<std::string>& parts) {
+  for (std::string& line : text)
+    for (const std::string& part : parts)
+      if (const std::size_t at = line.find(part); at != std::string::npos)
+        line.resize(at + part.size());
+  return text;
+}
+
 // A machine that is busy may answer "not yet" where the kept answer is yes. So an answer that
 // differs is asked for once more, with more patience; one that still differs is different.
 int compare(const Rule& rule, const Options& options) {
@@ -232,12 +261,14 @@ int compare(const Rule& rule, const Options& options) {
                 options.expect.c_str());
     return 1;
   }
-  const std::vector<std::string> expected =
-      lines(std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>()));
-  if (answer(rule, options) == expected) return 0;
+  const std::vector<std::string> either = answered_either_way(rule, options.either);
+  const std::vector<std::string> expected = without(
+      lines(std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>())),
+      either);
+  if (without(answer(rule, options), either) == expected) return 0;
   const std::string patient = std::to_string(8 * patience().count());
   setenv("VITAMIN_DIFFERENTIAL_PATIENCE_MS", patient.c_str(), 1);
-  const std::vector<std::string> got = answer(rule, options);
+  const std::vector<std::string> got = without(answer(rule, options), either);
   print_differences(expected, got);
   return got == expected ? 0 : 1;
 }

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does every component still have its tests?
 
-    counts.py BUILD --cuda yes|no [--only LABEL...]   compare ctest's list with expected_counts.txt
+    counts.py BUILD --cuda yes|no --amd yes|no [--only LABEL...]
+                                                      compare ctest's list with expected_counts.txt
     counts.py --results FILE                          "<ran> <failed> <skipped>" of a ctest run
     counts.py --failures FILE                         what each failed test of that run printed
 """
@@ -24,8 +25,8 @@ def read_expected(text):
         words = line.split("#")[0].split()
         if not words:
             continue
-        if len(words) != 3 or not words[1].isdigit() or words[2] not in ("-", "cuda"):
-            raise ValueError(f"line {number}: expected 'component minimum -|cuda': {line}")
+        if len(words) != 3 or not words[1].isdigit() or words[2] not in ("-", "cuda", "amd"):
+            raise ValueError(f"line {number}: expected 'component minimum -|cuda|amd': {line}")
         expected[words[0]] = (int(words[1]), words[2])
     return expected
 
@@ -37,8 +38,9 @@ def labels_of(test):
     return []
 
 
-def problems(expected, tests, cuda, only=None):
-    """Sentences, empty when all is well. `tests`: the "tests" list of ctest --show-only=json-v1."""
+def problems(expected, tests, there, only=None):
+    """Sentences, empty when all is well. `tests`: the "tests" list of ctest --show-only=json-v1;
+    `there`: which of the needs ("cuda", "amd") this build has."""
     found = []
     counts = collections.Counter()
     for test in tests:
@@ -50,7 +52,7 @@ def problems(expected, tests, cuda, only=None):
         counts.update(known)
         counts.update(key for key in expected if key.endswith(":") and test["name"].startswith(key))
     for component, (minimum, needs) in expected.items():
-        if (needs == "cuda" and not cuda) or (only is not None and component not in only):
+        if (needs != "-" and needs not in there) or (only is not None and component not in only):
             continue
         if counts[component] < minimum:
             found.append(f"'{component}' has {counts[component]} tests, "
@@ -92,6 +94,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", nargs="?", type=pathlib.Path)
     parser.add_argument("--cuda", choices=("yes", "no"), default="yes")
+    parser.add_argument("--amd", choices=("yes", "no"), default="yes")
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--failures", type=pathlib.Path)
@@ -110,8 +113,9 @@ def main():
         parser.error("a build folder is needed")
     listing = subprocess.run(["ctest", "--test-dir", arguments.build, "--show-only=json-v1"],
                              capture_output=True, text=True, check=True)
+    there = {need for need in ("cuda", "amd") if getattr(arguments, need) == "yes"}
     found = problems(read_expected(EXPECTED.read_text()), json.loads(listing.stdout)["tests"],
-                     arguments.cuda == "yes", arguments.only)
+                     there, arguments.only)
     for problem in found:
         print(f"counts: {problem}", file=sys.stderr)
     return 1 if found else 0

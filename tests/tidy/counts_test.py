@@ -7,6 +7,7 @@ import unittest
 import counts
 
 EXPECTED = counts.read_expected("# comment\nhal 2 -\ncuda 1 cuda\n")
+ALL = {"cuda", "amd"}
 
 
 def tests(*labels):
@@ -16,29 +17,34 @@ def tests(*labels):
 
 class Counts(unittest.TestCase):
     def test_enough_tests_of_every_component_pass(self):
-        self.assertEqual(counts.problems(EXPECTED, tests("hal", "hal", "cuda"), True), [])
+        self.assertEqual(counts.problems(EXPECTED, tests("hal", "hal", "cuda"), ALL), [])
 
     def test_a_component_without_its_tests_is_found(self):
-        found = counts.problems(EXPECTED, tests("hal", "hal"), True)
+        found = counts.problems(EXPECTED, tests("hal", "hal"), ALL)
         self.assertEqual(len(found), 1)
         self.assertIn("'cuda' has 0", found[0])
 
     def test_without_cuda_headers_its_components_may_be_missing(self):
-        self.assertEqual(counts.problems(EXPECTED, tests("hal", "hal"), False), [])
-        self.assertEqual(len(counts.problems(EXPECTED, tests("hal"), False)), 1)
+        self.assertEqual(counts.problems(EXPECTED, tests("hal", "hal"), {"amd"}), [])
+        self.assertEqual(len(counts.problems(EXPECTED, tests("hal"), {"amd"})), 1)
+
+    def test_without_the_amd_packages_its_components_may_be_missing(self):
+        expected = counts.read_expected("hal 2 -\namdgpu 1 amd\n")
+        self.assertEqual(counts.problems(expected, tests("hal", "hal"), {"cuda"}), [])
+        self.assertEqual(len(counts.problems(expected, tests("hal", "hal"), ALL)), 1)
 
     def test_a_test_of_no_component_is_found(self):
-        found = counts.problems(EXPECTED, tests("hal", "hal", "cuda", "hall"), True)
+        found = counts.problems(EXPECTED, tests("hal", "hal", "cuda", "hall"), ALL)
         self.assertEqual(len(found), 1)
         self.assertIn("t3", found[0])
 
     def test_a_missing_file_of_tests_is_found_by_the_beginning_of_its_name(self):
         expected = counts.read_expected("hal 1 -\nt7: 1 -\nt0: 1 -\n")
-        found = counts.problems(expected, tests("hal"), True)
+        found = counts.problems(expected, tests("hal"), ALL)
         self.assertEqual(found, ["'t7:' has 0 tests, at least 1 are expected"])
 
     def test_only_the_named_components_are_asked_for(self):
-        self.assertEqual(counts.problems(EXPECTED, tests("cuda"), True, ["cuda"]), [])
+        self.assertEqual(counts.problems(EXPECTED, tests("cuda"), ALL, ["cuda"]), [])
 
     def test_a_line_that_makes_no_sense_is_an_error(self):
         with self.assertRaises(ValueError):

@@ -37,7 +37,8 @@ LAYERS = {
     "backends/soft/libcuda": ["hal", "backends/soft"],
     "backends/soft/amdgpu": ["hal", "backends/soft"],
     "backends/cuda": ["hal"],
-    "interpose": ["hal", "runtime", "policies", "client", "backends/cuda"],
+    "backends/hip": ["hal"],
+    "interpose": ["hal", "runtime", "policies", "client", "backends/cuda", "backends/hip"],
     "tools": ["hal", "runtime", "policies", "protocol"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The exported overrides: for each row of driver.def a symbol whose code is one jump through a
-// slot. The slot is filled at compile time with an instance of Hook, whose type comes from cuda.h,
-// so no signature is written a second time and a call costs one jump.
-#include "interpose/libcudart/handlers.h"
-#include "interpose/libcudart/hook.h"
-#include "interpose/libcudart/treatments.h"
+// The exported overrides: for each row of the vendor's table a symbol whose code is one jump
+// through a slot. The slot is filled at compile time with an instance of Hook, whose type comes
+// from the vendor's header, so no signature is written a second time and a call costs one jump.
+#include VITAMIN_VENDOR_HOOKS
+#include "interpose/hook.h"
+#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 
@@ -13,7 +13,7 @@ void* const hook_addresses[kSymbols] = {
 #define VITAMIN_HOOK(symbol, since, ...) \
   reinterpret_cast<void*>(&Hook<Symbol::symbol, __VA_ARGS__, decltype(::symbol)>::call),
 #define VITAMIN_PASS(symbol, reason)
-#include "interpose/libcudart/driver.def"
+#include VITAMIN_ENTRY_POINTS
 };
 
 #define VITAMIN_HOOK(symbol, since, ...)                                                \
@@ -35,6 +35,6 @@ void* const hook_addresses[kSymbols] = {
       "\n"                                                                              \
       ".popsection");
 #define VITAMIN_PASS(symbol, reason)
-#include "interpose/libcudart/driver.def"
+#include VITAMIN_ENTRY_POINTS
 
 }  // namespace vitamin::interpose

@@ -2,10 +2,10 @@
 //
 // What the interposer knows about the application's contexts, streams and events.
 //
-// A *managed* context is the primary context of a device, with a VirtualContext behind it; it is
-// made at the first call that needs it. Everything else is *foreign*: contexts made by cuCtxCreate,
-// green contexts of the application and their streams, devices whose pool could not be made. Work
-// on foreign streams goes straight to the driver.
+// A *managed* context is the (primary) context of a device, with a VirtualContext behind it; it is
+// made at the first call that needs it. Everything else is *foreign*: other contexts, streams that
+// the application confined to a part of the device itself, devices whose pool could not be made.
+// Work on foreign streams goes straight to the driver.
 //
 // Handles that nobody announced (made before we were asked, or by a door that we do not know) are
 // looked up at the driver once, when they are first used.
@@ -13,9 +13,11 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 #include "interpose/client.h"
-#include "interpose/libcudart/driver.h"
+#include "interpose/entry_points.h"
 #include "runtime/virtual_context.h"
 
 namespace vitamin::interpose {
@@ -30,15 +32,15 @@ struct StreamRecord {
 };
 
 struct Context {
-  CUcontext handle = nullptr;
+  NativeContext handle{};
   int ordinal = 0;
   std::unique_ptr<runtime::VirtualContext> virtual_context;  // null: torn down
   StreamRecord legacy;
   std::atomic<StreamRecord*> idle_thread_streams{nullptr};  // of threads that have ended
   Context* next = nullptr;                                  // in the list of those torn down
 
-  CUstream native(const StreamRecord& record) const {
-    return static_cast<CUstream>(virtual_context->native(*record.stream));
+  NativeStream native(const StreamRecord& record) const {
+    return static_cast<NativeStream>(virtual_context->native(*record.stream));
   }
 };
 
@@ -52,45 +54,63 @@ struct EventRecord {
 // --- contexts ------------------------------------------------------------------------------------
 
 // The managed context that is current on this thread, made if need be; null: foreign or none.
-Context* current_context();
-// The managed context of a handle, made if need be; null: foreign.
-Context* managed_context(CUcontext handle);
+Context* current_context();  // by the vendor
+// The same, but never made.
+Context* known_current_context();  // by the vendor
+// Makes the context of a device, with its pool. Null after a warning. Wants the adoption lock.
+Context* make_context(NativeContext handle, int ordinal);
 // Calls `function` for each managed context.
 template <class Function>
 void for_each_context(Function function);
 // Before the driver destroys the primary context of a device, and with it our pool.
 void tear_down(int ordinal);
-// The handle will not mean this context any more.
-void forget_context(CUcontext handle);
+// Making contexts and adopting handles: rare, so one lock for all of it.
+std::mutex& adoption();
+
+// By the vendor: its backend for a device, on the driver's own functions.
+hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, NativeContext handle);
+// By the vendor: the native stream that stands for the context's legacy default stream.
+hal::Result<NativeStream> legacy_stream(NativeContext handle);
 
 // --- streams -------------------------------------------------------------------------------------
 
+// What the vendor says about a stream that nobody announced.
+struct StreamFacts {
+  Context* context = nullptr;  // null: foreign
+  runtime::StreamKind kind = runtime::StreamKind::kBlocking;
+  int priority = 0;
+};
+// Empty: not a stream.
+std::optional<StreamFacts> stream_facts(NativeStream stream);  // by the vendor
+
 // The record of a stream argument; null: foreign, or not a stream. `per_thread`: NULL means the
 // calling thread's own default stream.
-StreamRecord* find_stream(CUstream stream, bool per_thread);
+StreamRecord* find_stream(NativeStream stream, bool per_thread);
 // As find_stream, for calls that only ask: makes neither a context nor a stand-in.
-StreamRecord* known_stream(CUstream stream, bool per_thread);
+StreamRecord* known_stream(NativeStream stream, bool per_thread);
 // A new stream may have the handle of one that went away unseen.
-void forget_stream(CUstream stream);
+void forget_stream(NativeStream stream);
 
 // --- events --------------------------------------------------------------------------------------
 
-EventRecord& find_event(CUevent event);
-void announce_event(CUevent event, unsigned flags);
+EventRecord& find_event(NativeEvent event);
+void announce_event(NativeEvent event, unsigned flags);
 // Null when the handle was not known.
-std::unique_ptr<EventRecord> take_event(CUevent event);
+std::unique_ptr<EventRecord> take_event(NativeEvent event);
 // Its newest record was made by somebody who is not virtualised.
 void mark_foreign(EventRecord& event);
 
 // --- captures ------------------------------------------------------------------------------------
 
+bool captures(NativeStream stream);  // by the vendor: whether it is part of a capture now
+
 extern constinit std::atomic<int> open_captures;
 inline bool captures_open() { return open_captures.load(std::memory_order_relaxed) > 0; }
 // Whether the stream is part of a capture now. Only asked while one is open.
 bool is_capturing(const StreamRecord& record);
-void capture_began(CUstream origin);
-// After cuStreamEndCapture or the destruction of the stream, whatever these answered.
-void capture_may_have_ended(CUstream origin, bool destroyed);
+void capture_began(NativeStream origin);
+// After a capture's end or the destruction of the stream, whatever these answered.
+void capture_may_have_ended(NativeStream origin, bool destroyed);
 
 inline constexpr int kMaxContexts = static_cast<int>(runtime::stats::kDevices);
 extern constinit std::atomic<Context*> context_of_device[kMaxContexts];

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The treatments that driver.def names, generic over the type of the entry point: the stream is the
-// one argument of type CUstream, and everything else is a value or, in copies, a host pointer.
+// one argument of type NativeStream, and everything else is a value or, in copies, a host pointer.
 #pragma once
 
-#include <tuple>
 #include <type_traits>
 
-#include "interpose/libcudart/context.h"
-#include "interpose/libcudart/hook.h"
+#include "interpose/context.h"
+#include "interpose/hook.h"
 #include "runtime/operation.h"
 #include "runtime/virtual_context.h"
 
@@ -26,17 +25,17 @@ inline constexpr bool kBridged = false;
 inline constexpr bool kBridged = true;
 #endif
 
-inline CUresult result(hal::NativeStatus status) { return static_cast<CUresult>(status); }
+inline Answer result(hal::NativeStatus status) { return static_cast<Answer>(status); }
 
 template <class... Args>
-inline constexpr int kStreamArguments = (0 + ... + std::is_same_v<Args, CUstream>);
+inline constexpr int kStreamArguments = (0 + ... + std::is_same_v<Args, NativeStream>);
 
 template <class... Args>
-CUstream stream_of(Args... args) {
+NativeStream stream_of(Args... args) {
   static_assert(kStreamArguments<Args...> == 1);
-  CUstream stream = nullptr;
+  NativeStream stream = nullptr;
   auto take = [&](auto argument) {
-    if constexpr (std::is_same_v<decltype(argument), CUstream>) stream = argument;
+    if constexpr (std::is_same_v<decltype(argument), NativeStream>) stream = argument;
   };
   (take(args), ...);
   return stream;
@@ -45,8 +44,8 @@ CUstream stream_of(Args... args) {
 // `argument`, or `native` in the place of the stream.
 template <class T>
 T with_stream(T argument, [[maybe_unused]] void* native) {
-  if constexpr (std::is_same_v<T, CUstream>)
-    return static_cast<CUstream>(native);
+  if constexpr (std::is_same_v<T, NativeStream>)
+    return static_cast<NativeStream>(native);
   else
     return argument;
 }
@@ -62,11 +61,11 @@ struct Way {
   StreamRecord* record;  // null when foreign
   runtime::VirtualContext& context() const { return *record->context->virtual_context; }
   runtime::Stream& stream() const { return *record->stream; }
-  CUstream native() const { return record->context->native(*record); }
+  NativeStream native() const { return record->context->native(*record); }
   runtime::stats::DevicePage& page() const { return context().page(); }
 };
 
-inline Way way_of(CUstream stream, bool per_thread) {
+inline Way way_of(NativeStream stream, bool per_thread) {
   StreamRecord* record = find_stream(stream, per_thread);
   if (record == nullptr) return {Route::kForeign, nullptr};
   if (captures_open() && is_capturing(*record)) [[unlikely]]
@@ -78,33 +77,43 @@ inline Way way_of(CUstream stream, bool per_thread) {
 // want one, and the legacy stream's handle means the stream of the current one.
 class CurrentContext {
  public:
-  explicit CurrentContext(CUcontext wanted) { enter(wanted); }
+  explicit CurrentContext(NativeContext wanted) { enter(wanted); }
   ~CurrentContext() {
-    if (pushed_) leave();
+    if (entered_) leave();
   }
   CurrentContext(const CurrentContext&) = delete;
   CurrentContext& operator=(const CurrentContext&) = delete;
 
  private:
-  void enter(CUcontext wanted);
-  static void leave();
-  bool pushed_ = false;
+  void enter(NativeContext wanted);  // by the vendor
+  void leave();                      // by the vendor
+  NativeContext before_{};
+  bool entered_ = false;
 };
+Answer synchronize_natively(NativeStream stream);  // by the vendor
 
 // --- on the application's own stream
 // --------------------------------------------------------------
 
+// A call whose arguments are all values (a stream aside) can wait its turn as it is.
+template <class... Args>
+inline constexpr bool kAllValues =
+    (... && (!std::is_pointer_v<Args> || std::is_same_v<Args, CUstream>));
+
 template <Behind kBehind, Host kHost>
 struct Bridge {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
     const Way way = way_of(stream_of(args...), via.per_thread);
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured || !kBridged)
       return via.real(with_stream(args, way.native())...);
     auto operation = runtime::call(
-        [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
-        Keep::kNo);
+        [=, context = way.record->context->handle](void* native) {
+          const CurrentContext current(context);
+          return hal::NativeStatus(via.real(with_stream(args, native)...));
+        },
+        kAllValues<Args...> ? Keep::kYes : Keep::kNo);
     const Inside ours;
     return result(way.context().bridge(way.stream(), operation, kBehind, kHost));
   }
@@ -113,11 +122,11 @@ struct Bridge {
 template <Host kHost>
 struct DefaultStream {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
     const Way way = way_of(nullptr, via.per_thread);
     // Only a thread's own stream can be part of a capture. There the call is refused and breaks the
     // capture, as any call is that waits for a captured stream.
-    if (way.route == Route::kCaptured) return VITAMIN_REAL(cuStreamSynchronize)(way.native());
+    if (way.route == Route::kCaptured) return synchronize_natively(way.native());
     if (way.route == Route::kForeign) return via.real(args...);
     auto operation =
         runtime::call([&](void*) { return hal::NativeStatus(via.real(args...)); }, Keep::kNo);
@@ -131,16 +140,12 @@ struct DefaultStream {
 
 // A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
 template <class... Args>
-CUresult copied(const Way& way, CUresult answer, Args... args) {
+Answer copied(const Way& way, Answer answer, Args... args) {
   runtime::Audit* audit = way.context().audit();
-  if (audit == nullptr || answer != CUDA_SUCCESS) [[likely]]
+  if (audit == nullptr || answer != kSuccess) [[likely]]
     return answer;
-  const auto note = [&](void* host, CUdeviceptr, std::size_t bytes, auto...) {
-    audit->copied(way.stream(), host, bytes);
-  };
-  if constexpr (std::is_invocable_v<decltype(note), Args...> && sizeof...(Args) >= 3 &&
-                std::is_same_v<std::tuple_element_t<0, std::tuple<Args...>>, void*>)
-    note(args...);
+  if (const HostTarget target = HostTarget::of(args...); target.host != nullptr)
+    audit->copied(way.stream(), target.host, target.bytes);
   // Without a stream the host has waited already.
   if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
   return answer;
@@ -151,7 +156,7 @@ CUresult copied(const Way& way, CUresult answer, Args... args) {
 
 struct Fill {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
     const Way way = way_of(stream_of(args...), via.per_thread);
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
@@ -167,7 +172,8 @@ struct Fill {
     // whether it is allowed.
     if (captures_open() && way.record->legacy)
       return result(way.context().bridge(way.stream(), operation));
-    return result(way.context().enqueue(way.stream(), operation));
+    return result(kFillsAreKernels ? way.context().compute(way.stream(), operation)
+                                   : way.context().enqueue(way.stream(), operation));
   }
 };
 
@@ -177,10 +183,6 @@ struct Kept {
   T value;
   T get() const { return value; }
 };
-template <class T>
-concept Descriptor = std::is_class_v<T> && requires(T copy) {
-  copy.WidthInBytes;
-};
 template <Descriptor T>
 struct Kept<const T*> {
   T value;
@@ -188,58 +190,38 @@ struct Kept<const T*> {
   const T* get() const { return &value; }
 };
 
-// Whether a copy may block or must be made while the caller's memory is as it is now.
-struct HostSide {
-  bool pageable = false;
-  bool device = false;
-  void pointer(CUdeviceptr address);  // asks the driver
-  void side(CUmemorytype type, const void* host, CUdeviceptr unified) {
-    if (type == CU_MEMORYTYPE_HOST)
-      pointer(reinterpret_cast<CUdeviceptr>(host));
-    else if (type == CU_MEMORYTYPE_UNIFIED)
-      pointer(unified);
-    else
-      device = true;
-  }
-  template <class T>
-  void look(T argument) {
-    if constexpr (std::is_same_v<T, void*> || std::is_same_v<T, const void*>)
-      pointer(reinterpret_cast<CUdeviceptr>(argument));
-    else if constexpr (std::is_same_v<T, CUarray>)
-      device = true;
-  }
-  template <Descriptor T>
-  void look(const T* copy) {
-    side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
-    side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
-  }
-  // Host to host is synchronous, page-locked or not.
-  Host host() const { return pageable || !device ? Host::kMayBlock : Host::kReturns; }
-};
+template <class T>
+bool is_null_descriptor(T argument) {
+  if constexpr (std::is_pointer_v<T>)
+    if constexpr (Descriptor<std::remove_cv_t<std::remove_pointer_t<T>>>)
+      return argument == nullptr;
+  return false;
+}
 
-// What arguments of type CUdeviceptr may be: addresses of device memory, or (cuMemcpyAsync) any.
-enum class Addresses : bool { kDevice, kUnified };
-
+// kAddresses: how the vendor reads the arguments of this entry point (CopySides).
 template <Addresses kAddresses>
 struct Copy {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
     // A missing descriptor is the driver's to refuse.
     if ((... || is_null_descriptor(args))) return via.real(args...);
     const Way way = way_of(stream_of(args...), via.per_thread);
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
-    HostSide side;
-    (look(side, args), ...);
+    const CopySides sides = CopySides::of<kAddresses>(args...);
+    // It may block, or must be made while the caller's memory is as it is now. Host to host is
+    // synchronous, page-locked or not.
+    const bool may_block = sides.pageable || !sides.device;
+    const bool bridge = may_block || (captures_open() && way.record->legacy);
     const Inside ours;
-    const bool bridge = side.host() == Host::kMayBlock || (captures_open() && way.record->legacy);
     if (bridge && kBridged) {
       auto operation = runtime::call(
           [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
           Keep::kNo);
-      return copied(
-          way, result(way.context().bridge(way.stream(), operation, Behind::kWork, side.host())),
-          args...);
+      return copied(way,
+                    result(way.context().bridge(way.stream(), operation, Behind::kWork,
+                                                may_block ? Host::kMayBlock : Host::kReturns)),
+                    args...);
     }
     runtime::stats::Counter& copies = way.page().other.copies_queued;
     auto operation = runtime::call([via, &copies, context = way.record->context->handle,
@@ -248,27 +230,9 @@ struct Copy {
       copies.add();
       return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
     });
-    return copied(way, result(way.context().enqueue(way.stream(), operation)), args...);
-  }
-
- private:
-  template <class T>
-  static bool is_null_descriptor(T argument) {
-    if constexpr (std::is_pointer_v<T>)
-      if constexpr (Descriptor<std::remove_cv_t<std::remove_pointer_t<T>>>)
-        return argument == nullptr;
-    return false;
-  }
-  template <class T>
-  static void look(HostSide& side, T argument) {
-    if constexpr (std::is_same_v<T, CUdeviceptr>) {
-      if constexpr (kAddresses == Addresses::kUnified)
-        side.pointer(argument);
-      else
-        side.device = true;
-    } else {
-      side.look(argument);
-    }
+    const Answer answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
+                                              : way.context().enqueue(way.stream(), operation));
+    return copied(way, answer, args...);
   }
 };
 
@@ -276,7 +240,7 @@ struct Copy {
 
 struct Allocate {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
     const Way way = way_of(stream_of(args...), via.per_thread);
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
@@ -289,19 +253,29 @@ struct Allocate {
 };
 
 // Every managed context is drained, since memory and code are not tied to the current one.
-CUresult drained(Drain how, const runtime::VendorCall& call);
+Answer drained(Drain how, const runtime::VendorCall& call);
+// A call that waits for the whole context; null: foreign.
+template <class Call>
+Answer synchronize_context(Context* context, Call call) {
+  if (context == nullptr) return call();
+  const Inside ours;
+  return result(
+      context->virtual_context->drain(Drain::kWait, [&] { return hal::NativeStatus(call()); }));
+}
+// The code is about to go, and its handles may be given out again.
+Answer unload(const void* code, Drain how, const runtime::VendorCall& call);
 
 template <Drain kHow>
 struct Drained {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
     return drained(kHow, [&] { return hal::NativeStatus(via.real(args...)); });
   }
 };
 
 struct Redirect {
   template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
     const StreamRecord* record = known_stream(stream_of(args...), via.per_thread);
     if (record == nullptr || record->legacy) return via.real(args...);
     return via.real(with_stream(args, record->context->native(*record))...);
@@ -310,8 +284,8 @@ struct Redirect {
 
 template <auto kFunction>
 struct Handler {
-  template <class... Args>
-  static CUresult run(Via<CUresult(Args...)> via, Args... args) {
+  template <class Result, class... Args>
+  static Result run(Via<Result(Args...)> via, Args... args) {
     return kFunction(via, args...);
   }
 };

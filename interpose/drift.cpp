@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interpose/libcudart/drift.h"
+#include "interpose/drift.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "interpose/client.h"
-#include "interpose/libcudart/driver.h"
+#include "interpose/entry_points.h"
 
 namespace vitamin::interpose {
 namespace {
@@ -21,19 +21,14 @@ namespace {
 constexpr std::string_view kClassified[] = {
 #define VITAMIN_HOOK(symbol, since, ...) #symbol,
 #define VITAMIN_PASS(symbol, reason) #symbol,
-#include "interpose/libcudart/driver.def"
+#include VITAMIN_ENTRY_POINTS
 };
-constexpr std::string_view kOrderedWords[] = {"Async",  "Stream", "Event", "Launch",
-                                              "Memcpy", "Memset", "Upload"};
-// Nodes only describe what a graph's launch will do; notifications are not queued.
-constexpr std::string_view kHarmlessWords[] = {"Node", "AsyncNotification"};
-
 bool contains(std::string_view text, std::string_view word) {
   return text.find(word) != std::string_view::npos;
 }
 
 bool is_new(std::string_view name) {
-  if (!name.starts_with("cu") || name.size() < 3 || name[2] < 'A' || name[2] > 'Z') return false;
+  if (!may_be_ordered(name)) return false;
   if (std::find(std::begin(kClassified), std::end(kClassified), name) != std::end(kClassified))
     return false;
   // Another version of a function that we override, or a name that speaks of streams.
@@ -68,7 +63,9 @@ void report_drift() {
   static constinit std::atomic<bool> done{false};
   if (std::getenv("VITAMIN_DEBUG") == nullptr || done.exchange(true)) return;
   const link_map* driver = nullptr;
-  void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  void* handle = nullptr;
+  for (const char* library : kLibraries)
+    if (handle == nullptr) handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &driver) != 0) return;
   std::string found;
   for_each_export(*driver, [&](const char* name) {

@@ -2,8 +2,9 @@
 //
 // How calls of the application reach the overrides, and how overrides reach the driver.
 //
-// Three doors: exported symbols (exports.cpp) for programs that link libcuda, a `dlsym` of our own,
-// and cuGetProcAddress, through which every libcudart since 11.3 gets all of its functions.
+// Three doors: exported symbols (exports.cpp) for programs that link the driver, a `dlsym` of our
+// own, and the vendor's own look-up (its doors.cpp), through which every libcudart since 11.3 gets
+// all of its functions.
 //
 // `dlsym` and RTLD_NEXT: the loader finds the caller by its return address, so a wrapper that calls
 // the real dlsym would make every other preloaded library find itself. The entry below therefore
@@ -17,7 +18,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "interpose/libcudart/driver.h"
+#include "interpose/entry_points.h"
 
 #ifndef __x86_64__
 #error "the entry stubs are written for x86-64"
@@ -101,13 +102,6 @@ bool is_own_export(const void* address) {
   return byte >= __start_vitamin_exports && byte < __stop_vitamin_exports;
 }
 
-// A variant that the driver exports and this build has no row for (a newer version with other
-// parameters): nothing of ours fits it.
-bool is_exported_function(void* address) {
-  Dl_info symbol{};
-  return dladdr(address, &symbol) != 0 && symbol.dli_saddr == address;
-}
-
 // dlsym for one of our names, by a caller that did not ask for RTLD_NEXT.
 void* overridden_dlsym(void* handle, const char* name) {
   const std::size_t index = index_of(name);
@@ -130,8 +124,11 @@ void* overridden_dlsym(void* handle, const char* name) {
 bool find_driver(bool load) {
   if (driver_handle.load(std::memory_order_acquire) != nullptr) return true;
   // By soname, so that it also matches a driver that was opened by its full path.
-  void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (handle == nullptr && load) handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  void* handle = nullptr;
+  for (const int how : {RTLD_NOLOAD, RTLD_LOCAL})
+    for (const char* library : kLibraries)
+      if (handle == nullptr && (load || how == RTLD_NOLOAD))
+        handle = dlopen(library, RTLD_LAZY | how);
   if (handle == nullptr) {
     dlerror();  // ours: the application must not find it
     return false;
@@ -159,36 +156,11 @@ void* real_function(const char* symbol) {
   return address;
 }
 
-void* override_for(const char* name, int version, std::uint64_t flags, void* answer) {
-  if (answer == nullptr || name == nullptr || !find_driver(false)) return answer;
-  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-  // Drivers answer with the addresses that dlsym gives (measured). Two variants may share one
-  // address: then the one that was asked for by name and flags.
-  std::size_t same_address = kSymbols, same_key = kSymbols;
-  for (std::size_t i = 0; i < kSymbols; ++i) {
-    const SymbolInfo& row = kSymbolInfo[i];
-    const bool named = base_name(row.name) == name;
-    const bool address = real_addresses[i].load(std::memory_order_acquire) == answer;
-    if (address && (same_address == kSymbols || (named && row.per_thread == per_thread)))
-      same_address = i;
-    // Should a driver ever answer with another address: the newest variant not newer than asked.
-    // A function with no per-thread form is asked for with that flag too.
-    if (!named || row.since > version || (row.per_thread && !per_thread)) continue;
-    const bool better = same_key == kSymbols || row.per_thread > kSymbolInfo[same_key].per_thread ||
-                        (row.per_thread == kSymbolInfo[same_key].per_thread &&
-                         row.since > kSymbolInfo[same_key].since);
-    if (better) same_key = i;
-  }
-  if (same_address != kSymbols) return hook_addresses[same_address];
-  if (same_key == kSymbols || is_exported_function(answer)) return answer;
-  return hook_addresses[same_key];
-}
-
 }  // namespace vitamin::interpose
 
 DlsymFunction vitamin_dlsym_route(void* handle, const char* name) {
   using namespace vitamin::interpose;
-  if (handle != RTLD_NEXT && name != nullptr && name[0] == 'c' && name[1] == 'u' &&
+  if (handle != RTLD_NEXT && name != nullptr && may_be_entry_point(name) &&
       index_of(name) != kSymbols)
     return &overridden_dlsym;
   return real_dlsym();

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/hip/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "backends/hip/mask_plan.h"
+#include "backends/hip/shape.h"
+#include "backends/hip/status.h"
+#include "backends/hip/stream_queue.h"
+
+namespace vitamin::hip {
+namespace {
+
+using hal::NativeStatus;
+
+const Kernel& kernel_of(hal::KernelHandle handle) { return *static_cast<const Kernel*>(handle); }
+
+class HipDevice final : public hal::Device {
+ public:
+  HipDevice(const Api& api, const DeviceOptions& options) : api_(api), options_(options) {}
+  hal::Status open();
+
+  const hal::DeviceInfo& info() const noexcept override { return info_; }
+  hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
+  std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override {
+    return std::make_unique<StreamQueue>(api_, options_.ordinal,
+                                         static_cast<hipStream_t>(native_stream),
+                                         StreamQueue::Ownership::kBorrowed);
+  }
+  hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override;
+  hal::Result<hal::Event> create_event() override;
+  void destroy_event(hal::Event event) noexcept override {
+    static_cast<void>(api_.hipEventDestroy(static_cast<hipEvent_t>(event.native)));
+  }
+  NativeStatus query(hal::Event event) noexcept override {
+    return api_.hipEventQuery(static_cast<hipEvent_t>(event.native));
+  }
+  NativeStatus synchronize(hal::Event event) noexcept override {
+    return api_.hipEventSynchronize(static_cast<hipEvent_t>(event.native));
+  }
+  hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override;
+  std::string kernel_name(hal::KernelHandle kernel) override;
+  std::string kernel_origin(hal::KernelHandle kernel) override {
+    return kernel_of(kernel).origin.empty() ? "(unknown)" : kernel_of(kernel).origin;
+  }
+  std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override;
+  NativeStatus validate(const hal::KernelLaunch& launch) noexcept override;
+  hal::Outcome classify(NativeStatus status) const noexcept override {
+    return hip::classify(status);
+  }
+  NativeStatus not_ready() const noexcept override { return hipErrorNotReady; }
+  NativeStatus out_of_memory() const noexcept override { return hipErrorOutOfMemory; }
+  void attach_thread() noexcept override { static_cast<void>(api_.hipSetDevice(options_.ordinal)); }
+  void enter_internal() noexcept override;
+  void leave_internal() noexcept override;
+
+ private:
+  int attribute(hipDeviceAttribute_t which) const {
+    int value = 0;
+    return api_.hipDeviceGetAttribute(&value, which, options_.ordinal) == hipSuccess ? value : 0;
+  }
+  void plan_units();
+  void tell(const std::string& sentence) const {
+    if (options_.notice != nullptr) options_.notice(sentence.c_str());
+  }
+
+  const Api api_;
+  const DeviceOptions options_;
+  hal::DeviceInfo info_;
+  MaskPlan plan_;  // of no units: the pool has none
+};
+
+hal::Status HipDevice::open() {
+  info_.vendor = hal::Vendor::kAmd;
+  char name[256] = "";
+  if (const hipError_t status = api_.hipDeviceGetName(name, sizeof name, options_.ordinal);
+      status != hipSuccess)
+    return failed("the device cannot be asked for its name", status);
+  info_.name = name;
+  char address[32] = "";
+  if (api_.hipDeviceGetPCIBusId(address, sizeof address, options_.ordinal) == hipSuccess)
+    info_.uuid = address;
+  const int processors = attribute(hipDeviceAttributeMultiprocessorCount);
+  if (processors <= 0)
+    return hal::fail(hal::Errc::kInternal, "the device does not say how many CUs it has");
+  info_.processors = static_cast<std::uint32_t>(processors);
+  info_.pool_priorities = false;
+  plan_units();
+  return {};
+}
+
+// A device that cannot be divided is one unit: its launches stay on the application's streams.
+void HipDevice::plan_units() {
+  const Limits limits = limits_of(options_.settings, options_.queue_budget);
+  for (const std::string& notice : limits.notices) tell(notice);
+  info_.pool_queues_max = limits.slots;
+  info_.processors_per_unit = {info_.processors};
+  if (limits.confined) return;
+  const std::optional<DeviceShape> shape = shape_of(api_, options_.ordinal);
+  if (!shape)
+    return tell(
+        "The HSA runtime does not tell the device's shader engines; launches are not moved.");
+  hal::Result<MaskPlan> plan = MaskPlan::make(*shape, api_.version);
+  if (!plan) return tell("Launches are not moved: " + plan.error().message + ".");
+  plan_ = std::move(*plan);
+  info_.processors_per_unit = plan_.processors_per_unit();
+}
+
+hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal::ComputeSet set) {
+  if (plan_.units() == 0)
+    return hal::fail(hal::Errc::kUnsupported, "the device is not divided into units");
+  if (set.empty() || !hal::ComputeSet::range(0, plan_.units()).contains(set))
+    return hal::fail(hal::Errc::kInvalidArgument,
+                     "the compute set names no unit of this device, or others besides (bits " +
+                         std::to_string(set.bits()) + ", units " + std::to_string(plan_.units()) +
+                         ")");
+  return std::make_unique<MaskedContext>(api_, options_.ordinal, set, info_.processors_of(set),
+                                         plan_.mask(set));
+}
+
+hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int priority) {
+  const CurrentDevice current(api_, options_.ordinal);
+  hipStream_t stream = nullptr;
+  const hipError_t status = api_.hipStreamCreateWithPriority(&stream, hipStreamDefault, priority);
+  if (status != hipSuccess) return failed("a stream cannot be created", status);
+  return std::make_unique<StreamQueue>(api_, options_.ordinal, stream,
+                                       StreamQueue::Ownership::kOwned);
+}
+
+hal::Result<hal::Event> HipDevice::create_event() {
+  const CurrentDevice current(api_, options_.ordinal);
+  hipEvent_t event = nullptr;
+  const hipError_t status = api_.hipEventCreateWithFlags(&event, hipEventDisableTiming);
+  if (status != hipSuccess) return failed("an event cannot be created", status);
+  return hal::Event{event};
+}
+
+// --- kernels ---------------------------------------------------------------------------------
+
+hal::Result<hal::KernelLayout> HipDevice::kernel_layout(hal::KernelHandle handle) {
+  if (handle == nullptr) return hal::fail(hal::Errc::kInvalidArgument, "the kernel handle is null");
+  if (!kernel_of(handle).layout)
+    return hal::fail(
+        hal::Errc::kUnsupported,
+        "the kernel's code object has no readable metadata (" + kernel_name(handle) + ")");
+  return *kernel_of(handle).layout;
+}
+
+std::string HipDevice::kernel_name(hal::KernelHandle handle) {
+  const Kernel& kernel = kernel_of(handle);
+  if (!kernel.name.empty()) return kernel.name;
+  const char* name = nullptr;
+  if (kernel.kind == Kernel::Kind::kFunction && api_.hipKernelNameRef != nullptr)
+    name = api_.hipKernelNameRef(kernel.function());
+  else if (kernel.kind == Kernel::Kind::kHostFunction && api_.hipKernelNameRefByPtr != nullptr)
+    name = api_.hipKernelNameRefByPtr(kernel.native, nullptr);
+  return name != nullptr ? name : "(unnamed kernel)";
+}
+
+std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool resident) {
+  // The runtime sends cooperative grids to a queue of its own on the whole device, whatever stream
+  // they are launched on: on a pool entry they would escape its mask.
+  if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
+    return info_.processors + 1;
+  if (!resident) return 1;
+  const Kernel& kernel = kernel_of(launch.kernel);
+  const CurrentDevice current(api_, options_.ordinal);
+  const int threads = static_cast<int>(launch.block.volume());
+  int blocks = 0;
+  const hipError_t status = kernel.kind == Kernel::Kind::kFunction
+                                ? api_.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+                                      &blocks, kernel.function(), threads, launch.shared_bytes)
+                                : api_.hipOccupancyMaxActiveBlocksPerMultiprocessor(
+                                      &blocks, kernel.native, threads, launch.shared_bytes);
+  if (status != hipSuccess || blocks <= 0) return info_.processors + 1;
+  const auto per_processor = static_cast<std::uint64_t>(blocks);
+  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+}
+
+NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {
+  if (launch.kernel == nullptr || kernel_of(launch.kernel).native == nullptr)
+    return hipErrorInvalidDeviceFunction;
+  const Kernel& kernel = kernel_of(launch.kernel);
+  if (launch.arguments != nullptr && launch.extra != nullptr) return hipErrorInvalidValue;
+  const bool module = kernel.kind == Kernel::Kind::kFunction;
+  const hipError_t refused = module ? hipErrorInvalidValue : hipErrorInvalidConfiguration;
+  if (launch.grid.volume() == 0 || launch.block.volume() == 0) return refused;
+  const CurrentDevice current(api_, options_.ordinal);
+  int threads = 1024;
+  if (module) {
+    if (const hipError_t status = api_.hipFuncGetAttribute(
+            &threads, HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel.function());
+        status != hipSuccess)
+      return status;
+  } else {
+    hipFuncAttributes attributes{};
+    if (const hipError_t status = api_.hipFuncGetAttributes(&attributes, kernel.native);
+        status != hipSuccess)
+      return status;
+    threads = attributes.maxThreadsPerBlock;
+  }
+  if (launch.block.volume() > static_cast<std::uint64_t>(threads)) return refused;
+  if (launch.shared_bytes >
+      static_cast<std::uint32_t>(attribute(hipDeviceAttributeMaxSharedMemoryPerBlock)))
+    return refused;
+  return hipSuccess;
+}
+
+// --- threads ---------------------------------------------------------------------------------
+
+// While anybody captures in global mode, a query by any thread breaks the capture, unless that
+// thread said that it knows what it does.
+namespace {
+struct CaptureMode {
+  int depth = 0;
+  bool exchanged = false;
+  hipStreamCaptureMode before = hipStreamCaptureModeGlobal;
+};
+constinit thread_local CaptureMode capture_mode;
+}  // namespace
+
+void HipDevice::enter_internal() noexcept {
+  if (capture_mode.depth++ > 0) return;
+  if (options_.open_captures == nullptr || api_.hipThreadExchangeStreamCaptureMode == nullptr ||
+      options_.open_captures->load(std::memory_order_acquire) == 0)
+    return;
+  capture_mode.before = hipStreamCaptureModeRelaxed;
+  capture_mode.exchanged =
+      api_.hipThreadExchangeStreamCaptureMode(&capture_mode.before) == hipSuccess;
+}
+
+void HipDevice::leave_internal() noexcept {
+  if (--capture_mode.depth > 0 || !capture_mode.exchanged) return;
+  capture_mode.exchanged = false;
+  static_cast<void>(api_.hipThreadExchangeStreamCaptureMode(&capture_mode.before));
+}
+
+}  // namespace
+
+hal::Result<std::unique_ptr<hal::Device>> open_device(const Api& api,
+                                                      const DeviceOptions& options) {
+  auto device = std::make_unique<HipDevice>(api, options);
+  if (const hal::Status status = device->open(); !status) return tl::unexpected(status.error());
+  return device;
+}
+
+}  // namespace vitamin::hip

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interpose/context.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "interpose/handle_map.h"
+
+namespace vitamin::interpose {
+
+namespace stats = runtime::stats;
+
+constinit std::atomic<Context*> context_of_device[kMaxContexts]{};
+constinit std::atomic<int> open_captures{0};
+
+namespace {
+
+constinit HandleMap<StreamRecord> streams;
+constinit HandleMap<EventRecord> events;
+constinit std::mutex adoption_mutex;
+// Another thread may still be inside a call on what went away: records are used again, not freed.
+constinit StreamRecord* retired_streams = nullptr;
+constinit Context* retired_contexts = nullptr;
+
+constinit thread_local StreamRecord* thread_streams[kMaxContexts] [[gnu::tls_model(
+    "initial-exec")]] = {};
+
+// --- streams -------------------------------------------------------------------------------------
+
+// Wants the lock.
+void retire(StreamRecord* record) {
+  record->next = retired_streams;
+  retired_streams = record;
+}
+
+StreamRecord* adopt_stream(NativeStream stream) {
+  const std::optional<StreamFacts> facts = stream_facts(stream);
+  if (!facts) return nullptr;
+  const std::lock_guard lock(adoption());
+  if (StreamRecord* known = streams.find(stream)) return known->context ? known : nullptr;
+  StreamRecord* record = retired_streams;
+  if (record != nullptr)
+    retired_streams = record->next;
+  else
+    record = new StreamRecord;
+  *record = {};
+  if (Context* context = facts->context) {
+    const Inside ours;
+    record->context = context;
+    record->stream = &context->virtual_context->adopt(stream, facts->kind, facts->priority);
+  }
+  streams.insert(stream, record);
+  return record->context ? record : nullptr;
+}
+
+// At the end of a thread its stand-ins wait for the next thread: work that is still queued there
+// goes on, as natively.
+void thread_ended(void*) {
+  for (StreamRecord*& record : thread_streams) {
+    if (record == nullptr) continue;
+    std::atomic<StreamRecord*>& idle = record->context->idle_thread_streams;
+    const std::lock_guard lock(adoption());
+    record->next = idle.load(std::memory_order_relaxed);
+    idle.store(record, std::memory_order_relaxed);
+    record = nullptr;
+  }
+}
+
+void watch_thread_end() {
+  static constinit pthread_key_t key = 0;
+  static constinit bool made = false;
+  {
+    const std::lock_guard lock(adoption());
+    if (!made) made = pthread_key_create(&key, &thread_ended) == 0;
+  }
+  if (made) pthread_setspecific(key, &key);  // any value but null: the destructor runs
+}
+
+StreamRecord* thread_stream(Context& context) {
+  StreamRecord*& mine = thread_streams[context.ordinal];
+  if (mine != nullptr && mine->context == &context) return mine;
+  watch_thread_end();
+  {
+    const std::lock_guard lock(adoption());
+    if (mine != nullptr) retire(std::exchange(mine, nullptr));  // of a context that was torn down
+    if (StreamRecord* idle = context.idle_thread_streams.load(std::memory_order_relaxed)) {
+      context.idle_thread_streams.store(idle->next, std::memory_order_relaxed);
+      return mine = idle;
+    }
+  }
+  const Inside ours;
+  runtime::Stream* stream = context.virtual_context->adopt_per_thread(kThreadStream);
+  if (stream == nullptr) {
+    VITAMIN_WARN_ONCE(
+        "no stand-in for a per-thread default stream could be made; its launches "
+        "are not bound");
+    return nullptr;
+  }
+  return mine = new StreamRecord{&context, stream, false, nullptr};
+}
+
+bool is_default(NativeStream stream) {
+  return stream == nullptr || stream == kLegacyStream || stream == kThreadStream;
+}
+bool is_thread_default(NativeStream stream, bool per_thread) {
+  return stream == kThreadStream || (stream == nullptr && per_thread);
+}
+
+// --- captures ------------------------------------------------------------------------------------
+
+// Streams on which a capture began and was not seen to end. Leaked at exit on purpose.
+std::vector<NativeStream>& capture_origins() {
+  static auto* origins = new std::vector<NativeStream>;
+  return *origins;
+}
+
+}  // namespace
+
+std::mutex& adoption() { return adoption_mutex; }
+
+Context* make_context(NativeContext handle, int ordinal) {
+  start_managing();
+  stats::DevicePage& device_page = page().devices[ordinal];
+  device_page.ordinal = static_cast<std::uint32_t>(ordinal);
+  device_page.used.store(1, std::memory_order_relaxed);
+  Configuration configuration = interpose::configuration();
+  configuration.dispatch.page = &device_page;
+  configuration.dispatch.audit = make_audit(ordinal);
+
+  auto device = open_device(ordinal, handle);
+  if (!device) return degrade(device.error().message.c_str()), nullptr;
+  auto policy = make_policy(configuration);
+  if (!policy) return degrade(policy.error().message.c_str()), nullptr;
+  if (configuration.dispatch.audit)
+    *device = runtime::Audit::watch(configuration.dispatch.audit, std::move(*device));
+  const auto legacy = legacy_stream(handle);
+  if (!legacy) return degrade(legacy.error().message.c_str()), nullptr;
+  auto made = runtime::VirtualContext::create(std::move(*device), std::move(*policy),
+                                              configuration.dispatch, *legacy);
+  if (!made) return degrade(made.error().message.c_str()), nullptr;
+
+  auto context = std::make_unique<Context>();
+  context->handle = handle;
+  context->ordinal = ordinal;
+  context->virtual_context = std::move(*made);
+  context->legacy = {context.get(), &context->virtual_context->legacy(), true, nullptr};
+  page().reach(stats::Stage::kManaged);
+  context_of_device[ordinal].store(context.get(), std::memory_order_release);
+  return context.release();
+}
+
+void tear_down(int ordinal) {
+  if (ordinal < 0 || ordinal >= kMaxContexts) return;
+  Context* context = context_of_device[ordinal].exchange(nullptr);
+  if (context == nullptr) return;
+  const Inside ours;
+  const std::lock_guard lock(adoption());
+  context->next = retired_contexts;  // threads look at it to see that it is gone
+  retired_contexts = context;
+  streams.erase_if([&](const StreamRecord& record) { return record.context == context; },
+                   [](StreamRecord* record) { retire(record); });
+  events.erase_if(
+      [&](const EventRecord& event) {
+        return event.state.home.load() == context->virtual_context.get();
+      },
+      [&](EventRecord* event) {
+        context->virtual_context->forget(event->state);
+        delete event;
+      });
+  context->virtual_context.reset();
+}
+
+StreamRecord* find_stream(NativeStream stream, bool per_thread) {
+  if (!is_default(stream)) {
+    StreamRecord* record = streams.find(stream);
+    if (record == nullptr) return adopt_stream(stream);
+    return record->context != nullptr ? record : nullptr;
+  }
+  Context* context = current_context();
+  if (context == nullptr) return nullptr;
+  return is_thread_default(stream, per_thread) ? thread_stream(*context) : &context->legacy;
+}
+
+StreamRecord* known_stream(NativeStream stream, bool per_thread) {
+  if (!is_default(stream)) {
+    StreamRecord* record = streams.find(stream);
+    return record != nullptr && record->context != nullptr ? record : nullptr;
+  }
+  Context* context = known_current_context();
+  if (context == nullptr) return nullptr;
+  if (!is_thread_default(stream, per_thread)) return &context->legacy;
+  StreamRecord* mine = thread_streams[context->ordinal];
+  return mine != nullptr && mine->context == context ? mine : nullptr;
+}
+
+void forget_stream(NativeStream stream) {
+  const std::lock_guard lock(adoption());
+  if (StreamRecord* record = streams.erase(stream)) retire(record);
+}
+
+EventRecord& find_event(NativeEvent event) {
+  if (EventRecord* record = events.find(event)) return *record;
+  const std::lock_guard lock(adoption());
+  if (EventRecord* record = events.find(event)) return *record;
+  auto* record = new EventRecord;
+  events.insert(event, record);
+  return *record;
+}
+
+void announce_event(NativeEvent event, unsigned flags) {
+  auto record = std::make_unique<EventRecord>();
+  record->state.interprocess = (flags & kEventInterprocess) != 0;
+  const std::lock_guard lock(adoption());
+  delete events.insert(event, record.release());
+}
+
+std::unique_ptr<EventRecord> take_event(NativeEvent event) {
+  const std::lock_guard lock(adoption());
+  return std::unique_ptr<EventRecord>(events.erase(event));
+}
+
+void mark_foreign(EventRecord& event) {
+  if (event.state.home != nullptr) event.state.home.load()->forget(event.state);
+  event.state.foreign = true;
+}
+
+bool is_capturing(const StreamRecord& record) {
+  // The legacy stream cannot be captured, and asking about it is an error while a blocking stream
+  // is.
+  if (record.legacy) return false;
+  return captures(record.context->native(record));
+}
+
+void capture_began(NativeStream origin) {
+  const std::lock_guard lock(adoption());
+  capture_origins().push_back(origin);
+  open_captures.fetch_add(1, std::memory_order_relaxed);
+}
+
+void capture_may_have_ended(NativeStream origin, bool destroyed) {
+  if (!destroyed && captures(origin)) return;
+  const std::lock_guard lock(adoption());
+  auto& origins = capture_origins();
+  const auto found = std::find(origins.begin(), origins.end(), origin);
+  if (found == origins.end()) return;
+  origins.erase(found);
+  open_captures.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace vitamin::interpose

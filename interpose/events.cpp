@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Events. The application's event is a real one and is always really recorded, on the queue behind
+// the work that it covers; what we add is which record a wait means while records are deferred.
+//
+//   its newest record was made      a wait or query asks
+//     on a managed stream             the VirtualContext (home) of that stream
+//     in a capture                    the driver: the wait makes the waiting stream join
+//     by a graph, another process,    the driver; a managed stream that waits for it is gated,
+//     since on a foreign stream             nobody knows what that work needs to end never the
+//     driver: it is complete, and a wait does nothing
+#include "interpose/handlers.h"
+#include "interpose/treatments.h"
+
+namespace vitamin::interpose {
+namespace {
+
+bool ours_to_answer(const EventRecord& event) {
+  return event.state.home != nullptr && !event.state.foreign &&
+         !event.captured.load(std::memory_order_relaxed);
+}
+
+template <class Call>
+Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bool external,
+                    Call call) {
+  if (handle == nullptr) return call(stream);
+  EventRecord& event = find_event(handle);
+  const Way way = way_of(stream, per_thread);
+  if (!kBridged && way.route == Route::kManaged) return call(way.native());
+  if (way.route == Route::kManaged) {
+    event.captured.store(false, std::memory_order_relaxed);
+    auto operation = runtime::call([call, context = way.record->context->handle](void* native) {
+      const CurrentContext current(context);
+      return hal::NativeStatus(call(static_cast<NativeStream>(native)));
+    });
+    const Inside ours;
+    // The home of an event changes with its record; the old home's is over.
+    if (event.state.home != nullptr && event.state.home != &way.context())
+      event.state.home.load()->forget(event.state);
+    return result(way.context().record(way.stream(), event.state, operation));
+  }
+  // Deferred records of the event come before this one, so they must not come later.
+  settle(event);
+  const Answer answer = call(way.route == Route::kForeign ? stream : way.native());
+  if (answer != kSuccess) return answer;
+  const bool in_capture = way.route == Route::kCaptured;
+  if (in_capture && external) event.in_graph.store(true, std::memory_order_relaxed);
+  if (in_capture && !external)
+    event.captured.store(true, std::memory_order_relaxed);
+  else
+    mark_foreign(event);
+  return answer;
+}
+
+}  // namespace
+
+void settle(EventRecord& event) {
+  if (event.state.home == nullptr) return;
+  const Inside ours;
+  event.state.home.load()->settle(event.state);
+}
+
+Answer event_create(Via<Answer(NativeEvent*, unsigned)> via, NativeEvent* event, unsigned flags) {
+  const Answer answer = via.real(event, flags);
+  if (answer == kSuccess) announce_event(*event, flags);
+  return answer;
+}
+
+void event_opened(NativeEvent event) {
+  announce_event(event, kEventInterprocess);
+  mark_foreign(find_event(event));
+}
+
+Answer event_destroy(Via<Answer(NativeEvent)> via, NativeEvent event) {
+  // Deferred waits hold what the event meant; a deferred record of it is not made any more.
+  if (const auto record = take_event(event); record && record->state.home != nullptr) {
+    const Inside ours;
+    record->state.home.load()->forget(record->state);
+  }
+  return via.real(event);
+}
+
+Answer event_record(Via<Answer(NativeEvent, NativeStream)> via, NativeEvent event,
+                    NativeStream stream) {
+  return record_event(event, stream, via.per_thread, false,
+                      [=](NativeStream native) { return via.real(event, native); });
+}
+
+Answer event_record_with_flags(Via<Answer(NativeEvent, NativeStream, unsigned)> via,
+                               NativeEvent event, NativeStream stream, unsigned flags) {
+  return record_event(event, stream, via.per_thread, (flags & kEventRecordExternal) != 0,
+                      [=](NativeStream native) { return via.real(event, native, flags); });
+}
+
+Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, NativeStream stream,
+                         NativeEvent handle, unsigned flags) {
+  if (handle == nullptr) return via.real(stream, handle, flags);
+  EventRecord& event = find_event(handle);
+  const Way way = way_of(stream, via.per_thread);
+  if (way.route != Route::kManaged || !kBridged) {
+    settle(event);
+    return via.real(way.route == Route::kForeign ? stream : way.native(), handle, flags);
+  }
+  auto operation = runtime::call(
+      [&](void* native) {
+        return hal::NativeStatus(via.real(static_cast<NativeStream>(native), handle, flags));
+      },
+      Keep::kNo);
+  // The stream joins the capture that the event was recorded in.
+  if (event.captured.load(std::memory_order_relaxed)) {
+    const Inside ours;
+    return result(way.context().begin_capture(way.stream(), operation));
+  }
+  if (flags != 0) {  // the driver's to refuse
+    settle(event);
+    const Inside ours;
+    return result(way.context().bridge(way.stream(), operation, Behind::kGate));
+  }
+  if (event.in_graph.load(std::memory_order_relaxed)) event.state.foreign = true;
+  const bool elsewhere = event.state.home != &way.context();
+  if (elsewhere && event.state.home == nullptr && !event.state.foreign && !event.state.interprocess)
+    return via.real(way.native(), handle, flags);  // never recorded: nothing to wait for
+  if (elsewhere) settle(event);
+  const Inside ours;
+  return result(way.context().wait(way.stream(), event.state, operation));
+}
+
+Answer event_query(Via<Answer(NativeEvent)> via, NativeEvent handle) {
+  EventRecord& event = find_event(handle);
+  if (!ours_to_answer(event)) return via.real(handle);
+  const Inside ours;
+  return result(event.state.home.load()->query(
+      event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
+}
+
+Answer event_synchronize(Via<Answer(NativeEvent)> via, NativeEvent handle) {
+  EventRecord& event = find_event(handle);
+  if (!ours_to_answer(event)) return via.real(handle);
+  const Inside ours;
+  return result(event.state.home.load()->synchronize(
+      event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
+}
+
+Answer event_elapsed_time(Via<Answer(float*, NativeEvent, NativeEvent)> via, float* milliseconds,
+                          NativeEvent start, NativeEvent end) {
+  const Inside ours;
+  auto elapsed = [&] { return hal::NativeStatus(via.real(milliseconds, start, end)); };
+  // "Not ready" when either record is still deferred.
+  auto behind_end = [&] {
+    EventRecord& event = find_event(end);
+    return ours_to_answer(event) ? event.state.home.load()->query(event.state, elapsed) : elapsed();
+  };
+  EventRecord& event = find_event(start);
+  return result(ours_to_answer(event) ? event.state.home.load()->query(event.state, behind_end)
+                                      : behind_end());
+}
+
+}  // namespace vitamin::interpose

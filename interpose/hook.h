@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hook: what every override does before its treatment.
+#pragma once
+
+#include <type_traits>
+
+#include "interpose/client.h"
+#include "interpose/entry_points.h"
+
+namespace vitamin::interpose {
+
+// How a call came in: the driver's function for exactly this variant, and what NULL means in it.
+template <class Function>
+struct Via {
+  Function* real;
+  bool per_thread;
+};
+
+template <Symbol kSymbol, class Treatment, class Function>
+struct Hook;
+
+template <Symbol kSymbol, class Treatment, class Result, class... Args>
+struct Hook<kSymbol, Treatment, Result(Args...)> {
+  static Result call(Args... args) {
+    auto* function = real<Result(Args...)>(kSymbol);
+    if (function == nullptr) [[unlikely]]
+      return missing();
+    if (passes_natively()) [[unlikely]]
+      return function(args...);
+    // A runtime that calls its own exported functions comes by here again.
+    [[maybe_unused]] const std::conditional_t<kCallsItself, Inside, Outside> ours;
+    return Treatment::run(Via<Result(Args...)>{function, info(kSymbol).per_thread}, args...);
+  }
+
+ private:
+  struct Outside {
+    Outside() {}
+  };
+  static Result missing() {
+    if constexpr (std::is_same_v<Result, Answer>)
+      return kNoSuchFunction;
+    else
+      return Result();
+  }
+};
+
+}  // namespace vitamin::interpose

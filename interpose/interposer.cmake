@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# vitamin_interposer(<target> VENDOR <folder of interpose/> TABLE <its .def file> SOURCES <files>
+#                    BACKEND <target> INCLUDES <folders of the vendor's headers>)
+#
+# A library that `vitamin run` preloads: the shared sources of this folder, compiled in one vendor's
+# words, and that vendor's own. It needs libc and the dynamic loader only, whatever the program
+# brings along.
+function(vitamin_interposer target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "VENDOR;TABLE;BACKEND" "SOURCES;INCLUDES")
+  set(shared ${PROJECT_SOURCE_DIR}/interpose)
+  set(vendor ${shared}/${arg_VENDOR})
+  list(TRANSFORM arg_SOURCES PREPEND ${vendor}/)
+  add_library(${target} SHARED
+    ${shared}/client.cpp
+    ${shared}/context.cpp
+    ${shared}/drift.cpp
+    ${shared}/events.cpp
+    ${shared}/exports.cpp
+    ${shared}/graphs.cpp
+    ${shared}/launches.cpp
+    ${shared}/loader.cpp
+    ${shared}/origins.cpp
+    ${shared}/streams.cpp
+    ${shared}/treatments.cpp
+    ${arg_SOURCES})
+  target_compile_definitions(${target} PRIVATE
+    VITAMIN_VENDOR_WORDS="interpose/${arg_VENDOR}/words.h"
+    VITAMIN_VENDOR_HOOKS="interpose/${arg_VENDOR}/handlers.h"
+    VITAMIN_ENTRY_POINTS="interpose/${arg_VENDOR}/${arg_TABLE}")
+  target_include_directories(${target} SYSTEM PRIVATE ${arg_INCLUDES})
+  # Every entry point is overridden, those that the vendor would have programs give up as well.
+  target_compile_options(${target} PRIVATE -Wno-deprecated-declarations)
+  target_link_libraries(${target} PRIVATE ${arg_BACKEND} vitamin_client vitamin_policies
+                                          vitamin_runtime ${CMAKE_DL_LIBS})
+  set_target_properties(${target} PROPERTIES LINK_DEPENDS ${vendor}/exports.map)
+  target_link_options(${target} PRIVATE
+    LINKER:--version-script=${vendor}/exports.map
+    # Calls between our own functions must never be captured by another preloaded library.
+    LINKER:-Bsymbolic LINKER:-z,now LINKER:--as-needed)
+  if(NOT VITAMIN_SANITIZE)
+    target_link_options(${target} PRIVATE -static-libgcc -static-libstdc++ LINKER:-z,defs)
+  endif()
+  # Runs while the loader works, before the runtime of a sanitizer is ready. Its own calls of the
+  # real dlsym must be calls: as jumps they would be made in the name of the application.
+  set_source_files_properties(${shared}/loader.cpp PROPERTIES
+                              COMPILE_OPTIONS "-fno-sanitize=all;-fno-optimize-sibling-calls")
+endfunction()

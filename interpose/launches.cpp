@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interpose/launches.h"
+
+#include "interpose/handlers.h"
+
+namespace vitamin::interpose {
+
+Answer launch_host_function(Via<Answer(NativeStream, HostFunction, void*)> via, NativeStream stream,
+                            HostFunction function, void* data) {
+  return gate(stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
+              [=](NativeStream native) { return via.real(native, function, data); });
+}
+
+namespace {
+
+// A callback is told its stream: the one that the application knows.
+struct Callback {
+  StreamCallback function;
+  void* data;
+  NativeStream stream;
+};
+void call_back(NativeStream, Answer status, void* data) {
+  const Callback callback = *static_cast<Callback*>(data);
+  delete static_cast<Callback*>(data);
+  callback.function(callback.stream, status, callback.data);
+}
+
+}  // namespace
+
+Answer add_callback(Via<Answer(NativeStream, StreamCallback, void*, unsigned)> via,
+                    NativeStream stream, StreamCallback function, void* data, unsigned flags) {
+  if (function == nullptr) return via.real(stream, function, data, flags);
+  auto* callback = new Callback{function, data, stream};
+  const Answer answer =
+      gate(stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
+           [=](NativeStream native) { return via.real(native, &call_back, callback, flags); });
+  if (answer != kSuccess) delete callback;
+  return answer;
+}
+
+}  // namespace vitamin::interpose

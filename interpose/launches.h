@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the vendors' launch calls share: where a launch goes that cannot be bound, how it is
+// counted, and work on a stream that needs the host.
+#pragma once
+
+#include "interpose/treatments.h"
+
+namespace vitamin::interpose {
+
+inline hal::KernelLaunch launch_of(hal::KernelHandle kernel, hal::Dim3 grid, hal::Dim3 block,
+                                   std::uint32_t shared_bytes, void** arguments, void** extra) {
+  hal::KernelLaunch launch;
+  launch.kernel = kernel;
+  launch.grid = grid;
+  launch.block = block;
+  launch.shared_bytes = shared_bytes;
+  launch.arguments = arguments;
+  launch.extra = extra;
+  return launch;
+}
+
+// Made by the driver on a stream that is not ours.
+inline Answer passed(Answer answer) {
+  if (answer == kSuccess) page().passed_unmanaged.add_shared();
+  return answer;
+}
+
+inline Answer captured(const Way& way, Answer answer) {
+  if (answer == kSuccess) way.page().launches.captured.add_shared();
+  return answer;
+}
+
+// Made on the application's own stream by `call`, and counted as that.
+template <class Call>
+Answer bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::UnboundReason reason,
+               Call call) {
+  runtime::VirtualContext& context = way.context();
+  const std::string origin = context.device().kernel_origin(kernel);
+  auto operation = runtime::call(
+      [&](void* native) {
+        const Answer answer = call(static_cast<NativeStream>(native));
+        if (answer != kSuccess) return hal::NativeStatus(answer);
+        runtime::stats::DevicePage& counters = context.page();  // the lock is held here
+        runtime::stats::LibrarySlot& library = counters.library(origin.c_str());
+        counters.launches.seen.add();
+        counters.launches.bridged.add();
+        counters.unbound[static_cast<unsigned>(reason)].add();
+        library.seen.add();
+        library.bridged.add();
+        return hal::NativeStatus(answer);
+      },
+      Keep::kNo);
+  return result(context.bridge(way.stream(), operation));
+}
+
+// Binds a launch. `call` makes it as the application did, on a stream that it is given.
+template <class Call>
+Answer launched(NativeStream stream, bool per_thread, const hal::KernelLaunch& launch, Call call) {
+  const Way way = way_of(stream, per_thread);
+  if (way.route == Route::kForeign) return passed(call(stream));
+  if (way.route == Route::kCaptured) return captured(way, call(way.native()));
+  const Inside ours;
+  if (captures_open() && way.record->legacy)
+    return bridged(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
+  return result(way.context().launch(way.stream(), launch));
+}
+
+// A call on the real stream that ends only when somebody outside the stream acts. Everything that
+// `call` holds is a value, so it can wait its turn.
+template <class Call>
+Answer gate(NativeStream stream, bool per_thread,
+            runtime::stats::Counter runtime::stats::OtherWork::*counter, Call call) {
+  const Way way = way_of(stream, per_thread);
+  if (way.route == Route::kForeign) return call(stream);
+  if (way.route == Route::kCaptured) return call(way.native());
+  runtime::stats::Counter& gates = way.page().other.*counter;
+  auto operation =
+      runtime::call([call, &gates, context = way.record->context->handle](void* native) mutable {
+        const CurrentContext current(context);
+        gates.add();
+        return hal::NativeStatus(call(static_cast<NativeStream>(native)));
+      });
+  const Inside ours;
+  return result(way.context().bridge(way.stream(), operation, Behind::kGate));
+}
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CUDA's words for what the shared code speaks of (interpose/vendor.h).
+#pragma once
+
+#ifndef __CUDA_API_VERSION_INTERNAL
+#define __CUDA_API_VERSION_INTERNAL  // declare every variant under its own name
+#endif
+#include <cuda.h>
+
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+static_assert(CUDA_VERSION >= 12040, "the interposer needs the headers of CUDA 12.4 or later");
+
+namespace vitamin::interpose {
+
+using Answer = CUresult;
+inline constexpr Answer kSuccess = CUDA_SUCCESS;
+inline constexpr Answer kNotReady = CUDA_ERROR_NOT_READY;
+// Only a program that was linked without the driver, or with a newer one, is told this.
+inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
+
+// Whether the driver calls its own exported functions by way of ours.
+inline constexpr bool kCallsItself = false;
+
+using NativeStream = CUstream;
+using NativeEvent = CUevent;
+using NativeContext = CUcontext;
+inline const NativeStream kLegacyStream = CU_STREAM_LEGACY;
+inline const NativeStream kThreadStream = CU_STREAM_PER_THREAD;
+inline constexpr unsigned kEventInterprocess = CU_EVENT_INTERPROCESS;
+inline constexpr unsigned kEventRecordExternal = CU_EVENT_RECORD_EXTERNAL;
+
+using HostFunction = CUhostFn;
+using StreamCallback = CUstreamCallback;
+
+using Graph = CUgraph;
+using GraphExec = CUgraphExec;
+using CaptureMode = CUstreamCaptureMode;
+
+inline constexpr const char* kLibraries[] = {"libcuda.so.1"};
+
+constexpr bool may_be_entry_point(const char* name) { return name[0] == 'c' && name[1] == 'u'; }
+
+// Whether NULL names the calling thread's own default stream in this variant.
+constexpr bool per_thread_variant(std::string_view symbol) {
+  return symbol.ends_with("_ptsz") || symbol.ends_with("_ptds");
+}
+
+// The name that cuGetProcAddress knows a variant by: without version and per-thread suffix.
+constexpr std::string_view base_name(std::string_view symbol) {
+  if (per_thread_variant(symbol)) symbol.remove_suffix(5);
+  const std::size_t size = symbol.size();
+  if (size > 3 && symbol[size - 3] == '_' && symbol[size - 2] == 'v' && symbol[size - 1] >= '0' &&
+      symbol[size - 1] <= '9')
+    symbol.remove_suffix(3);
+  return symbol;
+}
+
+// What a function is called that has a place among stream operations, for VITAMIN_DEBUG.
+constexpr bool may_be_ordered(std::string_view name) {
+  return name.starts_with("cu") && name.size() > 2 && name[2] >= 'A' && name[2] <= 'Z';
+}
+inline constexpr std::string_view kOrderedWords[] = {"Async",  "Stream", "Event", "Launch",
+                                                     "Memcpy", "Memset", "Upload"};
+// Nodes only describe what a graph's launch will do; notifications are not queued.
+inline constexpr std::string_view kHarmlessWords[] = {"Node", "AsyncNotification"};
+
+// --- copies --------------------------------------------------------------------------------------
+
+// What arguments of type CUdeviceptr may be: addresses of device memory, or (cuMemcpyAsync) any.
+enum class Addresses : bool { kDevice, kUnified };
+
+template <class T>
+concept Descriptor = std::is_class_v<T> && requires(T copy) {
+  copy.WidthInBytes;
+};
+
+// Which memory a copy's arguments name.
+struct CopySides {
+  bool pageable = false;
+  bool device = false;
+  // Fills and copies on the device are work of its copy engines, or take no part of it that we
+  // hand out.
+  static constexpr bool kernel = false;
+
+  template <Addresses kAddresses, class... Args>
+  static CopySides of(Args... args) {
+    CopySides sides;
+    (sides.look<kAddresses>(args), ...);
+    return sides;
+  }
+
+ private:
+  void pointer(CUdeviceptr address);  // asks the driver
+  void side(CUmemorytype type, const void* host, CUdeviceptr unified) {
+    if (type == CU_MEMORYTYPE_HOST)
+      pointer(reinterpret_cast<CUdeviceptr>(host));
+    else if (type == CU_MEMORYTYPE_UNIFIED)
+      pointer(unified);
+    else
+      device = true;
+  }
+  template <Addresses kAddresses, class T>
+  void look(T argument) {
+    if constexpr (std::is_same_v<T, void*> || std::is_same_v<T, const void*>)
+      pointer(reinterpret_cast<CUdeviceptr>(argument));
+    else if constexpr (std::is_same_v<T, CUarray>)
+      device = true;
+    else if constexpr (std::is_same_v<T, CUdeviceptr> && kAddresses == Addresses::kUnified)
+      pointer(argument);
+    else if constexpr (std::is_same_v<T, CUdeviceptr>)
+      device = true;
+  }
+  template <Addresses kAddresses, Descriptor T>
+  void look(const T* copy) {
+    side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
+    side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
+  }
+};
+inline constexpr bool kFillsAreKernels = false;
+
+// Where a copy to the host goes, when its arguments alone say so.
+struct HostTarget {
+  void* host = nullptr;
+  std::size_t bytes = 0;
+  template <class... Args>
+  static HostTarget of(Args...) {
+    return {};
+  }
+  template <class... Rest>
+  static HostTarget of(void* host, CUdeviceptr, std::size_t bytes, Rest...) {
+    return {host, bytes};
+  }
+};
+
+}  // namespace vitamin::interpose
+
+// Functions that are not overridden and that the overrides themselves call.
+#define VITAMIN_CALLED(USE)       \
+  USE(cuCtxGetCurrent)            \
+  USE(cuCtxPushCurrent_v2)        \
+  USE(cuCtxPopCurrent_v2)         \
+  USE(cuCtxGetDevice)             \
+  USE(cuDevicePrimaryCtxGetState) \
+  USE(cuStreamGetCtx)             \
+  USE(cuStreamGetFlags)           \
+  USE(cuStreamGetPriority)        \
+  USE(cuStreamGetGreenCtx)        \
+  USE(cuPointerGetAttribute)      \
+  USE(cuFuncGetAttribute)         \
+  USE(cuFuncGetModule)            \
+  USE(cuKernelGetAttribute)       \
+  USE(cuKernelGetFunction)        \
+  USE(cuGraphGetNodes)            \
+  USE(cuGraphNodeGetType)         \
+  USE(cuGraphChildGraphNodeGetGraph)

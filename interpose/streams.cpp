@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interpose/handlers.h"
+#include "interpose/treatments.h"
+
+namespace vitamin::interpose {
+
+Answer stream_created(Answer answer, const NativeStream* stream) {
+  if (answer == kSuccess) forget_stream(*stream);
+  return answer;
+}
+
+Answer stream_create(Via<Answer(NativeStream*, unsigned)> via, NativeStream* stream,
+                     unsigned flags) {
+  return stream_created(via.real(stream, flags), stream);
+}
+
+Answer stream_create_with_priority(Via<Answer(NativeStream*, unsigned, int)> via,
+                                   NativeStream* stream, unsigned flags, int priority) {
+  return stream_created(via.real(stream, flags, priority), stream);
+}
+
+Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
+  StreamRecord* record = known_stream(stream, false);
+  // The default streams cannot be destroyed; the driver says so.
+  if (record == nullptr || record->legacy || stream == kThreadStream) {
+    const Answer answer = via.real(stream);
+    if (answer == kSuccess) forget_stream(stream);
+    return answer;
+  }
+  auto operation =
+      runtime::call([&](void*) { return hal::NativeStatus(via.real(stream)); }, Keep::kNo);
+  Answer answer;
+  const StreamRecord was = *record;
+  const bool captured = captures_open() && is_capturing(was);
+  forget_stream(stream);  // before another thread is given the same handle
+  if (captured) {
+    answer = via.real(stream);
+  } else {
+    const Inside ours;
+    answer = result(was.context->virtual_context->retire(*was.stream, operation));
+  }
+  if (captures_open() && answer == kSuccess) capture_may_have_ended(stream, true);
+  return answer;
+}
+
+Answer stream_query(Via<Answer(NativeStream)> via, NativeStream stream) {
+  const Way way = way_of(stream, via.per_thread);
+  if (way.route == Route::kForeign) return via.real(stream);
+  if (way.route == Route::kCaptured) return via.real(way.native());
+  // Whether the legacy stream may be asked while somebody captures is the driver's to say.
+  if (captures_open() && way.record->legacy)
+    if (const Answer answer = via.real(stream); answer != kSuccess && answer != kNotReady)
+      return answer;
+  const Inside ours;
+  return result(way.context().query(way.stream()));
+}
+
+Answer stream_synchronize(Via<Answer(NativeStream)> via, NativeStream stream) {
+  const Way way = way_of(stream, via.per_thread);
+  if (way.route == Route::kForeign) return via.real(stream);
+  if (way.route == Route::kCaptured) return via.real(way.native());
+  if (captures_open() && way.record->legacy)
+    if (const Answer answer = via.real(stream); answer != kSuccess) return answer;
+  const Inside ours;
+  return result(way.context().synchronize(way.stream()));
+}
+
+}  // namespace vitamin::interpose

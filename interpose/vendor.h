@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The vendor's words for what the shared code speaks of. The sources of this directory are compiled
+// once into each vendor's library; the build says which folder that is:
+//
+//   VITAMIN_VENDOR_WORDS   "interpose/libcudart/words.h": types, constants, names of entry points
+//   VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
+//   VITAMIN_VENDOR_HOOKS   "interpose/libcudart/handlers.h": what that table's rows name
+//
+// What words.h says (namespace vitamin::interpose):
+//   Answer, kSuccess, kNotReady, kNoSuchFunction      status of a call
+//   NativeStream, NativeEvent, NativeContext          handles
+//   kLegacyStream, kThreadStream                      handles of the default streams
+//   kEventInterprocess                                flag of an event
+//   HostFunction, StreamCallback, CallbackTail        what a stream calls on the host
+//   Graph, GraphExec
+//   kLibraries                                        sonames of the runtime, newest first
+//   may_be_entry_point, per_thread_variant, base_name of an entry point's name
+//   VITAMIN_CALLED(USE)                               functions that are called, not overridden
+//
+// Functions that a vendor's folder defines are declared in context.h and treatments.h.
+#pragma once
+
+#include VITAMIN_VENDOR_WORDS
