@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "client/remote_arbiter.h"
 #include "policies/registry.h"
 #include "runtime/environment.h"
 
@@ -57,6 +58,24 @@ bool decimal(const char* name, std::uint64_t& value) {
   return true;
 }
 
+// The daemon's arbiter for a device, or, with the reason on stderr, none: then this process decides
+// for itself, as it would natively.
+std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
+                                                    runtime::PoolLimits& limits) {
+  client::RemoteOptions options;
+  options.socket = std::getenv(environment::kDaemon);
+  options.program = ::program_invocation_short_name;
+  options.say = [](const char* line) { warn("%s", line); };
+  auto arbiter = client::RemoteArbiter::connect(options, info);
+  if (!arbiter) {
+    warn("%s; this process shares the device with nobody", arbiter.error().message.c_str());
+    return nullptr;
+  }
+  limits = (*arbiter)->limits();
+  page().policy.set((*arbiter)->policy().c_str());
+  return std::move(*arbiter);
+}
+
 }  // namespace
 
 stats::ProcessPage& page() {
@@ -100,6 +119,8 @@ void start_managing() {
 
 Configuration configuration() {
   Configuration result;
+  const char* daemon = std::getenv(environment::kDaemon);
+  if (daemon != nullptr && *daemon != '\0') result.dispatch.make_arbiter = &connect_to_daemon;
   const char* policy = std::getenv(environment::kPolicy);
   result.policy = policy != nullptr && *policy != '\0' ? policy : "fifo";
   decimal(environment::kSeed, result.seed);

@@ -5,8 +5,8 @@
 
 namespace vitamin::runtime {
 
-Choice LocalArbiter::grant(LesseeId lessee, const ReadyOperation& operation,
-                           std::span<const EntryId> eligible) {
+Choice LocalArbiter::grant(const ReadyOperation& operation, std::span<const EntryId> eligible) {
+  const LesseeId lessee = this->lessee(operation.lane);
   const PoolView view{layout_.entries(), leases_.barred(lessee)};
   Choice choice;
   if (const auto picked = policy_->pick({&operation, 1}, view); !picked || *picked != 0)

@@ -3,9 +3,10 @@
 // The one seam between a client and whoever decides where its work runs: an object in this process
 // (LocalArbiter), or a daemon behind rings.
 //
-// Threads: called with the device lock held. Nothing here blocks.
+// Threads: called with the device lock held, but for on_change(). Nothing here blocks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -17,46 +18,65 @@ namespace vitamin::runtime {
 class Arbiter {
  public:
   virtual ~Arbiter() = default;
-  // What `lessee` must not be given now.
-  virtual hal::ComputeSet barred(LesseeId lessee) const = 0;
-  // An entry of `eligible` for the operation, leased to `lessee`; kNoEntry when none is to be had
+  // What the lane must not be given now.
+  virtual hal::ComputeSet barred(LaneId lane) const = 0;
+  // An entry of `eligible` for the operation, leased to its lane; kNoEntry when none is to be had
   // now. The whole device is never leased, only shared.
-  virtual Choice grant(LesseeId lessee, const ReadyOperation& operation,
-                       std::span<const EntryId> eligible) = 0;
-  // The lessee holds the entry and its gate is open. Asked before every submission.
-  virtual bool admits(EntryId entry, LesseeId lessee) const = 0;
-  virtual void submitted(EntryId entry, LesseeId lessee) = 0;
-  virtual void retired(EntryId entry, LesseeId lessee, std::uint32_t operations) = 0;
-  // Given up; ends when nothing of the lessee is outstanding there.
-  virtual void release(EntryId entry, LesseeId lessee) = 0;
+  virtual Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) = 0;
+  // The lane may submit on the entry. Asked before every submission that relies on an earlier grant.
+  virtual bool admits(EntryId entry, LaneId lane) const = 0;
+  virtual void submitted(EntryId entry, LaneId lane) = 0;
+  virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
+  // Given up; ends when nothing of the lane is outstanding there.
+  virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.
   virtual bool lanes_share() const = 0;
+
+  // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
+  // `wake` is then called, without the device lock, by a thread of the arbiter, and the dispatcher's
+  // thread calls service() for as long as wants_service() says so.
+  virtual void on_change(std::function<void()> wake) { (void)wake; }
+  virtual bool wants_service() const { return false; }
+  virtual void service() {}
+  // Grants were closed on which work is outstanding: somebody must look for its end.
+  virtual bool draining() const { return false; }
 };
+
+// Makes the arbiter of a device before its pool is realised, and may change the limits of the pool.
+// Null: the arbiter in this process.
+using MakeArbiter =
+    std::function<std::unique_ptr<Arbiter>(const hal::DeviceInfo& info, PoolLimits& limits)>;
 
 // A policy and a lease table in this process.
 class LocalArbiter final : public Arbiter {
  public:
   LocalArbiter(const PoolLayout& layout, std::unique_ptr<Policy> policy)
-      : layout_(layout), policy_(std::move(policy)), leases_(layout) {}
-  hal::ComputeSet barred(LesseeId lessee) const override { return leases_.barred(lessee); }
-  Choice grant(LesseeId lessee, const ReadyOperation& operation,
-               std::span<const EntryId> eligible) override;
-  bool admits(EntryId entry, LesseeId lessee) const override {
-    return entry == kWholeDevice ||
-           (leases_.lessee(entry) == lessee && leases_.state(entry) == LeaseState::kLeased);
+      : layout_(layout),
+        policy_(std::move(policy)),
+        leases_(layout),
+        lanes_share_(policy_->lanes_share()) {}
+  hal::ComputeSet barred(LaneId lane) const override { return leases_.barred(lessee(lane)); }
+  Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) override;
+  bool admits(EntryId entry, LaneId lane) const override {
+    return entry == kWholeDevice || (leases_.lessee(entry) == lessee(lane) &&
+                                     leases_.state(entry) == LeaseState::kLeased);
   }
-  void submitted(EntryId entry, LesseeId lessee) override { leases_.submitted(entry, lessee); }
-  void retired(EntryId entry, LesseeId lessee, std::uint32_t operations) override {
-    leases_.retired(entry, lessee, operations);
+  void submitted(EntryId entry, LaneId lane) override { leases_.submitted(entry, lessee(lane)); }
+  void retired(EntryId entry, LaneId lane, std::uint32_t operations) override {
+    leases_.retired(entry, lessee(lane), operations);
   }
-  void release(EntryId entry, LesseeId lessee) override { leases_.release(entry, lessee); }
-  bool lanes_share() const override { return policy_->lanes_share(); }
+  void release(EntryId entry, LaneId lane) override { leases_.release(entry, lessee(lane)); }
+  bool lanes_share() const override { return lanes_share_; }
   const LeaseTable& leases() const { return leases_; }
 
  private:
+  // Every lane belongs to one lessee unless the policy keeps lanes apart.
+  LesseeId lessee(LaneId lane) const { return lanes_share_ ? 1 : 2 + lane; }
+
   const PoolLayout& layout_;
   std::unique_ptr<Policy> policy_;
   LeaseTable leases_;
+  bool lanes_share_;
 };
 
 }  // namespace vitamin::runtime

@@ -13,8 +13,6 @@ using hal::NativeStatus;
 using hal::Outcome;
 using stats::WholeReason;
 
-// In one process every lane belongs to one lessee unless the policy keeps lanes apart.
-constexpr LesseeId kClient = 1;
 // Launches of a kernel on a width where it was not seen to end yet are watched one by one.
 constexpr std::size_t kWatchedMax = 256;
 
@@ -36,8 +34,12 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
                                                             std::unique_ptr<Policy> policy,
                                                             const DispatchOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(
-      device, std::move(policy), options, PoolLayout::build(device.info(), options.pool)));
+  PoolLimits limits = options.pool;
+  std::unique_ptr<Arbiter> arbiter;
+  if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
+  std::unique_ptr<Dispatcher> dispatcher(
+      new Dispatcher(device, std::move(policy), std::move(arbiter), options,
+                     PoolLayout::build(device.info(), limits)));
   auto pool = PhysicalContextPool::realise(device, dispatcher->layout_);
   if (!pool) return tl::unexpected(pool.error());
   dispatcher->pool_ = std::move(*pool);
@@ -69,13 +71,15 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
 }
 
 Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
-                       const DispatchOptions& options, PoolLayout layout)
+                       std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
+                       PoolLayout layout)
     : device_(device),
       options_(options),
       page_(*options.page),
       layout_(std::move(layout)),
       markers_(device, options.markers),
-      arbiter_(layout_, std::move(policy)),
+      arbiter_(arbiter != nullptr ? std::move(arbiter)
+                                  : std::make_unique<LocalArbiter>(layout_, std::move(policy))),
       kernels_(device, *options.page, options.wide_only) {
   // Never deeper than the driver takes without blocking the caller, whatever the window says.
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
@@ -83,8 +87,13 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       std::min<std::uint64_t>(ahead, device.info().queue_depth * 9 / 10));
   if (options_.window.ahead_ns > 0) window_operations_ = std::max(window_operations_, 1U);
   segment_operations_ = std::clamp(window_operations_ / 8, 1U, 100U);
-  lanes_share_ = arbiter_.lanes_share();
+  lanes_share_ = arbiter_->lanes_share();
   watched_.reserve(kWatchedMax);
+  arbiter_->on_change([this] {
+    // Under the lock, so that the thread cannot miss it between looking and sleeping.
+    const Lock lock(mutex_);
+    wake_.notify_one();
+  });
 }
 
 Dispatcher::~Dispatcher() { stop(); }
@@ -96,10 +105,7 @@ void Dispatcher::stop() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
-}
-
-LesseeId Dispatcher::lessee(const Stream& stream) const {
-  return lanes_share_ ? kClient : kClient + 1 + stream.lane;
+  arbiter_->on_change(nullptr);
 }
 
 // --- submitting ------------------------------------------------------------------------------
@@ -331,7 +337,7 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased) {
   if (options_.audit) [[unlikely]] options_.audit->submitted(stream, queue);
   ++stream.since_segment;
   if (leased) {
-    arbiter_.submitted(queue.entry, lessee(stream));
+    arbiter_->submitted(queue.entry, stream.lane);
     ++stream.leased_since_segment;
   }
   const bool legacy = stream.kind == StreamKind::kLegacy && queue.whole() && blocking_streams_;
@@ -361,7 +367,7 @@ void Dispatcher::leave(Stream& stream, PhysicalQueue& queue) {
   queue.owner = nullptr;
   queue.last_owner = &stream;
   queue.last = stream.tail_marker;
-  if (!lanes_share_) arbiter_.release(queue.entry, lessee(stream));
+  if (!lanes_share_) arbiter_->release(queue.entry, stream.lane);
 }
 
 // --- how far submission runs ahead -----------------------------------------------------------
@@ -404,7 +410,7 @@ void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
   if (oldest.queue != nullptr)
-    arbiter_.retired(oldest.queue->entry, lessee(stream), oldest.leased);
+    arbiter_->retired(oldest.queue->entry, stream.lane, oldest.leased);
   stream.segments.pop();
 }
 
@@ -415,7 +421,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   if (stream.timeline.submitted != submitted) return;
   // Nothing is outstanding: the next operation needs no edge, the queue is free for anybody.
   if (stream.tail != nullptr && !stream.tail->whole()) {
-    arbiter_.retired(stream.tail->entry, lessee(stream), stream.leased_since_segment);
+    arbiter_->retired(stream.tail->entry, stream.lane, stream.leased_since_segment);
     stream.tail_marker.reset();
     leave(stream, *stream.tail);
   }
@@ -454,7 +460,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32
     // What the policy did not choose first stands for one launch only.
     if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
-    if (!lanes_share_) arbiter_.release(stream.grant.entry, lessee(stream));
+    if (!lanes_share_) arbiter_->release(stream.grant.entry, stream.lane);
     binding.reason = WholeReason::kNoQueue;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
     std::erase(scratch_, stream.grant.entry);
@@ -471,7 +477,7 @@ bool Dispatcher::grant_stands(const Stream& stream, const Kernel& kernel,
                               std::uint32_t needed) const {
   return stream.grant.launches > 0 && layout_.at(stream.grant.entry).processors >= needed &&
          !kernel.refused.test(stream.grant.entry) &&
-         arbiter_.admits(stream.grant.entry, lessee(stream));
+         arbiter_->admits(stream.grant.entry, stream.lane);
 }
 
 bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
@@ -491,10 +497,10 @@ std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kern
                    [&](EntryId id) { return layout_.at(id).processors >= needed; });
   const std::span<const EntryId> wide(first, by_width_.end());
   if (lanes_share_ && kernel.refused.none()) return wide;
-  hal::ComputeSet barred = arbiter_.barred(lessee(stream));
+  hal::ComputeSet barred = arbiter_->barred(stream.lane);
   if (!barred.empty()) {
     release_idle();
-    barred = arbiter_.barred(lessee(stream));
+    barred = arbiter_->barred(stream.lane);
   }
   scratch_.clear();
   for (const EntryId id : wide) {
@@ -511,7 +517,9 @@ Choice Dispatcher::ask(Stream& stream, std::uint32_t needed, std::span<const Ent
   ready.processors = needed;
   ready.predicted_ns = options_.predicted_kernel_ns;
   ready.last_entry = stream.last_entry;
-  return arbiter_.grant(lessee(stream), ready, eligible);
+  const Choice choice = arbiter_->grant(ready, eligible);
+  if (arbiter_->wants_service()) wake_.notify_one();
+  return choice;
 }
 
 PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
@@ -621,7 +629,15 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
   return attempt;
 }
 
+void Dispatcher::serve_arbiter() {
+  if (!arbiter_->wants_service()) return;
+  // What drains is returned only when it was seen to have ended.
+  if (arbiter_->draining()) release_idle();
+  arbiter_->service();
+}
+
 bool Dispatcher::pump() {
+  serve_arbiter();
   bool moved = false;
   waits_for_host_ = false;
   for (std::size_t i = 0; i < deferring_.size();) {
@@ -666,7 +682,7 @@ void Dispatcher::run_thread() {
       check_watched();
       next_look = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
     }
-    if (!deferring_.empty()) {
+    if (!deferring_.empty() || arbiter_->wants_service()) {
       if (pump()) {
         backoff.reset();
       } else {
@@ -682,7 +698,8 @@ void Dispatcher::run_thread() {
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
       wake_.wait(lock, [&] {
-        return stopping_ || !deferring_.empty() || !watched_.empty() || !wanted_queues_.empty();
+        return stopping_ || !deferring_.empty() || !watched_.empty() ||
+               !wanted_queues_.empty() || arbiter_->wants_service();
       });
     }
   }
@@ -741,7 +758,7 @@ void Dispatcher::release_idle() {
       poll(*holder);
       if (holder->timeline.submitted != holder->timeline.completed) continue;
       all_complete(*holder, holder->timeline.submitted);
-      arbiter_.release(id, lessee(*holder));
+      arbiter_->release(id, holder->lane);
     }
   }
 }

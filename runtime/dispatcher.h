@@ -72,6 +72,7 @@ struct DispatchOptions {
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required
   std::shared_ptr<Audit> audit;         // null: none (runtime/audit.h)
+  MakeArbiter make_arbiter;             // unset, or null made: policy and leases in this process
   bool thread = true;  // off: deferred work moves only when somebody waits (deterministic tests)
   // Called, without the lock, by whoever waits and has nothing to do. Unset: spin, then sleep. A
   // device in virtual time is moved on here.
@@ -172,8 +173,8 @@ class Dispatcher {
   void stop();
 
  private:
-  Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy, const DispatchOptions& options,
-             PoolLayout layout);
+  Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> arbiter,
+             const DispatchOptions& options, PoolLayout layout);
   struct Watched {
     Kernel* kernel;
     std::uint32_t processors;
@@ -209,7 +210,7 @@ class Dispatcher {
   void count(Stream& stream, Request& request, const Binding& binding, PhysicalQueue& queue);
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, std::uint64_t blocks);
   Attempt submit_front(Stream& stream, bool own_stream);
-  LesseeId lessee(const Stream& stream) const;
+  void serve_arbiter();
 
   void run_thread();
   void check_watched();
@@ -221,7 +222,7 @@ class Dispatcher {
   PoolLayout layout_;
   MarkerPool markers_;  // outlives the queues, which hold markers
   PhysicalContextPool pool_;
-  LocalArbiter arbiter_;
+  std::unique_ptr<Arbiter> arbiter_;
   KernelTable kernels_;
   Kernel vendor_kernel_;  // stands for the kernels that the vendor's own calls launch
   std::vector<EntryId> by_width_;       // realised entries, narrowest first, the whole device last

@@ -19,6 +19,10 @@ inline constexpr const char* kRunDirectory = "VITAMIN_RUN_DIR";
 // "1": warnings go to the page only, not to stderr as well.
 inline constexpr const char* kQuiet = "VITAMIN_QUIET";
 
+// The socket of a vitamind that arbitrates the devices (client/remote_arbiter.h). Unset: the arbiter
+// is in this process.
+inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
+
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
 

@@ -101,6 +101,22 @@ void Scheduler::hint(const Hint& hint, std::uint64_t) {
   changed_ = true;
 }
 
+bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t now_ns) {
+  Lane* lane = find(client, id);
+  if (lane != nullptr && (lane->drains(entry) || lane->open() != nullptr)) return false;
+  if (leases_.acquire(entry, client) != LeaseVerdict::kGranted) return false;
+  if (lane == nullptr) {
+    lane = &lanes_.emplace_back();
+    lane->next.client = client;
+    lane->next.lane = id;
+  }
+  leases_.submitted(entry, client);
+  leases_.close_gate(entry);
+  lane->grants.push_back({entry, false, now_ns});
+  demand_changed();
+  return true;
+}
+
 void Scheduler::forget(ClientId client, std::uint64_t) {
   leases_.forget(client);
   policy_->forget(client);

@@ -88,6 +88,9 @@ class Scheduler {
   void returned(ClientId client, LaneId lane, EntryId entry, std::uint64_t now_ns);
   // Something is expected (or, with `cancelled`, not any more) of the lane.
   void hint(const Hint& hint, std::uint64_t now_ns);
+  // Work that was submitted under an earlier scheduler is outstanding on the entry: a grant of the
+  // lane that drains. False, and nothing changed, when others hold units of it by now.
+  bool adopt(ClientId client, LaneId lane, EntryId entry, std::uint64_t now_ns);
   // The client is gone: everything it held or waited for is free.
   void forget(ClientId client, std::uint64_t now_ns);
 

@@ -28,6 +28,9 @@ SKIPPED = {".git", "build", "shared", "__pycache__", ".cache"}
 LAYERS = {
     "hal": [],
     "runtime": ["hal"],
+    "protocol": ["hal", "runtime/pool_layout.h"],
+    "client": ["hal", "runtime", "protocol"],
+    "daemon": ["hal", "runtime", "policies", "protocol"],
     # A policy sees values only.
     "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h",
                  "runtime/pool_layout.h", "runtime/profile.h"],
@@ -36,12 +39,14 @@ LAYERS = {
     "backends/soft/amdgpu": ["hal", "backends/soft"],
     "backends/cuda": ["hal"],
     "backends/hip": ["hal"],
-    "interpose": ["hal", "runtime", "policies", "backends/cuda", "backends/hip"],
-    "tools": ["hal", "runtime", "policies"],
+    "interpose": ["hal", "runtime", "policies", "client", "backends/cuda", "backends/hip"],
+    "tools": ["hal", "runtime", "policies", "protocol"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
-    "bench": ["hal", "runtime", "policies", "backends", "interpose", "tools", "tests"],
-    "tests": ["hal", "runtime", "policies", "backends", "interpose", "tools", "bench"],
+    "bench": ["hal", "runtime", "policies", "protocol", "client", "daemon", "backends", "interpose",
+              "tools", "tests"],
+    "tests": ["hal", "runtime", "policies", "protocol", "client", "daemon", "backends", "interpose",
+              "tools", "bench"],
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/connection.h"
+
+namespace vitamin::client {
+
+Link Connection::link() {
+  protocol::ClientSegment& mine = *memory.client;
+  const protocol::DaemonSegment& theirs = *memory.daemon;
+  Link link;
+  link.requests = {mine.requests, mine.request_tail, theirs.request_head};
+  link.grants = {theirs.grants, theirs.grant_tail, mine.grant_head};
+  link.words = &theirs.leases;
+  link.own_park = &mine.park;
+  link.daemon_park = &theirs.park;
+  link.gate_changes = &theirs.gate_changes;
+  link.home = static_cast<EntryId>(welcome.home);
+  link.answer_within_ns = welcome.answer_within_ns;
+  return link;
+}
+
+hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
+                                                 const hal::DeviceInfo& info,
+                                                 const std::string& program,
+                                                 std::chrono::milliseconds patience) {
+  auto connection = std::make_unique<Connection>();
+  auto socket = protocol::connect_to(path);
+  if (!socket) return tl::unexpected(socket.error());
+  connection->socket = std::move(*socket);
+  auto daemon = protocol::peer_of(connection->socket);
+  if (!daemon) return tl::unexpected(daemon.error());
+  connection->daemon = std::move(*daemon);
+  const protocol::Hello hello = protocol::hello_of(info, program);
+  if (auto sent = protocol::send_message(connection->socket, protocol::bytes_of(hello)); !sent)
+    return tl::unexpected(sent.error());
+  auto parcel = protocol::receive_parcel(connection->socket, 4096, patience);
+  if (!parcel) return tl::unexpected(parcel.error());
+  const auto welcome = protocol::parse<protocol::Welcome>(parcel->bytes);
+  if (!welcome) return tl::unexpected(welcome.error());
+  connection->welcome = *welcome;
+  if (parcel->fds.size() != 2)
+    return hal::fail(hal::Errc::kInternal, "the daemon sent no memory for the session");
+  auto memory = protocol::map_session_memory(parcel->fds[0], parcel->fds[1]);
+  if (!memory) return tl::unexpected(memory.error());
+  connection->memory = std::move(*memory);
+  const auto layout = runtime::PoolLayout::build(info, protocol::limits_of(*welcome));
+  if (protocol::hash_of(layout) != welcome->pool_hash || welcome->home >= layout.size())
+    return hal::fail(hal::Errc::kUnsupported,
+                     "the daemon cuts the device into other parts than this library: install the "
+                     "same release of both");
+  return connection;
+}
+
+}  // namespace vitamin::client

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/lease_client.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+
+namespace vitamin::client {
+
+using protocol::kLanes;
+using runtime::kNoEntry;
+using runtime::kUntilChanged;
+using runtime::kWholeDevice;
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+// A request is repeated after this long, in case that its answer was lost to a full ring.
+constexpr std::uint64_t kAskAgain = 100'000'000;
+// An operation that was not tried for this long does not wait any more: it went another way.
+constexpr std::uint64_t kStillWaits = 10'000'000;
+
+// What the grant of a lane at home says. No daemon has epoch 0.
+constexpr LeaseWord kHomeWord = protocol::lease_word(0, 1, protocol::Gate::kOpen);
+
+// What every lane reads while there is no daemon: it equals kHomeWord and no daemon's grant.
+const protocol::LeaseWords& home_words() {
+  static const auto* const words = [] {
+    auto* made = new protocol::LeaseWords;
+    for (auto& word : *made) word.store(kHomeWord, std::memory_order_relaxed);
+    return made;
+  }();
+  return *words;
+}
+
+bool contains(std::span<const EntryId> entries, EntryId entry) {
+  return std::find(entries.begin(), entries.end(), entry) != entries.end();
+}
+
+}  // namespace
+
+LeaseClient::LeaseClient(const runtime::PoolLayout& layout, std::function<void()> ring)
+    : layout_(layout), ring_(std::move(ring)), lanes_(kLanes) {
+  void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw std::bad_alloc();
+  ::madvise(page, kPage, MADV_WIPEONFORK);
+  words_ = new (page) std::atomic<const protocol::LeaseWords*>(&home_words());
+}
+
+LeaseClient::~LeaseClient() { ::munmap(words_, kPage); }
+
+void LeaseClient::lose() { words_->store(&home_words(), std::memory_order_release); }
+
+bool LeaseClient::away() const {
+  return words_->load(std::memory_order_acquire) == &home_words();
+}
+
+void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
+  link_ = link;
+  gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
+  for (LaneId id = 0; id < lanes_.size(); ++id) {
+    Lane& lane = lanes_[id];
+    put_down(lane);
+    lane.wanting = false;
+    std::erase_if(lane.drains, [&](const Drain& drain) {
+      const bool over = drain.outstanding == 0 || drain.entry == kWholeDevice;
+      drains_ -= over ? 1 : 0;
+      return over;
+    });
+    for (Drain& drain : lane.drains) {
+      protocol::Holding holding;
+      holding.head.lane = id;
+      holding.word = drain.word;
+      holding.entry = drain.entry;
+      holding.outstanding = drain.outstanding;
+      drain.told_ns = now_ns;
+      send(protocol::encode(holding));
+    }
+  }
+  flush();
+  at_home_ = false;
+  parked_ = false;
+  words_->store(link_.words, std::memory_order_release);
+}
+
+Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
+                          std::span<const EntryId> eligible, std::uint64_t now_ns) {
+  const LaneId index = id % static_cast<LaneId>(kLanes);
+  Lane& lane = lanes_[index];
+  if (words_->load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
+  if (away()) return go_home(lane, operation, eligible);
+  take_grants();
+  if (lane.entry != kNoEntry && !admits(lane.entry, index)) notice_closed();
+  bool moves_on = false;
+  if (lane.entry != kNoEntry) {
+    const bool wide_enough = layout_.at(lane.entry).processors >= operation.processors;
+    const bool fresh = !lane.told || lane.launches == kUntilChanged;
+    if (wide_enough && !contains(eligible, lane.entry)) {
+      // The driver refused this kernel there, or no queue is free yet: this launch only goes wide.
+      set_waiting(lane, false);
+      return contains(eligible, kWholeDevice) ? Choice{kWholeDevice, 1} : Choice{kNoEntry, 0};
+    }
+    if (wide_enough && fresh) {
+      lane.told = true;
+      set_waiting(lane, false);
+      return {lane.entry, lane.launches};
+    }
+    put_down(lane);
+    give_back(index, lane, now_ns);
+    moves_on = !lane.drains.empty() && lane.drains.back().word == lane.word;
+    lane.word = 0;
+  }
+  if (!lane.wanting || moves_on || operation.processors != lane.asked_width ||
+      now_ns - lane.asked_ns >= kAskAgain)
+    ask(index, lane, operation, moves_on, now_ns);
+  lane.waited_ns = now_ns;
+  set_waiting(lane, true);
+  flush();
+  return {kNoEntry, 0};
+}
+
+Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation,
+                            std::span<const EntryId> eligible) {
+  leave_for_home();
+  set_waiting(lane, false);
+  ++counters_.at_home;
+  const bool fits = link_.home != kWholeDevice && contains(eligible, link_.home) &&
+                    layout_.at(link_.home).processors >= operation.processors;
+  const EntryId entry = fits                               ? link_.home
+                        : contains(eligible, kWholeDevice) ? kWholeDevice
+                                                           : eligible.back();
+  if (lane.entry != entry) {
+    put_down(lane);
+    lane.entry = entry;
+    lane.word = kHomeWord;
+    lane.launches = lane.left = kUntilChanged;
+    lane.outstanding = 0;
+  }
+  return {entry, fits ? kUntilChanged : 1};
+}
+
+void LeaseClient::leave_for_home() {
+  if (at_home_) return;
+  at_home_ = true;
+  for (Lane& lane : lanes_) {
+    put_down(lane);
+    lane.wanting = false;
+    set_waiting(lane, false);
+  }
+}
+
+void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation,
+                      bool moves_on, std::uint64_t now_ns) {
+  protocol::Ready ready;
+  ready.head.lane = id;
+  ready.kernel = operation.kernel;
+  ready.predicted_ns = operation.predicted_ns;
+  ready.queued_ns = operation.queued_ns;
+  ready.processors = operation.processors;
+  ready.last_entry = lane.last_entry;
+  ready.moves_on = moves_on ? 1 : 0;
+  ready.iteration_end = operation.iteration_end ? 1 : 0;
+  // Not sent: asked again at the next try.
+  lane.wanting = send(protocol::encode(ready));
+  lane.asked_width = operation.processors;
+  lane.asked_ns = now_ns;
+  counters_.asked += lane.wanting ? 1 : 0;
+}
+
+void LeaseClient::submitted(EntryId entry, LaneId id) {
+  Lane& lane = lanes_[id % kLanes];
+  if (lane.entry == entry) {
+    ++lane.outstanding;
+    if (lane.left != kUntilChanged && lane.left > 0) --lane.left;
+    return;
+  }
+  // Accepted by the driver after the grant had gone (a retry on a wider entry): count it all the
+  // same, so that it is waited for.
+  lane.drains.push_back({entry, 0, 1, 0});
+  ++drains_;
+}
+
+void LeaseClient::retired(EntryId entry, LaneId id, std::uint32_t operations) {
+  if (operations == 0) return;
+  Lane& lane = lanes_[id % kLanes];
+  for (Drain& drain : lane.drains) {
+    if (drain.entry != entry) continue;
+    const std::uint32_t ended = std::min(operations, drain.outstanding);
+    drain.outstanding -= ended;
+    operations -= ended;
+  }
+  if (lane.entry == entry) lane.outstanding -= std::min(operations, lane.outstanding);
+}
+
+// --- the daemon's word -----------------------------------------------------------------------
+
+void LeaseClient::take_grants() {
+  const protocol::Bounds bounds{layout_.size(), layout_.at(kWholeDevice).processors};
+  protocol::Record copy;
+  protocol::RingState state = protocol::RingState::kOk;
+  while ((state = link_.grants.read(copy)) == protocol::RingState::kOk) {
+    const auto reply = protocol::decode_reply(copy, bounds);
+    if (!reply) return distrust();
+    const auto& grant = std::get<protocol::Grant>(*reply);
+    Lane& lane = lanes_[grant.head.lane];
+    put_down(lane);
+    lane.entry = static_cast<EntryId>(grant.entry);
+    lane.word = grant.word;
+    lane.launches = lane.left = grant.launches;
+    lane.outstanding = 0;
+    lane.told = false;
+    ++counters_.granted;
+    if (lane.last_entry != kNoEntry && lane.last_entry != lane.entry) ++counters_.moves;
+    lane.last_entry = lane.entry;
+  }
+  if (state == protocol::RingState::kBroken) return distrust();
+  link_.grants.release();
+}
+
+// A daemon that breaks the protocol is not listened to: as if it had gone.
+void LeaseClient::distrust() {
+  ++counters_.malformed;
+  lose();
+}
+
+void LeaseClient::put_down(Lane& lane) {
+  if (lane.entry == kNoEntry) return;
+  lane.drains.push_back({lane.entry, lane.word, lane.outstanding, 0});
+  ++drains_;
+  parked_ = false;
+  lane.entry = kNoEntry;
+  lane.outstanding = 0;
+}
+
+void LeaseClient::notice_closed() {
+  gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
+  for (LaneId id = 0; id < lanes_.size(); ++id) {
+    Lane& lane = lanes_[id];
+    if (lane.entry == kNoEntry || admits(lane.entry, id)) continue;
+    put_down(lane);
+    ++counters_.closed;
+  }
+}
+
+void LeaseClient::give_back(LaneId id, Lane& lane, std::uint64_t now_ns) {
+  std::erase_if(lane.drains, [&](Drain& drain) {
+    bool over = drain.outstanding == 0;
+    if (!at_home_ && over && drain.word != 0 && drain.word != kHomeWord) {
+      protocol::Returned returned;
+      returned.head.lane = id;
+      returned.word = drain.word;
+      returned.entry = drain.entry;
+      over = send(protocol::encode(returned));
+    } else if (!at_home_ && !over && now_ns - drain.told_ns >= link_.answer_within_ns / 4) {
+      protocol::Draining draining;
+      draining.head.lane = id;
+      draining.word = drain.word;
+      draining.entry = drain.entry;
+      draining.outstanding = drain.outstanding;
+      if (send(protocol::encode(draining))) drain.told_ns = now_ns;
+    }
+    drains_ -= over ? 1 : 0;
+    return over;
+  });
+}
+
+void LeaseClient::service(std::uint64_t now_ns) {
+  if (words_->load(std::memory_order_relaxed) == nullptr) return;
+  if (away()) leave_for_home();
+  if (!at_home_) {
+    take_grants();
+    if (link_.gate_changes->load(std::memory_order_acquire) != gates_seen_) notice_closed();
+  }
+  for (LaneId id = 0; id < lanes_.size(); ++id) {
+    Lane& lane = lanes_[id];
+    if (lane.waiting && now_ns - lane.waited_ns >= kStillWaits) set_waiting(lane, false);
+    // Used up and nothing outstanding: no reason to keep it until somebody asks.
+    if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) put_down(lane);
+    if (!lane.drains.empty()) give_back(id, lane, now_ns);
+    if (!at_home_ && lane.wanting && !lane.waiting && lane.entry == kNoEntry) {
+      protocol::Idle idle;
+      idle.head.lane = id;
+      lane.wanting = !send(protocol::encode(idle));
+    }
+  }
+  flush();
+  if (at_home_) {
+    parked_ = true;
+  } else {
+    link_.own_park->unpark();
+    parked_ = waiting_ == 0 && drains_ == 0 && link_.own_park->try_park([&] {
+      return link_.grants.empty() &&
+             link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
+    });
+  }
+}
+
+void LeaseClient::set_waiting(Lane& lane, bool waiting) {
+  if (lane.waiting == waiting) return;
+  lane.waiting = waiting;
+  waiting_ += waiting ? 1 : ~0U;
+  if (waiting && !at_home_) link_.own_park->unpark();
+  if (waiting) parked_ = false;
+}
+
+bool LeaseClient::send(const protocol::Record& record) {
+  switch (link_.requests.write(record)) {
+    case protocol::RingState::kOk: return unsent_ = true;
+    case protocol::RingState::kBroken: distrust(); return false;
+    default: break;
+  }
+  ++counters_.ring_full;
+  return false;
+}
+
+void LeaseClient::flush() {
+  if (!unsent_) return;
+  unsent_ = false;
+  link_.requests.publish();
+  if (link_.daemon_park->asleep()) ring_();
+}
+
+std::uint32_t LeaseClient::outstanding(LaneId id, EntryId entry) const {
+  const Lane& lane = lanes_[id % kLanes];
+  std::uint32_t sum = lane.entry == entry ? lane.outstanding : 0;
+  for (const Drain& drain : lane.drains) sum += drain.entry == entry ? drain.outstanding : 0;
+  return sum;
+}
+
+}  // namespace vitamin::client

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/device_arbiter.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace vitamin::daemon {
+
+using protocol::Gate;
+using protocol::LeaseWord;
+using runtime::kNever;
+
+DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
+                             std::unique_ptr<runtime::Policy> policy,
+                             const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet)
+    : layout_(layout),
+      settings_(settings),
+      epoch_(epoch),
+      outlet_(outlet),
+      scheduler_(layout_, std::move(policy), settings.scheduler) {
+  hal::ComputeSet taken;
+  for (const runtime::PoolEntry& entry : layout_.entries()) {
+    if (entry.whole() || entry.compute.overlaps(taken)) continue;
+    taken |= entry.compute;
+    homes_.push_back(entry.id);
+  }
+  if (homes_.empty()) homes_.push_back(runtime::kWholeDevice);
+  guests_.resize(homes_.size(), 0);
+}
+
+DeviceArbiter::Home DeviceArbiter::attach(ClientId id) {
+  const auto fewest = std::min_element(guests_.begin(), guests_.end());
+  const auto index = static_cast<std::size_t>(fewest - guests_.begin());
+  Client& client = clients_[id];
+  client.home = {homes_[index], *fewest > 0};
+  ++*fewest;
+  return client.home;
+}
+
+// --- what clients say ------------------------------------------------------------------------
+
+void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::uint64_t now_ns) {
+  const auto client = clients_.find(id);
+  if (client == clients_.end() || client->second.dying) return;
+  ++counters_.requests;
+  std::visit([&](const auto& said) { take(id, client->second, said, now_ns); }, request);
+}
+
+void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
+                         std::uint64_t now_ns) {
+  if (ready.moves_on != 0) take(id, client, protocol::Idle{.head = ready.head}, now_ns);
+  runtime::ReadyOperation operation;
+  operation.client = id;
+  operation.lane = ready.head.lane;
+  operation.kernel = ready.kernel;
+  operation.processors = ready.processors;
+  operation.predicted_ns = ready.predicted_ns;
+  operation.queued_ns = ready.queued_ns;
+  operation.ready_at_ns = ready.ready_in_ns != 0 ? now_ns + ready.ready_in_ns : 0;
+  operation.deadline_ns = ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : 0;
+  operation.last_entry = ready.last_entry;
+  operation.iteration_end = ready.iteration_end != 0;
+  scheduler_.wants(operation, now_ns);
+}
+
+void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
+                         std::uint64_t now_ns) {
+  Lane& lane = client.lanes[idle.head.lane];
+  for (Hold& hold : lane.holds)
+    if (hold.open) close(id, idle.head.lane, lane, hold, now_ns);
+  scheduler_.idle(id, idle.head.lane, now_ns);
+}
+
+void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& returned,
+                         std::uint64_t now_ns) {
+  Lane& lane = client.lanes[returned.head.lane];
+  const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(), [&](const Hold& held) {
+    return held.entry == returned.entry && held.word == returned.word;
+  });
+  if (hold == lane.holds.end()) {
+    ++counters_.stale;
+    return;
+  }
+  if (hold->open) publish(id, returned.head.lane, lane, 0);
+  lane.holds.erase(hold);
+  scheduler_.returned(id, returned.head.lane, static_cast<EntryId>(returned.entry), now_ns);
+}
+
+void DeviceArbiter::take(ClientId, Client& client, const protocol::Draining& draining,
+                         std::uint64_t now_ns) {
+  for (Hold& hold : client.lanes[draining.head.lane].holds)
+    if (hold.word == draining.word) hold.heard_ns = now_ns;
+}
+
+void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& holding,
+                         std::uint64_t now_ns) {
+  const auto entry = static_cast<EntryId>(holding.entry);
+  if (!scheduler_.adopt(id, holding.head.lane, entry, now_ns)) {
+    ++counters_.overlaps;
+    return;
+  }
+  client.lanes[holding.head.lane].holds.push_back({entry, holding.word, false, now_ns});
+  overdue_at_ = std::min(overdue_at_, now_ns + settings_.answer_within_ns);
+}
+
+void DeviceArbiter::take(ClientId id, Client&, const protocol::HintRecord& said,
+                         std::uint64_t now_ns) {
+  runtime::Hint hint;
+  hint.client = id;
+  hint.lane = said.head.lane;
+  hint.processors = said.processors;
+  hint.kernel = said.kernel;
+  hint.ready_at_ns = now_ns + said.ready_in_ns;
+  hint.deadline_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
+  hint.queued_ns = said.queued_ns;
+  hint.cancelled = said.cancelled != 0;
+  scheduler_.hint(hint, now_ns);
+}
+
+void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end() || found->second.dying) return;
+  found->second.dying = true;
+  for (auto& [lane_id, lane] : found->second.lanes) {
+    for (Hold& hold : lane.holds) {
+      if (hold.open) close(id, lane_id, lane, hold, now_ns);
+      hold.heard_ns = kNever;  // it answers no more, and its work may still run
+    }
+    scheduler_.idle(id, lane_id, now_ns);
+  }
+}
+
+void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;
+  const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
+  --guests_[static_cast<std::size_t>(home - homes_.begin())];
+  clients_.erase(found);
+  scheduler_.forget(id, now_ns);
+}
+
+// --- what follows ----------------------------------------------------------------------------
+
+void DeviceArbiter::step(std::uint64_t now_ns) {
+  take_back_overdue(now_ns);
+  // A grant that cannot be delivered is taken back, which is news for the scheduler.
+  for (const runtime::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
+}
+
+void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now_ns) {
+  const auto found = clients_.find(decision.client);
+  if (found == clients_.end()) return;
+  Lane& lane = found->second.lanes[decision.lane];
+  const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(), [&](const Hold& held) {
+    return held.entry == decision.entry;
+  });
+  if (decision.kind == runtime::Decision::Kind::kCloseGate) {
+    if (hold != lane.holds.end() && hold->open &&
+        close(decision.client, decision.lane, lane, *hold, now_ns))
+      outlet_.gates_closed(decision.client);
+    return;
+  }
+  const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
+  protocol::Grant grant;
+  grant.head.lane = decision.lane;
+  grant.word = word;
+  grant.entry = decision.entry;
+  grant.launches = decision.launches;
+  // A lane holds one open grant; the same entry again replaces its own.
+  if (hold != lane.holds.end()) *hold = {decision.entry, word, true, now_ns};
+  else lane.holds.push_back({decision.entry, word, true, now_ns});
+  // The word first: a client that sees the grant must find the gate open.
+  publish(decision.client, decision.lane, lane, word);
+  if (outlet_.grant(decision.client, grant)) return;
+  ++counters_.undelivered;
+  publish(decision.client, decision.lane, lane, 0);
+  std::erase_if(lane.holds, [&](const Hold& held) { return held.word == word; });
+  scheduler_.idle(decision.client, decision.lane, now_ns);
+  scheduler_.returned(decision.client, decision.lane, decision.entry, now_ns);
+}
+
+// True: the lane's word said that it was open.
+bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold,
+                          std::uint64_t now_ns) {
+  hold.open = false;
+  hold.heard_ns = now_ns;
+  overdue_at_ = std::min(overdue_at_, now_ns + settings_.answer_within_ns);
+  if (lane.word != hold.word) return false;
+  publish(id, lane_id, lane,
+          protocol::lease_word(epoch_, protocol::generation_of(hold.word), Gate::kClosed));
+  return true;
+}
+
+void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord word) {
+  lane.word = word;
+  outlet_.set_word(id, lane_id, word);
+}
+
+void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
+  if (now_ns < overdue_at_) return;
+  overdue_at_ = kNever;
+  for (auto& [id, client] : clients_) {
+    for (auto& [lane_id, lane] : client.lanes) {
+      for (std::size_t i = 0; i < lane.holds.size();) {
+        const Hold& hold = lane.holds[i];
+        if (hold.open || hold.heard_ns == kNever) {
+          ++i;
+        } else if (const std::uint64_t at = hold.heard_ns + settings_.answer_within_ns;
+                   now_ns < at) {
+          overdue_at_ = std::min(overdue_at_, at);
+          ++i;
+        } else {
+          ++counters_.overdue;
+          const EntryId entry = hold.entry;
+          lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
+          scheduler_.returned(id, lane_id, entry, now_ns);
+        }
+      }
+    }
+  }
+}
+
+std::uint64_t DeviceArbiter::wake_at() const {
+  return std::min(overdue_at_, scheduler_.wake_at());
+}
+
+std::vector<DeviceArbiter::Held> DeviceArbiter::held() const {
+  std::vector<Held> all;
+  for (const auto& [id, client] : clients_)
+    for (const auto& [lane_id, lane] : client.lanes)
+      for (const Hold& hold : lane.holds) all.push_back({id, lane_id, hold.entry, hold.open});
+  return all;
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The daemon's brain for one device: what clients say, as records, goes to the scheduler; what the
+// scheduler decides becomes lease words and grant records.
+//
+// Pure: no thread, socket or clock; time is an argument. vitamind runs one for each device, the
+// simulator runs the same object over rings in its own memory.
+//
+// A grant of a lane is open, then closed (by the scheduler, or because the client says that it moves
+// on), then returned by the client. The client must answer a closed gate: by returning the grant, or
+// by saying every now and then that it drains. One that does neither within `answer_within_ns` is
+// overdue (stopped, starved): its grant counts as returned, and whatever it still submits there is a
+// stale submission, which changes placement only.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "protocol/record.h"
+#include "protocol/segment.h"
+#include "runtime/scheduler.h"
+
+namespace vitamin::daemon {
+
+using runtime::ClientId;
+using runtime::EntryId;
+using runtime::LaneId;
+
+struct ArbiterSettings {
+  runtime::SchedulerOptions scheduler;
+  std::uint64_t answer_within_ns = 1'000'000'000;
+};
+
+// Where answers go. A client that the outlet does not know any more is ignored.
+class Outlet {
+ public:
+  virtual ~Outlet() = default;
+  virtual void set_word(ClientId client, LaneId lane, protocol::LeaseWord word) = 0;
+  // False: the client's ring is full. It will ask again.
+  virtual bool grant(ClientId client, const protocol::Grant& grant) = 0;
+  // Words of the client were closed since the last call.
+  virtual void gates_closed(ClientId client) = 0;
+};
+
+struct ArbiterCounters {
+  std::uint64_t requests = 0;
+  std::uint64_t overdue = 0;    // grants taken back from a client that did not answer
+  std::uint64_t stale = 0;      // returns of grants that were no more, or never were
+  std::uint64_t undelivered = 0;  // grants that found the client's ring full
+  std::uint64_t overlaps = 0;   // work of an earlier epoch on units that others hold by now
+};
+
+class DeviceArbiter {
+ public:
+  struct Home {
+    EntryId entry = runtime::kWholeDevice;
+    bool shared = false;
+  };
+  // What one client holds, for status and tests.
+  struct Held {
+    ClientId client;
+    LaneId lane;
+    EntryId entry;
+    bool open;
+  };
+
+  DeviceArbiter(const runtime::PoolLayout& layout, std::unique_ptr<runtime::Policy> policy,
+                const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet);
+
+  // `client` is new and not runtime::kNobody.
+  Home attach(ClientId client);
+  void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
+  // Its process is ending: it submits nothing more, and what it submitted still runs.
+  void dying(ClientId client, std::uint64_t now_ns);
+  // It is gone, and so is its work.
+  void forget(ClientId client, std::uint64_t now_ns);
+  // Decides, and writes the answers out.
+  void step(std::uint64_t now_ns);
+  // step() has something to do at this time even if nobody says anything.
+  std::uint64_t wake_at() const;
+
+  const runtime::PoolLayout& layout() const { return layout_; }
+  const runtime::Scheduler& scheduler() const { return scheduler_; }
+  const ArbiterCounters& counters() const { return counters_; }
+  std::vector<Held> held() const;
+  std::uint32_t epoch() const { return epoch_; }
+
+ private:
+  struct Hold {
+    EntryId entry = runtime::kNoEntry;
+    protocol::LeaseWord word = 0;
+    bool open = false;
+    std::uint64_t heard_ns = 0;  // closed: when it was closed, or last answered
+  };
+  struct Lane {
+    protocol::LeaseWord word = 0;  // as published
+    std::uint32_t generation = 0;
+    std::vector<Hold> holds;       // at most one of them open
+  };
+  struct Client {
+    Home home;
+    bool dying = false;
+    std::map<LaneId, Lane> lanes;
+  };
+
+  void take(ClientId id, Client& client, const protocol::Ready& ready, std::uint64_t now_ns);
+  void take(ClientId id, Client& client, const protocol::Idle& idle, std::uint64_t now_ns);
+  void take(ClientId id, Client& client, const protocol::Returned& returned, std::uint64_t now_ns);
+  void take(ClientId id, Client& client, const protocol::Draining& draining, std::uint64_t now_ns);
+  void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
+  void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
+  void deliver(const runtime::Decision& decision, std::uint64_t now_ns);
+  bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);
+  void publish(ClientId id, LaneId lane_id, Lane& lane, protocol::LeaseWord word);
+  void take_back_overdue(std::uint64_t now_ns);
+
+  runtime::PoolLayout layout_;
+  ArbiterSettings settings_;
+  std::uint32_t epoch_;
+  Outlet& outlet_;
+  runtime::Scheduler scheduler_;
+  std::map<ClientId, Client> clients_;
+  std::vector<EntryId> homes_;        // disjoint, narrowest first
+  std::vector<std::uint32_t> guests_;  // clients of each home
+  ArbiterCounters counters_;
+  std::uint64_t overdue_at_ = runtime::kNever;
+};
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vitamind: options, log, signals; then the server's loop.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "daemon/server.h"
+
+namespace {
+
+vitamin::daemon::Server* running = nullptr;
+
+void on_signal(int) { running->stop(); }
+
+constexpr const char* kFooter = R"(
+Examples:
+  vitamind                                 your own, at $XDG_RUNTIME_DIR/vitamin/vitamind.sock
+  vitamind --policy random --exit-when-idle 10
+  vitamin run --daemon -- python train.py  a client of it
+  vitamin status                           what it does
+
+Clients that lose their daemon go on, on a small part of the device; they come back by themselves.)";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace vitamin;
+  daemon::Settings settings;
+  CLI::App app("Shares the GPUs of this machine among the processes of `vitamin run --daemon`.",
+               "vitamind");
+  app.footer(kFooter);
+  bool system = false, quiet = false;
+  double idle_s = 0, answer_s = 1, quantum_ms = 4, spin_us = 50;
+  app.add_option("--socket", settings.socket, "Where to listen (default: your own)");
+  app.add_flag("--system", system, "For all users, at /run/vitamin/vitamind.sock");
+  app.add_option("--policy", settings.policy, "Who runs where: vitamin policy list");
+  app.add_option("--seed", settings.seed, "What the policy draws from");
+  app.add_option("--quantum", quantum_ms, "Milliseconds until a grant is recalled for others");
+  app.add_option("--answer-within", answer_s,
+                 "Seconds in which a client must answer a closed gate");
+  app.add_option("--spin", spin_us, "Microseconds of looking for work before sleeping");
+  app.add_option("--exit-when-idle", idle_s, "End after so many seconds without a client");
+  app.add_option("--lock-directory", settings.lock_directory, "Where the devices' locks lie");
+  app.add_flag("--quiet", quiet, "Warnings and errors only");
+  CLI11_PARSE(app, argc, argv);
+
+  spdlog::set_default_logger(spdlog::stderr_color_mt("vitamind"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
+  if (quiet) spdlog::set_level(spdlog::level::warn);
+  if (system) {
+    settings.any_user = true;
+    settings.socket_mode = 0666;  // who may do what is decided by the kernel's word on the peer
+    if (settings.socket.empty()) settings.socket = daemon::kSystemSocket;
+  }
+  if (settings.socket.empty()) settings.socket = daemon::user_socket();
+  settings.exit_when_idle = std::chrono::milliseconds(static_cast<long>(idle_s * 1e3));
+  settings.spin = std::chrono::nanoseconds(static_cast<long>(spin_us * 1e3));
+  settings.arbiter.answer_within_ns = static_cast<std::uint64_t>(answer_s * 1e9);
+  settings.arbiter.scheduler.quantum_ns = static_cast<std::uint64_t>(quantum_ms * 1e6);
+
+  std::error_code ignored;
+  const auto folder = std::filesystem::path(settings.socket).parent_path();
+  if (!folder.empty() && ::mkdir(folder.c_str(), system ? 0755 : 0700) != 0) {
+    struct stat facts {};
+    if (::stat(folder.c_str(), &facts) == 0 && !system && facts.st_uid != ::getuid()) {
+      spdlog::error("the folder {} belongs to another user", folder.native());
+      return 1;
+    }
+  }
+  auto server = daemon::Server::create(settings);
+  if (!server) {
+    spdlog::error("{}", server.error().message);
+    return 1;
+  }
+  running = server->get();
+  std::signal(SIGTERM, &on_signal);
+  std::signal(SIGINT, &on_signal);
+  std::signal(SIGPIPE, SIG_IGN);
+  spdlog::info("listens at {}, policy {}", settings.socket, settings.policy);
+  const int code = running->run();
+  ::unlink(settings.socket.c_str());
+  return code;
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The service manager's notification protocol (sd_notify(3)): a datagram to $NOTIFY_SOCKET.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string_view>
+
+namespace vitamin::daemon {
+
+// "READY=1", "STOPPING=1", "WATCHDOG=1", "STATUS=..."; nothing happens outside a service.
+void notify(std::string_view state);
+// How often the service manager wants to hear WATCHDOG=1, if at all.
+std::optional<std::chrono::microseconds> watchdog_interval();
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The loop: rings, sleep, descriptors. Who comes and goes is in server_clients.cpp.
+#include "daemon/server.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "daemon/notify.h"
+#include "policies/registry.h"
+#include "protocol/life.h"
+
+namespace vitamin::daemon {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr std::uint64_t kLookEvery = 100'000;  // ns between looks at the descriptors while busy
+
+std::uint64_t now() {
+  return static_cast<std::uint64_t>(
+      nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+std::uint64_t in_ns(nanoseconds duration) { return static_cast<std::uint64_t>(duration.count()); }
+
+}  // namespace
+
+hal::Result<std::unique_ptr<Server>> Server::create(const Settings& settings) {
+  // A policy that cannot be made is found out now, not when the first client comes.
+  if (auto policy = policies::make(settings.policy, settings.seed); !policy)
+    return tl::unexpected(policy.error());
+  std::unique_ptr<Server> server(new Server(settings));
+  if (auto opened = server->open(); !opened) return tl::unexpected(opened.error());
+  return server;
+}
+
+Server::Server(const Settings& settings) : settings_(settings) {
+  while (epoch_ == 0)  // 0 means "at home" to clients
+    if (::getrandom(&epoch_, sizeof epoch_, 0) < 0) epoch_ = 1;
+}
+
+Server::~Server() {
+  while (!sessions_.empty()) end_session(sessions_.begin()->first, now());
+}
+
+hal::Status Server::open() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+  auto listener = protocol::listen_at(settings_.socket, settings_.socket_mode);
+  if (!listener) return tl::unexpected(listener.error());
+  listener_ = std::move(*listener);
+  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_ || !stop_)
+    return hal::fail(hal::Errc::kOutOfMemory, "no more descriptors can be made", errno);
+  deaths_ = std::make_unique<DeathWatch>();
+  for (const int fd : {listener_.get(), stop_.get(), deaths_->descriptor()}) watch(fd);
+  started_ns_ = alone_ns_ = busy_ns_ = now();
+  if (const auto interval = watchdog_interval()) watchdog_every_ns_ = in_ns(*interval) / 3;
+  return {};
+}
+
+void Server::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void Server::stop() { ::eventfd_write(stop_.get(), 1); }
+
+int Server::run() {
+  notify("READY=1");
+  while (!stopping_) {
+    const std::uint64_t time = now();
+    if (turn(time)) busy_ns_ = time;
+    watchdog(time);
+    if (time - busy_ns_ >= in_ns(settings_.spin)) {
+      if (try_sleep(time)) continue;
+    } else if (time - looked_ns_ >= kLookEvery) {
+      look_at_descriptors(0);
+    } else {
+      __builtin_ia32_pause();
+    }
+  }
+  notify("STOPPING=1");
+  spdlog::info("ending: {} clients go home", sessions_.size());
+  return 0;
+}
+
+// --- one turn --------------------------------------------------------------------------------
+
+// True: there was something to do.
+bool Server::turn(std::uint64_t time) {
+  ++turns_;
+  bool busy = false;
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    Session& session = *(it++)->second;  // it may be let go meanwhile
+    busy = read_requests(session, time) || busy;
+  }
+  for (auto& [uuid, device] : devices_) {
+    if (!device.touched && device.arbiter->wake_at() > time) continue;
+    device.touched = false;
+    device.arbiter->step(time);
+    busy = true;
+  }
+  flush();
+  return busy;
+}
+
+bool Server::read_requests(Session& session, std::uint64_t time) {
+  protocol::DaemonSegment& segment = *session.memory.daemon;
+  segment.turns.store(turns_, std::memory_order_relaxed);
+  if (!session.dying &&
+      protocol::life_ended(session.memory.client->life.load(std::memory_order_relaxed)))
+    look_for_dying(time);
+  const protocol::Bounds bounds{session.device->arbiter->layout().size(),
+                                session.device->info.processors};
+  protocol::Record copy;
+  std::size_t taken = 0;
+  protocol::RingState state = protocol::RingState::kOk;
+  while (taken < settings_.budgets.records_a_turn &&
+         (state = session.requests.read(copy)) == protocol::RingState::kOk) {
+    const auto request = protocol::decode_request(copy, bounds);
+    if (!request) {
+      let_go(session, request.error().what, time);
+      return true;
+    }
+    session.device->arbiter->request(session.id, *request, time);
+    ++taken;
+  }
+  if (state == protocol::RingState::kBroken) {
+    let_go(session, "a ring index that cannot be", time);
+    return true;
+  }
+  if (taken == 0) return false;
+  session.requests.release();
+  session.device->touched = true;
+  return true;
+}
+
+// --- answers ---------------------------------------------------------------------------------
+
+Server::Session* Server::session(ClientId id) {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+void Server::set_word(ClientId client, LaneId lane, protocol::LeaseWord word) {
+  if (Session* session = this->session(client))
+    session->memory.daemon->leases[lane].store(word, std::memory_order_release);
+}
+
+bool Server::grant(ClientId client, const protocol::Grant& grant) {
+  Session* session = this->session(client);
+  if (session == nullptr) return true;
+  if (session->grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
+  if (!session->granted && !session->gates_closed) dirty_.push_back(session);
+  session->granted = true;
+  return true;
+}
+
+void Server::gates_closed(ClientId client) {
+  Session* session = this->session(client);
+  if (session == nullptr) return;
+  if (!session->granted && !session->gates_closed) dirty_.push_back(session);
+  session->gates_closed = true;
+}
+
+// Publishes what the step wrote: one store, and at most one ring of the doorbell, for each client.
+void Server::flush() {
+  for (Session* session : dirty_) {
+    protocol::DaemonSegment& segment = *session->memory.daemon;
+    if (session->gates_closed) {
+      const std::uint32_t changes = segment.gate_changes.load(std::memory_order_relaxed);
+      segment.gate_changes.store(changes + 1, std::memory_order_seq_cst);
+    }
+    if (session->granted) session->grants.publish();
+    session->granted = session->gates_closed = false;
+    if (session->memory.client->park.asleep()) protocol::ring_doorbell(session->socket);
+  }
+  dirty_.clear();
+}
+
+// --- sleep -----------------------------------------------------------------------------------
+
+int Server::sleep_limit(std::uint64_t time) const {
+  std::uint64_t until = runtime::kNever;
+  for (const auto& [uuid, device] : devices_) until = std::min(until, device.arbiter->wake_at());
+  for (const auto& [fd, greeting] : greetings_) until = std::min(until, greeting.until_ns);
+  if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
+  if (settings_.exit_when_idle.count() > 0 && sessions_.empty())
+    until = std::min(until, alone_ns_ + in_ns(settings_.exit_when_idle));
+  if (until == runtime::kNever) return -1;
+  // Rounded up: a millisecond early would be a turn for nothing.
+  return until <= time ? 0 : static_cast<int>(std::min<std::uint64_t>(
+                                 (until - time + 999'999) / 1'000'000, 1'000'000));
+}
+
+// Parks in every session, then sleeps unless something came meanwhile. False: there is work.
+bool Server::try_sleep(std::uint64_t time) {
+  bool idle = true;
+  for (const auto& [id, session] : sessions_)
+    idle = session->memory.daemon->park.try_park([&] { return session->requests.empty(); }) && idle;
+  if (idle) ++counters_.sleeps;
+  look_at_descriptors(idle ? sleep_limit(time) : 0);
+  for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();
+  if (!idle) busy_ns_ = time;
+  return idle;
+}
+
+void Server::look_at_descriptors(int timeout_ms) {
+  std::array<epoll_event, 64> events;
+  const int count =
+      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  const std::uint64_t time = looked_ns_ = now();
+  for (int i = 0; i < count; ++i) {
+    const int fd = events[static_cast<std::size_t>(i)].data.fd;
+    if (fd == stop_.get()) {
+      stopping_ = true;
+    } else if (fd == listener_.get()) {
+      accept_all();
+    } else if (fd == deaths_->descriptor()) {
+      eventfd_t told = 0;
+      ::eventfd_read(fd, &told);
+      look_for_dying(time);
+    } else if (const auto pidfd = by_pidfd_.find(fd); pidfd != by_pidfd_.end()) {
+      ++counters_.deaths_by_pidfd;
+      end_session(pidfd->second, time);
+    } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
+      hear(*sessions_.at(socket->second));
+    } else if (greetings_.contains(fd)) {
+      greet(fd, time);
+    }
+  }
+  drop_late_greetings(time);
+  if (settings_.exit_when_idle.count() > 0 && sessions_.empty() && greetings_.empty() &&
+      time - alone_ns_ >= in_ns(settings_.exit_when_idle)) {
+    spdlog::info("no client for {} s", settings_.exit_when_idle.count() / 1000);
+    stopping_ = true;
+  }
+}
+
+void Server::watchdog(std::uint64_t time) {
+  if (watchdog_every_ns_ == 0 || time < watchdog_ns_) return;
+  notify("WATCHDOG=1");
+  watchdog_ns_ = time + watchdog_every_ns_;
+}
+
+}  // namespace vitamin::daemon

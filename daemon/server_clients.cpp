@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who comes and who goes.
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "daemon/device_lock.h"
+#include "daemon/server.h"
+#include "policies/registry.h"
+#include "protocol/life.h"
+
+namespace vitamin::daemon {
+namespace {
+
+std::uint64_t in_ns(std::chrono::nanoseconds duration) {
+  return static_cast<std::uint64_t>(duration.count());
+}
+
+}  // namespace
+
+// --- greetings -------------------------------------------------------------------------------
+
+void Server::accept_all() {
+  // Not all that wait at once: a flood of connections must not starve those who have one.
+  for (int i = 0; i < 16; ++i) {
+    auto socket = protocol::accept_from(listener_);
+    if (!socket) return;
+    ++counters_.connections;
+    auto peer = protocol::peer_of(*socket);
+    if (!peer) continue;
+    Greeting greeting{std::move(*socket), std::move(*peer), 0};
+    const std::uint64_t time = looked_ns_;
+    greeting.until_ns = time + in_ns(settings_.budgets.greeting);
+    if (const auto may = allowed(greeting.peer, time); !may) {
+      refuse(greeting, may.error().message);
+      continue;
+    }
+    const auto of_user = static_cast<std::size_t>(
+        std::count_if(greetings_.begin(), greetings_.end(), [&](const auto& other) {
+          return other.second.peer.uid == greeting.peer.uid;
+        }));
+    if (of_user >= settings_.budgets.greetings_of_user ||
+        greetings_.size() >= settings_.budgets.greetings) {
+      refuse(greeting, "too many connections at once: try again");
+      continue;
+    }
+    const int fd = greeting.socket.get();
+    watch(fd);
+    greetings_.emplace(fd, std::move(greeting));
+  }
+}
+
+hal::Status Server::allowed(const protocol::Peer& peer, std::uint64_t time) const {
+  if (!settings_.any_user && peer.uid != ::getuid() && peer.uid != 0)
+    return hal::fail(hal::Errc::kUnsupported,
+                     "this vitamind belongs to another user: start one of your own, or ask for the "
+                     "machine's (vitamind --system)");
+  for (const Banned& banned : banned_)
+    if (banned.uid == peer.uid && banned.pid == peer.pid && time < banned.until_ns)
+      return hal::fail(hal::Errc::kUnsupported,
+                       "this process was let go because it sent " + banned.why +
+                           ": it stays on its home part of the device");
+  return {};
+}
+
+void Server::refuse(const Greeting& greeting, const std::string& sentence) {
+  ++counters_.refused;
+  (void)protocol::send_message(greeting.socket, protocol::bytes_of(protocol::refusal(sentence)));
+}
+
+void Server::drop_late_greetings(std::uint64_t time) {
+  std::erase_if(greetings_, [&](const auto& greeting) { return greeting.second.until_ns <= time; });
+}
+
+void Server::greet(int fd, std::uint64_t time) {
+  auto node = greetings_.extract(fd);
+  Greeting& greeting = node.mapped();
+  const auto message = protocol::receive_message(greeting.socket, sizeof(protocol::Hello) + 1);
+  if (!message || message->empty()) return;  // gone: the descriptor closes with the greeting
+  if (const auto control = protocol::parse<protocol::Control>(*message)) {
+    answer(greeting, control->verb.get());
+  } else if (const auto hello = protocol::parse<protocol::Hello>(*message)) {
+    admit(std::move(greeting), *hello, time);
+  } else {
+    refuse(greeting, hello.error().message);
+  }
+}
+
+void Server::answer(const Greeting& greeting, const std::string& verb) {
+  std::string text = obey(verb, greeting.peer.uid);
+  protocol::Preamble preamble;
+  preamble.kind = protocol::Kind::kAnswer;
+  std::string message(reinterpret_cast<const char*>(&preamble), sizeof preamble);
+  message += text.substr(0, protocol::kMessageMax - sizeof preamble);
+  (void)protocol::send_message(greeting.socket, std::as_bytes(std::span(message)));
+}
+
+std::string Server::obey(const std::string& verb, uid_t uid) {
+  if (verb == "status") return status().dump();
+  const auto space = verb.find(' ');
+  const std::string name = verb.substr(0, space);
+  const std::string which = space == std::string::npos ? "all" : verb.substr(space + 1);
+  auto error = [](const std::string& sentence) {
+    return nlohmann::json{{"schema", 1}, {"error", sentence}}.dump();
+  };
+  if (name != "drain" && name != "resume") return error("the daemon does not know '" + verb + "'");
+  if (uid != ::getuid() && uid != 0) return error("only the daemon's user and root may do that");
+  std::size_t changed = 0;
+  for (auto& [uuid, device] : devices_) {
+    if (which != "all" && uuid != which) continue;
+    device.drained = name == "drain";
+    ++changed;
+    spdlog::info("device {}: {}", uuid, device.drained ? "takes no new client" : "takes clients");
+  }
+  if (changed == 0 && which != "all") return error("no client has used a device '" + which + "'");
+  return nlohmann::json{{"schema", 1}, {"devices", changed}}.dump();
+}
+
+// --- sessions --------------------------------------------------------------------------------
+
+hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
+  auto info = protocol::device_of(hello);
+  if (!info) return tl::unexpected(info.error());
+  const auto known = devices_.find(info->uuid);
+  if (known != devices_.end()) {
+    if (known->second.info.processors_per_unit != info->processors_per_unit ||
+        known->second.info.processors != info->processors)
+      return hal::fail(hal::Errc::kUnsupported,
+                       "this process sees device " + info->uuid +
+                           " with other processors than the ones before: is an MPS thread "
+                           "percentage set?");
+    return &known->second;
+  }
+  Device device;
+  auto lock = lock_device(settings_.lock_directory, info->uuid);
+  if (!lock) return tl::unexpected(lock.error());
+  auto policy = policies::make(settings_.policy, settings_.seed);
+  if (!policy) return tl::unexpected(policy.error());
+  device.lock = std::move(*lock);
+  device.policy = settings_.policy;
+  device.arbiter = std::make_unique<DeviceArbiter>(
+      runtime::PoolLayout::build(*info, settings_.pool), std::move(*policy), settings_.arbiter,
+      epoch_, *this);
+  spdlog::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info->uuid,
+               info->name, info->processors, info->units(), device.arbiter->layout().size(),
+               device.policy);
+  device.info = std::move(*info);
+  const std::string uuid = device.info.uuid;
+  return &devices_.emplace(uuid, std::move(device)).first->second;
+}
+
+void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_t time) {
+  const auto of_user = static_cast<std::size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& other) {
+        return other.second->peer.uid == greeting.peer.uid;
+      }));
+  if (sessions_.size() >= settings_.budgets.clients || of_user >= settings_.budgets.clients_of_user)
+    return refuse(greeting, "vitamind has as many clients as it may have");
+  auto device = device_for(hello);
+  if (!device) return refuse(greeting, device.error().message);
+  if ((*device)->drained) return refuse(greeting, "the device is drained: vitamin resume ends that");
+  auto memory = protocol::make_session_memory();
+  if (!memory) return refuse(greeting, memory.error().message);
+
+  auto session = std::make_unique<Session>();
+  session->id = next_client_++;
+  session->peer = std::move(greeting.peer);
+  session->socket = std::move(greeting.socket);
+  session->memory = std::move(*memory);
+  session->device = *device;
+  session->program = hello.program.get();
+  session->since_ns = time;
+  const protocol::ClientSegment& theirs = *session->memory.client;
+  protocol::DaemonSegment& mine = *session->memory.daemon;
+  session->requests = {theirs.requests, theirs.request_tail, mine.request_head};
+  session->grants = {mine.grants, mine.grant_tail, theirs.grant_head};
+
+  const DeviceArbiter::Home home = (*device)->arbiter->attach(session->id);
+  protocol::Welcome welcome;
+  welcome.preamble.kind = protocol::Kind::kWelcome;
+  welcome.epoch = epoch_;
+  welcome.client = session->id;
+  welcome.entries_max = settings_.pool.entries_max;
+  welcome.leaf_units = settings_.pool.leaf_units;
+  welcome.all_runs = settings_.pool.all_runs ? 1 : 0;
+  welcome.home = home.entry;
+  welcome.home_shared = home.shared ? 1 : 0;
+  welcome.pool_hash = protocol::hash_of((*device)->arbiter->layout());
+  welcome.answer_within_ns = settings_.arbiter.answer_within_ns;
+  welcome.policy.set((*device)->policy);
+
+  // The session is known before the client is told, so that its doorbell is heard from the start.
+  const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
+  by_socket_[session->socket.get()] = by_pidfd_[session->peer.pidfd.get()] = session->id;
+  watch(session->peer.pidfd.get());
+  deaths_->add(&theirs.life);
+  Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
+  const auto sent =
+      protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
+  admitted.memory.client_fd.reset();
+  admitted.memory.daemon_fd.reset();
+  spdlog::info("client {}: {} (process {}, user {}), home {}{}", admitted.id, admitted.program,
+               admitted.peer.pid, admitted.peer.uid, home.entry, home.shared ? ", shared" : "");
+  if (!sent) end_session(admitted.id, time);
+}
+
+void Server::hear(Session& session) {
+  for (int i = 0; i < 16; ++i) {
+    const auto message = protocol::receive_message(session.socket, 16);
+    if (!message && message.error().code == hal::Errc::kUnavailable) return;
+    if (!message || message->empty()) {
+      // It closed the connection: because it ended, because of exec, or to connect again.
+      return end_session(session.id, looked_ns_);
+    }
+    ++counters_.rings;
+  }
+}
+
+void Server::look_for_dying(std::uint64_t time) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->dying ||
+        !protocol::life_ended(session->memory.client->life.load(std::memory_order_acquire)))
+      continue;
+    session->dying = true;
+    ++counters_.deaths_by_life_line;
+    session->device->arbiter->dying(id, time);
+    session->device->touched = true;
+  }
+}
+
+void Server::let_go(Session& session, std::string_view why, std::uint64_t time) {
+  ++counters_.let_go;
+  spdlog::warn("client {} ({}, process {}) is let go: it sent {}", session.id, session.program,
+               session.peer.pid, why);
+  if (banned_.size() >= settings_.budgets.clients) banned_.pop_front();
+  banned_.push_back({session.peer.uid, session.peer.pid,
+                     time + in_ns(settings_.budgets.quarantine), std::string(why)});
+  end_session(session.id, time);
+}
+
+void Server::end_session(ClientId id, std::uint64_t time) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  Session& session = *found->second;
+  session.device->arbiter->forget(id, time);
+  session.device->touched = true;
+  deaths_->remove(&session.memory.client->life);
+  by_socket_.erase(session.socket.get());
+  by_pidfd_.erase(session.peer.pidfd.get());
+  std::erase(dirty_, &session);
+  spdlog::info("client {}: gone", id);
+  sessions_.erase(found);
+  if (sessions_.empty()) alone_ns_ = time;
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `vitamin status` and `vitamin top` show. Schema 1: fields are only ever added.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "daemon/server.h"
+
+namespace vitamin::daemon {
+
+using nlohmann::json;
+
+std::string user_socket() {
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0')
+    return std::string(runtime) + "/vitamin/vitamind.sock";
+  return "/tmp/vitamin-" + std::to_string(::getuid()) + "/vitamind.sock";
+}
+
+json Server::status() const {
+  json result{{"schema", 1},
+              {"daemon",
+               {{"process", ::getpid()},
+                {"epoch", epoch_},
+                {"socket", settings_.socket},
+                {"up_ns", looked_ns_ - started_ns_},
+                {"turns", turns_},
+                {"connections", counters_.connections},
+                {"refused", counters_.refused},
+                {"let_go", counters_.let_go},
+                {"deaths_by_life_line", counters_.deaths_by_life_line},
+                {"deaths_by_pidfd", counters_.deaths_by_pidfd},
+                {"rings", counters_.rings},
+                {"sleeps", counters_.sleeps}}},
+              {"devices", json::array()},
+              {"clients", json::array()}};
+  for (const auto& [uuid, device] : devices_) {
+    const DeviceArbiter& arbiter = *device.arbiter;
+    const runtime::SchedulerCounters& decided = arbiter.scheduler().counters();
+    json held = json::array();
+    for (const DeviceArbiter::Held& hold : arbiter.held()) {
+      const runtime::PoolEntry& entry = arbiter.layout().at(hold.entry);
+      held.push_back({{"client", hold.client},
+                      {"lane", hold.lane},
+                      {"entry", hold.entry},
+                      {"whole", entry.whole()},
+                      {"units", entry.compute.bits()},
+                      {"processors", entry.processors},
+                      {"open", hold.open}});
+    }
+    result["devices"].push_back({{"uuid", uuid},
+                                 {"name", device.info.name},
+                                 {"processors", device.info.processors},
+                                 {"processors_per_unit", device.info.processors_per_unit},
+                                 {"policy", device.policy},
+                                 {"drained", device.drained},
+                                 {"waiting", arbiter.scheduler().waiting()},
+                                 {"held", held},
+                                 {"requests", arbiter.counters().requests},
+                                 {"grants", decided.grants},
+                                 {"moves", decided.moves},
+                                 {"gates_closed", decided.gates_closed},
+                                 {"recalled", decided.recalled},
+                                 {"overdue", arbiter.counters().overdue},
+                                 {"stale", arbiter.counters().stale},
+                                 {"undelivered", arbiter.counters().undelivered},
+                                 {"overlaps", arbiter.counters().overlaps}});
+  }
+  for (const auto& [id, session] : sessions_)
+    result["clients"].push_back({{"client", id},
+                                 {"program", session->program},
+                                 {"process", session->peer.pid},
+                                 {"user", session->peer.uid},
+                                 {"device", session->device->info.uuid},
+                                 {"dying", session->dying},
+                                 {"up_ns", looked_ns_ - session->since_ns}});
+  return result;
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "protocol/handshake.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace vitamin::protocol {
+namespace {
+
+tl::unexpected<hal::Error> refuse(std::string sentence) {
+  return hal::fail(hal::Errc::kUnsupported, std::move(sentence));
+}
+
+std::string version(std::uint16_t major, std::uint16_t minor) {
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
+}  // namespace
+
+template <std::size_t kSize>
+std::string Text<kSize>::get() const {
+  std::string text(bytes.begin(), std::find(bytes.begin(), bytes.end(), '\0'));
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  return text;
+}
+template std::string Text<64>::get() const;
+template std::string Text<256>::get() const;
+
+template <class Message>
+hal::Result<Message> parse(std::span<const std::byte> bytes) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  Preamble preamble;
+  if (bytes.size() < sizeof preamble) return refuse("the peer sent something too short");
+  std::memcpy(&preamble, bytes.data(), sizeof preamble);
+  if (preamble.magic != Preamble{}.magic) return refuse("the peer does not speak this protocol");
+  if (preamble.major != kMajor)
+    return refuse("the peer speaks version " + version(preamble.major, preamble.minor) +
+                  " of the protocol and this side version " + version(kMajor, kMinor) +
+                  ": install the same release of vitamin and vitamind");
+  if (preamble.kind == Kind::kRefusal && bytes.size() == sizeof(Refusal)) {
+    Refusal refusal;
+    std::memcpy(&refusal, bytes.data(), sizeof refusal);
+    if (Message::kKind != Kind::kRefusal) return refuse(refusal.sentence.get());
+  }
+  if (preamble.kind != Message::kKind || bytes.size() != sizeof(Message))
+    return refuse("the peer sent a message that was not expected");
+  Message message;
+  std::memcpy(&message, bytes.data(), sizeof message);
+  return message;
+}
+template hal::Result<Hello> parse(std::span<const std::byte>);
+template hal::Result<Welcome> parse(std::span<const std::byte>);
+template hal::Result<Refusal> parse(std::span<const std::byte>);
+template hal::Result<Control> parse(std::span<const std::byte>);
+
+hal::Result<hal::DeviceInfo> device_of(const Hello& hello) {
+  constexpr std::uint32_t kProcessorsMax = 1 << 16;
+  hal::DeviceInfo info;
+  if (hello.vendor > static_cast<std::uint32_t>(hal::Vendor::kAmd))
+    return refuse("the client names a vendor that is not known");
+  if (hello.units == 0 || hello.units > hal::ComputeSet::kMaxUnits)
+    return refuse("the client names a device of no or of too many units");
+  if (hello.processors == 0 || hello.processors > kProcessorsMax)
+    return refuse("the client names a device of no or of too many processors");
+  info.vendor = static_cast<hal::Vendor>(hello.vendor);
+  info.name = hello.device_name.get();
+  info.uuid = hello.uuid.get();
+  info.processors = hello.processors;
+  std::uint64_t sum = 0;
+  for (std::uint32_t unit = 0; unit < hello.units; ++unit) {
+    const std::uint32_t processors = hello.processors_per_unit[unit];
+    if (processors == 0 || processors > hello.processors)
+      return refuse("the client names a unit that is wider than its device, or empty");
+    sum += processors;
+    info.processors_per_unit.push_back(processors);
+  }
+  if (sum > hello.processors) return refuse("the units of the client's device do not fit into it");
+  if (info.uuid.empty() || info.uuid.find('/') != std::string::npos || info.uuid[0] == '.')
+    return refuse("the client's device has no usable UUID");
+  return info;
+}
+
+Hello hello_of(const hal::DeviceInfo& info, std::string_view program) {
+  Hello hello;
+  hello.preamble.kind = Kind::kHello;
+  hello.vendor = static_cast<std::uint32_t>(info.vendor);
+  hello.processors = info.processors;
+  hello.units = info.units();
+  std::copy(info.processors_per_unit.begin(), info.processors_per_unit.end(),
+            hello.processors_per_unit.begin());
+  hello.uuid.set(info.uuid);
+  hello.device_name.set(info.name);
+  hello.program.set(program);
+  return hello;
+}
+
+runtime::PoolLimits limits_of(const Welcome& welcome) {
+  runtime::PoolLimits limits;
+  limits.entries_max = welcome.entries_max;
+  limits.leaf_units = welcome.leaf_units;
+  limits.all_runs = welcome.all_runs != 0;
+  return limits;
+}
+
+Refusal refusal(std::string_view sentence) {
+  Refusal message;
+  message.preamble.kind = Kind::kRefusal;
+  message.sentence.set(sentence);
+  return message;
+}
+
+std::uint64_t hash_of(const runtime::PoolLayout& layout) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, a word at a time
+  auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
+  for (const runtime::PoolEntry& entry : layout.entries()) {
+    mix(entry.id);
+    mix(entry.compute.bits());
+    mix(entry.processors);
+  }
+  return hash;
+}
+
+}  // namespace vitamin::protocol

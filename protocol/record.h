@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What travels in the rings: fixed records of 64 bytes.
+//
+// A Record is the raw copy of a ring cell. Typed records have the same size and are made of the raw
+// copy by decode_request() and decode_reply(), which refuse everything that a correct peer cannot
+// have sent; the rest of the program never sees a field that was not checked. No record holds a
+// pointer, a process id or a point in time: clocks differ between time namespaces, so times are
+// always "from now".
+//
+// Compatibility. The major version (version.h) fixes size, types and meaning of every record; peers
+// of different major versions refuse each other before a ring exists. A minor version may add
+// types: a peer sends those only when the other's minor version knows them. Unused bytes are zero
+// and are ignored.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <variant>
+
+#include "runtime/pool_layout.h"
+
+namespace vitamin::protocol {
+
+// Lanes of one client that the daemon tells apart; a client with more streams lets some share one.
+inline constexpr std::size_t kLanes = 256;
+
+inline constexpr std::size_t kRecordWords = 8;
+
+struct alignas(64) Record {
+  std::array<std::uint64_t, kRecordWords> words{};
+  bool operator==(const Record&) const = default;
+};
+static_assert(sizeof(Record) == 64);
+
+// What a lease word says (segment.h).
+using LeaseWord = std::uint64_t;
+
+enum class Type : std::uint8_t {
+  // client -> daemon
+  kReady = 1,  // the lane has a bindable operation: where may it run?
+  kIdle,       // the lane has nothing more to submit
+  kReturned,   // nothing of the lane is outstanding under this grant, and nothing will be
+  kDraining,   // the gate was seen closed; work is still outstanding
+  kHolding,    // after a reconnection: work of an earlier epoch is outstanding there
+  kHint,       // an operation is expected
+  // daemon -> client
+  kGrant = 64,
+};
+
+struct Head {
+  std::uint8_t type = 0;
+  std::uint8_t reserved[3] = {};
+  std::uint32_t lane = 0;  // below kLanes
+};
+
+struct Ready {
+  static constexpr Type kType = Type::kReady;
+  Head head{};
+  std::uint64_t kernel = 0;        // equal for equal (kernel, grid, block, shared memory)
+  std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
+  std::uint64_t queued_ns = 0;     // of all that is queued in the lane; 0: predicted_ns
+  std::uint64_t ready_in_ns = 0;   // when its predecessors are predicted to end; 0: now
+  std::uint64_t deadline_in_ns = 0;  // 0: none
+  std::uint32_t processors = 1;      // narrowest width that runs it unchanged
+  std::uint16_t last_entry = runtime::kNoEntry;
+  // The lane's grant, if it has one, is of no more use: its launches are used up, or its entry is
+  // too narrow. Nothing is submitted under it any more.
+  std::uint8_t moves_on = 0;
+  std::uint8_t iteration_end = 0;  // runtime::ReadyOperation
+  std::uint64_t unused = 0;
+};
+
+struct Idle {
+  static constexpr Type kType = Type::kIdle;
+  Head head{};
+  std::uint64_t unused[7] = {};
+};
+
+struct Returned {
+  static constexpr Type kType = Type::kReturned;
+  Head head{};
+  LeaseWord word = 0;  // of the grant
+  std::uint32_t entry = 0;
+  std::uint32_t unused32 = 0;
+  std::uint64_t unused[5] = {};
+};
+
+struct Draining {
+  static constexpr Type kType = Type::kDraining;
+  Head head{};
+  LeaseWord word = 0;
+  std::uint32_t entry = 0;
+  std::uint32_t outstanding = 0;
+  std::uint64_t unused[5] = {};
+};
+
+struct Holding {
+  static constexpr Type kType = Type::kHolding;
+  Head head{};
+  LeaseWord word = 0;  // what its Returned will say
+  std::uint32_t entry = 0;
+  std::uint32_t outstanding = 0;
+  std::uint64_t unused[5] = {};
+};
+
+struct HintRecord {
+  static constexpr Type kType = Type::kHint;
+  Head head{};
+  std::uint64_t kernel = 0;
+  std::uint64_t ready_in_ns = 0;
+  std::uint64_t deadline_in_ns = 0;
+  std::uint64_t queued_ns = 0;
+  std::uint32_t processors = 0;
+  std::uint32_t cancelled = 0;
+  std::uint64_t unused[2] = {};
+};
+
+struct Grant {
+  static constexpr Type kType = Type::kGrant;
+  Head head{};
+  LeaseWord word = 0;          // what the lease word of the lane says while the gate is open
+  std::uint32_t launches = 0;  // runtime::kUntilChanged: until the gate closes
+  std::uint32_t entry = 0;
+  std::uint64_t unused[5] = {};
+};
+
+using Request = std::variant<Ready, Idle, Returned, Draining, Holding, HintRecord>;
+using Reply = std::variant<Grant>;
+
+template <class T>
+Record encode(const T& typed);
+
+// What a correct peer stays within.
+struct Bounds {
+  std::size_t entries = 0;       // of the pool, the whole device included
+  std::uint32_t processors = 0;  // of the whole device
+};
+
+// `what` is a sentence for the log. It has no end: literals only.
+struct Malformed {
+  std::string_view what;
+};
+
+tl::expected<Request, Malformed> decode_request(const Record& copy, const Bounds& bounds);
+tl::expected<Reply, Malformed> decode_reply(const Record& copy, const Bounds& bounds);
+
+}  // namespace vitamin::protocol

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A word that two processes share.
+//
+// In a build with VITAMIN_FAULT_POINTS (tests only) every access is first counted by fault_point(),
+// which can end the process right there: that is how "killed at every access to shared memory" is
+// tested. In every other build Shared<T> is std::atomic<T>.
+//
+// Native is what the templates of ring.h and park.h are instantiated with in the programs; the model
+// checker's tests put another one in its place.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace vitamin::protocol {
+
+#ifdef VITAMIN_FAULT_POINTS
+
+void fault_point();
+
+template <class T>
+class Shared {
+ public:
+  constexpr Shared() = default;
+  T load(std::memory_order order) const {
+    fault_point();
+    return value_.load(order);
+  }
+  void store(T value, std::memory_order order) {
+    fault_point();
+    value_.store(value, order);
+  }
+
+ private:
+  std::atomic<T> value_{};
+};
+
+#else
+
+inline void fault_point() {}
+
+template <class T>
+using Shared = std::atomic<T>;
+
+#endif
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+struct Native {
+  template <class T>
+  using Atomic = Shared<T>;
+};
+
+}  // namespace vitamin::protocol

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "protocol/socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#ifndef SO_PEERPIDFD  // Linux 6.5; newer than the headers of Debian 12
+#define SO_PEERPIDFD 77
+#endif
+
+namespace vitamin::protocol {
+namespace {
+
+constexpr std::size_t kFdsMax = 4;
+
+tl::unexpected<hal::Error> failed(const std::string& what, int error = errno) {
+  return hal::fail(hal::Errc::kInternal, what + " (" + std::strerror(error) + ")", error);
+}
+tl::unexpected<hal::Error> unavailable(const std::string& what, int error = errno) {
+  return hal::fail(hal::Errc::kUnavailable, what + " (" + std::strerror(error) + ")", error);
+}
+
+hal::Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path)
+    return hal::fail(hal::Errc::kInvalidArgument,
+                     "the path of the socket is empty or too long (" + path + ")");
+  path.copy(address.sun_path, path.size());
+  return address;
+}
+
+Fd make_socket() { return Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
+}  // namespace
+
+hal::Result<Peer> peer_of(const Fd& socket) {
+  Peer peer;
+  ucred identity{};
+  socklen_t size = sizeof identity;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &identity, &size) != 0)
+    return failed("the kernel does not say who connected");
+  peer.uid = identity.uid;
+  peer.pid = identity.pid;
+  int pidfd = -1;
+  size = sizeof pidfd;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0)
+    peer.pidfd.reset(pidfd);
+  else if (identity.pid > 0)
+    peer.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, identity.pid, 0)));
+  if (!peer.pidfd) return failed("the end of the process that connected cannot be watched");
+  return peer;
+}
+
+hal::Result<Fd> listen_at(const std::string& path, mode_t mode) {
+  const auto address = address_of(path);
+  if (!address) return tl::unexpected(address.error());
+  const auto* name = reinterpret_cast<const sockaddr*>(&*address);
+  if (connect_to(path))
+    return hal::fail(hal::Errc::kUnavailable, "another vitamind listens at " + path);
+  // Only a socket that nobody listens at is in the way; anything else at that path is not ours.
+  struct stat facts {};
+  if (::lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) ::unlink(path.c_str());
+  Fd socket = make_socket();
+  if (!socket) return failed("no socket can be made");
+  if (::bind(socket.get(), name, sizeof *address) != 0)
+    return failed("the socket " + path + " cannot be made");
+  if (::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), 128) != 0)
+    return failed("nothing can listen at " + path);
+  return socket;
+}
+
+hal::Result<Fd> accept_from(const Fd& listener) {
+  Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (socket) return socket;
+  if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)
+    return unavailable("nobody is waiting");
+  return failed("a connection cannot be accepted");
+}
+
+hal::Result<Fd> connect_to(const std::string& path) {
+  const auto address = address_of(path);
+  if (!address) return tl::unexpected(address.error());
+  Fd socket = make_socket();
+  if (!socket) return failed("no socket can be made");
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return unavailable("no vitamind answers at " + path);
+  return socket;
+}
+
+hal::Status send_message(const Fd& socket, std::span<const std::byte> bytes,
+                         std::span<const int> fds) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsMax * sizeof(int))> space{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty() && fds.size() <= kFdsMax) {
+    message.msg_control = space.data();
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(head), fds.data(), fds.size_bytes());
+  }
+  if (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    return failed("a message cannot be sent");
+  return {};
+}
+
+hal::Result<std::vector<std::byte>> receive_message(const Fd& socket, std::size_t most) {
+  std::vector<std::byte> bytes(most);
+  const ssize_t length = ::recv(socket.get(), bytes.data(), most, MSG_DONTWAIT);
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return unavailable("no message");
+  if (length < 0) return failed("a message cannot be received");
+  bytes.resize(static_cast<std::size_t>(length));
+  return bytes;
+}
+
+hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
+                                   std::chrono::milliseconds patience) {
+  pollfd wanted{socket.get(), POLLIN, 0};
+  const int ready = ::poll(&wanted, 1, static_cast<int>(patience.count()));
+  if (ready <= 0) return unavailable("the daemon does not answer", ETIMEDOUT);
+  Parcel parcel;
+  parcel.bytes.resize(most);
+  iovec part{parcel.bytes.data(), most};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsMax * sizeof(int))> space{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space.data();
+  message.msg_controllen = space.size();
+  const ssize_t length = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (length < 0) return failed("the daemon's answer cannot be received");
+  parcel.bytes.resize(static_cast<std::size_t>(length));
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
+       head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; at + sizeof(int) <= head->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head) + at, sizeof fd);
+      parcel.fds.emplace_back(fd);
+    }
+  }
+  return parcel;
+}
+
+void ring_doorbell(const Fd& socket) {
+  const char byte = 0;
+  const ssize_t sent = ::send(socket.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)sent;  // full: rung already; closed: the peer's end is noticed elsewhere
+}
+
+}  // namespace vitamin::protocol

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Unix socket between clients and the daemon: SOCK_SEQPACKET, never blocking, closed at exec.
+//
+// Descriptors travel from the daemon to the client only. Whatever descriptors a client attaches to a
+// message are discarded by the kernel, because the daemon receives without room for them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hal/result.h"
+#include "protocol/fd.h"
+
+namespace vitamin::protocol {
+
+// The kernel's word on who is at the other end.
+struct Peer {
+  uid_t uid = static_cast<uid_t>(-1);
+  pid_t pid = 0;  // 0: not visible from here (another pid namespace); for people only
+  Fd pidfd;       // readable when the process has ended
+};
+hal::Result<Peer> peer_of(const Fd& socket);
+
+// A stale socket (nobody listens) is replaced; a live one is an error that says so. `mode`: of the
+// socket file.
+hal::Result<Fd> listen_at(const std::string& path, mode_t mode);
+hal::Result<Fd> accept_from(const Fd& listener);  // kUnavailable: nobody is waiting
+hal::Result<Fd> connect_to(const std::string& path);
+
+hal::Status send_message(const Fd& socket, std::span<const std::byte> bytes,
+                         std::span<const int> fds = {});
+// One message, descriptors discarded. Nothing: none has come. An empty one: the peer has closed.
+hal::Result<std::vector<std::byte>> receive_message(const Fd& socket, std::size_t most);
+struct Parcel {
+  std::vector<std::byte> bytes;
+  std::vector<Fd> fds;
+};
+// Waits up to `patience`; at most 4 descriptors.
+hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
+                                   std::chrono::milliseconds patience);
+
+// The doorbell (park.h): one byte. A peer that reads none has been rung already.
+void ring_doorbell(const Fd& socket);
+
+}  // namespace vitamin::protocol

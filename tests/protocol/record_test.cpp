@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Records: what is encoded comes back; what no correct peer sends is refused; arbitrary bytes never
+// give a record that breaks a bound. VITAMIN_TEST_RECORDS: how many arbitrary ones (default: some
+// seconds' worth); the fuzzer (decode_fuzzer.cpp) runs for as long as one likes.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "protocol/handshake.h"
+#include "protocol/record.h"
+#include "tests/protocol/bounds_check.h"
+
+using namespace vitamin;            // NOLINT: a test
+using namespace vitamin::protocol;  // NOLINT: a test of one namespace
+
+namespace {
+
+constexpr Bounds kBounds{60, 132};
+
+template <class T>
+bool accepted(const T& typed) {
+  const auto decoded = decode_request(encode(typed), kBounds);
+  return decoded && std::holds_alternative<T>(*decoded);
+}
+
+}  // namespace
+
+TEST_CASE("what is encoded comes back") {
+  Ready ready;
+  ready.head.lane = 3;
+  ready.kernel = 77;
+  ready.processors = 16;
+  ready.predicted_ns = 12'000;
+  ready.last_entry = 5;
+  ready.moves_on = 1;
+  const auto request = decode_request(encode(ready), kBounds);
+  REQUIRE(request);
+  const auto& back = std::get<Ready>(*request);
+  CHECK(back.head.lane == 3);
+  CHECK(back.kernel == 77);
+  CHECK(back.processors == 16);
+  CHECK(back.last_entry == 5);
+  CHECK(back.moves_on == 1);
+
+  Grant grant;
+  grant.entry = 9;
+  grant.launches = runtime::kNoEntry;
+  grant.word = 0x1234567800000101;
+  const auto reply = decode_reply(encode(grant), kBounds);
+  REQUIRE(reply);
+  CHECK(std::get<Grant>(*reply).word == grant.word);
+}
+
+TEST_CASE("what no correct client sends is refused") {
+  CHECK(accepted(Ready{}));
+  CHECK(accepted(Ready{.processors = 133}));  // one more than there are: only the whole device
+  CHECK_FALSE(accepted(Ready{.processors = 0}));
+  CHECK_FALSE(accepted(Ready{.processors = 134}));
+  CHECK_FALSE(accepted(Ready{.predicted_ns = ~0ULL}));
+  CHECK_FALSE(accepted(Ready{.ready_in_ns = ~0ULL}));
+  CHECK_FALSE(accepted(Ready{.last_entry = 60}));
+  CHECK_FALSE(accepted(Ready{.moves_on = 2}));
+  CHECK_FALSE(accepted(Ready{.head = {.lane = kLanes}}));
+  CHECK_FALSE(accepted(Idle{.head = {.lane = ~0U}}));
+  CHECK(accepted(Returned{.entry = 59}));
+  CHECK_FALSE(accepted(Returned{.entry = 60}));
+  CHECK_FALSE(accepted(Draining{.entry = 1u << 20}));
+  CHECK_FALSE(accepted(Holding{.entry = 0}));  // the whole device is not leased
+  CHECK_FALSE(accepted(HintRecord{.cancelled = 2}));
+  CHECK_FALSE(decode_request(encode(Grant{.launches = 1}), kBounds));
+  CHECK_FALSE(decode_request(Record{}, kBounds));
+}
+
+TEST_CASE("what no correct daemon sends is refused") {
+  CHECK(decode_reply(encode(Grant{.launches = 1}), kBounds));
+  CHECK_FALSE(decode_reply(encode(Grant{.launches = 0}), kBounds));
+  CHECK_FALSE(decode_reply(encode(Grant{.launches = 1, .entry = 60}), kBounds));
+  CHECK_FALSE(decode_reply(encode(Ready{}), kBounds));
+}
+
+TEST_CASE("arbitrary bytes never give a record outside the bounds") {
+  const char* wanted = std::getenv("VITAMIN_TEST_RECORDS");
+  const std::uint64_t many = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 2'000'000;
+  std::mt19937_64 random(1);
+  std::uint64_t bad = 0, good = 0;
+  for (std::uint64_t i = 0; i < many; ++i) {
+    Record record;
+    // Mostly small values, so that many records come close to being right.
+    for (auto& word : record.words) {
+      word = random();
+      if (const auto shape = random() % 4; shape > 0) word >>= 16 * shape;
+      if (random() % 3 == 0) word &= 0x0000003f'0000003f;
+    }
+    if (random() % 2 == 0) record.words[0] = random() % 8;
+    const int verdict = check_decoding(record, kBounds);
+    bad += verdict < 0;
+    good += verdict > 0;
+  }
+  MESSAGE(good << " of " << many << " were records");
+  CHECK(good > many / 100);  // else nothing was tested
+  CHECK(bad == 0);
+}
+
+TEST_CASE("a handshake of another major version is refused by its number") {
+  Hello hello = hello_of({hal::Vendor::kSoftware, "soft", "GPU-1", 4, {2, 2}, 1000}, "test");
+  REQUIRE(parse<Hello>(bytes_of(hello)));
+  hello.preamble.major = kMajor + 1;
+  const auto refused = parse<Hello>(bytes_of(hello));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("version 2.0") != std::string::npos);
+  Welcome welcome;
+  welcome.preamble.kind = Kind::kWelcome;
+  REQUIRE(parse<Welcome>(bytes_of(welcome)));
+  welcome.preamble.major = kMajor + 1;
+  CHECK_FALSE(parse<Welcome>(bytes_of(welcome)));
+}
+
+TEST_CASE("a refusal is read as its sentence") {
+  const auto answer = parse<Welcome>(bytes_of(refusal("the device is draining")));
+  REQUIRE_FALSE(answer);
+  CHECK(answer.error().message == "the device is draining");
+}
+
+TEST_CASE("a device that cannot be is refused") {
+  const hal::DeviceInfo info{hal::Vendor::kSoftware, "soft", "GPU-1", 12, {4, 4, 4}, 1000};
+  auto refused = [](Hello hello) { return !device_of(hello); };
+  CHECK_FALSE(refused(hello_of(info, "x")));
+  auto with = [&](auto change) {
+    Hello hello = hello_of(info, "x");
+    change(hello);
+    return hello;
+  };
+  CHECK(refused(with([](Hello& h) { h.units = 0; })));
+  CHECK(refused(with([](Hello& h) { h.units = 65; })));
+  CHECK(refused(with([](Hello& h) { h.processors = 0; })));
+  CHECK(refused(with([](Hello& h) { h.processors = 11; })));
+  CHECK(refused(with([](Hello& h) { h.processors_per_unit[1] = 0; })));
+  CHECK(refused(with([](Hello& h) { h.vendor = 9; })));
+  CHECK(refused(with([](Hello& h) { h.uuid.set(""); })));
+  CHECK(refused(with([](Hello& h) { h.uuid.set("../etc/passwd"); })));
+}

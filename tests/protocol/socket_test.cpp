@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sockets and shared memory: what the kernel refuses on our behalf.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "protocol/handshake.h"
+#include "protocol/life.h"
+#include "protocol/memory.h"
+#include "protocol/socket.h"
+
+using namespace vitamin;            // NOLINT: a test
+using namespace vitamin::protocol;  // NOLINT: a test of one namespace
+
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/vitamin-protocol-XXXXXX";
+    path_ = ::mkdtemp(name);
+  }
+  ~Folder() {
+    ::unlink(socket().c_str());
+    ::rmdir(path_.c_str());
+  }
+  std::string socket() const { return path_ + "/s"; }
+
+ private:
+  std::string path_;
+};
+
+struct Pair {
+  Fd client, daemon;
+};
+Pair make_pair_of_sockets() {
+  int fds[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
+  return {Fd(fds[0]), Fd(fds[1])};
+}
+
+int open_descriptors() {
+  int count = 0;
+  for (int fd = 0; fd < 256; ++fd) count += ::fcntl(fd, F_GETFD) != -1;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a stale socket is replaced, a live one is not") {
+  const Folder folder;
+  {
+    const auto first = listen_at(folder.socket(), 0600);
+    REQUIRE(first);
+    const auto second = listen_at(folder.socket(), 0600);
+    REQUIRE_FALSE(second);
+    CHECK(second.error().message.find("another vitamind") != std::string::npos);
+  }
+  CHECK_FALSE(connect_to(folder.socket()));  // the file is there, nobody listens
+  CHECK(listen_at(folder.socket(), 0600));
+}
+
+TEST_CASE("the mode of the socket is what was asked for") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0660);
+  REQUIRE(listener);
+  struct stat facts {};
+  REQUIRE(::stat(folder.socket().c_str(), &facts) == 0);
+  CHECK((facts.st_mode & 0777) == 0660);
+}
+
+TEST_CASE("something else at the socket's path is left alone") {
+  const Folder folder;
+  const Fd file(::open(folder.socket().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  REQUIRE(file);
+  CHECK_FALSE(listen_at(folder.socket(), 0600));
+  struct stat facts {};
+  CHECK(::stat(folder.socket().c_str(), &facts) == 0);
+  CHECK(S_ISREG(facts.st_mode));
+}
+
+TEST_CASE("the kernel says who connected, and when it ended") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0600);
+  REQUIRE(listener);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto socket = connect_to(folder.socket());
+    for (;;) ::pause();
+  }
+  hal::Result<Fd> accepted = accept_from(*listener);
+  while (!accepted) accepted = accept_from(*listener);
+  const auto peer = peer_of(*accepted);
+  REQUIRE(peer);
+  CHECK(peer->uid == ::getuid());
+  CHECK(peer->pid == child);
+  pollfd ended{peer->pidfd.get(), POLLIN, 0};
+  CHECK(::poll(&ended, 1, 0) == 0);
+  ::kill(child, SIGKILL);
+  CHECK(::poll(&ended, 1, 2000) == 1);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_CASE("descriptors that a client sends are never installed") {
+  const Pair pair = make_pair_of_sockets();
+  const int before = open_descriptors();
+  const int foreign[] = {0, 1, 2};
+  const Hello hello;
+  for (int i = 0; i < 10; ++i) REQUIRE(send_message(pair.client, bytes_of(hello), foreign));
+  for (int i = 0; i < 10; ++i) REQUIRE(receive_message(pair.daemon, sizeof hello));
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("the doorbell never blocks, however often it rings unheard") {
+  const Pair pair = make_pair_of_sockets();
+  for (int i = 0; i < 100'000; ++i) ring_doorbell(pair.daemon);
+  CHECK(receive_message(pair.client, 16)->size() == 1);
+  // A client cannot make the daemon's end block: its own end is another file description.
+  const int flags = ::fcntl(pair.client.get(), F_GETFL);
+  REQUIRE(::fcntl(pair.client.get(), F_SETFL, flags & ~O_NONBLOCK) == 0);
+  for (int i = 0; i < 100'000; ++i) ring_doorbell(pair.daemon);
+}
+
+TEST_CASE("a client cannot write leases, nor change the size of what the daemon has mapped") {
+  const auto memory = make_session_memory();
+  REQUIRE(memory);
+  const int leases = memory->daemon_fd.get(), requests = memory->client_fd.get();
+  memory->daemon->leases[3].store(7, std::memory_order_relaxed);
+  CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, leases, 0) == MAP_FAILED);
+  void* const readable = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, leases, 0);
+  REQUIRE(readable != MAP_FAILED);
+  CHECK(::mprotect(readable, 4096, PROT_READ | PROT_WRITE) != 0);
+  ::munmap(readable, 4096);
+  CHECK(::pwrite(leases, "x", 1, 0) < 0);
+  for (const int fd : {leases, requests}) {
+    CHECK(::ftruncate(fd, 0) != 0);
+    CHECK(::ftruncate(fd, 1 << 24) != 0);
+  }
+  const auto mapped = map_session_memory(memory->client_fd, memory->daemon_fd);
+  REQUIRE(mapped);
+  CHECK(mapped->daemon->leases[3].load(std::memory_order_relaxed) == 7);
+  mapped->client->request_tail.store(5, std::memory_order_relaxed);
+  CHECK(memory->client->request_tail.load(std::memory_order_relaxed) == 5);
+}
+
+TEST_CASE("a client refuses memory that is not sealed or of another size") {
+  const auto memory = make_session_memory();
+  REQUIRE(memory);
+  const Fd unsealed(::memfd_create("t", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::ftruncate(unsealed.get(), sizeof(ClientSegment)) == 0);
+  CHECK_FALSE(map_session_memory(unsealed, memory->daemon_fd));
+  CHECK_FALSE(map_session_memory(memory->daemon_fd, memory->client_fd));
+}
+
+TEST_CASE("the death of a client is told by its life line before its pidfd") {
+  const auto memory = make_session_memory();
+  REQUIRE(memory);
+  const int fd = memory->client_fd.get();
+  auto held = [&](auto then) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      auto* const segment = static_cast<ClientSegment*>(::mmap(
+          nullptr, sizeof(ClientSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+      // Held by a thread that does nothing else, as in a real client.
+      std::atomic<bool> holds = false, end = false;
+      std::thread holder([&] {
+        const LifeLine line(segment->life);
+        holds = true;
+        while (!end) ::usleep(100);
+      });
+      while (!holds) ::usleep(100);
+      then();
+      end = true;
+      holder.join();
+      ::_exit(0);
+    }
+    return child;
+  };
+  auto wait_for = [&](auto what) {
+    for (int i = 0; i < 5000; ++i) {
+      if (what(memory->client->life.load(std::memory_order_acquire))) return true;
+      ::usleep(1000);
+    }
+    return false;
+  };
+  auto alive = [](std::uint32_t word) { return word != 0 && !life_ended(word); };
+  const pid_t killed = held([] { ::pause(); });
+  CHECK(wait_for(alive));
+  ::kill(killed, SIGKILL);
+  CHECK(wait_for(life_ended));
+  ::waitpid(killed, nullptr, 0);
+
+  const pid_t execs =
+      held([] { ::usleep(50'000), ::execl("/bin/sleep", "sleep", "5", nullptr); });
+  CHECK(wait_for(alive));
+  CHECK(wait_for(life_ended));  // although the process goes on
+  CHECK(::kill(execs, 0) == 0);
+  ::kill(execs, SIGKILL);
+  ::waitpid(execs, nullptr, 0);
+
+  const pid_t ends = held([] { ::usleep(50'000); });
+  CHECK(wait_for(alive));
+  ::waitpid(ends, nullptr, 0);
+  CHECK(memory->client->life.load(std::memory_order_acquire) == 0);  // an orderly end
+}
