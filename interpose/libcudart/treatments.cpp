@@ -24,6 +24,12 @@ CUresult drained_from(int ordinal, Drain how, const runtime::VendorCall& call) {
 
 }  // namespace
 
+bool is_host_address(CUdeviceptr address) {
+  const Inside ours;
+  const unsigned type = memory_type(address);
+  return type == 0 || type == CU_MEMORYTYPE_HOST;
+}
+
 void HostSide::pointer(CUdeviceptr address) {
   const unsigned type = memory_type(address);
   if (type == 0) pageable = true;

@@ -4,9 +4,9 @@
 // one argument of type CUstream, and everything else is a value or, in copies, a host pointer.
 #pragma once
 
-#include <tuple>
 #include <type_traits>
 
+#include "interpose/libcudart/brought.h"
 #include "interpose/libcudart/context.h"
 #include "interpose/libcudart/hook.h"
 #include "runtime/operation.h"
@@ -91,6 +91,19 @@ class CurrentContext {
   bool pushed_ = false;
 };
 
+// A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
+template <class... Args>
+CUresult copied(const Way& way, CUresult answer, Args... args) {
+  runtime::Audit* audit = way.context().audit();
+  if (audit == nullptr || answer != CUDA_SUCCESS) [[likely]]
+    return answer;
+  each_brought_to_host([&](const runtime::HostBox& box) { audit->copied(way.stream(), box); },
+                       args...);
+  // Without a stream the host has waited already.
+  if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
+  return answer;
+}
+
 // --- on the application's own stream
 // --------------------------------------------------------------
 
@@ -106,7 +119,8 @@ struct Bridge {
         [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
         Keep::kNo);
     const Inside ours;
-    return result(way.context().bridge(way.stream(), operation, kBehind, kHost));
+    return copied(way, result(way.context().bridge(way.stream(), operation, kBehind, kHost)),
+                  args...);
   }
 };
 
@@ -128,23 +142,6 @@ struct DefaultStream {
                   args...);
   }
 };
-
-// A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
-template <class... Args>
-CUresult copied(const Way& way, CUresult answer, Args... args) {
-  runtime::Audit* audit = way.context().audit();
-  if (audit == nullptr || answer != CUDA_SUCCESS) [[likely]]
-    return answer;
-  const auto note = [&](void* host, CUdeviceptr, std::size_t bytes, auto...) {
-    audit->copied(way.stream(), host, bytes);
-  };
-  if constexpr (std::is_invocable_v<decltype(note), Args...> && sizeof...(Args) >= 3 &&
-                std::is_same_v<std::tuple_element_t<0, std::tuple<Args...>>, void*>)
-    note(args...);
-  // Without a stream the host has waited already.
-  if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
-  return answer;
-}
 
 // --- wherever the stream's newest work lies
 // -------------------------------------------------------
@@ -177,10 +174,7 @@ struct Kept {
   T value;
   T get() const { return value; }
 };
-template <class T>
-concept Descriptor = std::is_class_v<T> && requires(T copy) {
-  copy.WidthInBytes;
-};
+using brought::Descriptor;
 template <Descriptor T>
 struct Kept<const T*> {
   T value;
