@@ -92,6 +92,19 @@ class CurrentContext {
 };
 Answer synchronize_natively(NativeStream stream);  // by the vendor
 
+// A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
+template <class... Args>
+Answer copied(const Way& way, Answer answer, Args... args) {
+  runtime::Audit* audit = way.context().audit();
+  if (audit == nullptr || answer != kSuccess) [[likely]]
+    return answer;
+  each_brought_to_host([&](const runtime::HostBox& box) { audit->copied(way.stream(), box); },
+                       args...);
+  // Without a stream the host has waited already.
+  if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
+  return answer;
+}
+
 // --- on the application's own stream
 // --------------------------------------------------------------
 
@@ -115,7 +128,8 @@ struct Bridge {
         },
         kAllValues<Args...> ? Keep::kYes : Keep::kNo);
     const Inside ours;
-    return result(way.context().bridge(way.stream(), operation, kBehind, kHost));
+    return copied(way, result(way.context().bridge(way.stream(), operation, kBehind, kHost)),
+                  args...);
   }
 };
 
@@ -137,19 +151,6 @@ struct DefaultStream {
                   args...);
   }
 };
-
-// A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
-template <class... Args>
-Answer copied(const Way& way, Answer answer, Args... args) {
-  runtime::Audit* audit = way.context().audit();
-  if (audit == nullptr || answer != kSuccess) [[likely]]
-    return answer;
-  if (const HostTarget target = HostTarget::of(args...); target.host != nullptr)
-    audit->copied(way.stream(), target.host, target.bytes);
-  // Without a stream the host has waited already.
-  if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
-  return answer;
-}
 
 // --- wherever the stream's newest work lies
 // -------------------------------------------------------

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "runtime/descriptor.h"
 
@@ -38,6 +41,35 @@ class Hash {
   }
   std::uint64_t state_ = 0xcbf29ce484222325ULL;
 };
+
+// Of the box's bytes as if they lay side by side, so that one result has one digest whatever the
+// shape of the copy. The program may have freed its memory since: read in a way that cannot fault.
+std::optional<std::uint64_t> hash_of(const HostBox& box) {
+  std::vector<std::byte> piece(std::min<std::size_t>(box.bytes(), 1 << 20));
+  std::size_t held = 0;
+  Hash hash;
+  const auto take = [&](const std::byte* from, std::size_t bytes) {
+    for (std::size_t done = 0; done < bytes;) {
+      iovec to{piece.data() + held, std::min(piece.size() - held, bytes - done)};
+      iovec source{const_cast<std::byte*>(from + done), to.iov_len};
+      const ssize_t got = ::process_vm_readv(::getpid(), &to, 1, &source, 1, 0);
+      if (got <= 0) return false;
+      done += static_cast<std::size_t>(got);
+      held += static_cast<std::size_t>(got);
+      if (held == piece.size()) hash.bytes(piece.data(), std::exchange(held, 0));
+    }
+    return true;
+  };
+  // Rows that lie side by side are one.
+  const bool flat = box.rows == 1 || box.pitch == box.width;
+  for (std::size_t slice = 0; slice < box.slices; ++slice)
+    for (std::size_t row = 0; row < (flat ? 1 : box.rows); ++row)
+      if (!take(box.host + slice * box.slice_pitch + row * box.pitch,
+                flat ? box.width * box.rows : box.width))
+        return std::nullopt;
+  if (held > 0) hash.bytes(piece.data(), held);
+  return hash.value();
+}
 
 // Addresses of x86-64 and of the devices that share its address space lie here; small numbers,
 // floats and doubles do not. What is wrongly taken for one is not compared.
@@ -174,8 +206,10 @@ class WatchedDevice final : public hal::Device {
   hal::NativeStatus query(hal::Event event) noexcept override {
     const hal::NativeStatus status = device_->query(event);
     const std::lock_guard lock(audit_->mutex_);
-    if (status == hal::kNativeOk) audit_->seen_complete(event);
-    else if (device_->classify(status) != hal::Outcome::kNotReady) audit_->failed();
+    if (status == hal::kNativeOk)
+      audit_->seen_complete(event);
+    else if (device_->classify(status) != hal::Outcome::kNotReady)
+      audit_->failed();
     return status;
   }
   hal::NativeStatus synchronize(hal::Event event) noexcept override {
@@ -258,9 +292,12 @@ void Audit::hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& f
     std::size_t size = 0;
     for (void** pair = launch.extra;; pair += 2) {
       const auto key = reinterpret_cast<std::uintptr_t>(pair[0]);
-      if (key == kBufferPointer) buffer = pair[1];
-      else if (key == kBufferSize) size = *static_cast<const std::size_t*>(pair[1]);
-      else break;
+      if (key == kBufferPointer)
+        buffer = pair[1];
+      else if (key == kBufferSize)
+        size = *static_cast<const std::size_t*>(pair[1]);
+      else
+        break;
     }
     add(buffer, buffer != nullptr ? size : 0);
   } else if (launch.arguments != nullptr && facts.layout) {
@@ -436,9 +473,9 @@ void Audit::submitted_elsewhere(const Stream& stream, const MarkerRef& marker) {
 
 // --- results ---------------------------------------------------------------------------------
 
-void Audit::copied(const Stream& stream, const void* host, std::size_t bytes) {
+void Audit::copied(const Stream& stream, const HostBox& box) {
   const std::lock_guard lock(mutex_);
-  copied_.push_back({stream.lane, stream.timeline.issued, host, bytes});
+  copied_.push_back({stream.lane, stream.timeline.issued, box});
 }
 
 void Audit::reached(const Stream& stream, std::uint64_t serial) {
@@ -471,23 +508,11 @@ void Audit::write_result(const Copied& copy) {
   audit::Record record{};
   record.kind = audit::Kind::kResult;
   record.lane = copy.lane;
-  record.structure = copy.bytes;
-  // The program may have freed its memory since: read in a way that cannot fault.
-  std::vector<std::byte> piece(std::min<std::size_t>(copy.bytes, 1 << 20));
-  Hash hash;
-  const auto* from = static_cast<const std::byte*>(copy.host);
-  for (std::size_t done = 0; done < copy.bytes;) {
-    iovec to{piece.data(), std::min(piece.size(), copy.bytes - done)};
-    iovec source{const_cast<std::byte*>(from + done), to.iov_len};
-    const ssize_t got = ::process_vm_readv(::getpid(), &to, 1, &source, 1, 0);
-    if (got <= 0) {
-      record.flags |= audit::kUnreadable;
-      break;
-    }
-    hash.bytes(piece.data(), static_cast<std::size_t>(got));
-    done += static_cast<std::size_t>(got);
-  }
-  record.content = (record.flags & audit::kUnreadable) != 0 ? 0 : hash.value();
+  record.structure = copy.box.bytes();
+  if (const auto content = hash_of(copy.box))
+    record.content = *content;
+  else
+    record.flags |= audit::kUnreadable;
   log_->add(record);
 }
 

@@ -27,6 +27,7 @@
 // predictable branch for an operation.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -41,6 +42,15 @@
 #include "runtime/stream.h"
 
 namespace vitamin::runtime {
+
+// Memory of the host that a copy writes: slices of rows of `width` bytes, `pitch` bytes apart.
+struct HostBox {
+  const std::byte* host = nullptr;
+  std::size_t width = 0, rows = 1, pitch = 0;
+  std::size_t slices = 1, slice_pitch = 0;
+
+  std::size_t bytes() const { return width * rows * slices; }
+};
 
 class Audit {
  public:
@@ -73,7 +83,7 @@ class Audit {
   // A copy to the host was made as the newest operation of the stream. Its bytes are looked at when
   // the host has waited for them: from then on the program may read them. Any thread; the lock need
   // not be held.
-  void copied(const Stream& stream, const void* host, std::size_t bytes);
+  void copied(const Stream& stream, const HostBox& box);
   // The host has seen the end of the stream's work up to a serial, of what an event covers, of all.
   void reached(const Stream& stream, std::uint64_t serial);
   void reached(const EventState& event);
@@ -131,8 +141,7 @@ class Audit {
   struct Copied {
     LaneId lane;
     std::uint64_t serial;
-    const void* host;
-    std::size_t bytes;
+    HostBox box;
   };
 
   explicit Audit(std::unique_ptr<audit::Log> log) : log_(std::move(log)) {}
@@ -149,9 +158,7 @@ class Audit {
   // Told by the watched device.
   void launched(const hal::KernelLaunch& launch) { launched_ = shape_of(launch); }
   void recorded(void* queue, hal::Event event) { events_[event.native] = queues_[queue]; }
-  void waited(void* queue, hal::Event event) {
-    queues_[queue].join(events_[event.native]);
-  }
+  void waited(void* queue, hal::Event event) { queues_[queue].join(events_[event.native]); }
   void seen_complete(hal::Event event) { completed_.join(events_[event.native]); }
   void seen_complete(void* queue) { completed_.join(queues_[queue]); }
   void failed() { broken_ = true; }

@@ -134,7 +134,8 @@ def decode_table(records):
     yield "Decoding\n"
     share = lambda r, key: f"{r[key + '_differing']}/{r[key]}"
     yield table(["treatment", "replays that differ", "selections of replays",
-                 "logits and probabilities", "prompts that diverge", "mean tokens before", "flips a token, 95 % interval"],
+                 "logits and probabilities", "prompts that diverge", "mean tokens before",
+                 "flips a token, 95 % interval"],
                 [[r["treatment"], share(r, "replays"), share(r, "selections"), share(r, "digests"),
                   share(r, "prompts"), number(r["consistent_span"]),
                   f"{r['flip']:.5f} [{r['flip_low']:.5f}, {r['flip_high']:.5f}]"] for r in records])

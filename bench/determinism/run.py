@@ -198,6 +198,7 @@ def main():
     parser.add_argument("--part", choices=["all", "ours", "others"], default="all")
     parser.add_argument("--timeout", type=float, default=100, help="of one treatment, seconds")
     options = parser.parse_args()
+    options.more = min(options.more, options.trials)
     results, problems = 0, []
     for part in ("ours", "others") if options.part == "all" else (options.part,):
         print(f"part {part}", flush=True)

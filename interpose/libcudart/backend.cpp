@@ -39,6 +39,12 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, CUcontext pri
 
 CUcontext context_of_entry(hal::PhysicalContext& entry) { return cuda::context_of(entry); }
 
+bool is_host_address(CUdeviceptr address) {
+  const Inside ours;
+  const unsigned type = memory_type(address);
+  return type == 0 || type == CU_MEMORYTYPE_HOST;
+}
+
 void CopySides::pointer(CUdeviceptr address) {
   const unsigned type = memory_type(address);
   if (type == 0) pageable = true;

@@ -122,21 +122,9 @@ struct CopySides {
 };
 inline constexpr bool kFillsAreKernels = false;
 
-// Where a copy to the host goes, when its arguments alone say so.
-struct HostTarget {
-  void* host = nullptr;
-  std::size_t bytes = 0;
-  template <class... Args>
-  static HostTarget of(Args...) {
-    return {};
-  }
-  template <class... Rest>
-  static HostTarget of(void* host, CUdeviceptr, std::size_t bytes, Rest...) {
-    return {host, bytes};
-  }
-};
-
 }  // namespace vitamin::interpose
+
+#include "interpose/libcudart/brought.h"
 
 // Functions that are not overridden and that the overrides themselves call.
 #define VITAMIN_CALLED(USE)       \

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite's program and `vitamin verify` over the software driver, as a user runs them.
 
-Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak).
+Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak), COPIES (the
+program that copies to the host in every way), BENCH (bench/determinism).
 """
+import functools
 import json
 import os
 import pathlib
@@ -17,6 +19,14 @@ PREFIX = pathlib.Path(os.environ["PREFIX"])
 PROGRAM = PREFIX / "libexec/vitamin/bench/determinism"
 SUBJECT = pathlib.Path(__file__).resolve().parent / "subject_program.py"
 DETERMINISTIC, NOT_BY_ITSELF, BROKEN, INCONCLUSIVE, FAILED, INTERRUPTED = 0, 1, 2, 3, 125, 130
+
+
+@functools.cache
+def audit_log():
+    sys.path.insert(0, os.environ["BENCH"])
+    sys.dont_write_bytecode = True
+    import audit_log as module
+    return module
 
 
 class Base(unittest.TestCase):
@@ -103,12 +113,10 @@ class Suite(Base):
         audit.mkdir()
         self.program("--trials", "4", under=("--policy", "random", "--seed", "3"),
                      VITAMIN_AUDIT=str(audit))
-        sys.path.insert(0, os.environ["BENCH"])
-        import audit_log
-        widths = audit_log.widths(audit_log.read_folder(audit))
+        widths = audit_log().widths(audit_log().read_folder(audit))
         self.assertGreater(len({w for kernel in widths.values() for w in kernel}), 5)
         path = self.folder / "widths"
-        path.write_text(audit_log.widths_text(widths))
+        path.write_text(audit_log().widths_text(widths))
         return path
 
     def test_reshaped_launches_drift_and_bf16_more_than_fp16_more_than_fp32(self):
@@ -137,6 +145,28 @@ class Suite(Base):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("0 problems", result.stdout)
         self.assertIn("</svg>", (self.folder / "determinism.svg").read_text())
+
+
+class Results(Base):
+    """What copies bring to the host is seen, whichever call brought it."""
+
+    def results(self, value, *under):
+        audit = self.folder / f"audit-{value}-{len(under)}"
+        audit.mkdir()
+        result = self.call(PREFIX / "bin/vitamin", "run", "--quiet", *under, "--",
+                           os.environ["COPIES"], value, VITAMIN_AUDIT=str(audit))
+        self.assertEqual((result.returncode, result.stdout), (0, "13 copies\n"), result.stderr)
+        return [(o.structure, o.content) for log in audit_log().read_folder(audit) for o in log
+                if o.kind == audit_log().RESULT]
+
+    def test_every_call_that_copies_to_the_host_gives_the_digest_of_the_same_result(self):
+        for under in ((), ("--policy", "random")):
+            with self.subTest(under=under):
+                results = self.results(1, *under)
+                self.assertEqual(len(results), 13, results)
+                self.assertEqual(len(set(results)), 1, results)
+                self.assertEqual(results[0][0], 256 * 6 * 2)
+        self.assertNotEqual(self.results(2)[0], results[0])
 
 
 class Verify(Base):
