@@ -61,7 +61,7 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   facts.processors.set(device.info().processors);
   facts.units.set(device.info().units());
   facts.entries.set(dispatcher->pool_.realised() + 1);
-  facts.queues.set(dispatcher->pool_.realised());
+  facts.queues.set(dispatcher->pool_.queue_count());
   facts.creation_ns.set(static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
   if (options.thread) dispatcher->thread_ = std::thread([raw = dispatcher.get()] {
@@ -358,7 +358,8 @@ void Dispatcher::close_segment(Stream& stream) {
   // Without a marker or room the run joins the next one, whose marker comes behind it.
   if (!marker || stream.segments.full()) return;
   stream.segments.push(
-      {stream.timeline.submitted, marker, stream.tail, stream.leased_since_segment});
+      {stream.timeline.submitted, marker,
+       stream.tail != nullptr ? stream.tail->entry : kNoEntry, stream.leased_since_segment});
   stream.since_segment = 0;
   stream.leased_since_segment = 0;
 }
@@ -409,8 +410,8 @@ void Dispatcher::poll(Stream& stream) {
 void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
-  if (oldest.queue != nullptr)
-    arbiter_->retired(oldest.queue->entry, stream.lane, oldest.leased);
+  if (oldest.entry != kNoEntry)
+    arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
 }
 
@@ -463,7 +464,9 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32
     if (!lanes_share_) arbiter_->release(stream.grant.entry, stream.lane);
     binding.reason = WholeReason::kNoQueue;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
-    std::erase(scratch_, stream.grant.entry);
+    std::erase_if(scratch_, [&](EntryId id) {
+      return id == stream.grant.entry || !pool_.has_queue(id);
+    });
     left = scratch_;
   }
   stream.grant = {};
@@ -526,14 +529,14 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
   if (entry == kWholeDevice) return &stream.own;
   PhysicalQueue* strangers = nullptr;
   for (const auto& queue : pool_.queues(entry)) {
-    if (queue->priority != stream.priority) continue;
+    if (!pool_.serves(*queue, stream.priority)) continue;
     if (queue->owner == &stream) return queue.get();
     if (queue->owner != nullptr || queue->pins > 0) continue;
     if (queue->last_owner == nullptr || queue->last_owner == &stream) return queue.get();
     strangers = queue.get();
   }
   if (strangers != nullptr && markers_.fired(strangers->last)) return strangers;
-  if (wanted_queues_.size() < 64 && options_.thread) {
+  if (wanted_queues_.size() < 64 && options_.thread && may_want()) {
     const std::pair<EntryId, int> want(entry, stream.priority);
     if (std::find(wanted_queues_.begin(), wanted_queues_.end(), want) == wanted_queues_.end()) {
       wanted_queues_.push_back(want);
@@ -541,6 +544,12 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
     }
   }
   return nullptr;
+}
+
+// Making a queue stops every queue of some devices for a moment, so slots change one at a time.
+bool Dispatcher::may_want() const {
+  return !pool_.full() ||
+         (wanted_queues_.empty() && std::chrono::steady_clock::now() >= slots_stay_until_);
 }
 
 void Dispatcher::count(Stream& stream, Request& request, const Binding& binding,
@@ -708,16 +717,23 @@ void Dispatcher::run_thread() {
 void Dispatcher::grow_queues(Lock& lock) {
   while (!wanted_queues_.empty() && !stopping_) {
     const auto [entry, priority] = wanted_queues_.back();
+    std::unique_ptr<PhysicalQueue> replaced;
+    if (pool_.full()) {
+      slots_stay_until_ = std::chrono::steady_clock::now() + options_.slots_stay;
+      replaced = pool_.take_idle(markers_);
+      if (replaced == nullptr) return wanted_queues_.clear();
+    }
     lock.unlock();
+    replaced.reset();  // first, so that there are never more queues than slots
     hal::Result<std::unique_ptr<PhysicalQueue>> queue = [&, entry = entry, priority = priority] {
       const Internal internal(device_);
       return pool_.make_queue(entry, priority);
     }();
     lock.lock();
     std::erase(wanted_queues_, std::pair(entry, priority));
-    if (!queue) continue;
-    pool_.add(std::move(*queue));
-    page_.pool.queues.add();
+    if (queue) pool_.add(std::move(*queue));
+    else if (pool_.slots()) pool_.shrink();
+    page_.pool.queues.set(pool_.queue_count());
   }
 }
 

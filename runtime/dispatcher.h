@@ -64,6 +64,8 @@ struct DispatchOptions {
   // the device looks at blocked queues in turn: a move costs 2 us on an H200 when it is made just
   // in time and 10 us when it is made hundreds of kernels ahead (bench/results/slice).
   std::uint32_t ahead_of_move = 10;
+  // Where pool queues are scarce: no queue takes another's slot sooner than this after the last did.
+  std::chrono::milliseconds slots_stay{250};
   std::size_t markers = 2048;         // native events made at start
   std::size_t deferred_max = 8192;    // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
@@ -207,6 +209,7 @@ class Dispatcher {
   void end_segment(Stream& stream);
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
+  bool may_want() const;
   void count(Stream& stream, Request& request, const Binding& binding, PhysicalQueue& queue);
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, std::uint64_t blocks);
   Attempt submit_front(Stream& stream, bool own_stream);
@@ -243,6 +246,7 @@ class Dispatcher {
   std::vector<Stream*> deferring_;      // streams with deferred operations
   std::vector<Watched> watched_;
   std::vector<std::pair<EntryId, int>> wanted_queues_;  // (entry, priority) to grow off the path
+  std::chrono::steady_clock::time_point slots_stay_until_;
   std::thread thread_;
   bool stopping_ = false;
 };

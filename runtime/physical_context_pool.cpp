@@ -10,6 +10,9 @@ hal::Result<PhysicalContextPool> PhysicalContextPool::realise(hal::Device& devic
   PhysicalContextPool pool;
   pool.contexts_.resize(layout.size());
   pool.queues_.resize(layout.size());
+  pool.queues_max_ = device.info().pool_queues_max;
+  pool.slots_ = pool.queues_max_ > 0;
+  pool.priorities_ = device.info().pool_priorities;
   hal::Error first_error;
   for (const PoolEntry& entry : layout.entries()) {
     if (entry.whole()) continue;
@@ -19,6 +22,7 @@ hal::Result<PhysicalContextPool> PhysicalContextPool::realise(hal::Device& devic
       continue;
     }
     pool.contexts_[entry.id] = std::move(*context);
+    if (pool.slots_) continue;
     auto queue = pool.make_queue(entry.id, 0);
     if (queue) {
       pool.add(std::move(*queue));
@@ -29,7 +33,24 @@ hal::Result<PhysicalContextPool> PhysicalContextPool::realise(hal::Device& devic
   }
   // A device of one unit has no partitions; that is no failure.
   if (pool.realised() == 0 && layout.size() > 1) return tl::unexpected(first_error);
+  if (pool.slots_) pool.fill_slots(layout);
   return pool;
+}
+
+// Widths from the narrowest to the widest that is less than the whole device, which a lone job has
+// on its own streams.
+void PhysicalContextPool::fill_slots(const PoolLayout& layout) {
+  std::vector<EntryId> narrow;
+  for (const PoolEntry& entry : layout.entries())
+    if (!entry.whole() && has(entry.id) && entry.processors < layout.at(kWholeDevice).processors)
+      narrow.push_back(entry.id);
+  const std::size_t count = std::min(queues_max_, narrow.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t step = count > 1 ? i * (narrow.size() - 1) / (count - 1) : narrow.size() / 2;
+    auto queue = make_queue(narrow[step], 0);
+    if (!queue) return shrink();
+    add(std::move(*queue));
+  }
 }
 
 hal::Result<std::unique_ptr<PhysicalQueue>> PhysicalContextPool::make_queue(EntryId entry,
@@ -42,6 +63,27 @@ hal::Result<std::unique_ptr<PhysicalQueue>> PhysicalContextPool::make_queue(Entr
   queue->processors = contexts_[entry]->processors();
   queue->priority = priority;
   return queue;
+}
+
+std::unique_ptr<PhysicalQueue> PhysicalContextPool::take_idle(MarkerPool& markers) {
+  std::unique_ptr<PhysicalQueue>* oldest = nullptr;
+  for (auto& queues : queues_)
+    for (auto& queue : queues)
+      if (queue->owner == nullptr && queue->pins == 0 && markers.fired(queue->last) &&
+          (oldest == nullptr || queue->made < (*oldest)->made))
+        oldest = &queue;
+  if (oldest == nullptr) return nullptr;
+  std::unique_ptr<PhysicalQueue> taken = std::move(*oldest);
+  taken->last.reset();
+  auto& queues = queues_[taken->entry];
+  std::erase(queues, nullptr);
+  return taken;
+}
+
+std::size_t PhysicalContextPool::queue_count() const {
+  std::size_t count = 0;
+  for (const auto& queues : queues_) count += queues.size();
+  return count;
 }
 
 std::size_t PhysicalContextPool::realised() const {

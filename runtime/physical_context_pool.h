@@ -2,6 +2,11 @@
 //
 // The pool of physical contexts, realised once at start, and its queues.
 //
+// Slots. Where pool queues are scarce (DeviceInfo::pool_queues_max), the entries are made as always,
+// which costs nothing there, but only so many of them have a queue at a time: at start some that are
+// spread over the widths, later what policies ask for, each in the place of the queue that was made
+// longest ago and is idle. Queues come and go off the dispatch path (Dispatcher::grow_queues).
+//
 // A physical queue belongs to one logical stream at a time. It changes hands only when the work of
 // the old owner was observed complete: work of strangers is never queued behind each other, so a
 // kernel that spins on a flag which another stream sets cannot lock itself out.
@@ -26,6 +31,7 @@ struct PhysicalQueue {
   Stream* owner = nullptr;       // null: free
   Stream* last_owner = nullptr;
   MarkerRef last;                // behind the last operation of last_owner
+  std::uint64_t made = 0;        // in which order
   std::uint32_t pins = 0;        // host threads that block on the queue without the lock
 
   bool whole() const { return entry == kWholeDevice; }
@@ -33,8 +39,9 @@ struct PhysicalQueue {
 
 class PhysicalContextPool {
  public:
-  // Realises every entry of the layout with one queue of the default priority. An entry that the
-  // driver refuses is left out (its slot stays empty); no entry at all is an error.
+  // Realises every entry of the layout with one queue of the default priority, or as many queues as
+  // there are slots. An entry that the driver refuses is left out (its place stays empty); no entry
+  // at all is an error. Fewer slots than were promised are not.
   static hal::Result<PhysicalContextPool> realise(hal::Device& device, const PoolLayout& layout);
 
   bool has(EntryId entry) const { return contexts_[entry] != nullptr; }
@@ -43,13 +50,31 @@ class PhysicalContextPool {
   // Slow (about 1 ms); call it without the lock of the device, then add() under it.
   hal::Result<std::unique_ptr<PhysicalQueue>> make_queue(EntryId entry, int priority);
   void add(std::unique_ptr<PhysicalQueue> queue) {
+    queue->made = ++queues_made_;
     queues_[queue->entry].push_back(std::move(queue));
   }
   std::size_t realised() const;
+  std::size_t queue_count() const;
+
+  bool has_queue(EntryId entry) const { return entry == kWholeDevice || !queues_[entry].empty(); }
+  bool serves(const PhysicalQueue& queue, int priority) const {
+    return !priorities_ || queue.priority == priority;
+  }
+  bool slots() const { return slots_; }  // pool queues are scarce
+  bool full() const { return slots_ && queue_count() >= queues_max_; }
+  // A queue could not be created: there are as many slots as there are queues now.
+  void shrink() { queues_max_ = queue_count(); }
+  // Takes out the oldest queue whose work has ended; null: none is idle.
+  std::unique_ptr<PhysicalQueue> take_idle(MarkerPool& markers);
 
  private:
+  void fill_slots(const PoolLayout& layout);
+
   std::vector<std::unique_ptr<hal::PhysicalContext>> contexts_;  // index = EntryId; [0] is null
   std::vector<std::vector<std::unique_ptr<PhysicalQueue>>> queues_;
+  bool slots_ = false, priorities_ = true;
+  std::size_t queues_max_ = 0;      // where there are slots
+  std::uint64_t queues_made_ = 0;
 };
 
 }  // namespace vitamin::runtime

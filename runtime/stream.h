@@ -109,8 +109,8 @@ struct Deferred {
 struct Segment {
   std::uint64_t serial = 0;
   MarkerRef marker;
-  PhysicalQueue* queue = nullptr;  // null: behind a call on the per-thread handle
-  std::uint32_t leased = 0;        // operations counted as outstanding in the lease table
+  EntryId entry = kNoEntry;  // kNoEntry: behind a call on the per-thread handle
+  std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
 };
 
 struct Stream {

@@ -186,8 +186,9 @@ NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {
   const Kernel& kernel = kernel_of(launch.kernel);
   if (launch.arguments != nullptr && launch.extra != nullptr) return hipErrorInvalidValue;
   const bool module = kernel.kind == Kernel::Kind::kFunction;
-  const hipError_t refused = module ? hipErrorInvalidValue : hipErrorInvalidConfiguration;
-  if (launch.grid.volume() == 0 || launch.block.volume() == 0) return refused;
+  if (launch.extra != nullptr && !module) return hipErrorInvalidValue;
+  // The codes are those of HIP 5.2.3, the conformance suite compares them.
+  if (launch.grid.volume() == 0 || launch.block.volume() == 0) return hipErrorInvalidValue;
   const CurrentDevice current(api_, options_.ordinal);
   int threads = 1024;
   if (module) {
@@ -202,10 +203,11 @@ NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {
       return status;
     threads = attributes.maxThreadsPerBlock;
   }
-  if (launch.block.volume() > static_cast<std::uint64_t>(threads)) return refused;
+  if (launch.block.volume() > static_cast<std::uint64_t>(threads))
+    return hipErrorInvalidConfiguration;
   if (launch.shared_bytes >
       static_cast<std::uint32_t>(attribute(hipDeviceAttributeMaxSharedMemoryPerBlock)))
-    return refused;
+    return hipErrorOutOfMemory;
   return hipSuccess;
 }
 

@@ -26,6 +26,7 @@ NativeStatus StreamQueue::launch(const hal::KernelLaunch& l) noexcept {
   if (l.form == hal::LaunchForm::kExtended) return launch_extended(l);
   const bool cooperative = l.form == hal::LaunchForm::kCooperative;
   if (kernel.kind == Kernel::Kind::kHostFunction) {
+    if (l.extra != nullptr) return hipErrorInvalidValue;  // hipLaunchKernel has no packed form
     if (cooperative)
       return api_.hipLaunchCooperativeKernel(kernel.native, dim3_of(l.grid), dim3_of(l.block),
                                              l.arguments, l.shared_bytes, stream_);

@@ -185,6 +185,7 @@ class SoftDevice final : public Device {
     info_.uuid = device.uuid;
     info_.processors = device.sms();
     info_.processors_per_unit = device.unit_sms;
+    info_.pool_queues_max = device.pool_queues_max;
   }
 
   Status make_legacy_stream() { return make_stream(SyncClass::kLegacy, 0, &legacy_); }

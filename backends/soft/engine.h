@@ -125,6 +125,7 @@ struct DeviceDescription {
   Nanoseconds kernel_gap_ns = 0;                    // from one kernel's end to the next one's start
   std::uint64_t copy_bytes_per_us = 400'000;        // for copy_ns()
   std::size_t memory_bytes = std::size_t{1} << 34;  // limit of allocate()
+  std::uint32_t pool_queues_max = 0;                // hal::DeviceInfo's, told and not enforced
 
   // 132 SMs as measured on an H200 (co-scheduled split): 15 units of 8 and one of 12.
   static DeviceDescription h200();

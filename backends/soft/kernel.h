@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels written once: nvcc compiles this header's macros to CUDA, g++ and clang++ compile them to
-// functions that the software device runs block by block.
+// Kernels written once: nvcc compiles this header's macros to CUDA, hipcc to HIP, g++ and clang++
+// compile them to functions that the software device runs block by block.
 //
 //   VITAMIN_KERNEL(scale, float factor, float* data, unsigned count) {
 //     VITAMIN_THREADS(t) {
@@ -32,7 +32,14 @@
 #include <cstdint>
 #include <cstring>
 
-#if !defined(__CUDACC__)
+#if defined(__CUDACC__) || defined(__HIP__)
+#define VITAMIN_KERNEL_ON_GPU 1
+#endif
+#if defined(__HIP__)
+#include <hip/hip_runtime.h>
+#endif
+
+#if !defined(VITAMIN_KERNEL_ON_GPU)
 #include <array>
 #include <atomic>
 #include <coroutine>
@@ -44,7 +51,7 @@
 #include <utility>
 #endif
 
-#if defined(__CUDACC__)
+#if defined(VITAMIN_KERNEL_ON_GPU)
 #define VITAMIN_DEVICE static inline __device__
 #define VITAMIN_HOST_DEVICE __host__ __device__
 #else
@@ -124,22 +131,38 @@ VITAMIN_HOST_DEVICE inline Half to_half(float value) {
 
 }  // namespace vitamin::kernel
 
-#if defined(__CUDACC__)
-// ------------------------------------------------------------------------------------------ CUDA
+#if defined(VITAMIN_KERNEL_ON_GPU)
+// ---------------------------------------------------------------------------------- CUDA and HIP
 
 namespace vitamin::kernel {
 
 // The block that runs a kernel's body. In the body it is called `block`.
-struct CudaBlock {
-  __device__ uint3 index() const { return blockIdx; }
+struct GpuBlock {
+  __device__ uint3 index() const { return uint3{blockIdx.x, blockIdx.y, blockIdx.z}; }
   __device__ uint3 grid() const { return uint3{gridDim.x, gridDim.y, gridDim.z}; }
   __device__ uint3 dim() const { return uint3{blockDim.x, blockDim.y, blockDim.z}; }
   __device__ unsigned threads() const { return blockDim.x * blockDim.y * blockDim.z; }
-  __device__ uint3 thread(unsigned) const { return threadIdx; }
+  __device__ uint3 thread(unsigned) const {
+    return uint3{threadIdx.x, threadIdx.y, threadIdx.z};
+  }
   __device__ unsigned linear_index() const {
     return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   }
   __device__ unsigned blocks() const { return gridDim.x * gridDim.y * gridDim.z; }
+#if defined(__HIP__)
+  // Engine, array and CU out of the hardware id: names a CU, numbers none. HIP has no word for how
+  // many there are.
+  __device__ unsigned sm_id() const {
+    unsigned id;
+#if defined(__GFX9__)
+    asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID)" : "=s"(id));
+    return id >> 8 & 0xff;
+#else
+    asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID1)" : "=s"(id));
+    return (id >> 9 & 1) | (id >> 10 & 15) << 1 | (id >> 16 & 1) << 5 | (id >> 18 & 3) << 6;
+#endif
+  }
+#else
   __device__ unsigned sm_id() const {
     unsigned id;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
@@ -150,6 +173,7 @@ struct CudaBlock {
     asm volatile("mov.u32 %0, %%nsmid;" : "=r"(count));
     return count;
   }
+#endif
   __device__ unsigned cluster_rank() const {
     unsigned rank = 0;
 #if __CUDA_ARCH__ >= 900
@@ -173,18 +197,29 @@ struct CudaBlock {
 template <class T>
 class PerThread {
  public:
-  __device__ explicit PerThread(const CudaBlock&) {}
+  __device__ explicit PerThread(const GpuBlock&) {}
   __device__ T& operator[](unsigned) { return value_; }
 
  private:
   T value_{};
 };
 
+#if defined(__HIP__)
+// The counter that runs at 100 MHz on every part.
+VITAMIN_DEVICE std::uint64_t device_time_ns() {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_s_memrealtime() * 10;
+#else
+  return 0;  // hipcc compiles device functions for the host too
+#endif
+}
+#else
 VITAMIN_DEVICE std::uint64_t device_time_ns() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
+#endif
 
 // Atomics on global memory, relaxed, as CUDA's own. Each gives the old value.
 template <class T>
@@ -218,28 +253,32 @@ __device__ void store_release(T* address, T value) {
 }
 
 VITAMIN_DEVICE void illegal_address() { *reinterpret_cast<volatile int*>(16) = 1; }
+#if defined(__HIP__)
+VITAMIN_DEVICE void trap() { abort(); }
+#else
 VITAMIN_DEVICE void trap() { __trap(); }
+#endif
 
 }  // namespace vitamin::kernel
 
 namespace vitamin::kernel {
-using Block = CudaBlock;  // the type of `block`, for functions that kernels call
+using Block = GpuBlock;  // the type of `block`, for functions that kernels call
 }
-static __device__ const vitamin::kernel::CudaBlock block{};
+static __device__ const vitamin::kernel::GpuBlock block{};
 
 #define VITAMIN_DETAIL_UNWRAP(...) __VA_ARGS__
-#define VITAMIN_DETAIL_CUDA_KERNEL(traits, name, ...)                                          \
+#define VITAMIN_DETAIL_GPU_KERNEL(traits, name, ...)                                           \
   static_assert(::vitamin::kernel::Traits{VITAMIN_DETAIL_UNWRAP traits}.required_cluster == 0, \
                 "a required cluster cannot be expressed here: give it at the launch");         \
   extern "C" __global__ void __launch_bounds__(                                                \
-      ::vitamin::kernel::Traits{VITAMIN_DETAIL_UNWRAP traits}.max_threads) name(__VA_ARGS__)
+      (::vitamin::kernel::Traits{VITAMIN_DETAIL_UNWRAP traits}.max_threads)) name(__VA_ARGS__)
 
-#define VITAMIN_KERNEL(name, ...) VITAMIN_DETAIL_CUDA_KERNEL((), name, ##__VA_ARGS__)
+#define VITAMIN_KERNEL(name, ...) VITAMIN_DETAIL_GPU_KERNEL((), name, ##__VA_ARGS__)
 #define VITAMIN_KERNEL_WITH(traits, name, ...) \
-  VITAMIN_DETAIL_CUDA_KERNEL(traits, name, ##__VA_ARGS__)
-#define VITAMIN_WAITING_KERNEL(name, ...) VITAMIN_DETAIL_CUDA_KERNEL((), name, ##__VA_ARGS__)
+  VITAMIN_DETAIL_GPU_KERNEL(traits, name, ##__VA_ARGS__)
+#define VITAMIN_WAITING_KERNEL(name, ...) VITAMIN_DETAIL_GPU_KERNEL((), name, ##__VA_ARGS__)
 #define VITAMIN_WAITING_KERNEL_WITH(traits, name, ...) \
-  VITAMIN_DETAIL_CUDA_KERNEL(traits, name, ##__VA_ARGS__)
+  VITAMIN_DETAIL_GPU_KERNEL(traits, name, ##__VA_ARGS__)
 
 #define VITAMIN_THREADS(t) \
   for (unsigned t = block.thread_turn(), t##_turn = 1; t##_turn; t##_turn = 0, __syncthreads())
@@ -602,10 +641,10 @@ void store_release(T* address, T value) {
     }
 // NOLINTEND(bugprone-macro-parentheses)
 
-#endif  // __CUDACC__
+#endif  // VITAMIN_KERNEL_ON_GPU
 
 // The kernel's own errors. Nothing behind them in this block can be relied on.
-#if defined(__CUDACC__)
+#if defined(VITAMIN_KERNEL_ON_GPU)
 #define VITAMIN_ILLEGAL_ADDRESS() ::vitamin::kernel::illegal_address()
 #define VITAMIN_TRAP() ::vitamin::kernel::trap()
 #else

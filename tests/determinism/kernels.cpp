@@ -28,7 +28,7 @@ using vitamin::determinism::Error;
 using vitamin::kernel::Bfloat16;
 using vitamin::kernel::Half;
 
-#if defined(__CUDACC__)
+#if defined(VITAMIN_KERNEL_ON_GPU)
 using Block = const vitamin::kernel::Block;
 #else
 using Block = vitamin::kernel::Block;

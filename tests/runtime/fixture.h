@@ -32,6 +32,8 @@ struct FixtureOptions {
   std::uint64_t seed = 1;
   std::uint64_t window_ns = ~0ULL;
   unsigned units = 8;
+  unsigned pool_queues_max = 0;  // 0: as many as there are entries
+  std::chrono::milliseconds slots_stay{1};
   soft::Clock clock = soft::Clock::kVirtual;
   std::chrono::milliseconds hang_after{5000};
   void (*on_hang)(const char*, std::uint32_t, double) = nullptr;
@@ -42,6 +44,7 @@ class Fixture {
   explicit Fixture(const FixtureOptions& options = {}) {
     soft::EngineOptions engine_options;
     engine_options.device = soft::DeviceDescription::uniform(options.units, 2);
+    engine_options.device.pool_queues_max = options.pool_queues_max;
     engine_options.seed = options.seed;
     engine_options.clock = options.clock;
     auto opened = soft::open_device(engine_options);
@@ -53,6 +56,7 @@ class Fixture {
     dispatch.hang_after = options.hang_after;
     dispatch.on_hang = options.on_hang;
     dispatch.page = &page;
+    dispatch.slots_stay = options.slots_stay;
     dispatch.thread = options.clock == soft::Clock::kReal;
     if (options.clock == soft::Clock::kVirtual)
       dispatch.idle = [this] {

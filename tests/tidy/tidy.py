@@ -50,6 +50,8 @@ LAYERS = {
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")
+# Includes HIP's header where hipcc compiles it.
+PORTABLE_KERNELS = "backends/soft/kernel.h"
 VENDOR_FOLDERS = ("backends/cuda", "backends/hip", "backends/soft/libcuda", "backends/soft/amdgpu",
                   "interpose/libcudart", "interpose/libamdhip64", "tools/demo", "tests", "bench")
 
@@ -86,7 +88,7 @@ def layer_of(name):
 
 def include_problem(name, quote, target):
     layer = layer_of(name)
-    if VENDOR.match(target):
+    if VENDOR.match(target) and name != PORTABLE_KERNELS:
         if not name.startswith(tuple(folder + "/" for folder in VENDOR_FOLDERS)):
             return f"vendor header <{target}> outside {', '.join(VENDOR_FOLDERS)}"
         return None

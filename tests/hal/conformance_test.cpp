@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every backend must do (hal/device.h), said once.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "tests/hal/subject.h"
+
+namespace vitamin::conformance {
+namespace {
+
+using hal::ComputeSet;
+using hal::Outcome;
+
+constexpr std::uint64_t kShort = 1000;  // nanoseconds
+
+// A case of an ability that the backend lacks must fail: when it passes, the list is out of date.
+auto needs(Ability ability) { return doctest::should_fail(lacks(ability) != nullptr); }
+
+void explain(Ability ability) {
+  if (const char* reason = lacks(ability)) MESSAGE(std::string(reason));
+}
+
+// A launch and what it points to.
+template <class... Parameters>
+struct Call {
+  Call(hal::KernelHandle kernel, hal::Dim3 grid, hal::Dim3 block, Parameters... values)
+      : storage(values...) {
+    std::apply([&](auto&... value) { ((arguments[count++] = &value), ...); }, storage);
+    launch.kernel = kernel;
+    launch.grid = grid;
+    launch.block = block;
+    launch.arguments = arguments;
+  }
+  std::tuple<Parameters...> storage;
+  void* arguments[8] = {};
+  std::size_t count = 0;
+  hal::KernelLaunch launch;
+};
+
+struct Fixture {
+  Fixture() : subject(open_subject()), device(subject->device()) {}
+
+  std::unique_ptr<hal::Queue> queue(ComputeSet set) {
+    auto context = device.create_context(set);
+    REQUIRE(context.has_value());
+    contexts.push_back(std::move(*context));
+    auto made = contexts.back()->create_queue(0);
+    REQUIRE(made.has_value());
+    // What a vendor does at the first use of a queue is not measured.
+    Call call(subject->kernel("places"), {}, {}, static_cast<unsigned*>(subject->memory(4)));
+    REQUIRE((*made)->launch(call.launch) == hal::kNativeOk);
+    REQUIRE((*made)->synchronize() == hal::kNativeOk);
+    return std::move(*made);
+  }
+  ComputeSet unit(unsigned index) const { return ComputeSet::range(index, 1); }
+  ComputeSet all() const { return ComputeSet::range(0, device.info().units()); }
+  std::uint64_t* word() { return static_cast<std::uint64_t*>(subject->memory(8)); }
+  hal::Event event() {
+    auto made = device.create_event();
+    REQUIRE(made.has_value());
+    return *made;
+  }
+  bool ready(hal::Event event_) {
+    const Outcome outcome = device.classify(device.query(event_));
+    REQUIRE((outcome == Outcome::kOk || outcome == Outcome::kNotReady));
+    return outcome == Outcome::kOk;
+  }
+
+  std::unique_ptr<Subject> subject;
+  hal::Device& device;
+  std::vector<std::unique_ptr<hal::PhysicalContext>> contexts;
+};
+
+hal::NativeStatus add(Fixture& f, hal::Queue& queue, std::uint64_t* in, std::uint64_t* out,
+                      std::uint64_t value, std::uint64_t ns) {
+  Call call(f.subject->kernel("add_later"), {}, {}, in, out, value, ns);
+  return queue.launch(call.launch);
+}
+
+std::set<unsigned> places(Fixture& f, hal::Queue& queue, unsigned blocks) {
+  auto* seen = static_cast<unsigned*>(f.subject->memory(blocks * sizeof(unsigned)));
+  Call call(f.subject->kernel("places"), {blocks, 1, 1}, {64, 1, 1}, seen);
+  REQUIRE(queue.launch(call.launch) == hal::kNativeOk);
+  REQUIRE(queue.synchronize() == hal::kNativeOk);
+  std::set<unsigned> result;
+  for (unsigned i = 0; i < blocks; ++i) result.insert(f.subject->processor(seen[i]));
+  return result;
+}
+
+// --- units and contexts ----------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(Fixture, "the device has a name, units, and all its processors in them") {
+  const hal::DeviceInfo& info = device.info();
+  CHECK_FALSE(info.name.empty());
+  REQUIRE(info.units() > 1);
+  CHECK(info.units() <= ComputeSet::kMaxUnits);
+  CHECK(info.processors_of(all()) == info.processors);
+  for (const std::uint32_t processors : info.processors_per_unit) CHECK(processors > 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a context of no unit or of one that is not there is refused") {
+  const auto empty = device.create_context(ComputeSet());
+  REQUIRE_FALSE(empty.has_value());
+  CHECK(empty.error().code == hal::Errc::kInvalidArgument);
+  CHECK_FALSE(empty.error().message.empty());
+  CHECK_FALSE(device.create_context(unit(device.info().units())).has_value());
+  CHECK_FALSE(device.create_context(unit(device.info().units()) | unit(0)).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a context shows the units and processors that it was made of") {
+  for (const ComputeSet set : {unit(0), unit(1) | unit(device.info().units() - 1), all()}) {
+    const auto context = device.create_context(set);
+    REQUIRE(context.has_value());
+    CHECK((*context)->compute() == set);
+    CHECK((*context)->processors() == device.info().processors_of(set));
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "a grid runs on the processors of its context and on all of them") {
+  const ComputeSet left = ComputeSet::range(0, device.info().units() / 2), right = all() - left;
+  const auto on_left = queue(left), on_right = queue(right), on_one = queue(unit(1));
+  const auto a = places(*this, *on_left, 2048), b = places(*this, *on_right, 2048);
+  CHECK(a.size() == device.info().processors_of(left));
+  CHECK(b.size() == device.info().processors_of(right));
+  for (const unsigned processor : a) CHECK(b.count(processor) == 0);
+  const auto c = places(*this, *on_one, 2048);
+  CHECK(c.size() == device.info().processors_of(unit(1)));
+  for (const unsigned processor : c) CHECK(a.count(processor) == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a grid gives the same bits on every context") {
+  constexpr unsigned kBlocks = 48, kCount = 10'000;
+  std::vector<float> expected;
+  for (const ComputeSet set : {all(), unit(0), unit(0) | unit(1), all() - unit(0)}) {
+    const auto made = queue(set);
+    auto* sums = static_cast<float*>(subject->memory(kBlocks * sizeof(float)));
+    Call call(subject->kernel("partial_sums"), {kBlocks, 1, 1}, {64, 1, 1}, sums, kCount);
+    REQUIRE(made->launch(call.launch) == hal::kNativeOk);
+    REQUIRE(made->synchronize() == hal::kNativeOk);
+    if (expected.empty()) expected.assign(sums, sums + kBlocks);
+    CHECK(expected.front() > 0);
+    CHECK(std::memcmp(expected.data(), sums, kBlocks * sizeof(float)) == 0);
+  }
+}
+
+// --- launches --------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(Fixture, "a launch by pointers and one by a packed buffer do the same" *
+                               needs(Ability::kPackedArguments)) {
+  explain(Ability::kPackedArguments);
+  const auto made = queue(unit(0));
+  std::uint64_t *in = word(), *out = word();
+  *in = 3;
+  REQUIRE(add(*this, *made, in, out, 4, kShort) == hal::kNativeOk);
+  REQUIRE(made->synchronize() == hal::kNativeOk);
+  CHECK(*out == 7);
+  struct {
+    std::uint64_t *in, *out;
+    std::uint64_t add, ns;
+  } packed{in, out, 5, kShort};
+  std::size_t bytes = sizeof packed;
+  void* extra[5] = {};
+  subject->pack(extra, &packed, &bytes);
+  hal::KernelLaunch launch;
+  launch.kernel = subject->kernel("add_later");
+  launch.extra = extra;
+  REQUIRE(made->launch(launch) == hal::kNativeOk);
+  packed.add = 100;  // the buffer was borrowed for the call only
+  REQUIRE(made->synchronize() == hal::kNativeOk);
+  CHECK(*out == 8);
+}
+
+TEST_CASE_FIXTURE(Fixture, "arguments are read during the launch and not later") {
+  const auto made = queue(unit(0));
+  std::uint64_t *in = word(), *out = word();
+  REQUIRE(add(*this, *made, in, in, 0, subject->long_ns()) ==
+          hal::kNativeOk);  // holds the next one back
+  {
+    Call call(subject->kernel("add_later"), {}, {}, in, out, std::uint64_t{9}, kShort);
+    REQUIRE(made->launch(call.launch) == hal::kNativeOk);
+    std::get<2>(call.storage) = 1000;
+  }
+  REQUIRE(made->synchronize() == hal::kNativeOk);
+  CHECK(*out == 9);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a queue is in order") {
+  const auto made = queue(unit(0) | unit(1));
+  std::uint64_t* value = word();
+  for (std::uint64_t i = 0; i < 50; ++i)
+    REQUIRE(add(*this, *made, value, value, 1, i % 5 == 0 ? kShort * 100 : kShort) ==
+            hal::kNativeOk);
+  CHECK(device.classify(made->query()) != Outcome::kError);
+  REQUIRE(made->synchronize() == hal::kNativeOk);
+  CHECK(made->query() == hal::kNativeOk);
+  CHECK(*value == 50);
+}
+
+TEST_CASE_FIXTURE(Fixture, "queues of several contexts work from several threads at one time") {
+  std::vector<std::unique_ptr<hal::Queue>> queues;
+  std::vector<std::uint64_t*> values;
+  for (unsigned i = 0; i < 3; ++i) {
+    queues.push_back(queue(unit(i)));
+    values.push_back(word());
+  }
+  std::vector<std::thread> threads;
+  std::vector<int> failed(3);
+  for (unsigned i = 0; i < 3; ++i)
+    threads.emplace_back([&, i] {
+      device.attach_thread();
+      for (int n = 0; n < 20; ++n)
+        failed[i] += add(*this, *queues[i], values[i], values[i], i + 1, kShort) != hal::kNativeOk;
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (unsigned i = 0; i < 3; ++i) {
+    REQUIRE(queues[i]->synchronize() == hal::kNativeOk);
+    CHECK(failed[i] == 0);
+    CHECK(*values[i] == 20 * (i + 1));
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "a queue may have any priority, heeded or not") {
+  const auto context = device.create_context(unit(0));
+  REQUIRE(context.has_value());
+  for (const int priority : {-1, 0}) {
+    const auto made = (*context)->create_queue(priority);
+    REQUIRE(made.has_value());
+    std::uint64_t* value = word();
+    CHECK(add(*this, **made, value, value, 1, kShort) == hal::kNativeOk);
+    CHECK((*made)->synchronize() == hal::kNativeOk);
+    CHECK(*value == 1);
+  }
+}
+
+// --- events ----------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(Fixture, "an event is not ready before its work has ended and is afterwards") {
+  const auto made = queue(unit(0));
+  const hal::Event done = event();
+  CHECK(ready(done));  // never recorded
+  std::uint64_t* value = word();
+  REQUIRE(add(*this, *made, value, value, 1, subject->long_ns()) == hal::kNativeOk);
+  REQUIRE(made->record(done) == hal::kNativeOk);
+  CHECK(device.query(done) == device.not_ready());
+  CHECK(device.classify(made->query()) == Outcome::kNotReady);
+  CHECK(device.synchronize(done) == hal::kNativeOk);
+  CHECK(ready(done));
+  CHECK(*value == 1);
+  device.destroy_event(done);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a wait orders two queues and blocks nobody else") {
+  const auto first = queue(unit(0)), second = queue(unit(1)), third = queue(unit(2));
+  const hal::Event done = event(), aside = event();
+  std::uint64_t *value = word(), *copy = word(), *other = word();
+  REQUIRE(add(*this, *first, value, value, 5, subject->long_ns()) == hal::kNativeOk);
+  REQUIRE(first->record(done) == hal::kNativeOk);
+  REQUIRE(second->wait(done) == hal::kNativeOk);
+  REQUIRE(add(*this, *second, value, copy, 1, kShort) == hal::kNativeOk);
+  REQUIRE(add(*this, *third, other, other, 1, kShort) == hal::kNativeOk);
+  REQUIRE(third->record(aside) == hal::kNativeOk);
+  REQUIRE(device.synchronize(aside) == hal::kNativeOk);
+  CHECK_FALSE(ready(done));
+  REQUIRE(second->synchronize() == hal::kNativeOk);
+  CHECK(*copy == 6);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a wait captures the record that was newest when it was made") {
+  const auto first = queue(unit(0)), second = queue(unit(1));
+  const hal::Event done = event(), late = event();
+  std::uint64_t *value = word(), *copy = word();
+  REQUIRE(add(*this, *first, value, value, 1, kShort) == hal::kNativeOk);
+  REQUIRE(first->record(done) == hal::kNativeOk);
+  REQUIRE(second->wait(done) == hal::kNativeOk);
+  REQUIRE(add(*this, *second, value, copy, 10, kShort) == hal::kNativeOk);
+  REQUIRE(second->record(late) == hal::kNativeOk);
+  REQUIRE(add(*this, *first, value, value, 1, subject->long_ns()) == hal::kNativeOk);
+  REQUIRE(first->record(done) == hal::kNativeOk);  // again: the wait above stays where it was
+  REQUIRE(device.synchronize(late) == hal::kNativeOk);
+  CHECK(*copy == 11);
+  CHECK_FALSE(ready(done));
+  REQUIRE(first->synchronize() == hal::kNativeOk);
+}
+
+// --- the application's streams -----------------------------------------------------------------
+
+TEST_CASE_FIXTURE(Fixture,
+                  "a stream of the application is adopted as it is and outlives the queue") {
+  void* stream = subject->make_stream();
+  std::uint64_t* value = word();
+  for (int i = 0; i < 2; ++i) {
+    const auto adopted = device.adopt_queue(stream);
+    CHECK(adopted->native() == stream);
+    REQUIRE(add(*this, *adopted, value, value, 1, kShort) == hal::kNativeOk);
+    REQUIRE(adopted->synchronize() == hal::kNativeOk);
+  }
+  CHECK(*value == 2);
+  subject->destroy_stream(stream);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a whole queue of ours takes part in the legacy stream's order") {
+  const auto whole = device.create_whole_queue(0);
+  REQUIRE(whole.has_value());
+  const auto legacy = device.adopt_queue(subject->legacy_stream());
+  std::uint64_t *value = word(), *copy = word();
+  REQUIRE(add(*this, *legacy, value, value, 1, subject->long_ns()) == hal::kNativeOk);
+  REQUIRE(add(*this, **whole, value, copy, 10, kShort) == hal::kNativeOk);
+  REQUIRE((*whole)->synchronize() == hal::kNativeOk);
+  CHECK(*copy == 11);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a pool queue takes no part in the legacy stream's order" *
+                               needs(Ability::kQueuesOutsideLegacyOrder)) {
+  explain(Ability::kQueuesOutsideLegacyOrder);
+  const auto pooled = queue(unit(0));
+  const auto legacy = device.adopt_queue(subject->legacy_stream());
+  const hal::Event ended = event();
+  std::uint64_t *value = word(), *other = word();
+  REQUIRE(add(*this, *legacy, value, value, 1, subject->long_ns()) == hal::kNativeOk);
+  REQUIRE(legacy->record(ended) == hal::kNativeOk);
+  REQUIRE(add(*this, *pooled, other, other, 1, kShort) == hal::kNativeOk);
+  REQUIRE(pooled->synchronize() == hal::kNativeOk);
+  const bool independent = !ready(ended);
+  REQUIRE(legacy->synchronize() == hal::kNativeOk);
+  CHECK(independent);
+}
+
+// --- kernels -----------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(Fixture, "a kernel has a layout, a name and an origin") {
+  const auto layout = device.kernel_layout(subject->kernel("add_later"));
+  REQUIRE(layout.has_value());
+  REQUIRE(layout->parameters.size() == 4);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    CHECK(layout->parameters[i].offset == 8 * i);
+    CHECK(layout->parameters[i].size == 8);
+  }
+  CHECK(layout->bytes == 32);
+  CHECK(device.kernel_name(subject->kernel("add_later")) == "add_later");
+  CHECK_FALSE(device.kernel_origin(subject->kernel("add_later")).empty());
+  CHECK_FALSE(device.kernel_layout(nullptr).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "a plain launch needs one processor and a resident one room for its grid") {
+  unsigned* seen = nullptr;
+  const std::uint32_t processors = device.info().processors;
+  std::uint32_t before = 0;
+  for (const unsigned blocks : {1U, 64U, 300U, 1000U, 1U << 20}) {
+    Call call(subject->kernel("places"), {blocks, 1, 1}, {1024, 1, 1}, seen);
+    CHECK(device.processors_needed(call.launch, false) == 1);
+    const std::uint32_t needed = device.processors_needed(call.launch, true);
+    CHECK(needed >= before);
+    CHECK(needed <= processors + 1);
+    before = needed;
+  }
+  CHECK(before == processors + 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a context that is as wide as a cooperative grid needs takes it") {
+  auto* seen = static_cast<unsigned*>(subject->memory(64 * sizeof(unsigned)));
+  Call call(subject->kernel("places"), {64, 1, 1}, {1024, 1, 1}, seen);
+  call.launch.form = hal::LaunchForm::kCooperative;
+  call.launch.cooperative = true;
+  const std::uint32_t needed = device.processors_needed(call.launch, false);
+  for (unsigned units = 1; units <= device.info().units(); units += 3) {
+    const auto context = device.create_context(ComputeSet::range(0, units));
+    REQUIRE(context.has_value());
+    if ((*context)->processors() < needed) continue;
+    const auto made = (*context)->create_queue(0);
+    REQUIRE(made.has_value());
+    CHECK((*made)->launch(call.launch) == hal::kNativeOk);
+    CHECK((*made)->synchronize() == hal::kNativeOk);
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "what a launch would answer natively is known without submitting it") {
+  void* stream = subject->make_stream();
+  const auto adopted = device.adopt_queue(stream);
+  unsigned* seen = static_cast<unsigned*>(subject->memory(64));
+  Call call(subject->kernel("places"), {1, 1, 1}, {64, 1, 1}, seen);
+  CHECK(device.validate(call.launch) == hal::kNativeOk);
+  auto refused = [&](hal::KernelLaunch launch) {
+    const hal::NativeStatus status = device.validate(launch);
+    CHECK(device.classify(status) == Outcome::kError);
+    CHECK(adopted->launch(launch) == status);
+  };
+  hal::KernelLaunch wide = call.launch, no_threads = wide, no_blocks = wide, greedy = wide;
+  wide.block = {1025, 1, 1};
+  no_threads.block = {0, 1, 1};
+  no_blocks.grid = {0, 1, 1};
+  greedy.shared_bytes = 1 << 20;
+  SUBCASE("too many threads") { refused(wide); }
+  SUBCASE("no threads") { refused(no_threads); }
+  SUBCASE("no blocks") { refused(no_blocks); }
+  SUBCASE("too much shared memory") { refused(greedy); }
+  CHECK(adopted->synchronize() == hal::kNativeOk);
+  subject->destroy_stream(stream);
+}
+
+TEST_CASE_FIXTURE(Fixture, "codes mean what the runtime takes them for") {
+  CHECK(device.classify(hal::kNativeOk) == Outcome::kOk);
+  CHECK(device.classify(device.not_ready()) == Outcome::kNotReady);
+  CHECK(device.classify(device.out_of_memory()) == Outcome::kError);
+  device.enter_internal();
+  device.enter_internal();
+  const hal::Event never = event();
+  CHECK(ready(never));
+  device.leave_internal();
+  device.leave_internal();
+  device.destroy_event(never);
+}
+
+}  // namespace
+}  // namespace vitamin::conformance
