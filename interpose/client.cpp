@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/client.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -10,6 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <unordered_set>
 
 #include "client/remote_arbiter.h"
 #include "policies/registry.h"
@@ -56,6 +60,27 @@ bool decimal(const char* name, std::uint64_t& value) {
   }
   value = parsed;
   return true;
+}
+
+std::unordered_set<std::string> read_wide_only(const char* file) {
+  std::unordered_set<std::string> names;
+  std::ifstream lines(file);
+  for (std::string name; std::getline(lines, name);)
+    if (!name.empty() && name.front() != '#') names.insert(name);
+  return names;
+}
+
+// For the runs after this one, which may never end. One write, so that lines of several processes
+// do not mix; a name that is there twice does no harm.
+bool remember_wide_only(const char* kernel) {
+  const char* file = std::getenv(environment::kWideOnly);
+  if (file == nullptr || *file == '\0') return false;
+  const int opened = ::open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (opened < 0) return false;
+  const std::string line = std::string(kernel) + '\n';
+  const ssize_t written = ::write(opened, line.data(), line.size());
+  ::close(opened);
+  return written == static_cast<ssize_t>(line.size());
 }
 
 // The daemon's arbiter for a device, or, with the reason on stderr, none: then this process decides
@@ -129,11 +154,14 @@ Configuration configuration() {
     decimal(environment::kWindow, result.dispatch.window.ahead_ns);
   if (std::uint64_t ahead = 0; decimal(environment::kAheadOfMove, ahead))
     result.dispatch.ahead_of_move = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, ahead));
+  if (const char* file = std::getenv(environment::kWideOnly); file != nullptr)
+    result.dispatch.wide_only = read_wide_only(file);
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
+    const bool remembered = remember_wide_only(kernel);
     warn(
-        "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks, and runs "
-        "on the whole device from now on",
-        kernel, seconds, processors);
+        "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks. From now on%s "
+        "it runs where all of them fit; if this launch does not end, start the program again",
+        kernel, seconds, processors, remembered ? ", and in later runs," : "");
   };
   return result;
 }

@@ -62,10 +62,8 @@ StreamRecord* adopt_stream(NativeStream stream) {
 void thread_ended(void*) {
   for (StreamRecord*& record : thread_streams) {
     if (record == nullptr) continue;
-    std::atomic<StreamRecord*>& idle = record->context->idle_thread_streams;
     const std::lock_guard lock(adoption());
-    record->next = idle.load(std::memory_order_relaxed);
-    idle.store(record, std::memory_order_relaxed);
+    record->next = std::exchange(record->context->idle_thread_streams, record);
     record = nullptr;
   }
 }
@@ -80,6 +78,19 @@ void watch_thread_end() {
   if (made) pthread_setspecific(key, &key);  // any value but null: the destructor runs
 }
 
+// The stand-in of a thread that has ended, if its work has, too: two threads' default streams do not
+// wait for each other. Wants the lock.
+StreamRecord* take_idle_thread_stream(Context& context) {
+  const Inside ours;
+  for (StreamRecord** at = &context.idle_thread_streams; *at != nullptr; at = &(*at)->next) {
+    StreamRecord* idle = *at;
+    if (context.virtual_context->query(*idle->stream) != hal::kNativeOk) continue;
+    *at = idle->next;
+    return idle;
+  }
+  return nullptr;
+}
+
 StreamRecord* thread_stream(Context& context) {
   StreamRecord*& mine = thread_streams[context.ordinal];
   if (mine != nullptr && mine->context == &context) return mine;
@@ -87,10 +98,7 @@ StreamRecord* thread_stream(Context& context) {
   {
     const std::lock_guard lock(adoption());
     if (mine != nullptr) retire(std::exchange(mine, nullptr));  // of a context that was torn down
-    if (StreamRecord* idle = context.idle_thread_streams.load(std::memory_order_relaxed)) {
-      context.idle_thread_streams.store(idle->next, std::memory_order_relaxed);
-      return mine = idle;
-    }
+    if (StreamRecord* idle = take_idle_thread_stream(context)) return mine = idle;
   }
   const Inside ours;
   runtime::Stream* stream = context.virtual_context->adopt_per_thread(kThreadStream);

@@ -36,7 +36,7 @@ struct Context {
   int ordinal = 0;
   std::unique_ptr<runtime::VirtualContext> virtual_context;  // null: torn down
   StreamRecord legacy;
-  std::atomic<StreamRecord*> idle_thread_streams{nullptr};  // of threads that have ended
+  StreamRecord* idle_thread_streams = nullptr;  // of threads that have ended; under the lock
   Context* next = nullptr;                                  // in the list of those torn down
 
   NativeStream native(const StreamRecord& record) const {

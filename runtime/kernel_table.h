@@ -62,7 +62,7 @@ class KernelTable {
   }
   // Handles may be given out again after a module was unloaded.
   void clear();
-  // Remembered for this process and, through `path`, for later ones.
+  // For the rest of this process; DispatchOptions::on_hang may remember it for later ones.
   void remember_wide_only(Kernel& kernel);
 
  private:

@@ -17,8 +17,8 @@ import header_classification_test as classification
 PROGRAMS = pathlib.Path(os.environ["PROGRAMS"])
 
 
-def run(*words, preload=True, behind=(), driver=True, program="doors", environment=None):
-    """The completed process. `behind`: libraries preloaded behind ours."""
+def changed_environment(preload=True, behind=(), driver=True, environment=None):
+    """`behind`: libraries preloaded behind ours."""
     changed = {name: value for name, value in os.environ.items()
                if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
     libraries = [os.environ.get("FIRST", "")]
@@ -29,6 +29,12 @@ def run(*words, preload=True, behind=(), driver=True, program="doors", environme
     if driver:
         changed["LD_LIBRARY_PATH"] = os.environ["DRIVER"]
     changed.update(environment or {})
+    return changed
+
+
+def run(*words, preload=True, behind=(), driver=True, program="doors", environment=None):
+    """The completed process."""
+    changed = changed_environment(preload, behind, driver, environment)
     return subprocess.run([str(PROGRAMS / program), *map(str, words)], capture_output=True,
                           text=True, timeout=60, env=changed, check=False)
 

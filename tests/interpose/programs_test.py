@@ -8,8 +8,10 @@ and RANDOM_KERNELS.
 import functools
 import itertools
 import os
+import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 import doors_test
@@ -177,6 +179,31 @@ class Scenarios(unittest.TestCase):
 
     def test_many_threads_work_at_once(self):
         self.check("many_threads")
+
+
+class Watchdog(unittest.TestCase):
+    def test_a_kernel_that_waits_for_its_own_blocks_is_named_and_remembered(self):
+        with tempfile.TemporaryDirectory() as folder:
+            known = pathlib.Path(folder) / "wide-only"
+            environment = doors_test.changed_environment(environment={
+                "VITAMIN_POLICY": "static:units=0-0", "VITAMIN_WIDE_ONLY": str(known)})
+            command = [str(doors_test.PROGRAMS / "scenarios_found_legacy"), "hand_written_barrier"]
+            # 500 blocks wait for each other on 8 processors, which hold 256: it never ends.
+            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True) as hung:
+                limit = time.monotonic() + 50
+                while not known.exists() and hung.poll() is None and time.monotonic() < limit:
+                    time.sleep(0.05)
+                time.sleep(0.2)
+                hung.kill()
+                output, errors = hung.communicate()
+            self.assertEqual(output, "")
+            self.assertIn("kernel grid_barrier has run for", errors)
+            self.assertEqual(known.read_text(), "grid_barrier\n")
+            again = subprocess.run(command, env=environment, capture_output=True, text=True,
+                                   timeout=60, check=False)
+            self.assertEqual((again.returncode, again.stdout), (0, "blocks 500\n"), again.stderr)
+            self.assertEqual(known.read_text(), "grid_barrier\n")
 
 
 class NegativeControls(unittest.TestCase):

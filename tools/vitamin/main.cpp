@@ -156,6 +156,10 @@ struct CommandLine {
     run->add_option("--window", options.window,
                     "How far submission may run ahead of completion: 0, 500us, max")
         ->type_name("TIME");
+    run->add_option("--wide-only", options.wide_only,
+                    "Kernels that wait for their own blocks: read, and added to when one is caught; "
+                    "'none': forget them (default: vitamin/wide-only in the state folder)")
+        ->type_name("FILE");
     run->add_flag("--strict", options.strict, "Exit with 123 unless every launch was bound");
     run->add_option("--report", options.report_file, "Write the report as JSON ('-': stdout)")
         ->type_name("FILE");

@@ -59,6 +59,23 @@ namespace {
                                        command, std::strerror(error)));
 }
 
+// Where kernels are remembered that wait for their own blocks; empty: nowhere. A list that cannot be
+// kept costs a warning of the watchdog in each run, so it is no reason to stop.
+fs::path wide_only_file(const std::string& asked) {
+  if (asked == "none") return {};
+  if (!asked.empty()) return fs::absolute(asked);
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  fs::path folder;
+  if (state != nullptr && *state == '/') folder = state;
+  else if (home != nullptr && *home == '/') folder = fs::path(home) / ".local" / "state";
+  else return {};
+  folder /= "vitamin";
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  return failed ? fs::path() : folder / "wide-only";
+}
+
 std::vector<std::string> child_environment(const RunOptions& options, const fs::path& library,
                                            const fs::path& run_directory) {
   namespace names = runtime::environment;
@@ -72,6 +89,8 @@ std::vector<std::string> child_environment(const RunOptions& options, const fs::
   if (options.seed) changes.push_back(fmt::format("{}={}", names::kSeed, *options.seed));
   if (const auto window = window_nanoseconds(options.window))
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
+  if (const fs::path list = wide_only_file(options.wide_only); !list.empty())
+    changes.push_back(fmt::format("{}={}", names::kWideOnly, list.native()));
   return environment_with(changes);
 }
 

@@ -15,6 +15,7 @@ struct RunOptions {
   std::string policy = "fifo";
   std::optional<std::uint64_t> seed;
   std::string window;       // as given: "0", "500us", "max"; empty: the policy's choice
+  std::string wide_only;    // file of kernels that need their whole grid resident; "none"
   bool strict = false;      // full coverage or kExitCoverage
   bool quiet = false;       // problems only
   bool json = false;        // the report as JSON on stderr

@@ -646,6 +646,21 @@ void wide_launches() {
                                                   0, a, parameters));
 }
 
+// A kernel whose blocks wait for each other, launched as if they did not.
+void hand_written_barrier() {
+  Session s;
+  const CUstream a = s.stream();
+  const CUdeviceptr arrived = s.words(1), out = s.words(512);
+  CUdeviceptr addresses[] = {arrived, out};
+  void* parameters[] = {&addresses[0], &addresses[1]};
+  check(drv.cuLaunchKernel(s.kernel("grid_barrier"), 500, 1, 1, 32, 1, 1, 0, a, parameters,
+                           nullptr));
+  check(drv.cuStreamSynchronize(a));
+  Word sum = 0;
+  for (const Word word : s.read(out, 500)) sum += word;
+  print("blocks", sum);
+}
+
 void programmatic_launches() {
   Session s;
   const CUstream a = s.stream();
@@ -882,6 +897,7 @@ const std::map<std::string, void (*)()> kScenarios = {
     SCENARIO(launch_errors),
     SCENARIO(sticky_error),
     SCENARIO(wide_launches),
+    SCENARIO(hand_written_barrier),
     SCENARIO(programmatic_launches),
     SCENARIO(stream_settings),
     SCENARIO(two_devices),
