@@ -108,7 +108,7 @@ StreamRecord* thread_stream(Context& context) {
         "are not bound");
     return nullptr;
   }
-  return mine = new StreamRecord{&context, stream, false, nullptr};
+  return mine = new StreamRecord{&context, stream, false, false, nullptr};
 }
 
 bool is_default(NativeStream stream) {
@@ -138,6 +138,7 @@ Context* make_context(NativeContext handle, int ordinal) {
   Configuration configuration = interpose::configuration();
   configuration.dispatch.page = &device_page;
   configuration.dispatch.audit = make_audit(ordinal);
+  configuration.dispatch.native_legacy_order = kLegacyIsReal;
 
   auto device = open_device(ordinal, handle);
   if (!device) return degrade(device.error().message.c_str()), nullptr;
@@ -155,7 +156,7 @@ Context* make_context(NativeContext handle, int ordinal) {
   context->handle = handle;
   context->ordinal = ordinal;
   context->virtual_context = std::move(*made);
-  context->legacy = {context.get(), &context->virtual_context->legacy(), true, nullptr};
+  context->legacy = {context.get(), &context->virtual_context->legacy(), true, false, nullptr};
   page().reach(stats::Stage::kManaged);
   context_of_device[ordinal].store(context.get(), std::memory_order_release);
   return context.release();
@@ -203,6 +204,10 @@ StreamRecord* known_stream(NativeStream stream, bool per_thread) {
   if (!is_thread_default(stream, per_thread)) return &context->legacy;
   StreamRecord* mine = thread_streams[context->ordinal];
   return mine != nullptr && mine->context == context ? mine : nullptr;
+}
+
+void announce_confined(NativeStream stream) {
+  if (StreamRecord* record = adopt_stream(stream)) record->confined = true;
 }
 
 void forget_stream(NativeStream stream) {

@@ -28,6 +28,7 @@ struct StreamRecord {
   Context* context = nullptr;  // null: foreign
   runtime::Stream* stream = nullptr;
   bool legacy = false;
+  bool confined = false;  // to a part of the device, by the application: its work stays there
   StreamRecord* next = nullptr;  // in a list of records that stand for nothing now
 };
 
@@ -88,6 +89,8 @@ std::optional<StreamFacts> stream_facts(NativeStream stream);  // by the vendor
 StreamRecord* find_stream(NativeStream stream, bool per_thread);
 // As find_stream, for calls that only ask: makes neither a context nor a stand-in.
 StreamRecord* known_stream(NativeStream stream, bool per_thread);
+// The application confined the stream to a part of the device.
+void announce_confined(NativeStream stream);
 // A new stream may have the handle of one that went away unseen.
 void forget_stream(NativeStream stream);
 

@@ -71,7 +71,7 @@ Function* real(Symbol symbol) {
 // VITAMIN_REAL(cuEventQuery)(event): the driver's own function, of driver.def or VITAMIN_CALLED.
 // Only where an override runs, so that the driver is known to be there.
 #define VITAMIN_REAL(symbol) \
-  (reinterpret_cast<decltype(&::symbol)>(::vitamin::interpose::RealOf_##symbol::address()))
+  (reinterpret_cast<decltype(&symbol)>(::vitamin::interpose::RealOf_##symbol::address()))
 #define VITAMIN_HOOK(symbol, since, ...)                                    \
   struct RealOf_##symbol {                                                  \
     static void* address() {                                                \

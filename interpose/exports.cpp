@@ -11,28 +11,28 @@ namespace vitamin::interpose {
 
 void* const hook_addresses[kSymbols] = {
 #define VITAMIN_HOOK(symbol, since, ...) \
-  reinterpret_cast<void*>(&Hook<Symbol::symbol, __VA_ARGS__, decltype(::symbol)>::call),
+  reinterpret_cast<void*>(&Hook<Symbol::symbol, __VA_ARGS__, decltype(symbol)>::call),
 #define VITAMIN_PASS(symbol, reason)
 #include VITAMIN_ENTRY_POINTS
 };
 
-#define VITAMIN_HOOK(symbol, since, ...)                                                \
-  extern "C" {                                                                          \
-  [[gnu::visibility("hidden")]] extern decltype(&::symbol) const vitamin_slot_##symbol; \
-  [[gnu::used]] decltype(&::symbol) const vitamin_slot_##symbol =                       \
-      &Hook<Symbol::symbol, __VA_ARGS__, decltype(::symbol)>::call;                     \
-  }                                                                                     \
-  asm(".pushsection vitamin_exports, \"ax\", @progbits\n"                               \
-      ".p2align 4\n"                                                                    \
-      ".globl " #symbol                                                                 \
-      "\n"                                                                              \
-      ".type " #symbol ", @function\n" #symbol                                          \
-      ":\n"                                                                             \
-      "  endbr64\n"                                                                     \
-      "  jmp *vitamin_slot_" #symbol                                                    \
-      "(%rip)\n"                                                                        \
-      ".size " #symbol ", .-" #symbol                                                   \
-      "\n"                                                                              \
+#define VITAMIN_HOOK(symbol, since, ...)                                              \
+  extern "C" {                                                                        \
+  [[gnu::visibility("hidden")]] extern decltype(&symbol) const vitamin_slot_##symbol; \
+  [[gnu::used]] decltype(&symbol) const vitamin_slot_##symbol =                       \
+      &Hook<Symbol::symbol, __VA_ARGS__, decltype(symbol)>::call;                     \
+  }                                                                                   \
+  asm(".pushsection vitamin_exports, \"ax\", @progbits\n"                             \
+      ".p2align 4\n"                                                                  \
+      ".globl " #symbol                                                               \
+      "\n"                                                                            \
+      ".type " #symbol ", @function\n" #symbol                                        \
+      ":\n"                                                                           \
+      "  endbr64\n"                                                                   \
+      "  jmp *vitamin_slot_" #symbol                                                  \
+      "(%rip)\n"                                                                      \
+      ".size " #symbol ", .-" #symbol                                                 \
+      "\n"                                                                            \
       ".popsection");
 #define VITAMIN_PASS(symbol, reason)
 #include VITAMIN_ENTRY_POINTS

@@ -30,7 +30,14 @@ struct Hook<kSymbol, Treatment, Result(Args...)> {
       return function(args...);
     // A runtime that calls its own exported functions comes by here again.
     [[maybe_unused]] const std::conditional_t<kCallsItself, Inside, Outside> ours;
-    return Treatment::run(Via<Result(Args...)>{function, info(kSymbol).per_thread}, args...);
+    const Via<Result(Args...)> via{function, info(kSymbol).per_thread};
+    if constexpr (std::is_same_v<Result, Answer> && !requires { Treatment::kAsksOnly; }) {
+      const Result answer = Treatment::run(via, args...);
+      finished(answer);
+      return answer;
+    } else {
+      return Treatment::run(via, args...);
+    }
   }
 
  private:

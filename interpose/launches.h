@@ -4,6 +4,8 @@
 // counted, and work on a stream that needs the host.
 #pragma once
 
+#include <span>
+
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {
@@ -63,7 +65,35 @@ Answer launched(NativeStream stream, bool per_thread, const hal::KernelLaunch& l
   const Inside ours;
   if (captures_open() && way.record->legacy)
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
+  if (way.record->confined)
+    return bridged(way, launch.kernel, runtime::stats::UnboundReason::kConfined, call);
   return result(way.context().launch(way.stream(), launch));
+}
+
+// A launch that stays on the application's own stream.
+template <class Call>
+Answer launched_there(NativeStream stream, bool per_thread, hal::KernelHandle kernel, Call call) {
+  const Way way = way_of(stream, per_thread);
+  if (way.route == Route::kForeign) return passed(call(stream));
+  if (way.route == Route::kCaptured) return captured(way, call(way.native()));
+  const Inside ours;
+  return bridged(way, kernel, runtime::stats::UnboundReason::kOther, call);
+}
+
+// One call on streams of several devices: everything ahead of it goes onto the real streams, and
+// behind it each stream's newest work is said to lie there.
+template <class Call>
+Answer across(std::span<const Way> ways, Call call) {
+  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
+  auto touch_all = [&] {
+    const Inside ours;
+    for (const Way& way : ways)
+      if (way.route == Route::kManaged) way.context().bridge(way.stream(), nothing);
+  };
+  touch_all();
+  const Answer answer = passed(call());
+  touch_all();
+  return answer;
 }
 
 // A call on the real stream that ends only when somebody outside the stream acts. Everything that

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "interpose/context.h"
+#include "interpose/handlers.h"
 #include "interpose/hook.h"
 #include "runtime/operation.h"
 #include "runtime/virtual_context.h"
@@ -105,6 +106,16 @@ Answer copied(const Way& way, Answer answer, Args... args) {
   return answer;
 }
 
+// A call that runs on the real default stream, in the place of `native`, which stands for it.
+template <class Call>
+Answer on_default_stream(NativeStream native, Call call) {
+  if constexpr (kLegacyIsReal) return call();
+  // The real one knows nothing of what `native` is behind, nor the other way round.
+  if (const Answer answer = synchronize_natively(native); answer != kSuccess) return answer;
+  if (const Answer answer = call(); answer != kSuccess) return answer;
+  return synchronize_natively(nullptr);
+}
+
 // --- on the application's own stream
 // --------------------------------------------------------------
 
@@ -142,8 +153,12 @@ struct DefaultStream {
     // capture, as any call is that waits for a captured stream.
     if (way.route == Route::kCaptured) return synchronize_natively(way.native());
     if (way.route == Route::kForeign) return via.real(args...);
-    auto operation =
-        runtime::call([&](void*) { return hal::NativeStatus(via.real(args...)); }, Keep::kNo);
+    auto operation = runtime::call(
+        [&](void* native) {
+          return hal::NativeStatus(on_default_stream(static_cast<NativeStream>(native),
+                                                     [&] { return via.real(args...); }));
+        },
+        Keep::kNo);
     const Inside ours;
     if (via.per_thread)
       return copied(way, result(way.context().bridge_per_thread(way.stream(), operation)), args...);
@@ -171,7 +186,7 @@ struct Fill {
     const Inside ours;
     // A legacy operation goes to the real stream while anybody captures: the driver decides there
     // whether it is allowed.
-    if (captures_open() && way.record->legacy)
+    if (way.record->confined || (captures_open() && way.record->legacy))
       return result(way.context().bridge(way.stream(), operation));
     return result(kFillsAreKernels ? way.context().compute(way.stream(), operation)
                                    : way.context().enqueue(way.stream(), operation));
@@ -213,7 +228,8 @@ struct Copy {
     // It may block, or must be made while the caller's memory is as it is now. Host to host is
     // synchronous, page-locked or not.
     const bool may_block = sides.pageable || !sides.device;
-    const bool bridge = may_block || (captures_open() && way.record->legacy);
+    const bool bridge =
+        may_block || way.record->confined || (captures_open() && way.record->legacy);
     const Inside ours;
     if (bridge && kBridged) {
       auto operation = runtime::call(
@@ -234,6 +250,24 @@ struct Copy {
     const Answer answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
                                               : way.context().enqueue(way.stream(), operation));
     return copied(way, answer, args...);
+  }
+};
+
+// --- without a stream ----------------------------------------------------------------------------
+
+// A call on the default stream that has a twin with a stream as its last argument: made as that,
+// then waited for. Where the runtime has no twin, as DefaultStream.
+template <class Real, class Treatment>
+struct Twin {
+  template <class... Args>
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
+    auto* twin = reinterpret_cast<Answer (*)(Args..., NativeStream)>(Real::address());
+    if (twin == nullptr) return DefaultStream<Host::kMayBlock>::run(via, args...);
+    const NativeStream stream = via.per_thread ? kThreadStream : nullptr;
+    const Via<Answer(Args..., NativeStream)> there{twin, via.per_thread};
+    const Answer answer = Treatment::run(there, args..., stream);
+    if (answer != kSuccess) return answer;
+    return stream_synchronize({&synchronize_natively, via.per_thread}, stream);
   }
 };
 
@@ -283,6 +317,7 @@ struct Redirect {
   }
 };
 
+// A hand-written override: in handlers.h, the shared ones or the vendor's.
 template <auto kFunction>
 struct Handler {
   template <class Result, class... Args>

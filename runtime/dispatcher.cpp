@@ -314,7 +314,7 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   come_behind(stream, false);
   for (const Predecessor& p : after) {
     // The driver itself orders real legacy and real blocking streams against each other.
-    const bool native = physical != nullptr && physical->whole() && p.stream->tail != nullptr &&
+    const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() && p.stream->tail != nullptr &&
                         p.stream->tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
   }
@@ -546,10 +546,12 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
   return nullptr;
 }
 
-// Making a queue stops every queue of some devices for a moment, so slots change one at a time.
+// Making a queue stops every queue of some devices for a moment, so slots change one at a time: the
+// wish that is being granted stands in the list meanwhile.
 bool Dispatcher::may_want() const {
-  return !pool_.full() ||
-         (wanted_queues_.empty() && std::chrono::steady_clock::now() >= slots_stay_until_);
+  if (!pool_.slots()) return true;
+  return wanted_queues_.empty() &&
+         (!pool_.full() || std::chrono::steady_clock::now() >= slots_stay_until_);
 }
 
 void Dispatcher::count(Stream& stream, Request& request, const Binding& binding,

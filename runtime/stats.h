@@ -113,14 +113,16 @@ enum class UnboundReason : std::uint32_t {
   kNoPool,          // the runtime failed to start; see `message`
   kUnknownStream,   // a stream made before we were loaded, or by a door that we do not know
   kOther,
+  kConfined,  // a stream that the application itself confined to a part of the device
   kCount,
 };
 inline constexpr unsigned kUnboundReasons = static_cast<unsigned>(UnboundReason::kCount);
 inline constexpr const char* kUnboundReasonText[kUnboundReasons] = {
     "foreign context", "stream capture", "no pool", "unknown stream", "other",
+    "stream with a mask of its own",
 };
 inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
-    "foreign_context", "capture", "no_pool", "unknown_stream", "other",
+    "foreign_context", "capture", "no_pool", "unknown_stream", "other", "confined",
 };
 
 struct WidthSlot {

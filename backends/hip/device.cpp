@@ -19,7 +19,8 @@ const Kernel& kernel_of(hal::KernelHandle handle) { return *static_cast<const Ke
 
 class HipDevice final : public hal::Device {
  public:
-  HipDevice(const Api& api, const DeviceOptions& options) : api_(api), options_(options) {}
+  HipDevice(const Api& api, const DeviceOptions& options)
+      : api_(api), options_(options), refusal_(options.notice) {}
   hal::Status open();
 
   const hal::DeviceInfo& info() const noexcept override { return info_; }
@@ -70,6 +71,7 @@ class HipDevice final : public hal::Device {
   const DeviceOptions options_;
   hal::DeviceInfo info_;
   MaskPlan plan_;  // of no units: the pool has none
+  QueueRefusal refusal_;
 };
 
 hal::Status HipDevice::open() {
@@ -117,7 +119,7 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal
                          std::to_string(set.bits()) + ", units " + std::to_string(plan_.units()) +
                          ")");
   return std::make_unique<MaskedContext>(api_, options_.ordinal, set, info_.processors_of(set),
-                                         plan_.mask(set));
+                                         plan_.mask(set), refusal_);
 }
 
 hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int priority) {

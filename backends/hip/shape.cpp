@@ -56,9 +56,12 @@ std::optional<DeviceShape> shape_of(const Api& api, int ordinal) {
     static_cast<void>(
         api.hipDeviceGetAttribute(&major, hipDeviceAttributeComputeCapabilityMajor, ordinal));
     const std::uint32_t xccs = std::max(1U, ask(api, agent, kXccs, 1));
-    // HSA counts the engines of all XCCs together.
-    const std::uint32_t engines = ask(api, agent, HSA_AMD_AGENT_INFO_NUM_SHADER_ENGINES, 0) / xccs;
     const std::uint32_t arrays = ask(api, agent, HSA_AMD_AGENT_INFO_NUM_SHADER_ARRAYS_PER_SE, 0);
+    // HSA counts the engines of all XCCs together and, up to a version that is not known here,
+    // arrays for engines (5.2 does; rocminfo of later ones does not). Too many engines only make
+    // wider units, too few would leave engines out.
+    std::uint32_t engines = ask(api, agent, HSA_AMD_AGENT_INFO_NUM_SHADER_ENGINES, 0) / xccs;
+    if (api.version < hip_version(5, 3)) engines /= std::max(1U, arrays);
     const std::uint32_t cus = ask(api, agent, HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT, 0);
     if (engines > 0 && arrays > 0 && cus > 0)
       shape = DeviceShape::even(xccs, engines, arrays, cus, major >= 10);

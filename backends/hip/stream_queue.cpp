@@ -66,12 +66,22 @@ NativeStatus StreamQueue::wait(hal::Event event) noexcept {
 NativeStatus StreamQueue::query() noexcept { return api_.hipStreamQuery(stream_); }
 NativeStatus StreamQueue::synchronize() noexcept { return api_.hipStreamSynchronize(stream_); }
 
+void QueueRefusal::tell(hipError_t status) {
+  if (notice_ == nullptr || told_.exchange(true)) return;
+  notice_(("A CU-masked queue cannot be created (HIP error " + std::to_string(int(status)) +
+           "): launches share those that there are, or stay on the application's streams.")
+              .c_str());
+}
+
 hal::Result<std::unique_ptr<hal::Queue>> MaskedContext::create_queue(int) {
   const CurrentDevice current(api_, ordinal_);
   hipStream_t stream = nullptr;
   const hipError_t status = api_.hipExtStreamCreateWithCUMask(
       &stream, static_cast<std::uint32_t>(mask_.size()), mask_.data());
-  if (status != hipSuccess) return failed("a CU-masked queue cannot be created", status);
+  if (status != hipSuccess) {
+    refusal_.tell(status);
+    return failed("a CU-masked queue cannot be created", status);
+  }
   return std::make_unique<StreamQueue>(api_, ordinal_, stream, StreamQueue::Ownership::kOwned);
 }
 

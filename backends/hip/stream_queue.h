@@ -4,6 +4,7 @@
 // application's own streams.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -54,15 +55,27 @@ class StreamQueue : public hal::Queue {
   bool owned_;
 };
 
+// Says to a person, once, that there are fewer queues than hoped for.
+class QueueRefusal {
+ public:
+  explicit QueueRefusal(void (*notice)(const char*)) : notice_(notice) {}
+  void tell(hipError_t status);
+
+ private:
+  void (*notice_)(const char*);
+  std::atomic<bool> told_ = false;
+};
+
 class MaskedContext final : public hal::PhysicalContext {
  public:
   MaskedContext(const Api& api, int ordinal, hal::ComputeSet compute, std::uint32_t processors,
-                std::vector<std::uint32_t> mask)
+                std::vector<std::uint32_t> mask, QueueRefusal& refusal)
       : api_(api),
         ordinal_(ordinal),
         compute_(compute),
         processors_(processors),
-        mask_(std::move(mask)) {}
+        mask_(std::move(mask)),
+        refusal_(refusal) {}
   hal::ComputeSet compute() const noexcept override { return compute_; }
   std::uint32_t processors() const noexcept override { return processors_; }
   // A masked stream has no priority: HIP has no call that takes both.
@@ -74,6 +87,7 @@ class MaskedContext final : public hal::PhysicalContext {
   hal::ComputeSet compute_;
   std::uint32_t processors_;
   std::vector<std::uint32_t> mask_;
+  QueueRefusal& refusal_;  // the device's
 };
 
 }  // namespace vitamin::hip

@@ -150,16 +150,7 @@ CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice
   std::vector<Way> ways;
   for (unsigned i = 0; launches != nullptr && i < count; ++i)
     ways.push_back(way_of(launches[i].hStream, false));
-  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
-  auto touch_all = [&] {
-    const Inside ours;
-    for (const Way& way : ways)
-      if (way.route == Route::kManaged) way.context().bridge(way.stream(), nothing);
-  };
-  touch_all();
-  const CUresult answer = passed(via.real(launches, count, flags));
-  touch_all();
-  return answer;
+  return across(ways, [&] { return via.real(launches, count, flags); });
 }
 
 CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,

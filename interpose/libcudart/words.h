@@ -24,6 +24,10 @@ inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
 
 // Whether the driver calls its own exported functions by way of ours.
 inline constexpr bool kCallsItself = false;
+// Our own work beside the legacy default stream's does not disturb it, so nothing stands for it.
+inline constexpr bool kLegacyIsReal = true;
+// After an override: the driver keeps no last error.
+inline void finished(Answer) {}
 
 using NativeStream = CUstream;
 using NativeEvent = CUevent;

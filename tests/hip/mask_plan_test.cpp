@@ -149,6 +149,18 @@ TEST_CASE("no engine has more than one CU above another in any unit of a part as
   }
 }
 
+TEST_CASE("rows that are not complete go to different units") {
+  DeviceShape shape = DeviceShape::even(1, 8, 1, 120, false);
+  shape.at(0, 7, 0) = 12;  // three rows miss this engine
+  const MaskPlan plan = plan_of(shape);
+  CHECK(plan.units() == 12);
+  for (unsigned unit = 0; unit < plan.units(); ++unit) {
+    const auto counts = per_engine(shape, enabled(shape, plan.mask(ComputeSet::range(unit, 1))));
+    const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+    CHECK(*most - *least <= 1);
+  }
+}
+
 // Every way to take 0, 1 or 2 CUs (0 or 1 pairs) from each array.
 TEST_CASE("units of harvested parts of one XCC are disjoint, whole and cover every engine") {
   for (const Part& part : parts()) {

@@ -65,11 +65,14 @@ TEST_CASE("as many entries have a queue as there are slots, spread over the widt
 }
 
 TEST_CASE("slots that stay are never changed, and launches go where a queue is") {
-  Fixture f(scarce(std::chrono::hours(1)));
-  const Run result = run(f, 400);
-  // The first wish of all is granted, then nothing changes.
-  CHECK(result.queues.size() <= 3 + 1 + 1);
-  CHECK(result.most == 3);
+  // Again and again: wishes that come while the first is granted must not be granted as well.
+  for (int round = 0; round < 10; ++round) {
+    Fixture f(scarce(std::chrono::hours(1)));
+    const Run result = run(f, 400);
+    // The first wish of all is granted, then nothing changes.
+    CHECK(result.queues.size() <= 3 + 1 + 1);
+    CHECK(result.most == 3);
+  }
 }
 
 TEST_CASE("what a policy asks for takes the slot of an idle queue and there are never more") {

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Code on its way into the process: what the compiler's constructors register, and modules.
+#include "interpose/libamdhip64/code.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <string_view>
+
+#include "interpose/handle_map.h"
+#include "interpose/libamdhip64/code_object.h"
+#include "interpose/libamdhip64/handlers.h"
+#include "interpose/origins.h"
+#include "interpose/treatments.h"
+
+namespace vitamin::interpose {
+namespace {
+
+// The argument of __hipRegisterFatBinary (LLVM, CGCUDANV.cpp: "HIPF").
+struct FatBinaryWrapper {
+  std::uint32_t magic, version;
+  const std::byte* image;
+  void* unused;
+};
+constexpr std::uint32_t kWrapperMagic = 0x48495046;
+
+// One registered image. Read when the first of its kernels is launched: a process registers far
+// more than it uses.
+struct Image {
+  const std::byte* bytes = nullptr;
+  bool read = false;
+  KernelLayouts layouts;
+};
+
+struct Stub {
+  const char* name;  // in the program's own image
+  Image* image;
+  std::atomic<const hip::Kernel*> kernel{nullptr};
+};
+
+constinit HandleMap<Image> images;         // by what __hipRegisterFatBinary answered
+constinit HandleMap<Image> module_images;  // by hipModule_t
+constinit HandleMap<Stub> stubs;
+constinit HandleMap<const hip::Kernel> functions;
+constinit std::mutex reading;
+
+void read_image(Image& image, std::span<const std::byte> bytes) {
+  if (read_layouts(bytes, image.layouts)) return;
+  if (kind_of(bytes) == CodeKind::kCompressedBundle)
+    VITAMIN_WARN_ONCE(
+        "the program's code is a compressed bundle, which is not supported; its launches are "
+        "bound, but wait for nothing (compile with -no-offload-compress)");
+  else
+    VITAMIN_WARN_ONCE("a code object cannot be read; its launches are bound, but wait for nothing");
+}
+
+std::optional<hal::KernelLayout> layout_in(const Image* image, std::string_view name) {
+  if (image == nullptr) return std::nullopt;
+  const auto found = image->layouts.find(name);
+  if (found == image->layouts.end()) return std::nullopt;
+  return found->second;
+}
+
+const char* origin_at(const void* address) {
+  const char* object = object_of(address);
+  if (object == nullptr) return "(unknown)";
+  const char* slash = std::strrchr(object, '/');
+  return slash != nullptr ? slash + 1 : object;
+}
+
+const hip::Kernel* first_launch(const void* address, Stub* stub) {
+  const std::lock_guard lock(reading);
+  if (stub != nullptr)
+    if (const hip::Kernel* known = stub->kernel.load()) return known;
+  auto* kernel = new hip::Kernel;
+  kernel->kind = hip::Kernel::Kind::kHostFunction;
+  kernel->native = address;
+  kernel->origin = origin_at(address);
+  if (stub == nullptr) {
+    auto* unknown = new Stub{nullptr, nullptr};
+    unknown->kernel = kernel;
+    stubs.insert(address, unknown);
+    return kernel;
+  }
+  kernel->name = stub->name;
+  if (Image* image = stub->image) {
+    if (!std::exchange(image->read, true))
+      read_image(*image, {image->bytes, extent_of(image->bytes)});
+    kernel->layout = layout_in(image, stub->name);
+  }
+  stub->kernel.store(kernel, std::memory_order_release);
+  return kernel;
+}
+
+// A module was loaded from these bytes.
+void note_module(hipModule_t module, std::span<const std::byte> bytes) {
+  auto* image = new Image;
+  image->read = true;
+  read_image(*image, bytes);
+  module_images.insert(module, image);  // an older one is not freed: somebody may be reading it
+}
+
+class MappedFile {
+ public:
+  explicit MappedFile(const char* path) {
+    const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+    struct stat facts {};
+    if (file >= 0 && ::fstat(file, &facts) == 0 && facts.st_size > 0) {
+      size_ = static_cast<std::size_t>(facts.st_size);
+      data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
+    }
+    if (file >= 0) ::close(file);
+  }
+  ~MappedFile() {
+    if (data_ != MAP_FAILED) ::munmap(data_, size_);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  std::span<const std::byte> bytes() const {
+    if (data_ == MAP_FAILED) return {};
+    return {static_cast<const std::byte*>(data_), size_};
+  }
+
+ private:
+  void* data_ = MAP_FAILED;
+  std::size_t size_ = 0;
+};
+
+hipError_t loaded_from_memory(hipError_t answer, const hipModule_t* module, const void* image) {
+  if (answer != hipSuccess) return answer;
+  note_image(*module, image);
+  const auto* bytes = static_cast<const std::byte*>(image);
+  note_module(*module, {bytes, extent_of(bytes)});
+  return answer;
+}
+
+}  // namespace
+
+const hip::Kernel* kernel_of_stub(const void* address) {
+  Stub* stub = stubs.find(address);
+  if (stub != nullptr)
+    if (const hip::Kernel* kernel = stub->kernel.load(std::memory_order_acquire)) return kernel;
+  return first_launch(address, stub);
+}
+
+const hip::Kernel* kernel_of_function(hipFunction_t function) {
+  if (const hip::Kernel* kernel = functions.find(function)) return kernel;
+  const std::lock_guard lock(reading);
+  if (const hip::Kernel* kernel = functions.find(function)) return kernel;
+  auto* kernel = new hip::Kernel;
+  kernel->kind = hip::Kernel::Kind::kFunction;
+  kernel->native = function;
+  functions.insert(function, kernel);
+  return kernel;
+}
+
+void** register_fat_binary(Via<decltype(__hipRegisterFatBinary)> via, const void* binary) {
+  void** const modules = via.real(binary);
+  const auto* wrapper = static_cast<const FatBinaryWrapper*>(binary);
+  if (modules != nullptr && wrapper != nullptr && wrapper->magic == kWrapperMagic) {
+    auto* image = new Image;
+    image->bytes = wrapper->image;
+    images.insert(modules, image);
+  }
+  return modules;
+}
+
+void unregister_fat_binary(Via<decltype(__hipUnregisterFatBinary)> via, void** modules) {
+  images.erase(modules);
+  via.real(modules);
+}
+
+void register_function(Via<decltype(__hipRegisterFunction)> via, void** modules, const void* stub,
+                       char* device_function, const char* device_name, unsigned thread_limit,
+                       void* thread, void* block, void* block_dim, void* grid_dim, int* wave_size) {
+  via.real(modules, stub, device_function, device_name, thread_limit, thread, block, block_dim,
+           grid_dim, wave_size);
+  stubs.insert(stub, new Stub{device_name, images.find(modules)});
+}
+
+hipError_t module_load(Via<decltype(::hipModuleLoad)> via, hipModule_t* module, const char* file) {
+  const hipError_t answer = via.real(module, file);
+  if (answer != hipSuccess) return answer;
+  note_origin(*module, file);
+  note_module(*module, MappedFile(file).bytes());
+  return answer;
+}
+
+hipError_t module_load_data(Via<decltype(::hipModuleLoadData)> via, hipModule_t* module,
+                            const void* image) {
+  return loaded_from_memory(via.real(module, image), module, image);
+}
+
+hipError_t module_load_data_ex(Via<decltype(::hipModuleLoadDataEx)> via, hipModule_t* module,
+                               const void* image, unsigned count, hipJitOption* options,
+                               void** values) {
+  return loaded_from_memory(via.real(module, image, count, options, values), module, image);
+}
+
+hipError_t module_unload(Via<decltype(::hipModuleUnload)> via, hipModule_t module) {
+  const hipError_t answer = unload(module, Drain::kWait, [&] { return hal::NativeStatus(via.real(module)); });
+  if (answer == hipSuccess) module_images.erase(module);
+  return answer;
+}
+
+hipError_t module_get_function(Via<decltype(::hipModuleGetFunction)> via, hipFunction_t* function,
+                               hipModule_t module, const char* name) {
+  const hipError_t answer = via.real(function, module, name);
+  if (answer != hipSuccess) return answer;
+  const std::lock_guard lock(reading);
+  const hip::Kernel* known = functions.find(*function);
+  if (known != nullptr && known->name == name && known->layout) return answer;
+  auto* kernel = new hip::Kernel;
+  kernel->kind = hip::Kernel::Kind::kFunction;
+  kernel->native = *function;
+  kernel->name = name;
+  kernel->origin = origin_of(module);
+  kernel->layout = layout_in(module_images.find(module), name);
+  functions.insert(*function, kernel);  // an older one stays: a deferred launch may name it
+  return answer;
+}
+
+// Everything that is deferred was launched with the function as it was.
+hipError_t function_set_attribute(Via<decltype(::hipFuncSetAttribute)> via, const void* function,
+                                  hipFuncAttribute attribute, int value) {
+  return drained(Drain::kFlush,
+                 [&] { return hal::NativeStatus(via.real(function, attribute, value)); });
+}
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Devices and what belongs to one: its managed context, its streams, events of other processes.
+#include <cstdlib>
+
+#include "backends/hip/device.h"
+#include "interpose/drift.h"
+#include "interpose/libamdhip64/handlers.h"
+#include "interpose/treatments.h"
+#include "runtime/environment.h"
+
+namespace vitamin::interpose {
+
+namespace stats = runtime::stats;
+
+namespace {
+
+// LD_PRELOAD is inherited by programs that never see a GPU: nothing happens here but that the
+// process says it was reached, and that only under `vitamin run`.
+[[gnu::constructor]] void loaded() {
+  if (std::getenv(runtime::environment::kRunDirectory) != nullptr)
+    page().reach(stats::Stage::kLoaded);
+}
+
+// Functions of the runtime never move, so one table serves every device.
+const hal::Result<hip::Api>& runtime_api() {
+  static const auto* const api = new hal::Result<hip::Api>(hip::Api::load(&real_function));
+  return *api;
+}
+
+// A device whose context could not be made: asked once.
+constinit std::atomic<bool> refused[kMaxContexts]{};
+
+Context* context_of(int device) {
+  if (device < 0 || device >= kMaxContexts) return nullptr;
+  if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
+  if (refused[device].load(std::memory_order_acquire)) return nullptr;
+  const std::lock_guard lock(adoption());
+  if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
+  if (refused[device].load(std::memory_order_acquire)) return nullptr;
+  const Inside ours;
+  int count = 0;
+  note_runtime(VITAMIN_REAL(hipGetDeviceCount)(&count));
+  // A device that is not there is the runtime's to refuse, in every call.
+  if (device >= count) return nullptr;
+  Context* context = make_context(device, device);
+  if (context == nullptr) refused[device].store(true, std::memory_order_release);
+  return context;
+}
+
+int current_device() {
+  int device = -1;
+  return VITAMIN_REAL(hipGetDevice)(&device) == hipSuccess ? device : -1;
+}
+
+// Makes a device current for its lifetime.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : before_(current_device()) {
+    changed_ = before_ != device && VITAMIN_REAL(hipSetDevice)(device) == hipSuccess;
+  }
+  ~OnDevice() {
+    if (changed_) static_cast<void>(VITAMIN_REAL(hipSetDevice)(before_));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_;
+  bool changed_;
+};
+
+}  // namespace
+
+void note_runtime(hipError_t answer) {
+  stats::ProcessPage& process = page();
+  process.reach(stats::Stage::kDriver);
+  process.init_status.store(answer, std::memory_order_relaxed);
+  if (answer != hipSuccess) return;
+  process.reach(stats::Stage::kReady);
+  report_drift();
+}
+
+Context* current_context() { return context_of(current_device()); }
+
+Context* known_current_context() {
+  const int device = current_device();
+  if (device < 0 || device >= kMaxContexts) return nullptr;
+  return context_of_device[device].load(std::memory_order_acquire);
+}
+
+hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, int) {
+  const hal::Result<hip::Api>& api = runtime_api();
+  if (!api) return tl::unexpected(api.error());
+  hip::DeviceOptions options;
+  options.ordinal = ordinal;
+  options.open_captures = &open_captures;
+  options.notice = [](const char* sentence) { warn("%s", sentence); };
+  return hip::open_device(*api, options);
+}
+
+hal::Result<hipStream_t> legacy_stream(int device) {
+  const OnDevice current(device);
+  hipStream_t stream = nullptr;
+  const hipError_t status = VITAMIN_REAL(hipStreamCreateWithFlags)(&stream, hipStreamNonBlocking);
+  if (status != hipSuccess)
+    return hal::fail(hal::Errc::kUnavailable,
+                     "the stream that stands for the default stream cannot be created",
+                     static_cast<int>(status));
+  return stream;
+}
+
+std::optional<StreamFacts> stream_facts(hipStream_t stream) {
+  unsigned flags = 0;
+  if (VITAMIN_REAL(hipStreamGetFlags)(stream, &flags) != hipSuccess) return std::nullopt;
+  StreamFacts facts;
+  facts.context = context_of(VITAMIN_REAL(hipGetStreamDeviceId)(stream));
+  if (facts.context == nullptr) return facts;
+  static_cast<void>(VITAMIN_REAL(hipStreamGetPriority)(stream, &facts.priority));
+  if ((flags & hipStreamNonBlocking) != 0) facts.kind = runtime::StreamKind::kNonBlocking;
+  return facts;
+}
+
+bool captures(hipStream_t stream) {
+  hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
+  return VITAMIN_REAL(hipStreamIsCapturing)(stream, &status) == hipSuccess &&
+         status != hipStreamCaptureStatusNone;
+}
+
+hipError_t synchronize_natively(hipStream_t stream) {
+  return VITAMIN_REAL(hipStreamSynchronize)(stream);
+}
+
+void CurrentContext::enter(int wanted) {
+  before_ = current_device();
+  entered_ = before_ != wanted && VITAMIN_REAL(hipSetDevice)(wanted) == hipSuccess;
+}
+void CurrentContext::leave() { static_cast<void>(VITAMIN_REAL(hipSetDevice)(before_)); }
+
+// --- copies --------------------------------------------------------------------------------------
+
+namespace {
+
+enum class Memory : std::uint8_t { kPageable, kHost, kDevice };
+
+// The structure begins with the type in every version, and is 40 bytes long in all of them up to 7.
+// The call for one attribute would do, but 5.2.3 crashes in it when it does not know the address.
+struct PointerAttributes {
+  int type = -1;
+  alignas(8) unsigned char rest[120] = {};
+};
+
+// hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
+Memory memory_at(const void* address) {
+  PointerAttributes attributes;
+  if (address == nullptr ||
+      VITAMIN_REAL(hipPointerGetAttributes)(reinterpret_cast<hipPointerAttribute_t*>(&attributes),
+                                            address) != hipSuccess)
+    return Memory::kPageable;
+  const int type = attributes.type;
+  static const bool renumbered = [] {
+    int version = 0;
+    return VITAMIN_REAL(hipRuntimeGetVersion)(&version) == hipSuccess && version >= 60000000;
+  }();
+  if (!renumbered) return type == 0 ? Memory::kHost : Memory::kDevice;
+  return type == 0 ? Memory::kPageable : type == 1 ? Memory::kHost : Memory::kDevice;
+}
+
+}  // namespace
+
+void CopySides::pointer(const void* address) {
+  const Memory memory = memory_at(address);
+  pageable = pageable || memory == Memory::kPageable;
+  host_ = host_ || memory != Memory::kDevice;
+  device = device || memory == Memory::kDevice;
+}
+
+void CopySides::side(hipMemoryType type, const void* host, const void* on_device) {
+  const bool unified = static_cast<int>(type) == 4 || type == hipMemoryTypeUnified;
+  // Both numberings know "array" as neither host nor linear device memory; the pointers tell.
+  if (host != nullptr && !unified) return pointer(host);
+  if (on_device != nullptr) return pointer(on_device);
+  device = true;
+}
+
+// --- events and streams --------------------------------------------------------------------------
+
+hipError_t event_create_plain(Via<hipError_t(hipEvent_t*)> via, hipEvent_t* event) {
+  const hipError_t answer = via.real(event);
+  if (answer == hipSuccess) announce_event(*event, 0);
+  return answer;
+}
+
+hipError_t event_open(Via<decltype(::hipIpcOpenEventHandle)> via, hipEvent_t* event,
+                      hipIpcEventHandle_t handle) {
+  const hipError_t answer = via.real(event, handle);
+  if (answer == hipSuccess) event_opened(*event);
+  return answer;
+}
+
+hipError_t stream_create_plain(Via<hipError_t(hipStream_t*)> via, hipStream_t* stream) {
+  return stream_created(via.real(stream), stream);
+}
+
+hipError_t stream_create_masked(Via<decltype(::hipExtStreamCreateWithCUMask)> via,
+                                hipStream_t* stream, std::uint32_t words,
+                                const std::uint32_t* mask) {
+  const hipError_t answer = stream_created(via.real(stream, words, mask), stream);
+  if (answer == hipSuccess) announce_confined(*stream);
+  return answer;
+}
+
+// --- the device ----------------------------------------------------------------------------------
+
+hipError_t device_count(Via<hipError_t(int*)> via, int* count) {
+  const hipError_t answer = via.real(count);
+  note_runtime(answer);
+  return answer;
+}
+
+hipError_t device_synchronize(Via<hipError_t()> via) {
+  return synchronize_context(current_context(), [&] { return via.real(); });
+}
+
+hipError_t device_reset(Via<hipError_t()> via) {
+  tear_down(current_device());
+  return via.real();
+}
+
+hipError_t primary_reset(Via<hipError_t(hipDevice_t)> via, hipDevice_t device) {
+  tear_down(device);
+  return via.real(device);
+}
+
+}  // namespace vitamin::interpose

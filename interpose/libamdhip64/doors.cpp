@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The runtime's own front doors, the thread's last error, and what happens when we are loaded.
+#include <cstdlib>
+
+#include "interpose/drift.h"
+#include "interpose/libamdhip64/handlers.h"
+#include "runtime/environment.h"
+
+namespace vitamin::interpose {
+
+namespace stats = runtime::stats;
+
+namespace {
+
+// Drivers answer by name and flags; per-thread forms have names of their own.
+void replace(const char* name, void** address, bool per_thread) {
+  page().reach(stats::Stage::kDriver);
+  if (name == nullptr || address == nullptr || *address == nullptr || !find_driver(false)) return;
+  for (std::size_t i = 0; i < kSymbols; ++i) {
+    const SymbolInfo& row = kSymbolInfo[i];
+    const bool same = real_addresses[i].load(std::memory_order_acquire) == *address;
+    if (!same && (base_name(row.name) != name || row.per_thread != per_thread)) continue;
+    if (!same && per_thread_variant(name) != per_thread) continue;
+    *address = hook_addresses[i];
+    return;
+  }
+}
+
+constexpr std::uint64_t kPerThread = 2;  // HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+
+}  // namespace
+
+hipError_t init(Via<hipError_t(unsigned)> via, unsigned flags) {
+  const hipError_t answer = via.real(flags);
+  note_runtime(answer);
+  return answer;
+}
+
+hipError_t get_proc_address(Via<decltype(hipGetProcAddress)> via, const char* name, void** address,
+                            int version, std::uint64_t flags, void* found) {
+  const hipError_t answer = via.real(name, address, version, flags, found);
+  if (answer == hipSuccess) replace(name, address, (flags & kPerThread) != 0);
+  return answer;
+}
+
+hipError_t get_driver_entry_point(Via<decltype(hipGetDriverEntryPoint)> via, const char* name,
+                                  void** address, unsigned long long flags, void* found) {
+  const hipError_t answer = via.real(name, address, flags, found);
+  if (answer == hipSuccess) replace(name, address, via.per_thread || (flags & kPerThread) != 0);
+  return answer;
+}
+
+// --- the last error ------------------------------------------------------------------------------
+
+// Every call of ours sets it, so the runtime's is cleared when an override ends (finished) and ours
+// remembers what the application was told. What the runtime holds beside that is of a call that is
+// not overridden, and newer.
+namespace {
+constinit thread_local hipError_t last_error = hipSuccess;
+
+// Up to 5.x every call replaced the last error, one that succeeded as well; 6.0 keeps a failure
+// until it is asked for.
+bool success_replaces() {
+  static const bool answer = [] {
+    int version = 0;
+    return VITAMIN_REAL(hipRuntimeGetVersion)(&version) == hipSuccess && version < 60000000;
+  }();
+  return answer;
+}
+}  // namespace
+
+void finished(hipError_t answer) {
+  static_cast<void>(VITAMIN_REAL(hipGetLastError)());
+  if (answer != hipSuccess || success_replaces()) last_error = answer;
+}
+
+hipError_t get_last_error(Via<hipError_t()> via) {
+  const hipError_t real = via.real();
+  return real != hipSuccess ? last_error = hipSuccess, real : std::exchange(last_error, hipSuccess);
+}
+
+hipError_t peek_last_error(Via<hipError_t()> via) {
+  const hipError_t real = via.real();
+  return real != hipSuccess ? real : last_error;
+}
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernel launches, and value waits, which share a stream with them.
+#include "interpose/launches.h"
+
+#include <vector>
+
+#include "interpose/libamdhip64/code.h"
+#include "interpose/libamdhip64/handlers.h"
+
+namespace vitamin::interpose {
+namespace {
+
+hal::Dim3 size_of(dim3 d) { return {d.x, d.y, d.z}; }
+
+hal::KernelLaunch stub_launch(const void* stub, dim3 grid, dim3 block, void** arguments,
+                              std::size_t shared_bytes) {
+  return launch_of(kernel_of_stub(stub), size_of(grid), size_of(block),
+                   static_cast<std::uint32_t>(shared_bytes), arguments, nullptr);
+}
+
+hal::KernelLaunch cooperative(hal::KernelLaunch launch) {
+  launch.form = hal::LaunchForm::kCooperative;
+  launch.cooperative = true;
+  return launch;
+}
+
+// The events of an extended launch are recorded around the kernel, by the launch, wherever it runs.
+// What waiting for them means is said behind it: that changes nothing on the queue. `launch` lives
+// as long as the call; what is deferred copies the record.
+template <class Call>
+hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
+                             hip::ExtendedLaunch& extended, Call call) {
+  launch.form = hal::LaunchForm::kExtended;
+  launch.attributes = {&extended, 1};
+  const hipError_t answer = launched(stream, false, launch, call);
+  if (answer != hipSuccess) return answer;
+  const Way way = way_of(stream, false);
+  for (hipEvent_t handle : {extended.start, extended.stop}) {
+    if (handle == nullptr) continue;
+    EventRecord& event = find_event(handle);
+    if (way.route != Route::kManaged) {
+      mark_foreign(event);
+      continue;
+    }
+    event.captured.store(false, std::memory_order_relaxed);
+    auto nothing = runtime::call([](void*) { return hal::kNativeOk; });
+    const Inside ours;
+    if (event.state.home != nullptr && event.state.home != &way.context())
+      event.state.home->forget(event.state);
+    way.context().record(way.stream(), event.state, nothing);
+  }
+  return answer;
+}
+
+std::uint32_t blocks(unsigned items, unsigned block) {
+  return block == 0 ? 0 : (items + block - 1) / block;
+}
+
+}  // namespace
+
+// A launch that cannot be is the runtime's to refuse.
+hipError_t launch_kernel(Via<decltype(::hipLaunchKernel)> via, const void* stub, dim3 grid,
+                         dim3 block, void** arguments, std::size_t shared_bytes,
+                         hipStream_t stream) {
+  auto call = [&](hipStream_t native) {
+    return via.real(stub, grid, block, arguments, shared_bytes, native);
+  };
+  if (stub == nullptr) return call(stream);
+  return launched(stream, via.per_thread, stub_launch(stub, grid, block, arguments, shared_bytes),
+                  call);
+}
+
+hipError_t launch_cooperative(Via<decltype(hipLaunchCooperativeKernel)> via, const void* stub,
+                              dim3 grid, dim3 block, void** arguments, unsigned shared_bytes,
+                              hipStream_t stream) {
+  auto call = [&](hipStream_t native) {
+    return via.real(stub, grid, block, arguments, shared_bytes, native);
+  };
+  if (stub == nullptr) return call(stream);
+  return launched(stream, via.per_thread,
+                  cooperative(stub_launch(stub, grid, block, arguments, shared_bytes)), call);
+}
+
+hipError_t launch_extended(Via<decltype(hipExtLaunchKernel)> via, const void* stub, dim3 grid,
+                           dim3 block, void** arguments, std::size_t shared_bytes,
+                           hipStream_t stream, hipEvent_t start, hipEvent_t stop, int flags) {
+  auto call = [&](hipStream_t native) {
+    return via.real(stub, grid, block, arguments, shared_bytes, native, start, stop, flags);
+  };
+  if (stub == nullptr) return call(stream);
+  hip::ExtendedLaunch extended;
+  extended.flags = static_cast<std::uint32_t>(flags);
+  extended.start = start;
+  extended.stop = stop;
+  return launched_extended(stream, stub_launch(stub, grid, block, arguments, shared_bytes),
+                           extended, call);
+}
+
+hipError_t launch_module(Via<decltype(::hipModuleLaunchKernel)> via, hipFunction_t function,
+                         unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                         unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                         hipStream_t stream, void** arguments, void** extra) {
+  auto call = [&](hipStream_t native) {
+    return via.real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+                    native, arguments, extra);
+  };
+  if (function == nullptr || (arguments != nullptr && extra != nullptr)) return call(stream);
+  return launched(stream, via.per_thread,
+                  launch_of(kernel_of_function(function), {grid_x, grid_y, grid_z},
+                            {block_x, block_y, block_z}, shared_bytes, arguments, extra),
+                  call);
+}
+
+hipError_t launch_module_cooperative(Via<decltype(hipModuleLaunchCooperativeKernel)> via,
+                                     hipFunction_t function, unsigned grid_x, unsigned grid_y,
+                                     unsigned grid_z, unsigned block_x, unsigned block_y,
+                                     unsigned block_z, unsigned shared_bytes, hipStream_t stream,
+                                     void** arguments) {
+  auto call = [&](hipStream_t native) {
+    return via.real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+                    native, arguments);
+  };
+  if (function == nullptr) return call(stream);
+  return launched(
+      stream, via.per_thread,
+      cooperative(launch_of(kernel_of_function(function), {grid_x, grid_y, grid_z},
+                            {block_x, block_y, block_z}, shared_bytes, arguments, nullptr)),
+      call);
+}
+
+hipError_t launch_module_extended(
+    Via<hipError_t(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                   std::size_t, hipStream_t, void**, void**, hipEvent_t, hipEvent_t, unsigned)>
+        via,
+    hipFunction_t function, unsigned items_x, unsigned items_y, unsigned items_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, std::size_t shared_bytes, hipStream_t stream,
+    void** arguments, void** extra, hipEvent_t start, hipEvent_t stop, unsigned flags) {
+  auto call = [&](hipStream_t native) {
+    return via.real(function, items_x, items_y, items_z, block_x, block_y, block_z, shared_bytes,
+                    native, arguments, extra, start, stop, flags);
+  };
+  if (function == nullptr || (arguments != nullptr && extra != nullptr)) return call(stream);
+  hip::ExtendedLaunch extended;
+  extended.work_items = {items_x, items_y, items_z};
+  extended.flags = flags;
+  extended.start = start;
+  extended.stop = stop;
+  return launched_extended(
+      stream,
+      launch_of(kernel_of_function(function),
+                {blocks(items_x, block_x), blocks(items_y, block_y), blocks(items_z, block_z)},
+                {block_x, block_y, block_z}, static_cast<std::uint32_t>(shared_bytes), arguments,
+                extra),
+      extended, call);
+}
+
+// The older name of the same call, without flags.
+hipError_t launch_module_hcc(
+    Via<hipError_t(hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                   std::size_t, hipStream_t, void**, void**, hipEvent_t, hipEvent_t)>
+        via,
+    hipFunction_t function, unsigned items_x, unsigned items_y, unsigned items_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, std::size_t shared_bytes, hipStream_t stream,
+    void** arguments, void** extra, hipEvent_t start, hipEvent_t stop) {
+  auto* real = VITAMIN_REAL(
+      _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j);
+  return launch_module_extended({real, via.per_thread}, function, items_x, items_y, items_z,
+                                block_x, block_y, block_z, shared_bytes, stream, arguments, extra,
+                                start, stop, 0);
+}
+
+// Attributes are newer than this code: with one, the launch is made as it came, on its own stream.
+hipError_t launch_runtime_config(Via<decltype(hipLaunchKernelExC)> via,
+                                 const RuntimeLaunchConfig* config, const void* stub,
+                                 void** arguments) {
+  if (config == nullptr || stub == nullptr) return via.real(config, stub, arguments);
+  auto call = [&](hipStream_t native) {
+    RuntimeLaunchConfig there = *config;
+    there.stream = native;
+    return via.real(&there, stub, arguments);
+  };
+  const hal::KernelLaunch launch =
+      stub_launch(stub, config->grid, config->block, arguments, config->shared_bytes);
+  if (config->attribute_count == 0) return launched(config->stream, via.per_thread, launch, call);
+  return launched_there(config->stream, via.per_thread, launch.kernel, call);
+}
+
+hipError_t launch_driver_config(Via<decltype(hipDrvLaunchKernelEx)> via,
+                                const DriverLaunchConfig* config, hipFunction_t function,
+                                void** arguments, void** extra) {
+  if (config == nullptr || function == nullptr || (arguments != nullptr && extra != nullptr))
+    return via.real(config, function, arguments, extra);
+  auto call = [&](hipStream_t native) {
+    DriverLaunchConfig there = *config;
+    there.stream = native;
+    return via.real(&there, function, arguments, extra);
+  };
+  const hal::KernelLaunch launch = launch_of(
+      kernel_of_function(function), {config->grid_x, config->grid_y, config->grid_z},
+      {config->block_x, config->block_y, config->block_z}, config->shared_bytes, arguments, extra);
+  if (config->attribute_count == 0) return launched(config->stream, via.per_thread, launch, call);
+  return launched_there(config->stream, via.per_thread, launch.kernel, call);
+}
+
+hipError_t launch_multi_device(Via<hipError_t(hipLaunchParams*, int, unsigned)> via,
+                               hipLaunchParams* launches, int count, unsigned flags) {
+  if (launches == nullptr || count <= 0) return via.real(launches, count, flags);
+  std::vector<hipLaunchParams> there(launches, launches + count);
+  std::vector<Way> ways;
+  for (hipLaunchParams& launch : there) {
+    ways.push_back(way_of(launch.stream, false));
+    if (ways.back().route == Route::kManaged) launch.stream = ways.back().native();
+  }
+  return across(ways, [&] { return via.real(there.data(), count, flags); });
+}
+
+// --- the launch interface of HIP 1 ---------------------------------------------------------------
+
+namespace {
+
+// The streams of configurations that hipLaunchByPtr has not used yet.
+thread_local std::vector<hipStream_t> configured;
+
+}  // namespace
+
+hipError_t configure_call(Via<decltype(::hipConfigureCall)> via, dim3 grid, dim3 block,
+                          std::size_t shared_bytes, hipStream_t stream) {
+  const Way way = way_of(stream, false);
+  const hipError_t answer =
+      via.real(grid, block, shared_bytes, way.route == Route::kManaged ? way.native() : stream);
+  if (answer == hipSuccess) configured.push_back(stream);
+  return answer;
+}
+
+hipError_t launch_by_pointer(Via<decltype(::hipLaunchByPtr)> via, const void* stub) {
+  if (configured.empty() || stub == nullptr) return via.real(stub);
+  const hipStream_t stream = configured.back();
+  configured.pop_back();
+  return launched_there(stream, false, kernel_of_stub(stub),
+                        [&](hipStream_t) { return via.real(stub); });
+}
+
+// --- value waits ---------------------------------------------------------------------------------
+
+hipError_t wait_value32(Via<decltype(::hipStreamWaitValue32)> via, hipStream_t stream,
+                        void* address, std::uint32_t value, unsigned flags, std::uint32_t mask) {
+  return gate(stream, via.per_thread, &runtime::stats::OtherWork::value_waits,
+              [&](hipStream_t native) { return via.real(native, address, value, flags, mask); });
+}
+
+hipError_t wait_value64(Via<decltype(::hipStreamWaitValue64)> via, hipStream_t stream,
+                        void* address, std::uint64_t value, unsigned flags, std::uint64_t mask) {
+  return gate(stream, via.per_thread, &runtime::stats::OtherWork::value_waits,
+              [&](hipStream_t native) { return via.real(native, address, value, flags, mask); });
+}
+
+hipError_t batch_memory_operation(Via<decltype(hipStreamBatchMemOp)> via, hipStream_t stream,
+                                  unsigned count, void* operations, unsigned flags) {
+  return gate(stream, via.per_thread, &runtime::stats::OtherWork::value_waits,
+              [&](hipStream_t native) { return via.real(native, count, operations, flags); });
+}
+
+}  // namespace vitamin::interpose

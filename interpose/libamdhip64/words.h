@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HIP's words for what the shared code speaks of (interpose/vendor.h).
+#pragma once
+
+#define __HIP_DISABLE_CPP_FUNCTIONS__
+#include <hip/hip_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "interpose/libamdhip64/newer.h"
+#include "runtime/audit.h"
+
+namespace vitamin::interpose {
+
+using Answer = hipError_t;
+inline constexpr Answer kSuccess = hipSuccess;
+inline constexpr Answer kNotReady = hipErrorNotReady;
+// Only a program that was linked with a newer runtime is told this.
+inline constexpr Answer kNoSuchFunction = hipErrorNotSupported;
+
+// The runtime calls its own exported functions by way of ours.
+inline constexpr bool kCallsItself = true;
+// A stream of ours stands for the legacy default stream: streams with a CU mask are blocking
+// streams, so everything on the real one would wait for the whole pool, and the pool for it.
+inline constexpr bool kLegacyIsReal = false;
+// After an override, with what the application is told.
+void finished(Answer answer);
+
+using NativeStream = hipStream_t;
+using NativeEvent = hipEvent_t;
+using NativeContext = int;  // a device, as hipSetDevice counts
+inline const NativeStream kLegacyStream = reinterpret_cast<NativeStream>(1);  // HIP 6.2
+inline const NativeStream kThreadStream = hipStreamPerThread;
+inline constexpr unsigned kEventInterprocess = hipEventInterprocess;
+inline constexpr unsigned kEventRecordExternal = 1;  // hipEventRecordExternal, HIP 6.4
+
+using HostFunction = hipHostFn_t;
+using StreamCallback = hipStreamCallback_t;
+
+using Graph = hipGraph_t;
+using GraphExec = hipGraphExec_t;
+using CaptureMode = hipStreamCaptureMode;
+
+inline constexpr const char* kLibraries[] = {"libamdhip64.so.7", "libamdhip64.so.6",
+                                             "libamdhip64.so.5"};
+
+constexpr bool may_be_entry_point(const char* name) {
+  return (name[0] == 'h' && name[1] == 'i' && name[2] == 'p') || (name[0] == '_');
+}
+
+// Whether NULL names the calling thread's own default stream in this variant.
+constexpr bool per_thread_variant(std::string_view symbol) { return symbol.ends_with("_spt"); }
+
+constexpr std::string_view base_name(std::string_view symbol) {
+  if (per_thread_variant(symbol)) symbol.remove_suffix(4);
+  return symbol;
+}
+
+// What a function is called that has a place among stream operations, for VITAMIN_DEBUG.
+constexpr bool may_be_ordered(std::string_view name) {
+  return name.starts_with("hip") && name.size() > 3 && name[3] >= 'A' && name[3] <= 'Z';
+}
+inline constexpr std::string_view kOrderedWords[] = {"Async",  "Stream", "Event",
+                                                     "Launch", "Memcpy", "Memset"};
+// Nodes only describe what a graph's launch will do.
+inline constexpr std::string_view kHarmlessWords[] = {"Node"};
+
+// --- copies --------------------------------------------------------------------------------------
+
+// What the pointers of a copy may be. Symbols are named by the address of a variable of the host.
+enum class Addresses : std::uint8_t { kAny, kToSymbol, kFromSymbol };
+
+template <class T>
+concept Descriptor = std::is_same_v<T, hip_Memcpy2D> || std::is_same_v<T, hipMemcpy3DParms> ||
+    std::is_same_v<T, HIP_MEMCPY3D>;
+
+// Which memory a copy's arguments name.
+struct CopySides {
+  bool pageable = false;
+  bool device = false;
+  // Both sides are device memory: the runtime launches a kernel that copies.
+  bool kernel = false;
+
+  template <Addresses kAddresses, class... Args>
+  static CopySides of(Args... args) {
+    CopySides sides;
+    int pointers = 0;
+    auto each = [&](auto argument) {
+      using T = decltype(argument);
+      if constexpr (std::is_same_v<T, void*> || std::is_same_v<T, const void*>) {
+        const int place = pointers++;
+        const bool symbol = (kAddresses == Addresses::kToSymbol && place == 0) ||
+                            (kAddresses == Addresses::kFromSymbol && place == 1);
+        if (symbol)
+          sides.on_device();
+        else
+          sides.pointer(argument);
+      } else {
+        sides.look(argument);
+      }
+    };
+    (each(args), ...);
+    sides.kernel = !sides.host_ && sides.device;
+    return sides;
+  }
+
+ private:
+  void pointer(const void* address);  // asks the runtime
+  void on_device() { device = true; }
+  void side(hipMemoryType type, const void* host, const void* on_device);
+  void look(const hipArray*) { on_device(); }
+  void look(const hip_Memcpy2D* copy) {
+    side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
+    side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
+  }
+  void look(const HIP_MEMCPY3D* copy) {
+    side(copy->srcMemoryType, copy->srcHost, copy->srcDevice);
+    side(copy->dstMemoryType, copy->dstHost, copy->dstDevice);
+  }
+  void look(const hipMemcpy3DParms* copy) {
+    copy->srcArray != nullptr ? on_device() : pointer(copy->srcPtr.ptr);
+    copy->dstArray != nullptr ? on_device() : pointer(copy->dstPtr.ptr);
+  }
+  template <class T>
+  void look(T) {}
+  bool host_ = false;  // a side is memory of the host, page-locked or not
+};
+inline constexpr bool kFillsAreKernels = true;
+
+// visit(HostBox) for the host memory that a copy with these arguments writes, when they say so.
+template <class Visit, class... Args>
+void each_brought_to_host(const Visit&, Args...) {}
+template <class Visit, class... Rest>
+void each_brought_to_host(const Visit& visit, void* host, const void*, std::size_t bytes,
+                          hipMemcpyKind kind, Rest...) {
+  if (kind == hipMemcpyDeviceToHost && bytes > 0)
+    visit(runtime::HostBox{static_cast<const std::byte*>(host), bytes});
+}
+
+}  // namespace vitamin::interpose
+
+// Functions that are not overridden and that the overrides themselves call.
+#define VITAMIN_CALLED(USE)    \
+  USE(hipGetDevice)            \
+  USE(hipSetDevice)            \
+  USE(hipRuntimeGetVersion)    \
+  USE(hipStreamGetFlags)       \
+  USE(hipStreamGetPriority)    \
+  USE(hipGetStreamDeviceId)    \
+  USE(hipPointerGetAttributes) \
+  USE(hipGraphGetNodes)        \
+  USE(hipGraphNodeGetType)     \
+  USE(hipGraphChildGraphNodeGetGraph)

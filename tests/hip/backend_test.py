@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HIP backend under the real ROCm runtime on the software AMD GPU: what users' settings, old
+runtimes and refused queues do, and what reaches the hardware queues."""
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+PROBE = os.environ["PROBE"]
+SOFT = os.environ["SOFT_LIBRARIES"]
+KERNELS = os.environ["KERNELS"]
+
+
+def words(line):
+    name, *rest = line.split()
+    return {"": name} | dict(word.split("=", 1) for word in rest if "=" in word)
+
+
+class Backend(unittest.TestCase):
+    def probe(self, *arguments, **settings):
+        """(exit code, {key: value}, notices, trace lines)"""
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "trace"
+            environment = {name: value for name, value in os.environ.items()
+                           if not name.startswith(("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_"))}
+            environment |= {"LD_LIBRARY_PATH": SOFT, "VITAMIN_TEST_KERNELS": KERNELS,
+                            "VITAMIN_SOFT_AMDGPU_TRACE": str(trace)} | settings
+            result = subprocess.run([PROBE, *map(str, arguments)], env=environment, text=True,
+                                    capture_output=True, timeout=120, check=False)
+            lines = trace.read_text().splitlines() if trace.exists() else []
+        pairs = [line.split(" ", 1) for line in result.stdout.splitlines()]
+        notices = [text for key, text in pairs if key == "notice"]
+        values = {key: text for key, text in pairs if key != "notice"}
+        self.assertIn(result.returncode, (0, 1), result.stdout + result.stderr)
+        return result.returncode, values, notices, [words(line) for line in lines]
+
+    def check_launches(self, values, count):
+        self.assertEqual((values["right"], values["bound"]), ("1", str(2 * count)), values)
+
+
+class Settings(Backend):
+    def test_both_parts_have_the_units_that_their_engines_make(self):
+        for part, units, processors in (("gfx90a", "13", "104"), ("gfx1030", "10", "40")):
+            _, values, notices, _ = self.probe("open", VITAMIN_SOFT_AMDGPU=part)
+            self.assertEqual((values["units"], values["processors"]), (units, processors))
+            self.assertEqual((values["pool_queues_max"], notices), ("4", []))
+
+    def test_a_mask_of_the_users_is_named_and_no_launch_is_lost(self):
+        for name, value in (("HSA_CU_MASK", "0:0-7"), ("ROC_GLOBAL_CU_MASK", "0xff")):
+            _, values, notices, trace = self.probe("launch", "random", 20, 0, **{name: value})
+            self.check_launches(values, 20)
+            self.assertEqual((values["narrow"], len(notices)), ("0", 1), notices)
+            self.assertIn(f"{name}={value} confines this process", notices[0])
+
+    def test_many_plain_queues_leave_few_slots(self):
+        _, values, notices, _ = self.probe("launch", "random", 50, 0, GPU_MAX_HW_QUEUES="6")
+        self.check_launches(values, 50)
+        self.assertEqual(values["most_queues"], "2")
+        self.assertEqual(len(notices), 1, notices)
+        self.assertIn("GPU_MAX_HW_QUEUES=6", notices[0])
+
+
+class Queues(Backend):
+    def test_launches_move_between_masked_queues(self):
+        code, values, notices, trace = self.probe("launch", "random", 200, 3_600_000)
+        self.assertEqual((code, notices), (0, []))
+        self.check_launches(values, 200)
+        self.assertGreater(int(values["moved"]), 100)
+        widths = {line["cus"] for line in trace if line.get("kernel", "").startswith("add_later")}
+        self.assertGreater(len(widths), 3, widths)
+
+    def launches_and_changes(self, stay_ms):
+        """Creations and mask changes behind the 40th launch of 800, and the most masked queues at
+        any time."""
+        _, values, _, trace = self.probe("launch", "random", 400, stay_ms)
+        self.check_launches(values, 400)
+        launches = changes = 0
+        masked, most = set(), 0
+        for line in trace:
+            launches += line.get("kernel", "").startswith("add_later")
+            if line[""] == "mask":
+                masked.add(line["queue"])
+            elif line[""] == "destroy":
+                masked.discard(line["queue"])
+            changes += launches > 40 and launches < 800 and line[""] in ("create", "mask")
+            most = max(most, len(masked))
+        return launches, changes, most
+
+    def test_no_queue_is_made_or_masked_after_the_start(self):
+        launches, changes, most = self.launches_and_changes(3_600_000)
+        self.assertEqual((launches, changes), (800, 0))
+        self.assertLessEqual(most, 4)
+
+    def test_slots_that_may_change_do_and_keep_to_the_budget(self):
+        launches, changes, most = self.launches_and_changes(5)
+        self.assertEqual(launches, 800)
+        self.assertGreater(changes, 0)
+        self.assertLessEqual(most, 4)
+
+    def test_every_mask_is_made_of_whole_pairs_where_cus_are_paired(self):
+        _, values, _, trace = self.probe("launch", "random", 100, 5, VITAMIN_SOFT_AMDGPU="gfx1030")
+        self.check_launches(values, 100)
+        masks = [line["mask"] for line in trace if line[""] == "mask"]
+        self.assertGreaterEqual(len(masks), 4)
+        for mask in masks:
+            for digit in mask.replace("0x", "").replace(",", ""):
+                self.assertIn(digit, "03cf", mask)
+
+    def test_a_queue_that_cannot_be_created_is_said_once_and_costs_no_launch(self):
+        # HIP tries seven smaller and smaller queues for each stream.
+        for fault in ("create_queue@3-9", "set_mask@1+", "set_mask@3+"):
+            _, values, notices, _ = self.probe("launch", "random", 60, 1,
+                                               VITAMIN_SOFT_AMDGPU_FAULTS=fault)
+            self.check_launches(values, 60)
+            self.assertEqual(len(notices), 1, (fault, notices))
+            self.assertIn("A CU-masked queue cannot be created", notices[0])
+            self.assertLess(int(values["most_queues"]), 4)
+
+
+class Runtimes(Backend):
+    def test_a_function_that_is_missing_is_named(self):
+        code, values, _, _ = self.probe("hide", "hipExtStreamCreateWithCUMask")
+        self.assertEqual(code, 1)
+        self.assertIn("libamdhip64 has no hipExtStreamCreateWithCUMask", values["error"])
+        self.assertEqual(self.probe("hide", "hipKernelNameRef")[0], 0)
+
+    def test_a_runtime_that_is_too_old_is_named_with_its_version(self):
+        code, values, _, _ = self.probe("version", 50_130_000)
+        self.assertEqual(code, 1)
+        self.assertIn("too old (version 50130000)", values["error"])
+        self.assertEqual(self.probe("version", 50_221_153)[0], 0)
+
+    def test_without_a_device_the_error_says_so(self):
+        code, values, _, _ = self.probe("open", LD_LIBRARY_PATH="")
+        self.assertEqual(code, 1)
+        self.assertRegex(values["error"], r"^0 the device cannot be asked for its name \(HIP error")
+
+
+if __name__ == "__main__":
+    unittest.main()
