@@ -255,6 +255,8 @@ void Device::next_step(Service& service) {
   }
   double oldest = now_ns_;
   for (const Running& running : service.batch) oldest = std::min(oldest, running.last_ns);
+  // Those for whom there is no room in the batch wait for their token, too.
+  for (const Running& running : service.joining) oldest = std::min(oldest, running.last_ns);
   lane.deadline_ns = oldest + options_.target_tpot_ms * 1e6;
   lane.program = &library_.decode(static_cast<std::uint32_t>(service.batch.size()), context);
   lane.next = 0;
@@ -293,8 +295,14 @@ void Device::want(Lane& lane, bool iteration_end) {
   operation.predicted_ns = static_cast<std::uint64_t>(whole / program.kernels());
   operation.queued_ns = static_cast<std::uint64_t>(whole);
   operation.iteration_end = iteration_end;
-  if (lane.role == Role::kDecode)
+  if (lane.role == Role::kDecode) {
+    // Decodes that wait for room in the batch are work ahead of the deadline as well.
+    const Service& service = services_[lane.service];
+    const double waiting = static_cast<double>(service.joining.size());
+    operation.queued_ns = static_cast<std::uint64_t>(
+        whole * (1 + waiting / static_cast<double>(service.batch.size())));
     operation.deadline_ns = static_cast<std::uint64_t>(lane.deadline_ns);
+  }
   scheduler_.wants(operation, now());
   if (!lane.running) start(lane);
 }
