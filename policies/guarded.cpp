@@ -82,9 +82,9 @@ runtime::Plan Guarded::prepare(const runtime::Hint& hint, const PoolView& pool) 
   return guard("Prepare", runtime::Plan{}, [&](runtime::Policy& policy) {
     const runtime::Plan answer = policy.prepare(hint, pool);
     std::string problem;
-    if (answer.target != kNoEntry &&
-        (answer.target >= pool.entries.size() || answer.target == runtime::kWholeDevice))
-      problem = "entry " + std::to_string(answer.target) + ", which cannot be reserved";
+    for (const EntryId entry : {answer.target, answer.standing})
+      if (entry != kNoEntry && (entry >= pool.entries.size() || entry == runtime::kWholeDevice))
+        problem = "entry " + std::to_string(entry) + ", which cannot be reserved";
     return std::pair{answer, problem};
   });
 }

@@ -120,7 +120,7 @@ class Loadable final : public runtime::Policy {
       e.plan = e.library->functions->prepare(e.self, &e.hint, &e.pool);
     });
     const vitamin_plan& plan = exchange_->plan;
-    return {entry(plan.target), plan.close_gates != 0, plan.expires_ns};
+    return {entry(plan.target), plan.close_gates != 0, plan.expires_ns, entry(plan.standing)};
   }
 
  private:

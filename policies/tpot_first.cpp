@@ -24,7 +24,6 @@ using hal::ComputeSet;
 using runtime::Choice;
 using runtime::EntryId;
 using runtime::Hint;
-using runtime::kNever;
 using runtime::kNoEntry;
 using runtime::OperationClass;
 using runtime::PoolView;
@@ -32,7 +31,7 @@ using runtime::ReadyOperation;
 
 struct Options {
   std::uint32_t target_ms = 30;
-  std::uint32_t margin = 80;     // percent of the target that a step may take
+  std::uint32_t margin = 90;     // percent of the target that a step may take
   std::uint32_t reserve = 0;     // processors; 0: sized from profiles
   std::uint32_t reservation = 1;
   std::uint32_t lookahead = 1;
@@ -100,10 +99,8 @@ class TpotFirst final : public runtime::Policy {
     plan(pool);
     const Planner::Lane* lane = planner_.find(hint.client, hint.lane);
     if (lane == nullptr) return ahead(hint, pool);
-    if (lane->target == kNoEntry) return {};
     const Decoder* decoder = find(hint.client, hint.lane);
-    const bool standing = decoder != nullptr && lane->target == decoder->standing;
-    return {lane->target, true, standing ? kNever : 0};
+    return {lane->target, true, 0, decoder != nullptr ? decoder->standing : kNoEntry};
   }
 
   void forget(runtime::ClientId client) override {
@@ -189,14 +186,43 @@ class TpotFirst final : public runtime::Policy {
                      [&](const Planner::Lane* a, const Planner::Lane* b) {
                        return deadline(a->operation, pool) < deadline(b->operation, pool);
                      });
+    // What each would have under `throughput`: never less than that.
+    shares_.begin(pool);
+    shares_.assign(pool, pool.entries.front().compute - idle_standing(pool));
     ComputeSet taken;
     for (Planner::Lane* lane : decodes_) {
-      lane->target = target_of(*lane, pool, taken);
+      lane->target = no_less_than_its_share(*lane, target_of(*lane, pool, taken), pool, taken);
       if (lane->target != kNoEntry) taken |= pool.entries[lane->target].compute;
     }
     for (const Decoder& decoder : decoders_)
       if (decoder.standing != kNoEntry) taken |= pool.entries[decoder.standing].compute;
-    planner_.assign(pool, pool.entries.front().compute - taken - pool.set_aside);
+    planner_.assign(pool, pool.entries.front().compute - taken);
+  }
+
+  // Reservations of those who have nothing to run.
+  ComputeSet idle_standing(const PoolView& pool) const {
+    ComputeSet set;
+    for (const Decoder& decoder : decoders_)
+      if (decoder.standing != kNoEntry && planner_.find(decoder.client, decoder.lane) == nullptr)
+        set |= pool.entries[decoder.standing].compute;
+    return set;
+  }
+
+  // The widest entry around what it needs that is no wider than its share of the device.
+  EntryId no_less_than_its_share(const Planner::Lane& lane, EntryId needed, const PoolView& pool,
+                                 ComputeSet taken) const {
+    const Planner::Lane* share = shares_.find(lane.operation.client, lane.operation.lane);
+    if (needed == kNoEntry || share == nullptr || share->target == kNoEntry) return needed;
+    const ComputeSet closed = taken | others_standing(lane);
+    EntryId best = needed;
+    for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
+      if (entry.processors > pool.entries[share->target].processors) break;
+      if (entry.compute.contains(pool.entries[needed].compute) &&
+          !entry.compute.overlaps(closed) &&
+          (entry.processors > pool.entries[best].processors || entry.id == lane.held))
+        best = entry.processors >= pool.entries[best].processors ? entry.id : best;
+    }
+    return best;
   }
 
   EntryId target_of(const Planner::Lane& lane, const PoolView& pool, ComputeSet taken) {
@@ -221,7 +247,11 @@ class TpotFirst final : public runtime::Policy {
   EntryId prepared(const Planner::Lane& lane, EntryId standing, const PoolView& pool,
                    ComputeSet taken) {
     const ReadyOperation& operation = lane.operation;
-    std::uint64_t by = deadline(operation, pool);
+    const std::uint64_t due = deadline(operation, pool);
+    // Some of the time that is left is for what nobody predicts.
+    std::uint64_t by = due <= pool.now_ns
+                           ? due
+                           : pool.now_ns + (due - pool.now_ns) * options_.margin / 100;
     if (standing != kNoEntry && ends_at(operation, standing, pool) <= by) return standing;
     if (const std::uint64_t soonest = ends_at(operation, pool.entries.back().id, pool);
         soonest > by) {
@@ -230,20 +260,26 @@ class TpotFirst final : public runtime::Policy {
       by = soonest + (soonest - start) / 10;
     }
     const ComputeSet closed = taken | others_standing(lane);
+    // Around what is its own first: anything else would leave the others two pieces.
+    EntryId best = narrowest_in_time(lane, standing, by, closed, pool);
+    if (best == kNoEntry) best = narrowest_in_time(lane, kNoEntry, by, closed, pool);
+    if (best == kNoEntry) return standing;
+    risky_.emplace_back(operation.client, operation.lane);
+    return best;
+  }
+
+  EntryId narrowest_in_time(const Planner::Lane& lane, EntryId around, std::uint64_t by,
+                            ComputeSet closed, const PoolView& pool) {
     EntryId best = kNoEntry;
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
       if (best != kNoEntry && entry.processors > pool.entries[best].processors) break;
-      if (entry.processors < operation.processors || entry.compute.overlaps(closed) ||
-          ends_at(operation, entry.id, pool) > by)
+      if (entry.processors < lane.operation.processors || entry.compute.overlaps(closed) ||
+          (around != kNoEntry && !entry.compute.contains(pool.entries[around].compute)) ||
+          ends_at(lane.operation, entry.id, pool) > by)
         continue;
-      // Among equals: where it is, then around what is its own.
-      const bool mine = entry.id == lane.held ||
-                        (standing != kNoEntry && best != lane.held &&
-                         entry.compute.contains(pool.entries[standing].compute));
-      if (best == kNoEntry || mine) best = entry.id;
+      // Among equals: where it is.
+      if (best == kNoEntry || entry.id == lane.held) best = entry.id;
     }
-    if (best == kNoEntry) return standing;
-    risky_.emplace_back(operation.client, operation.lane);
     return best;
   }
 
@@ -252,7 +288,8 @@ class TpotFirst final : public runtime::Policy {
     decoder.last_id = operation.id;
     ++decoder.steps;
     const double now = static_cast<double>(work(operation));
-    decoder.usual_ns = decoder.usual_ns == 0 ? now : 0.95 * decoder.usual_ns + 0.05 * now;
+    const double weight = now < decoder.usual_ns ? 0.2 : 0.01;
+    decoder.usual_ns = decoder.usual_ns == 0 ? now : decoder.usual_ns + weight * (now - decoder.usual_ns);
   }
 
   void size_reservation(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
@@ -291,9 +328,9 @@ class TpotFirst final : public runtime::Policy {
       if (!enough || entry.processors < operation.processors || entry.processors > room ||
           entry.compute.overlaps(others))
         continue;
+      // The first of its width: narrower entries nest in wider ones from that end.
+      if (width == 0 || entry.id == decoder.standing) best = entry.id;
       width = entry.processors;
-      best = entry.id;
-      if (best == decoder.standing) break;
     }
     if (!met) say_once(decoder, pool);
     return best;
@@ -324,13 +361,13 @@ class TpotFirst final : public runtime::Policy {
     const Decoder* decoder = find(hint.client, hint.lane);
     const EntryId standing = decoder != nullptr ? decoder->standing : kNoEntry;
     const EntryId target = prepared(lane, standing, pool, {});
-    if (target == standing) return {standing, true, kNever};
-    return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + target_ns_};
+    return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + target_ns_, standing};
   }
 
   Options options_;
   std::uint64_t target_ns_;
   Planner planner_;
+  Planner shares_;  // the plan of `throughput`
   std::span<const runtime::PoolEntry> entries_;
   std::vector<Decoder> decoders_;
   std::vector<Planner::Lane*> decodes_;
@@ -341,7 +378,7 @@ class TpotFirst final : public runtime::Policy {
 
 constexpr Parameter kParameters[] = {
     {"target", "milliseconds a token (default 30)"},
-    {"margin", "percent of the target that a step on the reservation may take (default 80)"},
+    {"margin", "percent of the target that a step may take (default 90)"},
     {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
     {"reservation", "0: no standing reservation (default 1)"},
     {"lookahead", "0: never prepare a wider entry (default 1)"},

@@ -27,7 +27,6 @@ extern "C" {
 #define VITAMIN_POLICY_ABI 1u
 #define VITAMIN_NO_ENTRY 0xffffu
 #define VITAMIN_UNTIL_CHANGED 0xffffffffu
-#define VITAMIN_NEVER UINT64_MAX
 
 /* The i-th element of an array of structures that may be larger than the ones declared here. */
 #define VITAMIN_AT(type, array, i) \
@@ -89,9 +88,10 @@ struct vitamin_choice {
 };
 
 struct vitamin_plan {
-  uint32_t target; /* reserve this for the lane, or VITAMIN_NO_ENTRY: nothing */
-  uint32_t close_gates;
-  uint64_t expires_ns; /* 0: soon; VITAMIN_NEVER: a standing reservation */
+  uint32_t target;      /* reserve this for the lane's next grant, or VITAMIN_NO_ENTRY */
+  uint32_t close_gates; /* of the leases that overlap it */
+  uint64_t expires_ns;  /* 0: soon */
+  uint32_t standing;    /* the client's own, also while it is idle, or VITAMIN_NO_ENTRY */
 };
 
 struct vitamin_policy_functions {

@@ -98,13 +98,14 @@ struct Hint {
 };
 
 struct Plan {
-  // Reserve this entry for the hinted lane, instead of what was reserved for it before; kNoEntry:
-  // reserve nothing for it but what stands.
+  // Reserve this entry for the hinted lane's next grant, instead of what was reserved for it
+  // before, or move it there; kNoEntry: nothing.
   EntryId target = kNoEntry;
-  bool close_gates = false;    // and close the gates of the leases that overlap it
-  // The reservation ends then, if the lane has not come; kNever: a standing reservation, exclusive
-  // to the client for as long as it lives.
-  std::uint64_t expires_ns = 0;
+  bool close_gates = false;      // and close the gates of the leases that overlap it
+  std::uint64_t expires_ns = 0;  // the reservation ends then if the lane has not come; 0: soon
+  // Standing reservation of the lane, exclusive to its client also while it has nothing to run,
+  // until another plan for the lane says otherwise; kNoEntry: none.
+  EntryId standing = kNoEntry;
 };
 
 // How long a policy lets others wait, where it is not content with what the scheduler does.

@@ -180,7 +180,7 @@ void Scheduler::expire(std::uint64_t now_ns) {
 }
 
 // While somebody waits, nobody keeps a grant for longer than the quantum; but what is set aside
-// for a client is its own.
+// for a client, and what it was given around that, is the policy's to take back.
 void Scheduler::recall(std::uint64_t now_ns) {
   // Who has a reservation is being served: its units drain already.
   const bool somebody_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
@@ -190,7 +190,9 @@ void Scheduler::recall(std::uint64_t now_ns) {
   for (Lane& lane : lanes_)
     for (Grant& grant : lane.grants) {
       if (!grant.open || now_ns - grant.since_ns < quantum_ns_) continue;
-      if (lane.standing == grant.entry) continue;
+      if (lane.standing != kNoEntry && grant.entry != kWholeDevice &&
+          layout_.at(grant.entry).compute.contains(layout_.at(lane.standing).compute))
+        continue;
       ++counters_.recalled;
       close(lane, grant);
       lane.next.since_ns = now_ns;
@@ -243,18 +245,17 @@ bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) co
 void Scheduler::prepare_all(std::uint64_t now_ns) {
   collect();
   std::vector<std::pair<std::size_t, Plan>> plans;
-  std::vector<std::size_t> dropped;
   auto ask = [&](const Hint& hint, std::size_t index) {
-    const Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
-    if (plan.target == kNoEntry) {
-      dropped.push_back(index);
-      return;
-    }
-    if (plan.target == kWholeDevice || plan.target >= layout_.size() ||
-        layout_.at(plan.target).processors < hint.processors) {
+    Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
+    auto refuse = [&](EntryId& entry, std::uint32_t processors) {
+      if (entry == kNoEntry || (entry != kWholeDevice && entry < layout_.size() &&
+                                layout_.at(entry).processors >= processors))
+        return;
       ++counters_.refused;
-      return;
-    }
+      entry = kNoEntry;
+    };
+    refuse(plan.target, hint.processors);
+    refuse(plan.standing, 1);
     plans.emplace_back(index, plan);
   };
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -282,16 +283,12 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
     ask(hint, static_cast<std::size_t>(lane - lanes_.data()));
   }
   hints_.clear();
-  for (const std::size_t index : dropped)
-    if (!lanes_[index].reservation.overdue) cancel(lanes_[index]);
-  if (plans.empty()) return;
-
   // Each plan is made for the state without the reservations of the plan before it.
   for (const auto& [index, plan] : plans) {
     if (!lanes_[index].reservation.overdue) cancel(lanes_[index]);
-    if (plan.expires_ns == kNever && lanes_[index].standing != plan.target)
-      set_standing(lanes_[index], kNoEntry);
+    if (lanes_[index].standing != plan.standing) set_standing(lanes_[index], kNoEntry);
   }
+  for (const auto& [index, plan] : plans) set_standing(lanes_[index], plan.standing);
   // Lanes that hold something give way first.
   for (const bool holders : {true, false})
     for (const auto& [index, plan] : plans)
@@ -302,8 +299,7 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   const ClientId client = lane.next.client;
   const std::uint64_t expires =
       plan.expires_ns != 0 ? plan.expires_ns : now_ns + options_.reservation_ns;
-  if (lane.reservation.overdue) return;
-  if (plan.expires_ns == kNever) set_standing(lane, plan.target);
+  if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
   if (held != nullptr && held->entry == plan.target) return;
   if (can_grant(lane, plan.target, leases_.barred(client))) {

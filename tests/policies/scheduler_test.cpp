@@ -119,8 +119,9 @@ class Wild final : public runtime::Policy {
   }
   runtime::Plan prepare(const runtime::Hint&, const PoolView& view) override {
     if (random_() % 2 == 0) return {};
-    const std::uint64_t expires[] = {0, view.now_ns + 1'000'000, runtime::kNever};
-    return {static_cast<EntryId>(random_() % 100), random_() % 2 == 0, expires[random_() % 3]};
+    return {static_cast<EntryId>(random_() % 100), random_() % 2 == 0,
+            random_() % 2 == 0 ? 0 : view.now_ns + 1'000'000,
+            random_() % 4 == 0 ? static_cast<EntryId>(random_() % 20) : kNoEntry};
   }
 
  private:

@@ -42,8 +42,8 @@ vitamin_choice select(void* self, const vitamin_operation*, const std::uint32_t*
 }
 
 vitamin_plan prepare(void* self, const vitamin_hint*, const vitamin_pool*) {
-  if (is(self, "plan")) return {999, 1, 0};
-  return {VITAMIN_NO_ENTRY, 0, 0};
+  if (is(self, "plan")) return {999, 1, 0, VITAMIN_NO_ENTRY};
+  return {VITAMIN_NO_ENTRY, 0, 0, VITAMIN_NO_ENTRY};
 }
 
 #ifndef BAD_ABI
