@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite's program and `vitamin verify` over the software driver, as a user runs them.
 
-Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak), COPIES (one
-that copies to the host in every way), BENCH (bench/determinism).
+Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak), COPIES
+(the one that copies to the host in every way), BENCH (bench/determinism).
 """
 import functools
 import json
@@ -265,8 +265,10 @@ class Verify(Base):
     def test_a_vitamin_that_is_killed_leaves_neither_command_nor_tenant(self):
         # Behind a shell each, so that the processes in question are grandchildren.
         process = subprocess.Popen(
-            [PREFIX / "bin/vitamin", "verify", "--tenant", "sleep 70002; true", "--runs", "1", "--", "sh", "-c",
-             f"{PROGRAM} --trials 2 --only sum; [ \"$VITAMIN_POLICY\" != random ] || sleep 70001"],
+            [PREFIX / "bin/vitamin", "verify", "--tenant", "sleep 70002; true", "--runs", "1", "--",
+             "sh", "-c",
+             f"{PROGRAM} --trials 2 --only sum; "
+             '[ "$VITAMIN_POLICY" != random ] || sleep 70001'],
             env=self.environment(), stdout=subprocess.DEVNULL)
         sleeping = lambda: subprocess.run(["pgrep", "-f", "^sleep 7000[12]"], capture_output=True,
                                           text=True).stdout.split()

@@ -73,7 +73,7 @@ struct Setting {
 struct Outcome {
   std::string error;  // empty: everything as it must be
   unsigned launches = 0, moved = 0, deferred = 0, retried = 0;
-  // What the audit wrote down, a line an operation, stream by stream: the same for every allocation.
+  // What the audit wrote down, a line an operation, stream by stream: whatever the allocation.
   std::string audited;
 };
 
