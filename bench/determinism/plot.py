@@ -25,7 +25,7 @@ def shade(share):
     """Green for none, amber to red for some: what differs at all must be seen at once."""
     if share == 0:
         return "#eaf5ec"
-    return f"hsl({int(45 - 40 * share)},85%,{int(82 - 22 * share)}%)"
+    return f"rgb({int(253 - 25 * share)},{int(215 - 135 * share)},{int(130 - 70 * share)})"
 
 
 def document(width, height, parts):

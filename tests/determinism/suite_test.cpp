@@ -53,6 +53,7 @@ std::map<std::string, Drift> all_drifts(
   const auto machine = native_machine(1);
   TrialOptions options = kTrials;
   options.trials = 24;
+  options.errors = 24;
   std::map<std::string, Drift> drifts;
   for (const auto& subject : all_subjects())
     drifts[subject->name()] = treatment(*machine, *subject, options, [&](unsigned trial) {
@@ -131,6 +132,23 @@ TEST_CASE("bf16 partials drift more than fp16 and those more than fp32") {
   CHECK(bf16.max_abs > fp16.max_abs);
   CHECK(fp16.max_abs > fp32.max_abs);
   CHECK(fp32.max_abs > 0);
+}
+
+TEST_CASE("neither structure is wrong, and the error follows the type of the partials") {
+  const auto drifts = all_drifts(&reshaped);
+  for (const auto& [name, drift] : drifts) {
+    CAPTURE(name);
+    const bool short_partials = name.starts_with("sum, bf16") || name.starts_with("sum, fp16");
+    const double most = short_partials ? 1e-2 : 1e-5;
+    CHECK(drift.own_error > 0);
+    CHECK(drift.own_error < most);
+    CHECK(drift.error < most);
+  }
+  const double bf16 = drifts.at("sum, bf16 partials").error;
+  const double fp16 = drifts.at("sum, fp16 partials").error;
+  const double fp32 = drifts.at("sum, fp32 partials").error;
+  CHECK(bf16 > fp16);
+  CHECK(fp16 > fp32);
 }
 
 TEST_CASE("atoms of whole blocks change no byte where blocks do not interact") {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite's program and `vitamin verify` over the software driver, as a user runs them.
 
-Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak), COPIES (the
-program that copies to the host in every way), BENCH (bench/determinism).
+Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak), COPIES
+(the one that copies to the host in every way), BENCH (bench/determinism).
 """
 import functools
 import json
@@ -261,6 +261,42 @@ class Verify(Base):
         left = subprocess.run(["pgrep", "-f", f"{SUBJECT.name} hangs {PROGRAM}"],
                               capture_output=True, text=True)
         self.assertEqual(left.stdout, "")
+
+    def test_a_vitamin_that_is_killed_leaves_neither_command_nor_tenant(self):
+        # Behind a shell each, so that the processes in question are grandchildren.
+        process = subprocess.Popen(
+            [PREFIX / "bin/vitamin", "verify", "--tenant", "sleep 70002; true", "--runs", "1", "--",
+             "sh", "-c",
+             f"{PROGRAM} --trials 2 --only sum; "
+             '[ "$VITAMIN_POLICY" != random ] || sleep 70001'],
+            env=self.environment(), stdout=subprocess.DEVNULL)
+        sleeping = lambda: subprocess.run(["pgrep", "-f", "^sleep 7000[12]"], capture_output=True,
+                                          text=True).stdout.split()
+        limit = time.monotonic() + 60
+        while len(sleeping()) < 2 and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.02)
+        self.assertEqual(len(sleeping()), 2, "the test did not reach the run beside the tenant")
+        process.kill()
+        process.wait()
+        while sleeping() and time.monotonic() < limit:
+            time.sleep(0.02)
+        self.assertEqual(sleeping(), [])
+
+    def test_a_run_that_does_not_end_is_ended_and_named(self):
+        result, found = self.verify("--runs", "1", "--limit", "2",
+                                    command=["sh", "-c", f"{PROGRAM} --trials 2 --only sum; "
+                                             '[ "$VITAMIN_POLICY" != random ] || sleep 70003'])
+        self.assertEqual(result.returncode, BROKEN, result.stdout)
+        self.assertIn("did not end in time", found["reason"])
+        self.assertIn("--policy random --seed 1", found["runs"][3]["replay"])
+
+    def test_help_and_readme_name_every_exit_code(self):
+        text = self.call(PREFIX / "bin/vitamin", "verify", "--help").stdout
+        readme = (pathlib.Path(__file__).resolve().parents[2] / "tools/README.md").read_text()
+        for code in (DETERMINISTIC, NOT_BY_ITSELF, BROKEN, INCONCLUSIVE, FAILED, 126, 127,
+                     INTERRUPTED):
+            self.assertRegex(text, rf"(?m)^  {code} ")
+            self.assertIn(f"| {code} |", readme)
 
     def test_wrong_options_are_answered_with_one_line(self):
         for options, words in ((["--check", "fils", "--", "true"], "Did you mean 'files'?"),

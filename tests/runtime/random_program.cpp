@@ -2,7 +2,13 @@
 #include "tests/runtime/random_program.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <deque>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -10,6 +16,7 @@
 #include "backends/soft/device.h"
 #include "backends/soft/kernel.h"
 #include "policies/registry.h"
+#include "runtime/audit.h"
 #include "runtime/virtual_context.h"
 
 namespace vitamin::tests {
@@ -198,6 +205,7 @@ class Execution {
   const std::vector<std::vector<bool>> before_;
   Outcome outcome_;
   std::vector<unsigned> order_;
+  std::shared_ptr<runtime::Audit> audit_;
   std::unique_ptr<runtime::stats::DevicePage> page_;
   soft::Engine* engine_ = nullptr;
   std::unique_ptr<runtime::VirtualContext> context_;
@@ -234,7 +242,13 @@ void Execution::open() {
     natives.push_back(*device.create_stream(
         s <= program_.blocking ? soft::SyncClass::kBlocking : soft::SyncClass::kNonBlocking));
   void* legacy = device.legacy_stream();
-  auto context = runtime::VirtualContext::create(std::move(*opened), std::move(*policy), dispatch,
+  std::unique_ptr<hal::Device> seen = std::move(*opened);
+  if (!setting_.audit_folder.empty()) {
+    audit_ = dispatch.audit = runtime::Audit::create(setting_.audit_folder.c_str(), 0);
+    if (audit_ == nullptr) throw std::string("no audit");
+    seen = runtime::Audit::watch(audit_, std::move(seen));
+  }
+  auto context = runtime::VirtualContext::create(std::move(seen), std::move(*policy), dispatch,
                                                  legacy);
   if (!context) throw context.error().message;
   context_ = std::move(*context);
@@ -416,6 +430,33 @@ void Execution::check_order() {
   if (arrived_hashes_ != submitted_hashes_) fail("a launch arrived other than it was submitted");
 }
 
+// The one log in the folder, read and removed.
+std::string audited(const std::string& folder) {
+  namespace fs = std::filesystem;
+  namespace audit = runtime::audit;
+  std::map<unsigned, std::ostringstream> lanes;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    std::uint64_t count = 0;
+    std::memcpy(&count, bytes.data() + offsetof(audit::Header, records), sizeof count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      audit::Record record;
+      std::memcpy(&record, bytes.data() + sizeof(audit::Header) + i * sizeof record, sizeof record);
+      if (record.kind == audit::Kind::kName) i += (record.lane + sizeof record - 1) / sizeof record;
+      else
+        lanes[record.lane] << record.lane << ": " << static_cast<unsigned>(record.kind) << ' '
+                           << record.structure << ' ' << record.content << ' ' << record.edges
+                           << (record.flags == 0 ? "" : " flagged")
+                           << '\n';
+    }
+    fs::remove(entry.path());
+  }
+  std::string all;
+  for (const auto& [lane, text] : lanes) all += text.str();
+  return all;
+}
+
 // What the launches of the program hash to when they are made natively, on a device of their own.
 std::vector<std::uint64_t> native_hashes(const Program& program) {
   static std::vector<std::uint64_t> of_step;  // the launch of a step depends on its index alone
@@ -456,6 +497,9 @@ Outcome Execution::run() {
     for (std::size_t i = 0; i < program_.steps.size() && outcome_.error.empty(); ++i) step(i);
     if (outcome_.error.empty()) finish();
     if (outcome_.error.empty()) check_order();
+    if (audit_ != nullptr && audit_->changed() + audit_->uncovered() > 0)
+      fail("the audit found " + std::to_string(audit_->changed()) + " changed and " +
+           std::to_string(audit_->uncovered()) + " uncovered operations");
   } catch (const std::string& what) {
     fail(what);
   }
@@ -469,6 +513,8 @@ Outcome Execution::run() {
   if (engine_ != nullptr) engine_->set_trace({});
   states_.clear();
   context_.reset();
+  audit_.reset();
+  if (!setting_.audit_folder.empty()) outcome_.audited = audited(setting_.audit_folder);
   return outcome_;
 }
 

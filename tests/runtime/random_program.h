@@ -67,16 +67,19 @@ struct Setting {
   std::uint64_t seed = 1;
   unsigned units = 16;
   unsigned refusing_units = 0;  // so many one-unit entries refuse two launches each
+  std::string audit_folder = {};  // empty: no structure audit
 };
 
 struct Outcome {
   std::string error;  // empty: everything as it must be
   unsigned launches = 0, moved = 0, deferred = 0, retried = 0;
+  // What the audit wrote down, a line an operation, stream by stream: whatever the allocation.
+  std::string audited;
 };
 
 // Runs the program and checks that every operation ran exactly once, in an order that extends
-// happens_before, that no answer came too early, that nothing hung, and that every launch arrived
-// as it was submitted.
+// happens_before, that no answer came too early, that nothing hung, that every launch arrived as it
+// was submitted, and, where it is audited, that the audit found nothing.
 Outcome run(const Program& program, const Setting& setting);
 
 std::string text(const Program& program);

@@ -4,7 +4,10 @@
 // unchanged, everything ends.
 #include <doctest/doctest.h>
 
+#include <stdlib.h>
+
 #include <cstdlib>
+#include <filesystem>
 
 #include "tests/runtime/random_program.h"
 
@@ -68,6 +71,30 @@ TEST_CASE("Random programs keep their order and descriptors with a window of thr
 TEST_CASE("Long random programs keep their order and descriptors") {
   for (const std::string& policy : kPolicies)
     run_many(300'000, programs(250), {.policy = policy}, {.steps = 300});
+}
+
+TEST_CASE("The audit finds nothing in random programs and sees the same under every allocation") {
+  std::string folder = (std::filesystem::temp_directory_path() / "vitamin-audit-XXXXXX").native();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  std::uint64_t audited = 0;
+  for (std::uint64_t seed = 500'000; seed < 500'000 + programs(150); ++seed) {
+    const Program program = random_program(seed, {});
+    const Outcome exclusive = run(program, {.seed = seed, .audit_folder = folder});
+    audited += exclusive.audited.size();
+    for (const std::string& policy : kPolicies)
+      for (const std::uint64_t window_ns : {30'000ULL, ~0ULL}) {
+        const Outcome shared = run(program, {.policy = policy,
+                                             .window_ns = window_ns,
+                                             .seed = seed + 1,
+                                             .audit_folder = folder});
+        if (shared.error.empty() && shared.audited == exclusive.audited) continue;
+        FAIL("seed " << seed << ", policy " << policy << ", window " << window_ns << ": "
+                     << shared.error << "\n" << exclusive.audited << "shared:\n"
+                     << shared.audited << text(program));
+      }
+  }
+  CHECK(audited > 0);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("Random programs survive refusals of single entries") {

@@ -39,29 +39,78 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-// Launches over width, as bars.
-std::string width_chart(const Observation& run) {
-  const auto count = widths(run);
-  if (count.empty()) return "";
-  std::uint64_t most = 1;
-  for (const auto& [width, launches] : count) most = std::max(most, launches);
-  const std::uint32_t widest = std::max(count.rbegin()->first, 1u);
-  std::string svg = R"(<svg width="240" height="34" role="img">)";
-  for (const auto& [width, launches] : count) {
-    const auto height = std::max<std::uint64_t>(launches * 28 / most, 1);
-    svg += fmt::format(R"(<rect x="{}" y="{}" width="4" height="{}"><title>{} processors: {} )"
-                       R"(launches</title></rect>)",
-                       std::uint64_t{width} * 234 / widest, 30 - height, height, width, launches);
-  }
-  return svg + R"(<line x1="0" y1="31" x2="240" y2="31"/></svg>)";
+constexpr unsigned kChartWidth = 310, kChartHeight = 40;
+
+// The widest part that any run used: all charts share one axis.
+std::uint32_t widest_of(const std::vector<Observation>& runs) {
+  std::uint32_t widest = 1;
+  for (const Observation& run : runs)
+    if (const auto count = widths(run); !count.empty())
+      widest = std::max(widest, count.rbegin()->first);
+  return widest;
 }
 
-constexpr const char* kStyle = R"(body{font:15px/1.5 system-ui,sans-serif;max-width:60em;
-margin:2em auto;padding:0 1em;color:#222}h1{font-size:1.4em}table{border-collapse:collapse;
-width:100%}td,th{text-align:left;padding:.35em .8em .35em 0;border-bottom:1px solid #ddd;
-vertical-align:top}code{background:#f3f3f3;padding:.1em .3em}.deterministic{color:#0a7a33}
-.broken{color:#b00020}.not_by_itself,.inconclusive,.partial{color:#9a6700}rect{fill:#4a7bd0}
-line{stroke:#888})";
+// Launches over the processors that they ran on, as bars.
+std::string width_chart(const Observation& run, std::uint32_t widest) {
+  const auto count = widths(run);
+  if (count.empty()) return "<span class=\"quiet\">not under Vitamin</span>";
+  std::uint64_t most = 1;
+  for (const auto& [width, launches] : count) most = std::max(most, launches);
+  const auto at = [&](std::uint32_t width) { return 10 + std::uint64_t{width} * 280 / widest; };
+  std::string svg = fmt::format(
+      R"(<svg width="{}" height="{}" fill="#57606a" font-size="10" role="img")"
+      R"( aria-label="launches over processors">)",
+      kChartWidth, kChartHeight + 16);
+  for (const auto& [width, launches] : count) {
+    const auto height = std::max<std::uint64_t>(launches * (kChartHeight - 4) / most, 2);
+    svg += fmt::format(R"(<rect x="{}" y="{}" width="7" height="{}" fill="#4a7bd0"><title>)"
+                       R"({} processors: {} launches</title></rect>)",
+                       at(width) - 3, kChartHeight - height, height, width, launches);
+  }
+  svg += fmt::format(R"(<line x1="4" y1="{0}" x2="{1}" y2="{0}" stroke="#8c959f"/>)",
+                     kChartHeight, kChartWidth);
+  for (const std::uint32_t width : {0U, widest / 2, widest})
+    svg += fmt::format(R"(<text x="{}" y="{}" text-anchor="middle">{}</text>)", at(width),
+                       kChartHeight + 13, width);
+  return svg + "</svg>";
+}
+
+// What a reader wants to know before any table.
+std::string headline(const Verification& result) {
+  std::uint64_t launches = 0, moved = 0;
+  std::map<std::uint32_t, std::uint64_t> all;
+  std::size_t equal = 0;
+  for (std::size_t i = 0; i < result.runs.size(); ++i) {
+    const Observation& run = result.runs[i];
+    const std::vector<std::string>& findings = result.judgement.findings;
+    const bool differs = i < findings.size() && !findings[i].empty();
+    equal += differs || run.interrupted ? 0 : 1;
+    launches += run.launches;
+    moved += run.moved;
+    for (const auto& [width, count] : widths(run)) all[width] += count;
+  }
+  const auto card = [](const std::string& number, const char* what) {
+    return fmt::format("<div><b>{}</b>{}</div>", number, what);
+  };
+  return "<div class=\"cards\">" +
+         card(fmt::format("{} of {}", equal, result.wanted), "runs are equal") +
+         card(grouped(launches), "launches bound") +
+         card(grouped(moved), "ran elsewhere than the one before") +
+         card(std::to_string(all.size()), "different widths") + "</div>";
+}
+
+constexpr const char* kStyle = R"(body{font:15px/1.5 system-ui,sans-serif;max-width:66em;
+margin:2em auto;padding:0 1em;color:#1f2328}h1{font-size:1.5em;margin:.2em 0}h2{font-size:1.1em}
+header{border-left:.5em solid;padding:.4em 1em;background:#f6f8fa}
+header p{color:#1f2328;margin:.3em 0}
+.cards{display:flex;gap:1em;margin:1.2em 0}.cards div{flex:1;background:#f6f8fa;padding:.6em 1em;
+color:#57606a}.cards b{display:block;font-size:1.4em;color:#1f2328}table{border-collapse:collapse;
+width:100%}td,th{text-align:left;padding:.35em .8em .35em 0;border-bottom:1px solid #d8dee4;
+vertical-align:middle}.number{text-align:right;white-space:nowrap}
+code{background:#eaeef2;padding:.1em .3em}
+.deterministic{color:#0a7a33}.broken{color:#b00020}
+.not_by_itself,.inconclusive,.partial{color:#9a6700}
+.quiet{color:#57606a})";
 
 }  // namespace
 
@@ -145,29 +194,35 @@ std::string to_text(const VerifyOptions& options, const Verification& result) {
 }
 
 std::string to_html(const VerifyOptions& options, const Verification& result) {
+  const char* key = verdict_key(result.judgement.verdict);
   std::string html = fmt::format(
       "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>vitamin verify</title>"
-      "<style>{}</style><h1 class=\"{}\">{}</h1><p>{} {}</p><p>Command: <code>{}</code></p>",
-      kStyle, verdict_key(result.judgement.verdict),
-      escaped(verdict_text(result.judgement.verdict)), escaped(result.judgement.reason),
-      escaped(result.judgement.advice), escaped(joined(options.command)));
+      "<style>{}</style><header class=\"{}\"><h1>{}</h1><p>{}</p><p>{}</p><p><code>{}</code></p>",
+      kStyle, key, escaped(verdict_text(result.judgement.verdict)),
+      escaped(result.judgement.reason), escaped(result.judgement.advice),
+      escaped(joined(options.command)));
   if (!result.tenant.empty())
-    html += fmt::format("<p>Beside it: <code>{}</code></p>", escaped(result.tenant));
+    html += fmt::format("<p class=\"quiet\">beside <code>{}</code></p>", escaped(result.tenant));
   if (result.judgement.verdict == Verdict::kPartial)
-    html += fmt::format("<p class=\"partial\"><b>partial</b>: {} of {} runs</p>",
-                        result.runs.size(), result.wanted);
-  html += "<table><tr><th>run</th><th>time</th><th>launches</th><th>moved</th>"
-          "<th>launches over processors</th><th>against the run alone</th></tr>";
+    html += fmt::format("<p><b>partial</b>: {} of {} runs</p>", result.runs.size(), result.wanted);
+  html += "</header>" + headline(result);
+  html += "<table><tr><th>run</th><th class=\"number\">time</th><th class=\"number\">launches</th>"
+          "<th class=\"number\">moved</th><th>launches over processors</th>"
+          "<th>against the run alone</th></tr>";
+  const std::uint32_t widest = widest_of(result.runs);
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
     const Observation& run = result.runs[i];
     const std::string finding =
         i < result.judgement.findings.size() ? result.judgement.findings[i] : "";
+    const bool native = run.policy.empty();
     html += fmt::format(
-        "<tr><td>{}</td><td>{:.2f} s</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{}\">{}"
-        "</td></tr>",
-        escaped(run.name), run.seconds, grouped(run.launches), grouped(run.moved),
-        width_chart(run), finding.empty() ? "deterministic" : "broken",
-        finding.empty() ? (run.interrupted ? "interrupted" : "equal") : escaped(finding));
+        "<tr><td>{}</td><td class=\"number\">{:.2f} s</td><td class=\"number\">{}</td>"
+        "<td class=\"number\">{}</td><td>{}</td><td class=\"{}\">{}</td></tr>",
+        escaped(run.name), run.seconds, native ? "–" : grouped(run.launches),
+        native ? "–" : grouped(run.moved), width_chart(run, widest),
+        finding.empty() ? (run.interrupted ? "partial" : "deterministic") : "broken",
+        finding.empty() ? (run.interrupted ? "interrupted" : i == 0 ? "the reference" : "equal")
+                        : escaped(finding));
   }
   html += "</table><h2>Outside the contract</h2><ul>";
   const auto outside = outside_contract(result.runs, result.scan);

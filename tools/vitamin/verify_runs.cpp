@@ -14,6 +14,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <thread>
 
 #include "runtime/environment.h"
@@ -51,7 +52,42 @@ std::string digest(const fs::path& path, fs::file_time_type before) {
   return fmt::format("{:016x} of {} bytes", hash, bytes.size());
 }
 
-// A process group that ends when we say so.
+// Kills a process group when this process dies without having called it off, of SIGKILL say: a
+// process of its own that waits for the end of a pipe which only we hold open.
+class Guard {
+ public:
+  explicit Guard(pid_t group) {
+    std::array<int, 2> alive{};
+    if (::pipe2(alive.data(), O_CLOEXEC) != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::setpgid(0, 0);  // Ctrl-C is not meant for it
+      ::close(alive[1]);
+      char nothing = 0;
+      while (::read(alive[0], &nothing, 1) < 0 && errno == EINTR) {
+      }
+      ::kill(-group, SIGKILL);
+      ::_exit(0);
+    }
+    ::close(alive[0]);
+    alive_ = alive[1];
+  }
+  ~Guard() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    if (alive_ >= 0) ::close(alive_);
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  pid_t pid_ = -1;
+  int alive_ = -1;
+};
+
+// A process group that ends when we say so, and when we die.
 class Group {
  public:
   Group(const std::vector<std::string>& command, const std::vector<std::string>& environment,
@@ -72,7 +108,10 @@ class Group {
     if (pid_ < 0) exec_error_ = errno;
     else if (::read(report[0], &exec_error_, sizeof exec_error_) <= 0) exec_error_ = 0;
     ::close(report[0]);
-    if (pid_ > 0) ::setpgid(pid_, pid_);  // whoever of us two comes first
+    if (pid_ > 0) {
+      ::setpgid(pid_, pid_);  // whoever of us two comes first
+      guard_.emplace(pid_);
+    }
   }
   ~Group() { end(); }
   Group(const Group&) = delete;
@@ -98,6 +137,7 @@ class Group {
     if (!reaped_) ::waitpid(pid_, &status_, 0);
     reaped_ = true;
     pid_ = -1;
+    guard_.reset();  // the number of the group may now become another's
   }
 
  private:
@@ -120,6 +160,7 @@ class Group {
   pid_t pid_ = -1;
   int exec_error_ = 0, status_ = 0;
   bool reaped_ = false;
+  std::optional<Guard> guard_;
 };
 
 std::vector<std::string> environment(const fs::path& folder, const std::string& policy,
