@@ -47,7 +47,7 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
     auto nothing = runtime::call([](void*) { return hal::kNativeOk; });
     const Inside ours;
     if (event.state.home != nullptr && event.state.home != &way.context())
-      event.state.home->forget(event.state);
+      event.state.home.load()->forget(event.state);
     way.context().record(way.stream(), event.state, nothing);
   }
   return answer;
