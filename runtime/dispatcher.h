@@ -73,8 +73,8 @@ struct DispatchOptions {
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required
   std::shared_ptr<Audit> audit;         // null: none (runtime/audit.h)
-  // Whether the native handle that stands for the legacy default stream is that stream itself, which
-  // the driver orders with the application's blocking streams.
+  // Whether the native handle that stands for the legacy default stream is that stream itself,
+  // which the driver orders with the application's blocking streams.
   bool native_legacy_order = true;
   bool thread = true;  // off: deferred work moves only when somebody waits (deterministic tests)
   // Called, without the lock, by whoever waits and has nothing to do. Unset: spin, then sleep. A
