@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Devices and what belongs to one: its managed context, its streams, events of other processes.
-#include <cstdlib>
-
 #include "backends/hip/device.h"
 #include "interpose/drift.h"
 #include "interpose/libamdhip64/handlers.h"
 #include "interpose/treatments.h"
-#include "runtime/environment.h"
 
 namespace vitamin::interpose {
 
@@ -15,12 +12,7 @@ namespace stats = runtime::stats;
 
 namespace {
 
-// LD_PRELOAD is inherited by programs that never see a GPU: nothing happens here but that the
-// process says it was reached, and that only under `vitamin run`.
-[[gnu::constructor]] void loaded() {
-  if (std::getenv(runtime::environment::kRunDirectory) != nullptr)
-    page().reach(stats::Stage::kLoaded);
-}
+[[gnu::constructor]] void begin() { loaded("libvitamin_hip.so"); }
 
 // Functions of the runtime never move, so one table serves every device.
 const hal::Result<hip::Api>& runtime_api() {
