@@ -62,7 +62,7 @@ std::string without_pages(const std::vector<std::string>& command, const ChildEn
                        obstacle);
   // A program that links a GPU library ends in the loader when there is none, before anything else.
   if (!end.succeeded())
-    if (const auto missing = no_device())
+    if (const auto missing = no_device(false))
       return fmt::format("no launch was seen: {}", *missing);
   return fmt::format(
       "no launch was seen: '{}' did not load vitamin's library. Does it clear "
@@ -78,7 +78,7 @@ std::string without_launches(const Report& report) {
                          process.pid, process.message);
   if (report.furthest() >= stats::Stage::kReady)
     return "no launch was seen: the GPU runtime was started, but no kernel was launched.";
-  if (const auto missing = no_device())
+  if (const auto missing = no_device(report.furthest() >= stats::Stage::kDriver))
     return fmt::format("no launch was seen: {}", *missing);
   return fmt::format("no launch was seen: none of the {} process{} of this run used CUDA or HIP.",
                      report.processes.size(), report.processes.size() == 1 ? "" : "es");

@@ -233,14 +233,17 @@ std::optional<std::string> problem(const HipFacts& facts) {
   return std::nullopt;
 }
 
-std::optional<std::string> no_device() {
-  const auto nvidia = problem(probe_driver());
-  if (!nvidia) return std::nullopt;
+std::optional<std::string> no_device(bool asked) {
+  const DriverFacts cuda = probe_driver();
+  const auto nvidia = problem(cuda);
   const HipFacts hip = probe_hip();
   const auto amd = problem(hip);
-  if (!amd) return std::nullopt;
-  // What is not installed is not worth a word beside what is.
-  return hip.path.empty() ? nvidia : fmt::format("{} And {}", *nvidia, *amd);
+  if (nvidia && amd)  // what is not installed is not worth a word beside what is
+    return hip.path.empty() ? nvidia : fmt::format("{} And {}", *nvidia, *amd);
+  if (!asked) return std::nullopt;
+  if (nvidia && !cuda.path.empty()) return nvidia;
+  if (amd && !hip.path.empty()) return amd;
+  return std::nullopt;
 }
 
 }  // namespace vitamin::tools

@@ -50,8 +50,10 @@ HipFacts probe_hip();
 // One line: what is wrong and what to do; nothing when a device can be used.
 std::optional<std::string> problem(const DriverFacts& facts);
 std::optional<std::string> problem(const HipFacts& facts);
-// The same for the machine: nothing when a device of any vendor can be used.
-std::optional<std::string> no_device();
+// The same for the machine: nothing when a device of any vendor can be used. `asked`: some program
+// did ask a runtime for one, so that an installed runtime without a device is what is wrong, though
+// the other vendor's has one.
+std::optional<std::string> no_device(bool asked);
 
 // "12.4"
 std::string version_text(int version);

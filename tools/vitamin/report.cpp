@@ -182,7 +182,8 @@ Report read_report(const fs::path& run_directory) {
     });
   };
   for (std::size_t i = started.size(); i-- > 0;)
-    if (idle_twin(started[i].second)) started.erase(started.begin() + static_cast<std::ptrdiff_t>(i));
+    if (idle_twin(started[i].second))
+      started.erase(started.begin() + static_cast<std::ptrdiff_t>(i));
   for (auto& [when, process] : started) {
     for (const DeviceReport& device : process.devices) report.totals.add(device.totals);
     report.passed_unmanaged += process.passed_unmanaged;
