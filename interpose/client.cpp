@@ -103,6 +103,14 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
 
 }  // namespace
 
+void loaded(const char* name) {
+  if (std::getenv(environment::kRunDirectory) == nullptr) return;
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  const char* first = preloaded != nullptr ? std::strstr(preloaded, "libvitamin_") : nullptr;
+  if (first != nullptr && std::strncmp(first, name, std::strlen(name)) != 0) return;
+  page().reach(stats::Stage::kLoaded);
+}
+
 stats::ProcessPage& page() {
   stats::ProcessPage* current = the_page.load(std::memory_order_acquire);
   if (current != nullptr) return *current;

@@ -38,6 +38,11 @@ class Inside {
 
 inline bool passes_natively() { return inside > 0 || passive.load(std::memory_order_relaxed); }
 
+// When the library `name` is loaded. LD_PRELOAD is inherited by compilers, shells and workers that
+// never see a GPU: nothing happens but that the process says it was reached, and that only under
+// `vitamin run`, and by the first of our libraries in it.
+void loaded(const char* name);
+
 // The statistics page of this process, made at the first use. Never null.
 runtime::stats::ProcessPage& page();
 

@@ -50,6 +50,8 @@ struct EventRecord {
   std::atomic<bool> captured{false};  // its newest record is a node of a capture
   // A graph records it when it is launched, so nobody knows from the calls when that happens.
   std::atomic<bool> in_graph{false};
+  // Its newest record was made by a launch on this stream, not by a call that records.
+  std::atomic<StreamRecord*> launched_on{nullptr};
 };
 
 // --- contexts ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bo
                     Call call) {
   if (handle == nullptr) return call(stream);
   EventRecord& event = find_event(handle);
+  event.launched_on.store(nullptr, std::memory_order_relaxed);
   const Way way = way_of(stream, per_thread);
   if (!kBridged && way.route == Route::kManaged) return call(way.native());
   if (way.route == Route::kManaged) {

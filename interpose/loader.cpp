@@ -82,6 +82,19 @@ DlsymFunction real_dlsym() {
   return function;
 }
 
+// The dlsym behind ours: another vendor's library of this project, somebody else's, or the real
+// one.
+DlsymFunction next_dlsym() {
+  static constinit std::atomic<DlsymFunction> cached{nullptr};
+  DlsymFunction function = cached.load(std::memory_order_acquire);
+  if (function == nullptr) {
+    function = reinterpret_cast<DlsymFunction>(real_dlsym()(RTLD_NEXT, "dlsym"));
+    if (function == nullptr) function = real_dlsym();
+    cached.store(function, std::memory_order_release);
+  }
+  return function;
+}
+
 constexpr auto kByName = [] {
   std::array<std::uint16_t, kSymbols> order{};
   for (std::size_t i = 0; i < kSymbols; ++i) order[i] = static_cast<std::uint16_t>(i);
@@ -163,5 +176,5 @@ DlsymFunction vitamin_dlsym_route(void* handle, const char* name) {
   if (handle != RTLD_NEXT && name != nullptr && may_be_entry_point(name) &&
       index_of(name) != kSymbols)
     return &overridden_dlsym;
-  return real_dlsym();
+  return next_dlsym();
 }

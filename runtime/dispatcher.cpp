@@ -314,7 +314,8 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   come_behind(stream, false);
   for (const Predecessor& p : after) {
     // The driver itself orders real legacy and real blocking streams against each other.
-    const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() && p.stream->tail != nullptr &&
+    const bool native = options_.native_legacy_order && physical != nullptr &&
+                        physical->whole() && p.stream->tail != nullptr &&
                         p.stream->tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
   }

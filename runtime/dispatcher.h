@@ -75,8 +75,8 @@ struct DispatchOptions {
   stats::DevicePage* page = nullptr;  // required
   std::shared_ptr<Audit> audit;         // null: none (runtime/audit.h)
   MakeArbiter make_arbiter;             // unset, or null made: policy and leases in this process
-  // Whether the native handle that stands for the legacy default stream is that stream itself, which
-  // the driver orders with the application's blocking streams.
+  // Whether the native handle that stands for the legacy default stream is that stream itself,
+  // which the driver orders with the application's blocking streams.
   bool native_legacy_order = true;
   bool thread = true;  // off: deferred work moves only when somebody waits (deterministic tests)
   // Called, without the lock, by whoever waits and has nothing to do. Unset: spin, then sleep. A

@@ -179,7 +179,8 @@ bool read_bundle(Bytes bundle, KernelLayouts& layouts) {
     if (!entry) return false;
     if (entry->triple.starts_with("host") || entry->size == 0) continue;
     const auto code = part(bundle, entry->offset, entry->size);
-    complete = code && read_layouts(*code, layouts) && complete;
+    // Code objects only: a bundle that named itself would be read for ever.
+    complete = code && kind_of(*code) == CodeKind::kElf && read_elf(*code, layouts) && complete;
   }
   return complete;
 }

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Devices and what belongs to one: its managed context, its streams, events of other processes.
-#include <cstdlib>
-
 #include "backends/hip/device.h"
 #include "interpose/drift.h"
 #include "interpose/libamdhip64/handlers.h"
 #include "interpose/treatments.h"
-#include "runtime/environment.h"
 
 namespace vitamin::interpose {
 
@@ -15,12 +12,7 @@ namespace stats = runtime::stats;
 
 namespace {
 
-// LD_PRELOAD is inherited by programs that never see a GPU: nothing happens here but that the
-// process says it was reached, and that only under `vitamin run`.
-[[gnu::constructor]] void loaded() {
-  if (std::getenv(runtime::environment::kRunDirectory) != nullptr)
-    page().reach(stats::Stage::kLoaded);
-}
+[[gnu::constructor]] void begin() { loaded("libvitamin_hip.so"); }
 
 // Functions of the runtime never move, so one table serves every device.
 const hal::Result<hip::Api>& runtime_api() {
@@ -189,6 +181,34 @@ hipError_t event_create_plain(Via<hipError_t(hipEvent_t*)> via, hipEvent_t* even
   const hipError_t answer = via.real(event);
   if (answer == hipSuccess) announce_event(*event, 0);
   return answer;
+}
+
+namespace {
+
+// An event that a launch records is that kernel's own completion, of which the runtime takes notice
+// on a thread of its own: with a marker of ours behind the kernel, that may be after the stream was
+// seen to be complete. Then it is only a matter of time, and is waited for.
+bool complete_but_unnoticed(hipError_t answer, hipEvent_t handle) {
+  if (answer != hipErrorNotReady || handle == nullptr) return false;
+  const StreamRecord* stream = find_event(handle).launched_on.load(std::memory_order_relaxed);
+  if (stream == nullptr || stream->context == nullptr) return false;
+  return stream->context->virtual_context->query(*stream->stream) == hipSuccess &&
+         VITAMIN_REAL(hipEventSynchronize)(handle) == hipSuccess;
+}
+
+}  // namespace
+
+hipError_t launched_event_query(Via<decltype(::hipEventQuery)> via, hipEvent_t event) {
+  const hipError_t answer = event_query(via, event);
+  return complete_but_unnoticed(answer, event) ? event_query(via, event) : answer;
+}
+
+hipError_t launched_event_elapsed_time(Via<decltype(::hipEventElapsedTime)> via,
+                                       float* milliseconds, hipEvent_t start, hipEvent_t stop) {
+  const hipError_t answer = event_elapsed_time(via, milliseconds, start, stop);
+  const bool start_late = complete_but_unnoticed(answer, start);
+  const bool stop_late = complete_but_unnoticed(answer, stop);
+  return start_late || stop_late ? event_elapsed_time(via, milliseconds, start, stop) : answer;
 }
 
 hipError_t event_open(Via<decltype(::hipIpcOpenEventHandle)> via, hipEvent_t* event,

@@ -98,6 +98,9 @@ hipError_t batch_memory_operation(Via<decltype(hipStreamBatchMemOp)> via, hipStr
 
 // devices.cpp
 hipError_t event_create_plain(Via<hipError_t(hipEvent_t*)> via, hipEvent_t* event);
+hipError_t launched_event_query(Via<decltype(::hipEventQuery)> via, hipEvent_t event);
+hipError_t launched_event_elapsed_time(Via<decltype(::hipEventElapsedTime)> via,
+                                       float* milliseconds, hipEvent_t start, hipEvent_t stop);
 hipError_t event_open(Via<decltype(::hipIpcOpenEventHandle)> via, hipEvent_t* event,
                       hipIpcEventHandle_t handle);
 hipError_t stream_create_plain(Via<hipError_t(hipStream_t*)> via, hipStream_t* stream);

@@ -49,6 +49,7 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
     if (event.state.home != nullptr && event.state.home != &way.context())
       event.state.home.load()->forget(event.state);
     way.context().record(way.stream(), event.state, nothing);
+    event.launched_on.store(way.record, std::memory_order_relaxed);
   }
   return answer;
 }
@@ -164,7 +165,7 @@ hipError_t launch_module_hcc(
     unsigned block_y, unsigned block_z, std::size_t shared_bytes, hipStream_t stream,
     void** arguments, void** extra, hipEvent_t start, hipEvent_t stop) {
   auto* real = VITAMIN_REAL(
-      _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j);
+_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j);
   return launch_module_extended({real, via.per_thread}, function, items_x, items_y, items_z,
                                 block_x, block_y, block_z, shared_bytes, stream, arguments, extra,
                                 start, stop, 0);

@@ -3,13 +3,11 @@
 // The driver's own front door, and what happens when the library is loaded.
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <cstring>
 
 #include "interpose/context.h"
 #include "interpose/drift.h"
 #include "interpose/libcudart/handlers.h"
-#include "runtime/environment.h"
 
 namespace vitamin::interpose {
 
@@ -17,12 +15,7 @@ namespace stats = runtime::stats;
 
 namespace {
 
-// LD_PRELOAD is inherited by compilers, shells and workers that never see a GPU: nothing happens
-// here but that the process says it was reached, and that only under `vitamin run`.
-[[gnu::constructor]] void loaded() {
-  if (std::getenv(runtime::environment::kRunDirectory) != nullptr)
-    page().reach(stats::Stage::kLoaded);
-}
+[[gnu::constructor]] void begin() { loaded("libvitamin_cuda.so"); }
 
 // cudart asks for the lookup function itself by its plain name, with several versions.
 void* own_lookup(const char* name, int version) {

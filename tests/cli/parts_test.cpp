@@ -72,9 +72,9 @@ TEST_CASE("our library is first in LD_PRELOAD, the user's follow, none is twice"
   const auto ends_with = [](const std::string& text, const std::string& end) {
     return text.ends_with(end);
   };
-  CHECK(ends_with(preload_variable("/v.so", nullptr), "/v.so"));
-  CHECK(ends_with(preload_variable("/v.so", "/a.so:/b.so"), "/v.so:/a.so:/b.so"));
-  CHECK(ends_with(preload_variable("/v.so", " /a.so  /v.so:/a.so "), "/v.so:/a.so"));
+  CHECK(ends_with(preload_variable({"/v.so"}, nullptr), "/v.so"));
+  CHECK(ends_with(preload_variable({"/v.so"}, "/a.so:/b.so"), "/v.so:/a.so:/b.so"));
+  CHECK(ends_with(preload_variable({"/v.so"}, " /a.so  /v.so:/a.so "), "/v.so:/a.so"));
 }
 
 TEST_CASE("a changed variable replaces the inherited one and others stay") {

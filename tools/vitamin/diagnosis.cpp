@@ -60,9 +60,9 @@ std::string without_pages(const std::vector<std::string>& command, const ChildEn
   if (!obstacle.empty())
     return fmt::format("no launch was seen: '{}' cannot be watched, because {}.", command.front(),
                        obstacle);
-  // A program that links libcuda ends in the loader when there is none, before anything else runs.
+  // A program that links a GPU library ends in the loader when there is none, before anything else.
   if (!end.succeeded())
-    if (const auto missing = problem(probe_driver()))
+    if (const auto missing = no_device(false))
       return fmt::format("no launch was seen: {}", *missing);
   return fmt::format(
       "no launch was seen: '{}' did not load vitamin's library. Does it clear "
@@ -77,10 +77,10 @@ std::string without_launches(const Report& report) {
       return fmt::format("no launch was seen: {} ({}) is not managed: {}", process.program,
                          process.pid, process.message);
   if (report.furthest() >= stats::Stage::kReady)
-    return "no launch was seen: CUDA was started, but no kernel was launched.";
-  if (const auto missing = problem(probe_driver()))
+    return "no launch was seen: the GPU runtime was started, but no kernel was launched.";
+  if (const auto missing = no_device(report.furthest() >= stats::Stage::kDriver))
     return fmt::format("no launch was seen: {}", *missing);
-  return fmt::format("no launch was seen: none of the {} process{} of this run used CUDA.",
+  return fmt::format("no launch was seen: none of the {} process{} of this run used CUDA or HIP.",
                      report.processes.size(), report.processes.size() == 1 ? "" : "es");
 }
 

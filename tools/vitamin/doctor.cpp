@@ -33,16 +33,35 @@ struct Check {
 
 Check check_library() {
   const RunDirectory directory;
-  const fs::path library = preload_library();
-  if (const auto usable = check_preload(preloadable(library, directory.path())); !usable)
+  const Libraries libraries = preload_libraries();
+  if (const auto usable = check_preload(preloadable(libraries, directory.path())); !usable)
     return {"preload", Verdict::kBad, usable.error().message};
-  return {"preload", Verdict::kGood, library.native()};
+  std::string found;
+  for (const fs::path& library : libraries)
+    found += (found.empty() ? "" : ", ") + library.native();
+  return {"preload", Verdict::kGood, found};
 }
 
-Check check_driver(const DriverFacts& facts) {
-  if (const auto wrong = problem(facts)) return {"driver", Verdict::kBad, *wrong};
+// A machine needs one vendor: what the other lacks is a note then.
+Check check_driver(const DriverFacts& facts, bool needed) {
+  if (const auto wrong = problem(facts))
+    return {"driver", needed ? Verdict::kBad : Verdict::kNote, *wrong};
   return {"driver", Verdict::kGood,
           fmt::format("{}, CUDA {}, green contexts", facts.path, version_text(facts.version))};
+}
+
+Check check_hip(const HipFacts& facts, bool needed) {
+  if (const auto wrong = problem(facts))
+    return {"hip", needed && !facts.path.empty() ? Verdict::kBad : Verdict::kNote, *wrong};
+  return {"hip", Verdict::kGood, fmt::format("{}, HIP {}", facts.path, facts.version)};
+}
+
+std::vector<Check> check_hip_devices(const HipFacts& facts) {
+  std::vector<Check> checks;
+  for (const std::string& name : facts.devices)
+    checks.push_back({"hip_device", Verdict::kGood,
+                      facts.software ? name + " (software: there is no /dev/kfd)" : name});
+  return checks;
 }
 
 std::vector<Check> check_devices(const DriverFacts& facts) {
@@ -90,9 +109,15 @@ Check check_run_folder() {
 
 int doctor(bool json) {
   const DriverFacts facts = probe_driver();
-  std::vector<Check> checks = {check_library(), check_driver(facts)};
+  const HipFacts hip = probe_hip();
+  std::vector<Check> checks = {check_library(), check_driver(facts, problem(hip).has_value())};
   for (Check& check : check_devices(facts)) checks.push_back(std::move(check));
-  checks.push_back(check_mps());
+  if (facts.path.empty() && !hip.devices.empty())
+    checks.push_back({"mps", Verdict::kNote, "not needed: there is no NVIDIA driver"});
+  else
+    checks.push_back(check_mps());
+  checks.push_back(check_hip(hip, problem(facts).has_value() && facts.path.empty()));
+  for (Check& check : check_hip_devices(hip)) checks.push_back(std::move(check));
   checks.push_back(check_run_folder());
   checks.push_back(check_toolkit());
   const bool healthy = std::none_of(checks.begin(), checks.end(), [](const Check& check) {

@@ -20,27 +20,35 @@ namespace vitamin::tools {
 
 namespace fs = std::filesystem;
 
-fs::path preload_library() {
+Libraries preload_libraries() {
   std::error_code ignored;
   const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  return self.parent_path().parent_path() / "lib" / "libvitamin_cuda.so";
+  const fs::path folder = self.parent_path().parent_path() / "lib";
+  Libraries found;
+  for (const char* name : {"libvitamin_cuda.so", "libvitamin_hip.so"})
+    if (fs::exists(folder / name, ignored)) found.push_back(folder / name);
+  if (found.empty()) found.push_back(folder / "libvitamin_cuda.so");
+  return found;
 }
 
-fs::path preloadable(const fs::path& library, const fs::path& directory) {
-  if (library.native().find_first_of(" :") == std::string::npos) return library;
-  const fs::path link = directory / library.filename();
-  std::error_code error;
-  fs::create_symlink(library, link, error);
-  return error ? library : link;
+Libraries preloadable(Libraries libraries, const fs::path& directory) {
+  for (fs::path& library : libraries) {
+    if (library.native().find_first_of(" :") == std::string::npos) continue;
+    const fs::path link = directory / library.filename();
+    std::error_code error;
+    fs::create_symlink(library, link, error);
+    if (!error) library = link;
+  }
+  return libraries;
 }
 
-std::string preload_variable(const fs::path& library, const char* inherited) {
+std::string preload_variable(const Libraries& libraries, const char* inherited) {
   std::vector<std::string> items;
 #ifdef VITAMIN_SANITIZER_RUNTIME
   // A sanitized library needs its runtime ahead of everything, in programs built without it too.
   items.emplace_back(VITAMIN_SANITIZER_RUNTIME);
 #endif
-  items.push_back(library.native());
+  for (const fs::path& library : libraries) items.push_back(library.native());
   std::string rest = inherited == nullptr ? "" : inherited;
   std::size_t at = 0;
   while ((at = rest.find_first_not_of(" :", at)) != std::string::npos) {
@@ -54,13 +62,16 @@ std::string preload_variable(const fs::path& library, const char* inherited) {
   return fmt::format("{}", fmt::join(items, ":"));
 }
 
-hal::Status check_preload(const fs::path& library) {
+namespace {
+
+hal::Status check_one(const fs::path& library) {
   if (::access(library.c_str(), R_OK) != 0)
-    return hal::fail(hal::Errc::kUnavailable,
-                     fmt::format("the library that catches launches is missing ({}): {}. Was this "
-                                 "vitamin built without the CUDA headers, or moved without its lib "
-                                 "folder?",
-                                 library.native(), std::strerror(errno)));
+    return hal::fail(
+        hal::Errc::kUnavailable,
+        fmt::format("the library that catches launches is missing ({}): {}. Was this "
+                    "vitamin built without the headers of CUDA and HIP, or moved without its lib "
+                    "folder?",
+                    library.native(), std::strerror(errno)));
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return hal::fail(hal::Errc::kInternal, "pipe failed.");
   const pid_t child = ::fork();
@@ -68,7 +79,7 @@ hal::Status check_preload(const fs::path& library) {
   if (child == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(ends[1], STDERR_FILENO);
-    ::setenv("LD_PRELOAD", preload_variable(library, nullptr).c_str(), 1);
+    ::setenv("LD_PRELOAD", preload_variable({library}, nullptr).c_str(), 1);
     ::unsetenv("VITAMIN_RUN_DIR");
     ::execl("/proc/self/exe", "vitamin", kPreloadCheckVerb, library.c_str(), nullptr);
     ::_exit(127);
@@ -92,8 +103,6 @@ hal::Status check_preload(const fs::path& library) {
                                library.native(), words));
 }
 
-namespace {
-
 struct Search {
   struct stat wanted;
   bool found = false;
@@ -109,6 +118,12 @@ int compare(dl_phdr_info* info, std::size_t /*size*/, void* data) {
 }
 
 }  // namespace
+
+hal::Status check_preload(const Libraries& libraries) {
+  for (const fs::path& library : libraries)
+    if (hal::Status usable = check_one(library); !usable) return usable;
+  return {};
+}
 
 int answer_preload_check(const char* library) {
   Search search;

@@ -1,30 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The preloaded library: where it is, whether the loader takes it, and what LD_PRELOAD becomes.
+// The preloaded libraries, one a vendor: where they are, whether the loader takes them, and what
+// LD_PRELOAD becomes. All that there are go into every program: a library does nothing until its
+// vendor's runtime is used, and which one that will be nobody can say before.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "hal/result.h"
 
 namespace vitamin::tools {
 
-// Beside this program: ../lib/libvitamin_cuda.so relative to /proc/self/exe, in a build folder and
-// in an installed tree alike.
-std::filesystem::path preload_library();
+using Libraries = std::vector<std::filesystem::path>;
 
-// Starts this program again with the library preloaded and looks whether it is really there. Fails
-// with a sentence that says why not. Costs a few milliseconds.
-hal::Status check_preload(const std::filesystem::path& library);
+// Beside this program: libvitamin_cuda.so and libvitamin_hip.so in ../lib relative to
+// /proc/self/exe, in a build folder and in an installed tree alike; those that were built. Never
+// empty: where none was, the first is named, for check_preload to complain of.
+Libraries preload_libraries();
 
-// A path of the library that LD_PRELOAD can hold: the loader splits at spaces and colons, so that a
-// library below such a folder is named by a link in `directory`.
-std::filesystem::path preloadable(const std::filesystem::path& library,
-                                  const std::filesystem::path& directory);
+// Starts this program again with the libraries preloaded and looks whether they are really there.
+// Fails with a sentence that says why not. Costs a few milliseconds.
+hal::Status check_preload(const Libraries& libraries);
 
-// LD_PRELOAD with the library first and what the user had after it, the library only once.
-std::string preload_variable(const std::filesystem::path& library, const char* inherited);
+// Paths of the libraries that LD_PRELOAD can hold: the loader splits at spaces and colons, so that
+// a library below such a folder is named by a link in `directory`.
+Libraries preloadable(Libraries libraries, const std::filesystem::path& directory);
+
+// LD_PRELOAD with the libraries first and what the user had after them, each only once.
+std::string preload_variable(const Libraries& libraries, const char* inherited);
 
 // The other end of check_preload: exit code of the process that was started again.
 inline constexpr const char* kPreloadCheckVerb = "__preload-check";

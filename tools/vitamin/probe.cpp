@@ -19,6 +19,8 @@ namespace vitamin::tools {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceFacts, name, uuid, processors, major, minor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DriverFacts, answered, path, load_error, version, green_contexts,
                                    init_status, init_error, devices)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HipFacts, answered, path, load_error, version, software, status,
+                                   error, devices)
 
 namespace {
 
@@ -92,6 +94,36 @@ DriverFacts ask_driver() {
   return facts;
 }
 
+HipFacts ask_hip() {
+  HipFacts facts;
+  facts.answered = true;
+  void* library = nullptr;
+  for (const char* name : {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"})
+    if (library == nullptr) library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    facts.load_error = ::dlerror();
+    return facts;
+  }
+  link_map* map = nullptr;
+  if (::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) facts.path = map->l_name;
+  int version = 0;
+  if (auto f = symbol<int (*)(int*)>(library, "hipRuntimeGetVersion")) f(&version);
+  facts.version = fmt::format("{}.{}", version / 10'000'000, version / 100'000 % 100);
+  int count = 0;
+  if (auto f = symbol<int (*)(int*)>(library, "hipGetDeviceCount")) facts.status = f(&count);
+  if (auto f = symbol<const char* (*)(int)>(library, "hipGetErrorName"))
+    facts.error = f(facts.status);
+  auto get_name = symbol<int (*)(char*, int, int)>(library, "hipDeviceGetName");
+  for (int device = 0; facts.status == 0 && device < count; ++device) {
+    std::array<char, 256> name{};
+    if (get_name != nullptr) get_name(name.data(), static_cast<int>(name.size()) - 1, device);
+    facts.devices.emplace_back(name.data());
+  }
+  // The stand-in answers without the kernel driver's device.
+  facts.software = !facts.devices.empty() && ::access("/dev/kfd", F_OK) != 0;
+  return facts;
+}
+
 // Everything that `file` delivers until its other end closes or the time is over.
 bool read_all(int file, std::chrono::seconds limit, std::string& text) {
   const auto end = std::chrono::steady_clock::now() + limit;
@@ -107,9 +139,8 @@ bool read_all(int file, std::chrono::seconds limit, std::string& text) {
   }
 }
 
-}  // namespace
-
-DriverFacts probe_driver() {
+template <class Facts>
+Facts probe(Facts (*ask)()) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return {};
   const pid_t child = ::fork();
@@ -120,7 +151,7 @@ DriverFacts probe_driver() {
   }
   if (child == 0) {
     ::close(ends[0]);
-    const std::string text = json(ask_driver()).dump();
+    const std::string text = json(ask()).dump();
     const ssize_t written = ::write(ends[1], text.data(), text.size());
     // _exit: the driver's exit handlers are not wanted here.
     ::_exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
@@ -133,8 +164,13 @@ DriverFacts probe_driver() {
   int status = 0;
   ::waitpid(child, &status, 0);
   const json parsed = json::parse(text, nullptr, false);
-  return parsed.is_object() ? parsed.get<DriverFacts>() : DriverFacts{};
+  return parsed.is_object() ? parsed.get<Facts>() : Facts{};
 }
+
+}  // namespace
+
+DriverFacts probe_driver() { return probe(&ask_driver); }
+HipFacts probe_hip() { return probe(&ask_hip); }
 
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -177,6 +213,36 @@ std::optional<std::string> problem(const DriverFacts& facts) {
         "the driver ({}) has no green contexts (cuGreenCtxCreate): driver 550 or "
         "newer is needed.",
         facts.path);
+  return std::nullopt;
+}
+
+std::optional<std::string> problem(const HipFacts& facts) {
+  if (!facts.answered)
+    return fmt::format(
+        "the HIP runtime crashed or gave no answer within {} s: look at the kernel "
+        "log.",
+        kProbeSeconds);
+  if (facts.path.empty())
+    return fmt::format("no HIP runtime was found ({}): install ROCm 5.2 or newer.",
+                       facts.load_error);
+  if (facts.devices.empty())
+    return fmt::format(
+        "the HIP runtime ({}) sees no device ({}): check that /dev/kfd exists and "
+        "may be opened by this user.",
+        facts.path, facts.error);
+  return std::nullopt;
+}
+
+std::optional<std::string> no_device(bool asked) {
+  const DriverFacts cuda = probe_driver();
+  const auto nvidia = problem(cuda);
+  const HipFacts hip = probe_hip();
+  const auto amd = problem(hip);
+  if (nvidia && amd)  // what is not installed is not worth a word beside what is
+    return hip.path.empty() ? nvidia : fmt::format("{} And {}", *nvidia, *amd);
+  if (!asked) return std::nullopt;
+  if (nvidia && !cuda.path.empty()) return nvidia;
+  if (amd && !hip.path.empty()) return amd;
   return std::nullopt;
 }
 

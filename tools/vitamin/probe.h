@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the CUDA driver of this machine says about itself.
+// What the CUDA driver and the HIP runtime of this machine say about themselves.
 //
-// The driver is asked in a child process: loading it starts threads, and a broken one may crash or
+// They are asked in a child process: loading it starts threads, and a broken one may crash or
 // hang, neither of which may happen to `vitamin run`.
 #pragma once
 
@@ -35,8 +35,25 @@ inline constexpr int kOldestDriver = 12040;
 
 DriverFacts probe_driver();
 
+struct HipFacts {
+  bool answered = false;
+  std::string path;  // of libamdhip64.so.7, .6 or .5; empty: not found
+  std::string load_error;
+  std::string version;      // "5.2"
+  bool software = false;    // the stand-in for the kernel driver, not a GPU
+  int status = 0;           // hipGetDeviceCount's answer
+  std::string error;        // its name
+  std::vector<std::string> devices;  // names
+};
+HipFacts probe_hip();
+
 // One line: what is wrong and what to do; nothing when a device can be used.
 std::optional<std::string> problem(const DriverFacts& facts);
+std::optional<std::string> problem(const HipFacts& facts);
+// The same for the machine: nothing when a device of any vendor can be used. `asked`: some program
+// did ask a runtime for one, so that an installed runtime without a device is what is wrong, though
+// the other vendor's has one.
+std::optional<std::string> no_device(bool asked);
 
 // "12.4"
 std::string version_text(int version);

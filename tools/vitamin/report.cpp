@@ -170,6 +170,20 @@ Report read_report(const fs::path& run_directory) {
   }
   std::stable_sort(started.begin(), started.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
+  // Each vendor's library has a page of its own. One whose runtime was never used says nothing
+  // beside another page of the same program.
+  auto idle_twin = [&](const ProcessReport& process) {
+    if (process.stage != stats::Stage::kLoaded || !process.devices.empty() ||
+        process.passed_unmanaged > 0)
+      return false;
+    return std::any_of(started.begin(), started.end(), [&](const auto& other) {
+      return other.second.stage != stats::Stage::kLoaded && other.second.pid == process.pid &&
+             other.second.program == process.program;
+    });
+  };
+  for (std::size_t i = started.size(); i-- > 0;)
+    if (idle_twin(started[i].second))
+      started.erase(started.begin() + static_cast<std::ptrdiff_t>(i));
   for (auto& [when, process] : started) {
     for (const DeviceReport& device : process.devices) report.totals.add(device.totals);
     report.passed_unmanaged += process.passed_unmanaged;

@@ -59,8 +59,8 @@ namespace {
                                        command, std::strerror(error)));
 }
 
-// Where kernels are remembered that wait for their own blocks; empty: nowhere. A list that cannot be
-// kept costs a warning of the watchdog in each run, so it is no reason to stop.
+// Where kernels are remembered that wait for their own blocks; empty: nowhere. A list that cannot
+// be kept costs a warning of the watchdog in each run, so it is no reason to stop.
 fs::path wide_only_file(const std::string& asked) {
   if (asked == "none") return {};
   if (!asked.empty()) return fs::absolute(asked);
@@ -76,11 +76,11 @@ fs::path wide_only_file(const std::string& asked) {
   return failed ? fs::path() : folder / "wide-only";
 }
 
-std::vector<std::string> child_environment(const RunOptions& options, const fs::path& library,
+std::vector<std::string> child_environment(const RunOptions& options, const Libraries& libraries,
                                            const fs::path& run_directory) {
   namespace names = runtime::environment;
   std::vector<std::string> changes = {
-      "LD_PRELOAD=" + preload_variable(library, std::getenv("LD_PRELOAD")),
+      "LD_PRELOAD=" + preload_variable(libraries, std::getenv("LD_PRELOAD")),
       fmt::format("{}={}", names::kRunDirectory, run_directory.native()),
       fmt::format("{}={}", names::kPolicy, options.policy),
       // The same warnings come in the report.
@@ -137,15 +137,15 @@ void run(const RunOptions& options) {
     stop(kExitFailed,
          "cannot make a folder for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
          "every one of them full or read-only?");
-  const fs::path library = preloadable(preload_library(), directory.path());
-  if (const auto usable = check_preload(library); !usable) {
+  const Libraries libraries = preloadable(preload_libraries(), directory.path());
+  if (const auto usable = check_preload(libraries); !usable) {
     directory.remove();
     stop(kExitFailed, usable.error().message);
   }
 
   const auto started = std::chrono::steady_clock::now();
   const ChildEnd end =
-      run_child(options.command, child_environment(options, library, directory.path()));
+      run_child(options.command, child_environment(options, libraries, directory.path()));
   const auto ended = std::chrono::steady_clock::now();
   if (end.exec_error != 0) {
     directory.remove();

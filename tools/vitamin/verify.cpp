@@ -192,7 +192,7 @@ std::string problem(const VerifyOptions& options) {
 }
 
 int verify(const VerifyOptions& options) {
-  if (const auto usable = check_preload(preload_library()); !usable) {
+  if (const auto usable = check_preload(preload_libraries()); !usable) {
     say(usable.error().message);
     return kExitFailed;
   }

@@ -166,9 +166,9 @@ class Group {
 std::vector<std::string> environment(const fs::path& folder, const std::string& policy,
                                      std::uint64_t seed, bool audited) {
   namespace names = runtime::environment;
-  const fs::path library = preloadable(preload_library(), folder);
+  const Libraries libraries = preloadable(preload_libraries(), folder);
   std::vector<std::string> changes = {
-      "LD_PRELOAD=" + preload_variable(library, std::getenv("LD_PRELOAD")),
+      "LD_PRELOAD=" + preload_variable(libraries, std::getenv("LD_PRELOAD")),
       fmt::format("{}={}", names::kRunDirectory, folder.native()),
       fmt::format("{}={}", names::kPolicy, policy),
       fmt::format("{}={}", names::kSeed, seed),

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unmodified hipcc programs under `vitamin run`, over the software AMD GPU and the real runtime.
+
+Needs in the environment: VITAMIN, SOFT_LIBRARIES (where our libhsakmt.so.1 is) and PROGRAMS. Never
+run on AMD silicon: what is shown is that program, runtime and interposer agree.
+"""
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+VITAMIN = os.environ["VITAMIN"]
+LIBRARIES = os.environ["SOFT_LIBRARIES"]
+PROGRAMS = pathlib.Path(os.environ["PROGRAMS"])
+
+
+def words(line):
+    name, *pairs = line.split()
+    return {"": name} | dict(pair.split("=", 1) for pair in pairs)
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-hip-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def environment(self, **settings):
+        result = {name: value for name, value in os.environ.items()
+                  if not name.startswith(("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_"))}
+        result |= {"LD_LIBRARY_PATH": LIBRARIES, "MODULE_FILE": str(PROGRAMS / "module.co")}
+        return result | settings
+
+    def native(self, *command, **settings):
+        return self.run_command([PROGRAMS / command[0], *command[1:]], settings)
+
+    def run_command(self, command, settings):
+        return subprocess.run(command, text=True, capture_output=True, timeout=250,
+                              env=self.environment(**settings))
+
+    def shared(self, *command, options=("--policy", "random"), **settings):
+        """The result of a program under `vitamin run`, and its report."""
+        report = self.folder / "report.json"
+        result = self.run_command([VITAMIN, "run", "--report", report, *options, "--",
+                                   PROGRAMS / command[0], *command[1:]], settings)
+        return result, json.loads(report.read_text()) if report.exists() else {}
+
+    def check_same(self, *command, **settings):
+        native = self.native(*command, **settings)
+        self.assertEqual(native.returncode, 0, native.stdout + native.stderr)
+        for seed in ("1", "2"):
+            result, report = self.shared(*command, options=("--policy", "random", "--seed", seed),
+                                         **settings)
+            self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+            launches = report["totals"]["launches"]
+            self.assertGreater(launches["seen"], 0)
+            self.assertEqual(launches["bound"], launches["seen"], report["totals"])
+        return report["totals"]
+
+    def trace(self, run, *command):
+        file = self.folder / f"trace{len(list(self.folder.iterdir()))}"
+        run(*command, VITAMIN_SOFT_AMDGPU_TRACE=str(file))
+        return [words(line) for line in file.read_text().splitlines()]
+
+
+class Output(Programs):
+    ORDERED = ("vector_add", "reduction", "gemm", "softmax", "layernorm", "fills_and_copies")
+
+    def test_streams_events_callbacks_and_launches_are_as_natively(self):
+        self.check_same("streams")
+
+    def test_the_same_on_gfx1030(self):
+        self.check_same("streams", VITAMIN_SOFT_AMDGPU="gfx1030")
+
+    def test_default_streams_of_threads_are_as_natively(self):
+        self.check_same("streams_per_thread")
+
+    def test_kernels_have_the_same_bits_and_move(self):
+        totals = self.check_same("kernels", *self.ORDERED)
+        self.assertGreater(totals["launches"]["moved"], 0, totals)
+        self.assertGreater(len(totals["widths"]), 1, totals)
+
+    def test_a_kernel_that_counts_on_an_order_shows_that_launches_move(self):
+        native = self.native("kernels", "order_dependent").stdout
+        others = {self.shared("kernels", "order_dependent",
+                              options=("--policy", "random", "--seed", str(seed)))[0].stdout
+                  for seed in range(4)}
+        self.assertNotEqual(others, {native})
+
+
+class Packets(Programs):
+    def launches(self, trace):
+        """How often each launch was made. `?` are kernels of the runtime's own."""
+        return collections.Counter(
+            tuple(line[key] for key in ("kernel", "grid", "block", "packet", "kernarg"))
+            for line in trace if line[""] == "dispatch" and line["kernel"] != "?")
+
+    def test_every_packet_and_its_arguments_are_those_of_the_bare_run(self):
+        names = Output.ORDERED
+        bare = self.launches(self.trace(self.native, "kernels", *names))
+        self.assertGreater(len(bare), 6)
+        self.assertEqual(self.launches(self.trace(self.shared, "kernels", *names)), bare)
+
+    def test_fills_and_device_copies_run_under_a_mask(self):
+        trace = self.trace(lambda *command, **settings: self.shared(
+            *command, options=("--policy", "static"), **settings), "kernels", "fills_and_copies")
+        own = [line for line in trace if line[""] == "dispatch" and line["kernel"] != "?"]
+        self.assertGreater(len(own), 3)
+        whole = [line["kernel"] for line in own if line["cus"] == "104"]
+        self.assertEqual(whole, [])
+
+
+class Obstacles(Programs):
+    def test_no_device_is_the_runtimes_own_answer_and_its_exit_code_is_passed(self):
+        settings = {"LD_LIBRARY_PATH": ""}  # the real thunk, and no /dev/kfd
+        native = self.native("streams", **settings)
+        self.assertNotEqual(native.returncode, 0)
+        result, report = self.shared("streams", **settings)
+        self.assertEqual((result.returncode, result.stdout), (native.returncode, native.stdout))
+        self.assertIn(native.stderr, result.stderr)
+        self.assertIn("no launch was seen", result.stderr)
+        self.assertEqual(report["totals"]["launches"]["seen"], 0)
+
+    def test_doctor_names_the_device_and_that_it_is_software(self):
+        result = self.run_command([VITAMIN, "doctor"], {})
+        self.assertRegex(result.stdout, r"(?m)^ok +hip +\S+libamdhip64\.so\.5")
+        self.assertRegex(result.stdout, r"(?m)^ok +hip_device .*software")
+
+
+if __name__ == "__main__":
+    unittest.main()
