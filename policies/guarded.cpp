@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "policies/builtin.h"
 
@@ -31,6 +32,7 @@ void Guarded::replace(std::string why) {
   spent_ = std::move(policy_);
   policy_ = make_fifo(none, 0);
   replaced_.store(true, std::memory_order_relaxed);
+  untold_ = why_;
   if (sink_) sink_(why_);
 }
 
@@ -97,6 +99,7 @@ void Guarded::forget(runtime::ClientId client) {
 }
 
 std::string Guarded::take_message() {
+  if (!untold_.empty()) return std::exchange(untold_, {});
   return guard("take_message", std::string(), [&](runtime::Policy& policy) {
     return std::pair{policy.take_message(), std::string()};
   });

@@ -31,7 +31,7 @@ using runtime::ReadyOperation;
 
 struct Options {
   std::uint32_t target_ms = 30;
-  std::uint32_t margin = 90;     // percent of the target that a step may take
+  std::uint32_t margin = 95;     // percent of the target that a step may take
   std::uint32_t reserve = 0;     // processors; 0: sized from profiles
   std::uint32_t reservation = 1;
   std::uint32_t lookahead = 1;
@@ -378,7 +378,7 @@ class TpotFirst final : public runtime::Policy {
 
 constexpr Parameter kParameters[] = {
     {"target", "milliseconds a token (default 30)"},
-    {"margin", "percent of the target that a step may take (default 90)"},
+    {"margin", "percent of the target that a step may take (default 95)"},
     {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
     {"reservation", "0: no standing reservation (default 1)"},
     {"lookahead", "0: never prepare a wider entry (default 1)"},
