@@ -47,7 +47,8 @@ std::span<const EntryId> Assignment::plan(std::span<const Candidate> candidates,
   std::size_t most = 0;
   double best_progress = 0;
   best_.assign(candidates.size(), kNoEntry);
-  for (const Order order : {Order::kAtHome, Order::kApart, Order::kDescending, Order::kFromTheEnd}) {
+  for (const Order order :
+       {Order::kAtHome, Order::kApart, Order::kDescending, Order::kFromTheEnd}) {
     const bool last_resort = order == Order::kDescending || order == Order::kFromTheEnd;
     if (last_resort && (most == possible || all_small(candidates))) break;
     const std::size_t assigned = bind_minimum(candidates, entries, available, order);

@@ -289,7 +289,8 @@ class TpotFirst final : public runtime::Policy {
     ++decoder.steps;
     const double now = static_cast<double>(work(operation));
     const double weight = now < decoder.usual_ns ? 0.2 : 0.01;
-    decoder.usual_ns = decoder.usual_ns == 0 ? now : decoder.usual_ns + weight * (now - decoder.usual_ns);
+    // Nearer the lighter steps: lookahead sees to the heavy ones.
+    decoder.usual_ns += decoder.usual_ns == 0 ? now : weight * (now - decoder.usual_ns);
   }
 
   void size_reservation(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {

@@ -184,7 +184,7 @@ std::uint64_t earliest(const char* specification, const PoolLayout& layout, cons
 }
 
 // Kernels are not preempted and neither policy knows what the other tenants launch next, so a
-// decode may find one more kernel in its way than under throughput: never more than one, and rarely.
+// decode may find a kernel more in its way than under throughput: one at most, and rarely.
 TEST_CASE("Not later than throughput for the earliest deadline: every small case") {
   unsigned cases = 0, better = 0, later = 0;
   for (const unsigned units : {2U, 3U, 4U}) {
