@@ -78,13 +78,13 @@ void watch_thread_end() {
   if (made) pthread_setspecific(key, &key);  // any value but null: the destructor runs
 }
 
-// The stand-in of a thread that has ended, if its work has, too: two threads' default streams do not
-// wait for each other. Wants the lock.
+// The stand-in of a thread that has ended, if its work has, too: the default streams of two threads
+// do not wait for each other. Wants the lock.
 StreamRecord* take_idle_thread_stream(Context& context) {
   const Inside ours;
   for (StreamRecord** at = &context.idle_thread_streams; *at != nullptr; at = &(*at)->next) {
     StreamRecord* idle = *at;
-    if (context.virtual_context->query(*idle->stream) != hal::kNativeOk) continue;
+    if (!context.virtual_context->idle(*idle->stream)) continue;
     *at = idle->next;
     return idle;
   }

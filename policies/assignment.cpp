@@ -2,6 +2,7 @@
 #include "policies/assignment.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 namespace vitamin::policies {
@@ -21,6 +22,14 @@ std::size_t first_wide(std::span<const PoolEntry> entries, std::uint32_t process
   return static_cast<std::size_t>(at - entries.begin());
 }
 
+bool all_small(std::span<const Candidate> candidates) {
+  return std::all_of(candidates.begin(), candidates.end(),
+                     [](const Candidate& candidate) { return candidate.processors <= 1; });
+}
+
+// Being somewhere else costs a move.
+constexpr double kWorthLeavingHome = 1.02;
+
 }  // namespace
 
 EntryId Assignment::narrowest(const Candidate& candidate, std::span<const PoolEntry> entries) {
@@ -32,24 +41,26 @@ std::span<const EntryId> Assignment::plan(std::span<const Candidate> candidates,
                                           std::span<const PoolEntry> entries,
                                           ComputeSet available) {
   // The least demanding first leaves room for the most, nearly always; where it does not, the most
-  // demanding first (or from the other end of the device) may find room that it cut up.
+  // demanding first (or from the other end of the device) may find room that it cut up. Where all
+  // have room, starting apart from each other leaves them more of it to widen into.
+  const std::size_t possible = std::min<std::size_t>(candidates.size(), available.count());
   std::size_t most = 0;
-  for (const Order order : {Order::kAscending, Order::kDescending, Order::kAscendingFromTheEnd}) {
+  double best_progress = 0;
+  best_.assign(candidates.size(), kNoEntry);
+  for (const Order order :
+       {Order::kAtHome, Order::kApart, Order::kDescending, Order::kFromTheEnd}) {
+    const bool last_resort = order == Order::kDescending || order == Order::kFromTheEnd;
+    if (last_resort && (most == possible || all_small(candidates))) break;
     const std::size_t assigned = bind_minimum(candidates, entries, available, order);
-    if (order == Order::kAscending || assigned > most) {
-      most = assigned;
-      best_ = plan_;
-      best_used_ = used_;
-    }
-    if (most == std::min<std::size_t>(candidates.size(), available.count())) break;
-    if (std::all_of(candidates.begin(), candidates.end(),
-                    [](const Candidate& candidate) { return candidate.processors <= 1; }))
-      break;
+    if (assigned < most || (last_resort && assigned == most)) continue;
+    widen(candidates, entries, available);
+    const double progress = Assignment::progress(candidates, entries, plan_);
+    if (assigned == most && progress <= kWorthLeavingHome * best_progress) continue;
+    most = assigned;
+    best_progress = progress;
+    best_ = plan_;
   }
-  plan_.swap(best_);
-  used_ = best_used_;
-  widen(candidates, entries, available);
-  return plan_;
+  return best_;
 }
 
 std::size_t Assignment::bind_minimum(std::span<const Candidate> candidates,
@@ -61,6 +72,7 @@ std::size_t Assignment::bind_minimum(std::span<const Candidate> candidates,
   order_.resize(candidates.size());
   std::iota(order_.begin(), order_.end(), 0U);
   const bool descending = order == Order::kDescending;
+  const std::size_t units = std::max(1U, entries.front().compute.count());
   // The given order among equals.
   std::stable_sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
     if (candidates[a].aged != candidates[b].aged) return candidates[a].aged;
@@ -71,21 +83,29 @@ std::size_t Assignment::bind_minimum(std::span<const Candidate> candidates,
   for (const std::uint32_t index : order_) {
     const Candidate& candidate = candidates[index];
     ComputeSet home;
-    if (candidate.preferred != kNoEntry) home = entries[candidate.preferred].compute;
+    if (candidate.preferred != kNoEntry && order == Order::kAtHome)
+      home = entries[candidate.preferred].compute;
     const std::size_t first = first_wide(entries, candidate.processors);
     if (first < entries.size()) least_[index] = candidate.curve[first];
+    // Where it would start if all were spread evenly.
+    const std::size_t place = assigned * units / candidates.size();
+    std::size_t distance = units;
     EntryId best = kNoEntry;
     for (std::size_t i = first; i < entries.size(); ++i) {
       const PoolEntry& entry = entries[i];
       if (best != kNoEntry && entry.processors > entries[best].processors) break;
       if (!available.contains(entry.compute) || entry.compute.overlaps(used_)) continue;
-      // Among entries of one width: inside of where it is, else the first, so that the free units
-      // stay together.
       if (home.contains(entry.compute)) {
         best = entry.id;
         break;
       }
-      if (best == kNoEntry || order == Order::kAscendingFromTheEnd) best = entry.id;
+      const auto start = static_cast<std::size_t>(std::countr_zero(entry.compute.bits()));
+      const std::size_t away = (start + units - place) % units;
+      if (best == kNoEntry || order == Order::kFromTheEnd ||
+          (order == Order::kApart && away < distance)) {
+        best = entry.id;
+        distance = away;
+      }
     }
     if (best == kNoEntry) continue;
     plan_[index] = best;

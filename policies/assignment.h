@@ -45,7 +45,7 @@ class Assignment {
                                     std::span<const runtime::PoolEntry> entries);
 
  private:
-  enum class Order : std::uint8_t { kAscending, kDescending, kAscendingFromTheEnd };
+  enum class Order : std::uint8_t { kAtHome, kApart, kDescending, kFromTheEnd };
   std::size_t bind_minimum(std::span<const Candidate> candidates,
                            std::span<const runtime::PoolEntry> entries,
                            hal::ComputeSet available, Order order);
@@ -63,7 +63,7 @@ class Assignment {
   std::vector<runtime::EntryId> plan_, best_;
   std::vector<std::uint32_t> order_;
   std::vector<float> least_;  // T(m_min) of each candidate
-  hal::ComputeSet used_, best_used_;
+  hal::ComputeSet used_;
 };
 
 }  // namespace vitamin::policies

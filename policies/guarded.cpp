@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "policies/builtin.h"
 
@@ -20,10 +21,11 @@ using runtime::PoolView;
 using runtime::ReadyOperation;
 
 Guarded::Guarded(std::unique_ptr<runtime::Policy> policy, Sink sink)
-    : policy_(std::move(policy)), sink_(std::move(sink)), name_(policy_->name()) {
-  terms_ = policy_->terms();
-  lanes_share_ = policy_->lanes_share();
-}
+    : policy_(std::move(policy)),
+      sink_(std::move(sink)),
+      name_(policy_->name()),
+      terms_(policy_->terms()),
+      lanes_share_(policy_->lanes_share()) {}
 
 void Guarded::replace(std::string why) {
   why_ = "policy " + name_ + " " + std::move(why) + "; fifo decides from now on";
@@ -31,6 +33,7 @@ void Guarded::replace(std::string why) {
   spent_ = std::move(policy_);
   policy_ = make_fifo(none, 0);
   replaced_.store(true, std::memory_order_relaxed);
+  untold_ = why_;
   if (sink_) sink_(why_);
 }
 
@@ -55,18 +58,19 @@ Answer Guarded::guard(const char* callback, Answer otherwise, Call call) {
 std::optional<std::size_t> Guarded::pick(std::span<const ReadyOperation> ready,
                                          const PoolView& pool) {
   using Answer = std::optional<std::size_t>;
-  return guard("Pick", Answer(), [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy) {
     const Answer answer = policy.pick(ready, pool);
     std::string problem;
     if (answer && *answer >= ready.size())
       problem = "operation " + std::to_string(*answer) + " of " + std::to_string(ready.size());
     return std::pair{answer, problem};
-  });
+  };
+  return guard("Pick", Answer(), asked);
 }
 
 Choice Guarded::select(const ReadyOperation& operation, std::span<const EntryId> eligible,
                        const PoolView& pool) {
-  return guard("Select", Choice{eligible.back(), 1}, [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy) {
     const Choice answer = policy.select(operation, eligible, pool);
     std::string problem;
     if (answer.entry == kNoEntry) return std::pair{answer, problem};
@@ -75,28 +79,32 @@ Choice Guarded::select(const ReadyOperation& operation, std::span<const EntryId>
     else if (answer.launches == 0)
       problem = "a grant for no launch";
     return std::pair{answer, problem};
-  });
+  };
+  return guard("Select", Choice{eligible.back(), 1}, asked);
 }
 
 runtime::Plan Guarded::prepare(const runtime::Hint& hint, const PoolView& pool) {
-  return guard("Prepare", runtime::Plan{}, [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy) {
     const runtime::Plan answer = policy.prepare(hint, pool);
     std::string problem;
     for (const EntryId entry : {answer.target, answer.standing})
       if (entry != kNoEntry && (entry >= pool.entries.size() || entry == runtime::kWholeDevice))
         problem = "entry " + std::to_string(entry) + ", which cannot be reserved";
     return std::pair{answer, problem};
-  });
+  };
+  return guard("Prepare", runtime::Plan{}, asked);
 }
 
 void Guarded::forget(runtime::ClientId client) {
-  guard("forget", 0, [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy) {
     policy.forget(client);
     return std::pair{0, std::string()};
-  });
+  };
+  guard("forget", 0, asked);
 }
 
 std::string Guarded::take_message() {
+  if (!untold_.empty()) return std::exchange(untold_, {});
   return guard("take_message", std::string(), [&](runtime::Policy& policy) {
     return std::pair{policy.take_message(), std::string()};
   });

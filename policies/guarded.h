@@ -36,6 +36,7 @@ class Guarded final : public runtime::Policy {
   runtime::Plan prepare(const runtime::Hint& hint, const runtime::PoolView& pool) override;
   void forget(runtime::ClientId client) override;
   runtime::Terms terms() const override { return terms_; }
+  // Also that it was replaced, once.
   std::string take_message() override;
   bool lanes_share() const override { return lanes_share_; }
 
@@ -51,7 +52,7 @@ class Guarded final : public runtime::Policy {
   std::unique_ptr<runtime::Policy> policy_;
   std::unique_ptr<runtime::Policy> spent_;  // the replaced one: may be in the middle of a call
   Sink sink_;
-  std::string name_, why_;
+  std::string name_, why_, untold_;
   runtime::Terms terms_;
   bool lanes_share_ = true;
   std::atomic<bool> replaced_{false};

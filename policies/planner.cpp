@@ -105,7 +105,8 @@ void Planner::keep_if_good(const PoolView& pool, ComputeSet available) {
   fresh_.clear();
   for (const std::size_t i : planned_) fresh_.push_back(lanes_[i].target);
   const double old_progress = Assignment::progress(candidates_, pool.entries, kept_);
-  if (Assignment::progress(candidates_, pool.entries, fresh_) >= kWorthMoving * old_progress) return;
+  const double progress = Assignment::progress(candidates_, pool.entries, fresh_);
+  if (progress >= kWorthMoving * old_progress) return;
   for (std::size_t i = 0; i < planned_.size(); ++i) lanes_[planned_[i]].target = kept_[i];
 }
 

@@ -31,7 +31,7 @@ using runtime::ReadyOperation;
 
 struct Options {
   std::uint32_t target_ms = 30;
-  std::uint32_t margin = 90;     // percent of the target that a step may take
+  std::uint32_t margin = 95;     // percent of the target that a step may take
   std::uint32_t reserve = 0;     // processors; 0: sized from profiles
   std::uint32_t reservation = 1;
   std::uint32_t lookahead = 1;
@@ -289,7 +289,8 @@ class TpotFirst final : public runtime::Policy {
     ++decoder.steps;
     const double now = static_cast<double>(work(operation));
     const double weight = now < decoder.usual_ns ? 0.2 : 0.01;
-    decoder.usual_ns = decoder.usual_ns == 0 ? now : decoder.usual_ns + weight * (now - decoder.usual_ns);
+    // Nearer the lighter steps: lookahead sees to the heavy ones.
+    decoder.usual_ns += decoder.usual_ns == 0 ? now : weight * (now - decoder.usual_ns);
   }
 
   void size_reservation(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
@@ -378,7 +379,7 @@ class TpotFirst final : public runtime::Policy {
 
 constexpr Parameter kParameters[] = {
     {"target", "milliseconds a token (default 30)"},
-    {"margin", "percent of the target that a step may take (default 90)"},
+    {"margin", "percent of the target that a step may take (default 95)"},
     {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
     {"reservation", "0: no standing reservation (default 1)"},
     {"lookahead", "0: never prepare a wider entry (default 1)"},

@@ -80,7 +80,8 @@ constexpr Parameter kTemporalParameters[] = {
 const Description kExclusive = {
     "exclusive", "everything to one client until it has nothing to run: a baseline", {}};
 const Description kTemporal = {
-    "temporal", "everything to each client in turn, for a quantum: a baseline", kTemporalParameters};
+    "temporal", "everything to each client in turn, for a quantum: a baseline",
+    kTemporalParameters};
 const Description kSalus = {
     "salus", "everything to each client in turn, for an iteration: a baseline", {}};
 

@@ -7,6 +7,19 @@ namespace vitamin::runtime {
 
 using hal::ComputeSet;
 
+namespace {
+
+// The whole device last.
+std::vector<EntryId> narrowest_first(const PoolLayout& layout) {
+  std::vector<EntryId> ids;
+  for (const PoolEntry& entry : layout.entries())
+    if (!entry.whole()) ids.push_back(entry.id);
+  ids.push_back(kWholeDevice);
+  return ids;
+}
+
+}  // namespace
+
 const Scheduler::Grant* Scheduler::Lane::open() const {
   for (const Grant& grant : grants)
     if (grant.open) return &grant;
@@ -25,12 +38,8 @@ Scheduler::Scheduler(const PoolLayout& layout, std::unique_ptr<Policy> policy,
       policy_(std::move(policy)),
       options_(options),
       profile_(profile),
-      leases_(layout) {
-  for (const PoolEntry& entry : layout.entries())
-    if (!entry.whole()) by_width_.push_back(entry.id);
-  by_width_.push_back(kWholeDevice);
-  adopt_terms();
-}
+      leases_(layout),
+      by_width_(narrowest_first(layout)) { adopt_terms(); }
 
 void Scheduler::adopt_terms() {
   const Terms terms = policy_->terms();

@@ -79,7 +79,8 @@ class Scheduler {
             const SchedulerOptions& options = {}, const Profile* profile = nullptr);
 
   // The lane has bindable operations. Said again, it replaces what was said before (another next
-  // kernel, another deadline), grant or not; a grant that is too narrow for it is closed. `operation.client` and `.lane` name the lane.
+  // kernel, another deadline), grant or not; a grant that is too narrow for it is closed.
+  // `operation.client` and `.lane` name the lane.
   void wants(const ReadyOperation& operation, std::uint64_t now_ns);
   // The lane has nothing more to submit: its grant ends when it is returned.
   void idle(ClientId client, LaneId lane, std::uint64_t now_ns);

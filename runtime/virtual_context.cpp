@@ -467,6 +467,13 @@ NativeStatus VirtualContext::query(Stream& stream) {
   return hal::kNativeOk;
 }
 
+bool VirtualContext::idle(Stream& stream) {
+  device_->enter_internal();
+  const bool ended = query(stream) == hal::kNativeOk;
+  device_->leave_internal();
+  return ended;
+}
+
 // `alone`: the vendor's own wait for the stream does it, and tells the stream's errors.
 VirtualContext::End VirtualContext::end_of(Stream& stream, bool alone) {
   End end{&stream, stream.timeline.submitted, nullptr, {}};

@@ -119,6 +119,8 @@ class VirtualContext {
   // --- waiting -------------------------------------------------------------------------------
   hal::NativeStatus query(Stream& stream);
   hal::NativeStatus synchronize(Stream& stream);
+  // Whether nothing of the stream is outstanding; a question of ours, legal while others capture.
+  bool idle(Stream& stream);
   // A call that concerns the whole context (synchronise it, free memory, unload a module), made
   // without the lock after all deferred work of the context was submitted.
   hal::NativeStatus drain(Drain how, const VendorCall& call);

@@ -336,8 +336,9 @@ void Device::start(Lane& lane) {
 // Stops behind what is submitted already.
 void Device::drain(Lane& lane) {
   const double submitted = lane.position + options_.window_ns * lane.rate;
-  const auto end = std::lower_bound(lane.ends->begin() + lane.next + 1, lane.ends->end(), submitted);
-  const auto kernel = static_cast<std::uint32_t>(end - lane.ends->begin());
+  const std::vector<double>& ends = *lane.ends;
+  const auto end = std::lower_bound(ends.begin() + lane.next + 1, ends.end(), submitted);
+  const auto kernel = static_cast<std::uint32_t>(end - ends.begin());
   lane.stop = std::min(lane.stop, kernel);
   rates_changed_ = true;
 }

@@ -102,8 +102,8 @@ TEST_CASE("A thread that does not come back is given up in time") {
   int answer = 0;
   CHECK(thread.run([&] { answer = 42; }, std::chrono::milliseconds(1000)));
   CHECK(answer == 42);
-  CHECK_THROWS_AS(thread.run([] { throw std::runtime_error("x"); }, std::chrono::milliseconds(1000)),
-                  std::runtime_error);
+  const std::chrono::milliseconds second(1000);
+  CHECK_THROWS_AS(thread.run([] { throw std::runtime_error("x"); }, second), std::runtime_error);
   auto stop = std::make_shared<std::atomic<bool>>(false);
   const auto start = std::chrono::steady_clock::now();
   CHECK(!thread.run(

@@ -96,7 +96,8 @@ TEST_CASE("A bad specification is refused with what is known and what may have b
     return made.error().message;
   };
   CHECK(message("randon").find("did you mean 'random'") != std::string::npos);
-  CHECK(message("zzz").find("Known policies: fifo, throughput, tpot-first, static") != std::string::npos);
+  CHECK(message("zzz").find("Known policies: fifo, throughput, tpot-first, static") !=
+        std::string::npos);
   CHECK(message("random:evry=3").find("'evry' is unknown") != std::string::npos);
   CHECK(message("random:every=0").find("from 1 to") != std::string::npos);
   CHECK(message("random:every=x").find("'x'") != std::string::npos);

@@ -57,7 +57,7 @@ TEST_CASE("Where the grid is known the model climbs in waves: 448 blocks, one a 
   CHECK(profile.predict(1, 32).ns == doctest::Approx(14 * 90'000.0 + 1'000));
 }
 
-TEST_CASE("One measured width: a guess of little confidence, never a negative or wider-is-slower one") {
+TEST_CASE("One measured width: a guess, never negative, never slower when wider") {
   rc::check("predictions are positive and do not grow with the width", [] {
     Profile profile;
     const auto count = *rc::gen::inRange(1, 5);

@@ -19,7 +19,7 @@ struct Work {
   std::uint64_t at_ns = 0;
   runtime::ReadyOperation operation;
   unsigned kernels = 1;
-  std::uint64_t kernel_ns = 10'000;  // on one unit of 8; wider entries are faster, down to an eighth
+  std::uint64_t kernel_ns = 10'000;  // on one unit of 8; down to an eighth on wider entries
 };
 
 class World {

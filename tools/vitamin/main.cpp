@@ -14,6 +14,7 @@
 
 #include "policies/registry.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/policy_verbs.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/verbs.h"
@@ -104,6 +105,7 @@ struct CommandLine {
   CLI::App* version = nullptr;
   RunOptions options;
   VerifyOptions verification;
+  PolicyVerbs policy_verbs;
   bool json = false;
 
   CommandLine() {
@@ -115,8 +117,9 @@ struct CommandLine {
     add_verify();
     doctor = app.add_subcommand("doctor", "Say what was found on this machine and what is missing");
     policy = app.add_subcommand("policy", "Show the policies");
-    policy->footer("\nExample:\n  vitamin policy list\n");
+    policy->footer("\nExamples:\n  vitamin policy list\n  vitamin policy test tpot-first\n");
     policy_list = policy->add_subcommand("list", "Name every policy, one a line");
+    policy_verbs.add(app, *policy);
     version = app.add_subcommand("version", "Show the version");
     for (CLI::App* verb : {doctor, policy_list, version})
       verb->add_flag("--json", json, "Answer as JSON");
@@ -245,6 +248,7 @@ int dispatch(CommandLine& line) {
     if (verb->parsed() && !verb->remaining().empty())
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json);
+  if (const auto code = line.policy_verbs.run()) return *code;
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
   if (line.policy->parsed()) return show_help(*line.policy);

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/simulation.h"
+
+#include <doctest/doctest.h>
+
+namespace vitamin::sim {
+namespace {
+
+std::string problem(const std::string& text, const TraceWindow& window = {}) {
+  const auto trace = parse_trace(text, window);
+  return trace ? "" : trace.error().message;
+}
+
+const std::string kHead = "t_s,prompt_tokens,output_tokens\n";
+
+Trace steady(unsigned count, double apart_s, std::uint32_t prompt, std::uint32_t output) {
+  Trace trace;
+  for (unsigned i = 0; i < count; ++i) trace.requests.push_back({i * apart_s, prompt, output});
+  return trace;
+}
+
+Result run(const Setup& setup, const char* policy) {
+  auto result = simulate(setup, policy);
+  REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
+  return std::move(*result);
+}
+
+TEST_CASE("A trace with holes, negative or falling times or no numbers: the line is named") {
+  CHECK(problem(kHead + "0,10,5\n1.5,20,1\n").empty());
+  CHECK(problem("a,b\n").find("line 1: the header must be") == 0);
+  CHECK(problem(kHead + "0,10\n") == "line 2: a field is missing");
+  CHECK(problem(kHead + "0,10,5\n1,,5\n") == "line 3: a field is empty");
+  CHECK(problem(kHead + "-1,10,5\n") == "line 2: the time is negative");
+  CHECK(problem(kHead + "2,10,5\n1,10,5\n").find("line 3: the time is before") == 0);
+  CHECK(problem(kHead + "x,10,5\n").find("'x' is no time") != std::string::npos);
+  CHECK(problem(kHead + "nan,10,5\n").find("is no time") != std::string::npos);
+  CHECK(problem(kHead + "0,-3,5\n").find("whole numbers") != std::string::npos);
+  CHECK(problem(kHead + "0,0,5\n").find("no prompt tokens") != std::string::npos);
+  CHECK(problem(kHead).find("no request in the window") != std::string::npos);
+  CHECK(problem(kHead + "0,10,5\n", {100, 0}).find("no request") != std::string::npos);
+  CHECK(!read_trace("/no/such/trace.csv").has_value());
+}
+
+TEST_CASE("A window is cut out, long requests are cut and counted, times are scaled") {
+  auto trace = parse_trace(kHead + "0,10,5\n10,900,5\n20,10,700\n30,10,5\n",
+                           {5, 20, 100, 50});
+  REQUIRE(trace.has_value());
+  REQUIRE(trace->requests.size() == 2);
+  CHECK(trace->cut == 2);
+  CHECK(trace->requests[0].at_s == 5);
+  CHECK(trace->requests[0].prompt_tokens == 100);
+  CHECK(trace->requests[1].output_tokens == 50);
+  CHECK(trace->scale_to(1) == doctest::Approx(2.0 / 15));
+}
+
+TEST_CASE("Lone requests take what was measured: a decode step of 4 to 8 ms, 512 tokens in 12 ms") {
+  Setup setup;
+  setup.trace = steady(20, 1, 512, 33);
+  const Result result = run(setup, "throughput");
+  REQUIRE(result.requests.size() >= 17);
+  for (const RequestTimes& request : result.requests) {
+    CHECK(request.finished);
+    CHECK(request.ttft_ms > 8);
+    CHECK(request.ttft_ms < 20);
+    CHECK(request.tpot_ms > 4);
+    CHECK(request.tpot_ms < 8);
+  }
+  // 20 x (one prefill of 32 x 13 + 1 kernels and 32 steps of 32 x 13 + 3).
+  CHECK(result.operations == 20 * (417 + 32 * 419));
+}
+
+TEST_CASE("A training job alone makes the measured steps a second, and half of them on half") {
+  Setup setup;
+  setup.training = {"resnet152"};
+  setup.trace = steady(1, 0, 1, 1);
+  setup.trace.requests[0].at_s = 30;
+  const Result alone = run(setup, "throughput");
+  CHECK(alone.training[0].steps_per_s == doctest::Approx(16.4).epsilon(0.02));
+  const Result part = run(setup, "static:units=0-1");
+  CHECK(part.training[0].steps_per_s < 0.7 * alone.training[0].steps_per_s);
+}
+
+TEST_CASE("The same setup gives the same result") {
+  Setup setup;
+  setup.gpus = 3;
+  setup.trace = steady(120, 0.02, 700, 40);
+  setup.training = {"qwen3-0.6b"};
+  for (const char* policy : {"throughput", "tpot-first", "temporal"}) {
+    const Result a = run(setup, policy), b = run(setup, policy);
+    CHECK(a.operations == b.operations);
+    CHECK(a.grants == b.grants);
+    CHECK(a.tpot().p99 == b.tpot().p99);
+    CHECK(a.ttft().p99 == b.ttft().p99);
+  }
+}
+
+TEST_CASE("Under every policy all requests end; tpot-first keeps tokens in time beside training") {
+  Setup setup;
+  setup.trace = steady(200, 0.05, 600, 30);
+  setup.training = {"qwen3-0.6b", "qwen3-0.6b", "resnet152"};
+  for (const char* policy : {"throughput", "tpot-first", "temporal", "static:parts=5", "orion"}) {
+    CAPTURE(std::string(policy));
+    const Result result = run(setup, policy);
+    for (const RequestTimes& request : result.requests) CHECK(request.finished);
+    CHECK(result.refused == 0);
+  }
+  const Slo slo;
+  CHECK(run(setup, "tpot-first").violations(slo).tpot <=
+        run(setup, "throughput").violations(slo).tpot);
+}
+
+TEST_CASE("More than a million operations a second") {
+  Setup setup;
+  setup.trace = steady(300, 0.1, 800, 60);
+  const Result result = run(setup, "tpot-first");
+  const double rate = static_cast<double>(result.operations) / result.wall_s;
+  const double millions = rate / 1e6;
+  MESSAGE(millions << " million operations a second");
+#ifdef NDEBUG
+  CHECK(rate > 1e6);
+#endif
+}
+
+TEST_CASE("Unknown policies, parameters and jobs are named") {
+  Setup setup;
+  setup.trace = steady(1, 0, 1, 1);
+  CHECK(simulate(setup, "troughput").error().message.find("did you mean 'throughput'") !=
+        std::string::npos);
+  CHECK(simulate(setup, "tpot-first:targt=3").error().message.find("'targt' is unknown") !=
+        std::string::npos);
+  setup.training = {"alexnet"};
+  CHECK(simulate(setup, "fifo").error().message.find("known: resnet152, qwen3-0.6b") !=
+        std::string::npos);
+}
+
+TEST_CASE("Quantiles and violations are what their definitions say") {
+  Histogram histogram;
+  for (int i = 1; i <= 1000; ++i) histogram.add(i);
+  CHECK(histogram.quantile(0.5) == doctest::Approx(500).epsilon(0.02));
+  CHECK(histogram.quantile(0.99) == doctest::Approx(990).epsilon(0.02));
+  CHECK(quantiles({1, 2, 3, 4}).p50 == doctest::Approx(2.5));
+  Result result;
+  result.simulated_s = 2;
+  result.requests = {{100, 10, true, 5}, {900, 10, true, 5}, {100, 50, true, 5},
+                     {100, -1, true, 1}, {-1, -1, false, 7}};
+  const Violations violations = result.violations({500, 30});
+  CHECK(violations.ttft == doctest::Approx(2.0 / 5));
+  CHECK(violations.tpot == doctest::Approx(2.0 / 4));
+  CHECK(violations.goodput_per_s == doctest::Approx(2.0 / 2));
+}
+
+}  // namespace
+}  // namespace vitamin::sim
