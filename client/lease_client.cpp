@@ -59,7 +59,7 @@ bool LeaseClient::away() const {
 void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   link_ = link;
   gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
-  for (LaneId id = 0; id < lanes_.size(); ++id) {
+  for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     put_down(lane);
     lane.wanting = false;
@@ -88,6 +88,7 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
                           std::span<const EntryId> eligible, std::uint64_t now_ns) {
   const LaneId index = id % static_cast<LaneId>(kLanes);
   Lane& lane = lanes_[index];
+  lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
   if (words_->load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
   if (away()) return go_home(lane, operation, eligible);
   take_grants();
@@ -143,7 +144,8 @@ Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation
 void LeaseClient::leave_for_home() {
   if (at_home_) return;
   at_home_ = true;
-  for (Lane& lane : lanes_) {
+  for (LaneId id = 0; id < lanes_used_; ++id) {
+    Lane& lane = lanes_[id];
     put_down(lane);
     lane.wanting = false;
     set_waiting(lane, false);
@@ -204,6 +206,7 @@ void LeaseClient::take_grants() {
     if (!reply) return distrust();
     const auto& grant = std::get<protocol::Grant>(*reply);
     Lane& lane = lanes_[grant.head.lane];
+    lanes_used_ = std::max<std::size_t>(lanes_used_, grant.head.lane + 1);
     put_down(lane);
     lane.entry = static_cast<EntryId>(grant.entry);
     lane.word = grant.word;
@@ -235,7 +238,7 @@ void LeaseClient::put_down(Lane& lane) {
 
 void LeaseClient::notice_closed() {
   gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
-  for (LaneId id = 0; id < lanes_.size(); ++id) {
+  for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.entry == kNoEntry || admits(lane.entry, id)) continue;
     put_down(lane);
@@ -272,7 +275,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
     take_grants();
     if (link_.gate_changes->load(std::memory_order_acquire) != gates_seen_) notice_closed();
   }
-  for (LaneId id = 0; id < lanes_.size(); ++id) {
+  for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.waiting && now_ns - lane.waited_ns >= kStillWaits) set_waiting(lane, false);
     // Used up and nothing outstanding: no reason to keep it until somebody asks.

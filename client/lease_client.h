@@ -148,6 +148,7 @@ class LeaseClient {
   std::atomic<const protocol::LeaseWords*>* words_;
   Link link_;
   std::vector<Lane> lanes_;
+  std::size_t lanes_used_ = 0;  // none at or beyond this index ever asked or was granted anything
   std::uint32_t gates_seen_ = 0;
   std::uint32_t drains_ = 0;
   std::uint32_t waiting_ = 0;

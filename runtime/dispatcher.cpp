@@ -170,7 +170,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     stream.grant = {kWholeDevice, 0};
     // It never was this stream's, unless its earlier work is there: then it still is.
     if (!lanes_share_ && binding.queue != stream.tail)
-      arbiter_.release(binding.queue->entry, lessee(stream));
+      arbiter_->release(binding.queue->entry, stream.lane);
     const Binding wider = bind(stream, kernel, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
     binding.reason = WholeReason::kEntryRefused;
