@@ -16,7 +16,14 @@ std::unique_ptr<runtime::Policy> make_fifo(Parameters& parameters, std::uint64_t
 std::unique_ptr<runtime::Policy> make_static(Parameters& parameters, std::uint64_t seed);
 std::unique_ptr<runtime::Policy> make_random(Parameters& parameters, std::uint64_t seed);
 std::unique_ptr<runtime::Policy> make_extremes(Parameters& parameters, std::uint64_t seed);
+std::unique_ptr<runtime::Policy> make_throughput(Parameters& parameters, std::uint64_t seed);
+std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::uint64_t seed);
+std::unique_ptr<runtime::Policy> make_exclusive(Parameters& parameters, std::uint64_t seed);
+std::unique_ptr<runtime::Policy> make_temporal(Parameters& parameters, std::uint64_t seed);
+std::unique_ptr<runtime::Policy> make_salus(Parameters& parameters, std::uint64_t seed);
+std::unique_ptr<runtime::Policy> make_orion(Parameters& parameters, std::uint64_t seed);
 
-extern const Description kFifo, kStatic, kRandom, kExtremes;
+extern const Description kFifo, kStatic, kRandom, kExtremes, kThroughput, kTpotFirst, kExclusive,
+    kTemporal, kSalus, kOrion;
 
 }  // namespace vitamin::policies

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "policies/builtin.h"
+#include "policies/loadable.h"
 
 namespace vitamin::policies {
 namespace {
@@ -20,7 +21,9 @@ struct BuiltIn {
 const std::vector<BuiltIn>& built_in() {
   // Never destroyed: a preloaded library may be asked after its own destructors ran.
   static const auto* const policies = new std::vector<BuiltIn>{
-      {kFifo, make_fifo}, {kStatic, make_static}, {kRandom, make_random},
+      {kFifo, make_fifo},           {kThroughput, make_throughput}, {kTpotFirst, make_tpot_first},
+      {kStatic, make_static},       {kExclusive, make_exclusive},   {kTemporal, make_temporal},
+      {kSalus, make_salus},         {kOrion, make_orion},           {kRandom, make_random},
       {kExtremes, make_extremes}};
   return *policies;
 }
@@ -68,7 +71,16 @@ std::span<const Description> list() {
 }
 
 hal::Result<std::unique_ptr<runtime::Policy>> make(std::string_view specification,
-                                                   std::uint64_t seed) {
+                                                   std::uint64_t seed, Sink sink) {
+  if (specification.find('/') != specification.npos) {
+    const std::size_t end = specification.find(':');
+    const std::string path(specification.substr(0, end));
+    const std::string parameters(
+        end == specification.npos ? std::string_view() : specification.substr(end + 1));
+    auto loaded = load(path, parameters, std::move(sink));
+    if (!loaded) return tl::unexpected(loaded.error());
+    return std::move(*loaded);
+  }
   const std::size_t colon = specification.find(':');
   const std::string_view name = specification.substr(0, colon);
   const std::string_view text =
@@ -88,7 +100,7 @@ hal::Result<std::unique_ptr<runtime::Policy>> make(std::string_view specificatio
     return hal::fail(hal::Errc::kInvalidArgument, "policy " + std::string(name) + ": " + error +
                                                       ". Known parameters: " + known + ".");
   }
-  return policy;
+  return std::make_unique<Guarded>(std::move(policy), std::move(sink));
 }
 
 }  // namespace vitamin::policies

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "hal/result.h"
+#include "policies/guarded.h"
 #include "runtime/policy.h"
 
 namespace vitamin::policies {
@@ -29,8 +30,10 @@ struct Description {
 std::span<const Description> list();
 
 // The policy of a specification NAME[:PARAMETER=VALUE[,...]]. An error names what is wrong, what is
-// known and the nearest known name. `seed` is what `random` draws from.
+// known and the nearest known name. `seed` is what `random` draws from. A NAME with a '/' is the path
+// of a shared object (policies/loadable.h). Every policy comes guarded (policies/guarded.h): `sink`
+// is told when it is replaced.
 hal::Result<std::unique_ptr<runtime::Policy>> make(std::string_view specification,
-                                                   std::uint64_t seed);
+                                                   std::uint64_t seed, Sink sink = {});
 
 }  // namespace vitamin::policies

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "runtime/pool_layout.h"
@@ -64,7 +65,7 @@ struct PoolView {
   // What follows is empty where one client decides for itself.
   std::span<const ReadyOperation> waiting{};  // every bindable operation that holds no grant
   std::span<const Holding> holdings{};        // every grant whose gate is open
-  hal::ComputeSet set_aside{};  // standing reservations and leases that drain: nobody's to plan with
+  hal::ComputeSet set_aside{};  // standing reservations: of one client each, not to be planned with
   const Profile* profile = nullptr;
   std::uint64_t now_ns = 0;
   // Changes whenever demand or leases do: a policy that plans for everybody at once plans once for
@@ -97,11 +98,22 @@ struct Hint {
 };
 
 struct Plan {
-  EntryId target = kNoEntry;   // reserve this entry for the hinted lane; kNoEntry: no change
-  bool close_gates = false;    // and close the gates of the leases that overlap it
-  // The reservation ends then, if the lane has not come; kNever: a standing reservation, exclusive
-  // to the client for as long as it lives.
-  std::uint64_t expires_ns = 0;
+  // Reserve this entry for the hinted lane's next grant, instead of what was reserved for it
+  // before, or move it there; kNoEntry: nothing.
+  EntryId target = kNoEntry;
+  bool close_gates = false;      // and close the gates of the leases that overlap it
+  std::uint64_t expires_ns = 0;  // the reservation ends then if the lane has not come; 0: soon
+  // Standing reservation of the lane, exclusive to its client also while it has nothing to run,
+  // until another plan for the lane says otherwise; kNoEntry: none.
+  EntryId standing = kNoEntry;
+};
+
+// How long a policy lets others wait, where it is not content with what the scheduler does.
+struct Terms {
+  // A grant older than this is recalled while somebody waits; kNever: only the policy recalls.
+  std::optional<std::uint64_t> quantum_ns;
+  // Who has waited for so long is served by age, whatever the policy says; kNever: may starve.
+  std::optional<std::uint64_t> overdue_ns;
 };
 
 class Policy {
@@ -122,6 +134,11 @@ class Policy {
     (void)hint, (void)pool;
     return {};
   }
+  // The client is gone for good.
+  virtual void forget(ClientId client) { (void)client; }
+  virtual Terms terms() const { return {}; }
+  // What a person should be told, once: "" when there is nothing new.
+  virtual std::string take_message() { return {}; }
   // Whether operations of different lanes of one client may share units. When not, each lane is a
   // lessee of its own and an entry that overlaps another lane's work is not eligible.
   virtual bool lanes_share() const { return true; }

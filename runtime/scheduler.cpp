@@ -29,6 +29,13 @@ Scheduler::Scheduler(const PoolLayout& layout, std::unique_ptr<Policy> policy,
   for (const PoolEntry& entry : layout.entries())
     if (!entry.whole()) by_width_.push_back(entry.id);
   by_width_.push_back(kWholeDevice);
+  adopt_terms();
+}
+
+void Scheduler::adopt_terms() {
+  const Terms terms = policy_->terms();
+  quantum_ns_ = terms.quantum_ns.value_or(options_.quantum_ns);
+  overdue_ns_ = terms.overdue_ns.value_or(options_.overdue_ns);
 }
 
 Scheduler::Lane* Scheduler::find(ClientId client, LaneId lane) {
@@ -64,7 +71,7 @@ void Scheduler::idle(ClientId client, LaneId id, std::uint64_t) {
   Lane* lane = find(client, id);
   if (lane == nullptr || !lane->wants) return;
   lane->wants = false;
-  if (lane->reservation.entry != kNoEntry && !lane->reservation.standing()) cancel(*lane);
+  cancel(*lane);
   for (Grant& grant : lane->grants) grant.open = false;
   demand_changed();
 }
@@ -88,9 +95,7 @@ void Scheduler::hint(const Hint& hint, std::uint64_t) {
   });
   if (hint.cancelled) {
     Lane* lane = find(hint.client, hint.lane);
-    if (lane != nullptr && !lane->wants && lane->reservation.entry != kNoEntry &&
-        !lane->reservation.standing())
-      cancel(*lane);
+    if (lane != nullptr && !lane->wants) cancel(*lane);
   }
   hints_.push_back(hint);
   changed_ = true;
@@ -114,6 +119,7 @@ bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t n
 
 void Scheduler::forget(ClientId client, std::uint64_t) {
   leases_.forget(client);
+  policy_->forget(client);
   std::erase_if(lanes_, [&](const Lane& lane) { return lane.next.client == client; });
   std::erase_if(hints_, [&](const Hint& hint) { return hint.client == client; });
   demand_changed();
@@ -121,8 +127,11 @@ void Scheduler::forget(ClientId client, std::uint64_t) {
 
 void Scheduler::replace_policy(std::unique_ptr<Policy> policy, std::uint64_t) {
   policy_ = std::move(policy);
-  for (Lane& lane : lanes_)
-    if (lane.reservation.entry != kNoEntry) cancel(lane);
+  adopt_terms();
+  for (Lane& lane : lanes_) {
+    cancel(lane);
+    set_standing(lane, kNoEntry);
+  }
   demand_changed();
 }
 
@@ -137,6 +146,7 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   decisions_.clear();
   if (!changed_ && now_ns < wake_at_) return decisions_;
   changed_ = false;
+  drop_what_is_too_narrow();
   expire(now_ns);
   recall(now_ns);
   prepare_all(now_ns);
@@ -145,6 +155,18 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   bind(now_ns);
   schedule_wake(now_ns);
   return decisions_;
+}
+
+// A lane's next operation may need more than the one before it.
+void Scheduler::drop_what_is_too_narrow() {
+  auto fits = [&](const Lane& lane, EntryId entry) {
+    return layout_.at(entry).processors >= lane.next.processors;
+  };
+  for (Lane& lane : lanes_) {
+    if (lane.reservation.entry != kNoEntry && !fits(lane, lane.reservation.entry)) cancel(lane);
+    for (Grant& grant : lane.grants)
+      if (lane.wants && grant.open && !fits(lane, grant.entry)) close(lane, grant);
+  }
 }
 
 void Scheduler::expire(std::uint64_t now_ns) {
@@ -158,17 +180,19 @@ void Scheduler::expire(std::uint64_t now_ns) {
 }
 
 // While somebody waits, nobody keeps a grant for longer than the quantum; but what is set aside
-// for a client is its own.
+// for a client, and what it was given around that, is the policy's to take back.
 void Scheduler::recall(std::uint64_t now_ns) {
   // Who has a reservation is being served: its units drain already.
   const bool somebody_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
     return lane.waits() && lane.reservation.entry == kNoEntry;
   });
-  if (options_.quantum_ns == 0 || !somebody_waits) return;
+  if (quantum_ns_ == kNever || !somebody_waits) return;
   for (Lane& lane : lanes_)
     for (Grant& grant : lane.grants) {
-      if (!grant.open || now_ns - grant.since_ns < options_.quantum_ns) continue;
-      if (lane.reservation.standing() && lane.reservation.entry == grant.entry) continue;
+      if (!grant.open || now_ns - grant.since_ns < quantum_ns_) continue;
+      if (lane.standing != kNoEntry && grant.entry != kWholeDevice &&
+          layout_.at(grant.entry).compute.contains(layout_.at(lane.standing).compute))
+        continue;
       ++counters_.recalled;
       close(lane, grant);
       lane.next.since_ns = now_ns;
@@ -179,11 +203,8 @@ void Scheduler::recall(std::uint64_t now_ns) {
 ComputeSet Scheduler::set_aside() const {
   ComputeSet set;
   for (const Lane& lane : lanes_) {
-    if (lane.reservation.entry != kNoEntry &&
-        (lane.reservation.standing() || lane.reservation.overdue))
-      set |= layout_.at(lane.reservation.entry).compute;
-    for (const Grant& grant : lane.grants)
-      if (!grant.open && grant.entry != kWholeDevice) set |= layout_.at(grant.entry).compute;
+    if (lane.standing != kNoEntry) set |= layout_.at(lane.standing).compute;
+    if (lane.reservation.overdue) set |= layout_.at(lane.reservation.entry).compute;
   }
   return set;
 }
@@ -225,13 +246,16 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
   collect();
   std::vector<std::pair<std::size_t, Plan>> plans;
   auto ask = [&](const Hint& hint, std::size_t index) {
-    const Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
-    if (plan.target == kNoEntry) return;
-    if (plan.target == kWholeDevice || plan.target >= layout_.size() ||
-        layout_.at(plan.target).processors < hint.processors) {
+    Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
+    auto refuse = [&](EntryId& entry, std::uint32_t processors) {
+      if (entry == kNoEntry || (entry != kWholeDevice && entry < layout_.size() &&
+                                layout_.at(entry).processors >= processors))
+        return;
       ++counters_.refused;
-      return;
-    }
+      entry = kNoEntry;
+    };
+    refuse(plan.target, hint.processors);
+    refuse(plan.standing, 1);
     plans.emplace_back(index, plan);
   };
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -259,14 +283,12 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
     ask(hint, static_cast<std::size_t>(lane - lanes_.data()));
   }
   hints_.clear();
-  if (plans.empty()) return;
-
   // Each plan is made for the state without the reservations of the plan before it.
   for (const auto& [index, plan] : plans) {
-    const Reservation& old = lanes_[index].reservation;
-    if (old.entry != kNoEntry && !old.overdue && !(old.standing() && old.entry == plan.target))
-      cancel(lanes_[index]);
+    if (!lanes_[index].reservation.overdue) cancel(lanes_[index]);
+    if (lanes_[index].standing != plan.standing) set_standing(lanes_[index], kNoEntry);
   }
+  for (const auto& [index, plan] : plans) set_standing(lanes_[index], plan.standing);
   // Lanes that hold something give way first.
   for (const bool holders : {true, false})
     for (const auto& [index, plan] : plans)
@@ -277,15 +299,11 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   const ClientId client = lane.next.client;
   const std::uint64_t expires =
       plan.expires_ns != 0 ? plan.expires_ns : now_ns + options_.reservation_ns;
-  if (lane.reservation.overdue) return;
-  const bool standing = plan.expires_ns == kNever;
+  if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
-  if (held != nullptr && held->entry == plan.target) {
-    if (standing) reserve(lane, {plan.target, expires});
-    return;
-  }
+  if (held != nullptr && held->entry == plan.target) return;
   if (can_grant(lane, plan.target, leases_.barred(client))) {
-    if (standing || held == nullptr) reserve(lane, {plan.target, expires});
+    if (held == nullptr) reserve(lane, {plan.target, expires});
     if (held != nullptr && lane.wants) grant(lane, {plan.target, kUntilChanged}, now_ns);
     return;
   }
@@ -306,10 +324,10 @@ void Scheduler::fulfil(std::uint64_t now_ns) {
 }
 
 void Scheduler::serve_overdue(std::uint64_t now_ns) {
-  if (options_.overdue_ns == 0) return;
+  if (overdue_ns_ == kNever) return;
   std::vector<Lane*> overdue;
   for (Lane& lane : lanes_)
-    if (lane.waits() && now_ns - lane.next.since_ns >= options_.overdue_ns)
+    if (lane.waits() && now_ns - lane.next.since_ns >= overdue_ns_)
       overdue.push_back(&lane);
   std::sort(overdue.begin(), overdue.end(), [](const Lane* a, const Lane* b) {
     return a->next.since_ns < b->next.since_ns;
@@ -320,8 +338,8 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
     EntryId best = kNoEntry;
     ComputeSet standing;
     for (const Lane& other : lanes_)
-      if (other.reservation.standing() && other.next.client != client)
-        standing |= layout_.at(other.reservation.entry).compute;
+      if (other.standing != kNoEntry && other.next.client != client)
+        standing |= layout_.at(other.standing).compute;
     for (const EntryId id : by_width_) {
       if (layout_.at(id).processors < lane->next.processors) continue;
       if (can_grant(*lane, id, barred)) {
@@ -332,7 +350,6 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
       if (best == kNoEntry && !layout_.at(id).compute.overlaps(standing)) best = id;
     }
     if (best == kNoEntry || lane->reservation.overdue) continue;
-    if (lane->reservation.entry != kNoEntry) cancel(*lane);
     reserve(*lane, {best, kNever, true});
     if (lane->reservation.entry == best)
       close_overlapping(layout_.at(best).compute, client);
@@ -391,7 +408,7 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
   for (Grant& old : lane.grants)
     if (old.open && old.entry != choice.entry) moved = true, close(lane, old);
   if (same == lane.grants.end()) lane.grants.push_back({choice.entry, true, now_ns});
-  if (lane.reservation.entry != kNoEntry && !lane.reservation.standing()) cancel(lane);
+  cancel(lane);
   lane.next.last_entry = choice.entry;
   decisions_.push_back({Decision::Kind::kGrant, client, lane.next.lane, choice.entry,
                         choice.launches});
@@ -424,18 +441,32 @@ void Scheduler::close_overlapping(ComputeSet compute, ClientId but) {
 }
 
 void Scheduler::reserve(Lane& lane, const Reservation& reservation) {
-  if (lane.reservation.entry == reservation.entry && lane.reservation.standing()) return;
-  if (leases_.reserve(reservation.entry, lane.next.client) != LeaseVerdict::kGranted) return;
-  lane.reservation = reservation;
+  cancel(lane);
+  if (leases_.reserve(reservation.entry, lane.next.client) == LeaseVerdict::kGranted)
+    lane.reservation = reservation;
 }
 
 void Scheduler::cancel(Lane& lane) {
-  const Reservation old = lane.reservation;
+  const EntryId entry = lane.reservation.entry;
   lane.reservation = {};
-  const bool shared = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& other) {
-    return other.reservation.entry == old.entry;
+  if (entry != kNoEntry) unreserve(entry);
+}
+
+void Scheduler::set_standing(Lane& lane, EntryId entry) {
+  if (lane.standing == entry) return;
+  const EntryId old = lane.standing;
+  lane.standing = kNoEntry;
+  if (old != kNoEntry) unreserve(old);
+  if (entry != kNoEntry && leases_.reserve(entry, lane.next.client) == LeaseVerdict::kGranted)
+    lane.standing = entry;
+}
+
+// The lease table keeps one reservation an entry; several lanes of a client may rest on it.
+void Scheduler::unreserve(EntryId entry) {
+  const bool shared = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+    return lane.reservation.entry == entry || lane.standing == entry;
   });
-  if (!shared) leases_.cancel_reservation(old.entry);
+  if (!shared) leases_.cancel_reservation(entry);
 }
 
 void Scheduler::schedule_wake(std::uint64_t now_ns) {
@@ -446,10 +477,10 @@ void Scheduler::schedule_wake(std::uint64_t now_ns) {
   };
   for (const Lane& lane : lanes_) {
     if (lane.reservation.entry != kNoEntry) at(lane.reservation.expires_ns);
-    if (lane.waits() && options_.overdue_ns > 0) at(lane.next.since_ns + options_.overdue_ns);
+    if (lane.waits() && overdue_ns_ != kNever) at(lane.next.since_ns + overdue_ns_);
     const Grant* grant = lane.open();
-    if (grant != nullptr && somebody_waits && options_.quantum_ns > 0)
-      at(grant->since_ns + options_.quantum_ns);
+    if (grant != nullptr && somebody_waits && quantum_ns_ != kNever)
+      at(grant->since_ns + quantum_ns_);
   }
 }
 

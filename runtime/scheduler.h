@@ -42,8 +42,9 @@
 namespace vitamin::runtime {
 
 struct SchedulerOptions {
-  std::uint64_t quantum_ns = 4'000'000;  // 0: grants are never recalled for their age
-  std::uint64_t overdue_ns = 1'000'000'000;  // 0: the policy alone decides who waits
+  // What holds unless the policy's own terms() say otherwise; kNever: never.
+  std::uint64_t quantum_ns = 4'000'000;      // grants are recalled at this age
+  std::uint64_t overdue_ns = 1'000'000'000;  // who waited for so long is served by age
   // How long a reservation lasts whose plan does not say it.
   std::uint64_t reservation_ns = 20'000'000;
 };
@@ -78,7 +79,7 @@ class Scheduler {
             const SchedulerOptions& options = {}, const Profile* profile = nullptr);
 
   // The lane has bindable operations. Said again, it replaces what was said before (another next
-  // kernel, another deadline), grant or not. `operation.client` and `.lane` name the lane.
+  // kernel, another deadline), grant or not; a grant that is too narrow for it is closed. `operation.client` and `.lane` name the lane.
   void wants(const ReadyOperation& operation, std::uint64_t now_ns);
   // The lane has nothing more to submit: its grant ends when it is returned.
   void idle(ClientId client, LaneId lane, std::uint64_t now_ns);
@@ -116,13 +117,13 @@ class Scheduler {
     EntryId entry = kNoEntry;
     std::uint64_t expires_ns = 0;  // kNever: standing
     bool overdue = false;          // made for age, not by the policy
-    bool standing() const { return expires_ns == kNever && !overdue; }
   };
   struct Lane {
     ReadyOperation next;
     bool wants = false;
     std::vector<Grant> grants;  // at most one of them open
-    Reservation reservation;
+    Reservation reservation;       // for the next grant
+    EntryId standing = kNoEntry;   // for all of them
     const Grant* open() const;
     bool waits() const { return wants && open() == nullptr; }
     bool drains(EntryId entry) const;
@@ -134,6 +135,7 @@ class Scheduler {
   bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
   void collect();
 
+  void drop_what_is_too_narrow();
   void expire(std::uint64_t now_ns);
   void recall(std::uint64_t now_ns);
   void prepare_all(std::uint64_t now_ns);
@@ -148,11 +150,16 @@ class Scheduler {
   void close_overlapping(hal::ComputeSet compute, ClientId but);
   void reserve(Lane& lane, const Reservation& reservation);
   void cancel(Lane& lane);
+  void set_standing(Lane& lane, EntryId entry);
+  void unreserve(EntryId entry);
+  void adopt_terms();
   void demand_changed() { changed_ = true, ++epoch_; }
 
   const PoolLayout& layout_;
   std::unique_ptr<Policy> policy_;
   SchedulerOptions options_;
+  std::uint64_t quantum_ns_ = kNever;
+  std::uint64_t overdue_ns_ = kNever;
   const Profile* profile_;
   LeaseTable leases_;
   std::vector<EntryId> by_width_;  // narrowest first, the whole device last

@@ -343,6 +343,16 @@ class Node final : public daemon::Outlet {
     return true;
   }
 
+  std::string whose() {
+    std::string text;
+    for (auto& c : clients_)
+      if (c->left() > 0)
+        text += " of client " + std::to_string(c->id) + (c->alive ? "" : ", dead") +
+                (c->attached ? "" : ", not attached") +
+                (c->leases->at_home() ? ", at home" : ", wants what it does not get");
+    return text;
+  }
+
   // --- invariants -------------------------------------------------------------------------
   void check_leases() {
     held_ = arbiter_->held();

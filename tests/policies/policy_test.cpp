@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "policies/registry.h"
+#include "tests/policies/fixture.h"
 
 namespace vitamin::policies {
 namespace {
@@ -14,14 +14,6 @@ using runtime::EntryId;
 using runtime::PoolLayout;
 using runtime::PoolView;
 using runtime::ReadyOperation;
-
-hal::DeviceInfo h200() {
-  hal::DeviceInfo info;
-  info.processors_per_unit.assign(15, 8);
-  info.processors_per_unit.push_back(12);
-  info.processors = 132;
-  return info;
-}
 
 struct Pool {
   PoolLayout layout = PoolLayout::build(h200());
@@ -35,12 +27,6 @@ struct Pool {
     return ids;
   }
 };
-
-std::unique_ptr<runtime::Policy> policy(const char* specification, std::uint64_t seed = 1) {
-  auto made = make(specification, seed);
-  REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
-  return std::move(*made);
-}
 
 TEST_CASE("fifo answers once: the whole device until something changes") {
   const Pool pool;
@@ -110,7 +96,7 @@ TEST_CASE("A bad specification is refused with what is known and what may have b
     return made.error().message;
   };
   CHECK(message("randon").find("did you mean 'random'") != std::string::npos);
-  CHECK(message("zzz").find("Known policies: fifo, static, random") != std::string::npos);
+  CHECK(message("zzz").find("Known policies: fifo, throughput, tpot-first, static") != std::string::npos);
   CHECK(message("random:evry=3").find("'evry' is unknown") != std::string::npos);
   CHECK(message("random:every=0").find("from 1 to") != std::string::npos);
   CHECK(message("random:every=x").find("'x'") != std::string::npos);
@@ -122,7 +108,7 @@ TEST_CASE("A bad specification is refused with what is known and what may have b
 }
 
 TEST_CASE("Every listed policy can be made from its name alone") {
-  CHECK(list().size() == 4);
+  CHECK(list().size() == 10);
   for (const Description& description : list()) {
     const auto made = make(description.name, 1);
     REQUIRE(made.has_value());

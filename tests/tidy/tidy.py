@@ -32,20 +32,22 @@ LAYERS = {
     "client": ["hal", "runtime", "protocol"],
     "daemon": ["hal", "runtime", "policies", "protocol"],
     # A policy sees values only.
-    "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h", "runtime/pool_layout.h"],
+    "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h",
+                 "runtime/pool_layout.h", "runtime/profile.h"],
+    "sim": ["hal", "runtime", "policies"],
     "backends/soft": ["hal"],
     "backends/soft/libcuda": ["hal", "backends/soft"],
     "backends/soft/amdgpu": ["hal", "backends/soft"],
     "backends/cuda": ["hal"],
     "backends/hip": ["hal"],
     "interpose": ["hal", "runtime", "policies", "client", "backends/cuda", "backends/hip"],
-    "tools": ["hal", "runtime", "policies", "protocol"],
+    "tools": ["hal", "runtime", "policies", "protocol", "sim"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
-    "bench": ["hal", "runtime", "policies", "protocol", "client", "daemon", "backends", "interpose",
-              "tools", "tests"],
-    "tests": ["hal", "runtime", "policies", "protocol", "client", "daemon", "backends", "interpose",
-              "tools", "bench"],
+    "bench": ["hal", "runtime", "policies", "protocol", "client", "daemon", "sim", "backends",
+              "interpose", "tools", "tests"],
+    "tests": ["hal", "runtime", "policies", "protocol", "client", "daemon", "sim", "backends",
+              "interpose", "tools", "bench"],
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")

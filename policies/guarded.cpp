@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/guarded.h"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "policies/builtin.h"
+
+namespace vitamin::policies {
+
+using runtime::Choice;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::PoolView;
+using runtime::ReadyOperation;
+
+Guarded::Guarded(std::unique_ptr<runtime::Policy> policy, Sink sink)
+    : policy_(std::move(policy)), sink_(std::move(sink)), name_(policy_->name()) {
+  terms_ = policy_->terms();
+  lanes_share_ = policy_->lanes_share();
+}
+
+void Guarded::replace(std::string why) {
+  why_ = "policy " + name_ + " " + std::move(why) + "; fifo decides from now on";
+  Parameters none = Parameters::parse("");
+  spent_ = std::move(policy_);
+  policy_ = make_fifo(none, 0);
+  replaced_.store(true, std::memory_order_relaxed);
+  if (sink_) sink_(why_);
+}
+
+// `call` answers through a pair: what it was told, and what is wrong with it ("" when nothing is).
+template <class Answer, class Call>
+Answer Guarded::guard(const char* callback, Answer otherwise, Call call) {
+  std::string wrong;
+  try {
+    auto [answer, problem] = call(*policy_);
+    if (problem.empty()) return answer;
+    wrong = "answers nonsense in " + std::string(callback) + " (" + problem + ")";
+  } catch (const std::exception& error) {
+    wrong = "fails in " + std::string(callback) + " (" + error.what() + ")";
+  } catch (...) {
+    wrong = "throws in " + std::string(callback);
+  }
+  if (replaced()) return otherwise;  // fifo itself: out of memory, at worst
+  replace(std::move(wrong));
+  return guard(callback, std::move(otherwise), call);
+}
+
+std::optional<std::size_t> Guarded::pick(std::span<const ReadyOperation> ready,
+                                         const PoolView& pool) {
+  using Answer = std::optional<std::size_t>;
+  return guard("Pick", Answer(), [&](runtime::Policy& policy) {
+    const Answer answer = policy.pick(ready, pool);
+    std::string problem;
+    if (answer && *answer >= ready.size())
+      problem = "operation " + std::to_string(*answer) + " of " + std::to_string(ready.size());
+    return std::pair{answer, problem};
+  });
+}
+
+Choice Guarded::select(const ReadyOperation& operation, std::span<const EntryId> eligible,
+                       const PoolView& pool) {
+  return guard("Select", Choice{eligible.back(), 1}, [&](runtime::Policy& policy) {
+    const Choice answer = policy.select(operation, eligible, pool);
+    std::string problem;
+    if (answer.entry == kNoEntry) return std::pair{answer, problem};
+    if (std::find(eligible.begin(), eligible.end(), answer.entry) == eligible.end())
+      problem = "entry " + std::to_string(answer.entry) + ", which is not eligible";
+    else if (answer.launches == 0)
+      problem = "a grant for no launch";
+    return std::pair{answer, problem};
+  });
+}
+
+runtime::Plan Guarded::prepare(const runtime::Hint& hint, const PoolView& pool) {
+  return guard("Prepare", runtime::Plan{}, [&](runtime::Policy& policy) {
+    const runtime::Plan answer = policy.prepare(hint, pool);
+    std::string problem;
+    for (const EntryId entry : {answer.target, answer.standing})
+      if (entry != kNoEntry && (entry >= pool.entries.size() || entry == runtime::kWholeDevice))
+        problem = "entry " + std::to_string(entry) + ", which cannot be reserved";
+    return std::pair{answer, problem};
+  });
+}
+
+void Guarded::forget(runtime::ClientId client) {
+  guard("forget", 0, [&](runtime::Policy& policy) {
+    policy.forget(client);
+    return std::pair{0, std::string()};
+  });
+}
+
+std::string Guarded::take_message() {
+  return guard("take_message", std::string(), [&](runtime::Policy& policy) {
+    return std::pair{policy.take_message(), std::string()};
+  });
+}
+
+// --- TimedThread -----------------------------------------------------------------------------
+
+struct TimedThread::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::function<void()> call;
+  std::exception_ptr thrown;
+  bool pending = false;
+  bool stop = false;
+  pid_t thread = 0;
+};
+
+TimedThread::TimedThread() : state_(std::make_shared<State>()) {
+  std::thread(serve, state_).detach();
+}
+
+TimedThread::~TimedThread() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stop = true;
+  state_->changed.notify_all();
+}
+
+void TimedThread::serve(std::shared_ptr<State> state) {
+  std::unique_lock lock(state->mutex);
+  state->thread = static_cast<pid_t>(::syscall(SYS_gettid));
+  while (true) {
+    state->changed.wait(lock, [&] { return state->pending || state->stop; });
+    if (state->stop) return;
+    const std::function<void()> call = std::move(state->call);
+    lock.unlock();
+    std::exception_ptr thrown;
+    try {
+      call();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    lock.lock();
+    state->thrown = thrown;
+    state->pending = false;
+    state->changed.notify_all();
+  }
+}
+
+bool TimedThread::run(std::function<void()> call, std::chrono::milliseconds within) {
+  std::unique_lock lock(state_->mutex);
+  if (state_->stop || state_->pending) return false;
+  state_->call = std::move(call);
+  state_->thrown = nullptr;
+  state_->pending = true;
+  state_->changed.notify_all();
+  if (!state_->changed.wait_for(lock, within, [&] { return !state_->pending; })) {
+    state_->stop = true;
+    sched_param lowest{};
+    ::sched_setscheduler(state_->thread, SCHED_IDLE, &lowest);
+    return false;
+  }
+  if (state_->thrown) std::rethrow_exception(std::exchange(state_->thrown, nullptr));
+  return true;
+}
+
+}  // namespace vitamin::policies

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One plan for everybody who wants to run: which lanes, on which entries, in which order. What
+// `throughput` is, and what `tpot-first` does with the units that it does not set aside.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "policies/assignment.h"
+#include "policies/curves.h"
+#include "runtime/policy.h"
+
+namespace vitamin::policies {
+
+class Planner {
+ public:
+  // Plans, once for each epoch, for all lanes of the view but those that `except` names (by index
+  // into lanes()), on `available`. The order is age-aware round-robin over clients: those that hold
+  // a grant keep their turn, then each client's oldest operation, then each client's second.
+  void begin(const runtime::PoolView& pool);
+  struct Lane {
+    runtime::ReadyOperation operation;
+    runtime::EntryId held = runtime::kNoEntry;
+    runtime::EntryId target = runtime::kNoEntry;  // the plan's
+  };
+  std::span<Lane> lanes() { return lanes_; }
+  // Lanes whose target is set already are left alone.
+  void assign(const runtime::PoolView& pool, hal::ComputeSet available);
+
+  const Lane* find(runtime::ClientId client, runtime::LaneId lane) const;
+  // The first of `ready` in the plan's order that has a target; nothing when none has.
+  std::optional<std::size_t> next(std::span<const runtime::ReadyOperation> ready) const;
+  Curves& curves() { return curves_; }
+
+ private:
+  void order();
+  void keep_if_good(const runtime::PoolView& pool, hal::ComputeSet available);
+
+  struct Remembered {
+    runtime::ClientId client;
+    runtime::LaneId lane;
+    runtime::EntryId entry;
+  };
+  Curves curves_;
+  Assignment assignment_;
+  std::vector<Lane> lanes_;
+  std::vector<Candidate> candidates_;
+  std::vector<std::size_t> planned_;          // index into lanes_ of each candidate
+  std::vector<Remembered> before_;            // the last plan: positions to keep
+  std::vector<runtime::EntryId> kept_, fresh_;
+};
+
+// The answer of Select for a planned lane: its target when that is eligible, else the widest
+// eligible entry inside the target (the rest of it still drains), else nothing.
+runtime::EntryId within_target(runtime::EntryId target,
+                               std::span<const runtime::EntryId> eligible,
+                               const runtime::PoolView& pool);
+
+}  // namespace vitamin::policies

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// throughput: as many operations at once as there is room for, then the processors that are left
+// to those that gain most from them (the paper's Algorithm 1; policies/assignment.h).
+#include "policies/builtin.h"
+#include "policies/planner.h"
+
+namespace vitamin::policies {
+namespace {
+
+using runtime::Choice;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::PoolView;
+using runtime::ReadyOperation;
+
+class Throughput final : public runtime::Policy {
+ public:
+  explicit Throughput(std::uint32_t launches) : launches_(launches) {}
+  std::string_view name() const override { return "throughput"; }
+
+  std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
+                                  const PoolView& pool) override {
+    if (pool.epoch == 0) return 0;
+    plan(pool);
+    // What no entry can hold runs on the whole device and waits for nobody.
+    const auto whole = first_beyond_entries(ready, pool);
+    return whole ? whole : planner_.next(ready);
+  }
+
+  Choice select(const ReadyOperation& operation, std::span<const EntryId> eligible,
+                const PoolView& pool) override {
+    if (pool.epoch == 0) return {fastest(operation, eligible, pool), runtime::kUntilChanged};
+    if (eligible.front() == runtime::kWholeDevice &&
+        operation.processors > pool.entries.back().processors)
+      return {runtime::kWholeDevice, 1};
+    const Planner::Lane* lane = planner_.find(operation.client, operation.lane);
+    const EntryId target = lane != nullptr ? lane->target : kNoEntry;
+    return {within_target(target, eligible, pool), launches_};
+  }
+
+  runtime::Plan prepare(const runtime::Hint& hint, const PoolView& pool) override {
+    if (pool.epoch == 0) return {};
+    plan(pool);
+    const Planner::Lane* lane = planner_.find(hint.client, hint.lane);
+    if (lane == nullptr || lane->target == kNoEntry) return {};
+    return {lane->target, true, 0};
+  }
+
+ private:
+  void plan(const PoolView& pool) {
+    if (pool.epoch == planned_) return;
+    planned_ = pool.epoch;
+    planner_.begin(pool);
+    planner_.assign(pool, pool.entries.front().compute - pool.set_aside);
+  }
+
+  static std::optional<std::size_t> first_beyond_entries(std::span<const ReadyOperation> ready,
+                                                         const PoolView& pool) {
+    for (std::size_t i = 0; i < ready.size(); ++i)
+      if (ready[i].processors > pool.entries.back().processors) return i;
+    return std::nullopt;
+  }
+
+  // A client that decides for itself alone: the narrowest of the fastest.
+  EntryId fastest(const ReadyOperation& operation, std::span<const EntryId> eligible,
+                  const PoolView& pool) {
+    const std::span<const float> curve = planner_.curves().of(operation.kernel, pool);
+    EntryId best = eligible.back();
+    for (std::size_t i = eligible.size(); i-- > 0;)
+      if (curve[eligible[i]] <= curve[best]) best = eligible[i];
+    return planner_.curves().known(operation.kernel, pool) ? best : eligible.back();
+  }
+
+  Planner planner_;
+  std::uint64_t planned_ = 0;
+  std::uint32_t launches_;
+};
+
+constexpr Parameter kParameters[] = {
+    {"launches", "decide again after this many launches (default 0: when something changes)"}};
+
+}  // namespace
+
+const Description kThroughput = {
+    "throughput", "as many at once as there is room for, then where processors gain most",
+    kParameters};
+
+std::unique_ptr<runtime::Policy> make_throughput(Parameters& parameters, std::uint64_t) {
+  std::uint32_t launches = 0;
+  parameters.number("launches", 0, 1'000'000, &launches);
+  return std::make_unique<Throughput>(launches == 0 ? runtime::kUntilChanged : launches);
+}
+
+}  // namespace vitamin::policies

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// tpot-first: decodes meet their deadlines first; everybody else shares what is left as under
+// `throughput` (the paper, "TPOT-First Policy").
+//
+//   reservation  each decoding client has an entry of its own, the narrowest on which its steps,
+//                as they have been lately, take no longer than the target
+//   lookahead    a step predicted to end there after its deadline gets the narrowest wider entry on
+//                which it would end in time; what overlaps it drains before the step is ready
+//   late         no entry would do any more: the narrowest that is nearly the fastest, unless no
+//                width meets the target at all; then it is served at best effort
+//
+// The deadline of a step is the client's own where it gives one, else the last step's end + target.
+#include <algorithm>
+#include <utility>
+
+#include "policies/builtin.h"
+#include "policies/planner.h"
+
+namespace vitamin::policies {
+namespace {
+
+using hal::ComputeSet;
+using runtime::Choice;
+using runtime::EntryId;
+using runtime::Hint;
+using runtime::kNoEntry;
+using runtime::OperationClass;
+using runtime::PoolView;
+using runtime::ReadyOperation;
+
+struct Options {
+  std::uint32_t target_ms = 30;
+  std::uint32_t margin = 90;     // percent of the target that a step may take
+  std::uint32_t reserve = 0;     // processors; 0: sized from profiles
+  std::uint32_t reservation = 1;
+  std::uint32_t lookahead = 1;
+  std::uint32_t most = 75;       // percent of the device that reservations may hold
+  std::uint32_t launches = 0;
+};
+
+// What is known of one decoding lane.
+struct Decoder {
+  runtime::ClientId client = 0;
+  runtime::LaneId lane = 0;
+  double usual_ns = 0;            // of a step, on the whole device, smoothed
+  std::uint64_t last_id = 0;      // of the step that was learnt from
+  std::uint64_t steps = 0;
+  EntryId standing = kNoEntry;
+  std::uint64_t right_at = 0;     // the last step at which its size was right
+  bool told = false;              // that no width meets the target
+};
+
+class TpotFirst final : public runtime::Policy {
+ public:
+  explicit TpotFirst(const Options& options)
+      : options_(options), target_ns_(std::uint64_t{options.target_ms} * 1'000'000) {}
+  std::string_view name() const override { return "tpot-first"; }
+
+  std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
+                                  const PoolView& pool) override {
+    if (pool.epoch == 0) return 0;
+    plan(pool);
+    std::optional<std::size_t> best;
+    for (std::size_t i = 0; i < ready.size(); ++i) {
+      if (ready[i].processors > pool.entries.back().processors) return i;
+      if (ready[i].kind != OperationClass::kDecode) continue;
+      const Planner::Lane* lane = planner_.find(ready[i].client, ready[i].lane);
+      if (lane == nullptr || (lane->target == kNoEntry && !at_risk(*lane))) continue;
+      if (!best || deadline(ready[i], pool) < deadline(ready[*best], pool)) best = i;
+    }
+    return best ? best : planner_.next(ready);
+  }
+
+  Choice select(const ReadyOperation& operation, std::span<const EntryId> eligible,
+                const PoolView& pool) override {
+    const std::uint32_t stands =
+        options_.launches == 0 ? runtime::kUntilChanged : options_.launches;
+    if (pool.epoch == 0) return {eligible.back(), stands};
+    if (operation.processors > pool.entries.back().processors) return {runtime::kWholeDevice, 1};
+    const Planner::Lane* lane = planner_.find(operation.client, operation.lane);
+    if (lane == nullptr) return {kNoEntry, 0};
+    if (operation.kind != OperationClass::kDecode || !at_risk(*lane))
+      return {within_target(lane->target, eligible, pool), stands};
+    // What was prepared may not be free yet: the narrowest that is and would do, else the fastest.
+    EntryId best = kNoEntry;
+    for (const EntryId id : eligible) {
+      if (id == runtime::kWholeDevice || pool.entries[id].compute.overlaps(others_standing(*lane)))
+        continue;
+      if (id == lane->target) return {id, stands};
+      best = id;
+      if (ends_at(operation, id, pool) <= deadline(operation, pool)) break;
+    }
+    return {best, stands};
+  }
+
+  runtime::Plan prepare(const Hint& hint, const PoolView& pool) override {
+    if (pool.epoch == 0) return {};
+    plan(pool);
+    const Planner::Lane* lane = planner_.find(hint.client, hint.lane);
+    if (lane == nullptr) return ahead(hint, pool);
+    const Decoder* decoder = find(hint.client, hint.lane);
+    return {lane->target, true, 0, decoder != nullptr ? decoder->standing : kNoEntry};
+  }
+
+  void forget(runtime::ClientId client) override {
+    std::erase_if(decoders_, [&](const Decoder& decoder) { return decoder.client == client; });
+  }
+
+  std::string take_message() override { return std::exchange(message_, {}); }
+
+ private:
+  Decoder* find(runtime::ClientId client, runtime::LaneId lane) {
+    for (Decoder& decoder : decoders_)
+      if (decoder.client == client && decoder.lane == lane) return &decoder;
+    return nullptr;
+  }
+
+  static std::uint64_t work(const ReadyOperation& operation) {
+    return operation.queued_ns > 0 ? operation.queued_ns : operation.predicted_ns;
+  }
+
+  std::uint64_t deadline(const ReadyOperation& operation, const PoolView&) const {
+    return operation.deadline_ns != 0 ? operation.deadline_ns : operation.since_ns + target_ns_;
+  }
+
+  std::uint64_t ends_at(const ReadyOperation& operation, EntryId entry, const PoolView& pool) {
+    return std::max(pool.now_ns + drain_ns(operation.client, entry, pool), operation.ready_at_ns) +
+           planner_.curves().scaled(operation.kernel, work(operation), entry, pool);
+  }
+
+  // Until the launches of others that run there have ended, at most.
+  std::uint64_t drain_ns(runtime::ClientId client, EntryId entry, const PoolView& pool) {
+    std::uint64_t longest = 0;
+    for (const runtime::Holding& holding : pool.holdings) {
+      if (holding.next.client == client || holding.entry == runtime::kWholeDevice ||
+          !pool.entries[holding.entry].compute.overlaps(pool.entries[entry].compute))
+        continue;
+      longest = std::max(longest,
+                         planner_.curves().scaled(holding.next.kernel, holding.next.predicted_ns,
+                                                  holding.entry, pool));
+    }
+    return longest;
+  }
+
+  // Of a step that runs already, only what is left of it.
+  ReadyOperation what_is_left(const Planner::Lane& lane, const PoolView& pool) {
+    ReadyOperation operation = lane.operation;
+    if (lane.held == kNoEntry) return operation;
+    const std::uint64_t runs_for =
+        pool.now_ns - std::min(pool.now_ns, std::max(operation.since_ns, operation.ready_at_ns));
+    const std::uint64_t on_held =
+        std::max<std::uint64_t>(1, planner_.curves().scaled(operation.kernel, work(operation),
+                                                            lane.held, pool));
+    const double left = 1 - std::min(1.0, static_cast<double>(runs_for) /
+                                              static_cast<double>(on_held));
+    operation.queued_ns = static_cast<std::uint64_t>(static_cast<double>(work(operation)) * left);
+    operation.predicted_ns = 0;
+    return operation;
+  }
+
+  bool at_risk(const Planner::Lane& lane) {
+    return std::find(risky_.begin(), risky_.end(),
+                     std::pair{lane.operation.client, lane.operation.lane}) != risky_.end();
+  }
+
+  ComputeSet others_standing(const Planner::Lane& lane) const {
+    ComputeSet set;
+    for (const Decoder& decoder : decoders_)
+      if (decoder.client != lane.operation.client && decoder.standing != kNoEntry)
+        set |= entries_[decoder.standing].compute;
+    return set;
+  }
+
+  // Once for each epoch: the decodes, most urgent first, then everybody else.
+  void plan(const PoolView& pool) {
+    if (pool.epoch == planned_) return;
+    planned_ = pool.epoch;
+    entries_ = pool.entries;
+    risky_.clear();
+    planner_.begin(pool);
+    decodes_.clear();
+    for (Planner::Lane& lane : planner_.lanes())
+      if (lane.operation.kind == OperationClass::kDecode) decodes_.push_back(&lane);
+    std::stable_sort(decodes_.begin(), decodes_.end(),
+                     [&](const Planner::Lane* a, const Planner::Lane* b) {
+                       return deadline(a->operation, pool) < deadline(b->operation, pool);
+                     });
+    // What each would have under `throughput`: never less than that.
+    shares_.begin(pool);
+    shares_.assign(pool, pool.entries.front().compute - idle_standing(pool));
+    ComputeSet taken;
+    for (Planner::Lane* lane : decodes_) {
+      lane->target = no_less_than_its_share(*lane, target_of(*lane, pool, taken), pool, taken);
+      if (lane->target != kNoEntry) taken |= pool.entries[lane->target].compute;
+    }
+    for (const Decoder& decoder : decoders_)
+      if (decoder.standing != kNoEntry) taken |= pool.entries[decoder.standing].compute;
+    planner_.assign(pool, pool.entries.front().compute - taken);
+  }
+
+  // Reservations of those who have nothing to run.
+  ComputeSet idle_standing(const PoolView& pool) const {
+    ComputeSet set;
+    for (const Decoder& decoder : decoders_)
+      if (decoder.standing != kNoEntry && planner_.find(decoder.client, decoder.lane) == nullptr)
+        set |= pool.entries[decoder.standing].compute;
+    return set;
+  }
+
+  // The widest entry around what it needs that is no wider than its share of the device.
+  EntryId no_less_than_its_share(const Planner::Lane& lane, EntryId needed, const PoolView& pool,
+                                 ComputeSet taken) const {
+    const Planner::Lane* share = shares_.find(lane.operation.client, lane.operation.lane);
+    if (needed == kNoEntry || share == nullptr || share->target == kNoEntry) return needed;
+    const ComputeSet closed = taken | others_standing(lane);
+    EntryId best = needed;
+    for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
+      if (entry.processors > pool.entries[share->target].processors) break;
+      if (entry.compute.contains(pool.entries[needed].compute) &&
+          !entry.compute.overlaps(closed) &&
+          (entry.processors > pool.entries[best].processors || entry.id == lane.held))
+        best = entry.processors >= pool.entries[best].processors ? entry.id : best;
+    }
+    return best;
+  }
+
+  EntryId target_of(const Planner::Lane& lane, const PoolView& pool, ComputeSet taken) {
+    Decoder* decoder = find(lane.operation.client, lane.operation.lane);
+    if (decoder == nullptr) {
+      decoders_.push_back({lane.operation.client, lane.operation.lane});
+      decoder = &decoders_.back();
+    }
+    learn(*decoder, lane.operation);
+    if (options_.reservation != 0) size_reservation(*decoder, lane.operation, pool);
+    EntryId standing = decoder->standing;
+    if (standing != kNoEntry && pool.entries[standing].processors < lane.operation.processors)
+      standing = kNoEntry;
+    if (options_.lookahead == 0) return standing;
+    Planner::Lane rest = lane;
+    rest.operation = what_is_left(lane, pool);
+    return prepared(rest, standing, pool, taken);
+  }
+
+  // Its reservation when that is enough; else the narrowest entry on which the step ends in time,
+  // or, when that is too late on all, nearly as soon as it can.
+  EntryId prepared(const Planner::Lane& lane, EntryId standing, const PoolView& pool,
+                   ComputeSet taken) {
+    const ReadyOperation& operation = lane.operation;
+    const std::uint64_t due = deadline(operation, pool);
+    // Some of the time that is left is for what nobody predicts.
+    std::uint64_t by = due <= pool.now_ns
+                           ? due
+                           : pool.now_ns + (due - pool.now_ns) * options_.margin / 100;
+    if (standing != kNoEntry && ends_at(operation, standing, pool) <= by) return standing;
+    if (const std::uint64_t soonest = ends_at(operation, pool.entries.back().id, pool);
+        soonest > by) {
+      if (standing == kNoEntry && options_.reservation != 0) return kNoEntry;
+      const std::uint64_t start = std::max(pool.now_ns, operation.ready_at_ns);
+      by = soonest + (soonest - start) / 10;
+    }
+    const ComputeSet closed = taken | others_standing(lane);
+    // Around what is its own first: anything else would leave the others two pieces.
+    EntryId best = narrowest_in_time(lane, standing, by, closed, pool);
+    if (best == kNoEntry) best = narrowest_in_time(lane, kNoEntry, by, closed, pool);
+    if (best == kNoEntry) return standing;
+    risky_.emplace_back(operation.client, operation.lane);
+    return best;
+  }
+
+  EntryId narrowest_in_time(const Planner::Lane& lane, EntryId around, std::uint64_t by,
+                            ComputeSet closed, const PoolView& pool) {
+    EntryId best = kNoEntry;
+    for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
+      if (best != kNoEntry && entry.processors > pool.entries[best].processors) break;
+      if (entry.processors < lane.operation.processors || entry.compute.overlaps(closed) ||
+          (around != kNoEntry && !entry.compute.contains(pool.entries[around].compute)) ||
+          ends_at(lane.operation, entry.id, pool) > by)
+        continue;
+      // Among equals: where it is.
+      if (best == kNoEntry || entry.id == lane.held) best = entry.id;
+    }
+    return best;
+  }
+
+  void learn(Decoder& decoder, const ReadyOperation& operation) {
+    if (decoder.usual_ns > 0 && decoder.last_id == operation.id) return;
+    decoder.last_id = operation.id;
+    ++decoder.steps;
+    const double now = static_cast<double>(work(operation));
+    const double weight = now < decoder.usual_ns ? 0.2 : 0.01;
+    decoder.usual_ns = decoder.usual_ns == 0 ? now : decoder.usual_ns + weight * (now - decoder.usual_ns);
+  }
+
+  void size_reservation(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
+    const EntryId right = right_size(decoder, operation, pool);
+    if (right == decoder.standing) decoder.right_at = decoder.steps;
+    // Not for every passing step: moving a reservation drains somebody.
+    constexpr std::uint64_t kSteps = 50;
+    if (decoder.standing == kNoEntry || decoder.steps - decoder.right_at >= kSteps) {
+      decoder.standing = right;
+      decoder.right_at = decoder.steps;
+    }
+  }
+
+  EntryId right_size(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
+    ComputeSet others;
+    for (const Decoder& other : decoders_)
+      if (&other != &decoder && other.standing != kNoEntry)
+        others |= pool.entries[other.standing].compute;
+    std::uint32_t room = pool.entries.front().processors * options_.most / 100;
+    for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
+      if (entry.compute.count() == 1 && entry.compute.overlaps(others))
+        room -= std::min(room, entry.processors);
+    const double most_ns = static_cast<double>(target_ns_) * options_.margin / 100;
+    std::uint32_t width = 0;
+    EntryId best = kNoEntry;
+    bool met = false;
+    for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
+      if (width != 0 && entry.processors > width) break;
+      const bool enough =
+          options_.reserve != 0
+              ? entry.processors >= options_.reserve
+              : static_cast<double>(planner_.curves().scaled(
+                    operation.kernel, static_cast<std::uint64_t>(decoder.usual_ns), entry.id,
+                    pool)) <= most_ns;
+      met = met || enough;
+      if (!enough || entry.processors < operation.processors || entry.processors > room ||
+          entry.compute.overlaps(others))
+        continue;
+      // The first of its width: narrower entries nest in wider ones from that end.
+      if (width == 0 || entry.id == decoder.standing) best = entry.id;
+      width = entry.processors;
+    }
+    if (!met) say_once(decoder, pool);
+    return best;
+  }
+
+  void say_once(Decoder& decoder, const PoolView& pool) {
+    if (decoder.told) return;
+    decoder.told = true;
+    message_ = "tpot-first: no width up to " + std::to_string(pool.entries.front().processors) +
+               " processors lets client " + std::to_string(decoder.client) +
+               " decode within " + std::to_string(options_.target_ms) +
+               " ms a token; it is served at best effort. Give a longer target (target=MS).";
+  }
+
+  // A decode that is expected and not there yet: its client's reservation, or more when that would
+  // be too late.
+  runtime::Plan ahead(const Hint& hint, const PoolView& pool) {
+    if (options_.lookahead == 0 || hint.kind != OperationClass::kDecode || hint.deadline_ns == 0)
+      return {};
+    Planner::Lane lane;
+    lane.operation.client = hint.client;
+    lane.operation.lane = hint.lane;
+    lane.operation.kernel = hint.kernel;
+    lane.operation.processors = hint.processors;
+    lane.operation.queued_ns = hint.queued_ns;
+    lane.operation.ready_at_ns = hint.ready_at_ns;
+    lane.operation.deadline_ns = hint.deadline_ns;
+    const Decoder* decoder = find(hint.client, hint.lane);
+    const EntryId standing = decoder != nullptr ? decoder->standing : kNoEntry;
+    const EntryId target = prepared(lane, standing, pool, {});
+    return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + target_ns_, standing};
+  }
+
+  Options options_;
+  std::uint64_t target_ns_;
+  Planner planner_;
+  Planner shares_;  // the plan of `throughput`
+  std::span<const runtime::PoolEntry> entries_;
+  std::vector<Decoder> decoders_;
+  std::vector<Planner::Lane*> decodes_;
+  std::vector<std::pair<runtime::ClientId, runtime::LaneId>> risky_;
+  std::string message_;
+  std::uint64_t planned_ = 0;
+};
+
+constexpr Parameter kParameters[] = {
+    {"target", "milliseconds a token (default 30)"},
+    {"margin", "percent of the target that a step may take (default 90)"},
+    {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
+    {"reservation", "0: no standing reservation (default 1)"},
+    {"lookahead", "0: never prepare a wider entry (default 1)"},
+    {"most", "percent of the device that all reservations may hold (default 75)"},
+    {"launches", "decide again after this many launches (default 0: when something changes)"}};
+
+}  // namespace
+
+const Description kTpotFirst = {
+    "tpot-first", "decodes meet their deadlines first; the rest as under throughput", kParameters};
+
+std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::uint64_t) {
+  Options options;
+  parameters.number("target", 1, 1'000'000, &options.target_ms);
+  parameters.number("margin", 1, 100, &options.margin);
+  parameters.number("reserve", 0, 100'000, &options.reserve);
+  parameters.number("reservation", 0, 1, &options.reservation);
+  parameters.number("lookahead", 0, 1, &options.lookahead);
+  parameters.number("most", 1, 100, &options.most);
+  parameters.number("launches", 0, 1'000'000, &options.launches);
+  return std::make_unique<TpotFirst>(options);
+}
+
+}  // namespace vitamin::policies

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+namespace vitamin::sim {
+
+using runtime::Decision;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::OperationClass;
+
+namespace {
+
+constexpr double kForever = std::numeric_limits<double>::infinity();
+constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights
+// A prompt's keys and values are read and written once on their way to the decoding client.
+constexpr double kCopyNsPerToken = 2 * kKvBytesPerToken / kBandwidth * 1e9;
+
+}  // namespace
+
+Device::Device(const runtime::PoolLayout& layout, std::unique_ptr<runtime::Policy> policy,
+               const runtime::Profile& profile, Library& library, const DeviceOptions& options)
+    : layout_(layout),
+      scheduler_(layout, std::move(policy), options.scheduler, &profile),
+      library_(library),
+      options_(options) {
+  result_.policy = scheduler_.policy().name();
+  result_.occupancy_bin_s = options.occupancy_bin_s;
+}
+
+void Device::add_service(std::vector<Request> requests) {
+  Service service;
+  service.times.resize(requests.size());
+  service.first_ns.resize(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i)
+    service.times[i].output_tokens = requests[i].output_tokens;
+  service.requests = std::move(requests);
+  for (const Role role : {Role::kPrefill, Role::kDecode}) {
+    Lane lane;
+    lane.client = static_cast<runtime::ClientId>(lanes_.size() + 1);
+    lane.role = role;
+    lane.service = services_.size();
+    (role == Role::kPrefill ? service.prefill : service.decode) = lanes_.size();
+    lanes_.push_back(lane);
+  }
+  services_.push_back(std::move(service));
+}
+
+void Device::add_training(const Program& step) {
+  Lane lane;
+  lane.client = static_cast<runtime::ClientId>(lanes_.size() + 1);
+  lane.program = &step;
+  lanes_.push_back(lane);
+}
+
+// --- time ------------------------------------------------------------------------------------
+
+Result Device::run() {
+  const auto start = std::chrono::steady_clock::now();
+  double last_s = 0;
+  for (const Service& service : services_)
+    if (!service.requests.empty()) last_s = std::max(last_s, service.requests.back().at_s);
+  const double limit_ns = (options_.limit_s > 0 ? options_.limit_s : last_s + 120) * 1e9;
+  for (Lane& lane : lanes_)
+    if (lane.role == Role::kTraining) want(lane, false);
+  arrive();
+  obey();
+  while (!complete()) {
+    const double next = next_event();
+    if (next > limit_ns) {
+      advance(limit_ns);
+      break;
+    }
+    advance(next);
+    for (std::size_t i = 0; i < running_.size();) {
+      Lane& lane = lanes_[running_[i]];
+      // Rounding must not leave a lane a fraction of a nanosecond before its end for ever.
+      if (lane.end_ns > now_ns_ + 0.5) {
+        ++i;
+        continue;
+      }
+      running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+      stopped(lane);
+    }
+    arrive();
+    obey();
+  }
+  result_.wall_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return collect();
+}
+
+bool Device::complete() const {
+  if (services_.empty()) return false;
+  return std::all_of(services_.begin(), services_.end(), [](const Service& service) {
+    return service.finished == service.requests.size();
+  });
+}
+
+double Device::next_event() const {
+  double next = kForever;
+  for (const std::size_t index : running_) next = std::min(next, lanes_[index].end_ns);
+  for (const Service& service : services_)
+    if (service.arrived < service.requests.size())
+      next = std::min(next, service.requests[service.arrived].at_s * 1e9);
+  if (!timers_.empty()) next = std::min(next, timers_.top().at_ns);
+  if (scheduler_.wake_at() != runtime::kNever)
+    next = std::min(next, static_cast<double>(scheduler_.wake_at()));
+  return std::max(next, now_ns_);
+}
+
+void Device::advance(double to_ns) {
+  const double step = to_ns - now_ns_;
+  if (step > 0) {
+    const double bin_ns = options_.occupancy_bin_s * 1e9;
+    for (double from = now_ns_; from < to_ns;) {
+      const auto bin = static_cast<std::size_t>(from / bin_ns);
+      const double until = std::min(to_ns, static_cast<double>(bin + 1) * bin_ns);
+      if (result_.occupancy.size() <= bin) result_.occupancy.resize(bin + 1);
+      for (const std::size_t index : running_) {
+        const Lane& lane = lanes_[index];
+        const double processors = lane.on == runtime::kWholeDevice
+                                      ? lane.occupancy * lane.rate * layout_.at(0).processors
+                                      : layout_.at(lane.on).processors;
+        result_.occupancy[bin][static_cast<std::size_t>(lane.role)] +=
+            processors * (until - from) / bin_ns;
+      }
+      from = until > from ? until : to_ns;
+    }
+    for (const std::size_t index : running_) {
+      Lane& lane = lanes_[index];
+      lane.position += step * lane.rate;
+      result_.width_s[layout_.at(lane.on).processors] += step * 1e-9;
+    }
+  }
+  now_ns_ = std::max(now_ns_, to_ns);
+}
+
+// Who slows whom down, until the set of running lanes changes.
+void Device::set_rates() {
+  double shared = 0, leased = 0;
+  for (const std::size_t index : running_) {
+    const Lane& lane = lanes_[index];
+    if (lane.on == runtime::kWholeDevice) shared += lane.occupancy;
+    else leased += layout_.at(lane.on).processors;
+  }
+  // On the whole device, those who ask for more processors than there are get their share of them.
+  const double left = std::max(0.05, 1 - leased / layout_.at(0).processors);
+  const double crowd = std::max(1.0, shared / left);
+  double bandwidth = 0;
+  for (const std::size_t index : running_) {
+    Lane& lane = lanes_[index];
+    lane.rate = lane.on == runtime::kWholeDevice ? 1 / crowd : 1;
+    bandwidth += lane.bandwidth * lane.rate;
+  }
+  for (const std::size_t index : running_) {
+    Lane& lane = lanes_[index];
+    // Only what waits for memory waits longer.
+    if (bandwidth > 1) lane.rate /= 1 + std::min(1.0, lane.bandwidth) * (bandwidth - 1);
+    lane.end_ns = now_ns_ + ((*lane.ends)[lane.stop] - lane.position) / lane.rate;
+  }
+  rates_changed_ = false;
+}
+
+// --- requests --------------------------------------------------------------------------------
+
+void Device::arrive() {
+  for (Service& service : services_) {
+    const bool was_idle = service.prompts.empty();
+    for (; service.arrived < service.requests.size() &&
+           service.requests[service.arrived].at_s * 1e9 <= now_ns_;
+         ++service.arrived)
+      service.prompts.push_back(service.arrived);
+    if (was_idle && !service.prompts.empty()) next_chunk(service);
+  }
+  for (; !timers_.empty() && timers_.top().at_ns <= now_ns_; timers_.pop()) {
+    Service& service = services_[timers_.top().service];
+    service.joining.push_back(timers_.top().joins);
+    if (lanes_[service.decode].program == nullptr) next_step(service);
+  }
+}
+
+// As many tokens of the prompts, in order, as a chunk holds.
+void Device::next_chunk(Service& service) {
+  Lane& lane = lanes_[service.prefill];
+  if (service.prompts.empty()) {
+    rest(lane);
+    return;
+  }
+  std::uint32_t tokens = 0;
+  service.finishing.clear();
+  service.chunk_left = 0;
+  const std::uint32_t before = service.prompt_done;
+  std::uint32_t done = service.prompt_done;
+  for (const std::size_t request : service.prompts) {
+    const std::uint32_t left = service.requests[request].prompt_tokens - done;
+    const std::uint32_t taken = std::min(left, kPrefillChunk - tokens);
+    tokens += taken;
+    if (taken < left) {
+      service.chunk_left = done + taken;
+      break;
+    }
+    service.finishing.push_back(request);
+    done = 0;
+    if (tokens == kPrefillChunk) break;
+  }
+  lane.program = &library_.prefill(tokens, before);
+  lane.next = 0;
+  want(lane, true);
+}
+
+void Device::prompt_ended(Service& service, std::size_t request) {
+  const Request& asked = service.requests[request];
+  service.times[request].ttft_ms = now_ns_ * 1e-6 - asked.at_s * 1e3;
+  service.first_ns[request] = now_ns_;
+  if (asked.output_tokens <= 1) {
+    finish(service, request, now_ns_);
+    return;
+  }
+  // Its keys and values are copied; the decode recorded behind the copy is what lookahead sees.
+  const double ready = now_ns_ + kCopyNsPerToken * asked.prompt_tokens;
+  const Running joins{request, asked.output_tokens - 1, asked.prompt_tokens, now_ns_};
+  timers_.push({ready, static_cast<std::size_t>(&service - services_.data()), joins});
+  const Lane& lane = lanes_[service.decode];
+  if (lane.program != nullptr) return;
+  const Program& program = library_.decode(1, asked.prompt_tokens);
+  runtime::Hint hint;
+  hint.client = lane.client;
+  hint.processors = 1;
+  hint.kernel = program.key();
+  hint.kind = OperationClass::kDecode;
+  hint.queued_ns = static_cast<std::uint64_t>(program.total_ns(program.processors()));
+  hint.ready_at_ns = static_cast<std::uint64_t>(ready);
+  hint.deadline_ns = now() + static_cast<std::uint64_t>(options_.target_tpot_ms * 1e6);
+  scheduler_.hint(hint, now());
+}
+
+void Device::next_step(Service& service) {
+  Lane& lane = lanes_[service.decode];
+  std::uint64_t context = 0;
+  for (const Running& running : service.batch) context += running.context;
+  while (!service.joining.empty() && service.batch.size() < kDecodeBatch &&
+         context + service.joining.front().context <= kKvTokens) {
+    context += service.joining.front().context;
+    service.batch.push_back(service.joining.front());
+    service.joining.pop_front();
+  }
+  if (service.batch.empty()) {
+    rest(lane);
+    return;
+  }
+  double oldest = now_ns_;
+  for (const Running& running : service.batch) oldest = std::min(oldest, running.last_ns);
+  // Those for whom there is no room in the batch wait for their token, too.
+  for (const Running& running : service.joining) oldest = std::min(oldest, running.last_ns);
+  lane.deadline_ns = oldest + options_.target_tpot_ms * 1e6;
+  lane.program = &library_.decode(static_cast<std::uint32_t>(service.batch.size()), context);
+  lane.next = 0;
+  want(lane, true);
+}
+
+void Device::step_ended(Service& service) {
+  for (Running& running : service.batch) {
+    result_.itl_ms.add((now_ns_ - running.last_ns) * 1e-6);
+    running.last_ns = now_ns_;
+    ++running.context;
+    if (--running.left == 0) finish(service, running.request, now_ns_);
+  }
+  std::erase_if(service.batch, [](const Running& running) { return running.left == 0; });
+  next_step(service);
+}
+
+void Device::finish(Service& service, std::size_t request, double last_ns) {
+  RequestTimes& times = service.times[request];
+  times.finished = true;
+  if (times.output_tokens > 1)
+    times.tpot_ms = (last_ns - service.first_ns[request]) * 1e-6 / (times.output_tokens - 1);
+  ++service.finished;
+}
+
+// --- lanes -----------------------------------------------------------------------------------
+
+void Device::want(Lane& lane, bool iteration_end) {
+  const Program& program = *lane.program;
+  runtime::ReadyOperation operation;
+  operation.id = ++lane.step;
+  operation.client = lane.client;
+  operation.kernel = program.key();
+  operation.kind = program.kind();
+  const double whole = program.total_ns(program.processors());
+  operation.predicted_ns = static_cast<std::uint64_t>(whole / program.kernels());
+  operation.queued_ns = static_cast<std::uint64_t>(whole);
+  operation.iteration_end = iteration_end;
+  if (lane.role == Role::kDecode) {
+    // Decodes that wait for room in the batch are work ahead of the deadline as well.
+    const Service& service = services_[lane.service];
+    const double waiting = static_cast<double>(service.joining.size());
+    operation.queued_ns = static_cast<std::uint64_t>(
+        whole * (1 + waiting / static_cast<double>(service.batch.size())));
+    operation.deadline_ns = static_cast<std::uint64_t>(lane.deadline_ns);
+  }
+  scheduler_.wants(operation, now());
+  if (!lane.running) start(lane);
+}
+
+void Device::rest(Lane& lane) {
+  lane.program = nullptr;
+  scheduler_.idle(lane.client, 0, now());
+  if (lane.open != kNoEntry) give_back(lane, lane.open);
+  lane.open = kNoEntry;
+}
+
+void Device::start(Lane& lane) {
+  if (lane.open == kNoEntry || lane.program == nullptr) return;
+  const std::uint32_t width = layout_.at(lane.open).processors;
+  const bool moved = lane.on != lane.open;
+  lane.on = lane.open;
+  lane.ends = &lane.program->ends(width);
+  lane.position = (*lane.ends)[lane.next];
+  if (moved) lane.position -= options_.move_ns + options_.creation_ns;
+  lane.stop = lane.program->kernels();
+  if (lane.launches != runtime::kUntilChanged)
+    lane.stop = std::min(lane.stop, lane.next + lane.launches);
+  lane.bandwidth = lane.program->bandwidth(width);
+  lane.occupancy = lane.program->occupancy();
+  lane.running = true;
+  lane.end_ns = kForever;  // until set_rates says
+  running_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
+  rates_changed_ = true;
+}
+
+// Stops behind what is submitted already.
+void Device::drain(Lane& lane) {
+  const double submitted = lane.position + options_.window_ns * lane.rate;
+  const auto end = std::lower_bound(lane.ends->begin() + lane.next + 1, lane.ends->end(), submitted);
+  const auto kernel = static_cast<std::uint32_t>(end - lane.ends->begin());
+  lane.stop = std::min(lane.stop, kernel);
+  rates_changed_ = true;
+}
+
+void Device::give_back(Lane& lane, EntryId entry) {
+  scheduler_.returned(lane.client, 0, entry, now());
+}
+
+void Device::stopped(Lane& lane) {
+  lane.running = false;
+  rates_changed_ = true;
+  const std::uint32_t launched = lane.stop - lane.next;
+  result_.operations += launched;
+  lane.next = lane.stop;
+  const bool ended = lane.next == lane.program->kernels();
+  if (lane.on != lane.open) {
+    give_back(lane, lane.on);
+  } else if (lane.launches != runtime::kUntilChanged) {
+    lane.launches -= std::min(lane.launches, launched);
+    if (lane.launches == 0) {
+      give_back(lane, lane.open);
+      lane.open = kNoEntry;
+    }
+  }
+  if (ended) program_ended(lane);
+  else start(lane);
+}
+
+void Device::program_ended(Lane& lane) {
+  switch (lane.role) {
+    case Role::kTraining:
+      ++lane.steps_done;
+      lane.next = 0;
+      want(lane, true);
+      return;
+    case Role::kDecode:
+      step_ended(services_[lane.service]);
+      return;
+    case Role::kPrefill: {
+      Service& service = services_[lane.service];
+      const std::vector<std::size_t> finishing = std::move(service.finishing);
+      for (std::size_t i = 0; i < finishing.size(); ++i) service.prompts.pop_front();
+      service.prompt_done = service.chunk_left;
+      for (const std::size_t request : finishing) prompt_ended(service, request);
+      next_chunk(service);
+      return;
+    }
+  }
+}
+
+// --- the scheduler ---------------------------------------------------------------------------
+
+void Device::obey() {
+  for (int round = 0; round < 64; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto given = scheduler_.decide(now());
+    result_.deciding_s +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (given.empty()) break;
+    ++result_.decisions;
+    const std::vector<Decision> decisions(given.begin(), given.end());
+    for (const Decision& decision : decisions) follow(decision);
+  }
+  if (rates_changed_) set_rates();
+}
+
+void Device::follow(const Decision& decision) {
+  Lane& lane = lanes_[decision.client - 1];
+  if (decision.kind == Decision::Kind::kCloseGate) {
+    if (lane.open == decision.entry) lane.open = kNoEntry;
+    if (lane.running && lane.on == decision.entry) drain(lane);
+    else give_back(lane, decision.entry);
+    return;
+  }
+  lane.open = decision.entry;
+  lane.launches = decision.launches;
+  if (!lane.running) {
+    start(lane);
+  } else if (lane.on != lane.open) {
+    drain(lane);
+  }
+}
+
+Result Device::collect() {
+  Result result = std::move(result_);
+  result.simulated_s = now_ns_ * 1e-9;
+  for (const Service& service : services_)
+    for (std::size_t i = 0; i < service.requests.size(); ++i)
+      if (service.requests[i].at_s >= options_.warm_up_s ||
+          service.requests.back().at_s < 10 * options_.warm_up_s)
+        result.requests.push_back(service.times[i]);
+  for (const Lane& lane : lanes_)
+    if (lane.role == Role::kTraining && lane.program != nullptr) {
+      // The step under way counts by its share.
+      const double part = static_cast<double>(lane.next) / lane.program->kernels();
+      result.training.push_back(
+          {lane.program->name(),
+           (static_cast<double>(lane.steps_done) + part) / result.simulated_s,
+           1e9 / lane.program->total_ns(lane.program->processors())});
+    }
+  const runtime::SchedulerCounters& counters = scheduler_.counters();
+  result.grants = counters.grants;
+  result.moves = counters.moves;
+  result.recalled = counters.recalled;
+  result.overdue = counters.overdue;
+  result.refused = counters.refused;
+  result.message = scheduler_.policy().take_message();
+  return result;
+}
+
+}  // namespace vitamin::sim

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A program: the kernels of one prefill chunk, decode step or training step, in stream order, and
+// how long each takes on any number of processors.
+//
+// Threads: a Library belongs to one thread; programs do not change once made.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/policy.h"
+
+namespace vitamin::sim {
+
+// One kernel, by its time on the whole device.
+struct Kernel {
+  float ns = 0;         // on the whole device
+  float latency = 0;    // of it, what no processor shortens
+  float useful = 1;     // processors beyond which it gets no faster
+  float host_ns = 0;    // the host needs so long for each launch: the next starts no sooner
+};
+
+// The gap between two dependent kernels of one stream (h200.md: 1.57 to 1.63 us).
+inline constexpr float kGapNs = 1600;
+
+float kernel_ns(const Kernel& kernel, std::uint32_t processors, std::uint32_t all);
+
+class Program {
+ public:
+  Program(std::uint64_t key, std::string name, runtime::OperationClass kind,
+          std::vector<Kernel> kernels, double bytes, std::uint32_t processors);
+
+  std::uint64_t key() const { return key_; }
+  const std::string& name() const { return name_; }
+  runtime::OperationClass kind() const { return kind_; }
+  std::uint32_t kernels() const { return static_cast<std::uint32_t>(kernels_.size()); }
+  std::uint32_t processors() const { return processors_; }  // of the whole device
+  // End of each kernel, gaps included, on so many processors, nanoseconds from the start. [0] = 0.
+  const std::vector<double>& ends(std::uint32_t processors) const;
+  double total_ns(std::uint32_t processors) const { return ends(processors).back(); }
+  // Share of the device's memory bandwidth that it uses while it runs alone on that width.
+  double bandwidth(std::uint32_t processors) const;
+  // Share of the processors that it keeps busy, on average, on the whole device.
+  double occupancy() const { return occupancy_; }
+
+ private:
+  std::uint64_t key_;
+  std::string name_;
+  runtime::OperationClass kind_;
+  std::vector<Kernel> kernels_;
+  double bytes_;
+  std::uint32_t processors_;
+  double occupancy_ = 0;
+  mutable std::unordered_map<std::uint32_t, std::vector<double>> ends_;
+};
+
+}  // namespace vitamin::sim

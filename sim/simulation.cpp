@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/simulation.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "policies/registry.h"
+
+namespace vitamin::sim {
+namespace {
+
+std::string problem(const Setup& setup) {
+  const std::vector<std::string> known = Library::training_names();
+  for (const std::string& name : setup.training)
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      std::string names;
+      for (const std::string& other : known) names += (names.empty() ? "" : ", ") + other;
+      return "the training job '" + name + "' is unknown; known: " + names;
+    }
+  return "";
+}
+
+Result run_device(const Setup& setup, unsigned gpu, std::unique_ptr<runtime::Policy> policy) {
+  const runtime::PoolLayout layout = runtime::PoolLayout::build(h200(), setup.pool);
+  Library library(layout.at(0).processors);
+  runtime::Profile profile;
+  library.measure(profile, layout);
+  Device device(layout, std::move(policy), profile, library, setup.device);
+  const unsigned all = setup.gpus * setup.services;
+  for (unsigned i = 0; i < setup.services; ++i) {
+    std::vector<Request> requests;
+    for (std::size_t r = i * setup.gpus + gpu; r < setup.trace.requests.size(); r += all)
+      requests.push_back(setup.trace.requests[r]);
+    device.add_service(std::move(requests));
+  }
+  for (const std::string& name : setup.training) device.add_training(*library.training(name));
+  return device.run();
+}
+
+}  // namespace
+
+hal::Result<Result> simulate(const Setup& setup, const std::string& policy) {
+  if (const std::string wrong = problem(setup); !wrong.empty())
+    return hal::fail(hal::Errc::kInvalidArgument, wrong);
+  std::vector<std::unique_ptr<runtime::Policy>> policies;
+  for (unsigned gpu = 0; gpu < setup.gpus; ++gpu) {
+    auto made = policies::make(policy, setup.seed + gpu);
+    if (!made) return tl::unexpected(made.error());
+    policies.push_back(std::move(*made));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Result> results(setup.gpus);
+  std::atomic<unsigned> next{0};
+  auto work = [&] {
+    for (unsigned gpu = next++; gpu < setup.gpus; gpu = next++)
+      results[gpu] = run_device(setup, gpu, std::move(policies[gpu]));
+  };
+  std::vector<std::thread> threads;
+  const unsigned cores = std::min(setup.gpus, std::max(1U, std::thread::hardware_concurrency()));
+  for (unsigned i = 1; i < cores; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  Result all;
+  for (const Result& result : results) all.merge(result);
+  all.policy = policy;
+  all.wall_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return all;
+}
+
+double capacity(const Trace& trace) {
+  Setup setup;
+  setup.device.warm_up_s = 0;
+  const std::size_t count = std::min<std::size_t>(trace.requests.size(), 400);
+  // Evenly over the whole trace, so that its mix of lengths is kept.
+  for (std::size_t i = 0; i < count; ++i) {
+    setup.trace.requests.push_back(trace.requests[i * trace.requests.size() / count]);
+    setup.trace.requests.back().at_s = 0;
+  }
+  setup.device.limit_s = 1e6;
+  const auto result = simulate(setup, "throughput");
+  return result && result->simulated_s > 0 ? static_cast<double>(count) / result->simulated_s : 0;
+}
+
+}  // namespace vitamin::sim

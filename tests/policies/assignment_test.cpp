@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/assignment.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "tests/policies/fixture.h"
+
+namespace vitamin::policies {
+namespace {
+
+using hal::ComputeSet;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::PoolEntry;
+using runtime::PoolLayout;
+
+struct Problem {
+  PoolLayout layout;
+  std::vector<std::vector<float>> curves;
+  std::vector<Candidate> candidates;
+  ComputeSet available;
+
+  Problem(const hal::DeviceInfo& info, unsigned operations, std::mt19937& random)
+      : layout(PoolLayout::build(info)), available(layout.all()) {
+    std::uniform_real_distribution<float> uniform(0, 1);
+    for (unsigned i = 0; i < operations; ++i) {
+      const float latency = uniform(random), shared = 100 * uniform(random);
+      const auto useful = static_cast<float>(1 + random() % info.processors);
+      std::vector<float>& curve = curves.emplace_back();
+      for (const PoolEntry& entry : layout.entries())
+        curve.push_back(latency +
+                        shared / std::min(useful, static_cast<float>(entry.processors)));
+    }
+    for (unsigned i = 0; i < operations; ++i) {
+      Candidate candidate;
+      candidate.processors = random() % 3 == 0 ? 1 + static_cast<std::uint32_t>(random()) %
+                                                         (info.processors / 2)
+                                               : 1;
+      candidate.curve = curves[i];
+      candidates.push_back(candidate);
+    }
+  }
+
+  void check(std::span<const EntryId> plan) const {
+    ComputeSet used;
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      if (plan[i] == kNoEntry) continue;
+      const PoolEntry& entry = layout.at(plan[i]);
+      REQUIRE(!entry.whole());
+      REQUIRE(entry.processors >= candidates[i].processors);
+      REQUIRE(available.contains(entry.compute));
+      REQUIRE(!entry.compute.overlaps(used));
+      used |= entry.compute;
+    }
+  }
+};
+
+struct Best {
+  std::size_t assigned = 0;
+  double progress = 0;
+};
+
+// Every feasible plan.
+void search(const Problem& problem, std::size_t index, ComputeSet used,
+            std::vector<EntryId>& plan, Best& best) {
+  if (index == problem.candidates.size()) {
+    const auto assigned = static_cast<std::size_t>(
+        std::count_if(plan.begin(), plan.end(), [](EntryId id) { return id != kNoEntry; }));
+    const double progress =
+        Assignment::progress(problem.candidates, problem.layout.entries(), plan);
+    if (assigned > best.assigned || (assigned == best.assigned && progress > best.progress))
+      best = {assigned, progress};
+    return;
+  }
+  plan[index] = kNoEntry;
+  search(problem, index + 1, used, plan, best);
+  for (const PoolEntry& entry : problem.layout.entries()) {
+    if (entry.whole() || entry.processors < problem.candidates[index].processors) continue;
+    if (!problem.available.contains(entry.compute) || entry.compute.overlaps(used)) continue;
+    plan[index] = entry.id;
+    search(problem, index + 1, used | entry.compute, plan, best);
+  }
+  plan[index] = kNoEntry;
+}
+
+TEST_CASE("Algorithm 1 against every plan of small pools: as many operations, nearly the progress") {
+  std::mt19937 random(7);
+  double worst = 1, sum = 0;
+  unsigned fewer = 0, problems = 0;
+  for (const unsigned units : {2U, 3U, 4U, 5U, 6U})
+    for (unsigned operations = 1; operations <= 4; ++operations)
+      for (int round = 0; round < 12; ++round) {
+        Problem problem(device(units, 8, round % 2 == 0 ? 8 : 12), operations, random);
+        Assignment assignment;
+        const std::span<const EntryId> plan =
+            assignment.plan(problem.candidates, problem.layout.entries(), problem.available);
+        problem.check(plan);
+        std::vector<EntryId> scratch(operations, kNoEntry);
+        Best best;
+        search(problem, 0, {}, scratch, best);
+        const auto assigned = static_cast<std::size_t>(
+            std::count_if(plan.begin(), plan.end(), [](EntryId id) { return id != kNoEntry; }));
+        ++problems;
+        if (assigned < best.assigned) {
+          ++fewer;
+          continue;
+        }
+        const double ratio =
+            best.progress == 0
+                ? 1
+                : Assignment::progress(problem.candidates, problem.layout.entries(), plan) /
+                      best.progress;
+        worst = std::min(worst, ratio);
+        sum += ratio;
+      }
+  MESSAGE("problems " << problems << ", fewer operations than possible in " << fewer
+                      << ", progress of the best plan: mean " << sum / (problems - fewer)
+                      << ", worst " << worst);
+  CHECK(fewer == 0);
+  CHECK(worst > 0.6);
+  CHECK(sum / (problems - fewer) > 0.97);
+}
+
+TEST_CASE("What is not available is not planned with") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    Problem problem(h200(), 1 + static_cast<unsigned>(random() % 20), random);
+    problem.available = ComputeSet(random() & problem.layout.all().bits());
+    Assignment assignment;
+    problem.check(
+        assignment.plan(problem.candidates, problem.layout.entries(), problem.available));
+  }
+}
+
+TEST_CASE("A kernel that gains nothing from more processors stays narrow, one that scales gets them") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  runtime::Profile profile;
+  std::vector<float> flat, scales;
+  for (const PoolEntry& entry : layout.entries()) {
+    flat.push_back(1000);
+    scales.push_back(1e6F / static_cast<float>(entry.processors));
+  }
+  const Candidate candidates[] = {{1, flat, kNoEntry}, {1, scales, kNoEntry}};
+  Assignment assignment;
+  const auto plan = assignment.plan(candidates, layout.entries(), layout.all());
+  CHECK(layout.at(plan[0]).processors == 8);
+  CHECK(layout.at(plan[1]).processors == 124);
+}
+
+TEST_CASE("A plan for 64 ready operations takes 20 us at most") {
+  std::mt19937 random(11);
+  double slowest = 0;
+  for (const unsigned operations : {1U, 2U, 4U, 6U, 8U, 12U, 16U, 64U}) {
+    Problem problem(h200(), operations, random);
+    for (Candidate& candidate : problem.candidates) candidate.processors = 1;
+    Assignment assignment;
+    std::vector<double> times;
+    for (int i = 0; i < 300; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      assignment.plan(problem.candidates, problem.layout.entries(), problem.available);
+      times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() -
+                                                                start)
+                          .count());
+    }
+    std::nth_element(times.begin(), times.begin() + 150, times.end());
+    MESSAGE(operations << " operations: " << times[150] << " us");
+    slowest = std::max(slowest, times[150]);
+  }
+#ifdef NDEBUG
+  CHECK(slowest <= 20);
+#endif
+}
+
+}  // namespace
+}  // namespace vitamin::policies

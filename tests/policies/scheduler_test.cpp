@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/scheduler.h"
+
+#include <rapidcheck.h>
+
+#include <random>
+
+#include "tests/policies/fixture.h"
+#include "tests/policies/world.h"
+
+namespace vitamin::policies {
+namespace {
+
+using runtime::Choice;
+using runtime::Decision;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::OperationClass;
+using runtime::PoolLayout;
+using runtime::PoolView;
+using runtime::ReadyOperation;
+using runtime::Scheduler;
+using runtime::SchedulerOptions;
+
+ReadyOperation operation(runtime::ClientId client, std::uint32_t processors = 1,
+                         runtime::LaneId lane = 0) {
+  ReadyOperation result;
+  result.client = client;
+  result.lane = lane;
+  result.processors = processors;
+  result.kernel = client;
+  result.predicted_ns = 10'000;
+  return result;
+}
+
+std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
+  const auto decisions = scheduler.decide(now);
+  return {decisions.begin(), decisions.end()};
+}
+
+TEST_CASE("throughput gives a lone client all units, and cuts them in two when another comes") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  Scheduler scheduler(layout, policy("throughput"));
+  scheduler.wants(operation(1), 0);
+  auto decisions = decide(scheduler, 0);
+  REQUIRE(decisions.size() == 1);
+  CHECK(layout.at(decisions[0].entry).processors == 132);
+  CHECK(decisions[0].entry != runtime::kWholeDevice);
+
+  const EntryId all = decisions[0].entry;
+  scheduler.wants(operation(2), 10);
+  decisions = decide(scheduler, 10);
+  // The first moves into its half at once; the second waits for the rest to drain.
+  REQUIRE(decisions.size() == 2);
+  CHECK(decisions[0].kind == Decision::Kind::kCloseGate);
+  CHECK(decisions[0].entry == all);
+  CHECK(decisions[1].kind == Decision::Kind::kGrant);
+  CHECK(decisions[1].client == 1);
+  const EntryId half = decisions[1].entry;
+  scheduler.returned(1, 0, all, 20);
+  decisions = decide(scheduler, 20);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(!layout.at(decisions[0].entry).compute.overlaps(layout.at(half).compute));
+  CHECK(layout.at(decisions[0].entry).processors + layout.at(half).processors == 132);
+
+  // And all of it again when the other one has gone.
+  scheduler.forget(2, 30);
+  decisions = decide(scheduler, 30);
+  REQUIRE(decisions.size() == 2);
+  CHECK(decisions[1].kind == Decision::Kind::kGrant);
+  CHECK(decisions[1].entry == all);
+}
+
+TEST_CASE("A late or repeated message about a grant that is gone changes nothing") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  Scheduler scheduler(layout, policy("throughput"));
+  scheduler.returned(9, 0, 3, 0);
+  scheduler.idle(9, 0, 0);
+  scheduler.forget(9, 0);
+  scheduler.wants(operation(1), 0);
+  const auto decisions = decide(scheduler, 0);
+  REQUIRE(decisions.size() == 1);
+  scheduler.returned(1, 0, decisions[0].entry, 1);
+  scheduler.returned(1, 0, decisions[0].entry, 1);
+  CHECK(scheduler.leases().held(1).empty());
+  CHECK(decide(scheduler, 1).size() == 1);  // it still wants
+}
+
+TEST_CASE("What no entry can hold is granted the whole device and waits for nobody") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  for (const char* name : {"fifo", "throughput", "tpot-first", "temporal", "exclusive", "static"}) {
+    CAPTURE(name);
+    Scheduler scheduler(layout, policy(name));
+    scheduler.wants(operation(1), 0);
+    REQUIRE(!decide(scheduler, 0).empty());
+    // Wider than any entry made of units: as many blocks as the device has must be resident.
+    hal::DeviceInfo info = h200();
+    scheduler.wants(operation(2, info.processors), 1);
+    decide(scheduler, 1);
+    CHECK(scheduler.counters().refused == 0);
+  }
+}
+
+// Answers at random, nonsense included.
+class Wild final : public runtime::Policy {
+ public:
+  explicit Wild(unsigned seed) : random_(seed) {}
+  std::string_view name() const override { return "wild"; }
+  std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
+                                  const PoolView&) override {
+    if (random_() % 4 == 0) return std::nullopt;
+    return random_() % (ready.size() + 1);
+  }
+  Choice select(const ReadyOperation&, std::span<const EntryId> eligible,
+                const PoolView&) override {
+    if (random_() % 8 == 0) return {static_cast<EntryId>(random_() % 100), 1};
+    return {eligible[random_() % eligible.size()], static_cast<std::uint32_t>(random_() % 5)};
+  }
+  runtime::Plan prepare(const runtime::Hint&, const PoolView& view) override {
+    if (random_() % 2 == 0) return {};
+    return {static_cast<EntryId>(random_() % 100), random_() % 2 == 0,
+            random_() % 2 == 0 ? 0 : view.now_ns + 1'000'000,
+            random_() % 4 == 0 ? static_cast<EntryId>(random_() % 20) : kNoEntry};
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+// Refuses to run anybody.
+class Idler final : public runtime::Policy {
+ public:
+  std::string_view name() const override { return "idler"; }
+  std::optional<std::size_t> pick(std::span<const ReadyOperation>, const PoolView&) override {
+    return std::nullopt;
+  }
+  Choice select(const ReadyOperation&, std::span<const EntryId>, const PoolView&) override {
+    return {kNoEntry, 0};
+  }
+};
+
+std::vector<Work> arrivals(unsigned seed, unsigned clients, unsigned count) {
+  std::mt19937 random(seed);
+  std::vector<Work> work;
+  for (unsigned i = 0; i < count; ++i) {
+    Work item;
+    item.at_ns = random() % 3 == 0 ? 0 : random() % 20'000'000;
+    item.operation = operation(1 + static_cast<unsigned>(random()) % clients);
+    item.operation.lane = static_cast<unsigned>(random()) % 2;
+    item.operation.processors = random() % 5 == 0 ? 1 + static_cast<unsigned>(random()) % 64 : 1;
+    item.operation.id = i;
+    item.operation.iteration_end = true;
+    item.kernels = 1 + static_cast<unsigned>(random()) % 40;
+    item.kernel_ns = 1'000 + random() % 400'000;
+    if (random() % 3 == 0) {
+      item.operation.kind = OperationClass::kDecode;
+      item.operation.deadline_ns = item.at_ns + random() % 40'000'000;
+      item.operation.queued_ns = item.kernels * item.kernel_ns / 8;
+    }
+    work.push_back(item);
+  }
+  return work;
+}
+
+TEST_CASE("No policy overlaps clients or is granted what cannot run; everything ends") {
+  for (const char* name : {"throughput", "throughput:launches=1", "throughput:launches=7",
+                           "tpot-first", "tpot-first:reservation=0", "tpot-first:lookahead=0",
+                           "static", "static:parts=4", "exclusive", "temporal", "salus", "orion",
+                           "random", "fifo"})
+    for (const unsigned units : {2U, 4U, 16U}) {
+      const std::string what = std::string(name) + " on " + std::to_string(units) + " units";
+      CAPTURE(what);
+      const PoolLayout layout = PoolLayout::build(device(units, 8, units == 16 ? 12 : 8));
+      const bool good = rc::check(what, [&](unsigned seed) {
+        World world(layout, policy(name, seed));
+        auto work = arrivals(seed, 1 + seed % 7, 20 + seed % 50);
+        for (Work& item : work)
+          item.operation.processors = std::min(item.operation.processors, 4 * units);
+        world.run(std::move(work));
+        RC_ASSERT(world.complete());
+      });
+      CHECK(good);
+    }
+}
+
+TEST_CASE("Whatever a policy answers, everybody runs within the bound") {
+  SchedulerOptions options;
+  options.quantum_ns = 2'000'000;
+  options.overdue_ns = 20'000'000;
+  const PoolLayout layout = PoolLayout::build(device(4, 8, 8));
+  std::uint64_t slowest = 0;
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    const unsigned clients = 2 + seed % 6;
+    std::unique_ptr<runtime::Policy> policy;
+    if (seed % 3 == 0) policy = std::make_unique<Idler>();
+    else policy = std::make_unique<Wild>(seed);
+    World world(layout, std::move(policy), options);
+    auto work = arrivals(seed, clients, 60);
+    for (Work& item : work) item.operation.processors = std::min(item.operation.processors, 32U);
+    world.run(std::move(work), 600'000'000'000);
+    REQUIRE(world.complete());
+    // Behind at most all other lanes, each of which keeps what it has for a quantum and drains.
+    const std::uint64_t lanes = 2 * clients;
+    const std::uint64_t bound =
+        options.overdue_ns + lanes * (options.quantum_ns + 2 * world.longest_kernel());
+    slowest = std::max(slowest, world.longest_wait());
+    CHECK(world.longest_wait() <= bound);
+  }
+  MESSAGE("longest wait " << static_cast<double>(slowest) / 1e6 << " ms");
+}
+
+TEST_CASE("Adversarial arrivals starve nobody under throughput and tpot-first") {
+  SchedulerOptions options;
+  options.quantum_ns = 1'000'000;
+  options.overdue_ns = 50'000'000;
+  for (const char* name : {"throughput", "tpot-first", "temporal:quantum=1000", "static"}) {
+    const std::string what = name;
+    CAPTURE(what);
+    const PoolLayout layout = PoolLayout::build(device(4, 8, 8));
+    World world(layout, policy(name), options);
+    std::vector<Work> work;
+    // Twelve greedy clients that never stop, decodes among them, and one that wants a little.
+    for (unsigned client = 1; client <= 12; ++client)
+      for (unsigned i = 0; i < 40; ++i) {
+        Work item;
+        item.at_ns = i * 100'000;
+        item.operation = operation(client);
+        item.operation.kind = client % 2 == 0 ? OperationClass::kDecode : OperationClass::kUnknown;
+        item.operation.deadline_ns = item.at_ns + 1;  // always late
+        item.operation.id = i;
+        item.kernels = 20;
+        item.kernel_ns = 200'000;
+        work.push_back(item);
+      }
+    Work modest;
+    modest.at_ns = 500'000;
+    modest.operation = operation(99);
+    modest.operation.processors = 16;
+    modest.kernels = 1;
+    work.push_back(modest);
+    world.run(work, 600'000'000'000);
+    REQUIRE(world.complete());
+    const std::uint64_t waited = world.ended().back() - modest.at_ns;
+    MESSAGE(what << ": the modest one waited " << static_cast<double>(waited) / 1e6 << " ms");
+    CHECK(waited <= options.overdue_ns + 13 * (options.quantum_ns + 2 * world.longest_kernel()));
+  }
+}
+
+TEST_CASE("A reservation ends when it expires, is cancelled or its client dies; gates open again") {
+  // Reserves all units for a client that has only announced itself.
+  class Reserver final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "reserver"; }
+    Choice select(const ReadyOperation&, std::span<const EntryId> eligible,
+                  const PoolView&) override {
+      const EntryId best = eligible.size() > 1 ? eligible[eligible.size() - 2] : kNoEntry;
+      return {best, runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint& hint, const PoolView& view) override {
+      if (hint.client != 2) return {};
+      return {view.entries.back().id, true, view.now_ns + 1000};
+    }
+  };
+  const PoolLayout layout = PoolLayout::build(device(4, 8, 8));
+  for (const int how : {0, 1, 2}) {
+    CAPTURE(how);
+    Scheduler scheduler(layout, std::make_unique<Reserver>());
+    scheduler.wants(operation(1), 0);
+    auto decisions = decide(scheduler, 0);
+    REQUIRE(decisions.size() == 1);
+    const EntryId entry = decisions[0].entry;
+    runtime::Hint hint;
+    hint.client = 2;
+    hint.processors = 1;
+    scheduler.hint(hint, 10);
+    decisions = decide(scheduler, 10);
+    REQUIRE(decisions.size() == 1);
+    CHECK(decisions[0].kind == Decision::Kind::kCloseGate);
+    scheduler.returned(1, 0, entry, 20);
+    CHECK(decide(scheduler, 20).empty());  // it is kept for client 2
+    CHECK(scheduler.wake_at() <= 1010);
+    hint.cancelled = true;
+    if (how == 1) scheduler.hint(hint, 30);
+    if (how == 2) scheduler.forget(2, 30);
+    decisions = decide(scheduler, how == 0 ? 1010 : 30);
+    REQUIRE(decisions.size() == 1);
+    CHECK(decisions[0].kind == Decision::Kind::kGrant);
+    CHECK(decisions[0].client == 1);
+  }
+}
+
+}  // namespace
+}  // namespace vitamin::policies
