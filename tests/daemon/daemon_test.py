@@ -6,6 +6,7 @@ VITAMIN_TEST_POINTS=n: how many kill points of each kind (default 60; the range 
 whole life). VITAMIN_TEST_RESTARTS=n: how often the daemon is killed under load (default 30).
 """
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -57,7 +58,7 @@ class Clients(DaemonTest):
         whole = self.member(daemon, "work", 20, program="MEMBER_FAULTY",
                             environment={"VITAMIN_FAULT_COUNT": count})
         self.result(whole)
-        accesses = int(open(count).read())
+        accesses = int(pathlib.Path(count).read_text())
         self.assertGreater(accesses, 100)
         self.until(no_clients(daemon))
         descriptors = daemon.descriptors()
@@ -80,11 +81,12 @@ class Clients(DaemonTest):
         self.assertEqual(daemon.descriptors(), descriptors)
 
     def test_a_stopped_client_is_overdue_and_its_lease_granted_again(self):
-        daemon = self.daemon("--policy", "static:units=0-15", "--answer-within", "0.3")
+        # temporal: the whole device for one client at a time, so the second one needs the first one's
+        # gate shut.
+        daemon = self.daemon("--policy", "temporal", "--answer-within", "0.3")
         holder = self.member(daemon, "hold")
         holder.stdout.readline()
         holder.send_signal(signal.SIGSTOP)
-        # The policy gives everybody the same units: another client needs the first one's gate shut.
         result = self.result(self.member(daemon, "work", 50), timeout=30)
         self.assertEqual(result["submitted"], 50)
         self.assertGreaterEqual(daemon.status()["devices"][0]["overdue"], 1)
@@ -236,7 +238,8 @@ class Daemons(DaemonTest):
         time.sleep(1)
 
         def used():
-            fields = open(f"/proc/{daemon.process.pid}/stat").read().rsplit(")", 1)[1].split()
+            stat = pathlib.Path(f"/proc/{daemon.process.pid}/stat").read_text()
+            fields = stat.rsplit(")", 1)[1].split()
             return int(fields[11]) + int(fields[12])
         before = used()
         time.sleep(3)

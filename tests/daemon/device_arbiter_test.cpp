@@ -3,12 +3,12 @@
 // The arbiter of a device by itself: what each record does, what stale, overdue and dying mean.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "daemon/device_arbiter.h"
-#include "policies/registry.h"
 
 using namespace vitamin;  // NOLINT: a test
 using protocol::Gate;
@@ -20,12 +20,36 @@ namespace {
 
 const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
 
+// One entry for everybody: who does not get it waits.
+class OneEntry final : public runtime::Policy {
+ public:
+  explicit OneEntry(hal::ComputeSet units) : units_(units) {}
+  std::string_view name() const override { return "one-entry"; }
+  std::optional<std::size_t> pick(std::span<const runtime::ReadyOperation> ready,
+                                  const runtime::PoolView&) override {
+    const auto oldest = std::min_element(
+        ready.begin(), ready.end(),
+        [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
+    return static_cast<std::size_t>(oldest - ready.begin());
+  }
+  runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
+                         const runtime::PoolView& pool) override {
+    for (const EntryId id : eligible)
+      if (id != runtime::kWholeDevice && pool.entries[id].compute == units_)
+        return {id, kUntilChanged};
+    return {kNoEntry, 0};
+  }
+
+ private:
+  hal::ComputeSet units_;
+};
+
 class Node final : public daemon::Outlet {
  public:
-  explicit Node(const char* policy, std::uint64_t quantum = 1000)
+  explicit Node(std::uint64_t units, std::uint64_t quantum = 1000)
       : layout(runtime::PoolLayout::build(kInfo)),
         settings{{.quantum_ns = quantum}, 10'000},
-        arbiter(layout, std::move(*policies::make(policy, 1)), settings, 7, *this) {}
+        arbiter(layout, std::make_unique<OneEntry>(hal::ComputeSet(units)), settings, 7, *this) {}
 
   void set_word(runtime::ClientId, runtime::LaneId lane, protocol::LeaseWord word) override {
     words[lane] = word;
@@ -65,7 +89,7 @@ class Node final : public daemon::Outlet {
 }  // namespace
 
 TEST_CASE("a lane that wants is granted an entry, and its word says what the grant says") {
-  Node node("static:units=0-1");
+  Node node(0b11);
   node.arbiter.attach(1);
   node.wants(1);
   REQUIRE(node.grants.size() == 1);
@@ -77,7 +101,7 @@ TEST_CASE("a lane that wants is granted an entry, and its word says what the gra
 }
 
 TEST_CASE("who waits for held units has them after the gate was closed and the grant returned") {
-  Node node("static:units=0-3");
+  Node node(0b1111);
   node.arbiter.attach(1);
   node.arbiter.attach(2);
   node.wants(1);
@@ -97,7 +121,7 @@ TEST_CASE("who waits for held units has them after the gate was closed and the g
 
 TEST_CASE("a client that does not answer is overdue; one that says that it drains is not") {
   for (const bool answers : {false, true}) {
-    Node node("static:units=0-3");
+    Node node(0b1111);
     node.arbiter.attach(1);
     node.arbiter.attach(2);
     node.wants(1);
@@ -125,7 +149,7 @@ TEST_CASE("a client that does not answer is overdue; one that says that it drain
 }
 
 TEST_CASE("a grant that found the ring full is taken back and can be asked for again") {
-  Node node("static:units=0-1");
+  Node node(0b11);
   node.arbiter.attach(1);
   node.full = true;
   node.wants(1);
@@ -137,7 +161,7 @@ TEST_CASE("a grant that found the ring full is taken back and can be asked for a
 }
 
 TEST_CASE("a dying client holds what its work covers until it is gone") {
-  Node node("static:units=0-3");
+  Node node(0b1111);
   node.arbiter.attach(1);
   node.arbiter.attach(2);
   node.wants(1);
@@ -153,7 +177,7 @@ TEST_CASE("a dying client holds what its work covers until it is gone") {
 }
 
 TEST_CASE("homes are disjoint for as many clients as there are units, then shared, and say so") {
-  Node node("fifo");
+  Node node(0b1);
   hal::ComputeSet taken;
   for (runtime::ClientId id = 1; id <= 4; ++id) {
     const auto home = node.arbiter.attach(id);
@@ -167,7 +191,7 @@ TEST_CASE("homes are disjoint for as many clients as there are units, then share
 }
 
 TEST_CASE("after a restart the units of old work are not granted before it has ended") {
-  Node node("static:units=0-3");
+  Node node(0b1111);
   node.arbiter.attach(1);
   node.arbiter.attach(2);
   protocol::Holding holding;

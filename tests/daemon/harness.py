@@ -27,9 +27,9 @@ class Daemon:
         self.start()
 
     def start(self, wait=True):
-        self.log = open(self.folder / "log", "ab")
-        self.process = subprocess.Popen(self.words, env=os.environ | self.environment,
-                                        stdout=self.log, stderr=self.log)
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(self.words, env=os.environ | self.environment,
+                                            stdout=log, stderr=log)
         until = time.monotonic() + 10
         while wait and time.monotonic() < until:
             try:
@@ -62,7 +62,8 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def resident_kib(self):
-        for line in open(f"/proc/{self.process.pid}/status"):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        for line in status.splitlines():
             if line.startswith("VmRSS"):
                 return int(line.split()[1])
         return 0
@@ -74,7 +75,6 @@ class Daemon:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self.log.close()
 
 
 class DaemonTest(unittest.TestCase):

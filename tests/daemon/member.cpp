@@ -113,6 +113,7 @@ int work(const std::string& socket, long operations) {
   auto moved = begin;
   while (submitted < operations) {
     for (Lane& lane : lanes) {
+      if (submitted == operations) break;
       const runtime::EntryId entry = lane.try_submit();
       if (entry == runtime::kNoEntry) {
         lane.end_one();  // what is outstanding ends while we wait

@@ -23,7 +23,7 @@ using runtime::LaneId;
 
 constexpr std::size_t kLanes = 3;
 constexpr std::uint64_t kAnswerWithin = 3'000'000;
-constexpr std::uint64_t kAfterFaults = 40'000;  // steps
+constexpr std::uint64_t kAfterFaults = 100'000;  // steps
 
 const hal::DeviceInfo& device() {
   static const hal::DeviceInfo info{
@@ -97,7 +97,7 @@ class Node final : public daemon::Outlet {
       if (faults_ && below(400) == 0) fault();
       else step();
       if (result_.events > faulty_steps && done()) break;
-      if (result_.events > faulty_steps + kAfterFaults) fail("work is left that never ends");
+      if (result_.events > faulty_steps + kAfterFaults) fail("work is left that never ends" + whose());
     }
     if (result_.violation.empty()) check_nothing_held();
     result_.overdue += arbiter_->counters().overdue;
@@ -197,6 +197,7 @@ class Node final : public daemon::Outlet {
     if (which < 8) submit(c);
     else if (which < 9) end_operations(c);
     else c.leases->service(now_);
+    check_counts(c);
     if (c.leases->counters().malformed > 0) fail("a client distrusts an honest daemon");
   }
 
@@ -209,6 +210,7 @@ class Node final : public daemon::Outlet {
         if ((state = c->requests.read(copy)) != protocol::RingState::kOk) break;
         const auto request = protocol::decode_request(copy, {layout_.size(), device().processors});
         if (!request) return let_go(*c);
+        note('r', c->id, copy.words[0], copy.words[1]);
         arbiter_->request(c->id, *request, now_);
       }
       if (state == protocol::RingState::kBroken) return let_go(*c);
@@ -350,6 +352,9 @@ class Node final : public daemon::Outlet {
         text += " of client " + std::to_string(c->id) + (c->alive ? "" : ", dead") +
                 (c->attached ? "" : ", not attached") +
                 (c->leases->at_home() ? ", at home" : ", wants what it does not get");
+    for (const auto& held : arbiter_->held())
+      text += "; client " + std::to_string(held.client) + " lane " + std::to_string(held.lane) +
+              " holds entry " + std::to_string(held.entry) + (held.open ? "" : ", closed");
     return text;
   }
 
@@ -382,6 +387,19 @@ class Node final : public daemon::Outlet {
               layout_.at(running.entry).compute.overlaps(units))
             fail("two clients have work on the same units");
     }
+  }
+
+  // The client counts as outstanding what runs, no more and no less.
+  void check_counts(const Client& c) {
+    for (LaneId index = 0; index < kLanes; ++index)
+      for (const Operation& one : c.lanes[index].running) {
+        if (one.entry == kWholeDevice) continue;
+        std::uint32_t running = 0;
+        for (const Operation& other : c.lanes[index].running) running += other.entry == one.entry;
+        if (c.leases->outstanding(index, one.entry) != running)
+          return fail("client " + std::to_string(c.id) + " counts wrongly on entry " +
+                      std::to_string(one.entry));
+      }
   }
 
   void check_nothing_held() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Many seeds of the simulated node. VITAMIN_TEST_SEEDS=n: how many (default 400; 10,000 take about
-// two minutes). VITAMIN_TEST_SEED=n: that one only, with its trace.
+// two minutes). VITAMIN_TEST_SEED=n: that one only, with its trace
+// (VITAMIN_TEST_FAULTS=0: without faults).
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -50,7 +51,8 @@ SimulationResult total_of(std::uint64_t seeds, bool faults) {
 
 TEST_CASE("no seed with faults breaks an invariant, and all work ends once they stop") {
   if (const auto seed = from_environment("VITAMIN_TEST_SEED", 0); seed != 0) {
-    const SimulationResult one = simulate({.seed = seed, .trace = true});
+    const SimulationResult one = simulate(
+        {.seed = seed, .faults = from_environment("VITAMIN_TEST_FAULTS", 1) != 0, .trace = true});
     MESSAGE(one.trace);
     CHECK(one.violation == "");
     return;
