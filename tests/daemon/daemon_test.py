@@ -89,7 +89,7 @@ class Clients(DaemonTest):
         holder.send_signal(signal.SIGSTOP)
         result = self.result(self.member(daemon, "work", 50), timeout=30)
         self.assertEqual(result["submitted"], 50)
-        self.assertGreaterEqual(daemon.status()["devices"][0]["overdue"], 1)
+        self.until(lambda: daemon.status()["devices"][0]["overdue"] >= 1)
         holder.send_signal(signal.SIGCONT)
         self.until(lambda: daemon.process.poll() is None and
                    len(daemon.status()["clients"]) == 1)

@@ -51,7 +51,8 @@ class Programs(DaemonTest):
     def finish(self, process, code=0):
         output, errors = process.communicate(timeout=120)
         self.assertEqual(process.returncode, code, errors)
-        return output, json.load(open(process.report))
+        with open(process.report) as report:
+            return output, json.load(report)
 
     def share(self, names, policy="random:max=32"):
         expected = {name: self.alone(name) for name in set(names)}
@@ -118,8 +119,7 @@ class Programs(DaemonTest):
     def test_without_a_daemon_the_program_starts_one_which_ends(self):
         expected = self.alone("demo-train")
         socket = os.path.join(self.folder.name, "own")
-        # Its lock is where a user's daemon puts it; the device is this test's alone.
-        output, report = self.finish(self.run_under(None, "demo-train", 0, socket=socket))
+        output, _ = self.finish(self.run_under(None, "demo-train", 0, socket=socket))
         self.assertEqual(hash_of(output), expected)
         self.assertTrue(os.path.exists(socket))
         status = json.loads(subprocess.run(

@@ -216,7 +216,9 @@ class Node final : public daemon::Outlet {
       if (state == protocol::RingState::kBroken) return let_go(*c);
       c->requests.release();
     }
+    const std::uint64_t overdue = arbiter_->counters().overdue;
     arbiter_->step(now_);
+    if (arbiter_->counters().overdue != overdue) note('o', 0, 0, 0);
     check_leases();
   }
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,18 +69,22 @@ hal::Status start_daemon(const std::string& socket, const std::string& policy,
   const std::vector<std::string> words = {program,         "--socket", socket, "--policy", policy,
                                           "--seed",        fmt::format("{}", seed),
                                           "--exit-when-idle", "30",  "--quiet"};
+  const std::string log = socket + ".log";
+  ::mkdir(std::filesystem::path(socket).parent_path().c_str(), 0700);  // there already: fine
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  // A session of its own: a Ctrl-C for the command is not for the daemon, which others may use. Its
-  // problems go to the user's terminal; it reads nothing.
+  // A session of its own: a Ctrl-C for the command is not for the daemon, which others may use. It
+  // keeps nothing of ours open: who reads our output to its end must not wait for the daemon's.
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+  ::posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
   pid_t process = 0;
   const int error =
       ::posix_spawn(&process, program.c_str(), &files, &attributes, arguments.data(), environ);
@@ -96,8 +101,7 @@ hal::Status start_daemon(const std::string& socket, const std::string& policy,
     int status = 0;
     if (::waitpid(process, &status, WNOHANG) == process && !protocol::connect_to(socket))
       return hal::fail(hal::Errc::kUnavailable,
-                       fmt::format("vitamind ended at once; `{} --socket {}` says why", program,
-                                   socket));
+                       fmt::format("vitamind ended at once; {} says why", log));
   }
   return hal::fail(hal::Errc::kUnavailable, "vitamind was started and does not answer");
 }
