@@ -17,9 +17,13 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 // A request is repeated after this long, in case that its answer was lost to a full ring.
-constexpr std::uint64_t kAskAgain = 100'000'000;
+constexpr std::uint64_t kAskAgain = 20'000'000;
 // An operation that was not tried for this long does not wait any more: it went another way.
 constexpr std::uint64_t kStillWaits = 10'000'000;
+
+// A grant that no operation claims for this long is returned: the lane has nothing to submit, as far
+// as anybody can tell, and others may be waiting.
+constexpr std::uint64_t kUnclaimed = 200'000;
 
 // What the grant of a lane at home says. No daemon has epoch 0.
 constexpr LeaseWord kHomeWord = protocol::lease_word(0, 1, protocol::Gate::kOpen);
@@ -59,7 +63,7 @@ bool LeaseClient::away() const {
 void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   link_ = link;
   gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
-  for (LaneId id = 0; id < lanes_.size(); ++id) {
+  for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     put_down(lane);
     lane.wanting = false;
@@ -88,9 +92,10 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
                           std::span<const EntryId> eligible, std::uint64_t now_ns) {
   const LaneId index = id % static_cast<LaneId>(kLanes);
   Lane& lane = lanes_[index];
+  lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
   if (words_->load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
   if (away()) return go_home(lane, operation, eligible);
-  take_grants();
+  take_grants(now_ns);
   if (lane.entry != kNoEntry && !admits(lane.entry, index)) notice_closed();
   bool moves_on = false;
   if (lane.entry != kNoEntry) {
@@ -103,6 +108,7 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
     }
     if (wide_enough && fresh) {
       lane.told = true;
+      lane.unclaimed_ns = 0;
       set_waiting(lane, false);
       return {lane.entry, lane.launches};
     }
@@ -143,7 +149,8 @@ Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation
 void LeaseClient::leave_for_home() {
   if (at_home_) return;
   at_home_ = true;
-  for (Lane& lane : lanes_) {
+  for (LaneId id = 0; id < lanes_used_; ++id) {
+    Lane& lane = lanes_[id];
     put_down(lane);
     lane.wanting = false;
     set_waiting(lane, false);
@@ -195,7 +202,7 @@ void LeaseClient::retired(EntryId entry, LaneId id, std::uint32_t operations) {
 
 // --- the daemon's word -----------------------------------------------------------------------
 
-void LeaseClient::take_grants() {
+void LeaseClient::take_grants(std::uint64_t now_ns) {
   const protocol::Bounds bounds{layout_.size(), layout_.at(kWholeDevice).processors};
   protocol::Record copy;
   protocol::RingState state = protocol::RingState::kOk;
@@ -204,12 +211,17 @@ void LeaseClient::take_grants() {
     if (!reply) return distrust();
     const auto& grant = std::get<protocol::Grant>(*reply);
     Lane& lane = lanes_[grant.head.lane];
-    put_down(lane);
+    lanes_used_ = std::max<std::size_t>(lanes_used_, grant.head.lane + 1);
+    // The same entry again: the new grant takes over what is outstanding under the old one.
+    const std::uint32_t outstanding = lane.entry == grant.entry ? lane.outstanding : 0;
+    if (lane.entry != grant.entry) put_down(lane);
     lane.entry = static_cast<EntryId>(grant.entry);
     lane.word = grant.word;
     lane.launches = lane.left = grant.launches;
-    lane.outstanding = 0;
+    lane.outstanding = outstanding;
     lane.told = false;
+    // Grants that follow each other unclaimed are one wait.
+    if (lane.unclaimed_ns == 0) lane.unclaimed_ns = now_ns;
     ++counters_.granted;
     if (lane.last_entry != kNoEntry && lane.last_entry != lane.entry) ++counters_.moves;
     lane.last_entry = lane.entry;
@@ -235,7 +247,7 @@ void LeaseClient::put_down(Lane& lane) {
 
 void LeaseClient::notice_closed() {
   gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
-  for (LaneId id = 0; id < lanes_.size(); ++id) {
+  for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.entry == kNoEntry || admits(lane.entry, id)) continue;
     put_down(lane);
@@ -269,14 +281,20 @@ void LeaseClient::service(std::uint64_t now_ns) {
   if (words_->load(std::memory_order_relaxed) == nullptr) return;
   if (away()) leave_for_home();
   if (!at_home_) {
-    take_grants();
+    take_grants(now_ns);
     if (link_.gate_changes->load(std::memory_order_acquire) != gates_seen_) notice_closed();
   }
-  for (LaneId id = 0; id < lanes_.size(); ++id) {
+  bool any_unclaimed = false;
+  for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.waiting && now_ns - lane.waited_ns >= kStillWaits) set_waiting(lane, false);
     // Used up and nothing outstanding: no reason to keep it until somebody asks.
     if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) put_down(lane);
+    if (!at_home_ && lane.entry != kNoEntry && !lane.told && !lane.waiting) {
+      const bool unclaimed = now_ns - lane.unclaimed_ns < kUnclaimed;
+      if (!unclaimed) put_down(lane), lane.unclaimed_ns = 0;
+      any_unclaimed = any_unclaimed || unclaimed;
+    }
     if (!lane.drains.empty()) give_back(id, lane, now_ns);
     if (!at_home_ && lane.wanting && !lane.waiting && lane.entry == kNoEntry) {
       protocol::Idle idle;
@@ -289,7 +307,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
     parked_ = true;
   } else {
     link_.own_park->unpark();
-    parked_ = waiting_ == 0 && drains_ == 0 && link_.own_park->try_park([&] {
+    parked_ = waiting_ == 0 && drains_ == 0 && !any_unclaimed && link_.own_park->try_park([&] {
       return link_.grants.empty() &&
              link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
     });

@@ -121,6 +121,7 @@ class LeaseClient {
     bool wanting = false;          // the daemon believes that the lane has something to submit
     bool waiting = false;          // an operation of it waits for a grant
     std::uint32_t asked_width = 0;
+    std::uint64_t unclaimed_ns = 0;  // since when a grant lies here that nobody used; 0: none
     std::uint64_t asked_ns = 0;    // when the daemon was asked last
     std::uint64_t waited_ns = 0;   // when an operation was seen to wait last
     EntryId last_entry = runtime::kNoEntry;
@@ -131,7 +132,7 @@ class LeaseClient {
                  std::span<const EntryId> eligible);
   void ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
            std::uint64_t now_ns);
-  void take_grants();
+  void take_grants(std::uint64_t now_ns);
   void put_down(Lane& lane);
   void notice_closed();
   void give_back(LaneId id, Lane& lane, std::uint64_t now_ns);
@@ -148,6 +149,7 @@ class LeaseClient {
   std::atomic<const protocol::LeaseWords*>* words_;
   Link link_;
   std::vector<Lane> lanes_;
+  std::size_t lanes_used_ = 0;  // none at or beyond this index ever asked or was granted anything
   std::uint32_t gates_seen_ = 0;
   std::uint32_t drains_ = 0;
   std::uint32_t waiting_ = 0;

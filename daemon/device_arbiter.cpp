@@ -66,8 +66,9 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
                          std::uint64_t now_ns) {
   Lane& lane = client.lanes[idle.head.lane];
+  // It may have said so before it saw its newest grant, which it then holds for open.
   for (Hold& hold : lane.holds)
-    if (hold.open) close(id, idle.head.lane, lane, hold, now_ns);
+    if (hold.open && close(id, idle.head.lane, lane, hold, now_ns)) outlet_.gates_closed(id);
   scheduler_.idle(id, idle.head.lane, now_ns);
 }
 

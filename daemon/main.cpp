@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "daemon/server.h"
+#include "protocol/paths.h"
 
 namespace {
 
@@ -57,15 +58,14 @@ int main(int argc, char** argv) {
   if (system) {
     settings.any_user = true;
     settings.socket_mode = 0666;  // who may do what is decided by the kernel's word on the peer
-    if (settings.socket.empty()) settings.socket = daemon::kSystemSocket;
+    if (settings.socket.empty()) settings.socket = protocol::kSystemSocket;
   }
-  if (settings.socket.empty()) settings.socket = daemon::user_socket();
+  if (settings.socket.empty()) settings.socket = protocol::user_socket();
   settings.exit_when_idle = std::chrono::milliseconds(static_cast<long>(idle_s * 1e3));
   settings.spin = std::chrono::nanoseconds(static_cast<long>(spin_us * 1e3));
   settings.arbiter.answer_within_ns = static_cast<std::uint64_t>(answer_s * 1e9);
   settings.arbiter.scheduler.quantum_ns = static_cast<std::uint64_t>(quantum_ms * 1e6);
 
-  std::error_code ignored;
   const auto folder = std::filesystem::path(settings.socket).parent_path();
   if (!folder.empty() && ::mkdir(folder.c_str(), system ? 0755 : 0700) != 0) {
     struct stat facts {};

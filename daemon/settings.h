@@ -46,9 +46,4 @@ struct Settings {
   std::string lock_directory = "/run/lock";
 };
 
-// The socket of the user's own daemon ($XDG_RUNTIME_DIR/vitamin, or a folder of theirs in /tmp), and
-// of the machine's.
-std::string user_socket();
-inline constexpr const char* kSystemSocket = "/run/vitamin/vitamind.sock";
-
 }  // namespace vitamin::daemon

@@ -3,7 +3,6 @@
 // What `vitamin status` and `vitamin top` show. Schema 1: fields are only ever added.
 #include <unistd.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "daemon/server.h"
@@ -11,12 +10,6 @@
 namespace vitamin::daemon {
 
 using nlohmann::json;
-
-std::string user_socket() {
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0')
-    return std::string(runtime) + "/vitamin/vitamind.sock";
-  return "/tmp/vitamin-" + std::to_string(::getuid()) + "/vitamind.sock";
-}
 
 json Server::status() const {
   json result{{"schema", 1},

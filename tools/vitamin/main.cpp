@@ -42,6 +42,8 @@ Examples:
       Move every launch to a new random part of the device. Exit code 123 unless all were bound.
   vitamin run --window 0 -- ./app
       Submit a launch only when all its predecessors have completed (the strict rule).
+  vitamin run --daemon -- ./app
+      Share the device with every other `vitamin run --daemon`: vitamind decides who runs where.
   vitamin run --quiet --report run.json -- ./app
       No table; the full report, for each process, device and library, as JSON in a file.
 
@@ -103,10 +105,17 @@ struct CommandLine {
   CLI::App* policy = nullptr;
   CLI::App* policy_list = nullptr;
   CLI::App* version = nullptr;
+  CLI::App* status = nullptr;
+  CLI::App* top = nullptr;
+  CLI::App* drain = nullptr;
+  CLI::App* resume = nullptr;
   RunOptions options;
   VerifyOptions verification;
   PolicyVerbs policy_verbs;
   bool json = false;
+  std::string device = "all";
+  double seconds = 0.5;
+  int rounds = 0;
 
   CommandLine() {
     app.name("vitamin --help");
@@ -121,13 +130,26 @@ struct CommandLine {
     policy_list = policy->add_subcommand("list", "Name every policy, one a line");
     policy_verbs.add(app, *policy);
     version = app.add_subcommand("version", "Show the version");
-    for (CLI::App* verb : {doctor, policy_list, version})
+    add_daemon_verbs();
+    for (CLI::App* verb : {doctor, policy_list, version, status})
       verb->add_flag("--json", json, "Answer as JSON");
   }
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
  private:
+  void add_daemon_verbs() {
+    status = app.add_subcommand("status", "Show what vitamind does: devices, leases, clients");
+    top = app.add_subcommand("top", "The same, live: a cell for each unit of each device");
+    drain = app.add_subcommand("drain", "Let no new client onto a device");
+    resume = app.add_subcommand("resume", "End that");
+    for (CLI::App* verb : {status, top, drain, resume})
+      verb->add_option("--socket", options.socket, "The daemon's (default: the machine's, or yours)");
+    top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
+    top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
+    for (CLI::App* verb : {drain, resume})
+      verb->add_option("DEVICE", device, "Its UUID, or all")->capture_default_str();
+  }
   void add_verify() {
     verify =
         app.add_subcommand("verify", "Show that a program's bits do not depend on the allocation");
@@ -156,6 +178,9 @@ struct CommandLine {
         ->capture_default_str()
         ->type_name("NAME");
     run->add_option("--seed", options.seed, "Seed of a random policy")->type_name("N");
+    run->add_flag("--daemon", options.daemon,
+                  "Share the device with others: vitamind decides (started if none runs)");
+    run->add_option("--socket", options.socket, "Where that vitamind listens")->type_name("PATH");
     run->add_option("--window", options.window,
                     "How far submission may run ahead of completion: 0, 500us, max")
         ->type_name("TIME");
@@ -244,13 +269,18 @@ int dispatch(CommandLine& line) {
   if (line.verify->parsed()) return checked_verify(line);
   if (!line.options.command.empty())
     return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
-  for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version})
+  for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version,
+                               line.status, line.top, line.drain, line.resume})
     if (verb->parsed() && !verb->remaining().empty())
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json);
   if (const auto code = line.policy_verbs.run()) return *code;
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
+  if (line.status->parsed()) return show_status(line.options.socket, line.json);
+  if (line.top->parsed()) return top(line.options.socket, line.seconds, line.rounds);
+  if (line.drain->parsed() || line.resume->parsed())
+    return set_drained(line.options.socket, line.device, line.drain->parsed());
   if (line.policy->parsed()) return show_help(*line.policy);
   return line.app.remaining().empty() ? show_help(line.app)
                                       : unknown_words(line.app, "vitamin --help");
@@ -259,7 +289,8 @@ int dispatch(CommandLine& line) {
 int parse_and_dispatch(int argc, char** argv) {
   CommandLine line;
   line.app.allow_extras();
-  for (CLI::App* verb : {line.doctor, line.policy, line.policy_list, line.version})
+  for (CLI::App* verb : {line.doctor, line.policy, line.policy_list, line.version, line.status,
+                         line.top, line.drain, line.resume})
     verb->allow_extras();
   // What stands behind "--" is the command, whatever it looks like.
   char** const mark = std::find_if(argv + std::min(argc, 1), argv + argc,

@@ -16,6 +16,7 @@
 
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"
+#include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/diagnosis.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/preload.h"
@@ -86,6 +87,8 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
       // The same warnings come in the report.
       fmt::format("{}={}", names::kQuiet, options.quiet ? 1 : 0),
   };
+  if (options.daemon)
+    changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
   if (options.seed) changes.push_back(fmt::format("{}={}", names::kSeed, *options.seed));
   if (const auto window = window_nanoseconds(options.window))
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
@@ -141,6 +144,14 @@ void run(const RunOptions& options) {
   if (const auto usable = check_preload(libraries); !usable) {
     directory.remove();
     stop(kExitFailed, usable.error().message);
+  }
+
+  // Somebody else's daemon is not ours to start; without one the program runs all the same.
+  if (options.daemon) {
+    const auto ready = start_daemon(daemon_socket(options.socket), options.policy,
+                                    options.seed.value_or(0));
+    if (!ready) say(fmt::format("{}; the program shares the device with nobody.",
+                                ready.error().message));
   }
 
   const auto started = std::chrono::steady_clock::now();

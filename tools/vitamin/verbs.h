@@ -14,6 +14,8 @@ namespace vitamin::tools {
 struct RunOptions {
   std::string policy = "fifo";
   std::optional<std::uint64_t> seed;
+  bool daemon = false;      // the arbiter is vitamind's
+  std::string socket;       // where it listens; empty: the machine's, or the user's own
   std::string window;       // as given: "0", "500us", "max"; empty: the policy's choice
   std::string wide_only;    // file of kernels that need their whole grid resident; "none"
   bool strict = false;      // full coverage or kExitCoverage
@@ -26,6 +28,12 @@ struct RunOptions {
 [[noreturn]] void run(const RunOptions& options);
 
 int doctor(bool json);
+// `socket` empty: as for `vitamin run --daemon`.
+int show_status(const std::string& socket, bool as_json);
+// Every `seconds`; `rounds` 0: until interrupted.
+int top(const std::string& socket, double seconds, int rounds);
+// `device`: a UUID or "all".
+int set_drained(const std::string& socket, const std::string& device, bool drained);
 int list_policies(bool json);
 int show_version(bool json);
 

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The control path: what a grant costs over the rings, beside the round trip of a bare cache line;
+// what a launch costs under a held grant, with the daemon and with the arbiter in this process; how
+// many decisions the arbiter makes.
+//
+// Percentiles are of single requests and stand in the counters p50_ns and p99_ns.
+#include <benchmark/benchmark.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/remote_arbiter.h"
+#include "daemon/server.h"
+#include "policies/registry.h"
+
+using namespace vitamin;  // NOLINT: a program
+
+namespace {
+
+const hal::DeviceInfo& device() {
+  static const hal::DeviceInfo info{hal::Vendor::kSoftware, "bench", "GPU-bench", 132,
+                                    {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12}, 1000};
+  return info;
+}
+
+std::uint64_t now() {
+  return static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+class Percentiles {
+ public:
+  void add(std::uint64_t ns) { samples_.push_back(ns); }
+  void report(benchmark::State& state) {
+    if (samples_.empty()) return;
+    std::sort(samples_.begin(), samples_.end());
+    state.counters["p50_ns"] = static_cast<double>(samples_[samples_.size() / 2]);
+    state.counters["p99_ns"] = static_cast<double>(samples_[samples_.size() * 99 / 100]);
+  }
+
+ private:
+  std::vector<std::uint64_t> samples_;
+};
+
+// A whole vitamind in a thread of this process.
+class Daemon {
+ public:
+  explicit Daemon(const std::string& policy) {
+    settings_.socket = "/tmp/vitamin-bench-" + std::to_string(::getpid());
+    settings_.lock_directory = "/tmp";
+    settings_.policy = policy;
+    settings_.spin = std::chrono::milliseconds(50);
+    server_ = std::move(*daemon::Server::create(settings_));
+    thread_ = std::thread([this] { server_->run(); });
+    client::RemoteOptions options;
+    options.socket = settings_.socket;
+    options.spin = std::chrono::milliseconds(100);  // on the spot: nothing here defers
+    arbiter_ = std::move(*client::RemoteArbiter::connect(options, device()));
+  }
+  ~Daemon() {
+    arbiter_ = nullptr;
+    server_->stop();
+    thread_.join();
+    ::unlink(settings_.socket.c_str());
+  }
+  client::RemoteArbiter& arbiter() { return *arbiter_; }
+
+ private:
+  daemon::Settings settings_;
+  std::unique_ptr<daemon::Server> server_;
+  std::thread thread_;
+  std::unique_ptr<client::RemoteArbiter> arbiter_;
+};
+
+std::vector<runtime::EntryId> eligible_entries() {
+  std::vector<runtime::EntryId> entries;
+  const auto layout = runtime::PoolLayout::build(device());
+  for (const runtime::PoolEntry& entry : layout.entries())
+    if (!entry.whole()) entries.push_back(entry.id);
+  entries.push_back(runtime::kWholeDevice);
+  return entries;
+}
+
+void cache_line_round_trip(benchmark::State& state) {
+  alignas(64) static std::atomic<std::uint64_t> there{0};
+  alignas(64) static std::atomic<std::uint64_t> back{0};
+  there = back = 0;
+  std::atomic<bool> end{false};
+  std::thread other([&] {
+    for (std::uint64_t i = 1; !end; ) {
+      if (there.load(std::memory_order_acquire) != i) continue;
+      back.store(i++, std::memory_order_release);
+    }
+  });
+  Percentiles percentiles;
+  std::uint64_t i = 0;
+  for (auto unused : state) {
+    (void)unused;
+    const std::uint64_t begin = now();
+    there.store(++i, std::memory_order_release);
+    while (back.load(std::memory_order_acquire) != i) {
+    }
+    percentiles.add(now() - begin);
+  }
+  end = true;
+  other.join();
+  percentiles.report(state);
+}
+BENCHMARK(cache_line_round_trip)->UseRealTime();
+
+// Every launch needs an entry of its own: the old grant is put down and another one asked for.
+void request_to_grant(benchmark::State& state) {
+  Daemon daemon("random");
+  const auto eligible = eligible_entries();
+  Percentiles percentiles;
+  runtime::ReadyOperation operation;
+  for (auto unused : state) {
+    (void)unused;
+    const std::uint64_t begin = now();
+    const runtime::Choice choice = daemon.arbiter().grant(operation, eligible);
+    percentiles.add(now() - begin);
+    if (choice.entry == runtime::kNoEntry) state.SkipWithError("no grant came");
+  }
+  percentiles.report(state);
+}
+BENCHMARK(request_to_grant)->UseRealTime();
+
+void launch_under(runtime::Arbiter& arbiter, benchmark::State& state) {
+  const auto eligible = eligible_entries();
+  const runtime::Choice choice = arbiter.grant({}, eligible);
+  if (choice.entry == runtime::kNoEntry) return state.SkipWithError("no grant came");
+  for (auto unused : state) {
+    (void)unused;
+    bool admitted = arbiter.admits(choice.entry, 0);
+    benchmark::DoNotOptimize(admitted);
+    arbiter.submitted(choice.entry, 0);
+    arbiter.retired(choice.entry, 0, 1);
+  }
+}
+
+void inline_launch_daemon(benchmark::State& state) {
+  Daemon daemon("static:units=0-3");
+  launch_under(daemon.arbiter(), state);
+}
+BENCHMARK(inline_launch_daemon);
+
+void inline_launch_in_process(benchmark::State& state) {
+  const auto layout = runtime::PoolLayout::build(device());
+  runtime::LocalArbiter local(layout, std::move(*policies::make("static:units=0-3", 1)));
+  launch_under(local, state);
+}
+BENCHMARK(inline_launch_in_process);
+
+class Nowhere final : public daemon::Outlet {
+ public:
+  void set_word(runtime::ClientId, runtime::LaneId, protocol::LeaseWord) override {}
+  bool grant(runtime::ClientId, const protocol::Grant& grant) override {
+    last = grant;
+    return true;
+  }
+  void gates_closed(runtime::ClientId) override {}
+  protocol::Grant last;
+};
+
+// One lane of each of many clients asks and returns in turn; the others stand by.
+void decisions(benchmark::State& state) {
+  Nowhere nowhere;
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
+                                std::move(*policies::make("fifo", 1)), {}, 1, nowhere);
+  const auto clients = static_cast<runtime::ClientId>(state.range(0));
+  for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.attach(id);
+  std::uint64_t time = 1;
+  runtime::ClientId id = 1;
+  for (auto unused : state) {
+    (void)unused;
+    arbiter.request(id, protocol::Ready{}, ++time);
+    arbiter.step(time);
+    protocol::Returned returned;
+    returned.word = nowhere.last.word;
+    returned.entry = nowhere.last.entry;
+    arbiter.request(id, returned, ++time);
+    arbiter.request(id, protocol::Idle{}, time);
+    id = id % clients + 1;
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(decisions)->Arg(1)->Arg(8)->Arg(64);
+
+}  // namespace
+
+BENCHMARK_MAIN();

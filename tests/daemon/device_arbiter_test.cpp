@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arbiter of a device by itself: what each record does, what stale, overdue and dying mean.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "daemon/device_arbiter.h"
+
+using namespace vitamin;  // NOLINT: a test
+using protocol::Gate;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::kUntilChanged;
+
+namespace {
+
+const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
+
+// One entry for everybody: who does not get it waits.
+class OneEntry final : public runtime::Policy {
+ public:
+  explicit OneEntry(hal::ComputeSet units) : units_(units) {}
+  std::string_view name() const override { return "one-entry"; }
+  std::optional<std::size_t> pick(std::span<const runtime::ReadyOperation> ready,
+                                  const runtime::PoolView&) override {
+    const auto oldest = std::min_element(
+        ready.begin(), ready.end(),
+        [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
+    return static_cast<std::size_t>(oldest - ready.begin());
+  }
+  runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
+                         const runtime::PoolView& pool) override {
+    for (const EntryId id : eligible)
+      if (id != runtime::kWholeDevice && pool.entries[id].compute == units_)
+        return {id, kUntilChanged};
+    return {kNoEntry, 0};
+  }
+
+ private:
+  hal::ComputeSet units_;
+};
+
+class Node final : public daemon::Outlet {
+ public:
+  explicit Node(std::uint64_t units, std::uint64_t quantum = 1000)
+      : layout(runtime::PoolLayout::build(kInfo)),
+        settings{{.quantum_ns = quantum}, 10'000},
+        arbiter(layout, std::make_unique<OneEntry>(hal::ComputeSet(units)), settings, 7, *this) {}
+
+  void set_word(runtime::ClientId, runtime::LaneId lane, protocol::LeaseWord word) override {
+    words[lane] = word;
+  }
+  bool grant(runtime::ClientId client, const protocol::Grant& grant) override {
+    if (full) return false;
+    grants.push_back({client, grant});
+    return true;
+  }
+  void gates_closed(runtime::ClientId) override { ++closed; }
+
+  void wants(runtime::ClientId client, std::uint32_t processors = 1, bool moves_on = false) {
+    protocol::Ready ready;
+    ready.processors = processors;
+    ready.moves_on = moves_on ? 1 : 0;
+    arbiter.request(client, ready, now);
+    arbiter.step(now);
+  }
+  void returns(runtime::ClientId client, const protocol::Grant& grant) {
+    protocol::Returned returned;
+    returned.word = grant.word;
+    returned.entry = grant.entry;
+    arbiter.request(client, returned, now);
+    arbiter.step(now);
+  }
+
+  runtime::PoolLayout layout;
+  daemon::ArbiterSettings settings;
+  daemon::DeviceArbiter arbiter;
+  std::map<runtime::LaneId, protocol::LeaseWord> words;
+  std::vector<std::pair<runtime::ClientId, protocol::Grant>> grants;
+  int closed = 0;
+  bool full = false;
+  std::uint64_t now = 1;
+};
+
+}  // namespace
+
+TEST_CASE("a lane that wants is granted an entry, and its word says what the grant says") {
+  Node node(0b11);
+  node.arbiter.attach(1);
+  node.wants(1);
+  REQUIRE(node.grants.size() == 1);
+  const protocol::Grant grant = node.grants[0].second;
+  CHECK(node.words[0] == grant.word);
+  CHECK(protocol::gate_of(grant.word) == Gate::kOpen);
+  CHECK(protocol::epoch_of(grant.word) == 7);
+  CHECK(node.layout.at(static_cast<EntryId>(grant.entry)).compute.bits() == 0b11);
+}
+
+TEST_CASE("who waits for held units has them after the gate was closed and the grant returned") {
+  Node node(0b1111);
+  node.arbiter.attach(1);
+  node.arbiter.attach(2);
+  node.wants(1);
+  REQUIRE(node.grants.size() == 1);
+  const protocol::Grant first = node.grants[0].second;
+  node.wants(2);
+  CHECK(node.grants.size() == 1);
+  node.now += 2000;  // the quantum is over
+  node.arbiter.step(node.now);
+  CHECK(node.closed == 1);
+  CHECK(node.words[0] != first.word);
+  node.returns(1, first);
+  REQUIRE(node.grants.size() == 2);
+  CHECK(node.grants[1].first == 2);
+  CHECK(node.arbiter.counters().stale == 0);
+}
+
+TEST_CASE("a client that does not answer is overdue; one that says that it drains is not") {
+  for (const bool answers : {false, true}) {
+    Node node(0b1111);
+    node.arbiter.attach(1);
+    node.arbiter.attach(2);
+    node.wants(1);
+    const protocol::Grant first = node.grants[0].second;
+    node.wants(2);
+    node.now += 2000;
+    node.arbiter.step(node.now);
+    for (int i = 0; i < 20; ++i) {
+      node.now += 1000;
+      protocol::Draining draining;
+      draining.word = first.word;
+      draining.entry = first.entry;
+      draining.outstanding = 1;
+      if (answers) node.arbiter.request(1, draining, node.now);
+      node.arbiter.step(node.now);
+    }
+    CHECK(node.arbiter.counters().overdue == (answers ? 0 : 1));
+    CHECK((node.grants.size() == 2) == !answers);
+    if (!answers) {
+      node.returns(1, first);  // at last: means nothing any more
+      CHECK(node.arbiter.counters().stale == 1);
+      CHECK(node.arbiter.held().size() == 1);
+    }
+  }
+}
+
+TEST_CASE("a grant that found the ring full is taken back and can be asked for again") {
+  Node node(0b11);
+  node.arbiter.attach(1);
+  node.full = true;
+  node.wants(1);
+  CHECK(node.arbiter.held().empty());
+  CHECK(protocol::gate_of(node.words[0]) != Gate::kOpen);
+  node.full = false;
+  node.wants(1);
+  CHECK(node.grants.size() == 1);
+}
+
+TEST_CASE("a dying client holds what its work covers until it is gone") {
+  Node node(0b1111);
+  node.arbiter.attach(1);
+  node.arbiter.attach(2);
+  node.wants(1);
+  node.arbiter.dying(1, node.now);
+  CHECK(protocol::gate_of(node.words[0]) == Gate::kClosed);
+  node.wants(2);
+  node.now += 1'000'000;
+  node.arbiter.step(node.now);
+  CHECK(node.grants.size() == 1);  // not overdue: the driver may still run its work
+  node.arbiter.forget(1, node.now);
+  node.arbiter.step(node.now);
+  CHECK(node.grants.size() == 2);
+}
+
+TEST_CASE("homes are disjoint for as many clients as there are units, then shared, and say so") {
+  Node node(0b1);
+  hal::ComputeSet taken;
+  for (runtime::ClientId id = 1; id <= 4; ++id) {
+    const auto home = node.arbiter.attach(id);
+    CHECK_FALSE(home.shared);
+    CHECK_FALSE(node.layout.at(home.entry).compute.overlaps(taken));
+    taken |= node.layout.at(home.entry).compute;
+  }
+  CHECK(node.arbiter.attach(5).shared);
+  node.arbiter.forget(2, 1);
+  CHECK_FALSE(node.arbiter.attach(6).shared);
+}
+
+TEST_CASE("after a restart the units of old work are not granted before it has ended") {
+  Node node(0b1111);
+  node.arbiter.attach(1);
+  node.arbiter.attach(2);
+  protocol::Holding holding;
+  holding.word = protocol::lease_word(6, 3, Gate::kOpen);  // of the daemon before
+  holding.entry = node.layout.find(hal::ComputeSet(0b1111));
+  holding.outstanding = 2;
+  node.arbiter.request(1, holding, node.now);
+  node.wants(2);
+  CHECK(node.grants.empty());
+  protocol::Returned returned;
+  returned.word = holding.word;
+  returned.entry = holding.entry;
+  node.arbiter.request(1, returned, node.now);
+  node.arbiter.step(node.now);
+  CHECK(node.grants.size() == 1);
+}

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Daemons and clients for the tests of this folder."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+MAJOR = 1
+
+
+class Daemon:
+    """A vitamind of this test, in a folder of its own."""
+
+    def __init__(self, folder, *options, program=None, environment=None):
+        self.folder = pathlib.Path(folder)
+        self.socket = self.folder / "s"
+        self.words = [program or os.environ["VITAMIND"], "--socket", str(self.socket),
+                      "--lock-directory", str(self.folder), *options]
+        self.environment = environment or {}
+        self.process = None
+        self.start()
+
+    def start(self, wait=True):
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(self.words, env=os.environ | self.environment,
+                                            stdout=log, stderr=log)
+        until = time.monotonic() + 10
+        while wait and time.monotonic() < until:
+            try:
+                self.ask("status")
+                return
+            except OSError:
+                if self.process.poll() is not None:
+                    return
+                time.sleep(0.002)
+
+    def ask(self, verb, timeout=5):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(self.socket))
+            preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0)
+            connection.send(preamble + verb.encode().ljust(256, b"\0"))
+            answer = connection.recv(200_000)
+        if len(answer) < 16:
+            raise OSError("no answer")
+        return json.loads(answer[16:])
+
+    def status(self):
+        return self.ask("status")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def resident_kib(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        for line in status.splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1])
+        return 0
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class DaemonTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="vitamind-")
+        self.addCleanup(self.folder.cleanup)
+
+    def daemon(self, *options, **more):
+        daemon = Daemon(self.folder.name, *options, **more)
+        self.addCleanup(daemon.end)
+        return daemon
+
+    def member(self, daemon, *words, program="MEMBER", environment=None):
+        process = subprocess.Popen([os.environ[program], str(daemon.socket), *map(str, words)],
+                                   env=os.environ | (environment or {}), stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True)
+
+        def end():
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+        self.addCleanup(end)
+        return process
+
+    def result(self, process, timeout=60):
+        output, _ = process.communicate(timeout=timeout)
+        self.assertEqual(process.returncode, 0, output)
+        return json.loads(output)
+
+    def until(self, what, seconds=10):
+        """Waits until what() is true."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if what():
+                return
+            time.sleep(0.002)
+        self.fail(f"not true after {seconds} s")
+
+    def check_disjoint(self, status):
+        """No unit is leased to two clients in this snapshot of the daemon's own state."""
+        for device in status["devices"]:
+            owner = {}
+            for hold in device["held"]:
+                if hold["whole"]:
+                    continue
+                for unit in range(64):
+                    if hold["units"] >> unit & 1:
+                        self.assertEqual(owner.setdefault(unit, hold["client"]), hold["client"],
+                                         f"unit {unit} is held twice")

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// member SOCKET VERB [N]: a client of vitamind with no device under it. What the preloaded library
+// does with its arbiter, and nothing else, so that a whole life takes milliseconds.
+//
+//   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON
+//   hold        takes a lease, prints it, submits one operation that does not end, and sleeps
+//   latency     until its input ends: submits; when the daemon is lost prints how long until home
+//   scribble N  writes random bytes over all that it can write, for N milliseconds
+//   greet N     opens N connections and says nothing
+//   skew        says Hello in another version and prints the answer
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/remote_arbiter.h"
+
+using namespace vitamin;  // NOLINT: a program of a test
+
+namespace {
+
+using std::chrono::steady_clock;
+
+const hal::DeviceInfo& device() {
+  static const hal::DeviceInfo info = [] {
+    const char* uuid = std::getenv("MEMBER_DEVICE");
+    return hal::DeviceInfo{hal::Vendor::kSoftware, "member", uuid != nullptr ? uuid : "GPU-member",
+                           132, {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12}, 1000};
+  }();
+  return info;
+}
+
+std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket) {
+  client::RemoteOptions options;
+  options.socket = socket;
+  options.program = "member";
+  options.patience = std::chrono::milliseconds(3000);
+  auto made = client::RemoteArbiter::connect(options, device());
+  if (!made) {
+    std::printf("{\"refused\": \"%s\"}\n", made.error().message.c_str());
+    std::exit(3);
+  }
+  return std::move(*made);
+}
+
+// Everything that a launch may go to, narrowest first, the whole device last.
+std::vector<runtime::EntryId> eligible_entries(const runtime::PoolLayout& layout) {
+  std::vector<runtime::EntryId> entries;
+  for (const runtime::PoolEntry& entry : layout.entries())
+    if (!entry.whole()) entries.push_back(entry.id);
+  entries.push_back(runtime::kWholeDevice);
+  return entries;
+}
+
+// Submits as a dispatcher does: asks, retries while nothing is to be had, and lets a few operations
+// be outstanding. Work ends in the order in which it was submitted.
+class Lane {
+ public:
+  Lane(runtime::Arbiter& arbiter, runtime::LaneId id, std::span<const runtime::EntryId> eligible)
+      : arbiter_(arbiter), id_(id), eligible_(eligible) {}
+
+  // The entry, or kNoEntry: not yet.
+  runtime::EntryId try_submit() {
+    if (choice_.launches == 0 || !arbiter_.admits(choice_.entry, id_)) {
+      runtime::ReadyOperation operation;
+      operation.lane = id_;
+      operation.processors = 1 + id_ % 2 * 11;  // half of the lanes need more than a unit
+      choice_ = arbiter_.grant(operation, eligible_);
+      if (choice_.entry == runtime::kNoEntry) return runtime::kNoEntry;
+    }
+    if (choice_.launches != runtime::kUntilChanged) --choice_.launches;
+    if (choice_.entry != runtime::kWholeDevice) {
+      arbiter_.submitted(choice_.entry, id_);
+      outstanding_.push_back(choice_.entry);
+    }
+    if (outstanding_.size() > 3) end_one();
+    return choice_.entry;
+  }
+  void end_one() {
+    if (outstanding_.empty()) return;
+    arbiter_.retired(outstanding_.front(), id_, 1);
+    outstanding_.erase(outstanding_.begin());
+  }
+
+ private:
+  runtime::Arbiter& arbiter_;
+  runtime::LaneId id_;
+  std::span<const runtime::EntryId> eligible_;
+  runtime::Choice choice_{runtime::kNoEntry, 0};
+  std::vector<runtime::EntryId> outstanding_;
+};
+
+int work(const std::string& socket, long operations) {
+  const auto remote = arbiter(socket);
+  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
+  const auto eligible = eligible_entries(layout);
+  std::vector<Lane> lanes;
+  for (runtime::LaneId id = 0; id < 4; ++id) lanes.emplace_back(*remote, id, eligible);
+  long submitted = 0, whole = 0;
+  const auto begin = steady_clock::now();
+  auto moved = begin;
+  while (submitted < operations) {
+    for (Lane& lane : lanes) {
+      if (submitted == operations) break;
+      const runtime::EntryId entry = lane.try_submit();
+      if (entry == runtime::kNoEntry) {
+        lane.end_one();  // what is outstanding ends while we wait
+        continue;
+      }
+      ++submitted;
+      whole += entry == runtime::kWholeDevice;
+      moved = steady_clock::now();
+    }
+    if (remote->wants_service()) remote->service();
+    if (steady_clock::now() - moved > std::chrono::seconds(20)) {
+      std::printf("{\"stuck_after\": %ld}\n", submitted);
+      return 4;
+    }
+  }
+  for (Lane& lane : lanes)
+    for (int i = 0; i < 4; ++i) lane.end_one();
+  remote->service();
+  const client::ClientCounters& counters = remote->client().counters();
+  std::printf(
+      "{\"submitted\": %ld, \"whole\": %ld, \"at_home\": %llu, \"granted\": %llu, \"moves\": %llu, "
+      "\"closed\": %llu, \"malformed\": %llu, \"seconds\": %.3f}\n",
+      submitted, whole, static_cast<unsigned long long>(counters.at_home),
+      static_cast<unsigned long long>(counters.granted),
+      static_cast<unsigned long long>(counters.moves),
+      static_cast<unsigned long long>(counters.closed),
+      static_cast<unsigned long long>(counters.malformed),
+      std::chrono::duration<double>(steady_clock::now() - begin).count());
+  return 0;
+}
+
+int hold(const std::string& socket) {
+  const auto remote = arbiter(socket);
+  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
+  const auto eligible = eligible_entries(layout);
+  Lane lane(*remote, 0, eligible);
+  runtime::EntryId entry = runtime::kNoEntry;
+  while ((entry = lane.try_submit()) == runtime::kNoEntry)
+    if (remote->wants_service()) remote->service();
+  std::printf("{\"entry\": %u}\n", entry);
+  std::fflush(stdout);
+  for (;;) {  // as the dispatcher's thread would
+    if (remote->wants_service()) remote->service();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+int latency(const std::string& socket) {
+  const auto remote = arbiter(socket);
+  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
+  const auto eligible = eligible_entries(layout);
+  Lane lane(*remote, 0, eligible);
+  std::printf("{\"ready\": true}\n");
+  std::fflush(stdout);
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (!remote->client().at_home() || ::poll(&input, 1, 0) == 0) {
+    lane.try_submit();
+    if (remote->wants_service()) remote->service();
+    if (remote->client().at_home()) break;
+  }
+  // On the clock that the test reads too.
+  std::printf("{\"home_at\": %.6f}\n",
+              std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count());
+  return 0;
+}
+
+int scribble(const std::string& socket, long milliseconds) {
+  auto connection = client::connect(socket, device(), "scribble", std::chrono::milliseconds(3000));
+  if (!connection) return 3;
+  auto* const bytes = reinterpret_cast<unsigned char*>((*connection)->memory.client.get());
+  std::mt19937_64 random(7);
+  const auto until = steady_clock::now() + std::chrono::milliseconds(milliseconds);
+  while (steady_clock::now() < until)
+    for (int i = 0; i < 1000; ++i) {
+      const std::uint64_t value = random();
+      std::memcpy(bytes + random() % (sizeof(protocol::ClientSegment) - 8), &value, 8);
+      if (i % 100 == 0) protocol::ring_doorbell((*connection)->socket);
+    }
+  return 0;
+}
+
+int greet(const std::string& socket, long many) {
+  std::vector<protocol::Fd> open;
+  long refused = 0;
+  for (long i = 0; i < many; ++i) {
+    auto made = protocol::connect_to(socket);
+    if (!made) {
+      ++refused;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    } else if (open.size() < 500) {
+      open.push_back(std::move(*made));
+    } else {
+      open[static_cast<std::size_t>(i) % open.size()] = std::move(*made);
+    }
+  }
+  std::printf("{\"not_accepted\": %ld}\n", refused);
+  return 0;
+}
+
+int skew(const std::string& socket) {
+  const auto connection = protocol::connect_to(socket);
+  if (!connection) return 3;
+  protocol::Hello hello = protocol::hello_of(device(), "skew");
+  hello.preamble.major = protocol::kMajor + 1;
+  if (!protocol::send_message(*connection, protocol::bytes_of(hello))) return 3;
+  const auto parcel =
+      protocol::receive_parcel(*connection, 4096, std::chrono::milliseconds(2000));
+  if (!parcel) return 3;
+  const auto answer = protocol::parse<protocol::Welcome>(parcel->bytes);
+  std::printf("{\"refused\": \"%s\"}\n", answer ? "" : answer.error().message.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphan of a test that was ended
+  const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
+  const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
+  if (verb == "work") return work(socket, number);
+  if (verb == "hold") return hold(socket);
+  if (verb == "latency") return latency(socket);
+  if (verb == "scribble") return scribble(socket, number);
+  if (verb == "greet") return greet(socket, number);
+  if (verb == "skew") return skew(socket);
+  std::fprintf(stderr, "usage: member SOCKET work|hold|latency|scribble|greet|skew [N]\n");
+  return 2;
+}

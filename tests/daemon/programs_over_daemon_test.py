@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole programs under `vitamin run`, one device, one vitamind: the bits are those of a run alone."""
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import DaemonTest
+
+STEPS = {"demo-train": "60", "demo-serve": "12"}
+
+
+def hash_of(text):
+    return re.search(r"hash (\w+)", text)[1]
+
+
+class Programs(DaemonTest):
+    def setUp(self):
+        super().setUp()
+        self.environment = os.environ | {
+            "LD_LIBRARY_PATH": os.environ["DRIVER"],
+            "VITAMIN_SOFT_LEDGER": os.path.join(self.folder.name, "ledger")}
+
+    def program(self, name):
+        return [os.path.join(os.environ["PROGRAMS"], name), STEPS[name]]
+
+    def alone(self, name):
+        return hash_of(subprocess.run(self.program(name), env=self.environment, text=True,
+                                      capture_output=True, timeout=60, check=True).stdout)
+
+    def run_under(self, daemon, name, number, socket=None):
+        report = os.path.join(self.folder.name, f"report{number}")
+        process = subprocess.Popen(
+            [os.environ["VITAMIN"], "run", "--daemon", "--socket", str(socket or daemon.socket),
+             "--strict", "--quiet", "--report", report, "--", *self.program(name)],
+            env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        def end():
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+        self.addCleanup(end)
+        process.report = report
+        return process
+
+    def finish(self, process, code=0):
+        output, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, code, errors)
+        with open(process.report) as report:
+            return output, json.load(report)
+
+    def share(self, names, policy="random:max=32"):
+        expected = {name: self.alone(name) for name in set(names)}
+        daemon = self.daemon("--policy", policy, "--quiet")
+        processes = [self.run_under(daemon, name, i) for i, name in enumerate(names)]
+        together = 0
+        while any(process.poll() is None for process in processes):
+            status = daemon.status()
+            self.check_disjoint(status)
+            together = max(together, len(status["clients"]))
+        for name, process in zip(names, processes):
+            output, report = self.finish(process)
+            self.assertEqual(hash_of(output), expected[name])
+            self.assertIn(policy, json.dumps(report))
+        self.assertEqual(together, len(names), "they did not run at the same time")
+        status = daemon.status()
+        self.assertGreater(status["devices"][0]["grants"], 50)
+        self.assertEqual(status["devices"][0]["overdue"], 0)
+        return status
+
+    def test_two_programs_share_the_device_and_keep_their_bits(self):
+        self.share(["demo-train", "demo-serve"])
+
+    def test_four_programs_share_the_device_and_keep_their_bits(self):
+        self.share(["demo-train", "demo-serve", "demo-train", "demo-serve"])
+
+    def test_under_fifo_too(self):
+        expected = self.alone("demo-train")
+        daemon = self.daemon("--policy", "fifo", "--quiet")
+        output, _ = self.finish(self.run_under(daemon, "demo-train", 0))
+        self.assertEqual(hash_of(output), expected)
+
+    def test_a_killed_program_disturbs_nobody(self):
+        expected = self.alone("demo-train")
+        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        stays = self.run_under(daemon, "demo-train", 0)
+        goes = self.run_under(daemon, "demo-train", 1)
+        self.until(lambda: len(daemon.status()["clients"]) == 2)
+        victim = daemon.status()["clients"][1]["process"]
+        os.kill(victim, signal.SIGKILL)
+        goes.communicate(timeout=60)
+        output, _ = self.finish(stays)
+        self.assertEqual(hash_of(output), expected)
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(daemon.status()["devices"][0]["held"], [])
+
+    def test_the_bits_stay_when_the_daemon_dies_and_comes_back(self):
+        expected = self.alone("demo-train")
+        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        processes = [self.run_under(daemon, "demo-train", i) for i in range(2)]
+        self.until(lambda: len(daemon.status()["clients"]) == 2)
+        restarts = 0
+        while any(process.poll() is None for process in processes) and restarts < 5:
+            daemon.kill()
+            time.sleep(0.05)
+            daemon.start()
+            restarts += 1
+            time.sleep(0.1)
+        self.assertGreater(restarts, 0)
+        for process in processes:
+            output, _ = self.finish(process)
+            self.assertEqual(hash_of(output), expected)
+
+    def test_without_a_daemon_the_program_starts_one_which_ends(self):
+        expected = self.alone("demo-train")
+        socket = os.path.join(self.folder.name, "own")
+        output, _ = self.finish(self.run_under(None, "demo-train", 0, socket=socket))
+        self.assertEqual(hash_of(output), expected)
+        self.assertTrue(os.path.exists(socket))
+        status = json.loads(subprocess.run(
+            [os.environ["VITAMIN"], "status", "--json", "--socket", socket], text=True,
+            capture_output=True, timeout=10, check=True).stdout)
+        os.kill(status["daemon"]["process"], signal.SIGTERM)
+        self.until(lambda: not os.path.exists(socket))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A whole node in one thread: the production arbiter, scheduler, policies, clients and rings over a
+// simulated clock, device and set of faults. One seed decides everything; the same seed gives the
+// same run, to the byte of its trace.
+//
+// Every step is one thing that can happen next: a client tries to submit, serves its ring or has an
+// operation end; the daemon reads some records, decides, learns of a death; a fault strikes. After
+// every step the invariants hold:
+//
+//   * no two clients hold leases that overlap (the daemon's view), once and always;
+//   * no two clients have work on the same units (the device's view), unless one of them was stopped
+//     beyond the bound, died, or submitted before the daemon was restarted;
+//   * an operation is submitted under a grant that the daemon knows, whose gate is open, or at home;
+//   * a lane's operations end once each, in order.
+//
+// In the end faults stop, and then: every operation of every living client ends, everything is
+// returned, and the daemon's and the clients' views agree that nothing is held.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace vitamin::tests {
+
+struct SimulationOptions {
+  std::uint64_t seed = 1;
+  bool faults = true;
+  bool trace = false;  // keep the text of the trace, not only its hash
+};
+
+struct SimulationResult {
+  std::string violation;  // empty: none
+  std::uint64_t events = 0;
+  std::uint64_t hash = 0;
+  std::uint64_t submitted = 0, at_home = 0, kills = 0, stops = 0, restarts = 0, lies = 0;
+  std::uint64_t overdue = 0;
+  std::string trace;
+};
+
+SimulationResult simulate(const SimulationOptions& options);
+
+}  // namespace vitamin::tests

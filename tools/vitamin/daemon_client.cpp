@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/daemon_client.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "protocol/handshake.h"
+#include "protocol/paths.h"
+#include "protocol/socket.h"
+
+namespace vitamin::tools {
+
+using namespace std::chrono_literals;
+
+std::string daemon_socket(const std::string& given) {
+  if (!given.empty()) return given;
+  const char* const named = std::getenv("VITAMIN_DAEMON");
+  if (named != nullptr && *named != '\0') return named;
+  if (protocol::connect_to(protocol::kSystemSocket)) return protocol::kSystemSocket;
+  return protocol::user_socket();
+}
+
+hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::string& verb) {
+  const auto connection = protocol::connect_to(socket);
+  if (!connection) return tl::unexpected(connection.error());
+  protocol::Control control;
+  control.preamble.kind = protocol::Kind::kControl;
+  control.verb.set(verb);
+  if (auto sent = protocol::send_message(*connection, protocol::bytes_of(control)); !sent)
+    return tl::unexpected(sent.error());
+  const auto parcel = protocol::receive_parcel(*connection, protocol::kMessageMax, 2000ms);
+  if (!parcel) return tl::unexpected(parcel.error());
+  const std::span<const std::byte> bytes = parcel->bytes;
+  protocol::Preamble preamble;
+  if (bytes.size() < sizeof preamble)
+    return hal::fail(hal::Errc::kUnavailable, "vitamind closed the connection");
+  std::memcpy(&preamble, bytes.data(), sizeof preamble);
+  if (preamble.kind != protocol::Kind::kAnswer || preamble.major != protocol::kMajor) {
+    const auto refused = protocol::parse<protocol::Welcome>(bytes);  // says what it is instead
+    return hal::fail(hal::Errc::kUnsupported, refused.error().message);
+  }
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + sizeof preamble,
+                              bytes.size() - sizeof preamble);
+  auto answer = nlohmann::json::parse(text, nullptr, false);
+  if (answer.is_discarded())
+    return hal::fail(hal::Errc::kInternal, "vitamind answered something that is no JSON");
+  if (answer.contains("error"))
+    return hal::fail(hal::Errc::kInvalidArgument, answer["error"].get<std::string>());
+  return answer;
+}
+
+hal::Status start_daemon(const std::string& socket, const std::string& policy,
+                         std::uint64_t seed) {
+  if (protocol::connect_to(socket)) return {};
+  std::error_code unreadable;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", unreadable);
+  const std::string program = (self.parent_path() / "vitamind").native();
+  const std::vector<std::string> words = {program,         "--socket", socket, "--policy", policy,
+                                          "--seed",        fmt::format("{}", seed),
+                                          "--exit-when-idle", "30",  "--quiet"};
+  const std::string log = socket + ".log";
+  ::mkdir(std::filesystem::path(socket).parent_path().c_str(), 0700);  // there already: fine
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  // A session of its own: a Ctrl-C for the command is not for the daemon, which others may use. It
+  // keeps nothing of ours open: who reads our output to its end must not wait for the daemon's.
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+  ::posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
+  pid_t process = 0;
+  const int error =
+      ::posix_spawn(&process, program.c_str(), &files, &attributes, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&files);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0)
+    return hal::fail(hal::Errc::kUnavailable,
+                     fmt::format("vitamind cannot be started ({}: {})", program,
+                                 std::strerror(error)));
+  for (const auto until = std::chrono::steady_clock::now() + 5s;
+       std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(5ms)) {
+    if (protocol::connect_to(socket)) return {};
+    // Two at once: one listens, the other ends, and that is fine too.
+    int status = 0;
+    if (::waitpid(process, &status, WNOHANG) == process && !protocol::connect_to(socket))
+      return hal::fail(hal::Errc::kUnavailable,
+                       fmt::format("vitamind ended at once; {} says why", log));
+  }
+  return hal::fail(hal::Errc::kUnavailable, "vitamind was started and does not answer");
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the verbs reach vitamind: find its socket, ask it, start one of the user's own.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "hal/result.h"
+
+namespace vitamin::tools {
+
+// The daemon that a command would join: `given`, else $VITAMIN_DAEMON, else the machine's when it
+// answers, else the user's own.
+std::string daemon_socket(const std::string& given);
+
+// The daemon's answer to a verb: "status", "drain all", "resume GPU-...".
+hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::string& verb);
+
+// Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
+// while. An error says what to do.
+hal::Status start_daemon(const std::string& socket, const std::string& policy,
+                         std::uint64_t seed);
+
+}  // namespace vitamin::tools
