@@ -200,7 +200,7 @@ class Results:
         self.add({"header": header()})
 
     def add(self, record):
-        # Commands as one types them in the repository: where things lie on the machine is no result.
+        # Commands as one types them in the repository: where things lie on a machine is no result.
         line = json.dumps(record).replace(f"{ROOT}/", "").replace(sys.executable, "python3")
         self._file.write(line + "\n")
         self._file.flush()

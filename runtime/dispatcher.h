@@ -64,17 +64,18 @@ struct DispatchOptions {
   // the device looks at blocked queues in turn: a move costs 2 us on an H200 when it is made just
   // in time and 10 us when it is made hundreds of kernels ahead (bench/results/slice).
   std::uint32_t ahead_of_move = 10;
-  // Where pool queues are scarce: no queue takes another's slot sooner than this after the last did.
+  // Where pool queues are scarce: no queue takes another's slot sooner than this after the last
+  // did.
   std::chrono::milliseconds slots_stay{250};
-  std::size_t markers = 2048;         // native events made at start
-  std::size_t deferred_max = 8192;    // of one stream; the caller blocks beyond (a driver: 1,024)
+  std::size_t markers = 2048;       // native events made at start
+  std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required
-  std::shared_ptr<Audit> audit;         // null: none (runtime/audit.h)
-  MakeArbiter make_arbiter;             // unset, or null made: policy and leases in this process
+  std::shared_ptr<Audit> audit;       // null: none (runtime/audit.h)
+  MakeArbiter make_arbiter;           // unset, or null made: policy and leases in this process
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
   bool native_legacy_order = true;
@@ -230,13 +231,13 @@ class Dispatcher {
   PhysicalContextPool pool_;
   std::unique_ptr<Arbiter> arbiter_;
   KernelTable kernels_;
-  Kernel vendor_kernel_;  // stands for the kernels that the vendor's own calls launch
-  std::vector<EntryId> by_width_;       // realised entries, narrowest first, the whole device last
-  std::vector<EntryId> scratch_;        // eligible entries when some are barred
+  Kernel vendor_kernel_;           // stands for the kernels that the vendor's own calls launch
+  std::vector<EntryId> by_width_;  // realised entries, narrowest first, the whole device last
+  std::vector<EntryId> scratch_;   // eligible entries when some are barred
   std::vector<stats::WidthSlot*> widths_;  // where launches on each entry are counted
-  std::vector<std::byte> attributes_;   // a launch's attributes with the stream's made explicit
-  std::uint32_t widest_ = 0;            // processors of the widest entry made of units
-  std::uint32_t widest_narrow_ = 0;     // and of the widest that is less than the whole device
+  std::vector<std::byte> attributes_;      // a launch's attributes with the stream's made explicit
+  std::uint32_t widest_ = 0;               // processors of the widest entry made of units
+  std::uint32_t widest_narrow_ = 0;        // and of the widest that is less than the whole device
   std::uint32_t window_operations_ = 0;
   std::uint32_t segment_operations_ = 1;  // a marker behind so many operations of a stream
   bool lanes_share_ = true;
@@ -246,7 +247,7 @@ class Dispatcher {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Stream*> deferring_;      // streams with deferred operations
+  std::vector<Stream*> deferring_;  // streams with deferred operations
   std::vector<Watched> watched_;
   std::vector<std::pair<EntryId, int>> wanted_queues_;  // (entry, priority) to grow off the path
   std::chrono::steady_clock::time_point slots_stay_until_;
@@ -281,8 +282,10 @@ void Dispatcher::wait_until(Lock& lock, Done done, Moved moved) {
       continue;
     }
     lock.unlock();
-    if (options_.idle) options_.idle();
-    else backoff.pause();
+    if (options_.idle)
+      options_.idle();
+    else
+      backoff.pause();
     lock.lock();
   }
 }

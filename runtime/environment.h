@@ -19,12 +19,12 @@ inline constexpr const char* kRunDirectory = "VITAMIN_RUN_DIR";
 // "1": warnings go to the page only, not to stderr as well.
 inline constexpr const char* kQuiet = "VITAMIN_QUIET";
 
-// File of the kernels, one name a line, that need their whole grid resident. Read at start; a kernel
-// that the watchdog catches is added. Unset: none is known, none is remembered.
+// File of the kernels, one name a line, that need their whole grid resident. Read at start; a
+// kernel that the watchdog catches is added. Unset: none is known, none is remembered.
 inline constexpr const char* kWideOnly = "VITAMIN_WIDE_ONLY";
 
-// The socket of a vitamind that arbitrates the devices (client/remote_arbiter.h). Unset: the arbiter
-// is in this process.
+// The socket of a vitamind that arbitrates the devices (client/remote_arbiter.h). Unset: the
+// arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.

@@ -202,8 +202,8 @@ void tell_drift(Machine& machine, Subject& subject, const Options& options,
       }).c_str());
 }
 
-// Asked to go, a tenant ends between two kernels: one that is killed in the middle of its work under
-// MPS can take its neighbours' contexts with it (CUDA_ERROR_LAUNCH_FAILED).
+// Asked to go, a tenant ends between two kernels: one that is killed in the middle of its work
+// under MPS can take its neighbours' contexts with it (CUDA_ERROR_LAUNCH_FAILED).
 volatile std::sig_atomic_t asked_to_go = 0;
 
 // A tenant: kernels of 20 us to some milliseconds, wide and narrow, from a seed, until the time is

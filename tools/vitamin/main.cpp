@@ -144,7 +144,8 @@ struct CommandLine {
     drain = app.add_subcommand("drain", "Let no new client onto a device");
     resume = app.add_subcommand("resume", "End that");
     for (CLI::App* verb : {status, top, drain, resume})
-      verb->add_option("--socket", options.socket, "The daemon's (default: the machine's, or yours)");
+      verb->add_option("--socket", options.socket,
+                       "The daemon's (default: the machine's, or yours)");
     top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
     top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
     for (CLI::App* verb : {drain, resume})
@@ -184,9 +185,10 @@ struct CommandLine {
     run->add_option("--window", options.window,
                     "How far submission may run ahead of completion: 0, 500us, max")
         ->type_name("TIME");
-    run->add_option("--wide-only", options.wide_only,
-                    "Kernels that wait for their own blocks: read, and added to when one is caught; "
-                    "'none': forget them (default: vitamin/wide-only in the state folder)")
+    run->add_option(
+           "--wide-only", options.wide_only,
+           "Kernels that wait for their own blocks: read, and added to when one is caught; "
+           "'none': forget them (default: vitamin/wide-only in the state folder)")
         ->type_name("FILE");
     run->add_flag("--strict", options.strict, "Exit with 123 unless every launch was bound");
     run->add_option("--report", options.report_file, "Write the report as JSON ('-': stdout)")
@@ -302,10 +304,10 @@ int parse_and_dispatch(int argc, char** argv) {
   } catch (const CLI::CallForHelp& help) {
     return line.app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return usage_error(fmt::format("{}.", error.what()),
-                       line.run->parsed()      ? "vitamin run --help"
-                       : line.verify->parsed() ? "vitamin verify --help"
-                                               : "vitamin --help");
+    return usage_error(fmt::format("{}.", error.what()), line.run->parsed() ? "vitamin run --help"
+                                                         : line.verify->parsed()
+                                                             ? "vitamin verify --help"
+                                                             : "vitamin --help");
   }
 }
 
