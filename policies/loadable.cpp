@@ -18,9 +18,6 @@ using runtime::EntryId;
 using runtime::PoolView;
 using runtime::ReadyOperation;
 
-// One answer; with what may pass on the caller's side, within the 10 ms that are promised.
-constexpr std::chrono::milliseconds kWithin{8};
-
 // The shared object; closed when nobody can be in it any more.
 struct Library {
   void* handle = nullptr;
@@ -78,8 +75,10 @@ struct Exchange {
 
 class Loadable final : public runtime::Policy {
  public:
-  explicit Loadable(std::shared_ptr<Exchange> exchange)
-      : exchange_(std::move(exchange)), name_(exchange_->library->functions->name) {}
+  Loadable(std::shared_ptr<Exchange> exchange, std::chrono::milliseconds within)
+      : exchange_(std::move(exchange)),
+        name_(exchange_->library->functions->name),
+        within_(within) {}
   std::string_view name() const override { return name_; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
@@ -131,10 +130,10 @@ class Loadable final : public runtime::Policy {
 
   void call(const char* callback, void (*function)(Exchange&)) {
     const bool in_time =
-        thread_.run([exchange = exchange_, function] { function(*exchange); }, kWithin);
+        thread_.run([exchange = exchange_, function] { function(*exchange); }, within_);
     if (!in_time)
       throw std::runtime_error(std::string("no answer to ") + callback + " within " +
-                               std::to_string(kWithin.count()) + " ms");
+                               std::to_string(within_.count()) + " ms");
   }
 
   vitamin_operation of(const ReadyOperation& operation, const PoolView& pool) {
@@ -185,6 +184,7 @@ class Loadable final : public runtime::Policy {
 
   std::shared_ptr<Exchange> exchange_;
   std::string name_;
+  std::chrono::milliseconds within_;
   Curves curves_;
   TimedThread thread_;
 };
@@ -192,7 +192,7 @@ class Loadable final : public runtime::Policy {
 }  // namespace
 
 hal::Result<std::unique_ptr<Guarded>> load(const std::string& path, const std::string& parameters,
-                                           Sink sink) {
+                                           Sink sink, std::chrono::milliseconds within) {
   auto library = open(path);
   if (!library) return tl::unexpected(library.error());
   auto exchange = std::make_shared<Exchange>();
@@ -209,7 +209,7 @@ hal::Result<std::unique_ptr<Guarded>> load(const std::string& path, const std::s
     return hal::fail(Errc::kInvalidArgument,
                      "policy library " + path + ": " +
                          (error[0] != 0 ? error : "create() answers null and says nothing"));
-  return std::make_unique<Guarded>(std::make_unique<Loadable>(std::move(exchange)),
+  return std::make_unique<Guarded>(std::make_unique<Loadable>(std::move(exchange), within),
                                    std::move(sink));
 }
 
