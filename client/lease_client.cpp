@@ -21,8 +21,8 @@ constexpr std::uint64_t kAskAgain = 20'000'000;
 // An operation that was not tried for this long does not wait any more: it went another way.
 constexpr std::uint64_t kStillWaits = 10'000'000;
 
-// A grant that no operation claims for this long is returned: the lane has nothing to submit, as far
-// as anybody can tell, and others may be waiting.
+// A grant that no operation claims for this long is returned: the lane has nothing to submit, as
+// far as anybody can tell, and others may be waiting.
 constexpr std::uint64_t kUnclaimed = 200'000;
 
 // What the grant of a lane at home says. No daemon has epoch 0.
@@ -56,9 +56,7 @@ LeaseClient::~LeaseClient() { ::munmap(words_, kPage); }
 
 void LeaseClient::lose() { words_->store(&home_words(), std::memory_order_release); }
 
-bool LeaseClient::away() const {
-  return words_->load(std::memory_order_acquire) == &home_words();
-}
+bool LeaseClient::away() const { return words_->load(std::memory_order_acquire) == &home_words(); }
 
 void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   link_ = link;
@@ -324,9 +322,13 @@ void LeaseClient::set_waiting(Lane& lane, bool waiting) {
 
 bool LeaseClient::send(const protocol::Record& record) {
   switch (link_.requests.write(record)) {
-    case protocol::RingState::kOk: return unsent_ = true;
-    case protocol::RingState::kBroken: distrust(); return false;
-    default: break;
+    case protocol::RingState::kOk:
+      return unsent_ = true;
+    case protocol::RingState::kBroken:
+      distrust();
+      return false;
+    default:
+      break;
   }
   ++counters_.ring_full;
   return false;

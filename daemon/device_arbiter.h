@@ -6,11 +6,11 @@
 // Pure: no thread, socket or clock; time is an argument. vitamind runs one for each device, the
 // simulator runs the same object over rings in its own memory.
 //
-// A grant of a lane is open, then closed (by the scheduler, or because the client says that it moves
-// on), then returned by the client. The client must answer a closed gate: by returning the grant, or
-// by saying every now and then that it drains. One that does neither within `answer_within_ns` is
-// overdue (stopped, starved): its grant counts as returned, and whatever it still submits there is a
-// stale submission, which changes placement only.
+// A grant of a lane is open, then closed (by the scheduler, or because the client says that it
+// moves on), then returned by the client. The client must answer a closed gate: by returning the
+// grant, or by saying every now and then that it drains. One that does neither within
+// `answer_within_ns` is overdue (stopped, starved): its grant counts as returned, and whatever it
+// still submits there is a stale submission, which changes placement only.
 //
 // Threads: one at a time.
 #pragma once
@@ -48,10 +48,10 @@ class Outlet {
 
 struct ArbiterCounters {
   std::uint64_t requests = 0;
-  std::uint64_t overdue = 0;    // grants taken back from a client that did not answer
-  std::uint64_t stale = 0;      // returns of grants that were no more, or never were
+  std::uint64_t overdue = 0;      // grants taken back from a client that did not answer
+  std::uint64_t stale = 0;        // returns of grants that were no more, or never were
   std::uint64_t undelivered = 0;  // grants that found the client's ring full
-  std::uint64_t overlaps = 0;   // work of an earlier epoch on units that others hold by now
+  std::uint64_t overlaps = 0;     // work of an earlier epoch on units that others hold by now
 };
 
 class DeviceArbiter {
@@ -99,7 +99,7 @@ class DeviceArbiter {
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
-    std::vector<Hold> holds;       // at most one of them open
+    std::vector<Hold> holds;  // at most one of them open
   };
   struct Client {
     Home home;
@@ -124,7 +124,7 @@ class DeviceArbiter {
   Outlet& outlet_;
   runtime::Scheduler scheduler_;
   std::map<ClientId, Client> clients_;
-  std::vector<EntryId> homes_;        // disjoint, narrowest first
+  std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;
   std::uint64_t overdue_at_ = runtime::kNever;

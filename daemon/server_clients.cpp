@@ -39,10 +39,9 @@ void Server::accept_all() {
       refuse(greeting, may.error().message);
       continue;
     }
-    const auto of_user = static_cast<std::size_t>(
-        std::count_if(greetings_.begin(), greetings_.end(), [&](const auto& other) {
-          return other.second.peer.uid == greeting.peer.uid;
-        }));
+    const auto of_user = static_cast<std::size_t>(std::count_if(
+        greetings_.begin(), greetings_.end(),
+        [&](const auto& other) { return other.second.peer.uid == greeting.peer.uid; }));
     if (of_user >= settings_.budgets.greetings_of_user ||
         greetings_.size() >= settings_.budgets.greetings) {
       refuse(greeting, "too many connections at once: try again");
@@ -61,9 +60,9 @@ hal::Status Server::allowed(const protocol::Peer& peer, std::uint64_t time) cons
                      "machine's (vitamind --system)");
   for (const Banned& banned : banned_)
     if (banned.uid == peer.uid && banned.pid == peer.pid && time < banned.until_ns)
-      return hal::fail(hal::Errc::kUnsupported,
-                       "this process was let go because it sent " + banned.why +
-                           ": it stays on its home part of the device");
+      return hal::fail(hal::Errc::kUnsupported, "this process was let go because it sent " +
+                                                    banned.why +
+                                                    ": it stays on its home part of the device");
   return {};
 }
 
@@ -142,9 +141,9 @@ hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
   if (!policy) return tl::unexpected(policy.error());
   device.lock = std::move(*lock);
   device.policy = settings_.policy;
-  device.arbiter = std::make_unique<DeviceArbiter>(
-      runtime::PoolLayout::build(*info, settings_.pool), std::move(*policy), settings_.arbiter,
-      epoch_, *this);
+  device.arbiter =
+      std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(*info, settings_.pool),
+                                      std::move(*policy), settings_.arbiter, epoch_, *this);
   spdlog::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info->uuid,
                info->name, info->processors, info->units(), device.arbiter->layout().size(),
                device.policy);
@@ -154,15 +153,15 @@ hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
 }
 
 void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_t time) {
-  const auto of_user = static_cast<std::size_t>(
-      std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& other) {
-        return other.second->peer.uid == greeting.peer.uid;
-      }));
+  const auto of_user = static_cast<std::size_t>(std::count_if(
+      sessions_.begin(), sessions_.end(),
+      [&](const auto& other) { return other.second->peer.uid == greeting.peer.uid; }));
   if (sessions_.size() >= settings_.budgets.clients || of_user >= settings_.budgets.clients_of_user)
     return refuse(greeting, "vitamind has as many clients as it may have");
   auto device = device_for(hello);
   if (!device) return refuse(greeting, device.error().message);
-  if ((*device)->drained) return refuse(greeting, "the device is drained: vitamin resume ends that");
+  if ((*device)->drained)
+    return refuse(greeting, "the device is drained: vitamin resume ends that");
   auto memory = protocol::make_session_memory();
   if (!memory) return refuse(greeting, memory.error().message);
 
@@ -237,8 +236,8 @@ void Server::let_go(Session& session, std::string_view why, std::uint64_t time) 
   spdlog::warn("client {} ({}, process {}) is let go: it sent {}", session.id, session.program,
                session.peer.pid, why);
   if (banned_.size() >= settings_.budgets.clients) banned_.pop_front();
-  banned_.push_back({session.peer.uid, session.peer.pid,
-                     time + in_ns(settings_.budgets.quarantine), std::string(why)});
+  banned_.push_back({session.peer.uid, session.peer.pid, time + in_ns(settings_.budgets.quarantine),
+                     std::string(why)});
   end_session(session.id, time);
 }
 

@@ -73,7 +73,7 @@ struct Welcome {
   std::uint32_t home = 0;         // entry where the client goes when the daemon is gone
   std::uint32_t home_shared = 0;  // others have the same one
   std::uint32_t unused = 0;
-  std::uint64_t pool_hash = 0;    // of the pool that both sides compute
+  std::uint64_t pool_hash = 0;  // of the pool that both sides compute
   // A closed gate is answered at least this often, else the client is overdue and its leases are
   // granted again.
   std::uint64_t answer_within_ns = 0;
@@ -113,7 +113,8 @@ Hello hello_of(const hal::DeviceInfo& info, std::string_view program);
 runtime::PoolLimits limits_of(const Welcome& welcome);
 Refusal refusal(std::string_view sentence);
 
-// Both sides build the pool from the same facts; equal hashes mean equal entries with equal numbers.
+// Both sides build the pool from the same facts; equal hashes mean equal entries with equal
+// numbers.
 std::uint64_t hash_of(const runtime::PoolLayout& layout);
 
 }  // namespace vitamin::protocol

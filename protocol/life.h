@@ -12,8 +12,8 @@
 //
 // The same happens at exec, with the socket closing instead of the pidfd (its descriptor is
 // CLOEXEC). The list of the holding thread is replaced by one of ours, of one element in private
-// memory, so nothing that glibc keeps lies in memory that the daemon reads, and the thread must hold
-// no robust mutex of its own.
+// memory, so nothing that glibc keeps lies in memory that the daemon reads, and the thread must
+// hold no robust mutex of its own.
 #pragma once
 
 #include <linux/futex.h>

@@ -12,8 +12,8 @@
 // awake the waker makes no system call.
 //
 // The doorbell is the socket of the session: it lies in the poll set beside the peer's pidfd, one
-// byte can be sent on it without blocking whatever the peer does, and unlike an eventfd its two ends
-// are separate file descriptions: a client cannot make the daemon's end block.
+// byte can be sent on it without blocking whatever the peer does, and unlike an eventfd its two
+// ends are separate file descriptions: a client cannot make the daemon's end block.
 #pragma once
 
 #include <atomic>

@@ -17,10 +17,10 @@
 //     | epoch          | generation     | gate   |
 //     +----------------+----------------+--------+
 //
-// A grant tells the client what the word of the lane says while the gate is open. The lane may submit
-// on the entry of the grant while the word equals that: one load and one comparison on the launch
-// path. Any other value means: not any more. `generation` counts the grants of the lane, so a word
-// does not come back; `epoch` is another one for every daemon that was started.
+// A grant tells the client what the word of the lane says while the gate is open. The lane may
+// submit on the entry of the grant while the word equals that: one load and one comparison on the
+// launch path. Any other value means: not any more. `generation` counts the grants of the lane, so
+// a word does not come back; `epoch` is another one for every daemon that was started.
 //
 // After closing gates the daemon increments gate_changes, and rings when the client is parked.
 #pragma once

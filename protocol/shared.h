@@ -6,8 +6,8 @@
 // which can end the process right there: that is how "killed at every access to shared memory" is
 // tested. In every other build Shared<T> is std::atomic<T>.
 //
-// Native is what the templates of ring.h and park.h are instantiated with in the programs; the model
-// checker's tests put another one in its place.
+// Native is what the templates of ring.h and park.h are instantiated with in the programs; the
+// model checker's tests put another one in its place.
 #pragma once
 
 #include <atomic>

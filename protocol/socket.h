@@ -2,8 +2,8 @@
 //
 // The Unix socket between clients and the daemon: SOCK_SEQPACKET, never blocking, closed at exec.
 //
-// Descriptors travel from the daemon to the client only. Whatever descriptors a client attaches to a
-// message are discarded by the kernel, because the daemon receives without room for them.
+// Descriptors travel from the daemon to the client only. Whatever descriptors a client attaches to
+// a message are discarded by the kernel, because the daemon receives without room for them.
 #pragma once
 
 #include <sys/types.h>

@@ -23,7 +23,8 @@ class Arbiter {
   // An entry of `eligible` for the operation, leased to its lane; kNoEntry when none is to be had
   // now. The whole device is never leased, only shared.
   virtual Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) = 0;
-  // The lane may submit on the entry. Asked before every submission that relies on an earlier grant.
+  // The lane may submit on the entry. Asked before every submission that relies on an earlier
+  // grant.
   virtual bool admits(EntryId entry, LaneId lane) const = 0;
   virtual void submitted(EntryId entry, LaneId lane) = 0;
   virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
@@ -33,8 +34,8 @@ class Arbiter {
   virtual bool lanes_share() const = 0;
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
-  // `wake` is then called, without the device lock, by a thread of the arbiter, and the dispatcher's
-  // thread calls service() for as long as wants_service() says so.
+  // `wake` is then called, without the device lock, by a thread of the arbiter, and the
+  // dispatcher's thread calls service() for as long as wants_service() says so.
   virtual void on_change(std::function<void()> wake) { (void)wake; }
   virtual bool wants_service() const { return false; }
   virtual void service() {}
@@ -58,8 +59,8 @@ class LocalArbiter final : public Arbiter {
   hal::ComputeSet barred(LaneId lane) const override { return leases_.barred(lessee(lane)); }
   Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) override;
   bool admits(EntryId entry, LaneId lane) const override {
-    return entry == kWholeDevice || (leases_.lessee(entry) == lessee(lane) &&
-                                     leases_.state(entry) == LeaseState::kLeased);
+    return entry == kWholeDevice ||
+           (leases_.lessee(entry) == lessee(lane) && leases_.state(entry) == LeaseState::kLeased);
   }
   void submitted(EntryId entry, LaneId lane) override { leases_.submitted(entry, lessee(lane)); }
   void retired(EntryId entry, LaneId lane, std::uint32_t operations) override {

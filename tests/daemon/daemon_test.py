@@ -81,8 +81,7 @@ class Clients(DaemonTest):
         self.assertEqual(daemon.descriptors(), descriptors)
 
     def test_a_stopped_client_is_overdue_and_its_lease_granted_again(self):
-        # temporal: the whole device for one client at a time, so the second one needs the first one's
-        # gate shut.
+        # One client at a time: the second one needs the first one's gate shut.
         daemon = self.daemon("--policy", "temporal", "--answer-within", "0.3")
         holder = self.member(daemon, "hold")
         holder.stdout.readline()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole programs under `vitamin run`, one device, one vitamind: the bits are those of a run alone."""
+"""Whole programs under `vitamin run --daemon`: their bits are those of a run alone."""
 import json
 import os
 import re

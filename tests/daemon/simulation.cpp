@@ -26,8 +26,8 @@ constexpr std::uint64_t kAnswerWithin = 3'000'000;
 constexpr std::uint64_t kAfterFaults = 100'000;  // steps
 
 const hal::DeviceInfo& device() {
-  static const hal::DeviceInfo info{
-      hal::Vendor::kSoftware, "simulated", "GPU-0", 36, {4, 4, 4, 4, 4, 4, 4, 8}, 1000};
+  static const hal::DeviceInfo info{hal::Vendor::kSoftware,   "simulated", "GPU-0", 36,
+                                    {4, 4, 4, 4, 4, 4, 4, 8}, 1000};
   return info;
 }
 
@@ -58,9 +58,9 @@ struct Client {
   std::array<SimulatedLane, kLanes> lanes;
   bool rang = false;
   bool alive = true;
-  bool attached = false;   // the daemon knows it
+  bool attached = false;  // the daemon knows it
   bool told_dying = false;
-  bool excused = false;    // it was stopped, or killed: its work may overlap others'
+  bool excused = false;  // it was stopped, or killed: its work may overlap others'
   std::uint64_t stopped_until = 0;
   std::uint64_t gone_at = 0;  // dead: when the daemon sees the pidfd
 
@@ -74,7 +74,9 @@ struct Client {
 class Node final : public daemon::Outlet {
  public:
   explicit Node(const SimulationOptions& options)
-      : options_(options), random_(options.seed), layout_(runtime::PoolLayout::build(device())) {
+      : options_(options), random_(options.seed), layout_(runtime::PoolLayout::build(device())) {}
+
+  void begin() {
     for (const runtime::PoolEntry& entry : layout_.entries())
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
@@ -94,10 +96,13 @@ class Node final : public daemon::Outlet {
       now_ += below(2'000);
       faults_ = options_.faults && result_.events < faulty_steps;
       if (result_.events == faulty_steps) heal();
-      if (faults_ && below(400) == 0) fault();
-      else step();
+      if (faults_ && below(400) == 0)
+        fault();
+      else
+        step();
       if (result_.events > faulty_steps && done()) break;
-      if (result_.events > faulty_steps + kAfterFaults) fail("work is left that never ends" + whose());
+      if (result_.events > faulty_steps + kAfterFaults)
+        fail("work is left that never ends" + whose());
     }
     if (result_.violation.empty()) check_nothing_held();
     result_.overdue += arbiter_->counters().overdue;
@@ -190,13 +195,18 @@ class Node final : public daemon::Outlet {
     if (!c.alive) return reap(c);
     if (now_ < c.stopped_until) return;
     if (!c.attached) {
-      if (up_ && below(3) == 0) attach(c);
-      else if (c.leases->at_home()) submit(c);
+      if (up_ && below(3) == 0)
+        attach(c);
+      else if (c.leases->at_home())
+        submit(c);
       return;
     }
-    if (which < 8) submit(c);
-    else if (which < 9) end_operations(c);
-    else c.leases->service(now_);
+    if (which < 8)
+      submit(c);
+    else if (which < 9)
+      end_operations(c);
+    else
+      c.leases->service(now_);
     check_counts(c);
     if (c.leases->counters().malformed > 0) fail("a client distrusts an honest daemon");
   }
@@ -319,7 +329,8 @@ class Node final : public daemon::Outlet {
         if (below(4) == 0) c.own->request_tail.store(random_(), std::memory_order_relaxed);
         return note('m', c.id, 0, 0);
       }
-      default: now_ += below(kAnswerWithin);  // a policy, or the machine, that takes its time
+      default:
+        now_ += below(kAnswerWithin);  // a policy, or the machine, that takes its time
     }
   }
 
@@ -377,7 +388,8 @@ class Node final : public daemon::Outlet {
     if (!c.excused && up_) {
       bool open = false;
       for (const auto& held : arbiter_->held())
-        open = open || (held.client == c.id && held.lane == lane && held.entry == entry && held.open);
+        open =
+            open || (held.client == c.id && held.lane == lane && held.entry == entry && held.open);
       if (!open) fail("an operation is submitted without an open grant");
     }
     const hal::ComputeSet units = layout_.at(entry).compute;
@@ -417,8 +429,7 @@ class Node final : public daemon::Outlet {
     for (auto& c : clients_)
       for (LaneId lane = 0; lane < kLanes && c->alive; ++lane)
         for (const EntryId entry : eligible_)
-          if (c->leases->outstanding(lane, entry) != 0)
-            fail("a client counts work that has ended");
+          if (c->leases->outstanding(lane, entry) != 0) fail("a client counts work that has ended");
     for (const auto& held : arbiter_->held()) {
       if (!held.open) fail("a closed grant is never returned");
       if (held.open && known(held.client) == nullptr) fail("a lease of nobody");
@@ -444,6 +455,10 @@ class Node final : public daemon::Outlet {
 
 }  // namespace
 
-SimulationResult simulate(const SimulationOptions& options) { return Node(options).run(); }
+SimulationResult simulate(const SimulationOptions& options) {
+  Node node(options);
+  node.begin();
+  return node.run();
+}
 
 }  // namespace vitamin::tests

@@ -9,9 +9,11 @@
 // every step the invariants hold:
 //
 //   * no two clients hold leases that overlap (the daemon's view), once and always;
-//   * no two clients have work on the same units (the device's view), unless one of them was stopped
+//   * no two clients have work on the same units (the device's view), unless one of them was
+//   stopped
 //     beyond the bound, died, or submitted before the daemon was restarted;
-//   * an operation is submitted under a grant that the daemon knows, whose gate is open, or at home;
+//   * an operation is submitted under a grant that the daemon knows, whose gate is open, or at
+//   home;
 //   * a lane's operations end once each, in order.
 //
 // In the end faults stop, and then: every operation of every living client ends, everything is
