@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "protocol/segment.h"
-#include "runtime/pool_layout.h"
 #include "runtime/policy.h"
+#include "runtime/pool_layout.h"
 
 namespace vitamin::client {
 
@@ -55,9 +55,9 @@ struct Link {
 struct ClientCounters {
   std::uint64_t asked = 0;
   std::uint64_t granted = 0;
-  std::uint64_t moves = 0;     // grants of another entry than the lane's one before
-  std::uint64_t closed = 0;    // gates that were closed under us
-  std::uint64_t at_home = 0;   // launches that went home for want of a daemon
+  std::uint64_t moves = 0;    // grants of another entry than the lane's one before
+  std::uint64_t closed = 0;   // gates that were closed under us
+  std::uint64_t at_home = 0;  // launches that went home for want of a daemon
   std::uint64_t ring_full = 0;
   std::uint64_t malformed = 0;  // the daemon sent what cannot be: it is not listened to any more
 };
@@ -115,15 +115,15 @@ class LeaseClient {
     EntryId entry = runtime::kNoEntry;  // of the open grant; kNoEntry: there is none
     LeaseWord word = 0;
     std::uint32_t launches = 0;
-    std::uint32_t left = 0;        // launches not yet submitted
+    std::uint32_t left = 0;  // launches not yet submitted
     std::uint32_t outstanding = 0;
-    bool told = false;             // the dispatcher was told of it
-    bool wanting = false;          // the daemon believes that the lane has something to submit
-    bool waiting = false;          // an operation of it waits for a grant
+    bool told = false;     // the dispatcher was told of it
+    bool wanting = false;  // the daemon believes that the lane has something to submit
+    bool waiting = false;  // an operation of it waits for a grant
     std::uint32_t asked_width = 0;
     std::uint64_t unclaimed_ns = 0;  // since when a grant lies here that nobody used; 0: none
-    std::uint64_t asked_ns = 0;    // when the daemon was asked last
-    std::uint64_t waited_ns = 0;   // when an operation was seen to wait last
+    std::uint64_t asked_ns = 0;      // when the daemon was asked last
+    std::uint64_t waited_ns = 0;     // when an operation was seen to wait last
     EntryId last_entry = runtime::kNoEntry;
     std::vector<Drain> drains;
   };

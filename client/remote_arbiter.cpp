@@ -13,7 +13,6 @@
 namespace vitamin::client {
 namespace {
 
-using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
@@ -28,8 +27,7 @@ hal::Result<std::unique_ptr<RemoteArbiter>> RemoteArbiter::connect(const RemoteO
                                                                    const hal::DeviceInfo& info) {
   auto connection = client::connect(options.socket, info, options.program, options.patience);
   if (!connection) return tl::unexpected(connection.error());
-  return std::unique_ptr<RemoteArbiter>(
-      new RemoteArbiter(options, info, std::move(*connection)));
+  return std::unique_ptr<RemoteArbiter>(new RemoteArbiter(options, info, std::move(*connection)));
 }
 
 RemoteArbiter::RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo& info,
@@ -174,7 +172,7 @@ bool RemoteArbiter::watch(Connection& connection) {
 }
 
 std::unique_ptr<Connection> RemoteArbiter::reconnect() {
-  milliseconds pause = 5ms;
+  milliseconds pause(5);
   std::string told;
   for (;;) {
     auto made = client::connect(options_.socket, info_, options_.program, options_.patience);

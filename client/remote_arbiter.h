@@ -27,8 +27,8 @@
 namespace vitamin::client {
 
 struct RemoteOptions {
-  std::string socket;   // where the daemon listens
-  std::string program;  // what it shows to people
+  std::string socket;                        // where the daemon listens
+  std::string program;                       // what it shows to people
   std::chrono::milliseconds patience{1000};  // for the answer to a connection
   // While a request waits, a daemon that does not turn for this long is gone.
   std::chrono::milliseconds silence{200};
@@ -84,7 +84,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   // Replaced under the device lock only. A connection that was lost stays mapped until then.
   std::unique_ptr<Connection> connection_;
   LeaseClient client_;
-  std::uint64_t turns_ = 0;        // of the daemon, when they were seen to change last
+  std::uint64_t turns_ = 0;  // of the daemon, when they were seen to change last
   std::uint64_t turned_ns_ = 0;
   bool rung_ = false;
 

@@ -10,6 +10,23 @@ using protocol::Gate;
 using protocol::LeaseWord;
 using runtime::kNever;
 
+namespace {
+
+// Disjoint entries, narrowest first.
+std::vector<EntryId> choose_homes(const runtime::PoolLayout& layout) {
+  std::vector<EntryId> homes;
+  hal::ComputeSet taken;
+  for (const runtime::PoolEntry& entry : layout.entries()) {
+    if (entry.whole() || entry.compute.overlaps(taken)) continue;
+    taken |= entry.compute;
+    homes.push_back(entry.id);
+  }
+  if (homes.empty()) homes.push_back(runtime::kWholeDevice);
+  return homes;
+}
+
+}  // namespace
+
 DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
                              std::unique_ptr<runtime::Policy> policy,
                              const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet)
@@ -17,16 +34,9 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
       settings_(settings),
       epoch_(epoch),
       outlet_(outlet),
-      scheduler_(layout_, std::move(policy), settings.scheduler) {
-  hal::ComputeSet taken;
-  for (const runtime::PoolEntry& entry : layout_.entries()) {
-    if (entry.whole() || entry.compute.overlaps(taken)) continue;
-    taken |= entry.compute;
-    homes_.push_back(entry.id);
-  }
-  if (homes_.empty()) homes_.push_back(runtime::kWholeDevice);
-  guests_.resize(homes_.size(), 0);
-}
+      scheduler_(layout_, std::move(policy), settings.scheduler),
+      homes_(choose_homes(layout_)),
+      guests_(homes_.size(), 0) {}
 
 DeviceArbiter::Home DeviceArbiter::attach(ClientId id) {
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
@@ -152,9 +162,8 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   const auto found = clients_.find(decision.client);
   if (found == clients_.end()) return;
   Lane& lane = found->second.lanes[decision.lane];
-  const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(), [&](const Hold& held) {
-    return held.entry == decision.entry;
-  });
+  const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(),
+                                 [&](const Hold& held) { return held.entry == decision.entry; });
   if (decision.kind == runtime::Decision::Kind::kCloseGate) {
     if (hold != lane.holds.end() && hold->open &&
         close(decision.client, decision.lane, lane, *hold, now_ns))
@@ -168,8 +177,10 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   grant.entry = decision.entry;
   grant.launches = decision.launches;
   // A lane holds one open grant; the same entry again replaces its own.
-  if (hold != lane.holds.end()) *hold = {decision.entry, word, true, now_ns};
-  else lane.holds.push_back({decision.entry, word, true, now_ns});
+  if (hold != lane.holds.end())
+    *hold = {decision.entry, word, true, now_ns};
+  else
+    lane.holds.push_back({decision.entry, word, true, now_ns});
   // The word first: a client that sees the grant must find the gate open.
   publish(decision.client, decision.lane, lane, word);
   if (outlet_.grant(decision.client, grant)) return;
@@ -221,9 +232,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
   }
 }
 
-std::uint64_t DeviceArbiter::wake_at() const {
-  return std::min(overdue_at_, scheduler_.wake_at());
-}
+std::uint64_t DeviceArbiter::wake_at() const { return std::min(overdue_at_, scheduler_.wake_at()); }
 
 std::vector<DeviceArbiter::Held> DeviceArbiter::held() const {
   std::vector<Held> all;

@@ -24,10 +24,10 @@ hal::Result<protocol::Fd> lock_device(const std::string& directory, const std::s
   protocol::Fd file(::open(path.c_str(), kFlags));
   if (!file) file.reset(::open(path.c_str(), kFlags | O_CREAT, 0644));
   if (!file)
-    return hal::fail(hal::Errc::kUnavailable,
-                     "the lock of the device cannot be made (" + path + ": " +
-                         std::strerror(errno) + ")",
-                     errno);
+    return hal::fail(
+        hal::Errc::kUnavailable,
+        "the lock of the device cannot be made (" + path + ": " + std::strerror(errno) + ")",
+        errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     struct stat facts {};
     ::fstat(file.get(), &facts);

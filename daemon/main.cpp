@@ -27,7 +27,8 @@ Examples:
   vitamin run --daemon -- python train.py  a client of it
   vitamin status                           what it does
 
-Clients that lose their daemon go on, on a small part of the device; they come back alone.)";
+Clients that lose their daemon go on, on a small part of the device, and come back by themselves.
+)";
 
 }  // namespace
 

@@ -3,11 +3,11 @@
 // The loop: rings, sleep, descriptors. Who comes and goes is in server_clients.cpp.
 #include "daemon/server.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -204,8 +204,9 @@ int Server::sleep_limit(std::uint64_t time) const {
     until = std::min(until, alone_ns_ + in_ns(settings_.exit_when_idle));
   if (until == runtime::kNever) return -1;
   // Rounded up: a millisecond early would be a turn for nothing.
-  return until <= time ? 0 : static_cast<int>(std::min<std::uint64_t>(
-                                 (until - time + 999'999) / 1'000'000, 1'000'000));
+  return until <= time ? 0
+                       : static_cast<int>(std::min<std::uint64_t>(
+                             (until - time + 999'999) / 1'000'000, 1'000'000));
 }
 
 // Parks in every session, then sleeps unless something came meanwhile. False: there is work.

@@ -30,11 +30,11 @@ namespace vitamin::daemon {
 
 struct ServerCounters {
   std::uint64_t connections = 0;
-  std::uint64_t refused = 0;      // with a sentence
-  std::uint64_t let_go = 0;       // for breaking the protocol
+  std::uint64_t refused = 0;  // with a sentence
+  std::uint64_t let_go = 0;   // for breaking the protocol
   std::uint64_t deaths_by_life_line = 0;
   std::uint64_t deaths_by_pidfd = 0;
-  std::uint64_t rings = 0;        // of clients' doorbells
+  std::uint64_t rings = 0;  // of clients' doorbells
   std::uint64_t sleeps = 0;
 };
 
@@ -133,10 +133,10 @@ class Server final : public Outlet {
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;
   std::uint64_t started_ns_ = 0;
-  std::uint64_t busy_ns_ = 0;       // when there was work last
-  std::uint64_t looked_ns_ = 0;     // at the descriptors
-  std::uint64_t alone_ns_ = 0;      // since when there is no client
-  std::uint64_t watchdog_ns_ = 0;   // when the service manager is told next
+  std::uint64_t busy_ns_ = 0;      // when there was work last
+  std::uint64_t looked_ns_ = 0;    // at the descriptors
+  std::uint64_t alone_ns_ = 0;     // since when there is no client
+  std::uint64_t watchdog_ns_ = 0;  // when the service manager is told next
   std::uint64_t watchdog_every_ns_ = 0;
   bool stopping_ = false;
   ServerCounters counters_;

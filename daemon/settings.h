@@ -30,9 +30,9 @@ struct Budgets {
 };
 
 struct Settings {
-  std::string socket;         // where it listens
+  std::string socket;  // where it listens
   mode_t socket_mode = 0600;
-  bool any_user = false;      // false: its own user and root only
+  bool any_user = false;  // false: its own user and root only
   std::string policy = "fifo";
   std::uint64_t seed = 0;
   runtime::PoolLimits pool;

@@ -23,8 +23,8 @@ Verdict check(const Ready& ready, const Bounds& bounds) {
   // One more than there are: only the whole device takes it.
   if (ready.processors == 0 || ready.processors > bounds.processors + 1)
     return wrong("an operation wider than the device");
-  if (ready.predicted_ns > kLongest || ready.queued_ns > kLongest ||
-      ready.ready_in_ns > kLongest || ready.deadline_in_ns > kLongest)
+  if (ready.predicted_ns > kLongest || ready.queued_ns > kLongest || ready.ready_in_ns > kLongest ||
+      ready.deadline_in_ns > kLongest)
     return wrong("a time beyond reason");
   if (ready.last_entry != runtime::kNoEntry && ready.last_entry >= bounds.entries)
     return wrong("a last entry that is not in the pool");
@@ -84,13 +84,20 @@ template Record encode(const Grant&);
 
 tl::expected<Request, Malformed> decode_request(const Record& copy, const Bounds& bounds) {
   switch (type_of(copy)) {
-    case Type::kReady: return as<Ready, Request>(copy, bounds);
-    case Type::kIdle: return as<Idle, Request>(copy, bounds);
-    case Type::kReturned: return as<Returned, Request>(copy, bounds);
-    case Type::kDraining: return as<Draining, Request>(copy, bounds);
-    case Type::kHolding: return as<Holding, Request>(copy, bounds);
-    case Type::kHint: return as<HintRecord, Request>(copy, bounds);
-    case Type::kGrant: break;
+    case Type::kReady:
+      return as<Ready, Request>(copy, bounds);
+    case Type::kIdle:
+      return as<Idle, Request>(copy, bounds);
+    case Type::kReturned:
+      return as<Returned, Request>(copy, bounds);
+    case Type::kDraining:
+      return as<Draining, Request>(copy, bounds);
+    case Type::kHolding:
+      return as<Holding, Request>(copy, bounds);
+    case Type::kHint:
+      return as<HintRecord, Request>(copy, bounds);
+    case Type::kGrant:
+      break;
   }
   return tl::unexpected(Malformed{"a record of a type that clients do not send"});
 }

@@ -59,10 +59,10 @@ struct Head {
 struct Ready {
   static constexpr Type kType = Type::kReady;
   Head head{};
-  std::uint64_t kernel = 0;        // equal for equal (kernel, grid, block, shared memory)
-  std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
-  std::uint64_t queued_ns = 0;     // of all that is queued in the lane; 0: predicted_ns
-  std::uint64_t ready_in_ns = 0;   // when its predecessors are predicted to end; 0: now
+  std::uint64_t kernel = 0;          // equal for equal (kernel, grid, block, shared memory)
+  std::uint64_t predicted_ns = 0;    // on the whole device; 0: unknown
+  std::uint64_t queued_ns = 0;       // of all that is queued in the lane; 0: predicted_ns
+  std::uint64_t ready_in_ns = 0;     // when its predecessors are predicted to end; 0: now
   std::uint64_t deadline_in_ns = 0;  // 0: none
   std::uint32_t processors = 1;      // narrowest width that runs it unchanged
   std::uint16_t last_entry = runtime::kNoEntry;

@@ -21,13 +21,16 @@
 #include "daemon/server.h"
 #include "policies/registry.h"
 
-using namespace vitamin;  // NOLINT: a program
-
+namespace vitamin {
 namespace {
 
 const hal::DeviceInfo& device() {
-  static const hal::DeviceInfo info{hal::Vendor::kSoftware, "bench", "GPU-bench", 132,
-                                    {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12}, 1000};
+  static const hal::DeviceInfo info{hal::Vendor::kSoftware,
+                                    "bench",
+                                    "GPU-bench",
+                                    132,
+                                    {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12},
+                                    1000};
   return info;
 }
 
@@ -95,7 +98,7 @@ void cache_line_round_trip(benchmark::State& state) {
   there = back = 0;
   std::atomic<bool> end{false};
   std::thread other([&] {
-    for (std::uint64_t i = 1; !end; ) {
+    for (std::uint64_t i = 1; !end;) {
       if (there.load(std::memory_order_acquire) != i) continue;
       back.store(i++, std::memory_order_release);
     }
@@ -195,5 +198,6 @@ void decisions(benchmark::State& state) {
 BENCHMARK(decisions)->Arg(1)->Arg(8)->Arg(64);
 
 }  // namespace
+}  // namespace vitamin
 
 BENCHMARK_MAIN();

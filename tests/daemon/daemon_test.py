@@ -63,9 +63,11 @@ class Clients(DaemonTest):
         self.until(no_clients(daemon))
         descriptors = daemon.descriptors()
         honest = self.member(daemon, "work", 2_000_000)  # for the whole of the test
-        step = max(1, accesses // POINTS)
+        # Every access of the beginning, then spread: how many there are depends on how long it waits.
+        dense = list(range(1, POINTS * 2 // 3))
+        step = max(1, accesses // POINTS * 3)
         killed = 0
-        for point in range(1, accesses + 1, step):
+        for point in dense + list(range(POINTS, accesses, step)):
             member = self.member(daemon, "work", 20, program="MEMBER_FAULTY",
                                  environment={"VITAMIN_KILL_AT": str(point)})
             member.communicate(timeout=30)
@@ -81,8 +83,7 @@ class Clients(DaemonTest):
         self.assertEqual(daemon.descriptors(), descriptors)
 
     def test_a_stopped_client_is_overdue_and_its_lease_granted_again(self):
-        # temporal: the whole device for one client at a time, so the second one needs the first
-        # one's gate shut.
+        # One client at a time: the second one needs the first one's gate shut.
         daemon = self.daemon("--policy", "temporal", "--answer-within", "0.3")
         holder = self.member(daemon, "hold")
         holder.stdout.readline()

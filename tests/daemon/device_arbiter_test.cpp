@@ -10,9 +10,9 @@
 
 #include "daemon/device_arbiter.h"
 
-using namespace vitamin;  // NOLINT: a test
+namespace vitamin::daemon {
+
 using protocol::Gate;
-using runtime::EntryId;
 using runtime::kNoEntry;
 using runtime::kUntilChanged;
 
@@ -27,9 +27,9 @@ class OneEntry final : public runtime::Policy {
   std::string_view name() const override { return "one-entry"; }
   std::optional<std::size_t> pick(std::span<const runtime::ReadyOperation> ready,
                                   const runtime::PoolView&) override {
-    const auto oldest = std::min_element(
-        ready.begin(), ready.end(),
-        [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
+    const auto oldest =
+        std::min_element(ready.begin(), ready.end(),
+                         [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
     return static_cast<std::size_t>(oldest - ready.begin());
   }
   runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
@@ -208,3 +208,5 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
   node.arbiter.step(node.now);
   CHECK(node.grants.size() == 1);
 }
+
+}  // namespace vitamin::daemon

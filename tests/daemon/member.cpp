@@ -27,8 +27,7 @@
 
 #include "client/remote_arbiter.h"
 
-using namespace vitamin;  // NOLINT: a program of a test
-
+namespace vitamin {
 namespace {
 
 using std::chrono::steady_clock;
@@ -36,8 +35,12 @@ using std::chrono::steady_clock;
 const hal::DeviceInfo& device() {
   static const hal::DeviceInfo info = [] {
     const char* uuid = std::getenv("MEMBER_DEVICE");
-    return hal::DeviceInfo{hal::Vendor::kSoftware, "member", uuid != nullptr ? uuid : "GPU-member",
-                           132, {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12}, 1000};
+    return hal::DeviceInfo{hal::Vendor::kSoftware,
+                           "member",
+                           uuid != nullptr ? uuid : "GPU-member",
+                           132,
+                           {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12},
+                           1000};
   }();
   return info;
 }
@@ -219,17 +222,14 @@ int skew(const std::string& socket) {
   protocol::Hello hello = protocol::hello_of(device(), "skew");
   hello.preamble.major = protocol::kMajor + 1;
   if (!protocol::send_message(*connection, protocol::bytes_of(hello))) return 3;
-  const auto parcel =
-      protocol::receive_parcel(*connection, 4096, std::chrono::milliseconds(2000));
+  const auto parcel = protocol::receive_parcel(*connection, 4096, std::chrono::milliseconds(2000));
   if (!parcel) return 3;
   const auto answer = protocol::parse<protocol::Welcome>(parcel->bytes);
   std::printf("{\"refused\": \"%s\"}\n", answer ? "" : answer.error().message.c_str());
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphan of a test that was ended
   const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
@@ -242,3 +242,8 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "usage: member SOCKET work|hold|latency|scribble|greet|skew [N]\n");
   return 2;
 }
+
+}  // namespace
+}  // namespace vitamin
+
+int main(int argc, char** argv) { return vitamin::run(argc, argv); }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole programs under `vitamin run`, one device, one vitamind: the bits of a run alone."""
+"""Whole programs under `vitamin run --daemon`: their bits are those of a run alone."""
 import json
 import os
 import re
@@ -11,7 +11,7 @@ import unittest
 
 from harness import DaemonTest
 
-STEPS = {"demo-train": "60", "demo-serve": "12"}
+STEPS = {"demo-train": "150", "demo-serve": "40"}
 
 
 def hash_of(text):
@@ -89,6 +89,7 @@ class Programs(DaemonTest):
         expected = self.alone("demo-train")
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         stays = self.run_under(daemon, "demo-train", 0)
+        self.until(lambda: len(daemon.status()["clients"]) == 1)
         goes = self.run_under(daemon, "demo-train", 1)
         self.until(lambda: len(daemon.status()["clients"]) == 2)
         victim = daemon.status()["clients"][1]["process"]

@@ -74,7 +74,9 @@ struct Client {
 class Node final : public daemon::Outlet {
  public:
   explicit Node(const SimulationOptions& options)
-      : options_(options), random_(options.seed), layout_(runtime::PoolLayout::build(device())) {
+      : options_(options), random_(options.seed), layout_(runtime::PoolLayout::build(device())) {}
+
+  void begin() {
     for (const runtime::PoolEntry& entry : layout_.entries())
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
@@ -453,6 +455,10 @@ class Node final : public daemon::Outlet {
 
 }  // namespace
 
-SimulationResult simulate(const SimulationOptions& options) { return Node(options).run(); }
+SimulationResult simulate(const SimulationOptions& options) {
+  Node node(options);
+  node.begin();
+  return node.run();
+}
 
 }  // namespace vitamin::tests

@@ -14,7 +14,7 @@
 #include "protocol/ring.h"
 #include "protocol/shared.h"
 
-using namespace vitamin::protocol;  // NOLINT: a test of one namespace
+namespace vitamin::protocol {
 
 namespace {
 
@@ -60,8 +60,8 @@ void push_wrongly(Shared3& ring, std::uint64_t number) {
 // Returns how many kill points there were; counts the bad ones.
 template <class Push>
 long kill_everywhere(Push push, long& bad) {
-  void* const memory = ::mmap(nullptr, sizeof(Shared3), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, sizeof(Shared3), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   long points = 0;
   for (bool ended = false; !ended; ++points) {
     auto* const ring = new (memory) Shared3{};
@@ -107,8 +107,8 @@ TEST_CASE("the same test finds an index that is published before its record") {
 }
 
 TEST_CASE("a consumer killed at any instruction leaves the ring usable") {
-  void* const memory = ::mmap(nullptr, sizeof(Shared3), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, sizeof(Shared3), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   long points = 0, bad = 0;
   for (bool ended = false; !ended; ++points) {
     auto* const ring = new (memory) Shared3{};
@@ -133,3 +133,5 @@ TEST_CASE("a consumer killed at any instruction leaves the ring usable") {
   MESSAGE(points << " kill points");
   CHECK(bad == 0);
 }
+
+}  // namespace vitamin::protocol

@@ -20,10 +20,14 @@ using vitamin::protocol::RingState;
 
 rl::memory_order order_of(std::memory_order order) {
   switch (order) {
-    case std::memory_order::relaxed: return rl::mo_relaxed;
-    case std::memory_order::acquire: return rl::mo_acquire;
-    case std::memory_order::release: return rl::mo_release;
-    default: return rl::mo_seq_cst;
+    case std::memory_order::relaxed:
+      return rl::mo_relaxed;
+    case std::memory_order::acquire:
+      return rl::mo_acquire;
+    case std::memory_order::release:
+      return rl::mo_release;
+    default:
+      return rl::mo_seq_cst;
   }
 }
 

@@ -12,8 +12,7 @@
 #include "protocol/record.h"
 #include "tests/protocol/bounds_check.h"
 
-using namespace vitamin;            // NOLINT: a test
-using namespace vitamin::protocol;  // NOLINT: a test of one namespace
+namespace vitamin::protocol {
 
 namespace {
 
@@ -141,3 +140,5 @@ TEST_CASE("a device that cannot be is refused") {
   CHECK(refused(with([](Hello& h) { h.uuid.set(""); })));
   CHECK(refused(with([](Hello& h) { h.uuid.set("../etc/passwd"); })));
 }
+
+}  // namespace vitamin::protocol

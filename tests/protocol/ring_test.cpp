@@ -11,7 +11,7 @@
 #include "protocol/ring.h"
 #include "protocol/shared.h"
 
-using namespace vitamin::protocol;  // NOLINT: a test of one namespace
+namespace vitamin::protocol {
 
 namespace {
 
@@ -118,3 +118,5 @@ TEST_CASE("nobody who is awake is woken, and nobody sleeps with work") {
   park.unpark();
   CHECK_FALSE(park.asleep());
 }
+
+}  // namespace vitamin::protocol

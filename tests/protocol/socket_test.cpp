@@ -21,8 +21,7 @@
 #include "protocol/memory.h"
 #include "protocol/socket.h"
 
-using namespace vitamin;            // NOLINT: a test
-using namespace vitamin::protocol;  // NOLINT: a test of one namespace
+namespace vitamin::protocol {
 
 namespace {
 
@@ -171,8 +170,8 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   auto held = [&](auto then) {
     const pid_t child = ::fork();
     if (child == 0) {
-      auto* const segment = static_cast<ClientSegment*>(::mmap(
-          nullptr, sizeof(ClientSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+      auto* const segment = static_cast<ClientSegment*>(
+          ::mmap(nullptr, sizeof(ClientSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
       // Held by a thread that does nothing else, as in a real client.
       std::atomic<bool> holds = false, end = false;
       std::thread holder([&] {
@@ -202,8 +201,7 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   CHECK(wait_for(life_ended));
   ::waitpid(killed, nullptr, 0);
 
-  const pid_t execs =
-      held([] { ::usleep(50'000), ::execl("/bin/sleep", "sleep", "5", nullptr); });
+  const pid_t execs = held([] { ::usleep(50'000), ::execl("/bin/sleep", "sleep", "5", nullptr); });
   CHECK(wait_for(alive));
   CHECK(wait_for(life_ended));  // although the process goes on
   CHECK(::kill(execs, 0) == 0);
@@ -215,3 +213,5 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   ::waitpid(ends, nullptr, 0);
   CHECK(memory->client->life.load(std::memory_order_acquire) == 0);  // an orderly end
 }
+
+}  // namespace vitamin::protocol

@@ -21,7 +21,7 @@
 
 namespace vitamin::tools {
 
-using namespace std::chrono_literals;
+using std::chrono::milliseconds;
 
 std::string daemon_socket(const std::string& given) {
   if (!given.empty()) return given;
@@ -39,7 +39,8 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
   control.verb.set(verb);
   if (auto sent = protocol::send_message(*connection, protocol::bytes_of(control)); !sent)
     return tl::unexpected(sent.error());
-  const auto parcel = protocol::receive_parcel(*connection, protocol::kMessageMax, 2000ms);
+  const auto parcel =
+      protocol::receive_parcel(*connection, protocol::kMessageMax, milliseconds(2000));
   if (!parcel) return tl::unexpected(parcel.error());
   const std::span<const std::byte> bytes = parcel->bytes;
   protocol::Preamble preamble;
@@ -60,15 +61,21 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
   return answer;
 }
 
-hal::Status start_daemon(const std::string& socket, const std::string& policy,
-                         std::uint64_t seed) {
+hal::Status start_daemon(const std::string& socket, const std::string& policy, std::uint64_t seed) {
   if (protocol::connect_to(socket)) return {};
   std::error_code unreadable;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", unreadable);
   const std::string program = (self.parent_path() / "vitamind").native();
-  const std::vector<std::string> words = {program,         "--socket", socket, "--policy", policy,
-                                          "--seed",        fmt::format("{}", seed),
-                                          "--exit-when-idle", "30",  "--quiet"};
+  const std::vector<std::string> words = {program,
+                                          "--socket",
+                                          socket,
+                                          "--policy",
+                                          policy,
+                                          "--seed",
+                                          fmt::format("{}", seed),
+                                          "--exit-when-idle",
+                                          "30",
+                                          "--quiet"};
   const std::string log = socket + ".log";
   ::mkdir(std::filesystem::path(socket).parent_path().c_str(), 0700);  // there already: fine
   std::vector<char*> arguments;
@@ -91,11 +98,10 @@ hal::Status start_daemon(const std::string& socket, const std::string& policy,
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&attributes);
   if (error != 0)
-    return hal::fail(hal::Errc::kUnavailable,
-                     fmt::format("vitamind cannot be started ({}: {})", program,
-                                 std::strerror(error)));
-  for (const auto until = std::chrono::steady_clock::now() + 5s;
-       std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(5ms)) {
+    return hal::fail(hal::Errc::kUnavailable, fmt::format("vitamind cannot be started ({}: {})",
+                                                          program, std::strerror(error)));
+  for (const auto until = std::chrono::steady_clock::now() + milliseconds(5000);
+       std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(milliseconds(5))) {
     if (protocol::connect_to(socket)) return {};
     // Two at once: one listens, the other ends, and that is fine too.
     int status = 0;

@@ -19,7 +19,6 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
 
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
 // while. An error says what to do.
-hal::Status start_daemon(const std::string& socket, const std::string& policy,
-                         std::uint64_t seed);
+hal::Status start_daemon(const std::string& socket, const std::string& policy, std::uint64_t seed);
 
 }  // namespace vitamin::tools

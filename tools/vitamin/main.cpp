@@ -144,8 +144,7 @@ struct CommandLine {
     drain = app.add_subcommand("drain", "Let no new client onto a device");
     resume = app.add_subcommand("resume", "End that");
     for (CLI::App* verb : {status, top, drain, resume})
-      verb->add_option("--socket", options.socket,
-                       "The daemon's (default: the machine's, or yours)");
+      verb->add_option("--socket", options.socket, "Where vitamind listens (default: as for run)");
     top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
     top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
     for (CLI::App* verb : {drain, resume})

@@ -49,16 +49,15 @@ std::string strip(const json& device) {
 }
 
 std::string device_text(const json& device) {
-  std::string text = fmt::format(
-      "{}  {}  {} processors, policy {}{}\n", device.value("uuid", ""), device.value("name", ""),
-      number(device, "processors"), device.value("policy", ""),
-      device.value("drained", false) ? ", takes no new client" : "");
+  std::string text = fmt::format("{}  {}  {} processors, policy {}{}\n", device.value("uuid", ""),
+                                 device.value("name", ""), number(device, "processors"),
+                                 device.value("policy", ""),
+                                 device.value("drained", false) ? ", takes no new client" : "");
   text += strip(device);
-  text += fmt::format(
-      "  grants {}, moves {}, gates closed {}, waiting {}, overdue {}, stale {}\n",
-      grouped(number(device, "grants")), grouped(number(device, "moves")),
-      grouped(number(device, "gates_closed")), number(device, "waiting"),
-      number(device, "overdue"), number(device, "stale"));
+  text += fmt::format("  grants {}, moves {}, gates closed {}, waiting {}, overdue {}, stale {}\n",
+                      grouped(number(device, "grants")), grouped(number(device, "moves")),
+                      grouped(number(device, "gates_closed")), number(device, "waiting"),
+                      number(device, "overdue"), number(device, "stale"));
   return text;
 }
 
@@ -76,10 +75,10 @@ std::string status_text(const json& status) {
       for (const json& hold : device["held"])
         if (number(hold, "client") == number(client, "client"))
           ++(hold.value("whole", false) ? whole : narrow);
-    text += fmt::format("  {}  {:>8} {:>8} {:>5} {:>11} {:>6}  {}\n",
-                        letter(number(client, "client")), number(client, "client"),
-                        number(client, "process"), number(client, "user"), narrow, whole,
-                        client.value("program", ""));
+    text +=
+        fmt::format("  {}  {:>8} {:>8} {:>5} {:>11} {:>6}  {}\n", letter(number(client, "client")),
+                    number(client, "client"), number(client, "process"), number(client, "user"),
+                    narrow, whole, client.value("program", ""));
   }
   return text;
 }
