@@ -203,7 +203,8 @@ hipError_t module_load_data_ex(Via<decltype(::hipModuleLoadDataEx)> via, hipModu
 }
 
 hipError_t module_unload(Via<decltype(::hipModuleUnload)> via, hipModule_t module) {
-  const hipError_t answer = unload(module, Drain::kWait, [&] { return hal::NativeStatus(via.real(module)); });
+  const hipError_t answer =
+      unload(module, Drain::kWait, [&] { return hal::NativeStatus(via.real(module)); });
   if (answer == hipSuccess) module_images.erase(module);
   return answer;
 }
