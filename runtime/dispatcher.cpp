@@ -149,7 +149,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
-    binding.reason = kernel.collective ? WholeReason::kResident : WholeReason::kHostGated;
+    binding.reason = kernel.collective ? WholeReason::kResident : request.own_reason;
   } else {
     if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
     binding = bind(stream, kernel, needed);

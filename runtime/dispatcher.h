@@ -101,6 +101,7 @@ struct Request {
   MarkerRef marker;         // waited for on the queue that is chosen
   MarkerRef gate;           // of what is waited for; unfired: gated
   bool own_stream = false;  // on the application's real stream, whatever the policy says
+  stats::WholeReason own_reason = stats::WholeReason::kHostGated;  // why, for the report
 };
 
 class Dispatcher {

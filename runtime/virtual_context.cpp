@@ -127,6 +127,8 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival, bool own_strea
   request.kernel = arrival.kernel;
   request.after = arrival.after;
   request.own_stream = own_stream;
+  // A launch that nothing waits for is sent there because it cannot be kept for later.
+  if (own_stream && !arrival.now) request.own_reason = stats::WholeReason::kUnsupportedLayout;
   if (arrival.intent == Intent::kWait) {
     request.operation = nullptr;
     request.marker = arrival.event->point;

@@ -60,9 +60,9 @@ class Programs(unittest.TestCase):
             self.assertEqual(launches["bound"], launches["seen"], report["totals"])
         return report["totals"]
 
-    def trace(self, run, *command):
+    def trace(self, run, *command, **settings):
         file = self.folder / f"trace{len(list(self.folder.iterdir()))}"
-        run(*command, VITAMIN_SOFT_AMDGPU_TRACE=str(file))
+        run(*command, VITAMIN_SOFT_AMDGPU_TRACE=str(file), **settings)
         return [words(line) for line in file.read_text().splitlines()]
 
 
@@ -104,6 +104,31 @@ class Packets(Programs):
         self.assertGreater(len(bare), 6)
         self.assertEqual(self.launches(self.trace(self.shared, "kernels", *names)), bare)
 
+    def lanes(self, trace):
+        """What each stream of the program `lanes` launched, in the order in which it ran: the
+        launches' shared memory names their stream, whatever queue they are on."""
+        lanes = collections.defaultdict(list)
+        for line in trace:
+            if line[""] == "dispatch" and line["kernel"] != "?":
+                lanes[line["lds"]].append(
+                    tuple(line[key] for key in ("kernel", "grid", "block", "packet", "kernarg")))
+        return lanes
+
+    def test_every_stream_has_the_packets_of_the_bare_run_in_their_order(self):
+        for part in ("gfx90a", "gfx1030"):
+            bare = self.lanes(self.trace(self.native, "lanes", VITAMIN_SOFT_AMDGPU=part))
+            self.assertEqual([len(lane) for lane in bare.values()], [180] * 5)
+            for lane in bare.values():  # the order is a fact about these launches
+                self.assertGreater(len(set(lane)), 100)
+            for seed in ("1", "2"):
+                trace = self.trace(lambda *command, seed=seed, **settings: self.shared(
+                    *command, options=("--policy", "random", "--seed", seed), **settings),
+                    "lanes", VITAMIN_SOFT_AMDGPU=part)
+                self.assertEqual(self.lanes(trace), bare)
+                queues = {(line["lds"], line["queue"]) for line in trace
+                          if line[""] == "dispatch" and line["kernel"] != "?"}
+                self.assertGreater(len(queues), 5, "no launch moved")
+
     def test_fills_and_device_copies_run_under_a_mask(self):
         trace = self.trace(lambda *command, **settings: self.shared(
             *command, options=("--policy", "static"), **settings), "kernels", "fills_and_copies")
@@ -111,6 +136,42 @@ class Packets(Programs):
         self.assertGreater(len(own), 3)
         whole = [line["kernel"] for line in own if line["cus"] == "104"]
         self.assertEqual(whole, [])
+
+
+class Queues(Programs):
+    LAUNCHES = 2 * 180  # of `lanes 2`, all made by the process's first thread
+
+    def changes_while_launching(self, trace):
+        """Who created, masked or destroyed queues while the program launched, behind the tenth launch of each
+        stream."""
+        launched = collections.Counter()
+        callers = []
+        for line in trace:
+            if line[""] == "dispatch" and line["kernel"] != "?":
+                launched[line["lds"]] += 1
+            elif (line[""] in ("create", "mask", "destroy") and len(launched) == 2 and
+                  min(launched.values()) >= 10 and launched.total() < self.LAUNCHES):
+                callers.append(line["caller"])
+        self.assertEqual(launched.total(), self.LAUNCHES)
+        return callers
+
+    def test_the_dispatch_path_makes_and_masks_no_queue_after_the_start(self):
+        # Long enough for slots to change, which is the work of another thread.
+        trace = self.trace(self.shared, "lanes", "2", VITAMIN_SOFT_AMDGPU_HOLD_US="5000")
+        callers = self.changes_while_launching(trace)
+        self.assertEqual(callers.count("main"), 0, callers)
+        self.assertGreater(callers.count("other"), 0, "no slot changed: nothing was tested")
+
+    def test_at_no_time_are_there_more_masked_queues_than_slots(self):
+        trace = self.trace(self.shared, "lanes", "2", VITAMIN_SOFT_AMDGPU_HOLD_US="5000")
+        masked, most = set(), 0
+        for line in trace:
+            if line[""] == "mask":
+                masked.add(line["queue"])
+            elif line[""] == "destroy":
+                masked.discard(line["queue"])
+            most = max(most, len(masked))
+        self.assertEqual(most, 4)
 
 
 class Obstacles(Programs):
@@ -123,6 +184,37 @@ class Obstacles(Programs):
         self.assertIn(native.stderr, result.stderr)
         self.assertIn("no launch was seen", result.stderr)
         self.assertEqual(report["totals"]["launches"]["seen"], 0)
+
+    def test_launches_whose_code_cannot_be_read_leave_at_once_and_are_counted(self):
+        native = self.native("obstacles", "unreadable_code")
+        self.assertEqual(native.returncode, 0, native.stdout)
+        result, report = self.shared("obstacles", "unreadable_code")
+        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+        self.assertIn("a code object cannot be read; its launches are bound", result.stderr)
+        totals = report["totals"]
+        self.assertEqual((totals["launches"]["seen"], totals["launches"]["bound"]), (100, 100))
+        self.assertEqual(totals["launches"]["deferred"], 0)
+        self.assertGreater(totals["whole_device"].get("unsupported_layout", 0), 0, totals)
+
+    def test_a_stream_with_a_mask_of_the_programs_own_keeps_it(self):
+        native = self.native("obstacles", "own_mask")
+        self.assertEqual(native.returncode, 0, native.stdout)
+        trace = self.trace(self.shared, "obstacles", "own_mask")
+        report = json.loads((self.folder / "report.json").read_text())
+        widths = {name: {line["cus"] for line in trace if name in line.get("kernel", "")}
+                  for name in ("on_own_mask", "elsewhere")}
+        self.assertEqual(widths["on_own_mask"], {"24"})
+        self.assertGreater(len(widths["elsewhere"]), 1, widths)
+        masks = {line["queue"]: line["mask"] for line in trace if line[""] == "mask"}
+        own = {masks.get(line["queue"]) for line in trace
+               if "on_own_mask" in line.get("kernel", "")}
+        self.assertEqual({mask.lstrip("0") for mask in own}, {"ffffff0000"})
+        totals = report["totals"]
+        self.assertEqual(totals["launches"]["seen"], 80)
+        self.assertEqual(totals["launches"]["bound"], 40)
+        self.assertEqual(totals["not_bound"], {"confined": 40}, totals)
+        result, _ = self.shared("obstacles", "own_mask")
+        self.assertEqual(result.stdout, native.stdout)
 
     def test_doctor_names_the_device_and_that_it_is_software(self):
         result = self.run_command([VITAMIN, "doctor"], {})

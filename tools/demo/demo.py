@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two unmodified programs share one device under `vitamin run`; are the bits still theirs?
 
-Runs demo-train and demo-serve one after the other without Vitamin, then both at once under
+Runs the two demo programs one after the other without Vitamin, then both at once under
 `vitamin run --policy random`, and compares. Works in a build folder and in an installed tree.
 Exit code 0: bits equal and every launch bound.
 """
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -18,8 +19,7 @@ import sys
 import tempfile
 import time
 
-PROGRAMS = {"train": 600, "serve": 1000}  # steps, requests; a GPU gets GPU_FACTOR times as many
-GPU_FACTOR = 20
+PROGRAMS = ("train", "serve")
 LIMIT_S = 300
 RESULT = re.compile(r"^(\w+): hash ([0-9a-f]{16}), (\d+) launches, ([0-9.]+) seconds$", re.M)
 
@@ -65,24 +65,64 @@ def private_mps(folder):
                        timeout=60)
 
 
+@dataclasses.dataclass
+class Device:
+    """Under `environment` both programs find the same device. `work`: steps, then requests."""
+    words: str
+    environment: dict
+    work: tuple
+    suffix: str = ""  # of the programs' names
+    processors: str = "processors"  # what the vendor calls them
+
+    def command(self, prefix, name):
+        work = self.work[PROGRAMS.index(name)]
+        return [prefix / f"bin/demo-{name}{self.suffix}", str(work)]
+
+
+def library_path(folder):
+    return ":".join([str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+
+
+def amd_is_built(prefix):
+    return (prefix / "bin/demo-train-hip").exists() and (prefix / "lib/soft/libhsakmt.so.1").exists()
+
+
+def software_amd(prefix, reason, folder):
+    if not amd_is_built(prefix):
+        raise DemoError("the software AMD GPU was not built: install hipcc and the other AMD "
+                        "packages of scripts/packages.txt, or use --device cuda")
+    return Device(
+        f"a SOFTWARE AMD GPU ({reason}): a stand-in for the kernel driver that interprets AMD\n"
+        "  machine code on this CPU, under the real ROCm runtime and hipcc's own programs. It shows\n"
+        "  placement and bits; its times say nothing of AMD silicon, on which this never ran.",
+        {"LD_LIBRARY_PATH": library_path(prefix / "lib/soft"),
+         "VITAMIN_SOFT_AMDGPU_LEDGER": str(folder / "ledger")},
+        (20, 100), "-hip", "compute units")
+
+
+def software_cuda(prefix, reason, folder):
+    driver = prefix / "lib/soft"
+    if not (driver / "libcuda.so.1").exists():
+        raise DemoError(f"the software driver is missing ({driver}/libcuda.so.1)")
+    return Device(f"a SOFTWARE device behind the CUDA driver's interface ({reason})",
+                  {"LD_LIBRARY_PATH": library_path(driver),
+                   "VITAMIN_SOFT_LEDGER": str(folder / "ledger")}, (600, 1000))
+
+
 @contextlib.contextmanager
-def device(prefix, software, folder):
-    """(environment variables under which both programs find the same device, how much work)"""
-    if not software and has_gpu():
+def device(prefix, vendor, software, folder):
+    """The device that the user asked for, or the best one that is here."""
+    if vendor != "amd" and not software and has_gpu():
         if not (prefix / "lib/vitamin/demo/kernels.fatbin").exists():
             raise DemoError("this machine has a GPU, but the demo's kernels were built without "
                             "nvcc: install the CUDA toolkit, or use --software")
         with private_mps(folder) as variables:
-            print("device: the NVIDIA GPU" + (", shared through MPS" if variables else ""))
-            yield variables, GPU_FACTOR
+            yield Device("the NVIDIA GPU" + (", shared through MPS" if variables else ""),
+                         variables, (12_000, 20_000))
         return
-    driver = prefix / "lib/soft"
-    if not (driver / "libcuda.so.1").exists():
-        raise DemoError(f"the software driver is missing ({driver}/libcuda.so.1)")
-    reason = "asked for" if software else "no NVIDIA driver with a device here"
-    print(f"device: the software device ({reason})")
-    paths = [str(driver)] + list(filter(None, [os.environ.get("LD_LIBRARY_PATH")]))
-    yield {"LD_LIBRARY_PATH": ":".join(paths), "VITAMIN_SOFT_LEDGER": str(folder / "ledger")}, 1
+    reason = "asked for" if software or vendor == "amd" else "no NVIDIA driver with a device here"
+    amd = vendor == "amd" or (vendor == "auto" and amd_is_built(prefix))
+    yield (software_amd if amd else software_cuda)(prefix, reason, folder)
 
 
 class Run:
@@ -107,25 +147,21 @@ class Run:
         return self
 
 
-def command(prefix, name, factor):
-    return [prefix / f"bin/demo-{name}", str(PROGRAMS[name] * factor)]
-
-
-def run_alone(prefix, environment, factor):
+def run_alone(prefix, device):
     runs = {}
     for name in PROGRAMS:
         end = time.monotonic() + LIMIT_S
-        runs[name] = Run(name, command(prefix, name, factor), environment).finish(end)
+        runs[name] = Run(name, device.command(prefix, name), device.environment).finish(end)
     return runs
 
 
-def run_together(prefix, environment, factor, seed, folder):
+def run_together(prefix, device, seed, folder):
     end = time.monotonic() + LIMIT_S
     runs = {}
     for number, name in enumerate(PROGRAMS):
         runs[name] = Run(name, [prefix / "bin/vitamin", "run", "--quiet", "--policy", "random",
                                 "--seed", str(seed + number), "--report", folder / f"{name}.json",
-                                "--", *command(prefix, name, factor)], environment)
+                                "--", *device.command(prefix, name)], device.environment)
     try:
         for run in runs.values():
             run.finish(end)
@@ -139,7 +175,7 @@ def run_together(prefix, environment, factor, seed, folder):
     return runs
 
 
-def bars(report):
+def bars(report, processors):
     """One line a width: processors, launches, a bar."""
     widths = report["totals"]["widths"]
     whole = max((d["processors"] for p in report["processes"] for d in p["devices"]), default=0)
@@ -150,11 +186,11 @@ def bars(report):
     for w in widths:
         length = max(1, round(44 * w["launches"] / most))
         mark = f"  whole device ({reasons})" if w["processors"] == whole else ""
-        print(f"    {w['processors']:>5} processors {w['launches']:>7,}  "
+        print(f"    {w['processors']:>5} {processors} {w['launches']:>7,}  "
               f"{('█' if utf8 else '#') * length}{mark}")
 
 
-def show(alone, together):
+def show(alone, together, processors):
     """The table; true when everything is as it must be."""
     good = True
     print()
@@ -173,7 +209,7 @@ def show(alone, together):
     for name in PROGRAMS:
         print(f"\n  {name}: hash {alone[name].hash} alone, {together[name].hash} shared; "
               f"where its launches ran:")
-        bars(together[name].report)
+        bars(together[name].report, processors)
     for name in PROGRAMS:
         problem = together[name].report["problem"]
         if problem:
@@ -187,22 +223,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prefix", type=pathlib.Path, default=here.parents[3],
                         help="build folder or installed tree (default: the one this file is in)")
-    parser.add_argument("--software", action="store_true", help="use the software device")
+    parser.add_argument("--device", choices=("auto", "cuda", "amd"), default="auto",
+                        help="auto: the NVIDIA GPU where there is one, else the software AMD GPU "
+                             "if it was built, else the software device for CUDA programs; cuda: "
+                             "without the software AMD GPU; amd: the software AMD GPU")
+    parser.add_argument("--software", action="store_true",
+                        help="a software device even where there is a GPU")
     parser.add_argument("--seed", type=int, default=1, help="seed of the placement (default 1)")
     arguments = parser.parse_args()
     prefix = arguments.prefix.resolve()
     with tempfile.TemporaryDirectory(prefix="vitamin-demo-") as name:
         folder = pathlib.Path(name)
         try:
-            with device(prefix, arguments.software, folder) as (environment, factor):
+            with device(prefix, arguments.device, arguments.software, folder) as chosen:
+                print(f"device: {chosen.words}")
                 print("each program alone, without vitamin …", flush=True)
-                alone = run_alone(prefix, environment, factor)
+                alone = run_alone(prefix, chosen)
                 print("both at once, under vitamin run --policy random …", flush=True)
-                together = run_together(prefix, environment, factor, arguments.seed, folder)
+                together = run_together(prefix, chosen, arguments.seed, folder)
         except DemoError as error:
             print(f"demo: {error}", file=sys.stderr)
             return 1
-    if show(alone, together):
+    if show(alone, together, chosen.processors):
         print("Every launch was bound when it was made, and every bit is the same.")
         return 0
     print("demo: the bits differ or a launch was not bound (see above).", file=sys.stderr)

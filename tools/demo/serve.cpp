@@ -5,110 +5,84 @@
 // of the requests, blends the answers and copies them out. Prints a hash of every answer.
 #include <array>
 #include <chrono>
-#include <cstring>
+#include <vector>
 
-#include "tools/demo/driver.h"
+#include "tools/demo/device.h"
+#include "tools/demo/program.h"
 
 namespace {
 
 using vitamin::demo::Device;
+using vitamin::demo::Event;
+using vitamin::demo::Kernel;
+using vitamin::demo::Stream;
 
 constexpr unsigned kLanes = 4, kLayers = 6;
 constexpr unsigned kRows = 16, kWidth = 64;
 constexpr unsigned kValues = kRows * kWidth;  // of one request, in and out
 
-// Pinned memory, so that copies are asynchronous.
-class Pinned {
- public:
-  Pinned(const Device& device, std::size_t count) : device_(device) {
-    device_.check(device_.driver().cuMemAllocHost(&memory_, count * sizeof(float)), "pinned");
-  }
-  ~Pinned() { device_.driver().cuMemFreeHost(memory_); }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  float* data() const { return static_cast<float*>(memory_); }
-
- private:
-  const Device& device_;
-  void* memory_ = nullptr;
-};
-
 struct Lane {
-  CUstream stream = nullptr;
-  CUdeviceptr question = 0;
-  std::array<CUdeviceptr, 2> hidden{};  // layers write them in turn
-  CUevent answered = nullptr;           // the answer is complete
-  CUevent collected = nullptr;          // the answer was read: the lane's buffers are free again
+  Stream stream;
+  float* question;
+  std::array<float*, 2> hidden;  // layers write them in turn
+  Event answered;                // the answer is complete
+  Event collected;               // the answer was read: the lane's buffers are free again
 };
 
 class Server {
  public:
-  Server(Device& device, unsigned requests)
-      : d_(device),
-        requests_(requests),
-        questions_(device, std::size_t{requests} * kValues),
-        answers_(device, std::size_t{requests} * kValues) {
-    const auto& cu = d_.driver();
-    for (unsigned i = 0; i < kLanes; ++i) {
-      Lane& lane = lanes_[i];
-      d_.check(cu.cuStreamCreate(&lane.stream, i < 2 ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING),
-               "stream");
-      d_.check(cu.cuEventCreate(&lane.answered, CU_EVENT_DISABLE_TIMING), "event");
-      d_.check(cu.cuEventCreate(&lane.collected, CU_EVENT_DISABLE_TIMING), "event");
-      lane.question = d_.floats(kValues);
-      for (CUdeviceptr& buffer : lane.hidden) buffer = d_.floats(kValues);
-    }
-    d_.check(cu.cuStreamCreate(&collector_, CU_STREAM_NON_BLOCKING), "stream");
+  Server(Device& device, unsigned requests) : d_(device), requests_(requests) {
+    for (unsigned i = 0; i < kLanes; ++i)
+      lanes_[i] = {d_.stream(i < 2),
+                   d_.floats(kValues),
+                   {d_.floats(kValues), d_.floats(kValues)},
+                   d_.event(),
+                   d_.event()};
     for (unsigned i = 0; i < kLayers; ++i) {
       weights_[i] = d_.floats(kWidth * kWidth);
       d_.launch(make_values_, kWidth * kWidth, nullptr, weights_[i], kWidth * kWidth, 100 + i,
                 0.3f);
     }
-    average_ = d_.floats(kValues);
-    d_.check(cu.cuMemsetD32Async(average_, 0, kValues, nullptr), "memset");
+    d_.clear(average_, kValues, nullptr);
     for (std::size_t i = 0; i < std::size_t{requests} * kValues; ++i)
-      questions_.data()[i] = static_cast<float>(i * 2654435761u % 2001) / 1000.0f - 1.0f;
-    d_.check(cu.cuCtxSynchronize(), "synchronize");
+      questions_[i] = static_cast<float>(i * 2654435761u % 2001) / 1000.0f - 1.0f;
+    d_.synchronize();
   }
 
   void submit(unsigned request) {
-    const auto& cu = d_.driver();
-    Lane& lane = lanes_[request % kLanes];
-    constexpr std::size_t kBytes = kValues * sizeof(float);
-    if (request >= kLanes) d_.check(cu.cuStreamWaitEvent(lane.stream, lane.collected, 0), "wait");
-    d_.check(cu.cuMemcpyHtoDAsync(lane.question, questions_.data() + std::size_t{request} * kValues,
-                                  kBytes, lane.stream),
-             "copy in");
-    CUdeviceptr from = lane.question;
+    const Lane& lane = lanes_[request % kLanes];
+    const std::size_t offset = std::size_t{request} * kValues;
+    if (request >= kLanes) d_.wait(lane.stream, lane.collected);
+    d_.copy_in(lane.question, questions_ + offset, kValues, lane.stream);
+    const float* from = lane.question;
     for (unsigned i = 0; i < kLayers; ++i) {
       d_.launch(layer_, kValues, lane.stream, from, weights_[i], lane.hidden[i % 2], kRows, kWidth,
                 kWidth, i + 1 < kLayers ? 1u : 0u);
       from = lane.hidden[i % 2];
     }
-    d_.check(cu.cuEventRecord(lane.answered, lane.stream), "record");
-    d_.check(cu.cuStreamWaitEvent(collector_, lane.answered, 0), "wait");
+    d_.record(lane.answered, lane.stream);
+    d_.wait(collector_, lane.answered);
     d_.launch(blend_, kValues, collector_, from, average_, kValues);
-    d_.check(cu.cuEventRecord(lane.collected, collector_), "record");
-    d_.check(cu.cuMemcpyDtoHAsync(answers_.data() + std::size_t{request} * kValues, average_,
-                                  kBytes, collector_),
-             "copy out");
+    d_.record(lane.collected, collector_);
+    d_.copy_out(answers_ + offset, average_, kValues, collector_);
   }
 
   std::vector<float> result() const {
-    d_.check(d_.driver().cuStreamSynchronize(collector_), "synchronize");
-    return {answers_.data(), answers_.data() + std::size_t{requests_} * kValues};
+    d_.synchronize(collector_);
+    return {answers_, answers_ + std::size_t{requests_} * kValues};
   }
 
  private:
   Device& d_;
   unsigned requests_;
-  CUfunction make_values_ = d_.kernel("make_values"), layer_ = d_.kernel("layer");
-  CUfunction blend_ = d_.kernel("blend");
-  Pinned questions_, answers_;
+  Kernel make_values_ = d_.kernel("make_values"), layer_ = d_.kernel("layer");
+  Kernel blend_ = d_.kernel("blend");
+  float* questions_ = d_.pinned(std::size_t{requests_} * kValues);
+  float* answers_ = d_.pinned(std::size_t{requests_} * kValues);
   std::array<Lane, kLanes> lanes_{};
-  std::array<CUdeviceptr, kLayers> weights_{};
-  CUstream collector_ = nullptr;
-  CUdeviceptr average_ = 0;
+  std::array<float*, kLayers> weights_{};
+  Stream collector_ = d_.stream(false);
+  float* average_ = d_.floats(kValues);
 };
 
 }  // namespace

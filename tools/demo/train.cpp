@@ -5,17 +5,22 @@
 // hash of the weights and of the loss after every step.
 #include <chrono>
 #include <cstdio>
+#include <utility>
+#include <vector>
 
-#include "tools/demo/driver.h"
+#include "tools/demo/device.h"
+#include "tools/demo/program.h"
 
 namespace {
 
 using vitamin::demo::Device;
+using vitamin::demo::Kernel;
+using vitamin::demo::Stream;
 
 constexpr unsigned kRows = 64, kInputs = 64, kHidden = 128, kOutputs = 32;
 constexpr unsigned kLossBlocks = kRows * kOutputs / 256;
 constexpr float kRate = 0.05f;
-constexpr CUstream kStream = nullptr;
+constexpr Stream kStream = nullptr;
 
 struct Kernels {
   explicit Kernels(const Device& d)
@@ -26,14 +31,14 @@ struct Kernels {
         weight_gradient(d.kernel("weight_gradient")),
         input_gradient(d.kernel("input_gradient")),
         descend(d.kernel("descend")) {}
-  CUfunction make_values, layer, loss_gradient, reduce, weight_gradient, input_gradient, descend;
+  Kernel make_values, layer, loss_gradient, reduce, weight_gradient, input_gradient, descend;
 };
 
 class Training {
  public:
   Training(Device& device, unsigned steps)
       : d_(device), k_(device), steps_(steps), losses_(d_.floats(steps)) {
-    const auto random = [&](CUdeviceptr where, unsigned count, unsigned seed, float scale) {
+    const auto random = [&](float* where, unsigned count, unsigned seed, float scale) {
       d_.launch(k_.make_values, count, kStream, where, count, seed, scale);
     };
     random(in_, kRows * kInputs, 1, 1.0f);
@@ -42,7 +47,7 @@ class Training {
     random(weights2_, kHidden * kOutputs, 4, 0.2f);
     for (const auto& [momentum, count] :
          {std::pair(momentum1_, kInputs * kHidden), std::pair(momentum2_, kHidden * kOutputs)})
-      d_.check(d_.driver().cuMemsetD32Async(momentum, 0, count, kStream), "memset");
+      d_.clear(momentum, count, kStream);
   }
 
   void step(unsigned number) {
@@ -53,7 +58,7 @@ class Training {
     d_.launch(k_.loss_gradient, kRows * kOutputs, kStream, out_, wanted_, out_gradient_, partial_,
               kRows * kOutputs);
     d_.launch(k_.reduce, 1, kStream, partial_, kLossBlocks, float{kRows * kOutputs},
-              losses_ + number * sizeof(float));
+              losses_ + number);
     d_.launch(k_.weight_gradient, kHidden * kOutputs, kStream, hidden_, out_gradient_, change2_,
               kRows, kHidden, kOutputs);
     d_.launch(k_.input_gradient, kRows * kHidden, kStream, out_gradient_, weights2_, hidden_,
@@ -73,7 +78,7 @@ class Training {
     for (const auto& [from, count] :
          {std::pair(weights1_, kInputs * kHidden), std::pair(weights2_, kHidden * kOutputs),
           std::pair(losses_, steps_)}) {
-      d_.check(d_.driver().cuMemcpyDtoH(to, from, count * sizeof(float)), "copy");
+      d_.read(to, from, count);
       to += count;
     }
     return values;
@@ -83,15 +88,15 @@ class Training {
   Device& d_;
   Kernels k_;
   unsigned steps_;
-  CUdeviceptr losses_;
-  CUdeviceptr in_ = d_.floats(kRows * kInputs), wanted_ = d_.floats(kRows * kOutputs);
-  CUdeviceptr weights1_ = d_.floats(kInputs * kHidden), weights2_ = d_.floats(kHidden * kOutputs);
-  CUdeviceptr momentum1_ = d_.floats(kInputs * kHidden);
-  CUdeviceptr momentum2_ = d_.floats(kHidden * kOutputs);
-  CUdeviceptr change1_ = d_.floats(kInputs * kHidden), change2_ = d_.floats(kHidden * kOutputs);
-  CUdeviceptr hidden_ = d_.floats(kRows * kHidden), hidden_gradient_ = d_.floats(kRows * kHidden);
-  CUdeviceptr out_ = d_.floats(kRows * kOutputs), out_gradient_ = d_.floats(kRows * kOutputs);
-  CUdeviceptr partial_ = d_.floats(kLossBlocks);
+  float* losses_;
+  float *in_ = d_.floats(kRows * kInputs), *wanted_ = d_.floats(kRows * kOutputs);
+  float *weights1_ = d_.floats(kInputs * kHidden), *weights2_ = d_.floats(kHidden * kOutputs);
+  float* momentum1_ = d_.floats(kInputs * kHidden);
+  float* momentum2_ = d_.floats(kHidden * kOutputs);
+  float *change1_ = d_.floats(kInputs * kHidden), *change2_ = d_.floats(kHidden * kOutputs);
+  float *hidden_ = d_.floats(kRows * kHidden), *hidden_gradient_ = d_.floats(kRows * kHidden);
+  float *out_ = d_.floats(kRows * kOutputs), *out_gradient_ = d_.floats(kRows * kOutputs);
+  float* partial_ = d_.floats(kLossBlocks);
 };
 
 }  // namespace

@@ -31,6 +31,8 @@ std::string hex(const std::vector<std::uint32_t>& mask) {
 
 unsigned long long wide(std::uint64_t value) { return value; }
 
+const char* caller() { return ::gettid() == ::getpid() ? "main" : "other"; }
+
 }  // namespace
 
 void Patience::wait() {
@@ -132,8 +134,8 @@ HSAKMT_STATUS Queues::create(Device& device, HSA_QUEUE_TYPE type, void* ring, st
   auto queue = std::make_unique<Queue>(id, compute ? Queue::Kind::kCompute : Queue::Kind::kCopy,
                                        ring, bytes, resource, doorbells_ + id);
   ++created_;
-  device.trace.line("create queue=%u kind=%s preemptions=%llu", id, compute ? "compute" : "copy",
-                    wide(device.count_preemption()));
+  device.trace.line("create queue=%u kind=%s caller=%s preemptions=%llu", id,
+                    compute ? "compute" : "copy", caller(), wide(device.count_preemption()));
   queue->start(device);
   queues_.emplace(id, std::move(queue));
   return HSAKMT_STATUS_SUCCESS;
@@ -148,7 +150,7 @@ bool Queues::destroy(Device& device, std::uint64_t id) {
     queue = std::move(found->second);
     queues_.erase(found);
   }
-  device.trace.line("destroy queue=%llu preemptions=%llu", wide(id),
+  device.trace.line("destroy queue=%llu caller=%s preemptions=%llu", wide(id), caller(),
                     wide(device.count_preemption()));
   return true;
 }
@@ -165,9 +167,9 @@ HSAKMT_STATUS Queues::set_mask(Device& device, std::uint64_t id, std::vector<std
   if (device.fails(FaultPoint::kEmptyMask)) mask.assign(mask.size(), 0);
   ++masks_set_;
   found->second->set_mask(mask);
-  device.trace.line("mask queue=%llu bits=%zu mask=%s cus=%zu preemptions=%llu", wide(id),
+  device.trace.line("mask queue=%llu bits=%zu mask=%s cus=%zu caller=%s preemptions=%llu", wide(id),
                     mask.size() * 32, hex(mask).c_str(), found->second->allowed_cus(device).size(),
-                    wide(device.count_preemption()));
+                    caller(), wide(device.count_preemption()));
   return HSAKMT_STATUS_SUCCESS;
 }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an interposer cannot read or must leave alone.
+#include <elf.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "program.h"
+
+namespace {
+
+// Takes the notes out of the program headers of every code object in `image`. The runtime then
+// finds them by their sections; whoever goes by program headers alone, as a loader does, finds
+// none.
+unsigned hide_notes(std::vector<char>& image) {
+  unsigned hidden = 0;
+  for (std::size_t at = 0; at + sizeof(Elf64_Ehdr) < image.size(); ++at) {
+    if (std::memcmp(&image[at], ELFMAG, SELFMAG) != 0) continue;
+    Elf64_Ehdr header;
+    std::memcpy(&header, &image[at], sizeof header);
+    for (unsigned i = 0; i < header.e_phnum; ++i) {
+      char* const segment = &image[at + header.e_phoff + i * sizeof(Elf64_Phdr)];
+      Elf64_Phdr words;
+      std::memcpy(&words, segment, sizeof words);
+      if (words.p_type != PT_NOTE) continue;
+      words.p_type = PT_NULL;
+      std::memcpy(segment, &words, sizeof words);
+      ++hidden;
+    }
+  }
+  return hidden;
+}
+
+void unreadable_code() {
+  std::ifstream file(std::getenv("MODULE_FILE"), std::ios::binary);
+  std::vector<char> image{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const unsigned hidden = hide_notes(image);
+  hipModule_t module = nullptr;
+  hipFunction_t scale = nullptr;
+  HIP_OK(hipModuleLoadData(&module, image.data()));
+  HIP_OK(hipModuleGetFunction(&scale, module, "scale"));
+  constexpr int kLaunches = 100, kCount = 1024;
+  DeviceArray<float> values(std::vector<float>(kCount, 1.0f));
+  hipStream_t stream = nullptr;
+  HIP_OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  for (int i = 0; i < kLaunches; ++i) {
+    float* data = values.data();
+    float by = i % 2 == 0 ? 2.0f : 0.5f;
+    int count = kCount;
+    void* arguments[] = {&data, &by, &count};
+    HIP_OK(hipModuleLaunchKernel(scale, 8, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr));
+    by = 0.0f;  // the caller's again: whoever reads it later is too late
+    count = 0;
+    data = nullptr;
+  }
+  HIP_OK(hipStreamSynchronize(stream));
+  report("kernels of a code object without note headers",
+         hidden > 0 && values.host() == std::vector<float>(kCount, 1.0f));
+}
+
+__global__ void on_own_mask(int* value) { atomicAdd(value, 1); }
+__global__ void elsewhere(int* value) { atomicAdd(value, 1); }
+
+void own_mask() {
+  constexpr int kRounds = 40;
+  const auto asked = mask_of(16, 24);
+  hipStream_t masked = nullptr, plain = nullptr;
+  HIP_OK(hipExtStreamCreateWithCUMask(&masked, static_cast<std::uint32_t>(asked.size()),
+                                      asked.data()));
+  HIP_OK(hipStreamCreateWithFlags(&plain, hipStreamNonBlocking));
+  hipEvent_t done = nullptr;
+  HIP_OK(hipEventCreateWithFlags(&done, hipEventDisableTiming));
+  DeviceArray<int> value(std::vector<int>(1));
+  for (int i = 0; i < kRounds; ++i) {
+    for (const hipStream_t stream : {masked, plain}) {
+      HIP_OK(hipStreamWaitEvent(stream, done, 0));
+      if (stream == masked)
+        on_own_mask<<<4, 64, 0, stream>>>(value.data());
+      else
+        elsewhere<<<4, 64, 0, stream>>>(value.data());
+      HIP_OK(hipEventRecord(done, stream));
+    }
+    if (i % 4 == 3) HIP_OK(hipStreamSynchronize(plain));
+  }
+  HIP_OK(hipDeviceSynchronize());
+  std::vector<std::uint32_t> told(asked.size());
+  HIP_OK(hipExtStreamGetCUMask(masked, static_cast<std::uint32_t>(told.size()), told.data()));
+  report("launches on a masked stream and on a plain one", value.host()[0] == kRounds * 2 * 4 * 64);
+  report("the mask that was asked for", told == asked, bits_of(told));
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return run_checks({{"unreadable_code", unreadable_code}, {"own_mask", own_mask}}, count,
+                    arguments);
+}
