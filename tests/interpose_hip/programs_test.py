@@ -146,8 +146,8 @@ class Queues(Programs):
     LAUNCHES = 2 * 180  # of `lanes 2`, all made by the process's first thread
 
     def changes_while_launching(self, trace):
-        """Who created, masked or destroyed queues while the program launched, behind the tenth launch of each
-        stream."""
+        """Who created, masked or destroyed queues while the program launched, behind the tenth
+        launch of each stream."""
         launched = collections.Counter()
         callers = []
         for line in trace:
