@@ -16,14 +16,14 @@
 namespace vitamin::demo {
 namespace {
 
-#define VITAMIN_DEMO_CALLS(X)                                                                 \
-  X(cuInit)                                                                                   \
-  X(cuGetErrorName)                                                                           \
-  X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxSynchronize)           \
-      X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemAllocHost)              \
-          X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoH) X(cuMemsetD32Async)       \
-              X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamWaitEvent) \
-                  X(cuEventCreate) X(cuEventRecord)
+// clang-format off
+#define VITAMIN_DEMO_CALLS(X) \
+  X(cuInit) X(cuGetErrorName) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) \
+  X(cuCtxSynchronize) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) \
+  X(cuMemAllocHost) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoH) \
+  X(cuMemsetD32Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) \
+  X(cuStreamWaitEvent) X(cuEventCreate) X(cuEventRecord)
+// clang-format on
 
 #define VITAMIN_DEMO_TEXT(name) #name
 #define VITAMIN_DEMO_SYMBOL(name) VITAMIN_DEMO_TEXT(name)  // "cuMemAlloc_v2", as cuda.h maps it

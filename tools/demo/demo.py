@@ -84,7 +84,8 @@ def library_path(folder):
 
 
 def amd_is_built(prefix):
-    return (prefix / "bin/demo-train-hip").exists() and (prefix / "lib/soft/libhsakmt.so.1").exists()
+    files = ("bin/demo-train-hip", "bin/demo-serve-hip", "lib/soft/libhsakmt.so.1")
+    return all((prefix / file).exists() for file in files)
 
 
 def software_amd(prefix, reason, folder):
@@ -93,7 +94,7 @@ def software_amd(prefix, reason, folder):
                         "packages of scripts/packages.txt, or use --device cuda")
     return Device(
         f"a SOFTWARE AMD GPU ({reason}): a stand-in for the kernel driver that interprets AMD\n"
-        "  machine code on this CPU, under the real ROCm runtime and hipcc's own programs. It shows\n"
+        "  machine code on this CPU, under the real ROCm runtime and programs of hipcc. It shows\n"
         "  placement and bits; its times say nothing of AMD silicon, on which this never ran.",
         {"LD_LIBRARY_PATH": library_path(prefix / "lib/soft"),
          "VITAMIN_SOFT_AMDGPU_LEDGER": str(folder / "ledger")},
