@@ -63,7 +63,7 @@ class Clients(DaemonTest):
         self.until(no_clients(daemon))
         descriptors = daemon.descriptors()
         honest = self.member(daemon, "work", 2_000_000)  # for the whole of the test
-        # Every access of the beginning, then spread: how many there are depends on how long it waits.
+        # Every access of the beginning, then spread: their number depends on how long it waits.
         dense = list(range(1, POINTS * 2 // 3))
         step = max(1, accesses // POINTS * 3)
         killed = 0
