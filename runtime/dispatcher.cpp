@@ -722,8 +722,10 @@ void Dispatcher::grow_queues(Lock& lock) {
     const auto [entry, priority] = wanted_queues_.back();
     std::unique_ptr<PhysicalQueue> replaced;
     if (pool_.full()) {
-      slots_stay_until_ = std::chrono::steady_clock::now() + options_.slots_stay;
       replaced = pool_.take_idle(markers_);
+      // None is idle at this very moment: look again soon, but not at every launch.
+      slots_stay_until_ = std::chrono::steady_clock::now() +
+                          (replaced != nullptr ? options_.slots_stay : options_.slots_stay / 50);
       if (replaced == nullptr) return wanted_queues_.clear();
     }
     lock.unlock();
