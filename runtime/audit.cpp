@@ -71,17 +71,13 @@ std::optional<std::uint64_t> hash_of(const HostBox& box) {
   return hash.value();
 }
 
-// Addresses of x86-64 and of the devices that share its address space lie here; small numbers,
-// floats and doubles do not. What is wrongly taken for one is not compared.
-bool looks_like_address(std::uint64_t word) { return word >> 32 != 0 && word >> 57 == 0; }
-
 std::uint64_t masked(const std::byte* buffer, std::size_t bytes) {
   Hash hash;
   std::size_t at = 0;
   for (; at + 8 <= bytes; at += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, buffer + at, 8);
-    hash.add(looks_like_address(word) ? 1 : word);
+    hash.add(Audit::looks_like_address(word) ? 1 : word);
   }
   hash.bytes(buffer + at, bytes - at);
   return hash.value();

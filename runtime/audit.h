@@ -54,6 +54,16 @@ struct HostBox {
 
 class Audit {
  public:
+  // Whether eight aligned bytes of arguments are left out of the comparison, since addresses differ
+  // from run to run. Addresses of x86-64, and of the devices that share its address space, lie in
+  // [2^32, 2^57); doubles and small numbers do not. Two small numbers side by side, as a kernel's
+  // parameter structure has them (a processor count beside a split count), would: they are told by
+  // both halves being small. An address that looks like that is compared, and would be reported
+  // where it differs.
+  static constexpr bool looks_like_address(std::uint64_t word) {
+    const std::uint64_t high = word >> 32, low = word & 0xffffffff;
+    return high != 0 && word >> 57 == 0 && !(high < (1U << 14) && low < (1U << 20));
+  }
   // A log in `directory`; null when it cannot be made.
   static std::shared_ptr<Audit> create(const char* directory, std::uint32_t ordinal);
   ~Audit();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "policies/registry.h"
 #include "tests/determinism/hal_machine.h"
 #include "tests/determinism/trials.h"
 
@@ -45,9 +46,8 @@ std::vector<unsigned> recorded_widths() {
   return machine->widths();
 }
 
-std::map<std::string, Drift> all_drifts(
-    Drift (*treatment)(Machine&, Subject&, const TrialOptions&,
-                       const std::function<unsigned(unsigned)>&)) {
+std::map<std::string, Drift> all_drifts(Drift (*treatment)(
+    Machine&, Subject&, const TrialOptions&, const std::function<unsigned(unsigned)>&)) {
   const std::vector<unsigned> widths = recorded_widths();
   REQUIRE(widths.size() > 100);
   const auto machine = native_machine(1);
@@ -67,8 +67,10 @@ TEST_CASE("natively every subject but the excluded one equals itself whatever th
   for (const auto& subject : all_subjects()) {
     CAPTURE(subject->name());
     const unsigned trials = differing(native().at(subject->name()), again.at(subject->name()));
-    if (subject->expect() == Expect::kExcluded) CHECK(trials > 0);
-    else CHECK(trials == 0);
+    if (subject->expect() == Expect::kExcluded)
+      CHECK(trials > 0);
+    else
+      CHECK(trials == 0);
   }
 }
 
@@ -89,9 +91,12 @@ TEST_CASE("a new width and place for every launch beside a tenant changes no byt
 }
 
 TEST_CASE("no policy changes a byte") {
-  for (const char* policy : {"fifo", "static", "random", "random:every=4", "random:max=16",
-                             "random:whole=1", "random:exclusive=1", "extremes",
-                             "extremes:narrow=1", "extremes:wide=1"}) {
+  std::vector<std::string> specifications = {"random:every=4",    "random:max=16",
+                                             "random:whole=1",    "random:exclusive=1",
+                                             "extremes:narrow=1", "extremes:wide=1"};
+  for (const policies::Description& policy : policies::list())
+    specifications.push_back(policy.name);
+  for (const std::string& policy : specifications) {
     CAPTURE(policy);
     check_equal(*shared_machine(5, {.policy = policy, .seed = 5}));
   }
@@ -119,8 +124,10 @@ TEST_CASE("launches that follow the free processors drift where the structure fo
     CAPTURE(subject->name());
     CAPTURE(subject->knob());
     CHECK(drift.turned > 0);
-    if (subject->expect() == Expect::kDrift) CHECK(drift.differing > 0);
-    else CHECK(drift.differing == 0);
+    if (subject->expect() == Expect::kDrift)
+      CHECK(drift.differing > 0);
+    else
+      CHECK(drift.differing == 0);
   }
 }
 
