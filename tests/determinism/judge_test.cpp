@@ -26,7 +26,7 @@ Observation run(const std::string& name, const std::string& output,
   seen.name = name;
   seen.output = output;
   seen.audited = name != "native";
-  seen.launches = operations.size();
+  seen.launches = seen.bound = seen.moved = operations.size();
   if (seen.audited) {
     seen.processes.resize(1);
     seen.processes[0].lanes[0] = operations;
@@ -96,6 +96,56 @@ TEST_CASE("a run that hangs is broken") {
   CHECK(judge(runs(hung), {}, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
 }
 
+void check_inconclusive(const std::vector<Observation>& all, const Checks& checks,
+                        const std::string& words) {
+  const Judgement found = judge(all, {}, checks, kNotScanned, all.size());
+  CHECK(found.verdict == Verdict::kInconclusive);
+  CHECK_MESSAGE(found.reason.find(words) != std::string::npos, found.reason);
+}
+
+TEST_CASE("runs that bound or moved nothing show nothing") {
+  auto all = runs(run("random", "a\n", {launch("k", 4), launch("k", 4)}));
+  for (std::size_t i = 1; i < 3; ++i)
+    all[i] = run("exclusive", "a\n", {launch("k", 4), launch("k", 4)});
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kDeterministic);
+  all[3].moved = 0;
+  check_inconclusive(all, kOutput, "moved");
+  all[3].bound = 0;
+  check_inconclusive(all, kOutput, "no launch was bound");
+  // One launch alone cannot move, and one schedule that moves is enough.
+  auto single = runs(run("random", "a\n"));
+  single[3].moved = 0;
+  CHECK(judge(single, {}, kOutput, kNotScanned, 4).verdict == Verdict::kDeterministic);
+  all[3].bound = 2;
+  all.push_back(all[3]);
+  all[4].moved = 1;
+  CHECK(judge(all, {}, kOutput, kNotScanned, 5).verdict == Verdict::kDeterministic);
+}
+
+TEST_CASE("an audit that was not made, or is incomplete, is not a comparison of structure") {
+  auto all = runs(run("random", "a\n"));
+  all[3].processes[0].complete = false;
+  check_inconclusive(all, kOutput, "audit of random is incomplete");
+  all[3].processes.clear();
+  check_inconclusive(all, kOutput, "has 0 of its 1 launches");
+}
+
+TEST_CASE("a file that the command does not write, no bytes and a dead tenant show nothing") {
+  auto all = runs(run("random", "a\n"));
+  all[3].message = "the tenant ended with exit code 1";
+  check_inconclusive(all, kOutput, "the tenant ended with exit code 1");
+  all[3].message.clear();
+  for (Observation& one : all) {
+    one.files["never"] = "missing";
+    one.unwritten = {"never"};
+  }
+  check_inconclusive(all, {false, false, {"never"}}, "did not write the file 'never'");
+  for (Observation& one : all) one.unwritten.clear();
+  check_inconclusive(all, {false, true, {}}, "no bytes");
+  for (Observation& one : all) one.output.clear();
+  check_inconclusive(all, kOutput, "no bytes");
+}
+
 TEST_CASE("a program whose launches differ from run to run is compared by its results alone") {
   auto all = runs(run("random", "a\n", {launch("k", 9)}));
   all[2] = run("exclusive again", "a\n", {launch("k", 8)});
@@ -107,11 +157,12 @@ TEST_CASE("a program whose launches differ from run to run is compared by its re
 
 TEST_CASE("a listing says which kernel reads a clock or its processor or adds floats") {
   ScanResult result;
-  read_listing("\t\tFunction : quiet\n  /*0000*/ FADD R0, R1, R2 ;\n"
-               "\t\tFunction : adds\n  /*0010*/ REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R5 ;\n"
-               "\t\tFunction : counts\n  /*0010*/ REDG.E.ADD.STRONG.GPU [R2], R5 ;\n"
-               ".visible .entry looks(\n  mov.u32 %r1, %smid;\n  mov.u64 %rd1, %globaltimer;\n",
-               result);
+  read_listing(
+      "\t\tFunction : quiet\n  /*0000*/ FADD R0, R1, R2 ;\n"
+      "\t\tFunction : adds\n  /*0010*/ REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R5 ;\n"
+      "\t\tFunction : counts\n  /*0010*/ REDG.E.ADD.STRONG.GPU [R2], R5 ;\n"
+      ".visible .entry looks(\n  mov.u32 %r1, %smid;\n  mov.u64 %rd1, %globaltimer;\n",
+      result);
   CHECK(result.kernels.size() == 2);
   CHECK(result.kernels["adds"].contains("float atomics"));
   CHECK(result.kernels["looks"].contains("reads %smid"));

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -244,6 +245,28 @@ class Verify(Base):
         result, found = self.verify("--runs", "2", "--file", out, command=command)
         self.assertEqual(result.returncode, NOT_BY_ITSELF, result.stdout)
         self.assertIn(str(out), found["reason"])
+
+    def test_a_file_that_is_never_written_shows_nothing(self):
+        command = [PROGRAM, "--trials", "1", "--only", "sum"]
+        result, found = self.verify("--file", self.folder / "never", command=command)
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("never", found["reason"])
+        result, _ = self.verify("--file", self.folder, command=command)
+        self.assertEqual(result.returncode, FAILED, result.stdout)
+        self.assertIn("is a folder", result.stderr)
+
+    def test_a_dead_tenant_and_none_at_all_show_nothing(self):
+        command = [PROGRAM, "--trials", "2", "--only", "sum"]
+        result, found = self.verify("--runs", "1", command=command, tenant="false")
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("the tenant ended with exit code 1", found["reason"])
+        # A copy of the command line that has no demo beside it.
+        (self.folder / "bin").mkdir()
+        shutil.copy(PREFIX / "bin/vitamin", self.folder / "bin")
+        os.symlink(PREFIX / "lib", self.folder / "lib")
+        result = self.call(self.folder / "bin/vitamin", "verify", "--json", "--", *command)
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout + result.stderr)
+        self.assertIn("demo-train", json.loads(result.stdout)["reason"])
 
     def test_ctrl_c_ends_the_children_and_leaves_a_partial_report(self):
         page = self.folder / "report.html"

@@ -29,10 +29,8 @@ struct Schedule {
 };
 // In the order in which a short verification should have them.
 constexpr Schedule kSchedules[] = {
-    {"random for each launch", "random"},
-    {"narrowest eligible", "extremes:narrow=1"},
-    {"alternating extremes", "extremes"},
-    {"fixed narrow", "static:units=0"},
+    {"random for each launch", "random"}, {"narrowest eligible", "extremes:narrow=1"},
+    {"alternating extremes", "extremes"}, {"fixed narrow", "static:units=0"},
     {"fixed wide", "extremes:wide=1"},
 };
 constexpr std::size_t kAlone = 3;  // native, exclusive, exclusive
@@ -63,18 +61,29 @@ class Verifier {
     checks_.output = (options.checks.empty() && options.files.empty()) || asked("stdout");
     checks_.files = options.files;
     result_.tenant = options.tenant ? *options.tenant : default_tenant();
+    no_tenant_ = !options.tenant && result_.tenant.empty();
     result_.wanted = kAlone + options.runs;
   }
 
   Verification run() {
-    if (step("native", "", 0, false) && step("exclusive", "fifo", options_.seed, false) &&
+    if (step("native", "", 0, false) && comparable() &&
+        step("exclusive", "fifo", options_.seed, false) &&
         step("exclusive again", "fifo", options_.seed, false) && worth_going_on())
       run_schedules();
     std::vector<std::string> files = options_.scan;
     files.push_back(options_.command.front());
-    if (!interrupted()) result_.scan = scan_code(files);
-    else result_.scan.why_not = "interrupted";
+    if (!interrupted())
+      result_.scan = scan_code(files);
+    else
+      result_.scan.why_not = "interrupted";
     result_.judgement = judge(result_.runs, controls_, checks_, result_.scan, result_.wanted);
+    if (no_tenant_ && result_.judgement.verdict == Verdict::kPartial && !interrupted()) {
+      result_.judgement.verdict = Verdict::kInconclusive;
+      result_.judgement.reason =
+          "there is nothing to run beside it: demo-train, the tenant where "
+          "none is named, does not lie beside vitamin.";
+      result_.judgement.advice = "Name one with --tenant COMMAND, or --tenant '' for none.";
+    }
     return std::move(result_);
   }
 
@@ -100,6 +109,9 @@ class Verifier {
     if (options_.limit_seconds > 0 || result_.runs.empty()) return options_.limit_seconds;
     return 60 + 20 * result_.runs.front().seconds;
   }
+
+  // Without its files or a tenant no further run can say anything.
+  bool comparable() const { return !no_tenant_ && result_.runs.front().unwritten.empty(); }
 
   // A command that differs from itself alone needs no schedule.
   bool worth_going_on() {
@@ -149,16 +161,22 @@ class Verifier {
   Checks checks_;
   Verification result_;
   std::vector<Observation> controls_;
+  bool no_tenant_ = false;  // none was asked for, and there is none by default
 };
 
 int exit_code(const Verification& result) {
   if (interrupted()) return kExitInterrupted;
   switch (result.judgement.verdict) {
-    case Verdict::kDeterministic: return 0;
-    case Verdict::kNotByItself: return kExitNotByItself;
-    case Verdict::kBroken: return kExitBroken;
-    case Verdict::kInconclusive: return kExitInconclusive;
-    case Verdict::kPartial: return kExitInterrupted;
+    case Verdict::kDeterministic:
+      return 0;
+    case Verdict::kNotByItself:
+      return kExitNotByItself;
+    case Verdict::kBroken:
+      return kExitBroken;
+    case Verdict::kInconclusive:
+      return kExitInconclusive;
+    case Verdict::kPartial:
+      return kExitInterrupted;
   }
   return kExitFailed;
 }
@@ -183,6 +201,9 @@ std::string problem(const VerifyOptions& options) {
   }
   if (files && options.files.empty())
     return "--check files needs the names of the files: --file FILE.";
+  for (const std::string& file : options.files)
+    if (fs::is_directory(file))
+      return fmt::format("--file: '{}' is a folder; name a file in it.", file);
   for (const std::string& file : options.scan)
     if (!fs::exists(file)) return fmt::format("--scan: there is no file '{}'.", file);
   if (!options.report_file.empty() && !std::ofstream(options.report_file, std::ios::app).good())
@@ -201,8 +222,10 @@ int verify(const VerifyOptions& options) {
   if (!result.runs.empty() && result.runs.front().exec_error != 0)
     return not_started(options.command.front(), result.runs.front().exec_error);
   result.exit_code = exit_code(result);
-  if (options.json) fmt::print("{}\n", to_json(options, result).dump(2));
-  else fmt::print("{}", to_text(options, result));
+  if (options.json)
+    fmt::print("{}\n", to_json(options, result).dump(2));
+  else
+    fmt::print("{}", to_text(options, result));
   if (!options.report_file.empty()) {
     std::ofstream out(options.report_file, std::ios::trunc);
     out << to_html(options, result);

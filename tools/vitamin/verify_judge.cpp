@@ -18,8 +18,8 @@ constexpr std::size_t kExclusive = 3;  // native, exclusive, exclusive
 
 std::string end_of(const Observation& run) {
   if (run.timed_out) return "did not end in time";
-  if (run.signal != 0) return fmt::format("was ended by signal {} ({})", run.signal,
-                                          strsignal(run.signal));
+  if (run.signal != 0)
+    return fmt::format("was ended by signal {} ({})", run.signal, strsignal(run.signal));
   return fmt::format("ended with exit code {}", run.code);
 }
 
@@ -75,16 +75,14 @@ std::string where(std::size_t process, std::uint32_t lane, std::size_t position,
 // Results come when the host waits, launches when they are submitted: each kind in its own order.
 std::vector<AuditedOperation> of_structure(const std::vector<AuditedOperation>& lane) {
   std::vector<AuditedOperation> part;
-  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part), [](const auto& operation) {
-    return operation.record.kind != audit::Kind::kResult;
-  });
+  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part),
+               [](const auto& operation) { return operation.record.kind != audit::Kind::kResult; });
   return part;
 }
 std::vector<AuditedOperation> of_results(const std::vector<AuditedOperation>& lane) {
   std::vector<AuditedOperation> part;
-  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part), [](const auto& operation) {
-    return operation.record.kind == audit::Kind::kResult;
-  });
+  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part),
+               [](const auto& operation) { return operation.record.kind == audit::Kind::kResult; });
   return part;
 }
 
@@ -95,9 +93,8 @@ bool same_structure(const audit::Record& a, const audit::Record& b) {
 
 using Lane = std::vector<AuditedOperation>;
 
-std::optional<std::string> lanes_difference(
-    const Observation& a, const Observation& b,
-    std::vector<AuditedOperation> (*part)(const Lane&)) {
+std::optional<std::string> lanes_difference(const Observation& a, const Observation& b,
+                                            std::vector<AuditedOperation> (*part)(const Lane&)) {
   if (a.processes.size() != b.processes.size())
     return fmt::format("{} processes used a device, and {}", a.processes.size(),
                        b.processes.size());
@@ -150,22 +147,21 @@ bool mentions(const std::string& text, std::initializer_list<const char*> words)
   std::string lower = text;
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return std::any_of(words.begin(), words.end(), [&](const char* word) {
-    return lower.find(word) != std::string::npos;
-  });
+  return std::any_of(words.begin(), words.end(),
+                     [&](const char* word) { return lower.find(word) != std::string::npos; });
 }
 
 Judgement failed_alone(const Observation& native) {
   Judgement result;
   result.verdict = Verdict::kInconclusive;
-  result.reason = fmt::format("the command {} when it runs alone, without Vitamin{}",
-                              end_of(native),
-                              native.last_words.empty()
-                                  ? "."
-                                  : fmt::format("; its last words: {}", shown(native.last_words)));
+  result.reason = fmt::format(
+      "the command {} when it runs alone, without Vitamin{}", end_of(native),
+      native.last_words.empty() ? "."
+                                : fmt::format("; its last words: {}", shown(native.last_words)));
   if (mentions(native.last_words + native.output, {"tty", "terminal", "termios", "ioctl", "eof"}))
-    result.advice = "It seems to need a terminal: verify runs it with nothing on standard input "
-                    "and its output in a file.";
+    result.advice =
+        "It seems to need a terminal: verify runs it with nothing on standard input "
+        "and its output in a file.";
   return result;
 }
 
@@ -174,13 +170,85 @@ Judgement not_by_itself(const Observation& a, const Observation& b, const std::s
   result.verdict = Verdict::kNotByItself;
   const auto structure = structure_difference(a, b);
   result.reason = fmt::format("alone on the device, two runs differ in {}", what);
-  if (structure) result.reason += fmt::format("; first in {}", *structure);
-  else result.reason += culprit(a, b);
+  if (structure)
+    result.reason += fmt::format("; first in {}", *structure);
+  else
+    result.reason += culprit(a, b);
   result.reason += '.';
   if (differs_in_numbers_only(a.output, b.output))
-    result.advice = "The outputs differ in numbers only. If these are times: leave them out, or "
-                    "compare what matters with --file FILE or --check memory.";
+    result.advice =
+        "The outputs differ in numbers only. If these are times: leave them out, or "
+        "compare what matters with --file FILE or --check memory.";
   return result;
+}
+
+// Why the audit of a run cannot be relied on, or nothing.
+std::optional<std::string> audit_gap(const Observation& run) {
+  std::uint64_t launches = 0;
+  for (const AuditedProcess& process : run.processes) {
+    if (!process.complete) return fmt::format("the audit of {} is incomplete", run.name);
+    for (const auto& [lane, operations] : process.lanes)
+      for (const AuditedOperation& operation : operations)
+        launches += operation.record.kind == audit::Kind::kLaunch ? 1 : 0;
+  }
+  // What is bridged or passed is not audited: the run's coverage says that.
+  if (launches < std::max<std::uint64_t>(run.bound, run.launches > 0 ? 1 : 0))
+    return fmt::format("the audit of {} has {} of its {} launches", run.name, launches,
+                       std::max(run.bound, run.launches));
+  return std::nullopt;
+}
+
+bool has_predecessors(const Observation& run) {
+  for (const AuditedProcess& process : run.processes)
+    for (const auto& [lane, operations] : process.lanes)
+      if (std::count_if(operations.begin(), operations.end(), [](const AuditedOperation& one) {
+            return one.record.kind == audit::Kind::kLaunch;
+          }) > 1)
+        return true;
+  return false;
+}
+
+bool has_results(const Observation& run) {
+  for (const AuditedProcess& process : run.processes)
+    for (const auto& [lane, operations] : process.lanes)
+      if (!of_results(operations).empty()) return true;
+  return false;
+}
+
+Judgement inconclusive(Judgement result, std::string reason, std::string advice) {
+  result.verdict = Verdict::kInconclusive;
+  result.reason = std::move(reason);
+  result.advice = std::move(advice);
+  return result;
+}
+
+// Where nothing differs: why that says nothing. First the reason, then the advice.
+std::optional<std::pair<std::string, std::string>> nothing_shown(
+    const std::vector<Observation>& runs, const Checks& checks) {
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    if (const auto gap = audit_gap(runs[i]))
+      return {{*gap + ": what was launched could not be compared.",
+               "Its folder is a new one in $TMPDIR (or /tmp): is there room for it?"}};
+  if (!(checks.output && !runs[0].output.empty()) && checks.files.empty() &&
+      !(checks.memory && has_results(runs[1])))
+    return {{"there were no bytes to compare: the command gave none of what is checked.",
+             "Compare more: --check stdout,memory, or --file FILE."}};
+  bool moved = false, could_move = false;
+  for (std::size_t i = kExclusive; i < runs.size(); ++i) {
+    if (!runs[i].message.empty())
+      return {{fmt::format("beside {}, {}.", runs[i].name, shown(runs[i].message)),
+               "Choose another tenant: --tenant COMMAND, or --tenant '' for none."}};
+    if (runs[i].launches > 0 && runs[i].bound == 0)
+      return {{fmt::format("under {} no launch was bound{}", runs[i].name,
+                           runs[i].coverage.empty() ? "." : ": " + runs[i].coverage),
+               ""}};
+    moved = moved || runs[i].moved > 0;
+    could_move = could_move || has_predecessors(runs[i]);
+  }
+  if (could_move && !moved)
+    return {{"no schedule moved a launch: each ran where the one before it did.",
+             "Can the device be divided? See vitamin doctor; or try more of --runs."}};
+  return std::nullopt;
 }
 
 std::string finding_of(const Observation& run, const std::vector<Observation>& runs,
@@ -206,22 +274,32 @@ std::string finding_of(const Observation& run, const std::vector<Observation>& r
 
 const char* verdict_text(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kDeterministic: return "deterministic under Vitamin";
-    case Verdict::kNotByItself: return "not deterministic by itself";
-    case Verdict::kBroken: return "broken by Vitamin";
-    case Verdict::kInconclusive: return "nothing could be compared";
-    case Verdict::kPartial: return "partial: interrupted";
+    case Verdict::kDeterministic:
+      return "deterministic under Vitamin";
+    case Verdict::kNotByItself:
+      return "not deterministic by itself";
+    case Verdict::kBroken:
+      return "broken by Vitamin";
+    case Verdict::kInconclusive:
+      return "inconclusive";
+    case Verdict::kPartial:
+      return "partial: interrupted";
   }
   return "";
 }
 
 const char* verdict_key(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kDeterministic: return "deterministic";
-    case Verdict::kNotByItself: return "not_by_itself";
-    case Verdict::kBroken: return "broken";
-    case Verdict::kInconclusive: return "inconclusive";
-    case Verdict::kPartial: return "partial";
+    case Verdict::kDeterministic:
+      return "deterministic";
+    case Verdict::kNotByItself:
+      return "not_by_itself";
+    case Verdict::kBroken:
+      return "broken";
+    case Verdict::kInconclusive:
+      return "inconclusive";
+    case Verdict::kPartial:
+      return "partial";
   }
   return "";
 }
@@ -293,16 +371,18 @@ Judgement same_launches(const std::vector<Observation>& runs, std::size_t which,
   if (!outside.empty()) {
     const auto& [kernel, what] = *outside.begin();
     result.verdict = Verdict::kNotByItself;
-    result.reason = fmt::format("the same launches in the same order gave other bytes ({}), and "
-                                "'{}' of the command: {}.",
-                                finding, kernel, *what.begin());
+    result.reason = fmt::format(
+        "the same launches in the same order gave other bytes ({}), and "
+        "'{}' of the command: {}.",
+        finding, kernel, *what.begin());
     return result;
   }
   result.verdict = Verdict::kBroken;
   result.reason = fmt::format("alone it equals itself; under {} it differs in {}{}.",
                               runs[which].name, finding, culprit(runs[which], runs[1]));
-  result.advice = "The same was launched in the same order. A kernel that adds floats in the order "
-                  "of arrival, or reads %smid, would do this";
+  result.advice =
+      "The same was launched in the same order. A kernel that adds floats in the order "
+      "of arrival, or reads %smid, would do this";
   result.advice += scan.possible ? "; none was found in the code."
                                  : fmt::format("; whether it does is unknown ({}).", scan.why_not);
   return result;
@@ -316,6 +396,14 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
   result.findings.resize(runs.size());
   if (runs.empty() || runs.front().interrupted) return result;
   if (!runs[0].ended_well()) return failed_alone(runs[0]);
+  if (!runs[0].unwritten.empty()) {
+    const std::string& file = *runs[0].unwritten.begin();
+    return inconclusive(
+        std::move(result),
+        fmt::format("the command did not write the file '{}' ({}).", file, runs[0].files.at(file)),
+        "--file takes the name of a file that the command writes when it runs "
+        "alone, as seen from the current folder.");
+  }
   for (std::size_t i = 1; i < std::min(runs.size(), kExclusive); ++i) {
     if (runs[i].interrupted) return result;
     if (runs[i].launches == 0) {
@@ -331,10 +419,12 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
   if (runs.size() >= kExclusive) {
     if (const auto what = difference(runs[1], runs[2], checks))
       return not_by_itself(runs[1], runs[2], *what);
-    result.structure_compared = !structure_difference(runs[1], runs[2]);
+    result.structure_compared =
+        !audit_gap(runs[1]) && !audit_gap(runs[2]) && !structure_difference(runs[1], runs[2]);
   }
   for (std::size_t i = 1; i < runs.size(); ++i)
-    result.findings[i] = finding_of(runs[i], runs, checks, result.structure_compared);
+    result.findings[i] =
+        finding_of(runs[i], runs, checks, result.structure_compared && !audit_gap(runs[i]));
   for (std::size_t i = 1; i < runs.size(); ++i) {
     if (result.findings[i].empty() || runs[i].interrupted) continue;
     if (runs[i].tenant && mentions(runs[i].last_words, {"out of memory", "out_of_memory"})) {
@@ -351,6 +441,8 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
     return result;
   }
   if (runs.size() < wanted || runs.back().interrupted) return result;
+  if (auto why = nothing_shown(runs, checks))
+    return inconclusive(std::move(result), std::move(why->first), std::move(why->second));
   result.verdict = Verdict::kDeterministic;
   result.reason = fmt::format("{} schedules, {} launches each, no difference{}.",
                               runs.size() - kExclusive, runs[1].launches,

@@ -20,11 +20,11 @@ struct Checks {
 };
 
 enum class Verdict {
-  kDeterministic,   // deterministic under Vitamin
-  kNotByItself,     // the command differs from itself when it runs alone
-  kBroken,          // alone it equals itself; under Vitamin it does not: our bug
-  kInconclusive,    // nothing to compare: it fails alone, or launched nothing
-  kPartial,         // interrupted
+  kDeterministic,  // deterministic under Vitamin
+  kNotByItself,    // the command differs from itself when it runs alone
+  kBroken,         // alone it equals itself; under Vitamin it does not: our bug
+  kInconclusive,   // nothing was shown: it fails alone, nothing was compared, bound or moved
+  kPartial,        // interrupted
 };
 const char* verdict_text(Verdict verdict);
 const char* verdict_key(Verdict verdict);
@@ -38,8 +38,8 @@ std::optional<std::string> audit_finding(const Observation& run);
 
 struct Judgement {
   Verdict verdict = Verdict::kPartial;
-  std::string reason;       // one line
-  std::string advice;       // one line, or empty
+  std::string reason;  // one line
+  std::string advice;  // one line, or empty
   bool structure_compared = false;
   // For each run: what was wrong with it, or empty.
   std::vector<std::string> findings;

@@ -30,11 +30,16 @@ std::map<std::uint32_t, std::uint64_t> widths(const Observation& run) {
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
-    if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else if (c == '&') result += "&amp;";
-    else if (c == '"') result += "&quot;";
-    else result += c;
+    if (c == '<')
+      result += "&lt;";
+    else if (c == '>')
+      result += "&gt;";
+    else if (c == '&')
+      result += "&amp;";
+    else if (c == '"')
+      result += "&quot;";
+    else
+      result += c;
   }
   return result;
 }
@@ -57,18 +62,18 @@ std::string width_chart(const Observation& run, std::uint32_t widest) {
   std::uint64_t most = 1;
   for (const auto& [width, launches] : count) most = std::max(most, launches);
   const auto at = [&](std::uint32_t width) { return 10 + std::uint64_t{width} * 280 / widest; };
-  std::string svg = fmt::format(
-      R"(<svg width="{}" height="{}" fill="#57606a" font-size="10" role="img")"
-      R"( aria-label="launches over processors">)",
-      kChartWidth, kChartHeight + 16);
+  std::string svg =
+      fmt::format(R"(<svg width="{}" height="{}" fill="#57606a" font-size="10" role="img")"
+                  R"( aria-label="launches over processors">)",
+                  kChartWidth, kChartHeight + 16);
   for (const auto& [width, launches] : count) {
     const auto height = std::max<std::uint64_t>(launches * (kChartHeight - 4) / most, 2);
     svg += fmt::format(R"(<rect x="{}" y="{}" width="7" height="{}" fill="#4a7bd0"><title>)"
                        R"({} processors: {} launches</title></rect>)",
                        at(width) - 3, kChartHeight - height, height, width, launches);
   }
-  svg += fmt::format(R"(<line x1="4" y1="{0}" x2="{1}" y2="{0}" stroke="#8c959f"/>)",
-                     kChartHeight, kChartWidth);
+  svg += fmt::format(R"(<line x1="4" y1="{0}" x2="{1}" y2="{0}" stroke="#8c959f"/>)", kChartHeight,
+                     kChartWidth);
   for (const std::uint32_t width : {0U, widest / 2, widest})
     svg += fmt::format(R"(<text x="{}" y="{}" text-anchor="middle">{}</text>)", at(width),
                        kChartHeight + 13, width);
@@ -206,9 +211,10 @@ std::string to_html(const VerifyOptions& options, const Verification& result) {
   if (result.judgement.verdict == Verdict::kPartial)
     html += fmt::format("<p><b>partial</b>: {} of {} runs</p>", result.runs.size(), result.wanted);
   html += "</header>" + headline(result);
-  html += "<table><tr><th>run</th><th class=\"number\">time</th><th class=\"number\">launches</th>"
-          "<th class=\"number\">moved</th><th>launches over processors</th>"
-          "<th>against the run alone</th></tr>";
+  html +=
+      "<table><tr><th>run</th><th class=\"number\">time</th><th class=\"number\">launches</th>"
+      "<th class=\"number\">moved</th><th>launches over processors</th>"
+      "<th>against the run alone</th></tr>";
   const std::uint32_t widest = widest_of(result.runs);
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
     const Observation& run = result.runs[i];
@@ -221,7 +227,9 @@ std::string to_html(const VerifyOptions& options, const Verification& result) {
         escaped(run.name), run.seconds, native ? "–" : grouped(run.launches),
         native ? "–" : grouped(run.moved), width_chart(run, widest),
         finding.empty() ? (run.interrupted ? "partial" : "deterministic") : "broken",
-        finding.empty() ? (run.interrupted ? "interrupted" : i == 0 ? "the reference" : "equal")
+        finding.empty() ? (run.interrupted ? "interrupted"
+                           : i == 0        ? "the reference"
+                                           : "equal")
                         : escaped(finding));
   }
   html += "</table><h2>Outside the contract</h2><ul>";
@@ -231,7 +239,8 @@ std::string to_html(const VerifyOptions& options, const Verification& result) {
       html += fmt::format("<li><code>{}</code>: {}</li>", escaped(kernel), escaped(one));
   if (!result.scan.possible)
     html += fmt::format("<li>unknown: {}</li>", escaped(result.scan.why_not));
-  else if (outside.empty()) html += "<li>nothing was found in the code that was looked into</li>";
+  else if (outside.empty())
+    html += "<li>nothing was found in the code that was looked into</li>";
   return html + "</ul></html>\n";
 }
 

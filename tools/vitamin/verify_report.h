@@ -19,8 +19,8 @@ struct Verification {
   std::vector<Observation> runs;
   Judgement judgement;
   ScanResult scan;
-  std::string tenant;          // what ran beside, or empty
-  std::size_t wanted = 0;      // how many runs there were to be
+  std::string tenant;      // what ran beside, or empty
+  std::size_t wanted = 0;  // how many runs there were to be
   int exit_code = 0;
 };
 

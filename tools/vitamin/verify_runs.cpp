@@ -40,16 +40,22 @@ std::string contents(const fs::path& path) {
 }
 
 // FNV-1a; two files agree exactly when their sizes and digests do, for our purpose.
-std::string digest(const fs::path& path, fs::file_time_type before) {
+void look_at_file(const std::string& path, fs::file_time_type before, Observation& seen) {
   std::error_code error;
   const auto written = fs::last_write_time(path, error);
-  if (error) return "missing";
-  if (written <= before) return "not written by the run";
+  const char* why_not = error                               ? "missing"
+                        : !fs::is_regular_file(path, error) ? "not a regular file"
+                        : written <= before                 ? "not written by the run"
+                                                            : nullptr;
+  if (why_not != nullptr) {
+    seen.files[path] = why_not;
+    seen.unwritten.insert(path);
+    return;
+  }
   std::uint64_t hash = 0xcbf29ce484222325;
   const std::string bytes = contents(path);
-  for (const char byte : bytes)
-    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  return fmt::format("{:016x} of {} bytes", hash, bytes.size());
+  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  seen.files[path] = fmt::format("{:016x} of {} bytes", hash, bytes.size());
 }
 
 // Kills a process group when this process dies without having called it off, of SIGKILL say: a
@@ -105,8 +111,10 @@ class Group {
     pid_ = ::fork();
     if (pid_ == 0) become(words, variables, output, errors, report[1]);
     ::close(report[1]);
-    if (pid_ < 0) exec_error_ = errno;
-    else if (::read(report[0], &exec_error_, sizeof exec_error_) <= 0) exec_error_ = 0;
+    if (pid_ < 0)
+      exec_error_ = errno;
+    else if (::read(report[0], &exec_error_, sizeof exec_error_) <= 0)
+      exec_error_ = 0;
     ::close(report[0]);
     if (pid_ > 0) {
       ::setpgid(pid_, pid_);  // whoever of us two comes first
@@ -199,7 +207,11 @@ class Tenant {
     if (!group_ || !group_->ended(status)) return;
     group_.reset();
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return start();
-    message_ = fmt::format("the tenant failed: {}", tail(contents(folder_.path() / "errors")));
+    const std::string words = tail(contents(folder_.path() / "errors"));
+    message_ = WIFSIGNALED(status)
+                   ? fmt::format("the tenant was ended by signal {}", WTERMSIG(status))
+                   : fmt::format("the tenant ended with exit code {}", WEXITSTATUS(status));
+    if (!words.empty()) message_ += ": " + words;
   }
   const std::string& message() const { return message_; }
 
@@ -269,14 +281,17 @@ Observation observe(const RunRequest& request) {
       if (seen.interrupted || seen.timed_out) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    if (WIFSIGNALED(status)) seen.signal = WTERMSIG(status);
-    else if (WIFEXITED(status)) seen.code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status))
+      seen.signal = WTERMSIG(status);
+    else if (WIFEXITED(status))
+      seen.code = WEXITSTATUS(status);
   }
   seen.seconds = spent();
+  tenant.look();
   seen.message = tenant.message();
   seen.output = contents(output);
   seen.last_words = tail(contents(errors));
-  for (const std::string& file : request.files) seen.files[file] = digest(file, before[file]);
+  for (const std::string& file : request.files) look_at_file(file, before[file], seen);
   if (seen.audited) {
     read_coverage(folder.path(), request, seen);
     seen.processes = read_audit(folder.path());
@@ -290,10 +305,11 @@ std::vector<AuditedProcess> read_audit(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() != ".audit") continue;
     const std::string bytes = contents(entry.path());
+    AuditedProcess& process = by_name[entry.path().filename()];
+    process.complete = false;
     if (bytes.size() < sizeof(audit::Header)) continue;
     const auto& header = *reinterpret_cast<const audit::Header*>(bytes.data());
     if (header.magic != audit::kMagic || header.version != audit::kVersion) continue;
-    AuditedProcess process;
     process.ordinal = header.ordinal;
     process.complete = header.dropped.load() == 0;
     std::map<std::uint32_t, std::string> names;
@@ -311,7 +327,6 @@ std::vector<AuditedProcess> read_audit(const fs::path& folder) {
       const bool launch = record.kind == audit::Kind::kLaunch;
       process.lanes[record.lane].push_back({record, launch ? names[record.index] : ""});
     }
-    by_name[entry.path().filename()] = std::move(process);
   }
   std::vector<AuditedProcess> processes;
   for (auto& [name, process] : by_name) processes.push_back(std::move(process));

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,27 +31,28 @@ struct AuditedOperation {
 // What one process did on one device: for each logical stream its operations in order.
 struct AuditedProcess {
   std::uint32_t ordinal = 0;
-  bool complete = true;  // false: there was no room for all of it
+  bool complete = true;  // false: there was no room for all of it, or it is not readable
   std::map<std::uint32_t, std::vector<AuditedOperation>> lanes;
 };
 std::vector<AuditedProcess> read_audit(const std::filesystem::path& folder);
 
 struct Observation {
-  std::string name;      // "native", "random, seed 7"
-  std::string policy;    // empty: natively
+  std::string name;    // "native", "random, seed 7"
+  std::string policy;  // empty: natively
   std::uint64_t seed = 0;
   bool audited = false;
   bool tenant = false;
   int code = 0, signal = 0, exec_error = 0;
   bool interrupted = false, timed_out = false;
   double seconds = 0;
-  std::string output;    // standard output, whole
-  std::string last_words;  // the end of standard error
+  std::string output;                        // standard output, whole
+  std::string last_words;                    // the end of standard error
   std::map<std::string, std::string> files;  // digest, or why there is none
+  std::set<std::string> unwritten;           // of these files, those that the run did not write
   std::vector<AuditedProcess> processes;
   std::uint64_t launches = 0, bound = 0, moved = 0;
   std::string coverage;  // one line when not every launch was bound
-  std::string message;   // what the tenant said when it failed
+  std::string message;   // how the tenant failed, or empty
 
   bool ended_well() const { return code == 0 && signal == 0 && !timed_out && !interrupted; }
 };
