@@ -8,6 +8,8 @@ import functools
 import json
 import os
 import pathlib
+import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -223,6 +225,31 @@ class Verify(Base):
     def test_a_command_that_needs_a_terminal_is_told(self):
         result, found = self.verify(command=self.subject("terminal"))
         self.assertEqual(result.returncode, INCONCLUSIVE)
+        self.assertIn("terminal", found["advice"])
+
+    def test_a_command_that_reads_the_terminal_does_not_hang(self):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(PREFIX / "bin/vitamin",
+                      ["vitamin", "verify", "--tenant", "", "--", "sh", "-c", "read x </dev/tty"],
+                      self.environment())
+        self.addCleanup(os.close, terminal)
+        text, limit = b"", time.monotonic() + 30
+        while select.select([terminal], [], [], max(limit - time.monotonic(), 0))[0]:
+            try:
+                text += os.read(terminal, 4096)
+            except OSError:  # its other side is closed
+                break
+        if time.monotonic() > limit:
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), INCONCLUSIVE, text)
+        self.assertIn(b"seems to need a terminal", text)
+
+    def test_a_command_that_is_stopped_does_not_hang(self):
+        result, found = self.verify(command=["sh", "-c", "kill -STOP $$"])
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("was stopped by signal", found["reason"])
         self.assertIn("terminal", found["advice"])
 
     def test_without_a_device_the_reason_is_said(self):

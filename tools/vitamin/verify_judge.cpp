@@ -18,6 +18,8 @@ constexpr std::size_t kExclusive = 3;  // native, exclusive, exclusive
 
 std::string end_of(const Observation& run) {
   if (run.timed_out) return "did not end in time";
+  if (run.stopped != 0)
+    return fmt::format("was stopped by signal {} ({})", run.stopped, strsignal(run.stopped));
   if (run.signal != 0)
     return fmt::format("was ended by signal {} ({})", run.signal, strsignal(run.signal));
   return fmt::format("ended with exit code {}", run.code);
@@ -158,7 +160,8 @@ Judgement failed_alone(const Observation& native) {
       "the command {} when it runs alone, without Vitamin{}", end_of(native),
       native.last_words.empty() ? "."
                                 : fmt::format("; its last words: {}", shown(native.last_words)));
-  if (mentions(native.last_words + native.output, {"tty", "terminal", "termios", "ioctl", "eof"}))
+  if (native.stopped != 0 ||
+      mentions(native.last_words + native.output, {"tty", "terminal", "termios", "ioctl", "eof"}))
     result.advice =
         "It seems to need a terminal: verify runs it with nothing on standard input "
         "and its output in a file.";
@@ -306,7 +309,8 @@ const char* verdict_key(Verdict verdict) {
 
 std::optional<std::string> difference(const Observation& a, const Observation& b,
                                       const Checks& checks) {
-  if (a.code != b.code || a.signal != b.signal || a.timed_out != b.timed_out)
+  if (a.code != b.code || a.signal != b.signal || a.stopped != b.stopped ||
+      a.timed_out != b.timed_out)
     return fmt::format("how it ended: it {}, and {}", end_of(a), end_of(b));
   if (checks.output && a.output != b.output) return output_difference(a.output, b.output);
   for (const std::string& file : checks.files)

@@ -93,7 +93,7 @@ class Guard {
   int alive_ = -1;
 };
 
-// A process group that ends when we say so, and when we die.
+// A session and process group that ends when we say so, and when we die.
 class Group {
  public:
   Group(const std::vector<std::string>& command, const std::vector<std::string>& environment,
@@ -116,10 +116,7 @@ class Group {
     else if (::read(report[0], &exec_error_, sizeof exec_error_) <= 0)
       exec_error_ = 0;
     ::close(report[0]);
-    if (pid_ > 0) {
-      ::setpgid(pid_, pid_);  // whoever of us two comes first
-      guard_.emplace(pid_);
-    }
+    if (pid_ > 0) guard_.emplace(pid_);  // the pipe was closed behind its setsid()
   }
   ~Group() { end(); }
   Group(const Group&) = delete;
@@ -129,16 +126,23 @@ class Group {
   // True when the leader has ended; `status` is then waitpid's.
   bool ended(int& status) {
     if (reaped_) return status = status_, true;
-    if (pid_ <= 0 || ::waitpid(pid_, &status_, WNOHANG) != pid_) return false;
+    if (pid_ <= 0 || ::waitpid(pid_, &status_, WNOHANG | WUNTRACED) != pid_) return false;
+    if (WIFSTOPPED(status_)) {
+      stopped_ = WSTOPSIG(status_);
+      return false;
+    }
     reaped_ = true;
     status = status_;
     return true;
   }
+  // The signal that stopped the leader, which nobody will continue, or 0.
+  int stopped() const { return stopped_; }
   // Asks everything in the group to end, then makes it.
   void end() {
     if (pid_ <= 0) return;
     int status = 0;
     ::kill(-pid_, SIGTERM);
+    ::kill(-pid_, SIGCONT);  // what is stopped does not end
     for (int i = 0; i < 100 && !ended(status); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ::kill(-pid_, SIGKILL);
@@ -152,7 +156,7 @@ class Group {
   [[noreturn]] static void become(const std::vector<char*>& words,
                                   const std::vector<char*>& variables, const fs::path& output,
                                   const fs::path& errors, int report) {
-    ::setpgid(0, 0);
+    ::setsid();  // no terminal: /dev/tty fails at once, and reading it does not stop us
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
     const int in = ::open("/dev/null", O_RDONLY);
     const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
@@ -166,7 +170,7 @@ class Group {
   }
 
   pid_t pid_ = -1;
-  int exec_error_ = 0, status_ = 0;
+  int exec_error_ = 0, status_ = 0, stopped_ = 0;
   bool reaped_ = false;
   std::optional<Guard> guard_;
 };
@@ -278,7 +282,8 @@ Observation observe(const RunRequest& request) {
       tenant.look();
       seen.interrupted = interrupted();
       seen.timed_out = request.limit_seconds > 0 && spent() > request.limit_seconds;
-      if (seen.interrupted || seen.timed_out) break;
+      seen.stopped = group.stopped();
+      if (seen.interrupted || seen.timed_out || seen.stopped != 0) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     if (WIFSIGNALED(status))

@@ -2,8 +2,8 @@
 //
 // vitamin verify: one run of the user's command, and what was seen of it.
 //
-// A run has its own process group, nothing on standard input, and standard output and error in
-// files. SIGINT, SIGTERM and SIGHUP to vitamin end it with everything that it started.
+// A run has its own session without a terminal, nothing on standard input, and standard output and
+// error in files. SIGINT, SIGTERM and SIGHUP to vitamin end it with everything that it started.
 //
 // Threads: one.
 #pragma once
@@ -43,6 +43,7 @@ struct Observation {
   bool audited = false;
   bool tenant = false;
   int code = 0, signal = 0, exec_error = 0;
+  int stopped = 0;  // the signal that stopped it, as a terminal's reader in the background is
   bool interrupted = false, timed_out = false;
   double seconds = 0;
   std::string output;                        // standard output, whole
@@ -54,7 +55,9 @@ struct Observation {
   std::string coverage;  // one line when not every launch was bound
   std::string message;   // how the tenant failed, or empty
 
-  bool ended_well() const { return code == 0 && signal == 0 && !timed_out && !interrupted; }
+  bool ended_well() const {
+    return code == 0 && signal == 0 && stopped == 0 && !timed_out && !interrupted;
+  }
 };
 
 struct RunRequest {
