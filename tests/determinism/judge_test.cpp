@@ -71,16 +71,69 @@ TEST_CASE("an order that was not kept is broken although output and launches agr
 
 TEST_CASE("other output of the same launches is broken unless the program's code explains it") {
   const auto all = runs(run("random", "b\n"));
-  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kInconclusive);
   ScanResult scan;
   scan.possible = true;
+  const Judgement unseen = judge(all, {}, kOutput, scan, 4);
+  CHECK(unseen.verdict == Verdict::kInconclusive);
+  CHECK(unseen.reason.find("the code of 'k' was not found") != std::string::npos);
+  CHECK(unseen.advice.find("--scan FILE") != std::string::npos);
+  scan.seen = {"k", "never launched"};
   scan.kernels["k"] = {"float atomics"};
   const Judgement explained = judge(all, {}, kOutput, scan, 4);
   CHECK(explained.verdict == Verdict::kNotByItself);
-  CHECK(explained.reason.find("float atomics") != std::string::npos);
+  CHECK(explained.reason.find("may be 'k' of the command: float atomics") != std::string::npos);
+  scan.kernels["k"] = {"reads %smid"};
+  CHECK(judge(all, {}, kOutput, scan, 4).verdict == Verdict::kNotByItself);
+  scan.kernels["k"] = {"reads a clock"};
+  CHECK(judge(all, {}, kOutput, scan, 4).verdict == Verdict::kBroken);
   scan.kernels.clear();
   scan.kernels["never launched"] = {"float atomics"};
   CHECK(judge(all, {}, kOutput, scan, 4).verdict == Verdict::kBroken);
+}
+
+TEST_CASE("too little memory does not excuse what the audit found") {
+  auto all = runs(run("random", "b\n"));
+  all[3].tenant = true;
+  all[3].last_words = "CUDA error: out of memory";
+  all[3].code = 1;
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kInconclusive);
+  all[3].processes[0].lanes[0][0].record.flags = audit::kChanged;
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
+}
+
+TEST_CASE("a finding of the audit in a later run outweighs other bytes in an earlier one") {
+  auto all = runs(run("random", "b\n"));
+  all.push_back(run("narrow", "a\n", {launch("k", 4, audit::kUncovered)}));
+  const Judgement found = judge(all, {}, kOutput, kNotScanned, 5);
+  CHECK(found.verdict == Verdict::kBroken);
+  CHECK(found.reason.find("under narrow") != std::string::npos);
+}
+
+TEST_CASE("the launches at or before a result that differs are those of all streams") {
+  const auto with_result = [](std::uint64_t content) {
+    Observation seen = run("random", "a\n", {launch("early", 4), launch("copies", 4)});
+    auto& lanes = seen.processes[0].lanes;
+    AuditedOperation result = launch("", 0);
+    result.record.kind = audit::Kind::kResult;
+    result.record.content = content;
+    result.kernel.clear();
+    lanes[1] = {launch("computes", 4), launch("late", 4)};
+    lanes[0].push_back(result);
+    lanes[0][0].position = 1;
+    lanes[0][1].position = 2;
+    lanes[1][0].position = 3;
+    lanes[0][2].position = 4;
+    lanes[1][1].position = 5;
+    return seen;
+  };
+  auto all = runs(with_result(2));
+  all[1] = all[2] = with_result(1);
+  const Judgement found = judge(all, {}, {false, true, {}}, kNotScanned, 4);
+  CHECK_MESSAGE(found.reason.find("at or before the launch of 'app: computes', 'app: copies'") !=
+                    std::string::npos,
+                found.reason);
+  CHECK(found.reason.find("late") == std::string::npos);
 }
 
 TEST_CASE("what differs natively beside a tenant is not Vitamin's doing") {
@@ -164,6 +217,7 @@ TEST_CASE("a listing says which kernel reads a clock or its processor or adds fl
       ".visible .entry looks(\n  mov.u32 %r1, %smid;\n  mov.u64 %rd1, %globaltimer;\n",
       result);
   CHECK(result.kernels.size() == 2);
+  CHECK(result.seen == std::set<std::string>{"adds", "counts", "looks", "quiet"});
   CHECK(result.kernels["adds"].contains("float atomics"));
   CHECK(result.kernels["looks"].contains("reads %smid"));
   CHECK(result.kernels["looks"].contains("reads a clock"));

@@ -203,6 +203,15 @@ class Verify(Base):
         self.assertIn("what was launched", found["reason"])
         self.assertIn("element_wise", found["reason"])
 
+    def test_float_atomics_whose_code_cannot_be_read_are_not_blamed_on_vitamin(self):
+        result, found = self.verify("--runs", "3", command=[PROGRAM, "--trials", "4", "--only",
+                                                            "histogram"],
+                                    PATH="/usr/bin:/bin", tenant=f"exec {PROGRAM} --interfere 100")
+        self.assertIn(result.returncode, (NOT_BY_ITSELF, INCONCLUSIVE), result.stdout)
+        if result.returncode == INCONCLUSIVE:
+            self.assertIn("is unknown", found["reason"])
+            self.assertIn("cuobjdump", found["advice"])
+
     def test_a_program_that_differs_from_itself_is_not_blamed_on_vitamin(self):
         result, found = self.verify(command=self.subject("random"))
         self.assertEqual(result.returncode, NOT_BY_ITSELF, result.stdout)

@@ -2,10 +2,13 @@
 #include "tools/vitamin/verify_judge.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <sstream>
 
 namespace vitamin::tools {
@@ -125,23 +128,35 @@ std::optional<std::string> lanes_difference(const Observation& a, const Observat
   return std::nullopt;
 }
 
-// The launch that the differing bytes come behind.
+// The last launches, of all streams, in the log at or before the first result that differs.
 std::string culprit(const Observation& run, const Observation& other) {
-  for (std::size_t p = 0; p < std::min(run.processes.size(), other.processes.size()); ++p)
+  constexpr std::size_t kMost = 3;
+  for (std::size_t p = 0; p < std::min(run.processes.size(), other.processes.size()); ++p) {
+    std::uint64_t first = UINT64_MAX;
     for (const auto& [lane, operations] : run.processes[p].lanes) {
       const auto found = other.processes[p].lanes.find(lane);
-      if (found == other.processes[p].lanes.end()) continue;
-      const Lane theirs = of_results(found->second);
-      std::size_t result = 0;
-      std::string last;
-      for (const AuditedOperation& operation : operations) {
-        if (operation.record.kind == audit::Kind::kLaunch) last = operation.kernel;
-        if (operation.record.kind != audit::Kind::kResult) continue;
-        if (result >= theirs.size() || !same_structure(operation.record, theirs[result].record))
-          return last.empty() ? "" : fmt::format(", behind the launch of '{}'", last);
-        ++result;
-      }
+      const Lane mine = of_results(operations);
+      const Lane theirs =
+          found == other.processes[p].lanes.end() ? Lane{} : of_results(found->second);
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        if (i >= theirs.size() || !same_structure(mine[i].record, theirs[i].record)) {
+          first = std::min(first, mine[i].position);
+          break;
+        }
     }
+    if (first == UINT64_MAX) continue;
+    std::map<std::uint64_t, std::string, std::greater<>> before;  // the latest first
+    for (const auto& [lane, operations] : run.processes[p].lanes)
+      for (const AuditedOperation& operation : operations)
+        if (operation.record.kind == audit::Kind::kLaunch && operation.position <= first)
+          before[operation.position] = operation.kernel;
+    std::vector<std::string> names;
+    for (const auto& [position, kernel] : before)
+      if (names.size() < kMost && std::find(names.begin(), names.end(), kernel) == names.end())
+        names.push_back(kernel);
+    if (names.empty()) return "";
+    return fmt::format(", at or before the launch of '{}'", fmt::join(names, "', '"));
+  }
   return "";
 }
 
@@ -172,7 +187,10 @@ Judgement not_by_itself(const Observation& a, const Observation& b, const std::s
   Judgement result;
   result.verdict = Verdict::kNotByItself;
   const auto structure = structure_difference(a, b);
-  result.reason = fmt::format("alone on the device, two runs differ in {}", what);
+  result.reason = fmt::format("{} differ in {}",
+                              b.tenant ? "without Vitamin, a run alone and one beside the tenant"
+                                       : "alone on the device, two runs",
+                              what);
   if (structure)
     result.reason += fmt::format("; first in {}", *structure);
   else
@@ -342,12 +360,7 @@ std::optional<std::string> audit_finding(const Observation& run) {
   return std::nullopt;
 }
 
-bool launches_differ(const Observation& exclusive, const Observation& run) {
-  return audit_finding(run).has_value() || structure_difference(exclusive, run).has_value();
-}
-
-std::map<std::string, std::set<std::string>> outside_contract(const std::vector<Observation>& runs,
-                                                              const ScanResult& scan) {
+std::set<std::string> launched_kernels(const std::vector<Observation>& runs) {
   std::set<std::string> launched;
   for (const Observation& run : runs)
     for (const AuditedProcess& process : run.processes)
@@ -355,6 +368,12 @@ std::map<std::string, std::set<std::string>> outside_contract(const std::vector<
         for (const AuditedOperation& operation : operations)
           if (!operation.kernel.empty())
             launched.insert(operation.kernel.substr(operation.kernel.find(": ") + 2));
+  return launched;
+}
+
+std::map<std::string, std::set<std::string>> outside_contract(const std::vector<Observation>& runs,
+                                                              const ScanResult& scan) {
+  const std::set<std::string> launched = launched_kernels(runs);
   std::map<std::string, std::set<std::string>> found;
   for (const auto& [kernel, what] : scan.kernels)
     if (launched.contains(kernel)) found[kernel] = what;
@@ -363,33 +382,72 @@ std::map<std::string, std::set<std::string>> outside_contract(const std::vector<
 
 namespace {
 
-// A difference although the same was launched in the same order: whose is it?
-Judgement same_launches(const std::vector<Observation>& runs, std::size_t which,
-                        const std::vector<Observation>& controls, const Checks& checks,
-                        const ScanResult& scan, Judgement result) {
+// Whether the code's order of arrival or place may be what differs; clocks do not do that to equal
+// runs, or they would differ alone.
+std::optional<std::string> explanation(const std::vector<Observation>& runs,
+                                       const ScanResult& scan) {
+  for (const auto& [kernel, what] : outside_contract(runs, scan))
+    for (const char* sign : {"float atomics", "reads %smid", "reads %nsmid"})
+      if (what.contains(sign)) return fmt::format("'{}' of the command: {}", kernel, sign);
+  return std::nullopt;
+}
+
+// Why the code of the launched kernels is not known, or nothing.
+std::optional<std::string> scan_gap(const std::vector<Observation>& runs, const ScanResult& scan) {
+  if (!scan.possible) return scan.why_not;
+  for (const std::string& kernel : launched_kernels(runs))
+    if (!scan.seen.contains(kernel)) return fmt::format("the code of '{}' was not found", kernel);
+  return std::nullopt;
+}
+
+// Other bytes, and an audit that found nothing: whose doing is it?
+Judgement other_bytes(const std::vector<Observation>& runs, std::size_t which,
+                      const ScanResult& scan, Judgement result) {
   const std::string& finding = result.findings[which];
-  for (const Observation& control : controls)
-    if (const auto what = difference(runs[0], control, checks))
-      return not_by_itself(runs[0], control, *what);
-  const auto outside = outside_contract(runs, scan);
-  if (!outside.empty()) {
-    const auto& [kernel, what] = *outside.begin();
+  const std::string what = fmt::format("alone it equals itself; under {} it differs in {}{}",
+                                       runs[which].name, finding, culprit(runs[which], runs[1]));
+  const std::string same = result.structure_compared
+                               ? "The same was launched in the same order. "
+                               : "Whether the same was launched could not be compared. ";
+  if (const auto cause = explanation(runs, scan)) {
     result.verdict = Verdict::kNotByItself;
-    result.reason = fmt::format(
-        "the same launches in the same order gave other bytes ({}), and "
-        "'{}' of the command: {}.",
-        finding, kernel, *what.begin());
+    result.reason = fmt::format("{}; the cause may be {}.", what, *cause);
+    result.advice = same +
+                    "What a kernel adds in the order of arrival, or makes of its "
+                    "processor's number, may differ from run to run without Vitamin, too.";
     return result;
   }
+  if (const auto gap = scan_gap(runs, scan))
+    return inconclusive(std::move(result),
+                        fmt::format("{}; whether its code adds floats in the order of arrival or "
+                                    "reads %smid is unknown ({}).",
+                                    what, *gap),
+                        same +
+                            "Install cuobjdump, or name the libraries with the code with "
+                            "--scan FILE, and verify again: where no such code is found, it is "
+                            "a bug of Vitamin.");
   result.verdict = Verdict::kBroken;
-  result.reason = fmt::format("alone it equals itself; under {} it differs in {}{}.",
-                              runs[which].name, finding, culprit(runs[which], runs[1]));
-  result.advice =
-      "The same was launched in the same order. A kernel that adds floats in the order "
-      "of arrival, or reads %smid, would do this";
-  result.advice += scan.possible ? "; none was found in the code."
-                                 : fmt::format("; whether it does is unknown ({}).", scan.why_not);
+  result.reason = what + ".";
+  result.advice = same + "No float atomics and no read of %smid were found in the code.";
   return result;
+}
+
+// The run to judge by, or 0: one where the audit itself found a mistake says more than one that
+// launched something else, and that more than other bytes alone.
+std::size_t worst(const std::vector<Observation>& runs, const Judgement& result) {
+  std::size_t which = 0;
+  int most = 0;
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    if (result.findings[i].empty() || runs[i].interrupted) continue;
+    const bool compared = result.structure_compared && !audit_gap(runs[i]) && runs[i].ended_well();
+    const int weight = audit_finding(runs[i])                               ? 3
+                       : compared && structure_difference(runs[1], runs[i]) ? 2
+                                                                            : 1;
+    if (weight <= most) continue;
+    most = weight;
+    which = i;
+  }
+  return which;
 }
 
 }  // namespace
@@ -429,16 +487,20 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
   for (std::size_t i = 1; i < runs.size(); ++i)
     result.findings[i] =
         finding_of(runs[i], runs, checks, result.structure_compared && !audit_gap(runs[i]));
-  for (std::size_t i = 1; i < runs.size(); ++i) {
-    if (result.findings[i].empty() || runs[i].interrupted) continue;
-    if (runs[i].tenant && mentions(runs[i].last_words, {"out of memory", "out_of_memory"})) {
-      result.verdict = Verdict::kInconclusive;
-      result.reason = "there is too little device memory for the command and its tenant.";
-      result.advice = "Choose a smaller tenant: --tenant COMMAND, or --tenant '' for none.";
-      return result;
+  if (const std::size_t i = worst(runs, result); i != 0) {
+    const bool audited = result.structure_compared && !audit_gap(runs[i]);
+    if (!audit_finding(runs[i])) {
+      if (runs[i].tenant && mentions(runs[i].last_words, {"out of memory", "out_of_memory"}))
+        return inconclusive(std::move(result),
+                            "there is too little device memory for the command and its tenant.",
+                            "Choose a smaller tenant: --tenant COMMAND, or --tenant '' for none.");
+      if (!audited || !structure_difference(runs[1], runs[i])) {
+        for (const Observation& control : controls)
+          if (const auto what = difference(runs[0], control, checks))
+            return not_by_itself(runs[0], control, *what);
+        if (runs[i].ended_well()) return other_bytes(runs, i, scan, std::move(result));
+      }
     }
-    if (runs[i].ended_well() && result.structure_compared && !launches_differ(runs[1], runs[i]))
-      return same_launches(runs, i, controls, checks, scan, std::move(result));
     result.verdict = Verdict::kBroken;
     result.reason = fmt::format("alone it equals itself; under {} it differs in {}.", runs[i].name,
                                 result.findings[i]);

@@ -48,11 +48,12 @@ struct Judgement {
 // `runs`: native, exclusive, exclusive, then the schedules; fewer than `wanted`: partial, unless a
 // bug was already seen. `controls`: more native runs, some beside the tenant, made when anything
 // differed: what differs there, too, is not Vitamin's doing. `scan`: the same for code that depends
-// on the order of arrival, where launches and their order were audited and equal.
+// on the order of arrival or on its processor, where the audit is clean; where that code is
+// unknown, so is whose doing it is.
 Judgement judge(const std::vector<Observation>& runs, const std::vector<Observation>& controls,
                 const Checks& checks, const ScanResult& scan, std::size_t wanted);
-// Whether a difference between these two runs lies in what was launched, or in its order.
-bool launches_differ(const Observation& exclusive, const Observation& run);
+// The launched kernels of these runs, by name without their library.
+std::set<std::string> launched_kernels(const std::vector<Observation>& runs);
 // What the command's launched kernels do that lies outside the contract.
 std::map<std::string, std::set<std::string>> outside_contract(const std::vector<Observation>& runs,
                                                               const ScanResult& scan);

@@ -330,7 +330,7 @@ std::vector<AuditedProcess> read_audit(const fs::path& folder) {
         continue;
       }
       const bool launch = record.kind == audit::Kind::kLaunch;
-      process.lanes[record.lane].push_back({record, launch ? names[record.index] : ""});
+      process.lanes[record.lane].push_back({record, launch ? names[record.index] : "", i});
     }
   }
   std::vector<AuditedProcess> processes;

@@ -25,7 +25,8 @@ namespace vitamin::tools {
 // One logical operation as the audit wrote it down.
 struct AuditedOperation {
   runtime::audit::Record record;
-  std::string kernel;  // "library: name", of a launch
+  std::string kernel;          // "library: name", of a launch
+  std::uint64_t position = 0;  // in the log, over all lanes
 };
 
 // What one process did on one device: for each logical stream its operations in order.

@@ -79,6 +79,7 @@ void read_listing(const std::string& listing, ScanResult& result) {
       kernel = line.substr(entry + 7, line.find_first_of("( \t", entry + 7) - entry - 7);
     }
     if (kernel.empty()) continue;
+    result.seen.insert(kernel);
     for (const Sign& sign : kSigns)
       if (line.find(sign.word) != std::string::npos &&
           (sign.second == nullptr || line.find(sign.second) != std::string::npos))
