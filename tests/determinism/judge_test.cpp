@@ -208,6 +208,26 @@ TEST_CASE("a program whose launches differ from run to run is compared by its re
   CHECK(found.reason.find("structure not compared") != std::string::npos);
 }
 
+TEST_CASE("only words name a terminal, and only decimal digits are times") {
+  const auto advice = [](const std::string& words) {
+    Observation failed = run("native", "");
+    failed.code = 1;
+    failed.last_words = words;
+    return judge({failed}, {}, kOutput, kNotScanned, 4).advice;
+  };
+  CHECK(advice("pretty printing failed").empty());
+  CHECK(advice("cannot open /dev/tty: no such device").find("terminal") != std::string::npos);
+  CHECK(advice("EOFError").find("terminal") != std::string::npos);
+  const auto differing = [](const std::string& a, const std::string& b) {
+    auto all = runs(run("random", a));
+    for (Observation& one : all) one.output = a;
+    all[2].output = b;
+    return judge(all, {}, kOutput, kNotScanned, 4).advice;
+  };
+  CHECK(differing("face\n", "beef\n").empty());
+  CHECK(differing("took 1.5 s\n", "took 12 s\n").find("numbers only") != std::string::npos);
+}
+
 TEST_CASE("a listing says which kernel reads a clock or its processor or adds floats") {
   ScanResult result;
   read_listing(

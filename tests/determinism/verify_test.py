@@ -10,6 +10,7 @@ import os
 import pathlib
 import pty
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -371,8 +372,31 @@ class Verify(Base):
                 self.assertEqual(result.stderr.count("\n"), 1)
 
     def test_a_command_that_is_not_there_is_127(self):
-        result = self.call(PREFIX / "bin/vitamin", "verify", "--", "/nowhere/program")
+        page = self.folder / "report.html"
+        result, found = self.verify("--report", page, command=["/nowhere/program"])
         self.assertEqual(result.returncode, 127)
+        self.assertEqual(found["exit_code"], 127)
+        self.assertIn("/nowhere/program", found["reason"])
+        self.assertFalse(page.exists())
+
+    def test_a_run_that_failed_is_not_called_equal(self):
+        result = self.call(PREFIX / "bin/vitamin", "verify", "--tenant", "", "--",
+                           *self.subject("fails"))
+        self.assertIn("it ended with exit code 5", result.stdout)
+        self.assertNotIn("equal", result.stdout)
+
+    def test_the_line_to_run_it_again_is_a_shell_s_and_names_the_tenant(self):
+        command = [os.environ["LEAKY"], "--trials", "2", "--only", "sum, bf16"]
+        _, found = self.verify("--runs", "1", command=command, tenant="sleep 70 # it's")
+        line = found["runs"][3]["replay"]
+        self.assertIn("'sum, bf16'", line)
+        words = shlex.split(line.split(" & ")[0])
+        self.assertEqual(words[-3:], ["sh", "-c", "sleep 70 # it's"])
+
+    def test_output_that_is_not_utf_8_still_gives_json(self):
+        result, found = self.verify(command=["sh", "-c", r"printf '\377\n' >&2; exit 1"])
+        self.assertEqual(result.returncode, INCONCLUSIVE)
+        self.assertIn("exit code 1", found["reason"])
 
 
 if __name__ == "__main__":

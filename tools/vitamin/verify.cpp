@@ -181,9 +181,28 @@ int exit_code(const Verification& result) {
   return kExitFailed;
 }
 
-int not_started(const std::string& command, int error) {
-  say(fmt::format("cannot run '{}': {}.", command, std::strerror(error)));
-  return error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable;
+// The verdict on a command that could not even be executed.
+void note_not_started(const std::string& command, int error, Verification& result) {
+  result.exit_code = error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable;
+  result.judgement.verdict = Verdict::kInconclusive;
+  result.judgement.reason = fmt::format("cannot run '{}': {}.", command, std::strerror(error));
+  say(result.judgement.reason);
+}
+
+// Looks whether the file can be written; one that was not there is not there afterwards.
+std::string unwritable(const std::string& file) {
+  std::error_code error;
+  const bool there = fs::exists(file, error);
+  if (!std::ofstream(file, std::ios::app).good())
+    return fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno));
+  if (!there) fs::remove(file, error);
+  return "";
+}
+
+void print_json(const VerifyOptions& options, const Verification& result) {
+  // What the command printed need not be UTF-8, and is quoted.
+  fmt::print("{}\n", to_json(options, result)
+                         .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -206,9 +225,7 @@ std::string problem(const VerifyOptions& options) {
       return fmt::format("--file: '{}' is a folder; name a file in it.", file);
   for (const std::string& file : options.scan)
     if (!fs::exists(file)) return fmt::format("--scan: there is no file '{}'.", file);
-  if (!options.report_file.empty() && !std::ofstream(options.report_file, std::ios::app).good())
-    return fmt::format("cannot write the report '{}': {}.", options.report_file,
-                       std::strerror(errno));
+  if (!options.report_file.empty()) return unwritable(options.report_file);
   return "";
 }
 
@@ -219,11 +236,14 @@ int verify(const VerifyOptions& options) {
   }
   watch_interrupts();
   Verification result = Verifier(options).run();
-  if (!result.runs.empty() && result.runs.front().exec_error != 0)
-    return not_started(options.command.front(), result.runs.front().exec_error);
+  if (!result.runs.empty() && result.runs.front().exec_error != 0) {
+    note_not_started(options.command.front(), result.runs.front().exec_error, result);
+    if (options.json) print_json(options, result);
+    return result.exit_code;
+  }
   result.exit_code = exit_code(result);
   if (options.json)
-    fmt::print("{}\n", to_json(options, result).dump(2));
+    print_json(options, result);
   else
     fmt::print("{}", to_text(options, result));
   if (!options.report_file.empty()) {

@@ -19,15 +19,6 @@ namespace {
 
 constexpr std::size_t kExclusive = 3;  // native, exclusive, exclusive
 
-std::string end_of(const Observation& run) {
-  if (run.timed_out) return "did not end in time";
-  if (run.stopped != 0)
-    return fmt::format("was stopped by signal {} ({})", run.stopped, strsignal(run.stopped));
-  if (run.signal != 0)
-    return fmt::format("was ended by signal {} ({})", run.signal, strsignal(run.signal));
-  return fmt::format("ended with exit code {}", run.code);
-}
-
 std::string shown(std::string line) {
   constexpr std::size_t kMost = 60;
   for (char& c : line)
@@ -52,12 +43,12 @@ std::string output_difference(const std::string& a, const std::string& b) {
   return fmt::format("the length of its output: {} and {} lines", left.size(), right.size());
 }
 
-// Equal but for digits: a clock, a duration, an address, a process number.
+// Equal but for decimal digits: a clock, a duration, a process number.
 bool differs_in_numbers_only(const std::string& a, const std::string& b) {
   const auto without = [](const std::string& text) {
     std::string rest;
     for (const char c : text)
-      if (std::isxdigit(static_cast<unsigned char>(c)) == 0 && c != '.' && c != ' ') rest += c;
+      if (std::isdigit(static_cast<unsigned char>(c)) == 0 && c != '.' && c != ' ') rest += c;
     return rest;
   };
   return a != b && without(a) == without(b);
@@ -168,6 +159,22 @@ bool mentions(const std::string& text, std::initializer_list<const char*> words)
                      [&](const char* word) { return lower.find(word) != std::string::npos; });
 }
 
+bool is_in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// Whether one of `words` stands in the text by itself: "tty" in "/dev/tty", not in "pretty".
+bool mentions_word(const std::string& text, std::initializer_list<const char*> words) {
+  std::string word;
+  for (const char c : text + " ") {
+    if (is_in_word(c)) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      continue;
+    }
+    if (std::find(words.begin(), words.end(), word) != words.end()) return true;
+    word.clear();
+  }
+  return false;
+}
+
 Judgement failed_alone(const Observation& native) {
   Judgement result;
   result.verdict = Verdict::kInconclusive;
@@ -176,7 +183,8 @@ Judgement failed_alone(const Observation& native) {
       native.last_words.empty() ? "."
                                 : fmt::format("; its last words: {}", shown(native.last_words)));
   if (native.stopped != 0 ||
-      mentions(native.last_words + native.output, {"tty", "terminal", "termios", "ioctl", "eof"}))
+      mentions_word(native.last_words + " " + native.output,
+                    {"tty", "terminal", "termios", "ioctl", "eof", "eoferror"}))
     result.advice =
         "It seems to need a terminal: verify runs it with nothing on standard input "
         "and its output in a file.";
@@ -292,6 +300,15 @@ std::string finding_of(const Observation& run, const std::vector<Observation>& r
 }
 
 }  // namespace
+
+std::string end_of(const Observation& run) {
+  if (run.timed_out) return "did not end in time";
+  if (run.stopped != 0)
+    return fmt::format("was stopped by signal {} ({})", run.stopped, strsignal(run.stopped));
+  if (run.signal != 0)
+    return fmt::format("was ended by signal {} ({})", run.signal, strsignal(run.signal));
+  return fmt::format("ended with exit code {}", run.code);
+}
 
 const char* verdict_text(Verdict verdict) {
   switch (verdict) {
@@ -487,7 +504,9 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
   for (std::size_t i = 1; i < runs.size(); ++i)
     result.findings[i] =
         finding_of(runs[i], runs, checks, result.structure_compared && !audit_gap(runs[i]));
-  if (const std::size_t i = worst(runs, result); i != 0) {
+  result.compared = true;
+  result.judged_by = worst(runs, result);
+  if (const std::size_t i = result.judged_by; i != 0) {
     const bool audited = result.structure_compared && !audit_gap(runs[i]);
     if (!audit_finding(runs[i])) {
       if (runs[i].tenant && mentions(runs[i].last_words, {"out of memory", "out_of_memory"}))

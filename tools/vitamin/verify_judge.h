@@ -36,11 +36,16 @@ std::optional<std::string> structure_difference(const Observation& a, const Obse
 // What the audit itself found wrong in one run.
 std::optional<std::string> audit_finding(const Observation& run);
 
+// "ended with exit code 5", after "it".
+std::string end_of(const Observation& run);
+
 struct Judgement {
   Verdict verdict = Verdict::kPartial;
   std::string reason;  // one line
   std::string advice;  // one line, or empty
   bool structure_compared = false;
+  std::size_t judged_by = 0;  // the run whose finding gave the verdict, or 0
+  bool compared = false;      // false: it did not come to that, `findings` are empty
   // For each run: what was wrong with it, or empty.
   std::vector<std::string> findings;
 };

@@ -29,6 +29,7 @@ std::string to_text(const VerifyOptions& options, const Verification& result);
 // One page, no other file needed.
 std::string to_html(const VerifyOptions& options, const Verification& result);
 // The command line that runs one schedule again.
-std::string replay(const VerifyOptions& options, const Observation& run);
+std::string replay(const VerifyOptions& options, const Verification& result,
+                   const Observation& run);
 
 }  // namespace vitamin::tools

@@ -202,7 +202,7 @@ class Tenant {
  public:
   Tenant(const std::string& command, std::uint64_t seed) : command_(command) {
     if (command_.empty()) return;
-    environment_ = environment(folder_.path(), "random", seed + 1, false);
+    environment_ = environment(folder_.path(), kTenantPolicy, tenant_seed(seed), false);
     start();
   }
   // Restarts it when it came to its end; a failure is said once and ends it.

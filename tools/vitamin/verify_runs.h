@@ -69,6 +69,9 @@ struct RunRequest {
   std::string tenant;        // a shell command, or empty
   double limit_seconds = 0;  // 0: none
 };
+// The tenant runs under this policy and seed.
+inline constexpr const char* kTenantPolicy = "random";
+constexpr std::uint64_t tenant_seed(std::uint64_t seed) { return seed + 1; }
 Observation observe(const RunRequest& request);
 
 // From now on the signals that end vitamin end a run first.

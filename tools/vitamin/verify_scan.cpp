@@ -10,6 +10,8 @@
 #include <memory>
 #include <sstream>
 
+#include "tools/vitamin/text.h"
+
 namespace vitamin::tools {
 namespace {
 
@@ -42,12 +44,6 @@ constexpr Sign kSigns[] = {
     {"atom.", ".add.f", "float atomics"},
     {"atom.", ".add.noftz", "float atomics"},
 };
-
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
 
 std::string answer(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
@@ -97,8 +93,8 @@ ScanResult scan_code(const std::vector<std::string>& files) {
   for (const std::string& file : files) {
     std::error_code error;
     if (!std::filesystem::is_regular_file(file, error)) continue;
-    const std::string listing =
-        answer(fmt::format("timeout 60 {} -sass -ptx {} 2>/dev/null", quoted(tool), quoted(file)));
+    const std::string listing = answer(
+        fmt::format("timeout 60 {} -sass -ptx {} 2>/dev/null", shell_word(tool), shell_word(file)));
     if (listing.find("Function : ") == std::string::npos &&
         listing.find(".entry ") == std::string::npos)
       continue;
