@@ -8,6 +8,10 @@ import functools
 import json
 import os
 import pathlib
+import pty
+import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,6 +204,15 @@ class Verify(Base):
         self.assertIn("what was launched", found["reason"])
         self.assertIn("element_wise", found["reason"])
 
+    def test_float_atomics_whose_code_cannot_be_read_are_not_blamed_on_vitamin(self):
+        result, found = self.verify("--runs", "3", command=[PROGRAM, "--trials", "4", "--only",
+                                                            "histogram"],
+                                    PATH="/usr/bin:/bin", tenant=f"exec {PROGRAM} --interfere 100")
+        self.assertIn(result.returncode, (NOT_BY_ITSELF, INCONCLUSIVE), result.stdout)
+        if result.returncode == INCONCLUSIVE:
+            self.assertIn("is unknown", found["reason"])
+            self.assertIn("cuobjdump", found["advice"])
+
     def test_a_program_that_differs_from_itself_is_not_blamed_on_vitamin(self):
         result, found = self.verify(command=self.subject("random"))
         self.assertEqual(result.returncode, NOT_BY_ITSELF, result.stdout)
@@ -224,6 +237,31 @@ class Verify(Base):
         self.assertEqual(result.returncode, INCONCLUSIVE)
         self.assertIn("terminal", found["advice"])
 
+    def test_a_command_that_reads_the_terminal_does_not_hang(self):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(PREFIX / "bin/vitamin",
+                      ["vitamin", "verify", "--tenant", "", "--", "sh", "-c", "read x </dev/tty"],
+                      self.environment())
+        self.addCleanup(os.close, terminal)
+        text, limit = b"", time.monotonic() + 30
+        while select.select([terminal], [], [], max(limit - time.monotonic(), 0))[0]:
+            try:
+                text += os.read(terminal, 4096)
+            except OSError:  # its other side is closed
+                break
+        if time.monotonic() > limit:
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), INCONCLUSIVE, text)
+        self.assertIn(b"seems to need a terminal", text)
+
+    def test_a_command_that_is_stopped_does_not_hang(self):
+        result, found = self.verify(command=["sh", "-c", "kill -STOP $$"])
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("was stopped by signal", found["reason"])
+        self.assertIn("terminal", found["advice"])
+
     def test_without_a_device_the_reason_is_said(self):
         result, found = self.verify(command=["sh", "-c", f"{PROGRAM} --trials 1 || true"],
                                     CUDA_VISIBLE_DEVICES="")
@@ -244,6 +282,28 @@ class Verify(Base):
         result, found = self.verify("--runs", "2", "--file", out, command=command)
         self.assertEqual(result.returncode, NOT_BY_ITSELF, result.stdout)
         self.assertIn(str(out), found["reason"])
+
+    def test_a_file_that_is_never_written_shows_nothing(self):
+        command = [PROGRAM, "--trials", "1", "--only", "sum"]
+        result, found = self.verify("--file", self.folder / "never", command=command)
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("never", found["reason"])
+        result, _ = self.verify("--file", self.folder, command=command)
+        self.assertEqual(result.returncode, FAILED, result.stdout)
+        self.assertIn("is a folder", result.stderr)
+
+    def test_a_dead_tenant_and_none_at_all_show_nothing(self):
+        command = [PROGRAM, "--trials", "2", "--only", "sum"]
+        result, found = self.verify("--runs", "1", command=command, tenant="false")
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("the tenant ended with exit code 1", found["reason"])
+        # A copy of the command line that has no demo beside it.
+        (self.folder / "bin").mkdir()
+        shutil.copy(PREFIX / "bin/vitamin", self.folder / "bin")
+        os.symlink(PREFIX / "lib", self.folder / "lib")
+        result = self.call(self.folder / "bin/vitamin", "verify", "--json", "--", *command)
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout + result.stderr)
+        self.assertIn("demo-train", json.loads(result.stdout)["reason"])
 
     def test_ctrl_c_ends_the_children_and_leaves_a_partial_report(self):
         page = self.folder / "report.html"
@@ -312,8 +372,31 @@ class Verify(Base):
                 self.assertEqual(result.stderr.count("\n"), 1)
 
     def test_a_command_that_is_not_there_is_127(self):
-        result = self.call(PREFIX / "bin/vitamin", "verify", "--", "/nowhere/program")
+        page = self.folder / "report.html"
+        result, found = self.verify("--report", page, command=["/nowhere/program"])
         self.assertEqual(result.returncode, 127)
+        self.assertEqual(found["exit_code"], 127)
+        self.assertIn("/nowhere/program", found["reason"])
+        self.assertFalse(page.exists())
+
+    def test_a_run_that_failed_is_not_called_equal(self):
+        result = self.call(PREFIX / "bin/vitamin", "verify", "--tenant", "", "--",
+                           *self.subject("fails"))
+        self.assertIn("it ended with exit code 5", result.stdout)
+        self.assertNotIn("equal", result.stdout)
+
+    def test_the_line_to_run_it_again_is_a_shell_s_and_names_the_tenant(self):
+        command = [os.environ["LEAKY"], "--trials", "2", "--only", "sum, bf16"]
+        _, found = self.verify("--runs", "1", command=command, tenant="sleep 70 # it's")
+        line = found["runs"][3]["replay"]
+        self.assertIn("'sum, bf16'", line)
+        words = shlex.split(line.split(" & ")[0])
+        self.assertEqual(words[-3:], ["sh", "-c", "sleep 70 # it's"])
+
+    def test_output_that_is_not_utf_8_still_gives_json(self):
+        result, found = self.verify(command=["sh", "-c", r"printf '\377\n' >&2; exit 1"])
+        self.assertEqual(result.returncode, INCONCLUSIVE)
+        self.assertIn("exit code 1", found["reason"])
 
 
 if __name__ == "__main__":

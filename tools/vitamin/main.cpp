@@ -77,7 +77,7 @@ Exit codes:
   0    deterministic under Vitamin: no difference
   1    not deterministic by itself: two runs alone differ
   2    broken by Vitamin: alone it equals itself, under vitamin it does not (please report it)
-  3    nothing could be compared: it fails alone, or launched nothing
+  3    inconclusive: it fails alone, nothing was compared, bound or moved, or blame is open
   125  vitamin itself failed: wrong options, no usable library
   126  COMMAND was found but cannot be executed
   127  COMMAND was not found

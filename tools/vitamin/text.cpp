@@ -96,6 +96,15 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   return guess.empty() ? "" : fmt::format(" Did you mean '{}'?", guess);
 }
 
+std::string shell_word(const std::string& word) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
 void say(std::string_view message) {
   // One write, so that the line stays whole beside the output of the command.
   const std::string line = fmt::format("vitamin: {}\n", message);

@@ -32,6 +32,9 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 // " Did you mean 'random'?" or "".
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
+// As one word for a POSIX shell; quoted only where it must be.
+std::string shell_word(const std::string& word);
+
 // "vitamin: <message>" as one line on stderr.
 void say(std::string_view message);
 

@@ -29,10 +29,8 @@ struct Schedule {
 };
 // In the order in which a short verification should have them.
 constexpr Schedule kSchedules[] = {
-    {"random for each launch", "random"},
-    {"narrowest eligible", "extremes:narrow=1"},
-    {"alternating extremes", "extremes"},
-    {"fixed narrow", "static:units=0"},
+    {"random for each launch", "random"}, {"narrowest eligible", "extremes:narrow=1"},
+    {"alternating extremes", "extremes"}, {"fixed narrow", "static:units=0"},
     {"fixed wide", "extremes:wide=1"},
 };
 constexpr std::size_t kAlone = 3;  // native, exclusive, exclusive
@@ -63,18 +61,29 @@ class Verifier {
     checks_.output = (options.checks.empty() && options.files.empty()) || asked("stdout");
     checks_.files = options.files;
     result_.tenant = options.tenant ? *options.tenant : default_tenant();
+    no_tenant_ = !options.tenant && result_.tenant.empty();
     result_.wanted = kAlone + options.runs;
   }
 
   Verification run() {
-    if (step("native", "", 0, false) && step("exclusive", "fifo", options_.seed, false) &&
+    if (step("native", "", 0, false) && comparable() &&
+        step("exclusive", "fifo", options_.seed, false) &&
         step("exclusive again", "fifo", options_.seed, false) && worth_going_on())
       run_schedules();
     std::vector<std::string> files = options_.scan;
     files.push_back(options_.command.front());
-    if (!interrupted()) result_.scan = scan_code(files);
-    else result_.scan.why_not = "interrupted";
+    if (!interrupted())
+      result_.scan = scan_code(files);
+    else
+      result_.scan.why_not = "interrupted";
     result_.judgement = judge(result_.runs, controls_, checks_, result_.scan, result_.wanted);
+    if (no_tenant_ && result_.judgement.verdict == Verdict::kPartial && !interrupted()) {
+      result_.judgement.verdict = Verdict::kInconclusive;
+      result_.judgement.reason =
+          "there is nothing to run beside it: demo-train, the tenant where "
+          "none is named, does not lie beside vitamin.";
+      result_.judgement.advice = "Name one with --tenant COMMAND, or --tenant '' for none.";
+    }
     return std::move(result_);
   }
 
@@ -100,6 +109,9 @@ class Verifier {
     if (options_.limit_seconds > 0 || result_.runs.empty()) return options_.limit_seconds;
     return 60 + 20 * result_.runs.front().seconds;
   }
+
+  // Without its files or a tenant no further run can say anything.
+  bool comparable() const { return !no_tenant_ && result_.runs.front().unwritten.empty(); }
 
   // A command that differs from itself alone needs no schedule.
   bool worth_going_on() {
@@ -149,23 +161,48 @@ class Verifier {
   Checks checks_;
   Verification result_;
   std::vector<Observation> controls_;
+  bool no_tenant_ = false;  // none was asked for, and there is none by default
 };
 
 int exit_code(const Verification& result) {
   if (interrupted()) return kExitInterrupted;
   switch (result.judgement.verdict) {
-    case Verdict::kDeterministic: return 0;
-    case Verdict::kNotByItself: return kExitNotByItself;
-    case Verdict::kBroken: return kExitBroken;
-    case Verdict::kInconclusive: return kExitInconclusive;
-    case Verdict::kPartial: return kExitInterrupted;
+    case Verdict::kDeterministic:
+      return 0;
+    case Verdict::kNotByItself:
+      return kExitNotByItself;
+    case Verdict::kBroken:
+      return kExitBroken;
+    case Verdict::kInconclusive:
+      return kExitInconclusive;
+    case Verdict::kPartial:
+      return kExitInterrupted;
   }
   return kExitFailed;
 }
 
-int not_started(const std::string& command, int error) {
-  say(fmt::format("cannot run '{}': {}.", command, std::strerror(error)));
-  return error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable;
+// The verdict on a command that could not even be executed.
+void note_not_started(const std::string& command, int error, Verification& result) {
+  result.exit_code = error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable;
+  result.judgement.verdict = Verdict::kInconclusive;
+  result.judgement.reason = fmt::format("cannot run '{}': {}.", command, std::strerror(error));
+  say(result.judgement.reason);
+}
+
+// Looks whether the file can be written; one that was not there is not there afterwards.
+std::string unwritable(const std::string& file) {
+  std::error_code error;
+  const bool there = fs::exists(file, error);
+  if (!std::ofstream(file, std::ios::app).good())
+    return fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno));
+  if (!there) fs::remove(file, error);
+  return "";
+}
+
+void print_json(const VerifyOptions& options, const Verification& result) {
+  // What the command printed need not be UTF-8, and is quoted.
+  fmt::print("{}\n", to_json(options, result)
+                         .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -183,11 +220,12 @@ std::string problem(const VerifyOptions& options) {
   }
   if (files && options.files.empty())
     return "--check files needs the names of the files: --file FILE.";
+  for (const std::string& file : options.files)
+    if (fs::is_directory(file))
+      return fmt::format("--file: '{}' is a folder; name a file in it.", file);
   for (const std::string& file : options.scan)
     if (!fs::exists(file)) return fmt::format("--scan: there is no file '{}'.", file);
-  if (!options.report_file.empty() && !std::ofstream(options.report_file, std::ios::app).good())
-    return fmt::format("cannot write the report '{}': {}.", options.report_file,
-                       std::strerror(errno));
+  if (!options.report_file.empty()) return unwritable(options.report_file);
   return "";
 }
 
@@ -198,11 +236,16 @@ int verify(const VerifyOptions& options) {
   }
   watch_interrupts();
   Verification result = Verifier(options).run();
-  if (!result.runs.empty() && result.runs.front().exec_error != 0)
-    return not_started(options.command.front(), result.runs.front().exec_error);
+  if (!result.runs.empty() && result.runs.front().exec_error != 0) {
+    note_not_started(options.command.front(), result.runs.front().exec_error, result);
+    if (options.json) print_json(options, result);
+    return result.exit_code;
+  }
   result.exit_code = exit_code(result);
-  if (options.json) fmt::print("{}\n", to_json(options, result).dump(2));
-  else fmt::print("{}", to_text(options, result));
+  if (options.json)
+    print_json(options, result);
+  else
+    fmt::print("{}", to_text(options, result));
   if (!options.report_file.empty()) {
     std::ofstream out(options.report_file, std::ios::trunc);
     out << to_html(options, result);

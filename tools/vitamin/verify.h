@@ -20,10 +20,10 @@ struct VerifyOptions {
   std::optional<std::string> tenant;  // a shell command; unset: the demo's training, if it is there
   std::vector<std::string> checks;    // "stdout", "files", "memory"; empty: stdout
   std::vector<std::string> files;
-  std::vector<std::string> scan;      // code to look into for what lies outside the contract
-  double limit_seconds = 0;           // of one run; 0: 20 times the first one and a minute
+  std::vector<std::string> scan;  // code to look into for what lies outside the contract
+  double limit_seconds = 0;       // of one run; 0: 20 times the first one and a minute
   bool json = false;
-  std::string report_file;            // HTML
+  std::string report_file;  // HTML
   std::vector<std::string> command;
 };
 

@@ -2,10 +2,13 @@
 #include "tools/vitamin/verify_judge.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <sstream>
 
 namespace vitamin::tools {
@@ -15,13 +18,6 @@ namespace audit = runtime::audit;
 namespace {
 
 constexpr std::size_t kExclusive = 3;  // native, exclusive, exclusive
-
-std::string end_of(const Observation& run) {
-  if (run.timed_out) return "did not end in time";
-  if (run.signal != 0) return fmt::format("was ended by signal {} ({})", run.signal,
-                                          strsignal(run.signal));
-  return fmt::format("ended with exit code {}", run.code);
-}
 
 std::string shown(std::string line) {
   constexpr std::size_t kMost = 60;
@@ -47,12 +43,12 @@ std::string output_difference(const std::string& a, const std::string& b) {
   return fmt::format("the length of its output: {} and {} lines", left.size(), right.size());
 }
 
-// Equal but for digits: a clock, a duration, an address, a process number.
+// Equal but for decimal digits: a clock, a duration, a process number.
 bool differs_in_numbers_only(const std::string& a, const std::string& b) {
   const auto without = [](const std::string& text) {
     std::string rest;
     for (const char c : text)
-      if (std::isxdigit(static_cast<unsigned char>(c)) == 0 && c != '.' && c != ' ') rest += c;
+      if (std::isdigit(static_cast<unsigned char>(c)) == 0 && c != '.' && c != ' ') rest += c;
     return rest;
   };
   return a != b && without(a) == without(b);
@@ -75,16 +71,14 @@ std::string where(std::size_t process, std::uint32_t lane, std::size_t position,
 // Results come when the host waits, launches when they are submitted: each kind in its own order.
 std::vector<AuditedOperation> of_structure(const std::vector<AuditedOperation>& lane) {
   std::vector<AuditedOperation> part;
-  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part), [](const auto& operation) {
-    return operation.record.kind != audit::Kind::kResult;
-  });
+  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part),
+               [](const auto& operation) { return operation.record.kind != audit::Kind::kResult; });
   return part;
 }
 std::vector<AuditedOperation> of_results(const std::vector<AuditedOperation>& lane) {
   std::vector<AuditedOperation> part;
-  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part), [](const auto& operation) {
-    return operation.record.kind == audit::Kind::kResult;
-  });
+  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part),
+               [](const auto& operation) { return operation.record.kind == audit::Kind::kResult; });
   return part;
 }
 
@@ -95,9 +89,8 @@ bool same_structure(const audit::Record& a, const audit::Record& b) {
 
 using Lane = std::vector<AuditedOperation>;
 
-std::optional<std::string> lanes_difference(
-    const Observation& a, const Observation& b,
-    std::vector<AuditedOperation> (*part)(const Lane&)) {
+std::optional<std::string> lanes_difference(const Observation& a, const Observation& b,
+                                            std::vector<AuditedOperation> (*part)(const Lane&)) {
   if (a.processes.size() != b.processes.size())
     return fmt::format("{} processes used a device, and {}", a.processes.size(),
                        b.processes.size());
@@ -126,23 +119,35 @@ std::optional<std::string> lanes_difference(
   return std::nullopt;
 }
 
-// The launch that the differing bytes come behind.
+// The last launches, of all streams, in the log at or before the first result that differs.
 std::string culprit(const Observation& run, const Observation& other) {
-  for (std::size_t p = 0; p < std::min(run.processes.size(), other.processes.size()); ++p)
+  constexpr std::size_t kMost = 3;
+  for (std::size_t p = 0; p < std::min(run.processes.size(), other.processes.size()); ++p) {
+    std::uint64_t first = UINT64_MAX;
     for (const auto& [lane, operations] : run.processes[p].lanes) {
       const auto found = other.processes[p].lanes.find(lane);
-      if (found == other.processes[p].lanes.end()) continue;
-      const Lane theirs = of_results(found->second);
-      std::size_t result = 0;
-      std::string last;
-      for (const AuditedOperation& operation : operations) {
-        if (operation.record.kind == audit::Kind::kLaunch) last = operation.kernel;
-        if (operation.record.kind != audit::Kind::kResult) continue;
-        if (result >= theirs.size() || !same_structure(operation.record, theirs[result].record))
-          return last.empty() ? "" : fmt::format(", behind the launch of '{}'", last);
-        ++result;
-      }
+      const Lane mine = of_results(operations);
+      const Lane theirs =
+          found == other.processes[p].lanes.end() ? Lane{} : of_results(found->second);
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        if (i >= theirs.size() || !same_structure(mine[i].record, theirs[i].record)) {
+          first = std::min(first, mine[i].position);
+          break;
+        }
     }
+    if (first == UINT64_MAX) continue;
+    std::map<std::uint64_t, std::string, std::greater<>> before;  // the latest first
+    for (const auto& [lane, operations] : run.processes[p].lanes)
+      for (const AuditedOperation& operation : operations)
+        if (operation.record.kind == audit::Kind::kLaunch && operation.position <= first)
+          before[operation.position] = operation.kernel;
+    std::vector<std::string> names;
+    for (const auto& [position, kernel] : before)
+      if (names.size() < kMost && std::find(names.begin(), names.end(), kernel) == names.end())
+        names.push_back(kernel);
+    if (names.empty()) return "";
+    return fmt::format(", at or before the launch of '{}'", fmt::join(names, "', '"));
+  }
   return "";
 }
 
@@ -150,22 +155,39 @@ bool mentions(const std::string& text, std::initializer_list<const char*> words)
   std::string lower = text;
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return std::any_of(words.begin(), words.end(), [&](const char* word) {
-    return lower.find(word) != std::string::npos;
-  });
+  return std::any_of(words.begin(), words.end(),
+                     [&](const char* word) { return lower.find(word) != std::string::npos; });
+}
+
+bool is_in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// Whether one of `words` stands in the text by itself: "tty" in "/dev/tty", not in "pretty".
+bool mentions_word(const std::string& text, std::initializer_list<const char*> words) {
+  std::string word;
+  for (const char c : text + " ") {
+    if (is_in_word(c)) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      continue;
+    }
+    if (std::find(words.begin(), words.end(), word) != words.end()) return true;
+    word.clear();
+  }
+  return false;
 }
 
 Judgement failed_alone(const Observation& native) {
   Judgement result;
   result.verdict = Verdict::kInconclusive;
-  result.reason = fmt::format("the command {} when it runs alone, without Vitamin{}",
-                              end_of(native),
-                              native.last_words.empty()
-                                  ? "."
-                                  : fmt::format("; its last words: {}", shown(native.last_words)));
-  if (mentions(native.last_words + native.output, {"tty", "terminal", "termios", "ioctl", "eof"}))
-    result.advice = "It seems to need a terminal: verify runs it with nothing on standard input "
-                    "and its output in a file.";
+  result.reason = fmt::format(
+      "the command {} when it runs alone, without Vitamin{}", end_of(native),
+      native.last_words.empty() ? "."
+                                : fmt::format("; its last words: {}", shown(native.last_words)));
+  if (native.stopped != 0 ||
+      mentions_word(native.last_words + " " + native.output,
+                    {"tty", "terminal", "termios", "ioctl", "eof", "eoferror"}))
+    result.advice =
+        "It seems to need a terminal: verify runs it with nothing on standard input "
+        "and its output in a file.";
   return result;
 }
 
@@ -173,14 +195,89 @@ Judgement not_by_itself(const Observation& a, const Observation& b, const std::s
   Judgement result;
   result.verdict = Verdict::kNotByItself;
   const auto structure = structure_difference(a, b);
-  result.reason = fmt::format("alone on the device, two runs differ in {}", what);
-  if (structure) result.reason += fmt::format("; first in {}", *structure);
-  else result.reason += culprit(a, b);
+  result.reason = fmt::format("{} differ in {}",
+                              b.tenant ? "without Vitamin, a run alone and one beside the tenant"
+                                       : "alone on the device, two runs",
+                              what);
+  if (structure)
+    result.reason += fmt::format("; first in {}", *structure);
+  else
+    result.reason += culprit(a, b);
   result.reason += '.';
   if (differs_in_numbers_only(a.output, b.output))
-    result.advice = "The outputs differ in numbers only. If these are times: leave them out, or "
-                    "compare what matters with --file FILE or --check memory.";
+    result.advice =
+        "The outputs differ in numbers only. If these are times: leave them out, or "
+        "compare what matters with --file FILE or --check memory.";
   return result;
+}
+
+// Why the audit of a run cannot be relied on, or nothing.
+std::optional<std::string> audit_gap(const Observation& run) {
+  std::uint64_t launches = 0;
+  for (const AuditedProcess& process : run.processes) {
+    if (!process.complete) return fmt::format("the audit of {} is incomplete", run.name);
+    for (const auto& [lane, operations] : process.lanes)
+      for (const AuditedOperation& operation : operations)
+        launches += operation.record.kind == audit::Kind::kLaunch ? 1 : 0;
+  }
+  // What is bridged or passed is not audited: the run's coverage says that.
+  if (launches < std::max<std::uint64_t>(run.bound, run.launches > 0 ? 1 : 0))
+    return fmt::format("the audit of {} has {} of its {} launches", run.name, launches,
+                       std::max(run.bound, run.launches));
+  return std::nullopt;
+}
+
+bool has_predecessors(const Observation& run) {
+  for (const AuditedProcess& process : run.processes)
+    for (const auto& [lane, operations] : process.lanes)
+      if (std::count_if(operations.begin(), operations.end(), [](const AuditedOperation& one) {
+            return one.record.kind == audit::Kind::kLaunch;
+          }) > 1)
+        return true;
+  return false;
+}
+
+bool has_results(const Observation& run) {
+  for (const AuditedProcess& process : run.processes)
+    for (const auto& [lane, operations] : process.lanes)
+      if (!of_results(operations).empty()) return true;
+  return false;
+}
+
+Judgement inconclusive(Judgement result, std::string reason, std::string advice) {
+  result.verdict = Verdict::kInconclusive;
+  result.reason = std::move(reason);
+  result.advice = std::move(advice);
+  return result;
+}
+
+// Where nothing differs: why that says nothing. First the reason, then the advice.
+std::optional<std::pair<std::string, std::string>> nothing_shown(
+    const std::vector<Observation>& runs, const Checks& checks) {
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    if (const auto gap = audit_gap(runs[i]))
+      return {{*gap + ": what was launched could not be compared.",
+               "Its folder is a new one in $TMPDIR (or /tmp): is there room for it?"}};
+  if (!(checks.output && !runs[0].output.empty()) && checks.files.empty() &&
+      !(checks.memory && has_results(runs[1])))
+    return {{"there were no bytes to compare: the command gave none of what is checked.",
+             "Compare more: --check stdout,memory, or --file FILE."}};
+  bool moved = false, could_move = false;
+  for (std::size_t i = kExclusive; i < runs.size(); ++i) {
+    if (!runs[i].message.empty())
+      return {{fmt::format("beside {}, {}.", runs[i].name, shown(runs[i].message)),
+               "Choose another tenant: --tenant COMMAND, or --tenant '' for none."}};
+    if (runs[i].launches > 0 && runs[i].bound == 0)
+      return {{fmt::format("under {} no launch was bound{}", runs[i].name,
+                           runs[i].coverage.empty() ? "." : ": " + runs[i].coverage),
+               ""}};
+    moved = moved || runs[i].moved > 0;
+    could_move = could_move || has_predecessors(runs[i]);
+  }
+  if (could_move && !moved)
+    return {{"no schedule moved a launch: each ran where the one before it did.",
+             "Can the device be divided? See vitamin doctor; or try more of --runs."}};
+  return std::nullopt;
 }
 
 std::string finding_of(const Observation& run, const std::vector<Observation>& runs,
@@ -204,31 +301,51 @@ std::string finding_of(const Observation& run, const std::vector<Observation>& r
 
 }  // namespace
 
+std::string end_of(const Observation& run) {
+  if (run.timed_out) return "did not end in time";
+  if (run.stopped != 0)
+    return fmt::format("was stopped by signal {} ({})", run.stopped, strsignal(run.stopped));
+  if (run.signal != 0)
+    return fmt::format("was ended by signal {} ({})", run.signal, strsignal(run.signal));
+  return fmt::format("ended with exit code {}", run.code);
+}
+
 const char* verdict_text(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kDeterministic: return "deterministic under Vitamin";
-    case Verdict::kNotByItself: return "not deterministic by itself";
-    case Verdict::kBroken: return "broken by Vitamin";
-    case Verdict::kInconclusive: return "nothing could be compared";
-    case Verdict::kPartial: return "partial: interrupted";
+    case Verdict::kDeterministic:
+      return "deterministic under Vitamin";
+    case Verdict::kNotByItself:
+      return "not deterministic by itself";
+    case Verdict::kBroken:
+      return "broken by Vitamin";
+    case Verdict::kInconclusive:
+      return "inconclusive";
+    case Verdict::kPartial:
+      return "partial: interrupted";
   }
   return "";
 }
 
 const char* verdict_key(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kDeterministic: return "deterministic";
-    case Verdict::kNotByItself: return "not_by_itself";
-    case Verdict::kBroken: return "broken";
-    case Verdict::kInconclusive: return "inconclusive";
-    case Verdict::kPartial: return "partial";
+    case Verdict::kDeterministic:
+      return "deterministic";
+    case Verdict::kNotByItself:
+      return "not_by_itself";
+    case Verdict::kBroken:
+      return "broken";
+    case Verdict::kInconclusive:
+      return "inconclusive";
+    case Verdict::kPartial:
+      return "partial";
   }
   return "";
 }
 
 std::optional<std::string> difference(const Observation& a, const Observation& b,
                                       const Checks& checks) {
-  if (a.code != b.code || a.signal != b.signal || a.timed_out != b.timed_out)
+  if (a.code != b.code || a.signal != b.signal || a.stopped != b.stopped ||
+      a.timed_out != b.timed_out)
     return fmt::format("how it ended: it {}, and {}", end_of(a), end_of(b));
   if (checks.output && a.output != b.output) return output_difference(a.output, b.output);
   for (const std::string& file : checks.files)
@@ -260,12 +377,7 @@ std::optional<std::string> audit_finding(const Observation& run) {
   return std::nullopt;
 }
 
-bool launches_differ(const Observation& exclusive, const Observation& run) {
-  return audit_finding(run).has_value() || structure_difference(exclusive, run).has_value();
-}
-
-std::map<std::string, std::set<std::string>> outside_contract(const std::vector<Observation>& runs,
-                                                              const ScanResult& scan) {
+std::set<std::string> launched_kernels(const std::vector<Observation>& runs) {
   std::set<std::string> launched;
   for (const Observation& run : runs)
     for (const AuditedProcess& process : run.processes)
@@ -273,6 +385,12 @@ std::map<std::string, std::set<std::string>> outside_contract(const std::vector<
         for (const AuditedOperation& operation : operations)
           if (!operation.kernel.empty())
             launched.insert(operation.kernel.substr(operation.kernel.find(": ") + 2));
+  return launched;
+}
+
+std::map<std::string, std::set<std::string>> outside_contract(const std::vector<Observation>& runs,
+                                                              const ScanResult& scan) {
+  const std::set<std::string> launched = launched_kernels(runs);
   std::map<std::string, std::set<std::string>> found;
   for (const auto& [kernel, what] : scan.kernels)
     if (launched.contains(kernel)) found[kernel] = what;
@@ -281,31 +399,72 @@ std::map<std::string, std::set<std::string>> outside_contract(const std::vector<
 
 namespace {
 
-// A difference although the same was launched in the same order: whose is it?
-Judgement same_launches(const std::vector<Observation>& runs, std::size_t which,
-                        const std::vector<Observation>& controls, const Checks& checks,
-                        const ScanResult& scan, Judgement result) {
+// Whether the code's order of arrival or place may be what differs; clocks do not do that to equal
+// runs, or they would differ alone.
+std::optional<std::string> explanation(const std::vector<Observation>& runs,
+                                       const ScanResult& scan) {
+  for (const auto& [kernel, what] : outside_contract(runs, scan))
+    for (const char* sign : {"float atomics", "reads %smid", "reads %nsmid"})
+      if (what.contains(sign)) return fmt::format("'{}' of the command: {}", kernel, sign);
+  return std::nullopt;
+}
+
+// Why the code of the launched kernels is not known, or nothing.
+std::optional<std::string> scan_gap(const std::vector<Observation>& runs, const ScanResult& scan) {
+  if (!scan.possible) return scan.why_not;
+  for (const std::string& kernel : launched_kernels(runs))
+    if (!scan.seen.contains(kernel)) return fmt::format("the code of '{}' was not found", kernel);
+  return std::nullopt;
+}
+
+// Other bytes, and an audit that found nothing: whose doing is it?
+Judgement other_bytes(const std::vector<Observation>& runs, std::size_t which,
+                      const ScanResult& scan, Judgement result) {
   const std::string& finding = result.findings[which];
-  for (const Observation& control : controls)
-    if (const auto what = difference(runs[0], control, checks))
-      return not_by_itself(runs[0], control, *what);
-  const auto outside = outside_contract(runs, scan);
-  if (!outside.empty()) {
-    const auto& [kernel, what] = *outside.begin();
+  const std::string what = fmt::format("alone it equals itself; under {} it differs in {}{}",
+                                       runs[which].name, finding, culprit(runs[which], runs[1]));
+  const std::string same = result.structure_compared
+                               ? "The same was launched in the same order. "
+                               : "Whether the same was launched could not be compared. ";
+  if (const auto cause = explanation(runs, scan)) {
     result.verdict = Verdict::kNotByItself;
-    result.reason = fmt::format("the same launches in the same order gave other bytes ({}), and "
-                                "'{}' of the command: {}.",
-                                finding, kernel, *what.begin());
+    result.reason = fmt::format("{}; the cause may be {}.", what, *cause);
+    result.advice = same +
+                    "What a kernel adds in the order of arrival, or makes of its "
+                    "processor's number, may differ from run to run without Vitamin, too.";
     return result;
   }
+  if (const auto gap = scan_gap(runs, scan))
+    return inconclusive(std::move(result),
+                        fmt::format("{}; whether its code adds floats in the order of arrival or "
+                                    "reads %smid is unknown ({}).",
+                                    what, *gap),
+                        same +
+                            "Install cuobjdump, or name the libraries with the code with "
+                            "--scan FILE, and verify again: where no such code is found, it is "
+                            "a bug of Vitamin.");
   result.verdict = Verdict::kBroken;
-  result.reason = fmt::format("alone it equals itself; under {} it differs in {}{}.",
-                              runs[which].name, finding, culprit(runs[which], runs[1]));
-  result.advice = "The same was launched in the same order. A kernel that adds floats in the order "
-                  "of arrival, or reads %smid, would do this";
-  result.advice += scan.possible ? "; none was found in the code."
-                                 : fmt::format("; whether it does is unknown ({}).", scan.why_not);
+  result.reason = what + ".";
+  result.advice = same + "No float atomics and no read of %smid were found in the code.";
   return result;
+}
+
+// The run to judge by, or 0: one where the audit itself found a mistake says more than one that
+// launched something else, and that more than other bytes alone.
+std::size_t worst(const std::vector<Observation>& runs, const Judgement& result) {
+  std::size_t which = 0;
+  int most = 0;
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    if (result.findings[i].empty() || runs[i].interrupted) continue;
+    const bool compared = result.structure_compared && !audit_gap(runs[i]) && runs[i].ended_well();
+    const int weight = audit_finding(runs[i])                               ? 3
+                       : compared && structure_difference(runs[1], runs[i]) ? 2
+                                                                            : 1;
+    if (weight <= most) continue;
+    most = weight;
+    which = i;
+  }
+  return which;
 }
 
 }  // namespace
@@ -316,6 +475,14 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
   result.findings.resize(runs.size());
   if (runs.empty() || runs.front().interrupted) return result;
   if (!runs[0].ended_well()) return failed_alone(runs[0]);
+  if (!runs[0].unwritten.empty()) {
+    const std::string& file = *runs[0].unwritten.begin();
+    return inconclusive(
+        std::move(result),
+        fmt::format("the command did not write the file '{}' ({}).", file, runs[0].files.at(file)),
+        "--file takes the name of a file that the command writes when it runs "
+        "alone, as seen from the current folder.");
+  }
   for (std::size_t i = 1; i < std::min(runs.size(), kExclusive); ++i) {
     if (runs[i].interrupted) return result;
     if (runs[i].launches == 0) {
@@ -331,26 +498,36 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
   if (runs.size() >= kExclusive) {
     if (const auto what = difference(runs[1], runs[2], checks))
       return not_by_itself(runs[1], runs[2], *what);
-    result.structure_compared = !structure_difference(runs[1], runs[2]);
+    result.structure_compared =
+        !audit_gap(runs[1]) && !audit_gap(runs[2]) && !structure_difference(runs[1], runs[2]);
   }
   for (std::size_t i = 1; i < runs.size(); ++i)
-    result.findings[i] = finding_of(runs[i], runs, checks, result.structure_compared);
-  for (std::size_t i = 1; i < runs.size(); ++i) {
-    if (result.findings[i].empty() || runs[i].interrupted) continue;
-    if (runs[i].tenant && mentions(runs[i].last_words, {"out of memory", "out_of_memory"})) {
-      result.verdict = Verdict::kInconclusive;
-      result.reason = "there is too little device memory for the command and its tenant.";
-      result.advice = "Choose a smaller tenant: --tenant COMMAND, or --tenant '' for none.";
-      return result;
+    result.findings[i] =
+        finding_of(runs[i], runs, checks, result.structure_compared && !audit_gap(runs[i]));
+  result.compared = true;
+  result.judged_by = worst(runs, result);
+  if (const std::size_t i = result.judged_by; i != 0) {
+    const bool audited = result.structure_compared && !audit_gap(runs[i]);
+    if (!audit_finding(runs[i])) {
+      if (runs[i].tenant && mentions(runs[i].last_words, {"out of memory", "out_of_memory"}))
+        return inconclusive(std::move(result),
+                            "there is too little device memory for the command and its tenant.",
+                            "Choose a smaller tenant: --tenant COMMAND, or --tenant '' for none.");
+      if (!audited || !structure_difference(runs[1], runs[i])) {
+        for (const Observation& control : controls)
+          if (const auto what = difference(runs[0], control, checks))
+            return not_by_itself(runs[0], control, *what);
+        if (runs[i].ended_well()) return other_bytes(runs, i, scan, std::move(result));
+      }
     }
-    if (runs[i].ended_well() && result.structure_compared && !launches_differ(runs[1], runs[i]))
-      return same_launches(runs, i, controls, checks, scan, std::move(result));
     result.verdict = Verdict::kBroken;
     result.reason = fmt::format("alone it equals itself; under {} it differs in {}.", runs[i].name,
                                 result.findings[i]);
     return result;
   }
   if (runs.size() < wanted || runs.back().interrupted) return result;
+  if (auto why = nothing_shown(runs, checks))
+    return inconclusive(std::move(result), std::move(why->first), std::move(why->second));
   result.verdict = Verdict::kDeterministic;
   result.reason = fmt::format("{} schedules, {} launches each, no difference{}.",
                               runs.size() - kExclusive, runs[1].launches,

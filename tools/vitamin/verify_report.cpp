@@ -13,8 +13,19 @@ namespace {
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_word(word);
   return text;
+}
+
+// What is said of a run beside its numbers.
+std::string outcome(const Verification& result, std::size_t i) {
+  const Observation& run = result.runs[i];
+  const Judgement& judgement = result.judgement;
+  if (i < judgement.findings.size() && !judgement.findings[i].empty()) return judgement.findings[i];
+  if (run.interrupted) return "interrupted";
+  if (!run.ended_well()) return "it " + end_of(run);
+  if (i == 0) return "the reference";
+  return judgement.compared ? "equal" : "not compared";
 }
 
 std::map<std::uint32_t, std::uint64_t> widths(const Observation& run) {
@@ -30,11 +41,16 @@ std::map<std::uint32_t, std::uint64_t> widths(const Observation& run) {
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
-    if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else if (c == '&') result += "&amp;";
-    else if (c == '"') result += "&quot;";
-    else result += c;
+    if (c == '<')
+      result += "&lt;";
+    else if (c == '>')
+      result += "&gt;";
+    else if (c == '&')
+      result += "&amp;";
+    else if (c == '"')
+      result += "&quot;";
+    else
+      result += c;
   }
   return result;
 }
@@ -57,18 +73,18 @@ std::string width_chart(const Observation& run, std::uint32_t widest) {
   std::uint64_t most = 1;
   for (const auto& [width, launches] : count) most = std::max(most, launches);
   const auto at = [&](std::uint32_t width) { return 10 + std::uint64_t{width} * 280 / widest; };
-  std::string svg = fmt::format(
-      R"(<svg width="{}" height="{}" fill="#57606a" font-size="10" role="img")"
-      R"( aria-label="launches over processors">)",
-      kChartWidth, kChartHeight + 16);
+  std::string svg =
+      fmt::format(R"(<svg width="{}" height="{}" fill="#57606a" font-size="10" role="img")"
+                  R"( aria-label="launches over processors">)",
+                  kChartWidth, kChartHeight + 16);
   for (const auto& [width, launches] : count) {
     const auto height = std::max<std::uint64_t>(launches * (kChartHeight - 4) / most, 2);
     svg += fmt::format(R"(<rect x="{}" y="{}" width="7" height="{}" fill="#4a7bd0"><title>)"
                        R"({} processors: {} launches</title></rect>)",
                        at(width) - 3, kChartHeight - height, height, width, launches);
   }
-  svg += fmt::format(R"(<line x1="4" y1="{0}" x2="{1}" y2="{0}" stroke="#8c959f"/>)",
-                     kChartHeight, kChartWidth);
+  svg += fmt::format(R"(<line x1="4" y1="{0}" x2="{1}" y2="{0}" stroke="#8c959f"/>)", kChartHeight,
+                     kChartWidth);
   for (const std::uint32_t width : {0U, widest / 2, widest})
     svg += fmt::format(R"(<text x="{}" y="{}" text-anchor="middle">{}</text>)", at(width),
                        kChartHeight + 13, width);
@@ -84,7 +100,7 @@ std::string headline(const Verification& result) {
     const Observation& run = result.runs[i];
     const std::vector<std::string>& findings = result.judgement.findings;
     const bool differs = i < findings.size() && !findings[i].empty();
-    equal += differs || run.interrupted ? 0 : 1;
+    equal += !result.judgement.compared || differs || run.interrupted ? 0 : 1;
     launches += run.launches;
     moved += run.moved;
     for (const auto& [width, count] : widths(run)) all[width] += count;
@@ -114,9 +130,13 @@ code{background:#eaeef2;padding:.1em .3em}
 
 }  // namespace
 
-std::string replay(const VerifyOptions& options, const Observation& run) {
-  return fmt::format("vitamin run --policy {} --seed {} -- {}", run.policy, run.seed,
-                     joined(options.command));
+std::string replay(const VerifyOptions& options, const Verification& result,
+                   const Observation& run) {
+  const std::string line = fmt::format("vitamin run --policy {} --seed {} -- {}", run.policy,
+                                       run.seed, joined(options.command));
+  if (!run.tenant) return line;
+  return fmt::format("vitamin run --quiet --policy {} --seed {} -- sh -c {} & {}; kill $!",
+                     kTenantPolicy, tenant_seed(run.seed), shell_word(result.tenant), line);
 }
 
 nlohmann::ordered_json to_json(const VerifyOptions& options, const Verification& result) {
@@ -149,7 +169,7 @@ nlohmann::ordered_json to_json(const VerifyOptions& options, const Verification&
     one["files"] = run.files;
     one["finding"] = i < result.judgement.findings.size() ? result.judgement.findings[i] : "";
     one["tenant_message"] = run.message;
-    if (!run.policy.empty()) one["replay"] = replay(options, run);
+    if (!run.policy.empty()) one["replay"] = replay(options, result, run);
     one["widths"] = nlohmann::ordered_json::object();
     for (const auto& [width, launches] : widths(run))
       one["widths"][std::to_string(width)] = launches;
@@ -167,11 +187,8 @@ std::string to_text(const VerifyOptions& options, const Verification& result) {
   std::string text;
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
     const Observation& run = result.runs[i];
-    const std::string& finding =
-        i < result.judgement.findings.size() ? result.judgement.findings[i] : "";
     text += fmt::format("  {:28} {:>8.2f} s  {:>9} launches  {}\n", run.name, run.seconds,
-                        run.policy.empty() ? "–" : grouped(run.launches),
-                        finding.empty() ? (run.interrupted ? "interrupted" : "equal") : finding);
+                        run.policy.empty() ? "–" : grouped(run.launches), outcome(result, i));
     if (!run.message.empty()) text += fmt::format("    {}\n", run.message);
   }
   if (result.judgement.verdict == Verdict::kPartial)
@@ -186,10 +203,8 @@ std::string to_text(const VerifyOptions& options, const Verification& result) {
   }
   text += fmt::format("{}: {}\n", verdict_text(result.judgement.verdict), result.judgement.reason);
   if (!result.judgement.advice.empty()) text += result.judgement.advice + "\n";
-  if (result.judgement.verdict == Verdict::kBroken)
-    for (std::size_t i = 1; i < result.runs.size(); ++i)
-      if (!result.judgement.findings[i].empty())
-        return text + "To run it again: " + replay(options, result.runs[i]) + "\n";
+  if (const std::size_t i = result.judgement.judged_by; i != 0)
+    text += "To run it again: " + replay(options, result, result.runs[i]) + "\n";
   return text;
 }
 
@@ -206,9 +221,10 @@ std::string to_html(const VerifyOptions& options, const Verification& result) {
   if (result.judgement.verdict == Verdict::kPartial)
     html += fmt::format("<p><b>partial</b>: {} of {} runs</p>", result.runs.size(), result.wanted);
   html += "</header>" + headline(result);
-  html += "<table><tr><th>run</th><th class=\"number\">time</th><th class=\"number\">launches</th>"
-          "<th class=\"number\">moved</th><th>launches over processors</th>"
-          "<th>against the run alone</th></tr>";
+  html +=
+      "<table><tr><th>run</th><th class=\"number\">time</th><th class=\"number\">launches</th>"
+      "<th class=\"number\">moved</th><th>launches over processors</th>"
+      "<th>against the run alone</th></tr>";
   const std::uint32_t widest = widest_of(result.runs);
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
     const Observation& run = result.runs[i];
@@ -220,9 +236,10 @@ std::string to_html(const VerifyOptions& options, const Verification& result) {
         "<td class=\"number\">{}</td><td>{}</td><td class=\"{}\">{}</td></tr>",
         escaped(run.name), run.seconds, native ? "–" : grouped(run.launches),
         native ? "–" : grouped(run.moved), width_chart(run, widest),
-        finding.empty() ? (run.interrupted ? "partial" : "deterministic") : "broken",
-        finding.empty() ? (run.interrupted ? "interrupted" : i == 0 ? "the reference" : "equal")
-                        : escaped(finding));
+        !finding.empty()                                ? "broken"
+        : result.judgement.compared && !run.interrupted ? "deterministic"
+                                                        : "partial",
+        escaped(outcome(result, i)));
   }
   html += "</table><h2>Outside the contract</h2><ul>";
   const auto outside = outside_contract(result.runs, result.scan);
@@ -231,7 +248,8 @@ std::string to_html(const VerifyOptions& options, const Verification& result) {
       html += fmt::format("<li><code>{}</code>: {}</li>", escaped(kernel), escaped(one));
   if (!result.scan.possible)
     html += fmt::format("<li>unknown: {}</li>", escaped(result.scan.why_not));
-  else if (outside.empty()) html += "<li>nothing was found in the code that was looked into</li>";
+  else if (outside.empty())
+    html += "<li>nothing was found in the code that was looked into</li>";
   return html + "</ul></html>\n";
 }
 

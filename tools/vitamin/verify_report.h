@@ -19,8 +19,8 @@ struct Verification {
   std::vector<Observation> runs;
   Judgement judgement;
   ScanResult scan;
-  std::string tenant;          // what ran beside, or empty
-  std::size_t wanted = 0;      // how many runs there were to be
+  std::string tenant;      // what ran beside, or empty
+  std::size_t wanted = 0;  // how many runs there were to be
   int exit_code = 0;
 };
 
@@ -29,6 +29,7 @@ std::string to_text(const VerifyOptions& options, const Verification& result);
 // One page, no other file needed.
 std::string to_html(const VerifyOptions& options, const Verification& result);
 // The command line that runs one schedule again.
-std::string replay(const VerifyOptions& options, const Observation& run);
+std::string replay(const VerifyOptions& options, const Verification& result,
+                   const Observation& run);
 
 }  // namespace vitamin::tools

@@ -40,16 +40,22 @@ std::string contents(const fs::path& path) {
 }
 
 // FNV-1a; two files agree exactly when their sizes and digests do, for our purpose.
-std::string digest(const fs::path& path, fs::file_time_type before) {
+void look_at_file(const std::string& path, fs::file_time_type before, Observation& seen) {
   std::error_code error;
   const auto written = fs::last_write_time(path, error);
-  if (error) return "missing";
-  if (written <= before) return "not written by the run";
+  const char* why_not = error                               ? "missing"
+                        : !fs::is_regular_file(path, error) ? "not a regular file"
+                        : written <= before                 ? "not written by the run"
+                                                            : nullptr;
+  if (why_not != nullptr) {
+    seen.files[path] = why_not;
+    seen.unwritten.insert(path);
+    return;
+  }
   std::uint64_t hash = 0xcbf29ce484222325;
   const std::string bytes = contents(path);
-  for (const char byte : bytes)
-    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  return fmt::format("{:016x} of {} bytes", hash, bytes.size());
+  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  seen.files[path] = fmt::format("{:016x} of {} bytes", hash, bytes.size());
 }
 
 // Kills a process group when this process dies without having called it off, of SIGKILL say: a
@@ -87,7 +93,7 @@ class Guard {
   int alive_ = -1;
 };
 
-// A process group that ends when we say so, and when we die.
+// A session and process group that ends when we say so, and when we die.
 class Group {
  public:
   Group(const std::vector<std::string>& command, const std::vector<std::string>& environment,
@@ -105,13 +111,12 @@ class Group {
     pid_ = ::fork();
     if (pid_ == 0) become(words, variables, output, errors, report[1]);
     ::close(report[1]);
-    if (pid_ < 0) exec_error_ = errno;
-    else if (::read(report[0], &exec_error_, sizeof exec_error_) <= 0) exec_error_ = 0;
+    if (pid_ < 0)
+      exec_error_ = errno;
+    else if (::read(report[0], &exec_error_, sizeof exec_error_) <= 0)
+      exec_error_ = 0;
     ::close(report[0]);
-    if (pid_ > 0) {
-      ::setpgid(pid_, pid_);  // whoever of us two comes first
-      guard_.emplace(pid_);
-    }
+    if (pid_ > 0) guard_.emplace(pid_);  // the pipe was closed behind its setsid()
   }
   ~Group() { end(); }
   Group(const Group&) = delete;
@@ -121,16 +126,23 @@ class Group {
   // True when the leader has ended; `status` is then waitpid's.
   bool ended(int& status) {
     if (reaped_) return status = status_, true;
-    if (pid_ <= 0 || ::waitpid(pid_, &status_, WNOHANG) != pid_) return false;
+    if (pid_ <= 0 || ::waitpid(pid_, &status_, WNOHANG | WUNTRACED) != pid_) return false;
+    if (WIFSTOPPED(status_)) {
+      stopped_ = WSTOPSIG(status_);
+      return false;
+    }
     reaped_ = true;
     status = status_;
     return true;
   }
+  // The signal that stopped the leader, which nobody will continue, or 0.
+  int stopped() const { return stopped_; }
   // Asks everything in the group to end, then makes it.
   void end() {
     if (pid_ <= 0) return;
     int status = 0;
     ::kill(-pid_, SIGTERM);
+    ::kill(-pid_, SIGCONT);  // what is stopped does not end
     for (int i = 0; i < 100 && !ended(status); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ::kill(-pid_, SIGKILL);
@@ -144,7 +156,7 @@ class Group {
   [[noreturn]] static void become(const std::vector<char*>& words,
                                   const std::vector<char*>& variables, const fs::path& output,
                                   const fs::path& errors, int report) {
-    ::setpgid(0, 0);
+    ::setsid();  // no terminal: /dev/tty fails at once, and reading it does not stop us
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
     const int in = ::open("/dev/null", O_RDONLY);
     const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
@@ -158,7 +170,7 @@ class Group {
   }
 
   pid_t pid_ = -1;
-  int exec_error_ = 0, status_ = 0;
+  int exec_error_ = 0, status_ = 0, stopped_ = 0;
   bool reaped_ = false;
   std::optional<Guard> guard_;
 };
@@ -190,7 +202,7 @@ class Tenant {
  public:
   Tenant(const std::string& command, std::uint64_t seed) : command_(command) {
     if (command_.empty()) return;
-    environment_ = environment(folder_.path(), "random", seed + 1, false);
+    environment_ = environment(folder_.path(), kTenantPolicy, tenant_seed(seed), false);
     start();
   }
   // Restarts it when it came to its end; a failure is said once and ends it.
@@ -199,7 +211,11 @@ class Tenant {
     if (!group_ || !group_->ended(status)) return;
     group_.reset();
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return start();
-    message_ = fmt::format("the tenant failed: {}", tail(contents(folder_.path() / "errors")));
+    const std::string words = tail(contents(folder_.path() / "errors"));
+    message_ = WIFSIGNALED(status)
+                   ? fmt::format("the tenant was ended by signal {}", WTERMSIG(status))
+                   : fmt::format("the tenant ended with exit code {}", WEXITSTATUS(status));
+    if (!words.empty()) message_ += ": " + words;
   }
   const std::string& message() const { return message_; }
 
@@ -266,17 +282,21 @@ Observation observe(const RunRequest& request) {
       tenant.look();
       seen.interrupted = interrupted();
       seen.timed_out = request.limit_seconds > 0 && spent() > request.limit_seconds;
-      if (seen.interrupted || seen.timed_out) break;
+      seen.stopped = group.stopped();
+      if (seen.interrupted || seen.timed_out || seen.stopped != 0) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    if (WIFSIGNALED(status)) seen.signal = WTERMSIG(status);
-    else if (WIFEXITED(status)) seen.code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status))
+      seen.signal = WTERMSIG(status);
+    else if (WIFEXITED(status))
+      seen.code = WEXITSTATUS(status);
   }
   seen.seconds = spent();
+  tenant.look();
   seen.message = tenant.message();
   seen.output = contents(output);
   seen.last_words = tail(contents(errors));
-  for (const std::string& file : request.files) seen.files[file] = digest(file, before[file]);
+  for (const std::string& file : request.files) look_at_file(file, before[file], seen);
   if (seen.audited) {
     read_coverage(folder.path(), request, seen);
     seen.processes = read_audit(folder.path());
@@ -290,10 +310,11 @@ std::vector<AuditedProcess> read_audit(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() != ".audit") continue;
     const std::string bytes = contents(entry.path());
+    AuditedProcess& process = by_name[entry.path().filename()];
+    process.complete = false;
     if (bytes.size() < sizeof(audit::Header)) continue;
     const auto& header = *reinterpret_cast<const audit::Header*>(bytes.data());
     if (header.magic != audit::kMagic || header.version != audit::kVersion) continue;
-    AuditedProcess process;
     process.ordinal = header.ordinal;
     process.complete = header.dropped.load() == 0;
     std::map<std::uint32_t, std::string> names;
@@ -309,9 +330,8 @@ std::vector<AuditedProcess> read_audit(const fs::path& folder) {
         continue;
       }
       const bool launch = record.kind == audit::Kind::kLaunch;
-      process.lanes[record.lane].push_back({record, launch ? names[record.index] : ""});
+      process.lanes[record.lane].push_back({record, launch ? names[record.index] : "", i});
     }
-    by_name[entry.path().filename()] = std::move(process);
   }
   std::vector<AuditedProcess> processes;
   for (auto& [name, process] : by_name) processes.push_back(std::move(process));

@@ -2,8 +2,8 @@
 //
 // vitamin verify: one run of the user's command, and what was seen of it.
 //
-// A run has its own process group, nothing on standard input, and standard output and error in
-// files. SIGINT, SIGTERM and SIGHUP to vitamin end it with everything that it started.
+// A run has its own session without a terminal, nothing on standard input, and standard output and
+// error in files. SIGINT, SIGTERM and SIGHUP to vitamin end it with everything that it started.
 //
 // Threads: one.
 #pragma once
@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,35 +25,40 @@ namespace vitamin::tools {
 // One logical operation as the audit wrote it down.
 struct AuditedOperation {
   runtime::audit::Record record;
-  std::string kernel;  // "library: name", of a launch
+  std::string kernel;          // "library: name", of a launch
+  std::uint64_t position = 0;  // in the log, over all lanes
 };
 
 // What one process did on one device: for each logical stream its operations in order.
 struct AuditedProcess {
   std::uint32_t ordinal = 0;
-  bool complete = true;  // false: there was no room for all of it
+  bool complete = true;  // false: there was no room for all of it, or it is not readable
   std::map<std::uint32_t, std::vector<AuditedOperation>> lanes;
 };
 std::vector<AuditedProcess> read_audit(const std::filesystem::path& folder);
 
 struct Observation {
-  std::string name;      // "native", "random, seed 7"
-  std::string policy;    // empty: natively
+  std::string name;    // "native", "random, seed 7"
+  std::string policy;  // empty: natively
   std::uint64_t seed = 0;
   bool audited = false;
   bool tenant = false;
   int code = 0, signal = 0, exec_error = 0;
+  int stopped = 0;  // the signal that stopped it, as a terminal's reader in the background is
   bool interrupted = false, timed_out = false;
   double seconds = 0;
-  std::string output;    // standard output, whole
-  std::string last_words;  // the end of standard error
+  std::string output;                        // standard output, whole
+  std::string last_words;                    // the end of standard error
   std::map<std::string, std::string> files;  // digest, or why there is none
+  std::set<std::string> unwritten;           // of these files, those that the run did not write
   std::vector<AuditedProcess> processes;
   std::uint64_t launches = 0, bound = 0, moved = 0;
   std::string coverage;  // one line when not every launch was bound
-  std::string message;   // what the tenant said when it failed
+  std::string message;   // how the tenant failed, or empty
 
-  bool ended_well() const { return code == 0 && signal == 0 && !timed_out && !interrupted; }
+  bool ended_well() const {
+    return code == 0 && signal == 0 && stopped == 0 && !timed_out && !interrupted;
+  }
 };
 
 struct RunRequest {
@@ -63,6 +69,9 @@ struct RunRequest {
   std::string tenant;        // a shell command, or empty
   double limit_seconds = 0;  // 0: none
 };
+// The tenant runs under this policy and seed.
+inline constexpr const char* kTenantPolicy = "random";
+constexpr std::uint64_t tenant_seed(std::uint64_t seed) { return seed + 1; }
 Observation observe(const RunRequest& request);
 
 // From now on the signals that end vitamin end a run first.

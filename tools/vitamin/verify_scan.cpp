@@ -10,6 +10,8 @@
 #include <memory>
 #include <sstream>
 
+#include "tools/vitamin/text.h"
+
 namespace vitamin::tools {
 namespace {
 
@@ -20,24 +22,28 @@ struct Sign {
 };
 // As listings of SASS name them, and the PTX manual ("Special Registers", "atom", "red").
 constexpr Sign kSigns[] = {
-    {"SR_VIRTUALSMID", nullptr, "reads %smid"},   {"SR_VIRTID", nullptr, "reads %smid"},
-    {"SR_NSMID", nullptr, "reads %nsmid"},        {"%smid", nullptr, "reads %smid"},
-    {"%nsmid", nullptr, "reads %nsmid"},          {"SR_CLOCK", nullptr, "reads a clock"},
-    {"SR_GLOBALTIMER", nullptr, "reads a clock"}, {"%clock", nullptr, "reads a clock"},
-    {"%globaltimer", nullptr, "reads a clock"},   {" RED", ".F32", "float atomics"},
-    {" RED", ".F16", "float atomics"},            {" RED", ".BF16", "float atomics"},
-    {" RED", ".F64", "float atomics"},            {"ATOM", ".F32", "float atomics"},
-    {"ATOM", ".F16", "float atomics"},            {"ATOM", ".BF16", "float atomics"},
-    {"ATOM", ".F64", "float atomics"},            {"red.", ".add.f", "float atomics"},
-    {"red.", ".add.noftz", "float atomics"},      {"atom.", ".add.f", "float atomics"},
+    {"SR_VIRTUALSMID", nullptr, "reads %smid"},
+    {"SR_VIRTID", nullptr, "reads %smid"},
+    {"SR_NSMID", nullptr, "reads %nsmid"},
+    {"%smid", nullptr, "reads %smid"},
+    {"%nsmid", nullptr, "reads %nsmid"},
+    {"SR_CLOCK", nullptr, "reads a clock"},
+    {"SR_GLOBALTIMER", nullptr, "reads a clock"},
+    {"%clock", nullptr, "reads a clock"},
+    {"%globaltimer", nullptr, "reads a clock"},
+    {" RED", ".F32", "float atomics"},
+    {" RED", ".F16", "float atomics"},
+    {" RED", ".BF16", "float atomics"},
+    {" RED", ".F64", "float atomics"},
+    {"ATOM", ".F32", "float atomics"},
+    {"ATOM", ".F16", "float atomics"},
+    {"ATOM", ".BF16", "float atomics"},
+    {"ATOM", ".F64", "float atomics"},
+    {"red.", ".add.f", "float atomics"},
+    {"red.", ".add.noftz", "float atomics"},
+    {"atom.", ".add.f", "float atomics"},
     {"atom.", ".add.noftz", "float atomics"},
 };
-
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
 
 std::string answer(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
@@ -69,6 +75,7 @@ void read_listing(const std::string& listing, ScanResult& result) {
       kernel = line.substr(entry + 7, line.find_first_of("( \t", entry + 7) - entry - 7);
     }
     if (kernel.empty()) continue;
+    result.seen.insert(kernel);
     for (const Sign& sign : kSigns)
       if (line.find(sign.word) != std::string::npos &&
           (sign.second == nullptr || line.find(sign.second) != std::string::npos))
@@ -86,8 +93,8 @@ ScanResult scan_code(const std::vector<std::string>& files) {
   for (const std::string& file : files) {
     std::error_code error;
     if (!std::filesystem::is_regular_file(file, error)) continue;
-    const std::string listing =
-        answer(fmt::format("timeout 60 {} -sass -ptx {} 2>/dev/null", quoted(tool), quoted(file)));
+    const std::string listing = answer(
+        fmt::format("timeout 60 {} -sass -ptx {} 2>/dev/null", shell_word(tool), shell_word(file)));
     if (listing.find("Function : ") == std::string::npos &&
         listing.find(".entry ") == std::string::npos)
       continue;

@@ -13,8 +13,9 @@
 namespace vitamin::tools {
 
 struct ScanResult {
-  bool possible = false;   // cuobjdump was found, and found code
+  bool possible = false;  // cuobjdump was found, and found code
   std::string why_not;
+  std::set<std::string> seen;  // every kernel whose code was read
   // Kernel name -> what it does: "reads %smid", "reads a clock", "float atomics".
   std::map<std::string, std::set<std::string>> kernels;
 };
