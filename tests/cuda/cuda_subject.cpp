@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The CUDA backend over whatever libcuda.so.1 is found: in the build's own tests the software
-// driver, from an installed tree the GPU's. VITAMIN_TEST_KERNELS names the suite's kernels, a module
-// that the driver can load.
+// driver, from an installed tree the GPU's. VITAMIN_TEST_KERNELS names the suite's kernels, a
+// module that the driver can load.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -18,8 +18,9 @@ namespace vitamin::conformance {
 namespace {
 
 #define CALLS(X)                                                                        \
-  X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoad)              \
-  X(cuModuleGetFunction) X(cuMemHostAlloc) X(cuStreamCreate) X(cuStreamDestroy)
+  X(cuInit)                                                                             \
+  X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoad) X(cuModuleGetFunction) \
+      X(cuMemHostAlloc) X(cuStreamCreate) X(cuStreamDestroy)
 
 #define TEXT(name) #name
 #define SYMBOL(name) TEXT(name)  // "cuStreamDestroy_v2", as cuda.h maps it
