@@ -133,11 +133,14 @@ def suite_tables(records):
 def decode_table(records):
     yield "Decoding\n"
     share = lambda r, key: f"{r[key + '_differing']}/{r[key]}"
-    yield table(["treatment", "replays that differ", "selections of replays",
+    yield table(["treatment", "replays that differ", "the first prompt's selections",
+                 "selections of replays",
                  "logits and probabilities", "prompts that diverge", "mean tokens before",
                  "flips a token, 95 % interval"],
-                [[r["treatment"], share(r, "replays"), share(r, "selections"), share(r, "digests"),
-                  share(r, "prompts"), number(r["consistent_span"]),
+                [[r["treatment"], share(r, "replays"),
+                  f"{r['first_prompt_selections_differing']}/{r['replays']}",
+                  share(r, "selections"), share(r, "digests"), share(r, "prompts"),
+                  number(r["consistent_span"]),
                   f"{r['flip']:.5f} [{r['flip_low']:.5f}, {r['flip_high']:.5f}]"] for r in records])
 
 

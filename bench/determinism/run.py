@@ -12,9 +12,9 @@ atoms            whole grids cut into launches of whole blocks, as LithOS does
 
 The tenants and what is measured overlap under an MPS daemon, where one starts. Each part begins
 with the gate, writes determinism_PART.jsonl to DIR, and draws determinism.svg and determinism.md
-reshape          grid, block or splits follow the free processors: in each trial as in ours
-itself. Exit code 1 when ours changed a byte of a subject that equals itself, or when what must
-drift did not: a suite that cannot see drift proves nothing.
+itself. For each treatment of ours it keeps how many launches were bound and moved, and on how many
+processors they ran. Exit code 1 when ours changed a byte of a subject that equals itself, or when
+what must drift did not: a suite that cannot see drift proves nothing.
 MIG is not measured: it needs the right to reset the GPU.
 """
 
@@ -50,6 +50,8 @@ OURS = {
     "ours: narrowest": (["--policy", "extremes:narrow=1"], 1),
     "ours: static": (["--policy", "static"], 1),
     "ours: fifo": (["--policy", "fifo"], 1),
+    "ours: throughput": (["--policy", "throughput"], 1),
+    "ours: tpot-first": (["--policy", "tpot-first"], 1),
 }
 TAKING_TURNS = "ours: random, tenant, taking turns (no MPS)"
 
@@ -71,8 +73,11 @@ class Suite:
         command = [harness.program("determinism"), "--scale", self.options.scale, "--trials",
                    str(trials), "--errors", str(min(trials, self.options.errors)),
                    *map(str, words)]
+        report = self.folder / "report.json"
+        report.unlink(missing_ok=True)
         if under is not None:
-            command = [*harness.vitamin("run", "--quiet"), *under, "--", *command]
+            command = [*harness.vitamin("run", "--quiet", "--strict", "--report", str(report)),
+                       *under, "--", *command]
         with tenants.Tenants(beside, environment, beside_under, self.options.scale) as others:
             result = harness.run(command, self.options.timeout, environment)
         self.done += 1
@@ -80,16 +85,24 @@ class Suite:
         problem = result.why() or others.problem
         if problem:
             self.note({"treatment": treatment, "subject": "", "error_text": problem})
+        if under is not None:
+            covered = harness.coverage(harness.read_report(report)) or {}
+            self.results.add({"treatment": treatment, "mps": self.mps(environment), **{
+                key: covered.get(key) for key in ("launches", "bound", "moved_share", "widths",
+                                                  "whole_device")}})
         lines = [line for line in result.lines if "subject" in line]
         for line in lines:
             self.note({"treatment": treatment, "processors_seen": seen, "tenants": beside,
-                       "overlapping": beside > 0 and
-                       "CUDA_MPS_PIPE_DIRECTORY" in (environment or {}),
+                       "overlapping": beside > 0 and self.mps(environment),
                        "seconds": round(result.seconds, 1), **line})
         differ = {line["subject"]: line["differing"] for line in lines if line.get("differing")}
         print(f"{self.done:3} {treatment}: {len(lines)} subjects, {seen} SMs seen, "
               f"{result.seconds:.1f} s, differing trials: {differ or 'none'} {problem}", flush=True)
         return lines
+
+    @staticmethod
+    def mps(environment):
+        return "CUDA_MPS_PIPE_DIRECTORY" in (environment or {})
 
     def note(self, record):
         self.results.add(record)

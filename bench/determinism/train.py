@@ -24,14 +24,15 @@ TREATMENTS = {"native": (None, 0), "native again": (None, 0),
               "ours: random, tenant": (("--policy", "random", "--seed", "1", "--strict"), 1)}
 
 
-def judge(workload, treatment, steps, reference, result, problem):
+def judge(workload, treatment, steps, reference, result, problem, covered, mps):
     hashes = result.hashes()
     differ = [a for (a, x), (b, y) in zip(reference, hashes) if (a, x) != (b, y)]
     good = result.ok and not problem and bool(hashes) and len(hashes) == len(reference)
     record = {"workload": workload, "treatment": treatment, "steps": steps, "hashes": len(hashes),
               "differing": len(differ), "first_difference": differ[0] if differ else None,
               "ok": good and not differ, "why": result.why() or problem,
-              "seconds": round(result.seconds, 1)}
+              "seconds": round(result.seconds, 1), "mps": mps,
+              **{key: covered[key] for key in ("launches", "bound", "moved_share") if covered}}
     if treatment == "native":
         record["values"] = hashes
     print(f"{workload}, {treatment}: {len(hashes)} hashes, {len(differ)} differ"
@@ -57,13 +58,17 @@ def main():
                        str(options.steps), *options.arguments.split()]
             reference = None
             for treatment, (under, beside) in TREATMENTS.items():
-                words = command if under is None else [*harness.vitamin("run"), *under, "--",
-                                                       *command]
+                report = pathlib.Path(options.out) / "report.json"
+                words = command if under is None else [
+                    *harness.vitamin("run", "--report", str(report)), *under, "--", *command]
                 with tenants.Tenants(0 if options.no_tenant else beside, environment) as others:
                     result = harness.run(words, options.timeout, environment)
                 reference = result.hashes() if reference is None else reference
+                covered = under and harness.coverage(harness.read_report(report))
+                report.unlink(missing_ok=True)
                 record = judge(workload, treatment, options.steps, reference, result,
-                               others.problem)
+                               others.problem, covered,
+                               "CUDA_MPS_PIPE_DIRECTORY" in (environment or {}))
                 results.add(record)
                 failures += not record["ok"]
     plot.write(options.out)
