@@ -87,9 +87,10 @@ class Suite:
             self.note({"treatment": treatment, "subject": "", "error_text": problem})
         if under is not None:
             covered = harness.coverage(harness.read_report(report)) or {}
-            self.results.add({"treatment": treatment, "mps": self.mps(environment), **{
-                key: covered.get(key) for key in ("launches", "bound", "moved_share", "widths",
-                                                  "whole_device")}})
+            self.results.add({"treatment": treatment, "mps": self.mps(environment),
+                              "launches_by_width": covered.get("widths"),
+                              **{key: covered.get(key) for key in (
+                                  "launches", "bound", "moved_share", "whole_device")}})
         lines = [line for line in result.lines if "subject" in line]
         for line in lines:
             self.note({"treatment": treatment, "processors_seen": seen, "tenants": beside,
