@@ -59,6 +59,10 @@ class VirtualContext {
                                                              void* legacy);
   ~VirtualContext();
 
+  // No thread of ours calls the vendor any more: the process ends. What is deferred moves on only
+  // while somebody waits.
+  void stop() { dispatcher_->stop(); }
+
   // --- streams -------------------------------------------------------------------------------
   Stream& legacy() { return *legacy_; }
   // Registers a real stream of the application. The reference stays valid for ever: a retired
