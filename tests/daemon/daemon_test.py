@@ -44,13 +44,15 @@ class Clients(DaemonTest):
 
     def test_the_lease_of_a_killed_client_is_free_again(self):
         daemon = self.daemon("--policy", "static:units=0-15")
-        member = self.member(daemon, "hold")
-        member.stdout.readline()
-        self.assertEqual(len(daemon.status()["devices"][0]["held"]), 1)
-        member.kill()
-        self.until(no_clients(daemon))
-        self.assertEqual(daemon.status()["devices"][0]["held"], [])
-        self.assertEqual(daemon.status()["daemon"]["deaths_by_life_line"], 1)
+        # The life line tells of a death first, mostly: the kernel lets go of the pidfd behind it.
+        for _ in range(10):
+            member = self.member(daemon, "hold")
+            member.stdout.readline()
+            self.assertEqual(len(daemon.status()["devices"][0]["held"]), 1)
+            member.kill()
+            self.until(no_clients(daemon))
+            self.assertEqual(daemon.status()["devices"][0]["held"], [])
+        self.assertGreater(daemon.status()["daemon"]["deaths_by_life_line"], 0)
 
     def test_a_client_killed_at_every_shared_access_leaves_nothing_behind(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
