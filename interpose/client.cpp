@@ -167,9 +167,9 @@ Configuration configuration() {
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
     const bool remembered = remember_wide_only(kernel);
     warn(
-        "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks. From now "
-        "on%s "
-        "it runs where all of them fit; if this launch does not end, start the program again",
+        "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks. "
+        "From now on%s it runs where all of them fit; "
+        "if this launch does not end, start the program again",
         kernel, seconds, processors, remembered ? ", and in later runs," : "");
   };
   return result;

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/hal/call.h"
 #include "tests/hal/subject.h"
 
 namespace vitamin::conformance {
@@ -27,23 +28,6 @@ void explain(Ability ability) {
   if (const char* reason = lacks(ability)) MESSAGE(std::string(reason));
 }
 
-// A launch and what it points to.
-template <class... Parameters>
-struct Call {
-  Call(hal::KernelHandle kernel, hal::Dim3 grid, hal::Dim3 block, Parameters... values)
-      : storage(values...) {
-    std::apply([&](auto&... value) { ((arguments[count++] = &value), ...); }, storage);
-    launch.kernel = kernel;
-    launch.grid = grid;
-    launch.block = block;
-    launch.arguments = arguments;
-  }
-  std::tuple<Parameters...> storage;
-  void* arguments[8] = {};
-  std::size_t count = 0;
-  hal::KernelLaunch launch;
-};
-
 struct Fixture {
   Fixture() : subject(open_subject()), device(subject->device()) {}
 
@@ -54,7 +38,7 @@ struct Fixture {
     auto made = contexts.back()->create_queue(0);
     REQUIRE(made.has_value());
     // What a vendor does at the first use of a queue is not measured.
-    Call call(subject->kernel("places"), {}, {}, static_cast<unsigned*>(subject->memory(4)));
+    HalCall call(subject->kernel("places"), {}, {}, static_cast<unsigned*>(subject->memory(4)));
     REQUIRE((*made)->launch(call.launch) == hal::kNativeOk);
     REQUIRE((*made)->synchronize() == hal::kNativeOk);
     return std::move(*made);
@@ -80,13 +64,13 @@ struct Fixture {
 
 hal::NativeStatus add(Fixture& f, hal::Queue& queue, std::uint64_t* in, std::uint64_t* out,
                       std::uint64_t value, std::uint64_t ns) {
-  Call call(f.subject->kernel("add_later"), {}, {}, in, out, value, ns);
+  HalCall call(f.subject->kernel("add_later"), {}, {}, in, out, value, ns);
   return queue.launch(call.launch);
 }
 
 std::set<unsigned> places(Fixture& f, hal::Queue& queue, unsigned blocks) {
   auto* seen = static_cast<unsigned*>(f.subject->memory(blocks * sizeof(unsigned)));
-  Call call(f.subject->kernel("places"), {blocks, 1, 1}, {64, 1, 1}, seen);
+  HalCall call(f.subject->kernel("places"), {blocks, 1, 1}, {64, 1, 1}, seen);
   REQUIRE(queue.launch(call.launch) == hal::kNativeOk);
   REQUIRE(queue.synchronize() == hal::kNativeOk);
   std::set<unsigned> result;
@@ -141,7 +125,7 @@ TEST_CASE_FIXTURE(Fixture, "a grid gives the same bits on every context") {
   for (const ComputeSet set : {all(), unit(0), unit(0) | unit(1), all() - unit(0)}) {
     const auto made = queue(set);
     auto* sums = static_cast<float*>(subject->memory(kBlocks * sizeof(float)));
-    Call call(subject->kernel("partial_sums"), {kBlocks, 1, 1}, {64, 1, 1}, sums, kCount);
+    HalCall call(subject->kernel("partial_sums"), {kBlocks, 1, 1}, {64, 1, 1}, sums, kCount);
     REQUIRE(made->launch(call.launch) == hal::kNativeOk);
     REQUIRE(made->synchronize() == hal::kNativeOk);
     if (expected.empty()) expected.assign(sums, sums + kBlocks);
@@ -183,7 +167,7 @@ TEST_CASE_FIXTURE(Fixture, "arguments are read during the launch and not later")
   REQUIRE(add(*this, *made, in, in, 0, subject->long_ns()) ==
           hal::kNativeOk);  // holds the next one back
   {
-    Call call(subject->kernel("add_later"), {}, {}, in, out, std::uint64_t{9}, kShort);
+    HalCall call(subject->kernel("add_later"), {}, {}, in, out, std::uint64_t{9}, kShort);
     REQUIRE(made->launch(call.launch) == hal::kNativeOk);
     std::get<2>(call.storage) = 1000;
   }
@@ -354,7 +338,7 @@ TEST_CASE_FIXTURE(Fixture,
   const std::uint32_t processors = device.info().processors;
   std::uint32_t before = 0;
   for (const unsigned blocks : {1U, 64U, 300U, 1000U, 1U << 20}) {
-    Call call(subject->kernel("places"), {blocks, 1, 1}, {1024, 1, 1}, seen);
+    HalCall call(subject->kernel("places"), {blocks, 1, 1}, {1024, 1, 1}, seen);
     CHECK(device.processors_needed(call.launch, false) == 1);
     const std::uint32_t needed = device.processors_needed(call.launch, true);
     CHECK(needed >= before);
@@ -366,7 +350,7 @@ TEST_CASE_FIXTURE(Fixture,
 
 TEST_CASE_FIXTURE(Fixture, "a context that is as wide as a cooperative grid needs takes it") {
   auto* seen = static_cast<unsigned*>(subject->memory(64 * sizeof(unsigned)));
-  Call call(subject->kernel("places"), {64, 1, 1}, {1024, 1, 1}, seen);
+  HalCall call(subject->kernel("places"), {64, 1, 1}, {1024, 1, 1}, seen);
   call.launch.form = hal::LaunchForm::kCooperative;
   call.launch.cooperative = true;
   const std::uint32_t needed = device.processors_needed(call.launch, false);
@@ -385,7 +369,7 @@ TEST_CASE_FIXTURE(Fixture, "what a launch would answer natively is known without
   void* stream = subject->make_stream();
   const auto adopted = device.adopt_queue(stream);
   unsigned* seen = static_cast<unsigned*>(subject->memory(64));
-  Call call(subject->kernel("places"), {1, 1, 1}, {64, 1, 1}, seen);
+  HalCall call(subject->kernel("places"), {1, 1, 1}, {64, 1, 1}, seen);
   CHECK(device.validate(call.launch) == hal::kNativeOk);
   auto refused = [&](hal::KernelLaunch launch) {
     const hal::NativeStatus status = device.validate(launch);

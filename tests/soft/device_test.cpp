@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backends/soft/device.h"
+#include "tests/hal/call.h"
 #include "tests/soft/harness.h"
 #include "tests/soft/kernels.h"
 
@@ -15,23 +16,6 @@ std::unique_ptr<Device> open_h200() {
   REQUIRE(device.has_value());
   return std::move(*device);
 }
-
-// A HAL launch and what it points to.
-template <class... Parameters>
-struct HalCall {
-  HalCall(const KernelDescriptor* kernel, hal::Dim3 grid, hal::Dim3 block, Parameters... values)
-      : storage(values...) {
-    std::apply([&](auto&... value) { ((arguments[count++] = &value), ...); }, storage);
-    launch.kernel = kernel;
-    launch.grid = grid;
-    launch.block = block;
-    launch.arguments = arguments;
-  }
-  std::tuple<Parameters...> storage;
-  void* arguments[8] = {};
-  std::size_t count = 0;
-  hal::KernelLaunch launch;
-};
 
 TEST_CASE("a device of more units than a ComputeSet holds is refused") {
   EngineOptions options;
