@@ -459,14 +459,19 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32
   while (!left.empty()) {
     stream.grant = ask(stream, needed, left);
     if (stream.grant.entry == kNoEntry) return {};  // deferred by the policy or for want of a lease
-    // What the policy did not choose first stands for one launch only.
-    if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
-    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) {
+      // What the policy did not choose first stands for one launch only.
+      if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
+      return take(*queue);
+    }
     if (!lanes_share_) arbiter_->release(stream.grant.entry, stream.lane);
     binding.reason = WholeReason::kNoQueue;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
+    const EntryId given_up =
+        stream.tail != nullptr && gives_up_slot(stream) ? stream.tail->entry : kNoEntry;
     std::erase_if(scratch_, [&](EntryId id) {
-      return id == stream.grant.entry || !pool_.has_queue(id);
+      return id == stream.grant.entry || !pool_.has_queue(id) ||
+             (id == given_up && id != kWholeDevice);
     });
     left = scratch_;
   }
@@ -545,6 +550,13 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
     }
   }
   return nullptr;
+}
+
+// With as many streams as slots each would sit on its own for ever, whatever the policy draws. So
+// where a policy decides launch by launch, and not for this entry, the stream gives its slot up.
+bool Dispatcher::gives_up_slot(const Stream& stream) const {
+  return pool_.slots() && lanes_share_ && stream.grant.launches != kUntilChanged &&
+         pool_.all_owned();
 }
 
 // Making a queue stops every queue of some devices for a moment, so slots change one at a time: the
@@ -722,6 +734,7 @@ void Dispatcher::grow_queues(Lock& lock) {
     const auto [entry, priority] = wanted_queues_.back();
     std::unique_ptr<PhysicalQueue> replaced;
     if (pool_.full()) {
+      release_idle();
       replaced = pool_.take_idle(markers_);
       // None is idle at this very moment: look again soon, but not at every launch.
       slots_stay_until_ = std::chrono::steady_clock::now() +

@@ -214,6 +214,7 @@ class Dispatcher {
   void end_segment(Stream& stream);
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
+  bool gives_up_slot(const Stream& stream) const;
   bool may_want() const;
   void count(Stream& stream, Request& request, const Binding& binding, PhysicalQueue& queue);
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, std::uint64_t blocks);
