@@ -32,6 +32,9 @@ class Arbiter {
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.
   virtual bool lanes_share() const = 0;
+  // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
+  // the entry it was granted, instead of going where it shares with them.
+  virtual bool between_processes() const { return false; }
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
   // `wake` is then called, without the device lock, by a thread of the arbiter, and the

@@ -88,6 +88,8 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
   if (options_.window.ahead_ns > 0) window_operations_ = std::max(window_operations_, 1U);
   segment_operations_ = std::clamp(window_operations_ / 8, 1U, 100U);
   lanes_share_ = arbiter_->lanes_share();
+  between_processes_ = arbiter_->between_processes();
+  if (between_processes_) options_.slots_stay = options_.leased_slots_stay;
   watched_.reserve(kWatchedMax);
   arbiter_->on_change([this] {
     // Under the lock, so that the thread cannot miss it between looking and sleeping.
@@ -449,11 +451,14 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32
   }
   auto take = [&](PhysicalQueue& queue) {
     if (stream.grant.launches != kUntilChanged) --stream.grant.launches;
+    stream.queue_wanted_since.reset();
     binding.queue = &queue;
     return binding;
   };
-  if (grant_stands(stream, kernel, needed))
+  if (grant_stands(stream, kernel, needed)) {
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+    if (awaits_queue(stream)) return {};
+  }
   std::span<const EntryId> left = eligible(stream, kernel, needed);
   // An entry without a free queue drops out; the policy is asked again among the others.
   while (!left.empty()) {
@@ -464,6 +469,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32
       if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
       return take(*queue);
     }
+    if (awaits_queue(stream)) return {};
     if (!lanes_share_) arbiter_->release(stream.grant.entry, stream.lane);
     binding.reason = WholeReason::kNoQueue;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
@@ -557,6 +563,14 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
 bool Dispatcher::gives_up_slot(const Stream& stream) const {
   return pool_.slots() && lanes_share_ && stream.grant.launches != kUntilChanged &&
          pool_.all_owned();
+}
+
+// The launch is deferred meanwhile: its stream's work ends, so a slot comes free.
+bool Dispatcher::awaits_queue(Stream& stream) const {
+  if (!pool_.slots() || !between_processes_ || !options_.thread) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!stream.queue_wanted_since) stream.queue_wanted_since = now;
+  return now - *stream.queue_wanted_since < DispatchOptions::kWaitForSlot * options_.slots_stay;
 }
 
 // Making a queue stops every queue of some devices for a moment, so slots change one at a time: the

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/marker.h"
@@ -131,6 +133,8 @@ struct Stream {
   std::vector<MarkerRef>
       also_after;  // stream-ordered allocations that the next operation waits for
 
+  // Since when it has waited for a queue on the entry of its grant; none: it does not.
+  std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
   std::deque<Deferred> deferred;
 
   // The standing answer of the policy.
