@@ -16,6 +16,9 @@ using stats::WholeReason;
 // Launches of a kernel on a width where it was not seen to end yet are watched one by one.
 constexpr std::size_t kWatchedMax = 256;
 
+// How soon a change of our share of the device's queues is noticed.
+constexpr std::chrono::milliseconds kShareEvery{500};
+
 // Driver calls of ours are legal while another thread captures only between these two.
 class Internal {
  public:
@@ -713,8 +716,12 @@ void Dispatcher::run_thread() {
   device_.attach_thread();
   Lock lock(mutex_);
   Backoff backoff;
-  auto next_look = std::chrono::steady_clock::now();
+  auto next_look = std::chrono::steady_clock::now(), next_share = next_look + kShareEvery;
   while (!stopping_) {
+    if (pool_.slots() && std::chrono::steady_clock::now() >= next_share) {
+      keep_to_share(lock);
+      next_share = std::chrono::steady_clock::now() + kShareEvery;
+    }
     if (!wanted_queues_.empty()) grow_queues(lock);
     if (!watched_.empty() && std::chrono::steady_clock::now() >= next_look) {
       check_watched();
@@ -735,10 +742,12 @@ void Dispatcher::run_thread() {
       wake_.wait_for(lock, std::chrono::milliseconds(100));
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
-      wake_.wait(lock, [&] {
+      const auto rung = [&] {
         return stopping_ || !deferring_.empty() || !watched_.empty() ||
                !wanted_queues_.empty() || arbiter_->wants_service();
-      });
+      };
+      if (pool_.slots()) wake_.wait_until(lock, next_share, rung);
+      else wake_.wait(lock, rung);
     }
   }
 }
@@ -764,7 +773,28 @@ void Dispatcher::grow_queues(Lock& lock) {
     lock.lock();
     std::erase(wanted_queues_, std::pair(entry, priority));
     if (queue) pool_.add(std::move(*queue));
+    else if (queue.error().code == hal::Errc::kBusy)
+      slots_stay_until_ = std::chrono::steady_clock::now() + options_.slots_stay;
     else if (pool_.slots()) pool_.shrink();
+    page_.pool.queues.set(pool_.queue_count());
+  }
+}
+
+// Other processes on the device come and go, and their streams: what is beyond our share by now is
+// given back, as it comes idle.
+void Dispatcher::keep_to_share(Lock& lock) {
+  lock.unlock();
+  const std::uint32_t share = device_.pool_queues_now();
+  lock.lock();
+  pool_.limit(share);
+  if (!pool_.over_limit()) return;
+  release_idle();
+  while (pool_.over_limit()) {
+    std::unique_ptr<PhysicalQueue> beyond = pool_.take_idle(markers_);
+    if (beyond == nullptr) return;
+    lock.unlock();
+    beyond.reset();
+    lock.lock();
     page_.pool.queues.set(pool_.queue_count());
   }
 }

@@ -70,7 +70,7 @@ struct DispatchOptions {
   // The same where another process granted the entry: whoever moves leases has weighed that. A
   // launch waits so many times as long for the queue before it goes to the whole device.
   std::chrono::milliseconds leased_slots_stay{10};
-  static constexpr int kWaitForSlot = 10;
+  static constexpr int kWaitForSlot = 50;
   std::size_t markers = 2048;       // native events made at start
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
@@ -229,6 +229,7 @@ class Dispatcher {
   void run_thread();
   void check_watched();
   void grow_queues(Lock& lock);
+  void keep_to_share(Lock& lock);
 
   hal::Device& device_;
   DispatchOptions options_;

@@ -27,6 +27,10 @@ inline constexpr const char* kWideOnly = "VITAMIN_WIDE_ONLY";
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 
+// Folder where processes on one GPU keep what they share out (backends/hip/queue_ledger.h). Unset:
+// /run/lock; empty: nowhere.
+inline constexpr const char* kLockFolder = "VITAMIN_LOCK_FOLDER";
+
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
 
