@@ -82,6 +82,10 @@ class PlantedDevice final : public hal::Device {
     return device_->create_whole_queue(priority);
   }
   hal::Result<hal::Event> create_event() override { return device_->create_event(); }
+  hal::Result<hal::Event> create_timed_event() override { return device_->create_timed_event(); }
+  hal::NativeStatus elapsed(hal::Event from, hal::Event to, double& ns) noexcept override {
+    return device_->elapsed(from, to, ns);
+  }
   void destroy_event(hal::Event event) noexcept override { device_->destroy_event(event); }
   hal::NativeStatus query(hal::Event event) noexcept override { return device_->query(event); }
   hal::NativeStatus synchronize(hal::Event event) noexcept override {
@@ -98,6 +102,9 @@ class PlantedDevice final : public hal::Device {
   }
   std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override {
     return device_->processors_needed(launch, resident);
+  }
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
+    return device_->resident_blocks(launch);
   }
   hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
     return device_->validate(launch);
