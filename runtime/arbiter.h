@@ -36,6 +36,9 @@ class Arbiter {
   virtual void timed(std::uint64_t kernel, std::uint32_t processors, double ns) {
     static_cast<void>(kernel), static_cast<void>(processors), static_cast<void>(ns);
   }
+  // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
+  // the entry it was granted, instead of going where it shares with them.
+  virtual bool between_processes() const { return false; }
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
   // `wake` is then called, without the device lock, by a thread of the arbiter, and the

@@ -95,6 +95,8 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
     arbiter_->timed(kernel, processors, ns);
   });
   lanes_share_ = arbiter_->lanes_share();
+  between_processes_ = arbiter_->between_processes();
+  if (between_processes_) options_.slots_stay = options_.leased_slots_stay;
   watched_.reserve(kWatchedMax);
   arbiter_->on_change([this] {
     // Under the lock, so that the thread cannot miss it between looking and sleeping.
@@ -507,24 +509,34 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
   }
   auto take = [&](PhysicalQueue& queue) {
     if (stream.grant.launches != kUntilChanged) --stream.grant.launches;
+    stream.queue_wanted_since.reset();
     binding.queue = &queue;
     return binding;
   };
-  if (grant_stands(stream, kernel, needed))
+  if (grant_stands(stream, kernel, needed)) {
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+    if (awaits_queue(stream)) return {};
+  }
   std::span<const EntryId> left = eligible(stream, kernel, needed);
   // An entry without a free queue drops out; the policy is asked again among the others.
   while (!left.empty()) {
     stream.grant = ask(stream, kernel, launch, needed, left);
     if (stream.grant.entry == kNoEntry) return {};  // deferred by the policy or for want of a lease
-    // What the policy did not choose first stands for one launch only.
-    if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
-    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) {
+      // What the policy did not choose first stands for one launch only.
+      if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
+      return take(*queue);
+    }
+    if (awaits_queue(stream)) return {};
     if (!lanes_share_) arbiter_->release(stream.grant.entry, stream.lane);
     binding.reason = WholeReason::kNoQueue;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
-    std::erase_if(scratch_,
-                  [&](EntryId id) { return id == stream.grant.entry || !pool_.has_queue(id); });
+    const EntryId given_up =
+        stream.tail != nullptr && gives_up_slot(stream) ? stream.tail->entry : kNoEntry;
+    std::erase_if(scratch_, [&](EntryId id) {
+      return id == stream.grant.entry || !pool_.has_queue(id) ||
+             (id == given_up && id != kWholeDevice);
+    });
     left = scratch_;
   }
   stream.grant = {};
@@ -601,6 +613,21 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
     }
   }
   return nullptr;
+}
+
+// With as many streams as slots each would sit on its own for ever, whatever the policy draws. So
+// where a policy decides launch by launch, and not for this entry, the stream gives its slot up.
+bool Dispatcher::gives_up_slot(const Stream& stream) const {
+  return pool_.slots() && lanes_share_ && stream.grant.launches != kUntilChanged &&
+         pool_.all_owned();
+}
+
+// The launch is deferred meanwhile: its stream's work ends, so a slot comes free.
+bool Dispatcher::awaits_queue(Stream& stream) const {
+  if (!pool_.slots() || !between_processes_ || !options_.thread) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!stream.queue_wanted_since) stream.queue_wanted_since = now;
+  return now - *stream.queue_wanted_since < DispatchOptions::kWaitForSlot * options_.slots_stay;
 }
 
 // Making a queue stops every queue of some devices for a moment, so slots change one at a time: the
@@ -799,6 +826,7 @@ void Dispatcher::grow_queues(Lock& lock) {
     const auto [entry, priority] = wanted_queues_.back();
     std::unique_ptr<PhysicalQueue> replaced;
     if (pool_.full()) {
+      release_idle();
       replaced = pool_.take_idle(markers_);
       // None is idle at this very moment: look again soon, but not at every launch.
       slots_stay_until_ = std::chrono::steady_clock::now() +

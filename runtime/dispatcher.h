@@ -71,6 +71,10 @@ struct DispatchOptions {
   // Where pool queues are scarce: no queue takes another's slot sooner than this after the last
   // did.
   std::chrono::milliseconds slots_stay{250};
+  // The same where another process granted the entry: whoever moves leases has weighed that. A
+  // launch waits so many times as long for the queue before it goes to the whole device.
+  std::chrono::milliseconds leased_slots_stay{10};
+  static constexpr int kWaitForSlot = 10;
   std::size_t markers = 2048;       // native events made at start
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
@@ -236,6 +240,8 @@ class Dispatcher {
   void end_segment(Stream& stream);
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
+  bool gives_up_slot(const Stream& stream) const;
+  bool awaits_queue(Stream& stream) const;
   bool may_want() const;
   void count(Stream& stream, Request& request, const Binding& binding, PhysicalQueue& queue);
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
@@ -266,6 +272,7 @@ class Dispatcher {
   std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
   std::uint64_t kept_version_ = 0;
   bool lanes_share_ = true;
+  bool between_processes_ = false;
   bool blocking_streams_ = false;
   bool waits_for_host_ = false;
   hal::NativeStatus error_ = hal::kNativeOk;

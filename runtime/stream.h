@@ -5,9 +5,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/marker.h"
@@ -135,6 +137,8 @@ struct Stream {
   // Predicted time of what is submitted and not seen complete, and of what no segment covers yet.
   std::uint64_t ahead_ns = 0, since_segment_ns = 0;
 
+  // Since when it has waited for a queue on the entry of its grant; none: it does not.
+  std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
   std::deque<Deferred> deferred;
 
   // The standing answer of the policy.

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "backends/hip/green_split.h"
 #include "backends/hip/mask_plan.h"
 #include "backends/hip/shape.h"
 #include "backends/hip/status.h"
@@ -81,6 +82,7 @@ class HipDevice final : public hal::Device {
   const DeviceOptions options_;
   hal::DeviceInfo info_;
   MaskPlan plan_;  // of no units: the pool has none
+  std::optional<GreenSplit> split_;  // none: entries are CU-masked streams
   QueueRefusal refusal_;
 };
 
@@ -118,6 +120,13 @@ void HipDevice::plan_units() {
   if (!plan) return tell("Launches are not moved: " + plan.error().message + ".");
   plan_ = std::move(*plan);
   info_.processors_per_unit = plan_.processors_per_unit();
+  hal::Result<GreenSplit> split = GreenSplit::make(api_, options_.ordinal, plan_);
+  if (split)
+    split_ = std::move(*split);
+  else if (split.error().code != hal::Errc::kUnavailable)
+    tell("HIP's execution contexts are not used, CU-masked streams are: " + split.error().message +
+         ".");
+  info_.pool_priorities = split_.has_value();
 }
 
 hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal::ComputeSet set) {
@@ -128,6 +137,9 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal
                      "the compute set names no unit of this device, or others besides (bits " +
                          std::to_string(set.bits()) + ", units " + std::to_string(plan_.units()) +
                          ")");
+  if (split_)
+    return std::make_unique<GreenContext>(api_, options_.ordinal, set, info_.processors_of(set),
+                                          *split_, refusal_);
   return std::make_unique<MaskedContext>(api_, options_.ordinal, set, info_.processors_of(set),
                                          plan_.mask(set), refusal_);
 }
