@@ -710,7 +710,10 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
 
   const Attempt attempt = this->attempt(stream, request);
   if (attempt.blocked != Blocked::kNo) return attempt;
-  if (attempt.status != hal::kNativeOk && error_ == hal::kNativeOk) error_ = attempt.status;
+  if (attempt.status != hal::kNativeOk) {
+    if (error_ == hal::kNativeOk) error_ = attempt.status;
+    if (options_.audit) options_.audit->refused(stream, deferred.serial);
+  }
   stream.timeline.submitted = deferred.serial;  // also of an operation that failed: it is over
   if (deferred.intent == Intent::kRecord) {
     deferred.generation->marker = tail_marker(stream);

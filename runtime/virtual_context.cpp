@@ -73,6 +73,7 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy) {
   // The real stream is about to go: from now on a marker says where its last work is.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   stream.retired = true;
+  if (Audit* audit = dispatcher_->audit()) audit->retired(stream);
   return destroy.submit(*stream.own.queue);
 }
 
