@@ -69,6 +69,9 @@ struct Configuration {
 Configuration configuration();
 // Null unless VITAMIN_AUDIT names a folder.
 std::shared_ptr<runtime::Audit> make_audit(int ordinal);
+
+// What is known and what is to be learnt of kernels' times on a GPU of this model.
+void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal);
 hal::Result<std::unique_ptr<runtime::Policy>> make_policy(const Configuration& configuration);
 
 }  // namespace vitamin::interpose
