@@ -46,6 +46,9 @@
 namespace vitamin::runtime {
 
 class Audit;
+namespace trace {
+class Recorder;
+}
 
 struct Window {
   static constexpr std::uint64_t kUnbounded = ~0ULL;
@@ -75,6 +78,7 @@ struct DispatchOptions {
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required
   std::shared_ptr<Audit> audit;       // null: none (runtime/audit.h)
+  std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
   MakeArbiter make_arbiter;           // unset, or null made: policy and leases in this process
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
@@ -170,6 +174,10 @@ class Dispatcher {
   stats::DevicePage& page() { return page_; }
   const DispatchOptions& options() const { return options_; }
   Audit* audit() const { return options_.audit.get(); }
+  // An operation came in, and what it comes behind; null: none of ours.
+  void trace_arrival(const Stream& stream, Intent intent, Kernel* kernel, const EventState* event,
+                     std::span<const Predecessor> after);
+  bool traced() const { return options_.trace != nullptr; }
   bool strict() const { return options_.window.ahead_ns == 0; }
   // Blocking streams exist: the legacy stream's marker must then be recorded at once, since one
   // recorded later would also cover what blocking streams did in between.
@@ -219,6 +227,8 @@ class Dispatcher {
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, std::uint64_t blocks);
   Attempt submit_front(Stream& stream, bool own_stream);
   void serve_arbiter();
+  void trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial, EntryId entry,
+             std::uint64_t a = 0);
 
   void run_thread();
   void check_watched();
@@ -240,6 +250,7 @@ class Dispatcher {
   std::uint32_t widest_ = 0;               // processors of the widest entry made of units
   std::uint32_t widest_narrow_ = 0;        // and of the widest that is less than the whole device
   std::uint32_t window_operations_ = 0;
+  std::uint64_t traced_kernels_ = 0;
   std::uint32_t segment_operations_ = 1;  // a marker behind so many operations of a stream
   bool lanes_share_ = true;
   bool blocking_streams_ = false;

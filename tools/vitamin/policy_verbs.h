@@ -13,14 +13,14 @@ namespace vitamin::tools {
 struct SimulateOptions {
   std::string trace;
   std::vector<std::string> policies;
-  double load = 0;      // of the capacity; 0: the trace's own times
+  double load = 0;  // of the capacity; 0: the trace's own times
   unsigned gpus = 1, services = 1;
   std::vector<std::string> training;
   double from_s = 0, seconds = 0;
   std::uint32_t most_prompt = 16384, most_output = 2048;
   double ttft_ms = 500, tpot_ms = 30;
   double window_us = 50, creation_ms = 0, quantum_ms = 4;
-  std::string plot;     // directory
+  std::string plot;  // directory
   bool json = false;
   std::uint64_t seed = 1;
 };
@@ -31,8 +31,8 @@ int test_policy(const std::string& specification, bool json);
 
 struct ProfileOptions {
   std::string file;
-  std::string model;    // empty: any
-  std::string plot;     // file
+  std::string model;  // empty: any
+  std::string plot;   // file
   std::size_t kernels = 20;
   bool json = false;
 };
