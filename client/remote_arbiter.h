@@ -55,6 +55,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   }
   void release(EntryId, LaneId) override {}
   bool lanes_share() const override { return true; }
+  bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;
   bool wants_service() const override {
     return attention_.load(std::memory_order_acquire) || !client_.parked();

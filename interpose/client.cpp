@@ -20,6 +20,7 @@
 #include "client/remote_arbiter.h"
 #include "policies/registry.h"
 #include "runtime/environment.h"
+#include "runtime/profile_file.h"
 
 namespace vitamin::interpose {
 
@@ -222,6 +223,31 @@ std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::Dev
     });
   all.push_back(trace);
   return trace;
+}
+
+void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal) {
+  const char* folder = std::getenv(environment::kProfiles);
+  if (folder == nullptr || *folder == '\0') return;
+  const std::string path = runtime::profile_path(folder, model);
+  if (::access(path.c_str(), F_OK) == 0) {
+    auto known = runtime::read_profile(path, model);
+    if (known)
+      options.profiler.known = std::move(*known);
+    else
+      warn(Problem::kProfile, "%s; times are learnt anew", known.error().message.c_str());
+  }
+  std::uint64_t every = runtime::ProfilerOptions::kUsual;
+  decimal(environment::kProfileEvery, every);
+  options.profiler.every =
+      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(every, 1, 1U << 30));
+  const char* run = std::getenv(environment::kRunDirectory);
+  if (run == nullptr || *run == '\0') return;
+  const std::string to = std::string(run) + '/' + std::to_string(::getpid()) + '.' +
+                         std::to_string(ordinal) + ".profile";
+  options.keep_profile = [to, model](const runtime::Profile& learnt) {
+    if (const hal::Status kept = runtime::write_profile(to, learnt, model); !kept)
+      VITAMIN_WARN_ONCE(Problem::kProfile, "%s", kept.error().message.c_str());
+  };
 }
 
 hal::Result<std::unique_ptr<runtime::Policy>> make_policy(const Configuration& configuration) {

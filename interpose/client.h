@@ -77,6 +77,9 @@ std::shared_ptr<runtime::Audit> make_audit(int ordinal);
 // Null unless VITAMIN_TRACE names a folder.
 std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::DeviceInfo& info,
                                                      const Configuration& configuration);
+
+// What is known and what is to be learnt of kernels' times on a GPU of this model.
+void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal);
 hal::Result<std::unique_ptr<runtime::Policy>> make_policy(const Configuration& configuration);
 
 }  // namespace vitamin::interpose

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -145,6 +146,10 @@ Context* make_context(NativeContext handle, int ordinal) {
   auto policy = make_policy(configuration);
   if (!policy) return degrade(policy.error().message.c_str()), nullptr;
   configuration.dispatch.trace = make_trace(ordinal, (*device)->info(), configuration);
+  set_up_profile(configuration.dispatch, (*device)->info().name, ordinal);
+  // Times that nobody has read yet. Registered behind the driver's own start, so it comes first.
+  [[maybe_unused]] static const int registered = std::atexit(
+      [] { for_each_context([](Context& context) { context.virtual_context->finish_timing(); }); });
   if (configuration.dispatch.audit)
     *device = runtime::Audit::watch(configuration.dispatch.audit, std::move(*device));
   const auto legacy = legacy_stream(handle);

@@ -5,7 +5,9 @@
 #
 # A library that `vitamin run` preloads: the shared sources of this folder, compiled in one vendor's
 # words, and that vendor's own. It needs libc and the dynamic loader only, whatever the program
-# brings along.
+# brings along; that may be an older glibc than the one here (floor/floor.cmake).
+include(${CMAKE_CURRENT_LIST_DIR}/floor/floor.cmake)
+
 function(vitamin_interposer target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "VENDOR;TABLE;BACKEND" "SOURCES;INCLUDES")
   set(shared ${PROJECT_SOURCE_DIR}/interpose)
@@ -38,6 +40,8 @@ function(vitamin_interposer target)
     LINKER:--version-script=${vendor}/exports.map
     # Calls between our own functions must never be captured by another preloaded library.
     LINKER:-Bsymbolic LINKER:-z,now LINKER:--as-needed)
+  vitamin_glibc_floor(${target})
+  set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   if(NOT VITAMIN_SANITIZE)
     target_link_options(${target} PRIVATE -static-libgcc -static-libstdc++ LINKER:-z,defs)
   endif()

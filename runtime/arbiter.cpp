@@ -7,7 +7,8 @@ namespace vitamin::runtime {
 
 Choice LocalArbiter::grant(const ReadyOperation& operation, std::span<const EntryId> eligible) {
   const LesseeId lessee = this->lessee(operation.lane);
-  const PoolView view{layout_.entries(), leases_.barred(lessee)};
+  PoolView view{layout_.entries(), leases_.barred(lessee)};
+  view.profile = profile_;
   Choice choice;
   if (const auto picked = policy_->pick({&operation, 1}, view); !picked || *picked != 0)
     return {kNoEntry, 0};

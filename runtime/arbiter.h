@@ -32,6 +32,13 @@ class Arbiter {
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.
   virtual bool lanes_share() const = 0;
+  // A launch was timed on so many processors (Profiler).
+  virtual void timed(std::uint64_t kernel, std::uint32_t processors, double ns) {
+    static_cast<void>(kernel), static_cast<void>(processors), static_cast<void>(ns);
+  }
+  // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
+  // the entry it was granted, instead of going where it shares with them.
+  virtual bool between_processes() const { return false; }
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
   // `wake` is then called, without the device lock, by a thread of the arbiter, and the
@@ -51,9 +58,12 @@ using MakeArbiter =
 // A policy and a lease table in this process.
 class LocalArbiter final : public Arbiter {
  public:
-  LocalArbiter(const PoolLayout& layout, std::unique_ptr<Policy> policy)
+  // `profile`, which the policy sees, outlives the arbiter; null: none.
+  LocalArbiter(const PoolLayout& layout, std::unique_ptr<Policy> policy,
+               const Profile* profile = nullptr)
       : layout_(layout),
         policy_(std::move(policy)),
+        profile_(profile),
         leases_(layout),
         lanes_share_(policy_->lanes_share()) {}
   hal::ComputeSet barred(LaneId lane) const override { return leases_.barred(lessee(lane)); }
@@ -76,6 +86,7 @@ class LocalArbiter final : public Arbiter {
 
   const PoolLayout& layout_;
   std::unique_ptr<Policy> policy_;
+  const Profile* profile_;
   LeaseTable leases_;
   bool lanes_share_;
 };

@@ -16,6 +16,10 @@ using stats::WholeReason;
 
 // Launches of a kernel on a width where it was not seen to end yet are watched one by one.
 constexpr std::size_t kWatchedMax = 256;
+// The watchdog's, and the profiler's.
+constexpr std::chrono::milliseconds kBetweenLooks{100};
+// A process that is killed has lost so much of what it learnt.
+constexpr std::chrono::seconds kBetweenKeeps{5};
 
 using trace::Kind;
 constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
@@ -41,9 +45,9 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   PoolLimits limits = options.pool;
   std::unique_ptr<Arbiter> arbiter;
   if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
-  std::unique_ptr<Dispatcher> dispatcher(
-      new Dispatcher(device, std::move(policy), std::move(arbiter), options,
-                     PoolLayout::build(device.info(), limits)));
+  std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(device, std::move(policy),
+                                                        std::move(arbiter), options,
+                                                        PoolLayout::build(device.info(), limits)));
   auto pool = PhysicalContextPool::realise(device, dispatcher->layout_);
   if (!pool) return tl::unexpected(pool.error());
   dispatcher->pool_ = std::move(*pool);
@@ -68,9 +72,8 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   facts.queues.set(dispatcher->pool_.queue_count());
   facts.creation_ns.set(static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
-  if (options.thread) dispatcher->thread_ = std::thread([raw = dispatcher.get()] {
-    raw->run_thread();
-  });
+  if (options.thread)
+    dispatcher->thread_ = std::thread([raw = dispatcher.get()] { raw->run_thread(); });
   return dispatcher;
 }
 
@@ -82,16 +85,22 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       page_(*options.page),
       layout_(std::move(layout)),
       markers_(device, options.markers),
+      profiler_(device, options.profiler),
       arbiter_(arbiter != nullptr ? std::move(arbiter)
-                                  : std::make_unique<LocalArbiter>(layout_, std::move(policy))),
+                                  : std::make_unique<LocalArbiter>(layout_, std::move(policy),
+                                                                   &profiler_.profile())),
       kernels_(device, *options.page, options.wide_only) {
-  // Never deeper than the driver takes without blocking the caller, whatever the window says.
+  bounded_ = !strict() && options_.window.ahead_ns != Window::kUnbounded;
+  // Progress must be seen several times within the window, and within the driver's own depth.
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
-  window_operations_ = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(ahead, device.info().queue_depth * 9 / 10));
-  if (options_.window.ahead_ns > 0) window_operations_ = std::max(window_operations_, 1U);
-  segment_operations_ = std::clamp(window_operations_ / 8, 1U, 100U);
+  segment_operations_ = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      std::min<std::uint64_t>(ahead, device.info().queue_depth * 9 / 10) / 8, 1, 100));
+  profiler_.on_sample([this](std::uint64_t kernel, std::uint32_t processors, double ns) {
+    arbiter_->timed(kernel, processors, ns);
+  });
   lanes_share_ = arbiter_->lanes_share();
+  between_processes_ = arbiter_->between_processes();
+  if (between_processes_) options_.slots_stay = options_.leased_slots_stay;
   watched_.reserve(kWatchedMax);
   arbiter_->on_change([this] {
     // Under the lock, so that the thread cannot miss it between looking and sleeping.
@@ -109,6 +118,7 @@ void Dispatcher::stop() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
+  finish_timing();
   arbiter_->on_change(nullptr);
 }
 
@@ -119,9 +129,8 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
     return attempt_launch(stream, request);
   if (!room(stream, request.after, false)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
-  PhysicalQueue& queue = request.own_stream
-                             ? stream.own
-                             : follow_queue(stream, request.intent, gated_by_others);
+  PhysicalQueue& queue =
+      request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
   unsigned waits = 0;
   NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
   if (status == hal::kNativeOk && request.marker) {
@@ -147,7 +156,12 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   const bool own = request.own_stream || kernel.collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
-  if (!room(stream, request.after, !request.own_stream)) return {Blocked::kWindow};
+  // By the window's clock a launch lasts as long as where it would go now.
+  const std::uint32_t width = stream.grant.entry != kNoEntry && stream.grant.launches > 0
+                                  ? layout_.at(stream.grant.entry).processors
+                                  : layout_.at(kWholeDevice).processors;
+  const std::uint64_t predicted = bounded_ ? predicted_ns(kernel, launch, width) : 0;
+  if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
 
   const std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
   Binding binding;
@@ -156,15 +170,15 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     binding.reason = kernel.collective ? WholeReason::kResident : request.own_reason;
   } else {
     if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
-    binding = bind(stream, kernel, needed);
+    binding = bind(stream, kernel, launch, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }
   binding.narrow_eligible = needed <= widest_narrow_ && !kernel.collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
-    binding.reason = kernel.resident      ? WholeReason::kResident
+    binding.reason = kernel.resident                            ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
-                                          : WholeReason::kNoEligibleEntry;
+                                                                : WholeReason::kNoEligibleEntry;
   NativeStatus status = launch_on(stream, request, *binding.queue);
   // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
   // answers what the application would have got natively.
@@ -175,7 +189,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     // It never was this stream's, unless its earlier work is there: then it still is.
     if (!lanes_share_ && binding.queue != stream.tail)
       arbiter_->release(binding.queue->entry, stream.lane);
-    const Binding wider = bind(stream, kernel, needed);
+    const Binding wider = bind(stream, kernel, launch, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
     binding.reason = WholeReason::kEntryRefused;
     status = launch_on(stream, request, *binding.queue);
@@ -185,10 +199,9 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     return {Blocked::kNo, status};
   }
   if (!computes) count(stream, request, binding, *binding.queue);
-  commit(stream, *binding.queue, !binding.queue->whole());
+  commit(stream, *binding.queue, !binding.queue->whole(), predicted);
   if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
-  if (!computes && !binding.queue->whole())
-    watch(kernel, stream, *binding.queue, launch->grid.volume());
+  if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
 }
 
@@ -196,7 +209,41 @@ NativeStatus Dispatcher::launch_on(Stream& stream, Request& request, PhysicalQue
   unsigned waits = 0;
   const NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
   if (status != hal::kNativeOk) return status;
-  return submit_launch(stream, request, queue, waits);
+  if (!profiler_.due()) [[likely]]
+    return submit_launch(stream, request, queue, waits);
+  return timed_launch(stream, request, queue, waits);
+}
+
+// One of the launches that are timed; what may overlap its predecessor has no time of its own.
+NativeStatus Dispatcher::timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
+                                      unsigned waits) {
+  const hal::KernelLaunch* launch =
+      request.intent == Intent::kLaunch
+          ? &static_cast<LaunchOperation*>(request.operation)->launch()
+          : nullptr;
+  Profiler::Stopwatch* stopwatch =
+      launch != nullptr && !launch->programmatic ? profiler_.start(*queue.queue) : nullptr;
+  const NativeStatus status = submit_launch(stream, request, queue, waits);
+  if (stopwatch == nullptr) return status;
+  if (status != hal::kNativeOk) {
+    profiler_.abandon(stopwatch);
+    return status;
+  }
+  const Kernel& kernel = *request.kernel;
+  if (!profiler_.awaits()) wake_.notify_one();  // the thread sleeps while nothing is awaited
+  profiler_.stop(stopwatch, *queue.queue, launch_key(kernel.name_hash, *launch), kernel.name,
+                 *launch, queue.processors);
+  return status;
+}
+
+std::uint64_t Dispatcher::predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
+                                       std::uint32_t processors) const {
+  if (launch == nullptr || profiler_.profile().kernels().empty())
+    return options_.predicted_kernel_ns;
+  const Prediction prediction =
+      profiler_.profile().predict(launch_key(kernel.name_hash, *launch), processors);
+  return prediction.ns > 0 ? static_cast<std::uint64_t>(prediction.ns)
+                           : options_.predicted_kernel_ns;
 }
 
 NativeStatus Dispatcher::submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
@@ -237,8 +284,7 @@ hal::AttributeList Dispatcher::with_stream_attributes(const Stream& stream,
 }
 
 PhysicalQueue& Dispatcher::follow_queue(Stream& stream, Intent intent, bool others_gated) {
-  if (intent == Intent::kBridge || intent == Intent::kBridgeGate || others_gated)
-    return stream.own;
+  if (intent == Intent::kBridge || intent == Intent::kBridgeGate || others_gated) return stream.own;
   return stream.tail != nullptr ? *stream.tail : stream.own;
 }
 
@@ -320,9 +366,8 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   come_behind(stream, false);
   for (const Predecessor& p : after) {
     // The driver itself orders real legacy and real blocking streams against each other.
-    const bool native = options_.native_legacy_order && physical != nullptr &&
-                        physical->whole() && p.stream->tail != nullptr &&
-                        p.stream->tail->whole();
+    const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() &&
+                        p.stream->tail != nullptr && p.stream->tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
   }
   if (stream.allocated && physical != &stream.own) come_after(stream, *stream.own.queue);
@@ -330,7 +375,8 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   return status;
 }
 
-void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased) {
+void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
+                        std::uint64_t predicted_ns) {
   if (stream.tail != &queue) {
     close_segment(stream);
     if (stream.tail != nullptr && !stream.tail->whole()) leave(stream, *stream.tail);
@@ -341,10 +387,13 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased) {
   stream.also_after.clear();
   stream.allocated = false;
   ++stream.timeline.submitted;
-  if (options_.audit) [[unlikely]] options_.audit->submitted(stream, queue);
+  if (options_.audit) [[unlikely]]
+    options_.audit->submitted(stream, queue);
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted, queue.entry);
   ++stream.since_segment;
+  stream.ahead_ns += predicted_ns;
+  stream.since_segment_ns += predicted_ns;
   if (leased) {
     arbiter_->submitted(queue.entry, stream.lane);
     ++stream.leased_since_segment;
@@ -366,10 +415,11 @@ void Dispatcher::close_segment(Stream& stream) {
   const MarkerRef marker = tail_marker(stream);
   // Without a marker or room the run joins the next one, whose marker comes behind it.
   if (!marker || stream.segments.full()) return;
-  stream.segments.push(
-      {stream.timeline.submitted, marker,
-       stream.tail != nullptr ? stream.tail->entry : kNoEntry, stream.leased_since_segment});
+  stream.segments.push({stream.timeline.submitted, marker,
+                        stream.tail != nullptr ? stream.tail->entry : kNoEntry,
+                        stream.leased_since_segment, stream.since_segment_ns});
   stream.since_segment = 0;
+  stream.since_segment_ns = 0;
   stream.leased_since_segment = 0;
 }
 
@@ -382,7 +432,8 @@ void Dispatcher::leave(Stream& stream, PhysicalQueue& queue) {
 
 // --- how far submission runs ahead -----------------------------------------------------------
 
-bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch) {
+bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch,
+                      std::uint64_t predicted_ns) {
   if (launch && strict()) {
     poll(stream);
     if (stream.timeline.outstanding() > 0) return false;
@@ -392,12 +443,18 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
     }
     return true;
   }
-  // Only launches are held back by the window; what follows them is bound by the queue's depth.
-  const std::uint64_t limit = launch ? window_operations_ : device_.info().queue_depth * 9 / 10;
-  if (stream.timeline.outstanding() < limit) return true;
+  // Only launches are held back by the window; what follows them is bound by the queue's depth,
+  // beyond which a driver would block the caller. One launch is admitted however long it lasts.
+  const std::uint64_t depth = device_.info().queue_depth * 9 / 10;
+  auto fits = [&] {
+    return stream.timeline.outstanding() < depth &&
+           (!launch || !bounded_ || stream.timeline.outstanding() == 0 ||
+            stream.ahead_ns + predicted_ns <= options_.window.ahead_ns);
+  };
+  if (fits()) return true;
   if (stream.segments.empty()) close_segment(stream);
   poll(stream);
-  return stream.timeline.outstanding() < limit;
+  return fits();
 }
 
 // Asks for the newest marker first: often everything has ended, and one query tells it.
@@ -419,10 +476,10 @@ void Dispatcher::poll(Stream& stream) {
 void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
+  stream.ahead_ns -= oldest.predicted_ns;
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
-  if (oldest.entry != kNoEntry)
-    arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
+  if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
 }
 
@@ -440,6 +497,8 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
     leave(stream, *stream.tail);
   }
   stream.since_segment = 0;
+  stream.since_segment_ns = 0;
+  stream.ahead_ns = 0;
   stream.leased_since_segment = 0;
   stream.tail = nullptr;
   stream.tail_marker.reset();
@@ -448,37 +507,47 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
 
 // --- binding ---------------------------------------------------------------------------------
 
-Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32_t needed) {
+Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
+                                     const hal::KernelLaunch* launch, std::uint32_t needed) {
   Binding binding;
   const std::uint32_t whole = layout_.at(kWholeDevice).processors;
   if (needed > widest_ || by_width_.size() == 1) {
     binding.queue = &stream.own;
-    binding.reason = kernel.resident      ? WholeReason::kResident
-                     : needed > whole     ? WholeReason::kCluster
+    binding.reason = kernel.resident         ? WholeReason::kResident
+                     : needed > whole        ? WholeReason::kCluster
                      : by_width_.size() == 1 ? WholeReason::kPoolMissing
                                              : WholeReason::kNoEligibleEntry;
     return binding;
   }
   auto take = [&](PhysicalQueue& queue) {
     if (stream.grant.launches != kUntilChanged) --stream.grant.launches;
+    stream.queue_wanted_since.reset();
     binding.queue = &queue;
     return binding;
   };
-  if (grant_stands(stream, kernel, needed))
+  if (grant_stands(stream, kernel, needed)) {
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+    if (awaits_queue(stream)) return {};
+  }
   std::span<const EntryId> left = eligible(stream, kernel, needed);
   // An entry without a free queue drops out; the policy is asked again among the others.
   while (!left.empty()) {
-    stream.grant = ask(stream, needed, left);
+    stream.grant = ask(stream, kernel, launch, needed, left);
     if (stream.grant.entry == kNoEntry) return {};  // deferred by the policy or for want of a lease
-    // What the policy did not choose first stands for one launch only.
-    if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
-    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
+    if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) {
+      // What the policy did not choose first stands for one launch only.
+      if (binding.reason == WholeReason::kNoQueue) stream.grant.launches = 1;
+      return take(*queue);
+    }
+    if (awaits_queue(stream)) return {};
     if (!lanes_share_) arbiter_->release(stream.grant.entry, stream.lane);
     binding.reason = WholeReason::kNoQueue;
     if (left.data() != scratch_.data()) scratch_.assign(left.begin(), left.end());
+    const EntryId given_up =
+        stream.tail != nullptr && gives_up_slot(stream) ? stream.tail->entry : kNoEntry;
     std::erase_if(scratch_, [&](EntryId id) {
-      return id == stream.grant.entry || !pool_.has_queue(id);
+      return id == stream.grant.entry || !pool_.has_queue(id) ||
+             (id == given_up && id != kWholeDevice);
     });
     left = scratch_;
   }
@@ -497,9 +566,7 @@ bool Dispatcher::grant_stands(const Stream& stream, const Kernel& kernel,
 }
 
 bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
-  auto just_in_time = [&] {
-    return stream.timeline.outstanding() < options_.ahead_of_move;
-  };
+  auto just_in_time = [&] { return stream.timeline.outstanding() < options_.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   close_segment(stream);  // else its end would be seen too late, or never
   poll(stream);
@@ -508,9 +575,8 @@ bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t ne
 
 std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kernel,
                                               std::uint32_t needed) {
-  const auto first =
-      std::find_if(by_width_.begin(), by_width_.end(),
-                   [&](EntryId id) { return layout_.at(id).processors >= needed; });
+  const auto first = std::find_if(by_width_.begin(), by_width_.end(),
+                                  [&](EntryId id) { return layout_.at(id).processors >= needed; });
   const std::span<const EntryId> wide(first, by_width_.end());
   if (lanes_share_ && kernel.refused.none()) return wide;
   hal::ComputeSet barred = arbiter_->barred(stream.lane);
@@ -526,12 +592,14 @@ std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kern
   return scratch_;
 }
 
-Choice Dispatcher::ask(Stream& stream, std::uint32_t needed, std::span<const EntryId> eligible) {
+Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const hal::KernelLaunch* launch,
+                       std::uint32_t needed, std::span<const EntryId> eligible) {
   ReadyOperation ready;
   ready.id = stream.timeline.submitted + 1;
   ready.lane = stream.lane;
   ready.processors = needed;
-  ready.predicted_ns = options_.predicted_kernel_ns;
+  if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
+  ready.predicted_ns = predicted_ns(kernel, launch, layout_.at(kWholeDevice).processors);
   ready.last_entry = stream.last_entry;
   const Choice choice = arbiter_->grant(ready, eligible);
   if (options_.trace) [[unlikely]]
@@ -559,6 +627,21 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
     }
   }
   return nullptr;
+}
+
+// With as many streams as slots each would sit on its own for ever, whatever the policy draws. So
+// where a policy decides launch by launch, and not for this entry, the stream gives its slot up.
+bool Dispatcher::gives_up_slot(const Stream& stream) const {
+  return pool_.slots() && lanes_share_ && stream.grant.launches != kUntilChanged &&
+         pool_.all_owned();
+}
+
+// The launch is deferred meanwhile: its stream's work ends, so a slot comes free.
+bool Dispatcher::awaits_queue(Stream& stream) const {
+  if (!pool_.slots() || !between_processes_ || !options_.thread) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!stream.queue_wanted_since) stream.queue_wanted_since = now;
+  return now - *stream.queue_wanted_since < DispatchOptions::kWaitForSlot * options_.slots_stay;
 }
 
 // Making a queue stops every queue of some devices for a moment, so slots change one at a time: the
@@ -598,15 +681,15 @@ void Dispatcher::count(Stream& stream, Request& request, const Binding& binding,
 }
 
 void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
-                       std::uint64_t blocks) {
+                       const hal::KernelLaunch& launch) {
   // One block waits for nobody; a width at which the kernel ended before needs no watching.
-  if (blocks <= 1 || kernel.proven_processors <= queue.processors) return;
+  if (launch.grid.volume() <= 1 || kernel.proven_processors <= queue.processors) return;
   if (watched_.size() >= kWatchedMax) return;
   const MarkerRef marker = tail_marker(stream);
   if (!marker) return;
   if (watched_.empty()) wake_.notify_one();  // the thread sleeps while nothing is watched
-  watched_.push_back(
-      {&kernel, queue.processors, marker, std::chrono::steady_clock::now(), false});
+  watched_.push_back({&kernel, queue.processors, predicted_ns(kernel, &launch, queue.processors),
+                      marker, std::chrono::steady_clock::now(), false});
 }
 
 // --- the trace -------------------------------------------------------------------------------
@@ -676,13 +759,15 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
     request.gate = deferred.generation->gate;
   }
   // The event was recorded again since: its real record must not be overwritten by an older one.
-  const bool superseded =
-      deferred.intent == Intent::kRecord && deferred.generation->superseded;
+  const bool superseded = deferred.intent == Intent::kRecord && deferred.generation->superseded;
   if (superseded) request.operation = nullptr;
 
   const Attempt attempt = this->attempt(stream, request);
   if (attempt.blocked != Blocked::kNo) return attempt;
-  if (attempt.status != hal::kNativeOk && error_ == hal::kNativeOk) error_ = attempt.status;
+  if (attempt.status != hal::kNativeOk) {
+    if (error_ == hal::kNativeOk) error_ = attempt.status;
+    if (options_.audit) options_.audit->refused(stream, deferred.serial);
+  }
   stream.timeline.submitted = deferred.serial;  // also of an operation that failed: it is over
   if (deferred.intent == Intent::kRecord) {
     deferred.generation->marker = tail_marker(stream);
@@ -704,6 +789,7 @@ void Dispatcher::serve_arbiter() {
 
 bool Dispatcher::pump() {
   serve_arbiter();
+  if (!options_.thread && profiler_.awaits()) profiler_.collect();
   bool moved = false;
   waits_for_host_ = false;
   for (std::size_t i = 0; i < deferring_.size();) {
@@ -742,11 +828,20 @@ void Dispatcher::run_thread() {
   Lock lock(mutex_);
   Backoff backoff;
   auto next_look = std::chrono::steady_clock::now();
+  auto next_keep = next_look + kBetweenKeeps;
   while (!stopping_) {
     if (!wanted_queues_.empty()) grow_queues(lock);
-    if (!watched_.empty() && std::chrono::steady_clock::now() >= next_look) {
+    const auto now = std::chrono::steady_clock::now();
+    if ((!watched_.empty() || profiler_.awaits()) && now >= next_look) {
       check_watched();
-      next_look = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+      profiler_.collect();
+      next_look = now + kBetweenLooks;
+    }
+    if (now >= next_keep) {
+      lock.unlock();
+      finish_timing();
+      lock.lock();
+      next_keep = now + kBetweenKeeps;
     }
     if (!deferring_.empty() || arbiter_->wants_service()) {
       if (pump()) {
@@ -759,16 +854,28 @@ void Dispatcher::run_thread() {
       continue;
     }
     backoff.reset();
-    if (!watched_.empty()) {
-      wake_.wait_for(lock, std::chrono::milliseconds(100));
+    if (!watched_.empty() || profiler_.awaits()) {
+      wake_.wait_for(lock, kBetweenLooks);
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
       wake_.wait(lock, [&] {
-        return stopping_ || !deferring_.empty() || !watched_.empty() ||
-               !wanted_queues_.empty() || arbiter_->wants_service();
+        return stopping_ || !deferring_.empty() || !watched_.empty() || !wanted_queues_.empty() ||
+               profiler_.awaits() || arbiter_->wants_service();
       });
     }
   }
+}
+
+void Dispatcher::finish_timing() {
+  Profile learnt;
+  {
+    const Lock lock(mutex_);
+    profiler_.collect();
+    if (!options_.keep_profile || profiler_.learnt().version() == kept_version_) return;
+    kept_version_ = profiler_.learnt().version();
+    learnt = profiler_.learnt();
+  }
+  options_.keep_profile(learnt);
 }
 
 void Dispatcher::grow_queues(Lock& lock) {
@@ -776,6 +883,7 @@ void Dispatcher::grow_queues(Lock& lock) {
     const auto [entry, priority] = wanted_queues_.back();
     std::unique_ptr<PhysicalQueue> replaced;
     if (pool_.full()) {
+      release_idle();
       replaced = pool_.take_idle(markers_);
       // None is idle at this very moment: look again soon, but not at every launch.
       slots_stay_until_ = std::chrono::steady_clock::now() +
@@ -790,8 +898,10 @@ void Dispatcher::grow_queues(Lock& lock) {
     }();
     lock.lock();
     std::erase(wanted_queues_, std::pair(entry, priority));
-    if (queue) pool_.add(std::move(*queue));
-    else if (pool_.slots()) pool_.shrink();
+    if (queue)
+      pool_.add(std::move(*queue));
+    else if (pool_.slots())
+      pool_.shrink();
     page_.pool.queues.set(pool_.queue_count());
   }
 }
@@ -812,7 +922,7 @@ void Dispatcher::check_watched() {
   Watched& oldest = watched_.front();
   if (anything_ended) oldest.since = now;
   const auto limit = std::max<std::chrono::nanoseconds>(
-      options_.hang_after, std::chrono::nanoseconds(20 * options_.predicted_kernel_ns));
+      options_.hang_after, std::chrono::nanoseconds(20 * oldest.predicted_ns));
   if (oldest.named || now - oldest.since < limit) return;
   oldest.named = true;
   kernels_.remember_wide_only(*oldest.kernel);

@@ -40,6 +40,7 @@
 #include "runtime/kernel_table.h"
 #include "runtime/marker.h"
 #include "runtime/physical_context_pool.h"
+#include "runtime/profiler.h"
 #include "runtime/stats.h"
 #include "runtime/stream.h"
 
@@ -59,9 +60,12 @@ struct Window {
 struct DispatchOptions {
   Window window;
   PoolLimits pool;
-  // What a kernel is taken to last until profiles say better: half of the kernels of real programs
-  // are shorter than 2-12 us (facts of the H200: p50 1.7 us decoding, 11.5 us training).
+  // What a kernel is taken to last where the profile knows nothing: half of the kernels of real
+  // programs are shorter than 2-12 us (facts of the H200: p50 1.7 us decoding, 11.5 us training).
   std::uint64_t predicted_kernel_ns = 10'000;
+  ProfilerOptions profiler;
+  // Given what this process learnt so far, every few seconds and at its end. Without the lock.
+  std::function<void(const Profile&)> keep_profile;
   // A stream moves to another entry only while fewer operations of it than this are unfinished.
   // Every queue that it moved to and that has not begun yet is blocked in a device-side wait, and
   // the device looks at blocked queues in turn: a move costs 2 us on an H200 when it is made just
@@ -70,6 +74,10 @@ struct DispatchOptions {
   // Where pool queues are scarce: no queue takes another's slot sooner than this after the last
   // did.
   std::chrono::milliseconds slots_stay{250};
+  // The same where another process granted the entry: whoever moves leases has weighed that. A
+  // launch waits so many times as long for the queue before it goes to the whole device.
+  std::chrono::milliseconds leased_slots_stay{10};
+  static constexpr int kWaitForSlot = 10;
   std::size_t markers = 2048;       // native events made at start
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
@@ -159,7 +167,10 @@ class Dispatcher {
   hal::NativeStatus take_error() { return std::exchange(error_, hal::kNativeOk); }
   // The operation was accepted by the backend: it is the stream's tail now. `leased`: it is work on
   // a leased entry, outstanding there until it is observed complete.
-  void commit(Stream& stream, PhysicalQueue& queue, bool leased = false);
+  void commit(Stream& stream, PhysicalQueue& queue, bool leased, std::uint64_t predicted_ns);
+  void commit(Stream& stream, PhysicalQueue& queue) {
+    commit(stream, queue, false, options_.predicted_kernel_ns);
+  }
   // Where an operation that needs no compute of its own goes.
   PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
   // The stream's next operation comes behind everything that is on `queue` now.
@@ -178,6 +189,12 @@ class Dispatcher {
   void trace_arrival(const Stream& stream, Intent intent, Kernel* kernel, const EventState* event,
                      std::span<const Predecessor> after);
   bool traced() const { return options_.trace != nullptr; }
+  Profiler& profiler() { return profiler_; }
+  // Something is awaited that nobody else looks for. Any thread.
+  void look_soon() { wake_.notify_one(); }
+  // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
+  // Takes the lock.
+  void finish_timing();
   bool strict() const { return options_.window.ahead_ns == 0; }
   // Blocking streams exist: the legacy stream's marker must then be recorded at once, since one
   // recorded later would also cover what blocking streams did in between.
@@ -193,6 +210,7 @@ class Dispatcher {
   struct Watched {
     Kernel* kernel;
     std::uint32_t processors;
+    std::uint64_t predicted_ns;
     MarkerRef marker;
     std::chrono::steady_clock::time_point since;
     bool named;
@@ -204,17 +222,25 @@ class Dispatcher {
   };
 
   Attempt attempt_launch(Stream& stream, Request& request);
-  Binding bind(Stream& stream, Kernel& kernel, std::uint32_t needed);
-  Choice ask(Stream& stream, std::uint32_t needed, std::span<const EntryId> eligible);
+  // `launch` is null for a computing call of the vendor's own.
+  Binding bind(Stream& stream, Kernel& kernel, const hal::KernelLaunch* launch,
+               std::uint32_t needed);
+  Choice ask(Stream& stream, const Kernel& kernel, const hal::KernelLaunch* launch,
+             std::uint32_t needed, std::span<const EntryId> eligible);
+  std::uint64_t predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
+                             std::uint32_t processors) const;
   std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   PhysicalQueue* free_queue(Stream& stream, EntryId entry);
   hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);
+  hal::NativeStatus timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
+                                 unsigned waits);
   hal::NativeStatus submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                   unsigned waits);
   hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);
   PhysicalQueue& follow_queue(Stream& stream, Intent intent, bool others_gated);
   bool others_gated(Request& request);
-  bool room(Stream& stream, std::span<const Predecessor> after, bool launch);
+  bool room(Stream& stream, std::span<const Predecessor> after, bool launch,
+            std::uint64_t predicted_ns = 0);
   void poll(Stream& stream);
   void release_idle();
   void leave(Stream& stream, PhysicalQueue& queue);
@@ -222,9 +248,11 @@ class Dispatcher {
   void end_segment(Stream& stream);
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
+  bool gives_up_slot(const Stream& stream) const;
+  bool awaits_queue(Stream& stream) const;
   bool may_want() const;
   void count(Stream& stream, Request& request, const Binding& binding, PhysicalQueue& queue);
-  void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, std::uint64_t blocks);
+  void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
   Attempt submit_front(Stream& stream, bool own_stream);
   void serve_arbiter();
   void trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial, EntryId entry,
@@ -239,6 +267,7 @@ class Dispatcher {
   stats::DevicePage& page_;
   PoolLayout layout_;
   MarkerPool markers_;  // outlives the queues, which hold markers
+  Profiler profiler_;   // outlives the arbiter, whose policy reads it
   PhysicalContextPool pool_;
   std::unique_ptr<Arbiter> arbiter_;
   KernelTable kernels_;
@@ -249,10 +278,12 @@ class Dispatcher {
   std::vector<std::byte> attributes_;      // a launch's attributes with the stream's made explicit
   std::uint32_t widest_ = 0;               // processors of the widest entry made of units
   std::uint32_t widest_narrow_ = 0;        // and of the widest that is less than the whole device
-  std::uint32_t window_operations_ = 0;
+  bool bounded_ = false;                   // the window is neither strict nor infinite
+  std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
+  std::uint64_t kept_version_ = 0;
   std::uint64_t traced_kernels_ = 0;
-  std::uint32_t segment_operations_ = 1;  // a marker behind so many operations of a stream
   bool lanes_share_ = true;
+  bool between_processes_ = false;
   bool blocking_streams_ = false;
   bool waits_for_host_ = false;
   hal::NativeStatus error_ = hal::kNativeOk;

@@ -23,6 +23,12 @@ inline constexpr const char* kQuiet = "VITAMIN_QUIET";
 // kernel that the watchdog catches is added. Unset: none is known, none is remembered.
 inline constexpr const char* kWideOnly = "VITAMIN_WIDE_ONLY";
 
+// Folder of the profiles, one file for each GPU model (runtime/profile_file.h): read at start, and
+// one launch in so many is timed (decimal; unset: ProfilerOptions). What this process learns goes
+// to <pid>.<ordinal>.profile in the run directory. Unset: nothing is known, nothing is timed.
+inline constexpr const char* kProfiles = "VITAMIN_PROFILES";
+inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
+
 // The socket of a vitamind that arbitrates the devices (client/remote_arbiter.h). Unset: the
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";

@@ -3,6 +3,8 @@
 
 #include <string_view>
 
+#include "runtime/profiler.h"
+
 namespace vitamin::runtime {
 namespace {
 
@@ -56,6 +58,7 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
   auto kernel = std::make_unique<Kernel>();
   kernel->handle = handle;
   kernel->name = device_.kernel_name(handle);
+  kernel->name_hash = name_hash(kernel->name);
   kernel->library = &page_.library(device_.kernel_origin(handle).c_str());
   kernel->collective = is_collective(kernel->name);
   kernel->resident = wide_only_.contains(kernel->name);

@@ -80,6 +80,13 @@ std::unique_ptr<PhysicalQueue> PhysicalContextPool::take_idle(MarkerPool& marker
   return taken;
 }
 
+bool PhysicalContextPool::all_owned() const {
+  for (const auto& queues : queues_)
+    for (const auto& queue : queues)
+      if (queue->owner == nullptr) return false;
+  return true;
+}
+
 std::size_t PhysicalContextPool::queue_count() const {
   std::size_t count = 0;
   for (const auto& queues : queues_) count += queues.size();

@@ -65,6 +65,8 @@ class PhysicalContextPool {
   bool full() const { return slots_ && queue_count() >= queues_max_; }
   // A queue could not be created: there are as many slots as there are queues now.
   void shrink() { queues_max_ = queue_count(); }
+  // No queue of the pool is without a stream that it belongs to.
+  bool all_owned() const;
   // Takes out the oldest queue whose work has ended; null: none is idle.
   std::unique_ptr<PhysicalQueue> take_idle(MarkerPool& markers);
 

@@ -74,6 +74,11 @@ Recorder::~Recorder() {
 }
 
 void Recorder::stop() {
+  if (::getpid() != owner_) {
+    // A child that was forked: the thread is the parent's, and so is the file.
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   stopping_.store(true, std::memory_order_release);
   if (thread_.joinable()) thread_.join();
 }

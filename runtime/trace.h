@@ -9,6 +9,7 @@
 // Threads: one at a time records (the holder of the device's lock, the daemon's loop).
 #pragma once
 
+#include <unistd.h>
 #include <x86intrin.h>
 
 #include <atomic>
@@ -80,6 +81,7 @@ class Recorder {
   bool flush();
   void write_header();
 
+  const pid_t owner_ = ::getpid();
   int file_;
   Header header_;  // the thread's, once it runs
   std::vector<Record> ring_;

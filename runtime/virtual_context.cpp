@@ -73,6 +73,7 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy) {
   // The real stream is about to go: from now on a marker says where its last work is.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   stream.retired = true;
+  if (Audit* audit = dispatcher_->audit()) audit->retired(stream);
   return destroy.submit(*stream.own.queue);
 }
 
@@ -300,6 +301,43 @@ NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
 NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behind, Host host) {
   const Intent intent = behind == Behind::kGate ? Intent::kBridgeGate : Intent::kBridge;
   return run(stream, {.operation = &call, .intent = intent, .host = host});
+}
+
+namespace {
+
+// An operation with a stopwatch around it.
+class Timed final : public Operation {
+ public:
+  Timed(Operation& operation, Profiler& profiler, stats::OtherWork& page)
+      : operation_(operation), profiler_(profiler), page_(page) {}
+  NativeStatus submit(hal::Queue& queue) noexcept override {
+    Profiler::Stopwatch* stopwatch = profiler_.start(queue);
+    const NativeStatus status = operation_.submit(queue);
+    if (stopwatch == nullptr) return status;
+    if (status == hal::kNativeOk)
+      profiler_.stop(stopwatch, queue, [&page = page_](double ns) {
+        page.graphs_timed.add();
+        page.graph_unleased_ns.add(static_cast<std::uint64_t>(ns));
+      });
+    else
+      profiler_.abandon(stopwatch);
+    return status;
+  }
+  std::unique_ptr<Operation> keep() const override { return nullptr; }  // as a graph cannot be
+
+ private:
+  Operation& operation_;
+  Profiler& profiler_;
+  stats::OtherWork& page_;
+};
+
+}  // namespace
+
+NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind behind) {
+  Timed timed(graph, dispatcher_->profiler(), dispatcher_->page().other);
+  const NativeStatus status = bridge(stream, timed, behind);
+  dispatcher_->look_soon();
+  return status;
 }
 
 NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) {

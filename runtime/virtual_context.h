@@ -62,6 +62,8 @@ class VirtualContext {
   // No thread of ours calls the vendor any more: the process ends. What is deferred moves on only
   // while somebody waits.
   void stop() { dispatcher_->stop(); }
+  // Reads the times of what has ended, and hands over what was learnt.
+  void finish_timing() { dispatcher_->finish_timing(); }
 
   // --- streams -------------------------------------------------------------------------------
   Stream& legacy() { return *legacy_; }
@@ -91,6 +93,8 @@ class VirtualContext {
   // Everything else: edges in, the call on the real stream, the tail is the real stream then.
   hal::NativeStatus bridge(Stream& stream, Operation& call, Behind behind = Behind::kWork,
                            Host host = Host::kReturns);
+  // The same, for a graph: how long it runs on the whole device without a lease is measured.
+  hal::NativeStatus replay(Stream& stream, Operation& graph, Behind behind);
   // A call that takes no stream and runs on the calling thread's per-thread default stream. May
   // block the host.
   hal::NativeStatus bridge_per_thread(Stream& stream, Operation& call);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "backends/hip/execution_context.h"
 #include "backends/hip/version.h"
 #include "hal/result.h"
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "backends/hip/green_split.h"
 #include "backends/hip/mask_plan.h"
 #include "backends/hip/shape.h"
 #include "backends/hip/status.h"
@@ -31,7 +32,8 @@ class HipDevice final : public hal::Device {
                                          StreamQueue::Ownership::kBorrowed);
   }
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override;
-  hal::Result<hal::Event> create_event() override;
+  hal::Result<hal::Event> create_event() override { return make_event(hipEventDisableTiming); }
+  hal::Result<hal::Event> create_timed_event() override { return make_event(hipEventDefault); }
   void destroy_event(hal::Event event) noexcept override {
     static_cast<void>(api_.hipEventDestroy(static_cast<hipEvent_t>(event.native)));
   }
@@ -41,12 +43,20 @@ class HipDevice final : public hal::Device {
   NativeStatus synchronize(hal::Event event) noexcept override {
     return api_.hipEventSynchronize(static_cast<hipEvent_t>(event.native));
   }
+  NativeStatus elapsed(hal::Event from, hal::Event to, double& ns) noexcept override {
+    float milliseconds = 0;
+    const hipError_t status = api_.hipEventElapsedTime(
+        &milliseconds, static_cast<hipEvent_t>(from.native), static_cast<hipEvent_t>(to.native));
+    ns = static_cast<double>(milliseconds) * 1e6;
+    return status;
+  }
   hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override;
   std::string kernel_name(hal::KernelHandle kernel) override;
   std::string kernel_origin(hal::KernelHandle kernel) override {
     return kernel_of(kernel).origin.empty() ? "(unknown)" : kernel_of(kernel).origin;
   }
   std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override;
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override;
   NativeStatus validate(const hal::KernelLaunch& launch) noexcept override;
   hal::Outcome classify(NativeStatus status) const noexcept override {
     return hip::classify(status);
@@ -63,6 +73,7 @@ class HipDevice final : public hal::Device {
     return api_.hipDeviceGetAttribute(&value, which, options_.ordinal) == hipSuccess ? value : 0;
   }
   void plan_units();
+  hal::Result<hal::Event> make_event(unsigned flags);
   void tell(const std::string& sentence) const {
     if (options_.notice != nullptr) options_.notice(sentence.c_str());
   }
@@ -71,6 +82,7 @@ class HipDevice final : public hal::Device {
   const DeviceOptions options_;
   hal::DeviceInfo info_;
   MaskPlan plan_;  // of no units: the pool has none
+  std::optional<GreenSplit> split_;  // none: entries are CU-masked streams
   QueueRefusal refusal_;
 };
 
@@ -108,6 +120,13 @@ void HipDevice::plan_units() {
   if (!plan) return tell("Launches are not moved: " + plan.error().message + ".");
   plan_ = std::move(*plan);
   info_.processors_per_unit = plan_.processors_per_unit();
+  hal::Result<GreenSplit> split = GreenSplit::make(api_, options_.ordinal, plan_);
+  if (split)
+    split_ = std::move(*split);
+  else if (split.error().code != hal::Errc::kUnavailable)
+    tell("HIP's execution contexts are not used, CU-masked streams are: " + split.error().message +
+         ".");
+  info_.pool_priorities = split_.has_value();
 }
 
 hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal::ComputeSet set) {
@@ -118,6 +137,9 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal
                      "the compute set names no unit of this device, or others besides (bits " +
                          std::to_string(set.bits()) + ", units " + std::to_string(plan_.units()) +
                          ")");
+  if (split_)
+    return std::make_unique<GreenContext>(api_, options_.ordinal, set, info_.processors_of(set),
+                                          *split_, refusal_);
   return std::make_unique<MaskedContext>(api_, options_.ordinal, set, info_.processors_of(set),
                                          plan_.mask(set), refusal_);
 }
@@ -131,10 +153,10 @@ hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int prior
                                        StreamQueue::Ownership::kOwned);
 }
 
-hal::Result<hal::Event> HipDevice::create_event() {
+hal::Result<hal::Event> HipDevice::make_event(unsigned flags) {
   const CurrentDevice current(api_, options_.ordinal);
   hipEvent_t event = nullptr;
-  const hipError_t status = api_.hipEventCreateWithFlags(&event, hipEventDisableTiming);
+  const hipError_t status = api_.hipEventCreateWithFlags(&event, flags);
   if (status != hipSuccess) return failed("an event cannot be created", status);
   return hal::Event{event};
 }
@@ -167,6 +189,13 @@ std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool
   if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
     return info_.processors + 1;
   if (!resident) return 1;
+  const std::uint64_t per_processor = resident_blocks(launch);
+  if (per_processor == 0) return info_.processors + 1;
+  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+}
+
+std::uint32_t HipDevice::resident_blocks(const hal::KernelLaunch& launch) {
   const Kernel& kernel = kernel_of(launch.kernel);
   const CurrentDevice current(api_, options_.ordinal);
   const int threads = static_cast<int>(launch.block.volume());
@@ -176,10 +205,7 @@ std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool
                                       &blocks, kernel.function(), threads, launch.shared_bytes)
                                 : api_.hipOccupancyMaxActiveBlocksPerMultiprocessor(
                                       &blocks, kernel.native, threads, launch.shared_bytes);
-  if (status != hipSuccess || blocks <= 0) return info_.processors + 1;
-  const auto per_processor = static_cast<std::uint64_t>(blocks);
-  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+  return status == hipSuccess ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
 }
 
 NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {

@@ -118,6 +118,40 @@ class Queues(Backend):
             self.assertLess(int(values["most_queues"]), 4)
 
 
+class ExecutionContexts(Backend):
+    """Over green_stand_in.h: no runtime here has them."""
+
+    def test_entries_are_execution_contexts_where_the_runtime_has_them(self):
+        for part in ("gfx90a", "gfx1030"):
+            _, values, notices, _ = self.probe("open", VITAMIN_SOFT_AMDGPU=part,
+                                               VITAMIN_TEST_GREEN="1")
+            self.assertEqual((values["priorities"], notices), ("1", []))
+            _, values, notices, trace = self.probe("launch", "random", 200, 5,
+                                                   VITAMIN_SOFT_AMDGPU=part,
+                                                   VITAMIN_TEST_GREEN="1")
+            self.check_launches(values, 200)
+            self.assertEqual((notices, values["alive"], values["blocking"]), ([], "0", "0"))
+            # Two are made to look at, the others for slots; every masked queue is of one of them.
+            self.assertGreater(int(values["contexts"]), 2 + 3)
+            masks = [line for line in trace if line[""] == "mask"]
+            self.assertEqual(len(masks), int(values["streams"]))
+            self.assertGreater(len({line["cus"] for line in trace
+                                    if line.get("kernel", "").startswith("add_later")}), 2)
+
+    def test_where_they_are_not_the_planned_units_masked_streams_are_used(self):
+        for fault, why in (("other-units", "do not have the compute units that were asked for"),
+                           ("other-groups", "is split into other groups than its units"),
+                           ("no-stream", "does not tell its compute units")):
+            _, values, notices, trace = self.probe("launch", "random", 60, 5,
+                                                   VITAMIN_TEST_GREEN=fault)
+            self.check_launches(values, 60)
+            self.assertEqual(len(notices), 1, notices)
+            self.assertIn("execution contexts are not used, CU-masked streams are", notices[0])
+            self.assertIn(why, notices[0])
+            self.assertEqual(values["alive"], "0")
+            self.assertGreater(len([line for line in trace if line[""] == "mask"]), 3)
+
+
 class Runtimes(Backend):
     def test_a_function_that_is_missing_is_named(self):
         code, values, _, _ = self.probe("hide", "hipExtStreamCreateWithCUMask")

@@ -3,6 +3,7 @@
 // The HIP backend under the real ROCm runtime, on whatever device that finds: in the build's own
 // tests the software AMD GPU. VITAMIN_TEST_KERNELS names the suite's kernels: a code object (.co,
 // kernels are hipFunction_t) or a library of hipcc (.so, kernels are the addresses of host stubs).
+// With VITAMIN_TEST_GREEN set, over a stand-in for HIP's execution contexts.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -14,6 +15,7 @@
 
 #include "backends/hip/device.h"
 #include "tests/hal/subject.h"
+#include "tests/hip/green_stand_in.h"
 
 namespace vitamin::conformance {
 namespace {
@@ -32,11 +34,15 @@ bool by_stubs() { return std::string_view(kernel_file()).ends_with(".so"); }
 class HipSubject final : public Subject {
  public:
   HipSubject() {
-    auto api = hip::open_runtime();
+    auto api = std::getenv("VITAMIN_TEST_GREEN") != nullptr
+                   ? tests::open_runtime_with_green_contexts()
+                   : hip::open_runtime();
     if (!api) throw std::runtime_error(api.error().message);
     auto opened = hip::open_device(*api, {});
     if (!opened) throw std::runtime_error(opened.error().message);
     device_ = std::move(*opened);
+    if (std::getenv("VITAMIN_TEST_GREEN") != nullptr && !device_->info().pool_priorities)
+      throw std::runtime_error("execution contexts are not used");
     int major = 0;
     check(hipDeviceGetAttribute(&major, hipDeviceAttributeComputeCapabilityMajor, 0), "the part");
     pairs_ = major >= 10;

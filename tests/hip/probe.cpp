@@ -2,6 +2,7 @@
 //
 // The HIP backend and the runtime over it, as backend_test.py asks for them.
 //
+// With VITAMIN_TEST_GREEN set, over a stand-in for HIP's execution contexts (green_stand_in.h).
 //   probe open                            what the device says of itself
 //   probe launch POLICY COUNT STAY_MS     COUNT launches on each of two streams; slots stay so long
 //   probe hide NAME                       a runtime without this function
@@ -17,6 +18,7 @@
 #include "backends/hip/device.h"
 #include "policies/registry.h"
 #include "runtime/virtual_context.h"
+#include "tests/hip/green_stand_in.h"
 
 namespace vitamin {
 namespace {
@@ -36,14 +38,18 @@ void check(int status, const char* what) {
   if (status != 0) fail({hal::Errc::kInternal, status, what});
 }
 
+bool green() { return std::getenv("VITAMIN_TEST_GREEN") != nullptr; }
 std::unique_ptr<hal::Device> opened() {
-  return needed(hip::open_device(needed(hip::open_runtime()), {.notice = &notice}));
+  const hip::Api api =
+      needed(green() ? tests::open_runtime_with_green_contexts() : hip::open_runtime());
+  return needed(hip::open_device(api, {.notice = &notice}));
 }
 
 void open() {
   const auto device = opened();
   std::printf("name %s\nunits %u\nprocessors %u\npool_queues_max %u\n", device->info().name.c_str(),
               device->info().units(), device->info().processors, device->info().pool_queues_max);
+  std::printf("priorities %d\n", device->info().pool_priorities);
 }
 
 void launch(const std::string& policy, unsigned count, unsigned stay_ms) {
@@ -89,6 +95,10 @@ void launch(const std::string& policy, unsigned count, unsigned stay_ms) {
               static_cast<unsigned long long>(page.launches.narrow.get()),
               static_cast<unsigned long long>(page.launches.moved.get()),
               static_cast<unsigned long long>(most));
+  context.reset();
+  const tests::GreenCounts counts = tests::green_counts();
+  std::printf("contexts %d\nalive %d\nstreams %d\nblocking %d\n", counts.contexts, counts.alive,
+              counts.streams, counts.blocking);
 }
 
 // A libamdhip64 that is not the one that is there.

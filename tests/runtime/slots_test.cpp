@@ -82,6 +82,25 @@ TEST_CASE("what a policy asks for takes the slot of an idle queue and there are 
   CHECK(result.most <= 3);
 }
 
+// Each owns a slot all the time, so nobody could move unless somebody goes elsewhere first.
+TEST_CASE("as many busy streams as there are slots do not stay where they are") {
+  Fixture f(scarce(std::chrono::hours(1)));
+  constexpr unsigned kStreams = 3, kLaunches = 100;
+  std::uint32_t counts[kStreams] = {};
+  std::uint32_t* counters[kStreams];
+  runtime::Stream* streams[kStreams];
+  for (unsigned s = 0; s < kStreams; ++s) streams[s] = &f.stream(), counters[s] = &counts[s];
+  for (unsigned i = 0; i < kLaunches; ++i)
+    for (unsigned s = 0; s < kStreams; ++s)
+      REQUIRE(f.launch(*streams[s], VITAMIN_SOFT_KERNEL(count_blocks), {&counters[s]}) ==
+              hal::kNativeOk);
+  for (unsigned s = 0; s < kStreams; ++s) {
+    REQUIRE(f.context->synchronize(*streams[s]) == hal::kNativeOk);
+    CHECK(counts[s] == kLaunches);
+  }
+  CHECK(f.page.launches.moved.get() > kStreams * kLaunches / 10);
+}
+
 TEST_CASE("a queue that cannot be created costs a slot and no launch") {
   Fixture f(scarce(std::chrono::milliseconds(1)));
   f.engine->inject({soft::FaultPoint::kCreateQueue, 1, ~0ULL, soft::kOutOfMemory, {}});

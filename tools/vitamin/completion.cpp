@@ -61,7 +61,7 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 bool takes_command(const std::string& verb) {
-  return verb == "run" || verb == "verify" || verb == "trace record";
+  return verb == "run" || verb == "verify" || verb == "trace record" || verb == "profile";
 }
 
 std::string policy_names() {

@@ -200,6 +200,11 @@ struct CommandLine {
            "Kernels that wait for their own blocks: read, and added to when one is caught; "
            "'none': forget them (default: vitamin/wide-only in the state folder)")
         ->type_name("FILE");
+    run->add_option("--profiles", options.profiles,
+                    "Folder where times of kernels are known from and kept; 'none': they are not "
+                    "measured (default: for policies that look at them, vitamin/profiles in the "
+                    "state folder)")
+        ->type_name("FOLDER");
     run->add_flag("--strict", options.strict, "Exit with 123 unless every launch was bound");
     run->add_option("--report", options.report_file, "Write the report as JSON ('-': stdout)")
         ->type_name("FILE");
@@ -236,9 +241,11 @@ int checked_run(CommandLine& line) {
   if (options.command.empty() || options.command.front().empty())
     return usage_error("no command to run: vitamin run [OPTIONS] -- COMMAND.",
                        "vitamin run --help");
-  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); !policy)
+  const auto policy = policies::make(options.policy, options.seed.value_or(0));
+  if (!policy)
     return usage_error("--policy: " + policy.error().message, "vitamin policy list",
                        Problem::kPolicy);
+  options.learns = options.daemon || (*policy)->wants_profile();
   if (!options.window.empty() && !window_nanoseconds(options.window))
     return usage_error(fmt::format("'{}' is no window: use 0, a time with its unit (500us, 2ms) or "
                                    "max.",
@@ -307,6 +314,7 @@ int dispatch(CommandLine& line) {
   if (line.run->parsed()) return checked_run(line);
   if (line.verify->parsed()) return checked_verify(line);
   if (line.trace_verbs.records()) return checked_record(line);
+  if (line.policy_verbs.learns(line.options)) run(line.options);
   if (!line.options.command.empty())
     return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
   for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version,

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/vitamin/verbs.h"
+
 namespace vitamin::tools {
 
 struct SimulateOptions {
@@ -40,6 +42,8 @@ int show_profile(const ProfileOptions& options);
 
 class PolicyVerbs {
  public:
+  // `vitamin profile -- COMMAND`: sets how to run the command so that every launch is timed.
+  bool learns(RunOptions& options) const;
   // Adds the verbs to the program, `show` and `test` to the verb `policy`.
   void add(CLI::App& app, CLI::App& policy);
   // What the verb that was asked for answered; nothing when it was none of these.
@@ -50,7 +54,7 @@ class PolicyVerbs {
            *simulate_ = nullptr;
   SimulateOptions simulation_;
   ProfileOptions profile_options_;
-  std::string policy_;
+  std::string policy_, profiles_;
   bool json_ = false;
 };
 

@@ -20,6 +20,7 @@
 #include "tools/vitamin/diagnosis.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/preload.h"
+#include "tools/vitamin/profiles.h"
 #include "tools/vitamin/report.h"
 #include "tools/vitamin/run_directory.h"
 #include "tools/vitamin/text.h"
@@ -71,19 +72,14 @@ namespace {
 fs::path wide_only_file(const std::string& asked) {
   if (asked == "none") return {};
   if (!asked.empty()) return fs::absolute(asked);
-  const char* state = std::getenv("XDG_STATE_HOME");
-  const char* home = std::getenv("HOME");
-  fs::path folder;
-  if (state != nullptr && *state == '/')
-    folder = state;
-  else if (home != nullptr && *home == '/')
-    folder = fs::path(home) / ".local" / "state";
-  else
-    return {};
-  folder /= "vitamin";
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  return failed ? fs::path() : folder / "wide-only";
+  const fs::path folder = state_folder();
+  return folder.empty() ? fs::path() : folder / "wide-only";
+}
+
+// Where times of kernels are known from and kept; empty: nobody looks at them in this run.
+fs::path profiles_of(const RunOptions& options) {
+  return options.profiles.empty() && !options.learns ? fs::path()
+                                                     : profiles_folder(options.profiles);
 }
 
 std::vector<std::string> child_environment(const RunOptions& options, const Libraries& libraries,
@@ -104,6 +100,11 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
   if (const fs::path list = wide_only_file(options.wide_only); !list.empty())
     changes.push_back(fmt::format("{}={}", names::kWideOnly, list.native()));
+  if (const fs::path profiles = profiles_of(options); !profiles.empty()) {
+    changes.push_back(fmt::format("{}={}", names::kProfiles, profiles.native()));
+    if (options.profile_every)
+      changes.push_back(fmt::format("{}={}", names::kProfileEvery, *options.profile_every));
+  }
   return environment_with(changes);
 }
 
@@ -180,8 +181,10 @@ void run(const RunOptions& options) {
 
   if (options.daemon && !options.trace.empty()) stop_daemon(given.socket);
   const Report report = read_report(directory.path());
-  directory.remove();
   RunFacts facts;
+  if (const fs::path profiles = profiles_of(options); !profiles.empty())
+    facts.learnt = keep_learnt(directory.path(), profiles);
+  directory.remove();
   facts.command = options.command;
   facts.policy = options.policy;
   facts.seed = options.seed;
@@ -198,6 +201,8 @@ void run(const RunOptions& options) {
     std::fputs(to_table(report, facts, locale_is_utf8()).c_str(), stderr);
   if (!facts.problem.empty() && !options.json)
     say(report.launches() == 0 ? Problem::kNoLaunch : Problem::kNotAllBound, facts.problem);
+  for (const Learnt& learnt : facts.learnt)
+    if (!learnt.problem.empty()) say(Problem::kCannotWrite, learnt.problem + ".");
   const bool written = options.report_file.empty() || write_report(options.report_file, json);
   if (!written)
     say(Problem::kCannotWrite, fmt::format("cannot write the report '{}'.", options.report_file));

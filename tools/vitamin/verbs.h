@@ -18,6 +18,9 @@ struct RunOptions {
   std::string socket;       // where it listens; empty: the machine's, or the user's own
   std::string window;       // as given: "0", "500us", "max"; empty: the policy's choice
   std::string wide_only;    // file of kernels that need their whole grid resident; "none"
+  std::string profiles;     // folder; "none"; empty: the user's own, where the policy asks for it
+  bool learns = false;      // the policy looks at kernels' times
+  std::optional<std::uint32_t> profile_every;  // time one launch in so many
   bool strict = false;      // full coverage or kExitCoverage
   bool quiet = false;       // problems only
   bool json = false;        // the report as JSON on stderr
