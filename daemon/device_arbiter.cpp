@@ -2,6 +2,7 @@
 #include "daemon/device_arbiter.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 namespace vitamin::daemon {
@@ -9,6 +10,7 @@ namespace vitamin::daemon {
 using protocol::Gate;
 using protocol::LeaseWord;
 using runtime::kNever;
+using runtime::trace::Kind;
 
 namespace {
 
@@ -38,7 +40,44 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
 
+void DeviceArbiter::told(Kind kind, ClientId client, std::uint64_t now_ns, const void* bytes) {
+  if (trace_ == nullptr) [[likely]]
+    return;
+  runtime::trace::Record record;
+  record.kind = kind;
+  record.client = client;
+  record.time = now_ns;
+  if (bytes != nullptr)
+    trace_->add(record, bytes);
+  else
+    trace_->add(record);
+}
+
+void DeviceArbiter::answered(Kind kind, ClientId client, LaneId lane, const protocol::Grant* grant,
+                             std::uint64_t a) {
+  if (trace_ == nullptr) [[likely]]
+    return;
+  runtime::trace::Record record;
+  record.kind = kind;
+  record.client = client;
+  record.lane = lane;
+  record.a = a;
+  if (grant != nullptr) {
+    record.entry = static_cast<std::uint16_t>(grant->entry);
+    record.a = grant->launches;
+    record.b = grant->word;
+    record.flags = a != 0 ? 1 : 0;  // delivered
+  }
+  trace_->add(record);
+}
+
+void DeviceArbiter::close_gates(ClientId client) {
+  answered(Kind::kGates, client, 0, nullptr, 0);
+  outlet_.gates_closed(client);
+}
+
 DeviceArbiter::Home DeviceArbiter::attach(ClientId id) {
+  told(Kind::kAttach, id, 0);
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
   Client& client = clients_[id];
@@ -53,12 +92,19 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
   const auto client = clients_.find(id);
   if (client == clients_.end() || client->second.dying) return;
   ++counters_.requests;
+  if (trace_ != nullptr) [[unlikely]] {
+    const protocol::Record copy =
+        std::visit([](const auto& said) { return protocol::encode(said); }, request);
+    told(Kind::kRequest, id, now_ns, &copy);
+  }
   std::visit([&](const auto& said) { take(id, client->second, said, now_ns); }, request);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
   if (ready.moves_on != 0) take(id, client, protocol::Idle{.head = ready.head}, now_ns);
+  if (Lane& lane = client.lanes[ready.head.lane]; lane.asked_ns == 0 && !lane.submits())
+    lane.asked_ns = now_ns;
   runtime::ReadyOperation operation;
   operation.client = id;
   operation.lane = ready.head.lane;
@@ -78,7 +124,8 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle
   Lane& lane = client.lanes[idle.head.lane];
   // It may have said so before it saw its newest grant, which it then holds for open.
   for (Hold& hold : lane.holds)
-    if (hold.open && close(id, idle.head.lane, lane, hold, now_ns)) outlet_.gates_closed(id);
+    if (hold.open && close(id, idle.head.lane, lane, hold, now_ns)) close_gates(id);
+  lane.asked_ns = 0;
   scheduler_.idle(id, idle.head.lane, now_ns);
 }
 
@@ -131,6 +178,7 @@ void DeviceArbiter::take(ClientId id, Client&, const protocol::HintRecord& said,
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end() || found->second.dying) return;
+  told(Kind::kDying, id, now_ns);
   found->second.dying = true;
   for (auto& [lane_id, lane] : found->second.lanes) {
     for (Hold& hold : lane.holds) {
@@ -144,6 +192,7 @@ void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
 void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
+  told(Kind::kForget, id, now_ns);
   const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
   clients_.erase(found);
@@ -153,6 +202,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
 // --- what follows ----------------------------------------------------------------------------
 
 void DeviceArbiter::step(std::uint64_t now_ns) {
+  told(Kind::kStep, 0, now_ns);
   take_back_overdue(now_ns);
   // A grant that cannot be delivered is taken back, which is news for the scheduler.
   for (const runtime::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
@@ -167,9 +217,10 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   if (decision.kind == runtime::Decision::Kind::kCloseGate) {
     if (hold != lane.holds.end() && hold->open &&
         close(decision.client, decision.lane, lane, *hold, now_ns))
-      outlet_.gates_closed(decision.client);
+      close_gates(decision.client);
     return;
   }
+  if (lane.asked_ns != 0) waits_.add(now_ns - std::exchange(lane.asked_ns, 0));
   const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
   protocol::Grant grant;
   grant.head.lane = decision.lane;
@@ -183,7 +234,9 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
     lane.holds.push_back({decision.entry, word, true, now_ns});
   // The word first: a client that sees the grant must find the gate open.
   publish(decision.client, decision.lane, lane, word);
-  if (outlet_.grant(decision.client, grant)) return;
+  const bool delivered = outlet_.grant(decision.client, grant);
+  answered(Kind::kGrant, decision.client, decision.lane, &grant, delivered ? 1 : 0);
+  if (delivered) return;
   ++counters_.undelivered;
   publish(decision.client, decision.lane, lane, 0);
   std::erase_if(lane.holds, [&](const Hold& held) { return held.word == word; });
@@ -205,6 +258,7 @@ bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold,
 
 void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord word) {
   lane.word = word;
+  answered(Kind::kWord, id, lane_id, nullptr, word);
   outlet_.set_word(id, lane_id, word);
 }
 

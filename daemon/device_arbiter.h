@@ -15,14 +15,17 @@
 // Threads: one at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "daemon/exposition.h"
 #include "protocol/record.h"
 #include "protocol/segment.h"
 #include "runtime/scheduler.h"
+#include "runtime/trace.h"
 
 namespace vitamin::daemon {
 
@@ -71,6 +74,10 @@ class DeviceArbiter {
   DeviceArbiter(const runtime::PoolLayout& layout, std::unique_ptr<runtime::Policy> policy,
                 const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet);
 
+  // Everything that it is told and answers is recorded from now on, which is enough to tell and
+  // ask another arbiter the same. `trace` outlives it.
+  void record(runtime::trace::Recorder* trace) { trace_ = trace; }
+
   // `client` is new and not runtime::kNobody.
   Home attach(ClientId client);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
@@ -86,6 +93,7 @@ class DeviceArbiter {
   const runtime::PoolLayout& layout() const { return layout_; }
   const runtime::Scheduler& scheduler() const { return scheduler_; }
   const ArbiterCounters& counters() const { return counters_; }
+  const WaitHistogram& waits() const { return waits_; }
   std::vector<Held> held() const;
   std::uint32_t epoch() const { return epoch_; }
 
@@ -99,7 +107,11 @@ class DeviceArbiter {
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
-    std::vector<Hold> holds;  // at most one of them open
+    std::uint64_t asked_ns = 0;  // it waits since then; 0: it does not
+    std::vector<Hold> holds;     // at most one of them open
+    bool submits() const {
+      return std::any_of(holds.begin(), holds.end(), [](const Hold& hold) { return hold.open; });
+    }
   };
   struct Client {
     Home home;
@@ -117,6 +129,11 @@ class DeviceArbiter {
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);
   void publish(ClientId id, LaneId lane_id, Lane& lane, protocol::LeaseWord word);
   void take_back_overdue(std::uint64_t now_ns);
+  void told(runtime::trace::Kind kind, ClientId client, std::uint64_t now_ns,
+            const void* bytes = nullptr);
+  void answered(runtime::trace::Kind kind, ClientId client, LaneId lane,
+                const protocol::Grant* grant, std::uint64_t a);
+  void close_gates(ClientId client);
 
   runtime::PoolLayout layout_;
   ArbiterSettings settings_;
@@ -127,6 +144,8 @@ class DeviceArbiter {
   std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;
+  WaitHistogram waits_;
+  runtime::trace::Recorder* trace_ = nullptr;
   std::uint64_t overdue_at_ = runtime::kNever;
 };
 

@@ -11,8 +11,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "daemon/json_log.h"
+#include "daemon/metrics_server.h"
 #include "daemon/server.h"
 #include "protocol/paths.h"
+#include "runtime/problem.h"
 
 namespace {
 
@@ -29,6 +32,27 @@ Examples:
 
 Clients that lose their daemon go on, on a small part of the device, and come back by themselves.
 )";
+
+void set_format(const std::string& log) {
+  if (log == "json")
+    spdlog::default_logger()->set_formatter(std::make_unique<vitamin::daemon::JsonFormatter>());
+  else
+    spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
+}
+
+// Null, and said why: not possible.
+std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string& address,
+                                                              const std::string& socket) {
+  namespace runtime = vitamin::runtime;
+  auto started = vitamin::daemon::MetricsServer::start(address, socket);
+  if (!started) {
+    spdlog::error("{} [{}]", started.error().message,
+                  runtime::code_of(runtime::Problem::kMetricsAddress));
+    return nullptr;
+  }
+  spdlog::info("metrics at {}", (*started)->where());
+  return std::move(*started);
+}
 
 }  // namespace
 
@@ -50,11 +74,17 @@ int main(int argc, char** argv) {
   app.add_option("--spin", spin_us, "Microseconds of looking for work before sleeping");
   app.add_option("--exit-when-idle", idle_s, "End after so many seconds without a client");
   app.add_option("--lock-directory", settings.lock_directory, "Where the devices' locks lie");
+  std::string metrics, log = "text";
+  app.add_option("--metrics", metrics,
+                 "Serve Prometheus at PORT (loopback), HOST:PORT or the path of a Unix socket");
+  app.add_option("--trace", settings.trace, "Record every message and decision into this folder");
+  app.add_option("--log", log, "text, or json: one object a line")
+      ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--quiet", quiet, "Warnings and errors only");
   CLI11_PARSE(app, argc, argv);
 
   spdlog::set_default_logger(spdlog::stderr_color_mt("vitamind"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
+  set_format(log);
   if (quiet) spdlog::set_level(spdlog::level::warn);
   if (system) {
     settings.any_user = true;
@@ -71,13 +101,20 @@ int main(int argc, char** argv) {
   if (!folder.empty() && ::mkdir(folder.c_str(), system ? 0755 : 0700) != 0) {
     struct stat facts {};
     if (::stat(folder.c_str(), &facts) == 0 && !system && facts.st_uid != ::getuid()) {
-      spdlog::error("the folder {} belongs to another user", folder.native());
+      spdlog::error("the folder {} belongs to another user [{}]", folder.native(),
+                    runtime::code_of(runtime::Problem::kDaemonFolder));
       return 1;
     }
   }
   auto server = daemon::Server::create(settings);
   if (!server) {
-    spdlog::error("{}", server.error().message);
+    spdlog::error("{} [{}]", server.error().message,
+                  runtime::code_of(runtime::Problem::kDaemonStart));
+    return 1;
+  }
+  std::unique_ptr<daemon::MetricsServer> scraped;
+  if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) {
+    ::unlink(settings.socket.c_str());
     return 1;
   }
   running = server->get();

@@ -22,6 +22,7 @@
 #include "daemon/death_watch.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/jobs.h"
+#include "daemon/exposition.h"
 #include "daemon/settings.h"
 #include "protocol/handshake.h"
 #include "protocol/memory.h"
@@ -56,6 +57,7 @@ class Server final : public Outlet {
   struct Device {
     hal::DeviceInfo info;
     protocol::Fd lock;
+    std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
     std::unique_ptr<DeviceArbiter> arbiter;
     std::string policy;
     bool drained = false;  // no new client
@@ -121,12 +123,16 @@ class Server final : public Outlet {
   Session* session(ClientId id);
   void watch(int fd);
   nlohmann::json status() const;
+  std::string metrics();
+  void start_trace(Device& device);
+  void device_counters(Exposition& out) const;
 
   Settings settings_;
   std::uint32_t epoch_ = 0;
   protocol::Fd listener_, epoll_, stop_;
   std::unique_ptr<DeathWatch> deaths_;
   std::map<std::string, Device> devices_;  // by UUID
+  std::map<std::string, Exposition::Labels> labels_;  // of the metrics, by UUID
   std::map<int, Greeting> greetings_;      // by descriptor
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<int, ClientId> by_socket_, by_pidfd_;

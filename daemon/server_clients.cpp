@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "daemon/device_lock.h"
 #include "daemon/server.h"
 #include "policies/registry.h"
 #include "protocol/life.h"
+#include "runtime/problem.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -109,6 +112,7 @@ std::string error_text(const std::string& sentence) {
 std::string Server::obey(const std::string& verb, uid_t uid) {
   if (verb == "status") return status().dump();
   if (verb == "ping") return nlohmann::json{{"schema", 1}}.dump();
+  if (verb == "metrics") return nlohmann::json{{"schema", 1}, {"text", metrics()}}.dump();
   const auto space = verb.find(' ');
   const std::string name = verb.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
@@ -175,8 +179,29 @@ hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
                info->name, info->processors, info->units(), device.arbiter->layout().size(),
                device.policy);
   device.info = std::move(*info);
+  start_trace(device);
   const std::string uuid = device.info.uuid;
   return &devices_.emplace(uuid, std::move(device)).first->second;
+}
+
+void Server::start_trace(Device& device) {
+  if (settings_.trace.empty()) return;
+  runtime::trace::Header header;
+  header.writer = runtime::trace::Writer::kDaemon;
+  header.epoch = epoch_;
+  header.seed = settings_.seed;
+  header.quantum_ns = settings_.arbiter.scheduler.quantum_ns;
+  header.overdue_ns = settings_.arbiter.scheduler.overdue_ns;
+  header.reservation_ns = settings_.arbiter.scheduler.reservation_ns;
+  header.answer_within_ns = settings_.arbiter.answer_within_ns;
+  device.policy.copy(header.policy, sizeof header.policy - 1);
+  describe(header, device.info, settings_.pool);
+  device.trace = runtime::trace::Recorder::create(settings_.trace.c_str(), header);
+  if (device.trace == nullptr)
+    spdlog::error("the trace cannot be written to {} ({}); nothing is recorded [{}]",
+                  settings_.trace, std::strerror(errno),
+                  runtime::code_of(runtime::Problem::kTraceFile));
+  device.arbiter->record(device.trace.get());
 }
 
 void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_t time) {
@@ -260,8 +285,8 @@ void Server::look_for_dying(std::uint64_t time) {
 
 void Server::let_go(Session& session, std::string_view why, std::uint64_t time) {
   ++counters_.let_go;
-  spdlog::warn("client {} ({}, process {}) is let go: it sent {}", session.id, session.program,
-               session.peer.pid, why);
+  spdlog::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
+               session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
   if (banned_.size() >= settings_.budgets.clients) banned_.pop_front();
   banned_.push_back({session.peer.uid, session.peer.pid, time + in_ns(settings_.budgets.quarantine),
                      std::string(why)});

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/audit.h"
+#include "runtime/trace.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -19,6 +20,9 @@ constexpr std::size_t kWatchedMax = 256;
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 // A process that is killed has lost so much of what it learnt.
 constexpr std::chrono::seconds kBetweenKeeps{5};
+
+using trace::Kind;
+constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
 
 // Driver calls of ours are legal while another thread captures only between these two.
 class Internal {
@@ -337,6 +341,8 @@ void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
 
 void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
   if (options_.audit) options_.audit->submitted_elsewhere(stream, marker);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted + 1, kWholeDevice);
   detach_tail(stream, std::move(marker));
   ++stream.timeline.submitted;
   ++stream.since_segment;
@@ -388,6 +394,8 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
   ++stream.timeline.submitted;
   if (options_.audit) [[unlikely]]
     options_.audit->submitted(stream, queue);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted, queue.entry);
   ++stream.since_segment;
   stream.ahead_ns += predicted_ns;
   stream.since_segment_ns += predicted_ns;
@@ -474,12 +482,16 @@ void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
   stream.ahead_ns -= oldest.predicted_ns;
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
 }
 
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   if (options_.audit) options_.audit->reached(stream, submitted);
+  if (options_.trace && stream.timeline.completed < submitted) [[unlikely]]
+    trace(kind_of(Kind::kCompleted), stream, submitted, kNoEntry);
   while (!stream.segments.empty() && stream.segments[0].serial <= submitted) end_segment(stream);
   stream.timeline.completed = std::max(stream.timeline.completed, submitted);
   if (stream.timeline.submitted != submitted) return;
@@ -603,6 +615,8 @@ Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
     ready.queued_ns = advice->queued_ns;
   }
   const Choice choice = arbiter_->grant(ready, eligible);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kDecision), stream, ready.id, choice.entry, choice.launches);
   if (arbiter_->wants_service()) wake_.notify_one();
   return choice;
 }
@@ -709,11 +723,51 @@ void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
                       marker, std::chrono::steady_clock::now(), false});
 }
 
+// --- the trace -------------------------------------------------------------------------------
+
+void Dispatcher::trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial,
+                       EntryId entry, std::uint64_t a) {
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = static_cast<Kind>(kind);
+  record.entry = entry;
+  record.lane = stream.lane;
+  record.serial = serial;
+  record.a = a;
+  options_.trace->add(record);
+}
+
+void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kernel,
+                               const EventState* event, std::span<const Predecessor> after) {
+  if (kernel != nullptr && kernel->traced == 0) {
+    kernel->traced = ++traced_kernels_;
+    options_.trace->name(kernel->traced, kernel->name);
+  }
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = Kind::kArrived;
+  record.lane = stream.lane;
+  record.serial = stream.timeline.issued + 1;
+  record.flags = static_cast<std::uint32_t>(intent);
+  record.a = kernel != nullptr ? kernel->traced : 0;
+  record.b = reinterpret_cast<std::uintptr_t>(event);
+  options_.trace->add(record);
+  for (const Predecessor& p : after) {
+    if (p.token.completed()) continue;  // nothing is waited for
+    record.kind = Kind::kBehind;
+    record.a = p.stream->lane;
+    record.b = p.token.serial();
+    options_.trace->add(record);
+  }
+}
+
 // --- deferral --------------------------------------------------------------------------------
 
 void Dispatcher::defer(Stream& stream, Deferred deferred) {
   if (stream.deferred.empty()) deferring_.push_back(&stream);
   if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kDeferred), stream, deferred.serial, kNoEntry);
   stream.deferred.push_back(std::move(deferred));
   wake_.notify_one();
 }

@@ -47,6 +47,9 @@
 namespace vitamin::runtime {
 
 class Audit;
+namespace trace {
+class Recorder;
+}
 
 struct Window {
   static constexpr std::uint64_t kUnbounded = ~0ULL;
@@ -83,6 +86,7 @@ struct DispatchOptions {
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required
   std::shared_ptr<Audit> audit;       // null: none (runtime/audit.h)
+  std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
   MakeArbiter make_arbiter;           // unset, or null made: policy and leases in this process
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
@@ -181,6 +185,10 @@ class Dispatcher {
   stats::DevicePage& page() { return page_; }
   const DispatchOptions& options() const { return options_; }
   Audit* audit() const { return options_.audit.get(); }
+  // An operation came in, and what it comes behind; null: none of ours.
+  void trace_arrival(const Stream& stream, Intent intent, Kernel* kernel, const EventState* event,
+                     std::span<const Predecessor> after);
+  bool traced() const { return options_.trace != nullptr; }
   Profiler& profiler() { return profiler_; }
   // Somebody says what is to come on the stream (lookahead).
   void expect(Stream& stream, const Advice& advice, bool cancelled);
@@ -250,6 +258,8 @@ class Dispatcher {
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
   Attempt submit_front(Stream& stream, bool own_stream);
   void serve_arbiter();
+  void trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial, EntryId entry,
+             std::uint64_t a = 0);
 
   void run_thread();
   void check_watched();
@@ -274,6 +284,7 @@ class Dispatcher {
   bool bounded_ = false;                   // the window is neither strict nor infinite
   std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
   std::uint64_t kept_version_ = 0;
+  std::uint64_t traced_kernels_ = 0;
   bool lanes_share_ = true;
   bool between_processes_ = false;
   bool blocking_streams_ = false;

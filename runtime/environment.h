@@ -44,4 +44,7 @@ inline constexpr const char* kShare = "VITAMIN_SHARE";
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
 
+// Folder of the traces (runtime/trace.h). Unset: nothing is recorded.
+inline constexpr const char* kTrace = "VITAMIN_TRACE";
+
 }  // namespace vitamin::runtime::environment

@@ -105,6 +105,9 @@ NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arr
   default_order_.arrive(stream, *legacy_, arrival.after);
   if (Audit* audit = dispatcher_->audit()) [[unlikely]]
     audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, arrival.after);
+  if (dispatcher_->traced()) [[unlikely]]
+    dispatcher_->trace_arrival(stream, arrival.intent, arrival.kernel, arrival.event,
+                               arrival.after);
   if (arrival.host == Host::kMayBlock) return blocking_call(lock, stream, arrival);
   if (arrival.now) make_way(lock, stream, arrival);
   const bool waits_for_record =

@@ -41,7 +41,7 @@ LAYERS = {
     "backends/cuda": ["hal"],
     "backends/hip": ["hal"],
     "interpose": ["hal", "runtime", "policies", "client", "backends/cuda", "backends/hip"],
-    "tools": ["hal", "runtime", "policies", "protocol", "sim"],
+    "tools": ["hal", "runtime", "policies", "protocol", "sim", "daemon/device_arbiter.h"],
     "deploy": ["hal", "runtime", "protocol", "config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],

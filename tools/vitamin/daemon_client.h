@@ -19,6 +19,10 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
 
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
 // while. An error says what to do.
-hal::Status start_daemon(const std::string& socket, const std::string& policy, std::uint64_t seed);
+// `trace`: the folder where it records; empty: nowhere.
+hal::Status start_daemon(const std::string& socket, const std::string& policy, std::uint64_t seed,
+                         const std::string& trace = "");
+// Ends the daemon, which is ours, and waits until it has written everything.
+void stop_daemon(const std::string& socket);
 
 }  // namespace vitamin::tools

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/vitamin/bundle.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/probe.h"
@@ -37,8 +38,7 @@ Check check_library() {
   if (const auto usable = check_preload(preloadable(libraries, directory.path())); !usable)
     return {"preload", Verdict::kBad, usable.error().message};
   std::string found;
-  for (const fs::path& library : libraries)
-    found += (found.empty() ? "" : ", ") + library.native();
+  for (const fs::path& library : libraries) found += (found.empty() ? "" : ", ") + library.native();
   return {"preload", Verdict::kGood, found};
 }
 
@@ -107,7 +107,7 @@ Check check_run_folder() {
 
 }  // namespace
 
-int doctor(bool json) {
+int doctor(bool json, const std::string& bundle) {
   const DriverFacts facts = probe_driver();
   const HipFacts hip = probe_hip();
   std::vector<Check> checks = {check_library(), check_driver(facts, problem(hip).has_value())};
@@ -124,12 +124,12 @@ int doctor(bool json) {
     return check.verdict == Verdict::kBad;
   });
   constexpr const char* kWords[] = {"ok", "note", "problem"};
+  ordered_json result = {{"schema", 1}, {"healthy", healthy}, {"checks", ordered_json::array()}};
+  for (const Check& check : checks)
+    result["checks"].push_back({{"check", check.key},
+                                {"verdict", kWords[static_cast<int>(check.verdict)]},
+                                {"text", check.text}});
   if (json) {
-    ordered_json result = {{"schema", 1}, {"healthy", healthy}, {"checks", ordered_json::array()}};
-    for (const Check& check : checks)
-      result["checks"].push_back({{"check", check.key},
-                                  {"verdict", kWords[static_cast<int>(check.verdict)]},
-                                  {"text", check.text}});
     fmt::print("{}\n", result.dump(2));
   } else {
     for (const Check& check : checks)
@@ -138,6 +138,7 @@ int doctor(bool json) {
     fmt::print("\n{}\n", healthy ? "Ready: vitamin run -- <your program>"
                                  : "Not ready: mend what is marked as a problem.");
   }
+  if (!bundle.empty() && !write_bundle(bundle, result)) return kExitFailed;
   return healthy ? 0 : kExitUnhealthy;
 }
 

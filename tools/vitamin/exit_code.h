@@ -6,7 +6,7 @@
 
 namespace vitamin::tools {
 
-inline constexpr int kExitUnhealthy = 1;        // doctor: something is missing
+inline constexpr int kExitUnhealthy = 1;  // doctor: something is missing
 // verify
 inline constexpr int kExitNotByItself = 1;    // the command differs from itself
 inline constexpr int kExitBroken = 2;         // under Vitamin it differs: a bug of ours

@@ -24,6 +24,7 @@
 #include "tools/vitamin/report.h"
 #include "tools/vitamin/run_directory.h"
 #include "tools/vitamin/text.h"
+#include "tools/vitamin/trace_read.h"
 #include "tools/vitamin/verbs.h"
 
 namespace vitamin::tools {
@@ -32,33 +33,38 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void stop(int code, std::string_view message) {
-  say(message);
+[[noreturn]] void stop(int code, Problem problem, std::string_view message) {
+  say(problem, message);
   std::exit(code);
 }
 
 // The command could not be started: say which of the usual reasons it is.
 [[noreturn]] void stop_not_started(const std::string& command, int error) {
   if (error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE)
-    stop(kExitFailed, fmt::format("cannot start a process: {}.", std::strerror(error)));
+    stop(kExitFailed, Problem::kNoProcess,
+         fmt::format("cannot start a process: {}.", std::strerror(error)));
   struct stat facts {};
   const bool exists =
       command.find('/') != std::string::npos && ::stat(command.c_str(), &facts) == 0;
   if (error == ENOENT && exists)
-    stop(kExitNotFound, fmt::format("'{}' exists, but the interpreter that it names does not: look "
-                                    "at its first line.",
-                                    command));
+    stop(kExitNotFound, Problem::kCommandNotFound,
+         fmt::format("'{}' exists, but the interpreter that it names does not: look "
+                     "at its first line.",
+                     command));
   if (error == ENOENT || error == ENOTDIR)
-    stop(kExitNotFound, fmt::format("command not found: '{}'. Check the spelling, or give its path "
-                                    "(./{}).",
-                                    command, fs::path(command).filename().native()));
+    stop(kExitNotFound, Problem::kCommandNotFound,
+         fmt::format("command not found: '{}'. Check the spelling, or give its path "
+                     "(./{}).",
+                     command, fs::path(command).filename().native()));
   if (exists && S_ISDIR(facts.st_mode))
-    stop(kExitNotExecutable, fmt::format("'{}' is a folder, not a program.", command));
+    stop(kExitNotExecutable, Problem::kCommandNotExecutable,
+         fmt::format("'{}' is a folder, not a program.", command));
   if (error == ENOEXEC)
-    stop(kExitNotExecutable,
+    stop(kExitNotExecutable, Problem::kCommandNotExecutable,
          fmt::format("'{}' is not a program that this machine can execute.", command));
-  stop(kExitNotExecutable, fmt::format("cannot execute '{}': {}. For a file of yours: chmod +x.",
-                                       command, std::strerror(error)));
+  stop(kExitNotExecutable, Problem::kCommandNotExecutable,
+       fmt::format("cannot execute '{}': {}. For a file of yours: chmod +x.", command,
+                   std::strerror(error)));
 }
 
 // Where kernels are remembered that wait for their own blocks; empty: nowhere. A list that cannot
@@ -91,6 +97,7 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
     changes.push_back("NVTX_INJECTION64_PATH=" + libraries.front().native());
   if (options.daemon)
     changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
+  if (!options.trace.empty()) changes.push_back(fmt::format("{}={}", names::kTrace, options.trace));
   if (options.seed) changes.push_back(fmt::format("{}={}", names::kSeed, *options.seed));
   if (const auto window = window_nanoseconds(options.window))
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
@@ -116,7 +123,8 @@ bool write_report(const std::string& file, const std::string& text) {
 void check_report_file(const std::string& file) {
   if (file.empty() || file == "-") return;
   if (!std::ofstream(file, std::ios::app).good())
-    stop(kExitFailed, fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno)));
+    stop(kExitFailed, Problem::kCannotWrite,
+         fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno)));
 }
 
 }  // namespace
@@ -144,32 +152,37 @@ void run(const RunOptions& options) {
   check_report_file(options.report_file);
   RunDirectory directory;
   if (directory.path().empty())
-    stop(kExitFailed,
+    stop(kExitFailed, Problem::kRunFolder,
          "cannot make a folder for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
          "every one of them full or read-only?");
   const Libraries libraries = preloadable(preload_libraries(), directory.path());
   if (const auto usable = check_preload(libraries); !usable) {
     directory.remove();
-    stop(kExitFailed, usable.error().message);
+    stop(kExitFailed, Problem::kPreload, usable.error().message);
   }
 
+  // A trace is of a daemon of its own: others' work is nobody's business.
+  RunOptions given = options;
+  if (options.daemon && !options.trace.empty()) given.socket = directory.path() / "daemon";
   // Somebody else's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
-    const auto ready =
-        start_daemon(daemon_socket(options.socket), options.policy, options.seed.value_or(0));
+    const auto ready = start_daemon(daemon_socket(given.socket), options.policy,
+                                    options.seed.value_or(0), options.trace);
     if (!ready)
-      say(fmt::format("{}; the program shares the device with nobody.", ready.error().message));
+      say(Problem::kSharedWithNobody,
+          fmt::format("{}; the program shares the device with nobody.", ready.error().message));
   }
 
   const auto started = std::chrono::steady_clock::now();
   const ChildEnd end =
-      run_child(options.command, child_environment(options, libraries, directory.path()));
+      run_child(options.command, child_environment(given, libraries, directory.path()));
   const auto ended = std::chrono::steady_clock::now();
   if (end.exec_error != 0) {
     directory.remove();
     stop_not_started(options.command.front(), end.exec_error);
   }
 
+  if (options.daemon && !options.trace.empty()) stop_daemon(given.socket);
   const Report report = read_report(directory.path());
   RunFacts facts;
   if (const fs::path profiles = profiles_of(options); !profiles.empty())
@@ -189,12 +202,15 @@ void run(const RunOptions& options) {
     std::fputs(json.c_str(), stderr);
   else if (!options.quiet && report.launches() > 0)
     std::fputs(to_table(report, facts, locale_is_utf8()).c_str(), stderr);
-  if (!facts.problem.empty() && !options.json) say(facts.problem);
+  if (!facts.problem.empty() && !options.json)
+    say(report.launches() == 0 ? Problem::kNoLaunch : Problem::kNotAllBound, facts.problem);
   for (const Learnt& learnt : facts.learnt)
-    if (!learnt.problem.empty()) say(learnt.problem + ".");
+    if (!learnt.problem.empty()) say(Problem::kCannotWrite, learnt.problem + ".");
   const bool written = options.report_file.empty() || write_report(options.report_file, json);
-  if (!written) say(fmt::format("cannot write the report '{}'.", options.report_file));
+  if (!written)
+    say(Problem::kCannotWrite, fmt::format("cannot write the report '{}'.", options.report_file));
 
+  if (!options.trace.empty()) say_what_was_traced(options.trace);
   if (!end.succeeded()) end_like(end);
   if (!written) std::exit(kExitFailed);
   std::exit(options.strict && !report.complete() ? kExitCoverage : 0);

@@ -105,6 +105,10 @@ std::string shell_word(const std::string& word) {
   return text + "'";
 }
 
+void say(Problem problem, std::string_view message) {
+  say(fmt::format("{} [{}]", message, runtime::code_of(problem)));
+}
+
 void say(std::string_view message) {
   // One write, so that the line stays whole beside the output of the command.
   const std::string line = fmt::format("vitamin: {}\n", message);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/problem.h"
+
 namespace vitamin::tools {
 
 // "81,943"
@@ -37,5 +39,8 @@ std::string shell_word(const std::string& word);
 
 // "vitamin: <message>" as one line on stderr.
 void say(std::string_view message);
+// The same about a problem: "vitamin: <message> [VIT-101]".
+using runtime::Problem;
+void say(Problem problem, std::string_view message);
 
 }  // namespace vitamin::tools

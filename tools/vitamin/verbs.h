@@ -25,12 +25,14 @@ struct RunOptions {
   bool quiet = false;       // problems only
   bool json = false;        // the report as JSON on stderr
   std::string report_file;  // "-": stdout
+  std::string trace;        // folder of the traces; empty: none
   std::vector<std::string> command;
 };
 // Does not come back: ends as the command did.
 [[noreturn]] void run(const RunOptions& options);
 
-int doctor(bool json);
+// `bundle`: a file for reports of bugs (bundle.h); empty: none.
+int doctor(bool json, const std::string& bundle);
 // `socket` empty: as for `vitamin run --daemon`.
 int show_status(const std::string& socket, bool as_json);
 // Every `seconds`; `rounds` 0: until interrupted.

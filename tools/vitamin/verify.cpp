@@ -201,7 +201,9 @@ void note_not_started(const std::string& command, int error, Verification& resul
   result.exit_code = error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable;
   result.judgement.verdict = Verdict::kInconclusive;
   result.judgement.reason = fmt::format("cannot run '{}': {}.", command, std::strerror(error));
-  say(result.judgement.reason);
+  say(result.exit_code == kExitNotFound ? Problem::kCommandNotFound
+                                        : Problem::kCommandNotExecutable,
+      result.judgement.reason);
 }
 
 // Looks whether the file can be written; one that was not there is not there afterwards.
@@ -246,7 +248,7 @@ std::string problem(const VerifyOptions& options) {
 
 int verify(const VerifyOptions& options) {
   if (const auto usable = check_preload(preload_libraries()); !usable) {
-    say(usable.error().message);
+    say(Problem::kPreload, usable.error().message);
     return kExitFailed;
   }
   watch_interrupts();
@@ -265,7 +267,7 @@ int verify(const VerifyOptions& options) {
     std::ofstream out(options.report_file, std::ios::trunc);
     out << to_html(options, result);
     if (!out.flush()) {
-      say(fmt::format("cannot write the report '{}'.", options.report_file));
+      say(Problem::kCannotWrite, fmt::format("cannot write the report '{}'.", options.report_file));
       return kExitFailed;
     }
   }
