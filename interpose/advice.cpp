@@ -132,6 +132,7 @@ bool open_range(const Advice& advice, bool says) {
   Ranges& mine = ranges;
   if (mine.depth++ >= kDepth) {
     VITAMIN_WARN_ONCE(
+        runtime::Problem::kAdvice,
         "more than %zu ranges are open on one thread, so some are never closed; what is opened "
         "further in is no advice",
         kDepth);

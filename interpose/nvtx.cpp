@@ -105,7 +105,7 @@ std::uint64_t now_ns() {
 int push(std::string_view message) {
   const Said spoken = parse_message(message, now_ns());
   if (spoken.wrong != nullptr)
-    VITAMIN_WARN_ONCE("the NVTX range '%.*s' is no advice: %s",
+    VITAMIN_WARN_ONCE(runtime::Problem::kAdvice, "the NVTX range '%.*s' is no advice: %s",
                       static_cast<int>(std::min<std::size_t>(message.size(), 80)), message.data(),
                       spoken.wrong);
   open_range(spoken.advice, spoken.says);
