@@ -98,7 +98,8 @@ def drift_svg(records):
             values = {s: value(cells[treatment, s]) for s in subjects
                       if "max_abs" in cells.get((treatment, s), {})}
             if m == 0:
-                out.append(f'<text x="{x}" y="46" font-weight="bold">{html.escape(treatment)}</text>')
+                out.append(f'<text x="{x}" y="46" font-weight="bold">'
+                           f'{html.escape(treatment)}</text>')
             out.append(f'<text x="{x}" y="64" fill="#57606a">{html.escape(what)}</text>')
             some = [v for v in values.values() if v > 0]
             low, high = math.log10(min(some, default=1)), math.log10(max(some, default=1))
@@ -120,11 +121,13 @@ def drift_svg(records):
 def page(directory, names):
     """The plots on one page that needs no other file."""
     parts = [(directory / name).read_text() for name in names if (directory / name).exists()]
-    return ("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Determinism</title>"
+    return ("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
+            "<title>Determinism</title>"
             "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2em;color:#1f2328}"
-            "figure{margin:0 0 2em;overflow-x:auto}</style><h1>Does the allocation change a bit?</h1>"
-            "<p>Green: no byte of any trial. Ours moves each launch; reshaping changes it to follow "
-            "the free processors; atoms cut it into launches of whole blocks.</p>"
+            "figure{margin:0 0 2em;overflow-x:auto}</style>"
+            "<h1>Does the allocation change a bit?</h1>"
+            "<p>Green: no byte of any trial. Ours moves each launch; reshaping changes it to "
+            "follow the free processors; atoms cut it into launches of whole blocks.</p>"
             + "".join(f"<figure>{part}</figure>" for part in parts) + "</html>\n")
 
 

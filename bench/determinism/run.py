@@ -13,7 +13,8 @@ atoms            whole grids cut into launches of whole blocks, as LithOS does
 
 The tenants and what is measured overlap under an MPS daemon, where one starts. Each part begins
 with the gate, writes determinism_PART.jsonl to DIR, and draws determinism.svg, drift.svg,
-determinism.html and determinism.md itself. For each treatment of ours it keeps how many launches were bound and moved, and on how many
+determinism.html and determinism.md itself.
+For each treatment of ours it keeps how many launches were bound and moved, and on how many
 processors they ran. Exit code 1 when ours changed a byte of a subject that equals itself, or when
 what must drift did not: a suite that cannot see drift proves nothing.
 MIG is not measured: it needs the right to reset the GPU.

@@ -347,5 +347,23 @@ TEST_CASE("a listing says which kernel reads a clock or its processor or adds fl
   CHECK(result.kernels["looks"].contains("reads a clock"));
 }
 
+TEST_CASE("a listing of AMD code says the same") {
+  ScanResult result;
+  read_listing(
+      "0000000000001000 <quiet>:\n\tv_add_f32_e32 v0, v1, v2\n"
+      "0000000000001100 <counts>:\n\tglobal_atomic_cmpswap v1, v0, v[2:3], s[0:1] glc\n"
+      "0000000000001200 <adds>:\n\tglobal_atomic_add_f32 v0, v1, s[0:1]\n"
+      "0000000000001300 <swaps>:\n\tv_add_f32_e32 v0, v1, v2\n"
+      "\tglobal_atomic_cmpswap v1, v0, v[2:3], s[0:1] glc\n"
+      "0000000000001400 <looks>:\n\ts_getreg_b32 s0, hwreg(HW_REG_HW_ID)\n\ts_memtime s[0:1]\n",
+      result);
+  CHECK(result.seen == std::set<std::string>{"adds", "counts", "looks", "quiet", "swaps"});
+  CHECK(result.kernels.size() == 3);
+  CHECK(result.kernels["adds"].contains("float atomics"));
+  CHECK(result.kernels["swaps"].contains("float atomics"));
+  CHECK(result.kernels["looks"].contains("reads %smid"));
+  CHECK(result.kernels["looks"].contains("reads a clock"));
+}
+
 }  // namespace
 }  // namespace vitamin::tools

@@ -146,7 +146,7 @@ class Suite(Base):
 
     def test_the_script_of_the_evaluation_finds_no_problem(self):
         script = pathlib.Path(os.environ["BENCH"]) / "run.py"
-        # No ledger: a dozen treatments whose processes wait for each other in real time take minutes.
+        # No ledger: a dozen treatments whose processes wait for each other take minutes.
         result = self.call(sys.executable, "-B", script, "--smoke", "--out", self.folder,
                            VITAMIN_PREFIX=str(PREFIX), VITAMIN_SOFT_LEDGER=None)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
@@ -218,6 +218,25 @@ class Verify(Base):
         if result.returncode == INCONCLUSIVE:
             self.assertIn("is unknown", found["reason"])
             self.assertIn("cuobjdump", found["advice"])
+
+    def test_code_outside_the_contract_is_named_where_it_was_launched(self):
+        tool = self.folder / "cuobjdump"
+        tool.write_text("#!/bin/sh\nprintf '\\t\\tFunction : histogram\\n"
+                        "  REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R5 ;\\n  CS2R R2, SR_CLOCKLO ;\\n"
+                        "  S2R R0, SR_VIRTUALSMID ;\\n\\t\\tFunction : elsewhere\\n"
+                        "  S2R R0, SR_VIRTUALSMID ;\\n'\n")
+        tool.chmod(0o755)
+        path = f"{self.folder}:/usr/bin:/bin"
+        command = [PROGRAM, "--trials", "4", "--only", "histogram"]
+        _, found = self.verify("--runs", "1", command=command, PATH=path)
+        self.assertEqual(found["outside_contract"], {
+            "histogram": ["float atomics", "reads %smid", "reads a clock"]})
+        page = self.folder / "page.html"
+        text = self.call(PREFIX / "bin/vitamin", "verify", "--tenant", "", "--runs", "1",
+                         "--report", page, "--", *command, PATH=path).stdout
+        for what in ("float atomics", "reads %smid", "reads a clock"):
+            self.assertIn(f"outside the contract: histogram {what}", text)
+            self.assertIn(f"<code>histogram</code>: {what}", page.read_text())
 
     def test_a_program_that_differs_from_itself_is_not_blamed_on_vitamin(self):
         result, found = self.verify(command=self.subject("random"))
@@ -362,12 +381,14 @@ class Verify(Base):
     def test_a_vitamin_that_is_killed_leaves_neither_command_nor_tenant(self):
         # Behind a shell each, so that the processes in question are grandchildren.
         process = subprocess.Popen(
-            [PREFIX / "bin/vitamin", "verify", "--tenant", f"{PROGRAM} --interfere 70002; true", "--runs", "1", "--",
+            [PREFIX / "bin/vitamin", "verify", "--tenant", f"{PROGRAM} --interfere 70002; true",
+             "--runs", "1", "--",
              "sh", "-c",
              f"{PROGRAM} --trials 2 --only sum; "
              '[ "$VITAMIN_POLICY" != random ] || sleep 70001'],
             env=self.environment(), stdout=subprocess.DEVNULL)
-        sleeping = lambda: subprocess.run(["pgrep", "-f", "^(sleep|.*/determinism --interfere) 7000[12]"], capture_output=True,
+        pattern = "^(sleep|[^ ]*/determinism --interfere) 7000[12]"
+        sleeping = lambda: subprocess.run(["pgrep", "-f", pattern], capture_output=True,
                                           text=True).stdout.split()
         limit = time.monotonic() + 60
         while len(sleeping()) < 2 and process.poll() is None and time.monotonic() < limit:
