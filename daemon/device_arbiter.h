@@ -35,6 +35,13 @@ struct ArbiterSettings {
   std::uint64_t answer_within_ns = 1'000'000'000;
 };
 
+// What a client's workload class says of it (config/configuration.h).
+struct Traits {
+  runtime::OperationClass kind = runtime::OperationClass::kUnknown;
+  // A step, from when the client first asks for it, is to take no longer; 0: no target.
+  std::uint64_t tpot_ns = 0;
+};
+
 // Where answers go. A client that the outlet does not know any more is ignored.
 class Outlet {
  public:
@@ -72,7 +79,9 @@ class DeviceArbiter {
                 const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet);
 
   // `client` is new and not runtime::kNobody.
-  Home attach(ClientId client);
+  Home attach(ClientId client, const Traits& traits = {});
+  // Other settings from now on; the policy object is replaced by its owner's means (policy()).
+  void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
   // Its process is ending: it submits nothing more, and what it submitted still runs.
   void dying(ClientId client, std::uint64_t now_ns);
@@ -88,6 +97,7 @@ class DeviceArbiter {
   const ArbiterCounters& counters() const { return counters_; }
   std::vector<Held> held() const;
   std::uint32_t epoch() const { return epoch_; }
+  runtime::Scheduler& scheduler() { return scheduler_; }
 
  private:
   struct Hold {
@@ -99,10 +109,12 @@ class DeviceArbiter {
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
-    std::vector<Hold> holds;  // at most one of them open
+    std::uint64_t deadline_ns = 0;  // of the step that it is in, from its class's target; 0: none
+    std::vector<Hold> holds;        // at most one of them open
   };
   struct Client {
     Home home;
+    Traits traits;
     bool dying = false;
     std::map<LaneId, Lane> lanes;
   };
@@ -113,6 +125,7 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Draining& draining, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
+  void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const runtime::Decision& decision, std::uint64_t now_ns);
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);
   void publish(ClientId id, LaneId lane_id, Lane& lane, protocol::LeaseWord word);

@@ -80,7 +80,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       markers_(device, options.markers),
       arbiter_(arbiter != nullptr ? std::move(arbiter)
                                   : std::make_unique<LocalArbiter>(layout_, std::move(policy))),
-      kernels_(device, *options.page, options.wide_only) {
+      kernels_(device, *options.page, options.wide_only, options.collectives) {
   // Never deeper than the driver takes without blocking the caller, whatever the window says.
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
   window_operations_ = static_cast<std::uint32_t>(
@@ -140,7 +140,11 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   Kernel& kernel = computes ? vendor_kernel_ : *request.kernel;
   const hal::KernelLaunch* launch =
       computes ? nullptr : &static_cast<LaunchOperation*>(request.operation)->launch();
-  const bool own = request.own_stream || kernel.collective;
+  // Waits for its peers on other devices: never deferred for a lease, which its own peers' tenant
+  // may be waiting to get elsewhere, and never in a queue that others share.
+  const bool collective = kernel.collective || (options_.cooperative_collective &&
+                                                launch != nullptr && launch->cooperative);
+  const bool own = request.own_stream || collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
   if (!room(stream, request.after, !request.own_stream)) return {Blocked::kWindow};
@@ -149,13 +153,13 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
-    binding.reason = kernel.collective ? WholeReason::kResident : request.own_reason;
+    binding.reason = collective ? WholeReason::kResident : request.own_reason;
   } else {
     if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
     binding = bind(stream, kernel, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }
-  binding.narrow_eligible = needed <= widest_narrow_ && !kernel.collective;
+  binding.narrow_eligible = needed <= widest_narrow_ && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
     binding.reason = kernel.resident      ? WholeReason::kResident
@@ -182,7 +186,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   }
   if (!computes) count(stream, request, binding, *binding.queue);
   commit(stream, *binding.queue, !binding.queue->whole());
-  if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
+  if (collective || gated_by_others) stream.gate = tail_marker(stream);
   if (!computes && !binding.queue->whole())
     watch(kernel, stream, *binding.queue, launch->grid.volume());
   return {};
