@@ -76,12 +76,27 @@ void DeviceArbiter::close_gates(ClientId client) {
   outlet_.gates_closed(client);
 }
 
-DeviceArbiter::Home DeviceArbiter::attach(ClientId id) {
-  told(Kind::kAttach, id, 0);
+void DeviceArbiter::set(const ArbiterSettings& settings) {
+  told(Kind::kReload, runtime::kNobody, 0);
+  settings_ = settings;
+  scheduler_.set(settings.scheduler);
+}
+
+DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
+  if (trace_ != nullptr) {
+    runtime::trace::Record record;
+    record.kind = Kind::kAttach;
+    record.client = id;
+    record.flags = static_cast<std::uint32_t>(traits.kind);
+    record.a = traits.tpot_ns;
+    record.b = traits.most | std::uint64_t{traits.reserved} << 32;
+    trace_->add(record);
+  }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
   Client& client = clients_[id];
   client.home = {homes_[index], *fewest > 0};
+  client.traits = traits;
   ++*fewest;
   return client.home;
 }
@@ -102,9 +117,11 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
-  if (ready.moves_on != 0) take(id, client, protocol::Idle{.head = ready.head}, now_ns);
-  if (Lane& lane = client.lanes[ready.head.lane]; lane.asked_ns == 0 && !lane.submits())
-    lane.asked_ns = now_ns;
+  if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
+  Lane& lane = client.lanes[ready.head.lane];
+  if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
+  if (client.traits.tpot_ns != 0 && (lane.deadline_ns == 0 || ready.iteration_end != 0))
+    lane.deadline_ns = now_ns + client.traits.tpot_ns;
   runtime::ReadyOperation operation;
   operation.client = id;
   operation.lane = ready.head.lane;
@@ -113,7 +130,9 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   operation.predicted_ns = ready.predicted_ns;
   operation.queued_ns = ready.queued_ns;
   operation.ready_at_ns = ready.ready_in_ns != 0 ? now_ns + ready.ready_in_ns : 0;
-  operation.deadline_ns = ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : 0;
+  operation.deadline_ns =
+      ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : lane.deadline_ns;
+  operation.kind = client.traits.kind;
   operation.last_entry = ready.last_entry;
   operation.iteration_end = ready.iteration_end != 0;
   scheduler_.wants(operation, now_ns);
@@ -121,12 +140,18 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
                          std::uint64_t now_ns) {
-  Lane& lane = client.lanes[idle.head.lane];
+  client.lanes[idle.head.lane].deadline_ns = 0;
+  leave(id, client, idle.head.lane, now_ns);
+}
+
+// The lane submits nothing more under the grant that it has.
+void DeviceArbiter::leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns) {
+  Lane& lane = client.lanes[lane_id];
   // It may have said so before it saw its newest grant, which it then holds for open.
   for (Hold& hold : lane.holds)
-    if (hold.open && close(id, idle.head.lane, lane, hold, now_ns)) close_gates(id);
+    if (hold.open && close(id, lane_id, lane, hold, now_ns)) close_gates(id);
   lane.asked_ns = 0;
-  scheduler_.idle(id, idle.head.lane, now_ns);
+  scheduler_.idle(id, lane_id, now_ns);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& returned,
@@ -161,7 +186,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
   overdue_at_ = std::min(overdue_at_, now_ns + settings_.answer_within_ns);
 }
 
-void DeviceArbiter::take(ClientId id, Client&, const protocol::HintRecord& said,
+void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord& said,
                          std::uint64_t now_ns) {
   runtime::Hint hint;
   hint.client = id;
@@ -172,6 +197,7 @@ void DeviceArbiter::take(ClientId id, Client&, const protocol::HintRecord& said,
   hint.deadline_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
   hint.queued_ns = said.queued_ns;
   hint.cancelled = said.cancelled != 0;
+  hint.kind = client.traits.kind;
   scheduler_.hint(hint, now_ns);
 }
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -93,6 +94,7 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   client::RemoteOptions options;
   options.socket = std::getenv(environment::kDaemon);
   options.program = ::program_invocation_short_name;
+  if (const char* name = std::getenv(environment::kClass)) options.workload_class = name;
   options.say = [](const char* line) { warn(Problem::kDaemonLeft, "%s", line); };
   auto arbiter = client::RemoteArbiter::connect(options, info);
   if (!arbiter) {
@@ -163,7 +165,17 @@ void start_managing() {
 Configuration configuration() {
   Configuration result;
   const char* daemon = std::getenv(environment::kDaemon);
-  if (daemon != nullptr && *daemon != '\0') result.dispatch.make_arbiter = &connect_to_daemon;
+  if (daemon != nullptr && *daemon != '\0') {
+    result.dispatch.make_arbiter = &connect_to_daemon;
+    const char* const cooperative = std::getenv(environment::kCooperative);
+    result.dispatch.cooperative_collective =
+        cooperative == nullptr || std::strcmp(cooperative, "0") != 0;
+  }
+  if (const char* names = std::getenv(environment::kCollectives)) {
+    std::istringstream prefixes(names);
+    for (std::string prefix; std::getline(prefixes, prefix, ',');)
+      if (!prefix.empty()) result.dispatch.collectives.push_back(prefix);
+  }
   const char* policy = std::getenv(environment::kPolicy);
   result.policy = policy != nullptr && *policy != '\0' ? policy : "fifo";
   decimal(environment::kSeed, result.seed);

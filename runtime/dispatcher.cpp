@@ -89,7 +89,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       arbiter_(arbiter != nullptr ? std::move(arbiter)
                                   : std::make_unique<LocalArbiter>(layout_, std::move(policy),
                                                                    &profiler_.profile())),
-      kernels_(device, *options.page, options.wide_only) {
+      kernels_(device, *options.page, options.wide_only, options.collectives) {
   bounded_ = !strict() && options_.window.ahead_ns != Window::kUnbounded;
   // Progress must be seen several times within the window, and within the driver's own depth.
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
@@ -154,7 +154,11 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   const auto* operation =
       computes ? nullptr : static_cast<const LaunchOperation*>(request.operation);
   const hal::KernelLaunch* launch = computes ? nullptr : &operation->launch();
-  const bool own = request.own_stream || kernel.collective;
+  // Waits for its peers on other devices: never deferred for a lease, which its own peers' tenant
+  // may be waiting to get elsewhere, and never in a queue that others share.
+  const bool collective = kernel.collective || (options_.cooperative_collective &&
+                                                launch != nullptr && launch->cooperative);
+  const bool own = request.own_stream || collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
   // By the window's clock a launch lasts as long as where it would go now.
@@ -172,13 +176,13 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
-    binding.reason = kernel.collective ? WholeReason::kResident : request.own_reason;
+    binding.reason = collective ? WholeReason::kResident : request.own_reason;
   } else {
     if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
     binding = bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }
-  binding.narrow_eligible = fits_narrow && !kernel.collective;
+  binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
     binding.reason = kernel.resident                            ? WholeReason::kResident
@@ -205,7 +209,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   }
   if (!computes) count(stream, request, binding, *binding.queue);
   commit(stream, *binding.queue, !binding.queue->whole(), predicted);
-  if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
+  if (collective || gated_by_others) stream.gate = tail_marker(stream);
   if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
 }

@@ -82,6 +82,10 @@ struct DispatchOptions {
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
+  // Kernels that wait for other processes, besides NCCL's own: beginnings of their names.
+  std::vector<std::string> collectives;
+  // Every cooperative launch may be one: among other tenants it is not deferred for a lease.
+  bool cooperative_collective = false;
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required

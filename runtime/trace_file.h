@@ -27,7 +27,7 @@ enum class Kind : std::uint16_t {
   kSubmitted,  // it was given to a queue of `entry`
   kCompleted,  // everything of the lane up to `serial` was seen to have ended
   // vitamind's: what it was told
-  kAttach,   // `client`
+  kAttach,   // `client`, as daemon::Traits: `flags`: kind; `a`: target; `b`: most, reserved << 32
   kRequest,  // of `client`: the protocol's record behind it
   kDying,
   kForget,
@@ -36,6 +36,8 @@ enum class Kind : std::uint16_t {
   kWord,   // lease word `a` of `lane` of `client`
   kGrant,  // `entry`, `a`: launches, `b`: word, `flags`: 1 delivered
   kGates,  // `client` is told that words were closed
+  // told
+  kReload,  // other settings or another policy: what follows cannot be replayed
 };
 
 struct Record {

@@ -74,22 +74,16 @@ void stop_daemon(const std::string& socket) {
   }
 }
 
-hal::Status start_daemon(const std::string& socket, const std::string& policy, std::uint64_t seed,
-                         const std::string& trace) {
+hal::Status start_daemon(const std::string& socket, const std::string& policy,
+                         std::optional<std::uint64_t> seed, const std::string& trace) {
   if (protocol::connect_to(socket)) return {};
   std::error_code unreadable;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", unreadable);
   const std::string program = (self.parent_path() / "vitamind").native();
-  std::vector<std::string> words = {program,
-                                    "--socket",
-                                    socket,
-                                    "--policy",
-                                    policy,
-                                    "--seed",
-                                    fmt::format("{}", seed),
-                                    "--exit-when-idle",
-                                    "30",
-                                    "--quiet"};
+  std::vector<std::string> words = {program, "--socket", socket, "--exit-when-idle",
+                                    "30",    "--quiet"};
+  if (!policy.empty()) words.insert(words.end(), {"--policy", policy});
+  if (seed) words.insert(words.end(), {"--seed", fmt::format("{}", *seed)});
   if (!trace.empty()) words.insert(words.end(), {"--trace", trace});
   const std::string log = socket + ".log";
   ::mkdir(std::filesystem::path(socket).parent_path().c_str(), 0700);  // there already: fine

@@ -13,6 +13,7 @@
 
 #include "tools/vitamin/bundle.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/node_checks.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/probe.h"
 #include "tools/vitamin/run_directory.h"
@@ -23,14 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-enum class Verdict { kGood, kNote, kBad };
-
-struct Check {
-  const char* key;
-  Verdict verdict;
-  std::string text;
-};
 
 Check check_library() {
   const RunDirectory directory;
@@ -75,12 +68,6 @@ std::vector<Check> check_devices(const DriverFacts& facts) {
 
 // MPS lets processes overlap on an NVIDIA device; without it they take turns.
 Check check_mps() {
-  const char* share = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-  if (share != nullptr && std::string(share) != "100")
-    return {"mps", Verdict::kBad,
-            fmt::format("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is {}: programs then see a smaller "
-                        "device and compute other bits. Unset it.",
-                        share)};
   const char* variable = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const std::string folder = variable != nullptr ? variable : "/tmp/nvidia-mps";
   if (::access((folder + "/control").c_str(), F_OK) == 0)
@@ -118,6 +105,7 @@ int doctor(bool json, const std::string& bundle) {
     checks.push_back(check_mps());
   checks.push_back(check_hip(hip, problem(facts).has_value() && facts.path.empty()));
   for (Check& check : check_hip_devices(hip)) checks.push_back(std::move(check));
+  for (Check& check : node_checks()) checks.push_back(std::move(check));
   checks.push_back(check_run_folder());
   checks.push_back(check_toolkit());
   const bool healthy = std::none_of(checks.begin(), checks.end(), [](const Check& check) {

@@ -14,6 +14,7 @@
 
 #include "policies/registry.h"
 #include "tools/vitamin/completion.h"
+#include "tools/vitamin/config_verbs.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/policy_verbs.h"
 #include "tools/vitamin/preload.h"
@@ -57,6 +58,7 @@ The report:
 
 Exit codes:
   that of COMMAND; when a signal ended it, vitamin ends by the same signal (128+n in a shell)
+  75   --daemon, none is to be had, and vitamin.toml says failure.absent = "closed"
   123  --strict, and COMMAND succeeded, but not every launch was bound (or none was seen)
   125  vitamin itself failed: wrong options, no usable library, report not writable
   126  COMMAND was found but cannot be executed
@@ -116,6 +118,7 @@ struct CommandLine {
   VerifyOptions verification;
   PolicyVerbs policy_verbs;
   TraceVerbs trace_verbs;
+  ConfigVerbs config_verbs;
   bool json = false;
   std::string device = "all";
   std::string shell;
@@ -138,6 +141,7 @@ struct CommandLine {
     policy_list = policy->add_subcommand("list", "Name every policy, one a line");
     policy_verbs.add(app, *policy);
     trace_verbs.add(app, options);
+    config_verbs.add(app);
     version = app.add_subcommand("version", "Show the version");
     add_daemon_verbs();
     completion = app.add_subcommand("completion", "Print a completion script for a shell");
@@ -185,13 +189,16 @@ struct CommandLine {
     run->footer(kRunFooter);
     run->formatter(std::make_shared<RunHelp>());
     run->prefix_command();
-    run->add_option("--policy", options.policy, "Who decides where a launch goes")
-        ->capture_default_str()
+    run->add_option("--policy", options.policy,
+                    "Who decides where a launch goes (default: vitamin.toml's, or fifo)")
         ->type_name("NAME");
     run->add_option("--seed", options.seed, "Seed of a random policy")->type_name("N");
     run->add_flag("--daemon", options.daemon,
                   "Share the device with others: vitamind decides (started if none runs)");
     run->add_option("--socket", options.socket, "Where that vitamind listens")->type_name("PATH");
+    run->add_option("--class", options.workload_class,
+                    "Its workload class there (default: the first of vitamin.toml that matches)")
+        ->type_name("NAME");
     run->add_option("--window", options.window,
                     "How far submission may run ahead of completion: 0, 500us, max")
         ->type_name("TIME");
@@ -241,11 +248,10 @@ int checked_run(CommandLine& line) {
   if (options.command.empty() || options.command.front().empty())
     return usage_error("no command to run: vitamin run [OPTIONS] -- COMMAND.",
                        "vitamin run --help");
-  const auto policy = policies::make(options.policy, options.seed.value_or(0));
-  if (!policy)
-    return usage_error("--policy: " + policy.error().message, "vitamin policy list",
-                       Problem::kPolicy);
-  options.learns = options.daemon || (*policy)->wants_profile();
+  if (!options.policy.empty())
+    if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); !policy)
+      return usage_error("--policy: " + policy.error().message, "vitamin policy list",
+                         Problem::kPolicy);
   if (!options.window.empty() && !window_nanoseconds(options.window))
     return usage_error(fmt::format("'{}' is no window: use 0, a time with its unit (500us, 2ms) or "
                                    "max.",
@@ -324,6 +330,7 @@ int dispatch(CommandLine& line) {
   if (line.doctor->parsed()) return doctor(line.json, line.bundle);
   if (const auto code = line.policy_verbs.run()) return *code;
   if (const auto code = line.trace_verbs.run()) return *code;
+  if (const auto code = line.config_verbs.run()) return *code;
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
   if (line.status->parsed()) return show_status(line.options.socket, line.json);

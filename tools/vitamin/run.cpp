@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "config/classes.h"
+#include "config/load.h"
+#include "config/mps_hazards.h"
+#include "config/value.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/daemon_client.h"
@@ -82,7 +85,49 @@ fs::path profiles_of(const RunOptions& options) {
                                                      : profiles_folder(options.profiles);
 }
 
+// What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
+config::Configuration configure(RunOptions& options) {
+  const config::Loaded loaded = config::load(config::sources("", {}));
+  for (const config::Problem& problem : loaded.problems) say(config::text_of(problem, false) + ".");
+  if (!loaded.valid())
+    stop(kExitFailed, Problem::kConfiguration,
+         "the configuration is invalid: vitamin config check.");
+  const config::Configuration& configuration = loaded.configuration;
+  if (options.policy.empty()) {
+    options.policy = configuration.policy.specification();
+    if (!options.seed && configuration.policy.seed != 0) options.seed = configuration.policy.seed;
+  }
+  const std::string& wanted = options.workload_class;
+  if (!wanted.empty() && configuration.find_class(wanted) == nullptr) {
+    std::vector<std::string> names;
+    for (const config::WorkloadClass& each : configuration.classes) names.push_back(each.name);
+    stop(kExitFailed, Problem::kConfiguration,
+         fmt::format("no class '{}' is configured.{} See `vitamin config show`.", wanted,
+                     did_you_mean(wanted, names)));
+  }
+  if (wanted.empty())
+    if (const auto* match =
+            config::class_of(configuration, config::program_here(options.command.front())))
+      options.workload_class = match->name;
+  return configuration;
+}
+
+// Processes overlap on an NVIDIA GPU only as clients of one MPS: the daemon's, where it has one.
+std::string mps_directory(const RunOptions& options) {
+  for (const std::string& hazard : config::mps_hazards([](auto name) { return std::getenv(name); }))
+    say(hazard);
+  if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr) return {};
+  const auto status = ask_daemon(daemon_socket(options.socket), "status");
+  if (!status || !status->contains("mps")) return {};
+  const auto& mps = (*status)["mps"];
+  if (const std::string problem = mps.value("problem", ""); !problem.empty())
+    say("MPS: " + problem + ".");
+  const std::string state = mps.value("state", "");
+  return state == "ready" || state == "fault" ? mps.value("directory", "") : "";
+}
+
 std::vector<std::string> child_environment(const RunOptions& options, const Libraries& libraries,
+                                           const config::Collectives& collectives,
                                            const fs::path& run_directory) {
   namespace names = runtime::environment;
   std::vector<std::string> changes = {
@@ -98,6 +143,15 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
   if (options.daemon)
     changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
   if (!options.trace.empty()) changes.push_back(fmt::format("{}={}", names::kTrace, options.trace));
+  if (options.daemon)
+    if (const std::string mps = mps_directory(options); !mps.empty())
+      changes.push_back("CUDA_MPS_PIPE_DIRECTORY=" + mps);
+  if (!options.workload_class.empty())
+    changes.push_back(fmt::format("{}={}", names::kClass, options.workload_class));
+  if (!collectives.kernels.empty())
+    changes.push_back(
+        fmt::format("{}={}", names::kCollectives, fmt::join(collectives.kernels, ",")));
+  if (!collectives.cooperative) changes.push_back(fmt::format("{}=0", names::kCooperative));
   if (options.seed) changes.push_back(fmt::format("{}={}", names::kSeed, *options.seed));
   if (const auto window = window_nanoseconds(options.window))
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
@@ -132,23 +186,15 @@ void check_report_file(const std::string& file) {
 std::optional<std::string> window_nanoseconds(const std::string& text) {
   if (text.empty()) return std::nullopt;
   if (text == "max") return text;
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [unit, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
-  if (error != std::errc() || value < 0) return std::nullopt;
-  const std::string_view suffix(unit, static_cast<std::size_t>(end - unit));
-  double scale = 0;
-  if (suffix == "ns") scale = 1;
-  if (suffix == "us" || suffix == "µs") scale = 1e3;
-  if (suffix == "ms") scale = 1e6;
-  if (suffix == "s") scale = 1e9;
-  if (suffix.empty() && value == 0) scale = 1;  // 0 needs no unit
-  constexpr double kLongest = 1e18;             // 30 years; more is "max"
-  if (scale == 0 || value * scale > kLongest) return std::nullopt;
-  return fmt::format("{}", static_cast<std::uint64_t>(value * scale));
+  const auto ns = config::duration_ns(text);
+  return ns ? std::optional(fmt::format("{}", *ns)) : std::nullopt;
 }
 
-void run(const RunOptions& options) {
+void run(RunOptions options) {
+  // Whoever starts the daemon leaves its policy to the configuration unless told otherwise.
+  const std::string daemon_policy = options.policy;
+  const std::optional<std::uint64_t> daemon_seed = options.seed;
+  const config::Configuration configuration = configure(options);
   check_report_file(options.report_file);
   RunDirectory directory;
   if (directory.path().empty())
@@ -166,8 +212,14 @@ void run(const RunOptions& options) {
   if (options.daemon && !options.trace.empty()) given.socket = directory.path() / "daemon";
   // Somebody else's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
-    const auto ready = start_daemon(daemon_socket(given.socket), options.policy,
-                                    options.seed.value_or(0), options.trace);
+    const auto ready =
+        start_daemon(daemon_socket(given.socket), daemon_policy, daemon_seed, options.trace);
+    if (!ready && configuration.failure.absent == config::OnAbsence::kClosed) {
+      directory.remove();
+      stop(kExitNoDaemon, Problem::kDaemonUnreachable,
+           fmt::format("{}; vitamin.toml says that nothing runs without it (failure.absent).",
+                       ready.error().message));
+    }
     if (!ready)
       say(Problem::kSharedWithNobody,
           fmt::format("{}; the program shares the device with nobody.", ready.error().message));
@@ -175,7 +227,8 @@ void run(const RunOptions& options) {
 
   const auto started = std::chrono::steady_clock::now();
   const ChildEnd end =
-      run_child(options.command, child_environment(given, libraries, directory.path()));
+      run_child(options.command,
+                child_environment(given, libraries, configuration.collectives, directory.path()));
   const auto ended = std::chrono::steady_clock::now();
   if (end.exec_error != 0) {
     directory.remove();

@@ -28,9 +28,6 @@ std::string bytes(std::uint64_t count);
 std::string bar(std::uint64_t part, std::uint64_t whole, unsigned width, bool utf8);
 bool locale_is_utf8();
 
-// The candidate that a person most likely meant, or nothing when none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-
 // " Did you mean 'random'?" or "".
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "policies/bounded.h"
 #include "policies/registry.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"
@@ -49,7 +50,9 @@ hal::Result<std::unique_ptr<Replay>> Replay::create(const Trace& trace) {
   settings.scheduler.reservation_ns = header.reservation_ns;
   settings.answer_within_ns = header.answer_within_ns;
   replay->layout_ = runtime::PoolLayout::build(trace.device(), trace.limits());
-  replay->arbiter_ = std::make_unique<daemon::DeviceArbiter>(replay->layout_, std::move(*policy),
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy));
+  replay->bounded_ = bounded.get();
+  replay->arbiter_ = std::make_unique<daemon::DeviceArbiter>(replay->layout_, std::move(bounded),
                                                              settings, header.epoch, *replay);
   return replay;
 }
@@ -59,6 +62,8 @@ bool Replay::step() {
   // Answers that nobody asked for belong to no step: the trace begins in the middle, or is damaged.
   while (next_ < all.size() && is_answer(all[next_])) ++next_;
   if (next_ >= all.size()) return false;
+  if (all[next_].kind == Kind::kReload) reloaded_ = true;
+  if (reloaded_) return false;
   told_ = &all[next_++];
   const Record* bytes = nullptr;
   if (told_->kind == Kind::kRequest) {
@@ -77,7 +82,7 @@ bool Replay::step() {
 void Replay::tell(const Record& record, const Record* bytes) {
   switch (record.kind) {
     case Kind::kAttach:
-      arbiter_->attach(record.client);
+      attach(record);
       break;
     case Kind::kRequest: {
       protocol::Record copy;
@@ -99,6 +104,16 @@ void Replay::tell(const Record& record, const Record* bytes) {
     default:
       break;
   }
+}
+
+void Replay::attach(const Record& record) {
+  daemon::Traits traits;
+  traits.kind = static_cast<runtime::OperationClass>(record.flags);
+  traits.tpot_ns = record.a;
+  traits.most = static_cast<std::uint32_t>(record.b);
+  traits.reserved = static_cast<std::uint32_t>(record.b >> 32);
+  if (record.b != 0) bounded_->bound(record.client, {traits.most, traits.reserved});
+  arbiter_->attach(record.client, traits);
 }
 
 bool Replay::same() const {
@@ -147,7 +162,7 @@ int replay_trace(const std::string& folder, const std::string& decisions) {
   std::ofstream out;
   if (!decisions.empty()) out.open(decisions, std::ios::trunc);
   std::uint64_t steps = 0, answers = 0;
-  bool any = false;
+  bool any = false, reloaded = false;
   for (const Trace& trace : *traces) {
     if (!trace.of_daemon()) continue;
     any = true;
@@ -168,6 +183,7 @@ int replay_trace(const std::string& folder, const std::string& decisions) {
                       steps + 1, trace.file, replay.recorded().size(), replay.answers().size()));
       return kExitUnhealthy;
     }
+    reloaded = reloaded || replay.reloaded();
   }
   if (!any) {
     say(Problem::kCannotRead,
@@ -180,6 +196,8 @@ int replay_trace(const std::string& folder, const std::string& decisions) {
   }
   fmt::print("{} messages and steps, {} answers: every one the same, byte for byte\n",
              grouped(steps), grouped(answers));
+  if (reloaded)
+    fmt::print("up to where the configuration was read again: what follows is not replayed\n");
   return 0;
 }
 

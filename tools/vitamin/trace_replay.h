@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/device_arbiter.h"
+#include "policies/bounded.h"
 #include "tools/vitamin/trace_read.h"
 
 namespace vitamin::tools {
@@ -29,6 +30,9 @@ class Replay final : public daemon::Outlet {
   const std::vector<Record>& answers() const { return answers_; }
   std::span<const Record> recorded() const { return recorded_; }
   bool same() const;
+  // It ended where the configuration was read again: what the trace holds behind that depends on a
+  // state that it does not tell.
+  bool reloaded() const { return reloaded_; }
   const daemon::DeviceArbiter& arbiter() const { return *arbiter_; }
 
  private:
@@ -37,10 +41,13 @@ class Replay final : public daemon::Outlet {
   bool grant(daemon::ClientId client, const protocol::Grant& grant) override;
   void gates_closed(daemon::ClientId client) override;
   void tell(const Record& record, const Record* bytes);
+  void attach(const Record& record);
 
   const Trace& trace_;
   runtime::PoolLayout layout_;
+  policies::Bounded* bounded_ = nullptr;  // the arbiter's policy
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;
+  bool reloaded_ = false;
   std::size_t next_ = 0;
   std::uint64_t now_ns_ = 0;
   const Record* told_ = nullptr;
