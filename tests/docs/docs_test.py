@@ -178,7 +178,8 @@ class Documents(unittest.TestCase):
     def test_every_link_leads_somewhere(self):
         for page in pages():
             links = re.findall(r"\]\(([^)#\s]+)", page.read_text(), re.S)
-            self.assertTrue(links or page.name in ("errors.md", "metrics.md", "traces.md"), page)
+            if page.name == "README.md":
+                self.assertGreater(len(links), 8)
             for link in links:
                 if not link.startswith("https:"):
                     self.assertTrue((page.parent / link).exists(), f"{page.name}: {link}")

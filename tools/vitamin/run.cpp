@@ -160,7 +160,8 @@ void run(const RunOptions& options) {
 
   // A trace is of a daemon of its own: others' work is nobody's business.
   RunOptions given = options;
-  if (options.daemon && !options.trace.empty()) given.socket = (directory.path() / "daemon").native();
+  if (options.daemon && !options.trace.empty())
+    given.socket = (directory.path() / "daemon").native();
   // Somebody else's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
     const auto ready = start_daemon(daemon_socket(given.socket), options.policy,
