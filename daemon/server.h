@@ -21,6 +21,7 @@
 
 #include "daemon/death_watch.h"
 #include "daemon/device_arbiter.h"
+#include "daemon/jobs.h"
 #include "daemon/exposition.h"
 #include "daemon/settings.h"
 #include "protocol/handshake.h"
@@ -113,6 +114,7 @@ class Server final : public Outlet {
   void refuse(const Greeting& greeting, const std::string& sentence);
   void answer(const Greeting& greeting, const std::string& verb);
   std::string obey(const std::string& verb, uid_t uid);
+  std::string obey_operator(const std::string& name, const std::string& rest);
   hal::Status allowed(const protocol::Peer& peer, std::uint64_t now_ns) const;
   void hear(Session& session);
   void look_for_dying(std::uint64_t now_ns);
@@ -136,6 +138,7 @@ class Server final : public Outlet {
   std::map<int, ClientId> by_socket_, by_pidfd_;
   std::vector<Session*> dirty_;
   std::deque<Banned> banned_;
+  Jobs jobs_;
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;
   std::uint64_t started_ns_ = 0;

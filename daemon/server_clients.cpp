@@ -101,17 +101,43 @@ void Server::answer(const Greeting& greeting, const std::string& verb) {
   (void)protocol::send_message(greeting.socket, std::as_bytes(std::span(message)));
 }
 
+namespace {
+
+std::string error_text(const std::string& sentence) {
+  return nlohmann::json{{"schema", 1}, {"error", sentence}}.dump();
+}
+
+}  // namespace
+
 std::string Server::obey(const std::string& verb, uid_t uid) {
   if (verb == "status") return status().dump();
+  if (verb == "ping") return nlohmann::json{{"schema", 1}}.dump();
   if (verb == "metrics") return nlohmann::json{{"schema", 1}, {"text", metrics()}}.dump();
   const auto space = verb.find(' ');
   const std::string name = verb.substr(0, space);
-  const std::string which = space == std::string::npos ? "all" : verb.substr(space + 1);
-  auto error = [](const std::string& sentence) {
-    return nlohmann::json{{"schema", 1}, {"error", sentence}}.dump();
-  };
-  if (name != "drain" && name != "resume") return error("the daemon does not know '" + verb + "'");
-  if (uid != ::getuid() && uid != 0) return error("only the daemon's user and root may do that");
+  const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
+  if (name != "drain" && name != "resume" && name != "job-begin" && name != "job-end")
+    return error_text("the daemon does not know '" + verb + "'");
+  if (uid != ::getuid() && uid != 0)
+    return error_text("only the daemon's user and root may do that");
+  return obey_operator(name, rest);
+}
+
+std::string Server::obey_operator(const std::string& name, const std::string& rest) {
+  if (name == "job-begin") {
+    if (const auto begun = jobs_.begin(rest); !begun) {
+      spdlog::warn("{}", begun.error().message);
+      return error_text(begun.error().message);
+    }
+    spdlog::info("job {}", rest);
+    return nlohmann::json{{"schema", 1}}.dump();
+  }
+  if (name == "job-end") {
+    const std::size_t ended = jobs_.end(rest);
+    if (ended > 0) spdlog::info("job {}: gone", rest);
+    return nlohmann::json{{"schema", 1}, {"steps", ended}}.dump();
+  }
+  const std::string which = rest.empty() ? "all" : rest;
   std::size_t changed = 0;
   for (auto& [uuid, device] : devices_) {
     if (which != "all" && uuid != which) continue;
@@ -119,7 +145,8 @@ std::string Server::obey(const std::string& verb, uid_t uid) {
     ++changed;
     spdlog::info("device {}: {}", uuid, device.drained ? "takes no new client" : "takes clients");
   }
-  if (changed == 0 && which != "all") return error("no client has used a device '" + which + "'");
+  if (changed == 0 && which != "all")
+    return error_text("no client has used a device '" + which + "'");
   return nlohmann::json{{"schema", 1}, {"devices", changed}}.dump();
 }
 

@@ -27,7 +27,8 @@ json Server::status() const {
                 {"rings", counters_.rings},
                 {"sleeps", counters_.sleeps}}},
               {"devices", json::array()},
-              {"clients", json::array()}};
+              {"clients", json::array()},
+              {"jobs", jobs_.status()}};
   for (const auto& [uuid, device] : devices_) {
     const DeviceArbiter& arbiter = *device.arbiter;
     const runtime::SchedulerCounters& decided = arbiter.scheduler().counters();

@@ -92,10 +92,10 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS vitamin-cli)
 set(CPACK_DEBIAN_SLURM_DESCRIPTION "Slurm plugin that puts jobs on shared GPUs
 Gives srun, sbatch and salloc the option --vitamin: the tasks of the job share
 their GPUs with others through the node's vitamind. Built for Slurm
-${VITAMIN_SLURM_VERSION}; another release refuses to load it.")
+${VITAMIN_SLURM_RELEASE}; another release refuses to load it.")
 set(CPACK_DEBIAN_SLURM_PACKAGE_DEPENDS
-    "vitamin-preload ${version}, slurm-client (>= ${VITAMIN_SLURM_MAJOR}), \
-slurm-client (<< ${VITAMIN_SLURM_MAJOR}.99)")
+    "vitamin-preload ${version}, slurm-client (>= ${VITAMIN_SLURM_RELEASE}), \
+slurm-client (<< ${VITAMIN_SLURM_RELEASE}.99)")
 set(CPACK_DEBIAN_SLURM_PACKAGE_RECOMMENDS vitamind)
 
 set(CPACK_DEBIAN_KUBERNETES_DESCRIPTION "Kubernetes device plugin for shares of GPUs

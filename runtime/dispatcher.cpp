@@ -151,8 +151,9 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
   const bool computes = request.intent == Intent::kCompute;
   Kernel& kernel = computes ? vendor_kernel_ : *request.kernel;
-  const hal::KernelLaunch* launch =
-      computes ? nullptr : &static_cast<LaunchOperation*>(request.operation)->launch();
+  const auto* operation =
+      computes ? nullptr : static_cast<const LaunchOperation*>(request.operation);
+  const hal::KernelLaunch* launch = computes ? nullptr : &operation->launch();
   const bool own = request.own_stream || kernel.collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
@@ -163,17 +164,21 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   const std::uint64_t predicted = bounded_ ? predicted_ns(kernel, launch, width) : 0;
   if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
 
-  const std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
+  std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
+  const bool fits_narrow = needed <= widest_narrow_;
+  // Who wants more than the launch needs gets it, as far as there are such entries.
+  if (const Advice* advice = advice_for(stream, operation); advice != nullptr && needed <= widest_)
+    needed = std::max(needed, std::min(advice->processors, widest_));
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
     binding.reason = kernel.collective ? WholeReason::kResident : request.own_reason;
   } else {
     if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
-    binding = bind(stream, kernel, launch, needed);
+    binding = bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }
-  binding.narrow_eligible = needed <= widest_narrow_ && !kernel.collective;
+  binding.narrow_eligible = fits_narrow && !kernel.collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
     binding.reason = kernel.resident                            ? WholeReason::kResident
@@ -189,7 +194,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     // It never was this stream's, unless its earlier work is there: then it still is.
     if (!lanes_share_ && binding.queue != stream.tail)
       arbiter_->release(binding.queue->entry, stream.lane);
-    const Binding wider = bind(stream, kernel, launch, needed);
+    const Binding wider = bind(stream, kernel, operation, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
     binding.reason = WholeReason::kEntryRefused;
     status = launch_on(stream, request, *binding.queue);
@@ -508,7 +513,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
 // --- binding ---------------------------------------------------------------------------------
 
 Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
-                                     const hal::KernelLaunch* launch, std::uint32_t needed) {
+                                     const LaunchOperation* operation, std::uint32_t needed) {
   Binding binding;
   const std::uint32_t whole = layout_.at(kWholeDevice).processors;
   if (needed > widest_ || by_width_.size() == 1) {
@@ -532,7 +537,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
   std::span<const EntryId> left = eligible(stream, kernel, needed);
   // An entry without a free queue drops out; the policy is asked again among the others.
   while (!left.empty()) {
-    stream.grant = ask(stream, kernel, launch, needed, left);
+    stream.grant = ask(stream, kernel, operation, needed, left);
     if (stream.grant.entry == kNoEntry) return {};  // deferred by the policy or for want of a lease
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) {
       // What the policy did not choose first stands for one launch only.
@@ -592,20 +597,46 @@ std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kern
   return scratch_;
 }
 
-Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const hal::KernelLaunch* launch,
+Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
                        std::uint32_t needed, std::span<const EntryId> eligible) {
   ReadyOperation ready;
   ready.id = stream.timeline.submitted + 1;
   ready.lane = stream.lane;
   ready.processors = needed;
+  const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = predicted_ns(kernel, launch, layout_.at(kWholeDevice).processors);
   ready.last_entry = stream.last_entry;
+  ready.iteration_end = std::exchange(stream.iteration_ends, false);
+  if (const Advice* advice = advice_for(stream, operation)) {
+    ready.kind = advice->kind;
+    ready.ready_at_ns = advice->ready_at_ns;
+    ready.deadline_ns = advice->deadline_ns;
+    ready.queued_ns = advice->queued_ns;
+  }
   const Choice choice = arbiter_->grant(ready, eligible);
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kDecision), stream, ready.id, choice.entry, choice.launches);
   if (arbiter_->wants_service()) wake_.notify_one();
   return choice;
+}
+
+const Advice* Dispatcher::advice_for(const Stream& stream, const LaunchOperation* operation) {
+  if (operation != nullptr && operation->advice() != nullptr) return operation->advice();
+  return stream.advice ? &*stream.advice : nullptr;
+}
+
+void Dispatcher::expect(Stream& stream, const Advice& advice, bool cancelled) {
+  Hint hint;
+  hint.lane = stream.lane;
+  hint.processors = std::max(1U, std::min(advice.processors, widest_));
+  hint.ready_at_ns = advice.ready_at_ns;
+  hint.deadline_ns = advice.deadline_ns;
+  hint.queued_ns = advice.queued_ns;
+  hint.kind = advice.kind;
+  hint.cancelled = cancelled;
+  arbiter_->expect(hint);
+  if (arbiter_->wants_service()) wake_.notify_one();
 }
 
 PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {

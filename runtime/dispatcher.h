@@ -190,6 +190,8 @@ class Dispatcher {
                      std::span<const Predecessor> after);
   bool traced() const { return options_.trace != nullptr; }
   Profiler& profiler() { return profiler_; }
+  // Somebody says what is to come on the stream (lookahead).
+  void expect(Stream& stream, const Advice& advice, bool cancelled);
   // Something is awaited that nobody else looks for. Any thread.
   void look_soon() { wake_.notify_one(); }
   // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
@@ -222,11 +224,12 @@ class Dispatcher {
   };
 
   Attempt attempt_launch(Stream& stream, Request& request);
-  // `launch` is null for a computing call of the vendor's own.
-  Binding bind(Stream& stream, Kernel& kernel, const hal::KernelLaunch* launch,
+  // `operation` is null for a computing call of the vendor's own.
+  Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
-  Choice ask(Stream& stream, const Kernel& kernel, const hal::KernelLaunch* launch,
+  Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
              std::uint32_t needed, std::span<const EntryId> eligible);
+  static const Advice* advice_for(const Stream& stream, const LaunchOperation* operation);
   std::uint64_t predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
                              std::uint32_t processors) const;
   std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);

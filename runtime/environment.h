@@ -33,6 +33,14 @@ inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 
+// The workload class (vitamin.toml) that the program says it is of. Unset: none.
+inline constexpr const char* kClass = "VITAMIN_CLASS";
+
+// What a cluster's scheduler says: the step of a job ("12.0"), which vitamind knows from the node's
+// administrator, and the percent of the device that the process may have at most. Unset: none, all.
+inline constexpr const char* kJob = "VITAMIN_JOB";
+inline constexpr const char* kShare = "VITAMIN_SHARE";
+
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
 

@@ -2,7 +2,7 @@
 """A throw-away copy of this machine, for tests that install packages and start daemons.
 
 Its file system is this one's with everything written kept in memory (overlayfs); it has processes,
-a host name and System V objects of its own. Needs root.
+a host name, a loopback network and System V objects of its own. Needs root.
 """
 import contextlib
 import fcntl
@@ -52,8 +52,13 @@ hostname machine
 echo '127.0.0.1 localhost machine' >root/etc/hosts
 printf '#!/bin/sh\nexit 101\n' >root/usr/sbin/policy-rc.d
 chmod 755 root/usr/sbin/policy-rc.d
+if [ -z "$4" ]; then
+  ip link set lo up
+  ip address add 192.0.2.1/32 dev lo # resolvers answer nothing where there is 127.0.0.1 alone
+fi
 echo ready
-exec chroot root sleep infinity
+# Its first process: waits for whoever has lost its parent.
+exec chroot root sh -c 'while :; do sleep 3600 & wait $!; done'
 """
 
 
@@ -65,15 +70,17 @@ def children_of(process):
 class Machine:
     """`with Machine() as machine: machine.run("dpkg", "-i", file)`"""
 
-    def __init__(self, lower="/"):
+    def __init__(self, lower="/", network=False):
         if os.geteuid() != 0:
             raise unittest.SkipTest("needs root")
         self.folder = tempfile.mkdtemp(prefix="vitamin-machine-")
         # Other folders than / may lie on file systems of their own, which an overlay does not show.
         kept = " ".join(str(path) for path in (SOURCE, BUILD))
+        own = ["--mount", "--pid", "--uts", "--ipc", *([] if network else ["--net"])]
+        self.enter = ["nsenter", *own, "--root", "--wd"]
         self.process = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child",
-             "sh", "-c", SET_UP, "sh", self.folder, str(lower), kept],
+            ["unshare", *own, "--fork", "--kill-child", "sh", "-c", SET_UP, "sh", self.folder,
+             str(lower), kept, "network" if network else ""],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             why = self.process.stderr.read().strip().splitlines()
@@ -96,8 +103,7 @@ class Machine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def words(self, *words, user=None):
-        enter = ["nsenter", "--target", str(self.init), "--mount", "--pid", "--uts", "--ipc",
-                 "--root", "--wd"]
+        enter = [*self.enter, "--target", str(self.init)]
         if user is not None:
             enter += ["runuser", "-u", user, "--"]
         return enter + [str(word) for word in words]

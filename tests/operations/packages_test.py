@@ -167,7 +167,7 @@ class RoundTrip(Folder):
         first = [package(name) for name in self.NAMES]
         second = [self.newer(name) for name in self.NAMES]
         lower = os.environ.get("VITAMIN_TEST_ROOT", "/")
-        with Machine(lower) as machine:
+        with Machine(lower, network=lower != "/") as machine:
             for deb in second:
                 machine.write(f"/tmp/{deb.name}", "")
                 (machine.root / "tmp" / deb.name).write_bytes(deb.read_bytes())

@@ -42,12 +42,13 @@ LAYERS = {
     "backends/hip": ["hal"],
     "interpose": ["hal", "runtime", "policies", "client", "backends/cuda", "backends/hip"],
     "tools": ["hal", "runtime", "policies", "protocol", "sim", "daemon/device_arbiter.h"],
+    "deploy": ["hal", "runtime", "protocol", "config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
     "bench": ["hal", "runtime", "policies", "sim", "protocol", "client", "daemon", "backends",
               "interpose", "tools", "tests"],
     "tests": ["hal", "runtime", "policies", "sim", "protocol", "client", "daemon", "backends",
-              "interpose", "tools", "bench"],
+              "interpose", "tools", "bench", "deploy"],
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")

@@ -92,6 +92,9 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
       // The same warnings come in the report.
       fmt::format("{}={}", names::kQuiet, options.quiet ? 1 : 0),
   };
+  // NVTX ranges become advice (interpose/nvtx.h), unless a profiler of the user's listens.
+  if (std::getenv("NVTX_INJECTION64_PATH") == nullptr && !libraries.empty())
+    changes.push_back("NVTX_INJECTION64_PATH=" + libraries.front().native());
   if (options.daemon)
     changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
   if (!options.trace.empty()) changes.push_back(fmt::format("{}={}", names::kTrace, options.trace));

@@ -100,9 +100,20 @@ class Verifier {
     request.limit_seconds = limit();
     progress(name);
     result_.runs.push_back(observe(request));
-    const Observation& seen = result_.runs.back();
+    Observation& seen = result_.runs.back();
+    let_go(seen);
     if (seen.exec_error != 0) return false;
+    if (seen.tenant && seen.tenant_launches_before == 0) return false;  // it is beside nothing
     return !seen.interrupted && (result_.runs.size() > 1 || seen.ended_well());
+  }
+
+  // Logs are large, and those of a run that equals the first exclusive one are not read again.
+  void let_go(Observation& seen) const {
+    if (result_.runs.size() <= 2) return;
+    const std::vector<AuditedProcess>& alone = result_.runs[1].processes;
+    if (std::equal(alone.begin(), alone.end(), seen.processes.begin(), seen.processes.end(),
+                   [](const auto& a, const auto& b) { return a.same_structure_and_results(b); }))
+      seen.logs.reset();
   }
 
   double limit() const {
@@ -117,8 +128,12 @@ class Verifier {
   bool worth_going_on() {
     const std::vector<Observation>& runs = result_.runs;
     if (runs[1].launches == 0) return false;
-    if (difference(runs[0], runs[1], checks_) && !control("native again", false)) return false;
-    return !difference(runs[1], runs[2], checks_);
+    // Whose doing that is, native runs tell. What only the audit sees, they cannot.
+    const bool differs =
+        difference(runs[0], runs[1], checks_) || difference(runs[0], runs[2], checks_);
+    if (differs && !(control("native again", false) && control("native again", false)))
+      return false;
+    return !differs && !difference(runs[1], runs[2], checks_);
   }
 
   // One more native run; false when it differs from the first one, or was interrupted.
