@@ -10,7 +10,7 @@ set(packages
   "cli      vitamin-cli"
   "preload  vitamin-preload"
   "dev      libvitamin-dev")
-set(package_targets vitamind vitamin)
+set(package_targets vitamind vitamin completions)
 foreach(target vitamin_interpose_cuda vitamin_interpose_hip)
   if(TARGET ${target})
     list(APPEND package_targets ${target})

@@ -504,7 +504,8 @@ class Doctor(CliTest):
 
     def test_a_bundle_has_no_secret(self):
         secrets = {
-            "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",  # no variable of ours
+            # No variable of ours.
+            "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
             "CUDA_TOKEN": "short7",
             "VITAMIN_NOTE": "sk9fJ2kLm3nOp4qRs5tUv6wX",
             "HIP_REPOSITORY": "https://someone:hunter2@example.org/x",

@@ -138,6 +138,21 @@ class Metrics(DaemonTest):
         daemon.end()
         self.assertFalse(os.path.exists(path))
 
+    def test_a_socket_that_the_service_manager_opened_is_served(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            path = os.path.join(self.folder.name, "s")
+            # As sd_listen_fds(3) has it: descriptor 3, for this very process.
+            daemon = subprocess.Popen(
+                ["bash", "-c", f'exec 3<&{listener.fileno()}; export LISTEN_FDS=1 LISTEN_PID=$$; '
+                 'exec "$0" "$@"', os.environ["VITAMIND"], "--socket", path, "--lock-directory",
+                 self.folder.name, "--metrics", "systemd", "--quiet"],
+                pass_fds=[listener.fileno()])
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.kill)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            self.assertIn(b"vitamind_build_info", answer.read())
+
     def test_what_is_no_scrape_is_told_so_and_disturbs_nobody(self):
         _, url = self.serve()
         host, port = re.match(r"http://(.*):(\d+)/", url).groups()
@@ -226,8 +241,9 @@ class Dashboard(Metrics):
         with tempfile.NamedTemporaryFile("w", suffix=".yml") as rules:
             rules.write("groups:\n  - name: dashboard\n    rules:\n")
             for i, (expression, _) in enumerate(self.expressions()):
-                expression = (expression.replace("$__rate_interval", "5m").replace("$instance", ".*")
-                              .replace("$uuid", ".*").replace("\n", " "))
+                for variable, value in (("$__rate_interval", "5m"), ("$instance", ".*"),
+                                        ("$uuid", ".*"), ("\n", " ")):
+                    expression = expression.replace(variable, value)
                 rules.write(f"      - record: e{i}\n        expr: {json.dumps(expression)}\n")
             rules.flush()
             result = subprocess.run([tool, "check", "rules", rules.name], text=True,

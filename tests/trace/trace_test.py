@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vitamin trace: recorded, drawn, decided again.
 
-Needs in the environment: VITAMIN, VITAMIND, MEMBER, SOURCE; for whole programs also DRIVER (folder of
-the software libcuda.so.1) and PROGRAMS (of the demo).
+Needs in the environment: VITAMIN, VITAMIND, MEMBER, SOURCE; for whole programs also DRIVER (folder
+of the software libcuda.so.1) and PROGRAMS (of the demo).
 """
 import collections
 import json
@@ -292,7 +292,7 @@ class OfPrograms(TraceTest):
         self.assertEqual(names, {"processors bound", "processors leased"})
 
     def test_recording_costs_at_most_two_percent(self):
-        """The shortest of several runs, in turn with and without; more while the machine is busy."""
+        """The shortest of several runs, with and without in turn; more on a busy machine."""
         def seconds(traced, number):
             environment = dict(self.environment)
             folder = pathlib.Path(self.folder.name, f"cost{number}")

@@ -156,7 +156,7 @@ _vitamind() {
   _vitamin_files "${COMP_WORDS[COMP_CWORD]}"
   [[ ${COMP_WORDS[COMP_CWORD]} != -* ]] ||
     _vitamin_words "${COMP_WORDS[COMP_CWORD]}" \
-      "$("${COMP_WORDS[0]}" --help 2>/dev/null | grep -oE '^ +(-.,)?--[a-z-]+' | grep -oE -- '--.*')"
+      "$("${COMP_WORDS[0]}" --help 2>/dev/null | sed -nE 's/^ +(-.,)?(--[a-z-]+).*/\2/p')"
 }
 complete -F _vitamind vitamind
 )sh";

@@ -209,7 +209,8 @@ void run(RunOptions options) {
 
   // A trace is of a daemon of its own: others' work is nobody's business.
   RunOptions given = options;
-  if (options.daemon && !options.trace.empty()) given.socket = directory.path() / "daemon";
+  if (options.daemon && !options.trace.empty())
+    given.socket = (directory.path() / "daemon").native();
   // Somebody else's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
     const auto ready =
@@ -263,7 +264,7 @@ void run(RunOptions options) {
   if (!written)
     say(Problem::kCannotWrite, fmt::format("cannot write the report '{}'.", options.report_file));
 
-  if (!options.trace.empty()) say_what_was_traced(options.trace);
+  if (!options.trace.empty()) say_what_was_traced(options.trace, options.daemon);
   if (!end.succeeded()) end_like(end);
   if (!written) std::exit(kExitFailed);
   std::exit(options.strict && !report.complete() ? kExitCoverage : 0);

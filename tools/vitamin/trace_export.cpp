@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <map>

@@ -109,7 +109,7 @@ hal::Result<std::vector<Trace>> read_traces(const std::string& folder) {
   return traces;
 }
 
-void say_what_was_traced(const std::string& folder) {
+void say_what_was_traced(const std::string& folder, bool daemon) {
   const auto traces = read_traces(folder);
   if (!traces) return say(Problem::kCannotRead, traces.error().message + ".");
   std::uint64_t records = 0, dropped = 0;
@@ -121,6 +121,10 @@ void say_what_was_traced(const std::string& folder) {
   }
   say(fmt::format("{} records of {} processes and devices are in {}.", grouped(records),
                   traces->size(), folder));
+  if (daemon && std::none_of(traces->begin(), traces->end(),
+                             [](const Trace& trace) { return trace.of_daemon(); }))
+    say(Problem::kDaemonLeft,
+        "vitamind decided nothing: is the device another vitamind's? `vitamin status` shows it.");
   if (dropped > 0)
     say(Problem::kTraceDropped,
         fmt::format("{} records were dropped ({}).", grouped(dropped),

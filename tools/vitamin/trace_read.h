@@ -30,7 +30,8 @@ struct Trace {
 // By name. The error is a sentence; a folder without any trace is one.
 hal::Result<std::vector<Trace>> read_traces(const std::string& folder);
 
-// How much was recorded; VIT-204 when something was dropped.
-void say_what_was_traced(const std::string& folder);
+// How much was recorded; VIT-204 when something was dropped, VIT-502 when a vitamind that was asked
+// for decided nothing.
+void say_what_was_traced(const std::string& folder, bool daemon);
 
 }  // namespace vitamin::tools

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"
