@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "policies/nearest.h"
 #include "runtime/stats.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/preload.h"

@@ -326,7 +326,7 @@ class Daemon {
     const char* name = record.kind == Kind::kDying ? "dying" : "gone";
     if (record.kind == Kind::kRequest) {
       protocol::Head head;
-      std::memcpy(&head, bytes, sizeof head);
+      std::memcpy(static_cast<void*>(&head), bytes, sizeof head);
       switch (static_cast<protocol::Type>(head.type)) {
         case protocol::Type::kReady:
           name = "ready";
