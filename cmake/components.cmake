@@ -119,8 +119,10 @@ function(_vitamin_component_target component)
   endif()
 endfunction()
 
-# vitamin_portable_program(<target>): carried to machines that have another C++ library.
+# vitamin_portable_program(<target>): carried to machines that have another C++ library. It has its
+# libraries in it, or loads them by path: it needs no search path.
 function(vitamin_portable_program target)
+  set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   if(NOT VITAMIN_SANITIZE)
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
   endif()

@@ -101,10 +101,13 @@ class Device {
   // handle means another stream on every other thread.
   virtual Result<std::unique_ptr<Queue>> create_whole_queue(int priority) = 0;
 
-  virtual Result<Event> create_event() = 0;  // no timing
+  virtual Result<Event> create_event() = 0;        // no timing
+  virtual Result<Event> create_timed_event() = 0;  // for elapsed()
   virtual void destroy_event(Event event) noexcept = 0;
   virtual NativeStatus query(Event event) noexcept = 0;        // kNotReady until it has fired
   virtual NativeStatus synchronize(Event event) noexcept = 0;  // blocks the host
+  // Device time between two timed events that have fired, as precise as the vendor's clock is.
+  virtual NativeStatus elapsed(Event from, Event to, double& ns) noexcept = 0;
 
   // Where a kernel's parameters lie. kUnsupported: this kernel's arguments cannot be copied, so it
   // must be submitted while the caller's pointers are valid.
@@ -118,6 +121,9 @@ class Device {
   // needs. processors + 1: only the whole device (through the application's own stream) may take
   // it. `resident`: treat an ordinary grid as if it were cooperative (a kernel that spins).
   virtual std::uint32_t processors_needed(const KernelLaunch& launch, bool resident) = 0;
+
+  // How many blocks of the launch one processor holds at once; 0: unknown. Off the fast path.
+  virtual std::uint32_t resident_blocks(const KernelLaunch& launch) = 0;
 
   // The error that the launch would return natively, at once, for a launch that is only copied now
   // and submitted later (bad block, too much shared memory, null kernel). Off the fast path.

@@ -38,7 +38,7 @@ struct Context {
   std::unique_ptr<runtime::VirtualContext> virtual_context;  // null: torn down
   StreamRecord legacy;
   StreamRecord* idle_thread_streams = nullptr;  // of threads that have ended; under the lock
-  Context* next = nullptr;                                  // in the list of those torn down
+  Context* next = nullptr;                      // in the list of those torn down
 
   NativeStream native(const StreamRecord& record) const {
     return static_cast<NativeStream>(virtual_context->native(*record.stream));

@@ -49,7 +49,7 @@ Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
       Keep::kNo);
   const Inside ours;
   return result(
-      way.context().bridge(way.stream(), operation, record.gate ? Behind::kGate : Behind::kWork));
+      way.context().replay(way.stream(), operation, record.gate ? Behind::kGate : Behind::kWork));
 }
 
 Answer graph_exec_destroy(Via<Answer(GraphExec)> via, GraphExec executable) {

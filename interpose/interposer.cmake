@@ -5,13 +5,16 @@
 #
 # A library that `vitamin run` preloads: the shared sources of this folder, compiled in one vendor's
 # words, and that vendor's own. It needs libc and the dynamic loader only, whatever the program
-# brings along.
+# brings along; that may be an older glibc than the one here (floor/floor.cmake).
+include(${CMAKE_CURRENT_LIST_DIR}/floor/floor.cmake)
+
 function(vitamin_interposer target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "VENDOR;TABLE;BACKEND" "SOURCES;INCLUDES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "VENDOR;TABLE;BACKEND;ADVICE" "SOURCES;INCLUDES")
   set(shared ${PROJECT_SOURCE_DIR}/interpose)
   set(vendor ${shared}/${arg_VENDOR})
   list(TRANSFORM arg_SOURCES PREPEND ${vendor}/)
   add_library(${target} SHARED
+    ${shared}/advice.cpp
     ${shared}/client.cpp
     ${shared}/context.cpp
     ${shared}/drift.cpp
@@ -20,11 +23,13 @@ function(vitamin_interposer target)
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
     ${shared}/loader.cpp
+    ${shared}/nvtx.cpp
     ${shared}/origins.cpp
     ${shared}/streams.cpp
     ${shared}/treatments.cpp
     ${arg_SOURCES})
   target_compile_definitions(${target} PRIVATE
+    VITAMIN_ADVICE_SYMBOL=vitamin_advice_${arg_ADVICE}
     VITAMIN_VENDOR_WORDS="interpose/${arg_VENDOR}/words.h"
     VITAMIN_VENDOR_HOOKS="interpose/${arg_VENDOR}/handlers.h"
     VITAMIN_ENTRY_POINTS="interpose/${arg_VENDOR}/${arg_TABLE}")
@@ -38,6 +43,8 @@ function(vitamin_interposer target)
     LINKER:--version-script=${vendor}/exports.map
     # Calls between our own functions must never be captured by another preloaded library.
     LINKER:-Bsymbolic LINKER:-z,now LINKER:--as-needed)
+  vitamin_glibc_floor(${target})
+  set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   if(NOT VITAMIN_SANITIZE)
     target_link_options(${target} PRIVATE -static-libgcc -static-libstdc++ LINKER:-z,defs)
   endif()

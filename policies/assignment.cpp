@@ -16,9 +16,9 @@ namespace {
 
 // Entries come narrowest first: the first that is wide enough.
 std::size_t first_wide(std::span<const PoolEntry> entries, std::uint32_t processors) {
-  const auto at = std::partition_point(
-      entries.begin() + 1, entries.end(),
-      [&](const PoolEntry& entry) { return entry.processors < processors; });
+  const auto at =
+      std::partition_point(entries.begin() + 1, entries.end(),
+                           [&](const PoolEntry& entry) { return entry.processors < processors; });
   return static_cast<std::size_t>(at - entries.begin());
 }
 
@@ -73,15 +73,17 @@ std::size_t Assignment::bind_minimum(std::span<const Candidate> candidates,
   std::iota(order_.begin(), order_.end(), 0U);
   const bool descending = order == Order::kDescending;
   const std::size_t units = std::max(1U, entries.front().compute.count());
-  // The given order among equals.
-  std::stable_sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
+  // The given order among equals. (std::stable_sort would allocate.)
+  std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
     if (candidates[a].aged != candidates[b].aged) return candidates[a].aged;
-    return descending ? candidates[a].processors > candidates[b].processors
-                      : candidates[a].processors < candidates[b].processors;
+    const std::uint32_t x = candidates[descending ? b : a].processors;
+    const std::uint32_t y = candidates[descending ? a : b].processors;
+    return x != y ? x < y : a < b;
   });
   least_.assign(candidates.size(), 0);
   for (const std::uint32_t index : order_) {
     const Candidate& candidate = candidates[index];
+    if ((available - used_).empty()) break;
     ComputeSet home;
     if (candidate.preferred != kNoEntry && order == Order::kAtHome)
       home = entries[candidate.preferred].compute;
@@ -137,17 +139,27 @@ Assignment::Widening Assignment::best_widening(std::size_t index, const Candidat
 
 void Assignment::widen(std::span<const Candidate> candidates, std::span<const PoolEntry> entries,
                        ComputeSet available) {
+  widenings_.assign(candidates.size(), {});
+  ComputeSet taken, freed = available;  // by the last step; at first all is new
   while (!(available - used_).empty()) {
-    Widening best;
-    std::size_t winner = 0;
+    std::size_t winner = candidates.size();
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (plan_[i] == kNoEntry) continue;
-      const Widening widening = best_widening(i, candidates[i], entries, available);
-      if (widening.gain > best.gain) best = widening, winner = i;
+      Widening& best = widenings_[i];
+      // Room that others took can only spoil what was best; room that they left may hold better.
+      const bool spoilt = best.entry != kNoEntry &&
+                          (best.entry == plan_[i] || entries[best.entry].compute.overlaps(taken));
+      if (!freed.empty() || spoilt) best = best_widening(i, candidates[i], entries, available);
+      if (best.gain > 0 && (winner == candidates.size() || best.gain > widenings_[winner].gain))
+        winner = i;
     }
-    if (best.entry == kNoEntry) return;
-    used_ = (used_ - entries[plan_[winner]].compute) | entries[best.entry].compute;
-    plan_[winner] = best.entry;
+    if (winner == candidates.size()) return;
+    const ComputeSet from = entries[plan_[winner]].compute;
+    const ComputeSet to = entries[widenings_[winner].entry].compute;
+    taken = to - from;
+    freed = from - to;
+    used_ = (used_ - from) | to;
+    plan_[winner] = widenings_[winner].entry;
   }
 }
 

@@ -23,10 +23,10 @@
 namespace vitamin::policies {
 
 struct Candidate {
-  std::uint32_t processors = 1;       // narrowest width that runs it unchanged
-  std::span<const float> curve;       // T by EntryId, monotone in the width
+  std::uint32_t processors = 1;                    // narrowest width that runs it unchanged
+  std::span<const float> curve;                    // T by EntryId, monotone in the width
   runtime::EntryId preferred = runtime::kNoEntry;  // among equals: where it is already
-  bool aged = false;                  // comes before those that need less, however many they are
+  bool aged = false;  // comes before those that need less, however many they are
 };
 
 class Assignment {
@@ -47,8 +47,8 @@ class Assignment {
  private:
   enum class Order : std::uint8_t { kAtHome, kApart, kDescending, kFromTheEnd };
   std::size_t bind_minimum(std::span<const Candidate> candidates,
-                           std::span<const runtime::PoolEntry> entries,
-                           hal::ComputeSet available, Order order);
+                           std::span<const runtime::PoolEntry> entries, hal::ComputeSet available,
+                           Order order);
   void widen(std::span<const Candidate> candidates, std::span<const runtime::PoolEntry> entries,
              hal::ComputeSet available);
 
@@ -62,7 +62,8 @@ class Assignment {
 
   std::vector<runtime::EntryId> plan_, best_;
   std::vector<std::uint32_t> order_;
-  std::vector<float> least_;  // T(m_min) of each candidate
+  std::vector<float> least_;         // T(m_min) of each candidate
+  std::vector<Widening> widenings_;  // the best one of each candidate
   hal::ComputeSet used_;
 };
 

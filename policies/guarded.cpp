@@ -25,7 +25,8 @@ Guarded::Guarded(std::unique_ptr<runtime::Policy> policy, Sink sink)
       sink_(std::move(sink)),
       name_(policy_->name()),
       terms_(policy_->terms()),
-      lanes_share_(policy_->lanes_share()) {}
+      lanes_share_(policy_->lanes_share()),
+      wants_profile_(policy_->wants_profile()) {}
 
 void Guarded::replace(std::string why) {
   why_ = "policy " + name_ + " " + std::move(why) + "; fifo decides from now on";

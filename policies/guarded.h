@@ -39,6 +39,7 @@ class Guarded final : public runtime::Policy {
   // Also that it was replaced, once.
   std::string take_message() override;
   bool lanes_share() const override { return lanes_share_; }
+  bool wants_profile() const override { return wants_profile_; }
 
   // Why it was replaced; empty while it was not. Safe to ask from any thread: `replaced()`.
   const std::string& why() const { return why_; }
@@ -54,7 +55,7 @@ class Guarded final : public runtime::Policy {
   Sink sink_;
   std::string name_, why_, untold_;
   runtime::Terms terms_;
-  bool lanes_share_ = true;
+  bool lanes_share_ = true, wants_profile_ = false;
   std::atomic<bool> replaced_{false};
 };
 

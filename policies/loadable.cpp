@@ -44,9 +44,9 @@ hal::Result<std::shared_ptr<Library>> open(const std::string& path) {
     return failed("it was compiled for policy ABI " + std::to_string(functions->abi) +
                   ", this Vitamin has " + std::to_string(VITAMIN_POLICY_ABI) +
                   "; compile it again with this Vitamin's vitamin_policy.h");
-  if (functions->size < offsetof(vitamin_policy_functions, prepare) ||
-      functions->name == nullptr || functions->create == nullptr ||
-      functions->destroy == nullptr || functions->pick == nullptr || functions->select == nullptr)
+  if (functions->size < offsetof(vitamin_policy_functions, prepare) || functions->name == nullptr ||
+      functions->create == nullptr || functions->destroy == nullptr || functions->pick == nullptr ||
+      functions->select == nullptr)
     return failed("its table is incomplete: name, create, destroy, pick and select are needed");
   library->functions = functions;
   return library;
@@ -80,6 +80,7 @@ class Loadable final : public runtime::Policy {
         name_(exchange_->library->functions->name),
         within_(within) {}
   std::string_view name() const override { return name_; }
+  bool wants_profile() const override { return true; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {
@@ -87,8 +88,8 @@ class Loadable final : public runtime::Policy {
     exchange_->ready.clear();
     for (const ReadyOperation& operation : ready) exchange_->ready.push_back(of(operation, pool));
     call("Pick", [](Exchange& e) {
-      e.picked = e.library->functions->pick(
-          e.self, e.ready.data(), static_cast<std::uint32_t>(e.ready.size()), &e.pool);
+      e.picked = e.library->functions->pick(e.self, e.ready.data(),
+                                            static_cast<std::uint32_t>(e.ready.size()), &e.pool);
     });
     if (exchange_->picked < 0) return std::nullopt;
     return static_cast<std::size_t>(exchange_->picked);
@@ -100,9 +101,9 @@ class Loadable final : public runtime::Policy {
     exchange_->operation = of(operation, pool);
     exchange_->eligible.assign(eligible.begin(), eligible.end());
     call("Select", [](Exchange& e) {
-      e.choice = e.library->functions->select(e.self, &e.operation, e.eligible.data(),
-                                              static_cast<std::uint32_t>(e.eligible.size()),
-                                              &e.pool);
+      e.choice =
+          e.library->functions->select(e.self, &e.operation, e.eligible.data(),
+                                       static_cast<std::uint32_t>(e.eligible.size()), &e.pool);
     });
     return {entry(exchange_->choice.entry), exchange_->choice.launches};
   }
@@ -111,13 +112,12 @@ class Loadable final : public runtime::Policy {
     const vitamin_policy_functions& functions = *exchange_->library->functions;
     if (functions.size < sizeof functions || functions.prepare == nullptr) return {};
     fill(pool);
-    exchange_->hint = {sizeof(vitamin_hint), hint.client,      hint.lane,
-                       static_cast<std::uint32_t>(hint.kind),  hint.processors,
-                       hint.held,            hint.kernel,      hint.ready_at_ns,
-                       hint.deadline_ns,     hint.queued_ns,   hint.cancelled};
-    call("Prepare", [](Exchange& e) {
-      e.plan = e.library->functions->prepare(e.self, &e.hint, &e.pool);
-    });
+    exchange_->hint = {
+        sizeof(vitamin_hint), hint.client,    hint.lane,     static_cast<std::uint32_t>(hint.kind),
+        hint.processors,      hint.held,      hint.kernel,   hint.ready_at_ns,
+        hint.deadline_ns,     hint.queued_ns, hint.cancelled};
+    call("Prepare",
+         [](Exchange& e) { e.plan = e.library->functions->prepare(e.self, &e.hint, &e.pool); });
     const vitamin_plan& plan = exchange_->plan;
     return {entry(plan.target), plan.close_gates != 0, plan.expires_ns, entry(plan.standing)};
   }
@@ -167,8 +167,8 @@ class Loadable final : public runtime::Policy {
     for (const ReadyOperation& operation : view.waiting) e.waiting.push_back(of(operation, view));
     e.holdings.clear();
     for (const runtime::Holding& holding : view.holdings)
-      e.holdings.push_back({sizeof(vitamin_holding), holding.entry, holding.granted_at_ns,
-                            of(holding.next, view)});
+      e.holdings.push_back(
+          {sizeof(vitamin_holding), holding.entry, holding.granted_at_ns, of(holding.next, view)});
     e.pool = {sizeof(vitamin_pool),
               static_cast<std::uint32_t>(e.entries.size()),
               static_cast<std::uint32_t>(e.waiting.size()),
@@ -199,8 +199,7 @@ hal::Result<std::unique_ptr<Guarded>> load(const std::string& path, const std::s
   exchange->library = *library;
   char error[256] = "";
   try {
-    exchange->self =
-        (*library)->functions->create(parameters.c_str(), error, sizeof error);
+    exchange->self = (*library)->functions->create(parameters.c_str(), error, sizeof error);
   } catch (...) {
     return hal::fail(Errc::kInvalidArgument, "policy library " + path + ": create() throws");
   }
@@ -217,8 +216,7 @@ hal::Result<LoadableDescription> describe(const std::string& path) {
   const auto library = open(path);
   if (!library) return tl::unexpected(library.error());
   const vitamin_policy_functions& functions = *(*library)->functions;
-  return LoadableDescription{functions.name,
-                             functions.summary != nullptr ? functions.summary : ""};
+  return LoadableDescription{functions.name, functions.summary != nullptr ? functions.summary : ""};
 }
 
 }  // namespace vitamin::policies

@@ -26,6 +26,7 @@ class Orion final : public runtime::Policy {
   Orion(std::uint32_t processors, std::uint32_t duration_us)
       : processors_(processors), duration_ns_(std::uint64_t{duration_us} * 1000) {}
   std::string_view name() const override { return "orion"; }
+  bool wants_profile() const override { return true; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {
@@ -33,8 +34,10 @@ class Orion final : public runtime::Policy {
     const ReadyOperation* running = nullptr;  // of high priority
     std::uint64_t in_flight_ns = 0;           // of best effort
     for (const runtime::Holding& holding : pool.holdings) {
-      if (high_priority(holding.next)) running = &holding.next;
-      else in_flight_ns += holding.next.predicted_ns;
+      if (high_priority(holding.next))
+        running = &holding.next;
+      else
+        in_flight_ns += holding.next.predicted_ns;
     }
     for (std::size_t i = 0; i < ready.size(); ++i)
       if (high_priority(ready[i])) return i;

@@ -18,6 +18,7 @@ class Throughput final : public runtime::Policy {
  public:
   explicit Throughput(std::uint32_t launches) : launches_(launches) {}
   std::string_view name() const override { return "throughput"; }
+  bool wants_profile() const override { return true; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {

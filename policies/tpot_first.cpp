@@ -31,11 +31,11 @@ using runtime::ReadyOperation;
 
 struct Options {
   std::uint32_t target_ms = 30;
-  std::uint32_t margin = 95;     // percent of the target that a step may take
-  std::uint32_t reserve = 0;     // processors; 0: sized from profiles
+  std::uint32_t margin = 95;  // percent of the target that a step may take
+  std::uint32_t reserve = 0;  // processors; 0: sized from profiles
   std::uint32_t reservation = 1;
   std::uint32_t lookahead = 1;
-  std::uint32_t most = 75;       // percent of the device that reservations may hold
+  std::uint32_t most = 75;  // percent of the device that reservations may hold
   std::uint32_t launches = 0;
 };
 
@@ -43,12 +43,12 @@ struct Options {
 struct Decoder {
   runtime::ClientId client = 0;
   runtime::LaneId lane = 0;
-  double usual_ns = 0;            // of a step, on the whole device, smoothed
-  std::uint64_t last_id = 0;      // of the step that was learnt from
+  double usual_ns = 0;        // of a step, on the whole device, smoothed
+  std::uint64_t last_id = 0;  // of the step that was learnt from
   std::uint64_t steps = 0;
   EntryId standing = kNoEntry;
-  std::uint64_t right_at = 0;     // the last step at which its size was right
-  bool told = false;              // that no width meets the target
+  std::uint64_t right_at = 0;  // the last step at which its size was right
+  bool told = false;           // that no width meets the target
 };
 
 class TpotFirst final : public runtime::Policy {
@@ -56,6 +56,7 @@ class TpotFirst final : public runtime::Policy {
   explicit TpotFirst(const Options& options)
       : options_(options), target_ns_(std::uint64_t{options.target_ms} * 1'000'000) {}
   std::string_view name() const override { return "tpot-first"; }
+  bool wants_profile() const override { return true; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {
@@ -136,9 +137,9 @@ class TpotFirst final : public runtime::Policy {
       if (holding.next.client == client || holding.entry == runtime::kWholeDevice ||
           !pool.entries[holding.entry].compute.overlaps(pool.entries[entry].compute))
         continue;
-      longest = std::max(longest,
-                         planner_.curves().scaled(holding.next.kernel, holding.next.predicted_ns,
-                                                  holding.entry, pool));
+      longest =
+          std::max(longest, planner_.curves().scaled(holding.next.kernel, holding.next.predicted_ns,
+                                                     holding.entry, pool));
     }
     return longest;
   }
@@ -149,11 +150,10 @@ class TpotFirst final : public runtime::Policy {
     if (lane.held == kNoEntry) return operation;
     const std::uint64_t runs_for =
         pool.now_ns - std::min(pool.now_ns, std::max(operation.since_ns, operation.ready_at_ns));
-    const std::uint64_t on_held =
-        std::max<std::uint64_t>(1, planner_.curves().scaled(operation.kernel, work(operation),
-                                                            lane.held, pool));
-    const double left = 1 - std::min(1.0, static_cast<double>(runs_for) /
-                                              static_cast<double>(on_held));
+    const std::uint64_t on_held = std::max<std::uint64_t>(
+        1, planner_.curves().scaled(operation.kernel, work(operation), lane.held, pool));
+    const double left =
+        1 - std::min(1.0, static_cast<double>(runs_for) / static_cast<double>(on_held));
     operation.queued_ns = static_cast<std::uint64_t>(static_cast<double>(work(operation)) * left);
     operation.predicted_ns = 0;
     return operation;
@@ -217,8 +217,7 @@ class TpotFirst final : public runtime::Policy {
     EntryId best = needed;
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
       if (entry.processors > pool.entries[share->target].processors) break;
-      if (entry.compute.contains(pool.entries[needed].compute) &&
-          !entry.compute.overlaps(closed) &&
+      if (entry.compute.contains(pool.entries[needed].compute) && !entry.compute.overlaps(closed) &&
           (entry.processors > pool.entries[best].processors || entry.id == lane.held))
         best = entry.processors >= pool.entries[best].processors ? entry.id : best;
     }
@@ -249,9 +248,8 @@ class TpotFirst final : public runtime::Policy {
     const ReadyOperation& operation = lane.operation;
     const std::uint64_t due = deadline(operation, pool);
     // Some of the time that is left is for what nobody predicts.
-    std::uint64_t by = due <= pool.now_ns
-                           ? due
-                           : pool.now_ns + (due - pool.now_ns) * options_.margin / 100;
+    std::uint64_t by =
+        due <= pool.now_ns ? due : pool.now_ns + (due - pool.now_ns) * options_.margin / 100;
     if (standing != kNoEntry && ends_at(operation, standing, pool) <= by) return standing;
     if (const std::uint64_t soonest = ends_at(operation, pool.entries.back().id, pool);
         soonest > by) {
@@ -319,12 +317,11 @@ class TpotFirst final : public runtime::Policy {
     bool met = false;
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
       if (width != 0 && entry.processors > width) break;
-      const bool enough =
-          options_.reserve != 0
-              ? entry.processors >= options_.reserve
-              : static_cast<double>(planner_.curves().scaled(
-                    operation.kernel, static_cast<std::uint64_t>(decoder.usual_ns), entry.id,
-                    pool)) <= most_ns;
+      const bool enough = options_.reserve != 0
+                              ? entry.processors >= options_.reserve
+                              : static_cast<double>(planner_.curves().scaled(
+                                    operation.kernel, static_cast<std::uint64_t>(decoder.usual_ns),
+                                    entry.id, pool)) <= most_ns;
       met = met || enough;
       if (!enough || entry.processors < operation.processors || entry.processors > room ||
           entry.compute.overlaps(others))
@@ -341,8 +338,8 @@ class TpotFirst final : public runtime::Policy {
     if (decoder.told) return;
     decoder.told = true;
     message_ = "tpot-first: no width up to " + std::to_string(pool.entries.front().processors) +
-               " processors lets client " + std::to_string(decoder.client) +
-               " decode within " + std::to_string(options_.target_ms) +
+               " processors lets client " + std::to_string(decoder.client) + " decode within " +
+               std::to_string(options_.target_ms) +
                " ms a token; it is served at best effort. Give a longer target (target=MS).";
   }
 

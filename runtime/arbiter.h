@@ -32,6 +32,12 @@ class Arbiter {
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.
   virtual bool lanes_share() const = 0;
+  // What a lane is expected to want.
+  virtual void expect(const Hint& hint) { static_cast<void>(hint); }
+  // A launch was timed on so many processors (Profiler).
+  virtual void timed(std::uint64_t kernel, std::uint32_t processors, double ns) {
+    static_cast<void>(kernel), static_cast<void>(processors), static_cast<void>(ns);
+  }
   // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
   // the entry it was granted, instead of going where it shares with them.
   virtual bool between_processes() const { return false; }
@@ -54,13 +60,18 @@ using MakeArbiter =
 // A policy and a lease table in this process.
 class LocalArbiter final : public Arbiter {
  public:
-  LocalArbiter(const PoolLayout& layout, std::unique_ptr<Policy> policy)
+  // `profile`, which the policy sees, outlives the arbiter; null: none.
+  LocalArbiter(const PoolLayout& layout, std::unique_ptr<Policy> policy,
+               const Profile* profile = nullptr)
       : layout_(layout),
         policy_(std::move(policy)),
+        profile_(profile),
         leases_(layout),
         lanes_share_(policy_->lanes_share()) {}
   hal::ComputeSet barred(LaneId lane) const override { return leases_.barred(lessee(lane)); }
   Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) override;
+  // The policy hears of it; reservations are a matter between several clients.
+  void expect(const Hint& hint) override;
   bool admits(EntryId entry, LaneId lane) const override {
     return entry == kWholeDevice ||
            (leases_.lessee(entry) == lessee(lane) && leases_.state(entry) == LeaseState::kLeased);
@@ -75,10 +86,12 @@ class LocalArbiter final : public Arbiter {
 
  private:
   // Every lane belongs to one lessee unless the policy keeps lanes apart.
+  PoolView view(LesseeId lessee) const;
   LesseeId lessee(LaneId lane) const { return lanes_share_ ? 1 : 2 + lane; }
 
   const PoolLayout& layout_;
   std::unique_ptr<Policy> policy_;
+  const Profile* profile_;
   LeaseTable leases_;
   bool lanes_share_;
 };

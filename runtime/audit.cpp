@@ -77,7 +77,7 @@ std::uint64_t masked(const std::byte* buffer, std::size_t bytes) {
   for (; at + 8 <= bytes; at += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, buffer + at, 8);
-    hash.add(Audit::looks_like_address(word) ? 1 : word);
+    hash.add(Audit::looks_like_address(word) ? word & Audit::kStableBits : word);
   }
   hash.bytes(buffer + at, bytes - at);
   return hash.value();
@@ -106,15 +106,28 @@ void Audit::Clock::join(const Clock& other) {
 
 class WatchedQueue final : public hal::Queue {
  public:
-  WatchedQueue(std::shared_ptr<Audit> audit, std::unique_ptr<hal::Queue> queue)
-      : audit_(std::move(audit)), queue_(std::move(queue)) {}
+  // `ours`: made by the device, so that its handle ends with it.
+  WatchedQueue(std::shared_ptr<Audit> audit, std::uint32_t processors, bool ours,
+               std::unique_ptr<hal::Queue> queue)
+      : audit_(std::move(audit)), ours_(ours), queue_(std::move(queue)) {
+    const std::lock_guard lock(audit_->mutex_);
+    audit_->queues_[native()].processors = processors;
+  }
+  ~WatchedQueue() override {
+    const std::lock_guard lock(audit_->mutex_);
+    if (ours_) audit_->queues_.erase(native());
+  }
   void* native() const noexcept override { return queue_->native(); }
   hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override {
+    Audit::Launched seen{native(), {}};
     {
       const std::lock_guard lock(audit_->mutex_);
-      audit_->launched(launch);
+      seen.shape = audit_->shape_of(launch);
     }
-    return queue_->launch(launch);
+    const hal::NativeStatus status = queue_->launch(launch);
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->launched_.push_back(std::move(seen));
+    return status;
   }
   hal::NativeStatus record(hal::Event event) noexcept override {
     const hal::NativeStatus status = queue_->record(event);
@@ -128,27 +141,29 @@ class WatchedQueue final : public hal::Queue {
     if (status == hal::kNativeOk) audit_->waited(native(), event);
     return status;
   }
-  hal::NativeStatus query() noexcept override { return told(queue_->query()); }
+  hal::NativeStatus query() noexcept override {
+    return observed([this] { return queue_->query(); });
+  }
   hal::NativeStatus synchronize() noexcept override {
-    // What is submitted while the host waits is not what it waits for.
+    return observed([this] { return queue_->synchronize(); });
+  }
+
+ private:
+  // What is submitted while the host looks is not what it sees.
+  template <class Look>
+  hal::NativeStatus observed(const Look& look) {
     Audit::Clock before;
     {
       const std::lock_guard lock(audit_->mutex_);
-      before = audit_->queues_[native()];
+      before = audit_->queues_[native()].clock;
     }
-    const hal::NativeStatus status = queue_->synchronize();
+    const hal::NativeStatus status = look();
     const std::lock_guard lock(audit_->mutex_);
     if (status == hal::kNativeOk) audit_->completed_.join(before);
     return status;
   }
-
- private:
-  hal::NativeStatus told(hal::NativeStatus status) {
-    const std::lock_guard lock(audit_->mutex_);
-    if (status == hal::kNativeOk) audit_->seen_complete(native());
-    return status;
-  }
   std::shared_ptr<Audit> audit_;
+  bool ours_;
   std::unique_ptr<hal::Queue> queue_;
 };
 
@@ -163,7 +178,7 @@ class WatchedContext final : public hal::PhysicalContext {
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override {
     auto queue = context_->create_queue(priority);
     if (!queue) return queue;
-    return std::make_unique<WatchedQueue>(audit_, std::move(*queue));
+    return std::make_unique<WatchedQueue>(audit_, processors(), true, std::move(*queue));
   }
   hal::PhysicalContext& context() { return *context_; }
 
@@ -190,29 +205,37 @@ class WatchedDevice final : public hal::Device {
     return std::make_unique<WatchedContext>(audit_, std::move(*context));
   }
   std::unique_ptr<hal::Queue> adopt_queue(void* native) override {
-    return std::make_unique<WatchedQueue>(audit_, device_->adopt_queue(native));
+    return std::make_unique<WatchedQueue>(audit_, info().processors, false,
+                                          device_->adopt_queue(native));
   }
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override {
     auto queue = device_->create_whole_queue(priority);
     if (!queue) return queue;
-    return std::make_unique<WatchedQueue>(audit_, std::move(*queue));
+    return std::make_unique<WatchedQueue>(audit_, info().processors, true, std::move(*queue));
   }
   hal::Result<hal::Event> create_event() override { return device_->create_event(); }
-  void destroy_event(hal::Event event) noexcept override { device_->destroy_event(event); }
+  hal::Result<hal::Event> create_timed_event() override { return device_->create_timed_event(); }
+  hal::NativeStatus elapsed(hal::Event from, hal::Event to, double& ns) noexcept override {
+    return device_->elapsed(from, to, ns);
+  }
+  void destroy_event(hal::Event event) noexcept override {
+    {
+      // Before the handle may become another's: a wait for that, unrecorded, waits for nothing.
+      const std::lock_guard lock(audit_->mutex_);
+      audit_->events_.erase(event.native);
+    }
+    device_->destroy_event(event);
+  }
   hal::NativeStatus query(hal::Event event) noexcept override {
-    const hal::NativeStatus status = device_->query(event);
-    const std::lock_guard lock(audit_->mutex_);
-    if (status == hal::kNativeOk)
-      audit_->seen_complete(event);
-    else if (device_->classify(status) != hal::Outcome::kNotReady)
-      audit_->failed();
-    return status;
+    return observed(event, [&] {
+      const hal::NativeStatus status = device_->query(event);
+      if (status != hal::kNativeOk && device_->classify(status) != hal::Outcome::kNotReady)
+        audit_->broken_ = true;
+      return status;
+    });
   }
   hal::NativeStatus synchronize(hal::Event event) noexcept override {
-    const hal::NativeStatus status = device_->synchronize(event);
-    const std::lock_guard lock(audit_->mutex_);
-    if (status == hal::kNativeOk) audit_->seen_complete(event);
-    return status;
+    return observed(event, [&] { return device_->synchronize(event); });
   }
   hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override {
     return device_->kernel_layout(kernel);
@@ -225,6 +248,9 @@ class WatchedDevice final : public hal::Device {
   }
   std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override {
     return device_->processors_needed(launch, resident);
+  }
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
+    return device_->resident_blocks(launch);
   }
   hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
     return device_->validate(launch);
@@ -239,6 +265,19 @@ class WatchedDevice final : public hal::Device {
   void leave_internal() noexcept override { device_->leave_internal(); }
 
  private:
+  // The event may be recorded again while the host looks: what it sees is the record before.
+  template <class Look>
+  hal::NativeStatus observed(hal::Event event, const Look& look) {
+    Audit::Clock before;
+    {
+      const std::lock_guard lock(audit_->mutex_);
+      before = audit_->events_[event.native];
+    }
+    const hal::NativeStatus status = look();
+    const std::lock_guard lock(audit_->mutex_);
+    if (status == hal::kNativeOk) audit_->completed_.join(before);
+    return status;
+  }
   std::shared_ptr<Audit> audit_;
   std::unique_ptr<hal::Device> device_;
 };
@@ -319,25 +358,47 @@ Audit::Shape Audit::shape_of(const hal::KernelLaunch& launch) {
   head.add(launch.cluster_blocks);
   shape.exact = head.value();
   shape.blocks = static_cast<std::uint32_t>(launch.grid.volume());
-  const auto* records = static_cast<const std::byte*>(launch.attributes.records);
-  for (std::uint32_t i = 0; i < launch.attributes.count; ++i) {
-    Hash attribute;
-    attribute.bytes(records + i * kAttributeRecordBytes, kAttributeRecordBytes);
-    shape.attributes.push_back(attribute.value());
-  }
+  shape.programmatic = launch.programmatic;
+  shape.attributes = attributes_of(launch.attributes.records, launch.attributes.count);
   hash_arguments(launch, facts, shape);
   return shape;
 }
 
-bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue,
-                       const Pending& pending) const {
-  const std::vector<std::uint64_t>& wanted = pending.shape.attributes;
-  const std::vector<std::uint64_t>& got = launched_.attributes;
-  const std::size_t of_stream =
-      queue.whole() ? 0 : stream.attributes.size() / kAttributeRecordBytes;
-  return launched_.exact != pending.shape.exact || got.size() < wanted.size() ||
-         got.size() > wanted.size() + of_stream ||
-         !std::equal(wanted.rbegin(), wanted.rend(), got.rbegin());
+// A record begins with the number of its attribute.
+std::vector<Audit::Attribute> Audit::attributes_of(const void* records, std::size_t count) {
+  std::vector<Attribute> attributes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto* record = static_cast<const std::byte*>(records) + i * kAttributeRecordBytes;
+    Hash hash;
+    hash.bytes(record, kAttributeRecordBytes);
+    std::memcpy(&attributes[i].id, record, sizeof attributes[i].id);
+    attributes[i].hash = hash.value();
+  }
+  return attributes;
+}
+
+bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue, const Pending& pending,
+                       std::uint64_t last_serial) const {
+  const QueueState& state = queues_.at(queue.queue->native());
+  if (!queue.whole() && state.processors != queue.processors) return true;
+  if (pending.kind != audit::Kind::kLaunch) return !launched_.empty();
+  if (launched_.size() != 1 || launched_.front().queue != queue.queue->native()) return true;
+  const Shape& got = launched_.front().shape;
+  if (got.exact != pending.shape.exact) return true;
+  // The stream's attributes that the launch does not set itself, where the stream is not there to
+  // lend them; then the launch's own.
+  const std::vector<Attribute>& own = pending.shape.attributes;
+  std::vector<Attribute> wanted;
+  if (!queue.whole())
+    wanted =
+        attributes_of(stream.attributes.data(), stream.attributes.size() / kAttributeRecordBytes);
+  std::erase_if(wanted, [&](const Attribute& lent) {
+    return std::any_of(own.begin(), own.end(), [&](const Attribute& a) { return a.id == lent.id; });
+  });
+  wanted.insert(wanted.end(), own.begin(), own.end());
+  if (got.attributes != wanted) return true;
+  return got.programmatic && (!pending.shape.programmatic || state.waited ||
+                              state.lane != stream.lane || state.serial != last_serial);
 }
 
 // --- the logical side ------------------------------------------------------------------------
@@ -357,8 +418,10 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
   const std::lock_guard lock(mutex_);
   Lane& lane = this->lane(stream.lane);
   Pending pending;
+  lane.stream = &stream;
   pending.serial = stream.timeline.issued + 1;
   for (const Predecessor& p : after) pending.after.push_back({p.stream->lane, p.token.serial()});
+  pending.required = default_stream_edges(stream);
   if (launch != nullptr) {
     pending.kind = audit::Kind::kLaunch;
     pending.shape = shape_of(*launch);
@@ -370,6 +433,8 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
     structure.add(launch->shared_bytes);
     structure.add(static_cast<std::uint64_t>(launch->form));
     structure.add(launch->cluster_blocks);
+    structure.add(launch->cooperative ? 1 : 0);
+    structure.add(launch->programmatic ? 1 : 0);
     // An attribute's value may hold a handle or an address; that there is one is structure.
     structure.add(launch->attributes.count);
     pending.structure = structure.value();
@@ -388,6 +453,33 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
   lane.pending.push_back(std::move(pending));
 }
 
+// CUDA Driver API, "Legacy default stream": what the operation comes behind whatever the runtime
+// says (default_stream_order.h remembers who is dirty; here everything is named every time).
+std::vector<Audit::Edge> Audit::default_stream_edges(const Stream& stream) const {
+  std::vector<Edge> edges;
+  if (stream.kind == StreamKind::kNonBlocking) return edges;
+  const StreamKind other =
+      stream.kind == StreamKind::kLegacy ? StreamKind::kBlocking : StreamKind::kLegacy;
+  for (const Lane& lane : lanes_)
+    if (lane.stream != nullptr && lane.stream->kind == other)
+      edges.push_back({lane.stream->lane, lane.stream->timeline.issued});
+  return edges;
+}
+
+void Audit::refused(const Stream& stream, std::uint64_t serial) {
+  const std::lock_guard lock(mutex_);
+  Lane& lane = this->lane(stream.lane);
+  std::erase_if(lane.pending, [&](const Pending& pending) { return pending.serial == serial; });
+  launched_.clear();
+}
+
+void Audit::retired(const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  void* const native = stream.own.queue->native();
+  std::erase(blocking_, native);
+  queues_.erase(native);
+}
+
 void Audit::forget(const EventState& event) {
   const std::lock_guard lock(mutex_);
   generations_.erase(&event);
@@ -399,34 +491,39 @@ void Audit::forget(const EventState& event) {
 void Audit::native_order(const Stream& stream, const PhysicalQueue& queue) {
   if (!queue.whole()) return;
   void* const native = queue.queue->native();
-  Clock& clock = queues_[native];
+  Clock& clock = queues_[native].clock;
   if (stream.kind == StreamKind::kLegacy) {
     legacy_ = native;
-    for (void* blocking : blocking_) clock.join(queues_[blocking]);
+    for (void* blocking : blocking_) clock.join(queues_[blocking].clock);
   } else if (stream.kind == StreamKind::kBlocking) {
     if (std::find(blocking_.begin(), blocking_.end(), native) == blocking_.end())
       blocking_.push_back(native);
-    if (legacy_ != nullptr) clock.join(queues_[legacy_]);
+    if (legacy_ != nullptr) clock.join(queues_[legacy_].clock);
   }
 }
 
 bool Audit::is_uncovered(const Pending& pending, const Clock& clock) const {
-  return std::any_of(pending.after.begin(), pending.after.end(), [&](const Edge& edge) {
+  const auto missing = [&](const Edge& edge) {
     return clock.of(edge.lane) < edge.serial && completed_.of(edge.lane) < edge.serial;
-  });
+  };
+  return std::any_of(pending.after.begin(), pending.after.end(), missing) ||
+         std::any_of(pending.required.begin(), pending.required.end(), missing);
 }
 
 void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t serial = stream.timeline.submitted;
   Lane& lane = this->lane(stream.lane);
-  while (!lane.pending.empty() && lane.pending.front().serial < serial) lane.pending.pop_front();
-  native_order(stream, queue);
-  Clock& clock = queues_[queue.queue->native()];
+  // One that got lost, or that nobody asked for.
+  bool stray = false;
+  for (; !lane.pending.empty() && lane.pending.front().serial < serial; lane.pending.pop_front())
+    stray = true;
   if (lane.pending.empty() || lane.pending.front().serial != serial) {
-    clock.raise(stream.lane, serial);
-    return;
+    stray = true;
+    lane.pending.emplace_front().serial = serial;
   }
+  native_order(stream, queue);
+  QueueState& state = queues_[queue.queue->native()];
   Pending pending = std::move(lane.pending.front());
   lane.pending.pop_front();
   Hash edges;
@@ -435,8 +532,8 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
     edges.add(edge.serial);
   }
   // Its own stream's order is the first edge of every operation.
-  if (lane.last_serial > 0) pending.after.push_back({stream.lane, lane.last_serial});
-  lane.last_serial = serial;
+  const std::uint64_t last_serial = std::exchange(lane.last_serial, serial);
+  if (last_serial > 0) pending.after.push_back({stream.lane, last_serial});
   audit::Record record{};
   record.kind = pending.kind;
   record.index = pending.name;
@@ -446,16 +543,24 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   record.edges = edges.value();
   record.processors = queue.whole() ? device_->info().processors : queue.processors;
   record.grid = pending.shape.blocks;
-  if (pending.kind == audit::Kind::kLaunch && is_changed(stream, queue, pending)) {
+  if (stray || is_changed(stream, queue, pending, last_serial)) {
     record.flags |= audit::kChanged;
     ++changed_;
   }
   if (!pending.shape.readable) record.flags |= audit::kUnreadable;
-  if (!broken_ && is_uncovered(pending, clock)) {
+  if (broken_) {
+    record.flags |= audit::kUnordered;
+  } else if (is_uncovered(pending, state.clock)) {
     record.flags |= audit::kUncovered;
     ++uncovered_;
   }
-  clock.raise(stream.lane, serial);
+  // Where the backend has it, that is where it is.
+  QueueState& truly = launched_.empty() ? state : queues_[launched_.back().queue];
+  truly.clock.raise(stream.lane, serial);
+  truly.lane = stream.lane;
+  truly.serial = serial;
+  truly.waited = false;
+  launched_.clear();
   ++operations_;
   log_->add(record);
 }
@@ -465,6 +570,7 @@ void Audit::submitted_elsewhere(const Stream& stream, const MarkerRef& marker) {
   const std::uint64_t serial = stream.timeline.submitted + 1;
   events_[marker->event.native].raise(stream.lane, serial);
   lane(stream.lane).last_serial = serial;
+  lane(stream.lane).pending.clear();  // nothing is deferred: what is left there was refused
 }
 
 // --- results ---------------------------------------------------------------------------------

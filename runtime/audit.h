@@ -59,11 +59,13 @@ class Audit {
   // [2^32, 2^57); doubles and small numbers do not. Two small numbers side by side, as a kernel's
   // parameter structure has them (a processor count beside a split count), would: they are told by
   // both halves being small. An address that looks like that is compared, and would be reported
-  // where it differs.
+  // where it differs. Of an address the lowest bits are compared (kStableBits): what shuffles
+  // addresses moves whole pages, and a number that was taken for one shows there.
   static constexpr bool looks_like_address(std::uint64_t word) {
     const std::uint64_t high = word >> 32, low = word & 0xffffffff;
     return high != 0 && word >> 57 == 0 && !(high < (1U << 14) && low < (1U << 20));
   }
+  static constexpr std::uint64_t kStableBits = 0xf;
   // A log in `directory`; null when it cannot be made.
   static std::shared_ptr<Audit> create(const char* directory, std::uint32_t ordinal);
   ~Audit();
@@ -81,6 +83,10 @@ class Audit {
   // followed by another of the same serial.
   void arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
                const EventState* recorded, std::span<const Predecessor> after);
+  // The stream's next operation, already issued, failed: the application has its error.
+  void refused(const Stream& stream, std::uint64_t serial);
+  // The stream's native handle is gone and may become another's.
+  void retired(const Stream& stream);
   void forget(const EventState& event);
   void forget_kernels() { kernels_.clear(); }
 
@@ -100,6 +106,7 @@ class Audit {
   void reached_all();
 
   std::uint64_t operations() const { return operations_; }
+  // Of these, those of which the backend was asked something else, or that got lost.
   std::uint64_t changed() const { return changed_; }
   std::uint64_t uncovered() const { return uncovered_; }
 
@@ -121,13 +128,33 @@ class Audit {
     LaneId lane;
     std::uint64_t serial;
   };
+  struct Attribute {
+    std::uint32_t id;
+    std::uint64_t hash;
+    friend bool operator==(const Attribute&, const Attribute&) = default;
+  };
   // What two launches must have in common to be the same launch.
   struct Shape {
     std::uint64_t exact = 0;      // everything but attributes, argument bytes as they are
     std::uint64_t arguments = 0;  // with addresses masked
-    std::vector<std::uint64_t> attributes;
+    std::vector<Attribute> attributes;
     std::uint32_t blocks = 0;
     bool readable = true;
+    bool programmatic = false;
+  };
+  // A native queue: what is ahead of the next operation there.
+  struct QueueState {
+    Clock clock;
+    std::uint32_t processors = 0;  // 0: unknown
+    // Its newest operation, and whether the queue was made to wait since.
+    LaneId lane = 0;
+    std::uint64_t serial = 0;
+    bool waited = false;
+  };
+  // A launch that the backend took since the last operation was submitted.
+  struct Launched {
+    void* queue;
+    Shape shape;
   };
   struct Pending {
     std::uint64_t serial = 0;
@@ -135,7 +162,8 @@ class Audit {
     Shape shape;
     std::uint64_t structure = 0;
     std::uint32_t name = 0;
-    std::vector<Edge> after;
+    std::vector<Edge> after;     // as the runtime has them
+    std::vector<Edge> required;  // as the default-stream rules have them
   };
   struct KernelFacts {
     hal::Result<hal::KernelLayout> layout;
@@ -144,6 +172,7 @@ class Audit {
   };
   struct Lane {
     std::deque<Pending> pending;
+    const Stream* stream = nullptr;  // once something arrived on it; streams are never freed
     const EventState* waits_for = nullptr;
     std::uint64_t last_serial = 0;
   };
@@ -156,22 +185,25 @@ class Audit {
 
   explicit Audit(std::unique_ptr<audit::Log> log) : log_(std::move(log)) {}
   Shape shape_of(const hal::KernelLaunch& launch);
+  static std::vector<Attribute> attributes_of(const void* records, std::size_t count);
+  std::vector<Edge> default_stream_edges(const Stream& stream) const;
   void hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& facts, Shape& shape);
   KernelFacts& facts_of(hal::KernelHandle kernel);
-  bool is_changed(const Stream& stream, const PhysicalQueue& queue, const Pending& pending) const;
+  bool is_changed(const Stream& stream, const PhysicalQueue& queue, const Pending& pending,
+                  std::uint64_t last_serial) const;
   bool is_uncovered(const Pending& pending, const Clock& clock) const;
   void native_order(const Stream& stream, const PhysicalQueue& queue);
   Lane& lane(LaneId id);
   void write_results(LaneId lane, std::uint64_t up_to);
   void write_result(const Copied& copy);
 
-  // Told by the watched device.
-  void launched(const hal::KernelLaunch& launch) { launched_ = shape_of(launch); }
-  void recorded(void* queue, hal::Event event) { events_[event.native] = queues_[queue]; }
-  void waited(void* queue, hal::Event event) { queues_[queue].join(events_[event.native]); }
-  void seen_complete(hal::Event event) { completed_.join(events_[event.native]); }
-  void seen_complete(void* queue) { completed_.join(queues_[queue]); }
-  void failed() { broken_ = true; }
+  // Told by the watched device, with the lock held. What the host observed complete is what was
+  // there when it began to look.
+  void recorded(void* queue, hal::Event event) { events_[event.native] = queues_[queue].clock; }
+  void waited(void* queue, hal::Event event) {
+    queues_[queue].clock.join(events_[event.native]);
+    queues_[queue].waited = true;
+  }
 
   std::unique_ptr<audit::Log> log_;
   hal::Device* device_ = nullptr;
@@ -179,16 +211,16 @@ class Audit {
   // that waits holds none), so it has a lock of its own.
   mutable std::mutex mutex_;
   std::vector<Lane> lanes_;
-  std::unordered_map<const EventState*, Edge> generations_;   // newest logical record
-  std::unordered_map<void*, Clock> queues_;  // by native handle
-  std::unordered_map<void*, Clock> events_;  // markers
+  std::unordered_map<const EventState*, Edge> generations_;  // newest logical record
+  std::unordered_map<void*, QueueState> queues_;             // by native handle
+  std::unordered_map<void*, Clock> events_;                  // markers
   Clock completed_;
   void* legacy_ = nullptr;  // its queue; null: nothing came there yet
   std::vector<void*> blocking_;
   std::unordered_map<hal::KernelHandle, KernelFacts> kernels_;
   std::unordered_map<std::string, std::uint32_t> names_;
   std::vector<Copied> copied_;  // that nobody has waited for yet
-  Shape launched_;
+  std::vector<Launched> launched_;
   bool broken_ = false;  // after a device's fault nothing is waited for any more
   std::uint64_t operations_ = 0, changed_ = 0, uncovered_ = 0;
 };

@@ -39,6 +39,7 @@ enum Flag : std::uint32_t {
   kChanged = 1,    // what reached the backend is not what the application submitted
   kUncovered = 2,  // something that it comes behind was neither ahead of it nor seen complete
   kUnreadable = 4, // its arguments could not be read
+  kUnordered = 8,  // the device failed before: what it comes behind was not looked at
 };
 
 struct Record {

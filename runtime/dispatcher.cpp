@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/audit.h"
+#include "runtime/trace.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -15,6 +16,13 @@ using stats::WholeReason;
 
 // Launches of a kernel on a width where it was not seen to end yet are watched one by one.
 constexpr std::size_t kWatchedMax = 256;
+// The watchdog's, and the profiler's.
+constexpr std::chrono::milliseconds kBetweenLooks{100};
+// A process that is killed has lost so much of what it learnt.
+constexpr std::chrono::seconds kBetweenKeeps{5};
+
+using trace::Kind;
+constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
 
 // How soon a change of our share of the device's queues is noticed.
 constexpr std::chrono::milliseconds kShareEvery{500};
@@ -40,9 +48,9 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   PoolLimits limits = options.pool;
   std::unique_ptr<Arbiter> arbiter;
   if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
-  std::unique_ptr<Dispatcher> dispatcher(
-      new Dispatcher(device, std::move(policy), std::move(arbiter), options,
-                     PoolLayout::build(device.info(), limits)));
+  std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(device, std::move(policy),
+                                                        std::move(arbiter), options,
+                                                        PoolLayout::build(device.info(), limits)));
   auto pool = PhysicalContextPool::realise(device, dispatcher->layout_);
   if (!pool) return tl::unexpected(pool.error());
   dispatcher->pool_ = std::move(*pool);
@@ -67,9 +75,8 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   facts.queues.set(dispatcher->pool_.queue_count());
   facts.creation_ns.set(static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
-  if (options.thread) dispatcher->thread_ = std::thread([raw = dispatcher.get()] {
-    raw->run_thread();
-  });
+  if (options.thread)
+    dispatcher->thread_ = std::thread([raw = dispatcher.get()] { raw->run_thread(); });
   return dispatcher;
 }
 
@@ -81,15 +88,19 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       page_(*options.page),
       layout_(std::move(layout)),
       markers_(device, options.markers),
+      profiler_(device, options.profiler),
       arbiter_(arbiter != nullptr ? std::move(arbiter)
-                                  : std::make_unique<LocalArbiter>(layout_, std::move(policy))),
-      kernels_(device, *options.page, options.wide_only) {
-  // Never deeper than the driver takes without blocking the caller, whatever the window says.
+                                  : std::make_unique<LocalArbiter>(layout_, std::move(policy),
+                                                                   &profiler_.profile())),
+      kernels_(device, *options.page, options.wide_only, options.collectives) {
+  bounded_ = !strict() && options_.window.ahead_ns != Window::kUnbounded;
+  // Progress must be seen several times within the window, and within the driver's own depth.
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
-  window_operations_ = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(ahead, device.info().queue_depth * 9 / 10));
-  if (options_.window.ahead_ns > 0) window_operations_ = std::max(window_operations_, 1U);
-  segment_operations_ = std::clamp(window_operations_ / 8, 1U, 100U);
+  segment_operations_ = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      std::min<std::uint64_t>(ahead, device.info().queue_depth * 9 / 10) / 8, 1, 100));
+  profiler_.on_sample([this](std::uint64_t kernel, std::uint32_t processors, double ns) {
+    arbiter_->timed(kernel, processors, ns);
+  });
   lanes_share_ = arbiter_->lanes_share();
   between_processes_ = arbiter_->between_processes();
   if (between_processes_) options_.slots_stay = options_.leased_slots_stay;
@@ -110,6 +121,7 @@ void Dispatcher::stop() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
+  finish_timing();
   arbiter_->on_change(nullptr);
 }
 
@@ -120,9 +132,8 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
     return attempt_launch(stream, request);
   if (!room(stream, request.after, false)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
-  PhysicalQueue& queue = request.own_stream
-                             ? stream.own
-                             : follow_queue(stream, request.intent, gated_by_others);
+  PhysicalQueue& queue =
+      request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
   unsigned waits = 0;
   NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
   if (status == hal::kNativeOk && request.marker) {
@@ -143,29 +154,43 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
   const bool computes = request.intent == Intent::kCompute;
   Kernel& kernel = computes ? vendor_kernel_ : *request.kernel;
-  const hal::KernelLaunch* launch =
-      computes ? nullptr : &static_cast<LaunchOperation*>(request.operation)->launch();
-  const bool own = request.own_stream || kernel.collective;
+  const auto* operation =
+      computes ? nullptr : static_cast<const LaunchOperation*>(request.operation);
+  const hal::KernelLaunch* launch = computes ? nullptr : &operation->launch();
+  // Waits for its peers on other devices: never deferred for a lease, which its own peers' tenant
+  // may be waiting to get elsewhere, and never in a queue that others share.
+  const bool collective = kernel.collective || (options_.cooperative_collective &&
+                                                launch != nullptr && launch->cooperative);
+  const bool own = request.own_stream || collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
-  if (!room(stream, request.after, !request.own_stream)) return {Blocked::kWindow};
+  // By the window's clock a launch lasts as long as where it would go now.
+  const std::uint32_t width = stream.grant.entry != kNoEntry && stream.grant.launches > 0
+                                  ? layout_.at(stream.grant.entry).processors
+                                  : layout_.at(kWholeDevice).processors;
+  const std::uint64_t predicted = bounded_ ? predicted_ns(kernel, launch, width) : 0;
+  if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
 
-  const std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
+  std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
+  const bool fits_narrow = needed <= widest_narrow_;
+  // Who wants more than the launch needs gets it, as far as there are such entries.
+  if (const Advice* advice = advice_for(stream, operation); advice != nullptr && needed <= widest_)
+    needed = std::max(needed, std::min(advice->processors, widest_));
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
-    binding.reason = kernel.collective ? WholeReason::kResident : request.own_reason;
+    binding.reason = collective ? WholeReason::kResident : request.own_reason;
   } else {
     if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
-    binding = bind(stream, kernel, needed);
+    binding = bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }
-  binding.narrow_eligible = needed <= widest_narrow_ && !kernel.collective;
+  binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
-    binding.reason = kernel.resident      ? WholeReason::kResident
+    binding.reason = kernel.resident                            ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
-                                          : WholeReason::kNoEligibleEntry;
+                                                                : WholeReason::kNoEligibleEntry;
   NativeStatus status = launch_on(stream, request, *binding.queue);
   // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
   // answers what the application would have got natively.
@@ -176,7 +201,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     // It never was this stream's, unless its earlier work is there: then it still is.
     if (!lanes_share_ && binding.queue != stream.tail)
       arbiter_->release(binding.queue->entry, stream.lane);
-    const Binding wider = bind(stream, kernel, needed);
+    const Binding wider = bind(stream, kernel, operation, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
     binding.reason = WholeReason::kEntryRefused;
     status = launch_on(stream, request, *binding.queue);
@@ -186,10 +211,9 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     return {Blocked::kNo, status};
   }
   if (!computes) count(stream, request, binding, *binding.queue);
-  commit(stream, *binding.queue, !binding.queue->whole());
-  if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
-  if (!computes && !binding.queue->whole())
-    watch(kernel, stream, *binding.queue, launch->grid.volume());
+  commit(stream, *binding.queue, !binding.queue->whole(), predicted);
+  if (collective || gated_by_others) stream.gate = tail_marker(stream);
+  if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
 }
 
@@ -197,7 +221,41 @@ NativeStatus Dispatcher::launch_on(Stream& stream, Request& request, PhysicalQue
   unsigned waits = 0;
   const NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
   if (status != hal::kNativeOk) return status;
-  return submit_launch(stream, request, queue, waits);
+  if (!profiler_.due()) [[likely]]
+    return submit_launch(stream, request, queue, waits);
+  return timed_launch(stream, request, queue, waits);
+}
+
+// One of the launches that are timed; what may overlap its predecessor has no time of its own.
+NativeStatus Dispatcher::timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
+                                      unsigned waits) {
+  const hal::KernelLaunch* launch =
+      request.intent == Intent::kLaunch
+          ? &static_cast<LaunchOperation*>(request.operation)->launch()
+          : nullptr;
+  Profiler::Stopwatch* stopwatch =
+      launch != nullptr && !launch->programmatic ? profiler_.start(*queue.queue) : nullptr;
+  const NativeStatus status = submit_launch(stream, request, queue, waits);
+  if (stopwatch == nullptr) return status;
+  if (status != hal::kNativeOk) {
+    profiler_.abandon(stopwatch);
+    return status;
+  }
+  const Kernel& kernel = *request.kernel;
+  if (!profiler_.awaits()) wake_.notify_one();  // the thread sleeps while nothing is awaited
+  profiler_.stop(stopwatch, *queue.queue, launch_key(kernel.name_hash, *launch), kernel.name,
+                 *launch, queue.processors);
+  return status;
+}
+
+std::uint64_t Dispatcher::predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
+                                       std::uint32_t processors) const {
+  if (launch == nullptr || profiler_.profile().kernels().empty())
+    return options_.predicted_kernel_ns;
+  const Prediction prediction =
+      profiler_.profile().predict(launch_key(kernel.name_hash, *launch), processors);
+  return prediction.ns > 0 ? static_cast<std::uint64_t>(prediction.ns)
+                           : options_.predicted_kernel_ns;
 }
 
 NativeStatus Dispatcher::submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
@@ -238,8 +296,7 @@ hal::AttributeList Dispatcher::with_stream_attributes(const Stream& stream,
 }
 
 PhysicalQueue& Dispatcher::follow_queue(Stream& stream, Intent intent, bool others_gated) {
-  if (intent == Intent::kBridge || intent == Intent::kBridgeGate || others_gated)
-    return stream.own;
+  if (intent == Intent::kBridge || intent == Intent::kBridgeGate || others_gated) return stream.own;
   return stream.tail != nullptr ? *stream.tail : stream.own;
 }
 
@@ -291,6 +348,8 @@ void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
 
 void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
   if (options_.audit) options_.audit->submitted_elsewhere(stream, marker);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted + 1, kWholeDevice);
   detach_tail(stream, std::move(marker));
   ++stream.timeline.submitted;
   ++stream.since_segment;
@@ -319,9 +378,8 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   come_behind(stream, false);
   for (const Predecessor& p : after) {
     // The driver itself orders real legacy and real blocking streams against each other.
-    const bool native = options_.native_legacy_order && physical != nullptr &&
-                        physical->whole() && p.stream->tail != nullptr &&
-                        p.stream->tail->whole();
+    const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() &&
+                        p.stream->tail != nullptr && p.stream->tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
   }
   if (stream.allocated && physical != &stream.own) come_after(stream, *stream.own.queue);
@@ -329,7 +387,8 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   return status;
 }
 
-void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased) {
+void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
+                        std::uint64_t predicted_ns) {
   if (stream.tail != &queue) {
     close_segment(stream);
     if (stream.tail != nullptr && !stream.tail->whole()) leave(stream, *stream.tail);
@@ -340,8 +399,13 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased) {
   stream.also_after.clear();
   stream.allocated = false;
   ++stream.timeline.submitted;
-  if (options_.audit) [[unlikely]] options_.audit->submitted(stream, queue);
+  if (options_.audit) [[unlikely]]
+    options_.audit->submitted(stream, queue);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted, queue.entry);
   ++stream.since_segment;
+  stream.ahead_ns += predicted_ns;
+  stream.since_segment_ns += predicted_ns;
   if (leased) {
     arbiter_->submitted(queue.entry, stream.lane);
     ++stream.leased_since_segment;
@@ -363,10 +427,11 @@ void Dispatcher::close_segment(Stream& stream) {
   const MarkerRef marker = tail_marker(stream);
   // Without a marker or room the run joins the next one, whose marker comes behind it.
   if (!marker || stream.segments.full()) return;
-  stream.segments.push(
-      {stream.timeline.submitted, marker,
-       stream.tail != nullptr ? stream.tail->entry : kNoEntry, stream.leased_since_segment});
+  stream.segments.push({stream.timeline.submitted, marker,
+                        stream.tail != nullptr ? stream.tail->entry : kNoEntry,
+                        stream.leased_since_segment, stream.since_segment_ns});
   stream.since_segment = 0;
+  stream.since_segment_ns = 0;
   stream.leased_since_segment = 0;
 }
 
@@ -379,7 +444,8 @@ void Dispatcher::leave(Stream& stream, PhysicalQueue& queue) {
 
 // --- how far submission runs ahead -----------------------------------------------------------
 
-bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch) {
+bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch,
+                      std::uint64_t predicted_ns) {
   if (launch && strict()) {
     poll(stream);
     if (stream.timeline.outstanding() > 0) return false;
@@ -389,12 +455,18 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
     }
     return true;
   }
-  // Only launches are held back by the window; what follows them is bound by the queue's depth.
-  const std::uint64_t limit = launch ? window_operations_ : device_.info().queue_depth * 9 / 10;
-  if (stream.timeline.outstanding() < limit) return true;
+  // Only launches are held back by the window; what follows them is bound by the queue's depth,
+  // beyond which a driver would block the caller. One launch is admitted however long it lasts.
+  const std::uint64_t depth = device_.info().queue_depth * 9 / 10;
+  auto fits = [&] {
+    return stream.timeline.outstanding() < depth &&
+           (!launch || !bounded_ || stream.timeline.outstanding() == 0 ||
+            stream.ahead_ns + predicted_ns <= options_.window.ahead_ns);
+  };
+  if (fits()) return true;
   if (stream.segments.empty()) close_segment(stream);
   poll(stream);
-  return stream.timeline.outstanding() < limit;
+  return fits();
 }
 
 // Asks for the newest marker first: often everything has ended, and one query tells it.
@@ -416,13 +488,17 @@ void Dispatcher::poll(Stream& stream) {
 void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
-  if (oldest.entry != kNoEntry)
-    arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
+  stream.ahead_ns -= oldest.predicted_ns;
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
+  if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
 }
 
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   if (options_.audit) options_.audit->reached(stream, submitted);
+  if (options_.trace && stream.timeline.completed < submitted) [[unlikely]]
+    trace(kind_of(Kind::kCompleted), stream, submitted, kNoEntry);
   while (!stream.segments.empty() && stream.segments[0].serial <= submitted) end_segment(stream);
   stream.timeline.completed = std::max(stream.timeline.completed, submitted);
   if (stream.timeline.submitted != submitted) return;
@@ -433,6 +509,8 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
     leave(stream, *stream.tail);
   }
   stream.since_segment = 0;
+  stream.since_segment_ns = 0;
+  stream.ahead_ns = 0;
   stream.leased_since_segment = 0;
   stream.tail = nullptr;
   stream.tail_marker.reset();
@@ -441,13 +519,14 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
 
 // --- binding ---------------------------------------------------------------------------------
 
-Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32_t needed) {
+Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
+                                     const LaunchOperation* operation, std::uint32_t needed) {
   Binding binding;
   const std::uint32_t whole = layout_.at(kWholeDevice).processors;
   if (needed > widest_ || by_width_.size() == 1) {
     binding.queue = &stream.own;
-    binding.reason = kernel.resident      ? WholeReason::kResident
-                     : needed > whole     ? WholeReason::kCluster
+    binding.reason = kernel.resident         ? WholeReason::kResident
+                     : needed > whole        ? WholeReason::kCluster
                      : by_width_.size() == 1 ? WholeReason::kPoolMissing
                                              : WholeReason::kNoEligibleEntry;
     return binding;
@@ -465,7 +544,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel, std::uint32
   std::span<const EntryId> left = eligible(stream, kernel, needed);
   // An entry without a free queue drops out; the policy is asked again among the others.
   while (!left.empty()) {
-    stream.grant = ask(stream, needed, left);
+    stream.grant = ask(stream, kernel, operation, needed, left);
     if (stream.grant.entry == kNoEntry) return {};  // deferred by the policy or for want of a lease
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) {
       // What the policy did not choose first stands for one launch only.
@@ -499,9 +578,7 @@ bool Dispatcher::grant_stands(const Stream& stream, const Kernel& kernel,
 }
 
 bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed) {
-  auto just_in_time = [&] {
-    return stream.timeline.outstanding() < options_.ahead_of_move;
-  };
+  auto just_in_time = [&] { return stream.timeline.outstanding() < options_.ahead_of_move; };
   if (just_in_time() || grant_stands(stream, kernel, needed)) return true;
   close_segment(stream);  // else its end would be seen too late, or never
   poll(stream);
@@ -510,9 +587,8 @@ bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t ne
 
 std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kernel,
                                               std::uint32_t needed) {
-  const auto first =
-      std::find_if(by_width_.begin(), by_width_.end(),
-                   [&](EntryId id) { return layout_.at(id).processors >= needed; });
+  const auto first = std::find_if(by_width_.begin(), by_width_.end(),
+                                  [&](EntryId id) { return layout_.at(id).processors >= needed; });
   const std::span<const EntryId> wide(first, by_width_.end());
   if (lanes_share_ && kernel.refused.none()) return wide;
   hal::ComputeSet barred = arbiter_->barred(stream.lane);
@@ -528,16 +604,46 @@ std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kern
   return scratch_;
 }
 
-Choice Dispatcher::ask(Stream& stream, std::uint32_t needed, std::span<const EntryId> eligible) {
+Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
+                       std::uint32_t needed, std::span<const EntryId> eligible) {
   ReadyOperation ready;
   ready.id = stream.timeline.submitted + 1;
   ready.lane = stream.lane;
   ready.processors = needed;
-  ready.predicted_ns = options_.predicted_kernel_ns;
+  const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
+  if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
+  ready.predicted_ns = predicted_ns(kernel, launch, layout_.at(kWholeDevice).processors);
   ready.last_entry = stream.last_entry;
+  ready.iteration_end = std::exchange(stream.iteration_ends, false);
+  if (const Advice* advice = advice_for(stream, operation)) {
+    ready.kind = advice->kind;
+    ready.ready_at_ns = advice->ready_at_ns;
+    ready.deadline_ns = advice->deadline_ns;
+    ready.queued_ns = advice->queued_ns;
+  }
   const Choice choice = arbiter_->grant(ready, eligible);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kDecision), stream, ready.id, choice.entry, choice.launches);
   if (arbiter_->wants_service()) wake_.notify_one();
   return choice;
+}
+
+const Advice* Dispatcher::advice_for(const Stream& stream, const LaunchOperation* operation) {
+  if (operation != nullptr && operation->advice() != nullptr) return operation->advice();
+  return stream.advice ? &*stream.advice : nullptr;
+}
+
+void Dispatcher::expect(Stream& stream, const Advice& advice, bool cancelled) {
+  Hint hint;
+  hint.lane = stream.lane;
+  hint.processors = std::max(1U, std::min(advice.processors, widest_));
+  hint.ready_at_ns = advice.ready_at_ns;
+  hint.deadline_ns = advice.deadline_ns;
+  hint.queued_ns = advice.queued_ns;
+  hint.kind = advice.kind;
+  hint.cancelled = cancelled;
+  arbiter_->expect(hint);
+  if (arbiter_->wants_service()) wake_.notify_one();
 }
 
 PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
@@ -613,15 +719,53 @@ void Dispatcher::count(Stream& stream, Request& request, const Binding& binding,
 }
 
 void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
-                       std::uint64_t blocks) {
+                       const hal::KernelLaunch& launch) {
   // One block waits for nobody; a width at which the kernel ended before needs no watching.
-  if (blocks <= 1 || kernel.proven_processors <= queue.processors) return;
+  if (launch.grid.volume() <= 1 || kernel.proven_processors <= queue.processors) return;
   if (watched_.size() >= kWatchedMax) return;
   const MarkerRef marker = tail_marker(stream);
   if (!marker) return;
   if (watched_.empty()) wake_.notify_one();  // the thread sleeps while nothing is watched
-  watched_.push_back(
-      {&kernel, queue.processors, marker, std::chrono::steady_clock::now(), false});
+  watched_.push_back({&kernel, queue.processors, predicted_ns(kernel, &launch, queue.processors),
+                      marker, std::chrono::steady_clock::now(), false});
+}
+
+// --- the trace -------------------------------------------------------------------------------
+
+void Dispatcher::trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial,
+                       EntryId entry, std::uint64_t a) {
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = static_cast<Kind>(kind);
+  record.entry = entry;
+  record.lane = stream.lane;
+  record.serial = serial;
+  record.a = a;
+  options_.trace->add(record);
+}
+
+void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kernel,
+                               const EventState* event, std::span<const Predecessor> after) {
+  if (kernel != nullptr && kernel->traced == 0) {
+    kernel->traced = ++traced_kernels_;
+    options_.trace->name(kernel->traced, kernel->name);
+  }
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = Kind::kArrived;
+  record.lane = stream.lane;
+  record.serial = stream.timeline.issued + 1;
+  record.flags = static_cast<std::uint32_t>(intent);
+  record.a = kernel != nullptr ? kernel->traced : 0;
+  record.b = reinterpret_cast<std::uintptr_t>(event);
+  options_.trace->add(record);
+  for (const Predecessor& p : after) {
+    if (p.token.completed()) continue;  // nothing is waited for
+    record.kind = Kind::kBehind;
+    record.a = p.stream->lane;
+    record.b = p.token.serial();
+    options_.trace->add(record);
+  }
 }
 
 // --- deferral --------------------------------------------------------------------------------
@@ -629,6 +773,8 @@ void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
 void Dispatcher::defer(Stream& stream, Deferred deferred) {
   if (stream.deferred.empty()) deferring_.push_back(&stream);
   if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kDeferred), stream, deferred.serial, kNoEntry);
   stream.deferred.push_back(std::move(deferred));
   wake_.notify_one();
 }
@@ -651,13 +797,15 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
     request.gate = deferred.generation->gate;
   }
   // The event was recorded again since: its real record must not be overwritten by an older one.
-  const bool superseded =
-      deferred.intent == Intent::kRecord && deferred.generation->superseded;
+  const bool superseded = deferred.intent == Intent::kRecord && deferred.generation->superseded;
   if (superseded) request.operation = nullptr;
 
   const Attempt attempt = this->attempt(stream, request);
   if (attempt.blocked != Blocked::kNo) return attempt;
-  if (attempt.status != hal::kNativeOk && error_ == hal::kNativeOk) error_ = attempt.status;
+  if (attempt.status != hal::kNativeOk) {
+    if (error_ == hal::kNativeOk) error_ = attempt.status;
+    if (options_.audit) options_.audit->refused(stream, deferred.serial);
+  }
   stream.timeline.submitted = deferred.serial;  // also of an operation that failed: it is over
   if (deferred.intent == Intent::kRecord) {
     deferred.generation->marker = tail_marker(stream);
@@ -679,6 +827,7 @@ void Dispatcher::serve_arbiter() {
 
 bool Dispatcher::pump() {
   serve_arbiter();
+  if (!options_.thread && profiler_.awaits()) profiler_.collect();
   bool moved = false;
   waits_for_host_ = false;
   for (std::size_t i = 0; i < deferring_.size();) {
@@ -717,15 +866,24 @@ void Dispatcher::run_thread() {
   Lock lock(mutex_);
   Backoff backoff;
   auto next_look = std::chrono::steady_clock::now(), next_share = next_look + kShareEvery;
+  auto next_keep = next_look + kBetweenKeeps;
   while (!stopping_) {
     if (pool_.slots() && std::chrono::steady_clock::now() >= next_share) {
       keep_to_share(lock);
       next_share = std::chrono::steady_clock::now() + kShareEvery;
     }
     if (!wanted_queues_.empty()) grow_queues(lock);
-    if (!watched_.empty() && std::chrono::steady_clock::now() >= next_look) {
+    const auto now = std::chrono::steady_clock::now();
+    if ((!watched_.empty() || profiler_.awaits()) && now >= next_look) {
       check_watched();
-      next_look = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+      profiler_.collect();
+      next_look = now + kBetweenLooks;
+    }
+    if (now >= next_keep) {
+      lock.unlock();
+      finish_timing();
+      lock.lock();
+      next_keep = now + kBetweenKeeps;
     }
     if (!deferring_.empty() || arbiter_->wants_service()) {
       if (pump()) {
@@ -738,18 +896,32 @@ void Dispatcher::run_thread() {
       continue;
     }
     backoff.reset();
-    if (!watched_.empty()) {
-      wake_.wait_for(lock, std::chrono::milliseconds(100));
+    if (!watched_.empty() || profiler_.awaits()) {
+      wake_.wait_for(lock, kBetweenLooks);
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
       const auto rung = [&] {
-        return stopping_ || !deferring_.empty() || !watched_.empty() ||
-               !wanted_queues_.empty() || arbiter_->wants_service();
+        return stopping_ || !deferring_.empty() || !watched_.empty() || !wanted_queues_.empty() ||
+               profiler_.awaits() || arbiter_->wants_service();
       };
-      if (pool_.slots()) wake_.wait_until(lock, next_share, rung);
-      else wake_.wait(lock, rung);
+      if (pool_.slots())
+        wake_.wait_until(lock, next_share, rung);
+      else
+        wake_.wait(lock, rung);
     }
   }
+}
+
+void Dispatcher::finish_timing() {
+  Profile learnt;
+  {
+    const Lock lock(mutex_);
+    profiler_.collect();
+    if (!options_.keep_profile || profiler_.learnt().version() == kept_version_) return;
+    kept_version_ = profiler_.learnt().version();
+    learnt = profiler_.learnt();
+  }
+  options_.keep_profile(learnt);
 }
 
 void Dispatcher::grow_queues(Lock& lock) {
@@ -772,10 +944,12 @@ void Dispatcher::grow_queues(Lock& lock) {
     }();
     lock.lock();
     std::erase(wanted_queues_, std::pair(entry, priority));
-    if (queue) pool_.add(std::move(*queue));
+    if (queue)
+      pool_.add(std::move(*queue));
     else if (queue.error().code == hal::Errc::kBusy)
       slots_stay_until_ = std::chrono::steady_clock::now() + options_.slots_stay;
-    else if (pool_.slots()) pool_.shrink();
+    else if (pool_.slots())
+      pool_.shrink();
     page_.pool.queues.set(pool_.queue_count());
   }
 }
@@ -815,7 +989,7 @@ void Dispatcher::check_watched() {
   Watched& oldest = watched_.front();
   if (anything_ended) oldest.since = now;
   const auto limit = std::max<std::chrono::nanoseconds>(
-      options_.hang_after, std::chrono::nanoseconds(20 * options_.predicted_kernel_ns));
+      options_.hang_after, std::chrono::nanoseconds(20 * oldest.predicted_ns));
   if (oldest.named || now - oldest.since < limit) return;
   oldest.named = true;
   kernels_.remember_wide_only(*oldest.kernel);

@@ -40,12 +40,16 @@
 #include "runtime/kernel_table.h"
 #include "runtime/marker.h"
 #include "runtime/physical_context_pool.h"
+#include "runtime/profiler.h"
 #include "runtime/stats.h"
 #include "runtime/stream.h"
 
 namespace vitamin::runtime {
 
 class Audit;
+namespace trace {
+class Recorder;
+}
 
 struct Window {
   static constexpr std::uint64_t kUnbounded = ~0ULL;
@@ -56,9 +60,12 @@ struct Window {
 struct DispatchOptions {
   Window window;
   PoolLimits pool;
-  // What a kernel is taken to last until profiles say better: half of the kernels of real programs
-  // are shorter than 2-12 us (facts of the H200: p50 1.7 us decoding, 11.5 us training).
+  // What a kernel is taken to last where the profile knows nothing: half of the kernels of real
+  // programs are shorter than 2-12 us (facts of the H200: p50 1.7 us decoding, 11.5 us training).
   std::uint64_t predicted_kernel_ns = 10'000;
+  ProfilerOptions profiler;
+  // Given what this process learnt so far, every few seconds and at its end. Without the lock.
+  std::function<void(const Profile&)> keep_profile;
   // A stream moves to another entry only while fewer operations of it than this are unfinished.
   // Every queue that it moved to and that has not begun yet is blocked in a device-side wait, and
   // the device looks at blocked queues in turn: a move costs 2 us on an H200 when it is made just
@@ -75,10 +82,15 @@ struct DispatchOptions {
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
+  // Kernels that wait for other processes, besides NCCL's own: beginnings of their names.
+  std::vector<std::string> collectives;
+  // Every cooperative launch may be one: among other tenants it is not deferred for a lease.
+  bool cooperative_collective = false;
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required
   std::shared_ptr<Audit> audit;       // null: none (runtime/audit.h)
+  std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
   MakeArbiter make_arbiter;           // unset, or null made: policy and leases in this process
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
@@ -159,7 +171,10 @@ class Dispatcher {
   hal::NativeStatus take_error() { return std::exchange(error_, hal::kNativeOk); }
   // The operation was accepted by the backend: it is the stream's tail now. `leased`: it is work on
   // a leased entry, outstanding there until it is observed complete.
-  void commit(Stream& stream, PhysicalQueue& queue, bool leased = false);
+  void commit(Stream& stream, PhysicalQueue& queue, bool leased, std::uint64_t predicted_ns);
+  void commit(Stream& stream, PhysicalQueue& queue) {
+    commit(stream, queue, false, options_.predicted_kernel_ns);
+  }
   // Where an operation that needs no compute of its own goes.
   PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
   // The stream's next operation comes behind everything that is on `queue` now.
@@ -174,6 +189,18 @@ class Dispatcher {
   stats::DevicePage& page() { return page_; }
   const DispatchOptions& options() const { return options_; }
   Audit* audit() const { return options_.audit.get(); }
+  // An operation came in, and what it comes behind; null: none of ours.
+  void trace_arrival(const Stream& stream, Intent intent, Kernel* kernel, const EventState* event,
+                     std::span<const Predecessor> after);
+  bool traced() const { return options_.trace != nullptr; }
+  Profiler& profiler() { return profiler_; }
+  // Somebody says what is to come on the stream (lookahead).
+  void expect(Stream& stream, const Advice& advice, bool cancelled);
+  // Something is awaited that nobody else looks for. Any thread.
+  void look_soon() { wake_.notify_one(); }
+  // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
+  // Takes the lock.
+  void finish_timing();
   bool strict() const { return options_.window.ahead_ns == 0; }
   // Blocking streams exist: the legacy stream's marker must then be recorded at once, since one
   // recorded later would also cover what blocking streams did in between.
@@ -189,6 +216,7 @@ class Dispatcher {
   struct Watched {
     Kernel* kernel;
     std::uint32_t processors;
+    std::uint64_t predicted_ns;
     MarkerRef marker;
     std::chrono::steady_clock::time_point since;
     bool named;
@@ -200,17 +228,26 @@ class Dispatcher {
   };
 
   Attempt attempt_launch(Stream& stream, Request& request);
-  Binding bind(Stream& stream, Kernel& kernel, std::uint32_t needed);
-  Choice ask(Stream& stream, std::uint32_t needed, std::span<const EntryId> eligible);
+  // `operation` is null for a computing call of the vendor's own.
+  Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
+               std::uint32_t needed);
+  Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
+             std::uint32_t needed, std::span<const EntryId> eligible);
+  static const Advice* advice_for(const Stream& stream, const LaunchOperation* operation);
+  std::uint64_t predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
+                             std::uint32_t processors) const;
   std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   PhysicalQueue* free_queue(Stream& stream, EntryId entry);
   hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);
+  hal::NativeStatus timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
+                                 unsigned waits);
   hal::NativeStatus submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                   unsigned waits);
   hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);
   PhysicalQueue& follow_queue(Stream& stream, Intent intent, bool others_gated);
   bool others_gated(Request& request);
-  bool room(Stream& stream, std::span<const Predecessor> after, bool launch);
+  bool room(Stream& stream, std::span<const Predecessor> after, bool launch,
+            std::uint64_t predicted_ns = 0);
   void poll(Stream& stream);
   void release_idle();
   void leave(Stream& stream, PhysicalQueue& queue);
@@ -222,9 +259,11 @@ class Dispatcher {
   bool awaits_queue(Stream& stream) const;
   bool may_want() const;
   void count(Stream& stream, Request& request, const Binding& binding, PhysicalQueue& queue);
-  void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, std::uint64_t blocks);
+  void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
   Attempt submit_front(Stream& stream, bool own_stream);
   void serve_arbiter();
+  void trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial, EntryId entry,
+             std::uint64_t a = 0);
 
   void run_thread();
   void check_watched();
@@ -236,6 +275,7 @@ class Dispatcher {
   stats::DevicePage& page_;
   PoolLayout layout_;
   MarkerPool markers_;  // outlives the queues, which hold markers
+  Profiler profiler_;   // outlives the arbiter, whose policy reads it
   PhysicalContextPool pool_;
   std::unique_ptr<Arbiter> arbiter_;
   KernelTable kernels_;
@@ -246,8 +286,10 @@ class Dispatcher {
   std::vector<std::byte> attributes_;      // a launch's attributes with the stream's made explicit
   std::uint32_t widest_ = 0;               // processors of the widest entry made of units
   std::uint32_t widest_narrow_ = 0;        // and of the widest that is less than the whole device
-  std::uint32_t window_operations_ = 0;
-  std::uint32_t segment_operations_ = 1;  // a marker behind so many operations of a stream
+  bool bounded_ = false;                   // the window is neither strict nor infinite
+  std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
+  std::uint64_t kept_version_ = 0;
+  std::uint64_t traced_kernels_ = 0;
   bool lanes_share_ = true;
   bool between_processes_ = false;
   bool blocking_streams_ = false;

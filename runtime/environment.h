@@ -23,6 +23,12 @@ inline constexpr const char* kQuiet = "VITAMIN_QUIET";
 // kernel that the watchdog catches is added. Unset: none is known, none is remembered.
 inline constexpr const char* kWideOnly = "VITAMIN_WIDE_ONLY";
 
+// Folder of the profiles, one file for each GPU model (runtime/profile_file.h): read at start, and
+// one launch in so many is timed (decimal; unset: ProfilerOptions). What this process learns goes
+// to <pid>.<ordinal>.profile in the run directory. Unset: nothing is known, nothing is timed.
+inline constexpr const char* kProfiles = "VITAMIN_PROFILES";
+inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
+
 // The socket of a vitamind that arbitrates the devices (client/remote_arbiter.h). Unset: the
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
@@ -30,8 +36,24 @@ inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 // Folder where processes on one GPU keep what they share out (backends/hip/queue_ledger.h). Unset:
 // /run/lock; empty: nowhere.
 inline constexpr const char* kLockFolder = "VITAMIN_LOCK_FOLDER";
+// Beginnings of the names of kernels that wait for other processes, between commas, besides NCCL's.
+inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
+// "0": a cooperative launch under a daemon may be deferred for a lease. Unset: it may not, because
+// it may wait for other processes.
+inline constexpr const char* kCooperative = "VITAMIN_COOPERATIVE_COLLECTIVE";
+
+// The workload class (vitamin.toml) that the program says it is of. Unset: none.
+inline constexpr const char* kClass = "VITAMIN_CLASS";
+
+// What a cluster's scheduler says: the step of a job ("12.0"), which vitamind knows from the node's
+// administrator, and the percent of the device that the process may have at most. Unset: none, all.
+inline constexpr const char* kJob = "VITAMIN_JOB";
+inline constexpr const char* kShare = "VITAMIN_SHARE";
 
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
+
+// Folder of the traces (runtime/trace.h). Unset: nothing is recorded.
+inline constexpr const char* kTrace = "VITAMIN_TRACE";
 
 }  // namespace vitamin::runtime::environment

@@ -37,19 +37,19 @@ enum class OperationClass : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEff
 struct ReadyOperation {
   std::uint64_t id = 0;
   LaneId lane = 0;
-  std::uint64_t kernel = 0;          // equal for equal (kernel, grid, block, shared memory)
-  std::uint32_t processors = 1;      // narrowest width that runs it unchanged
-  std::uint64_t predicted_ns = 0;    // on the whole device; 0: unknown
-  std::uint64_t ready_at_ns = 0;     // predicted time at which its predecessors end; 0: now
-  EntryId last_entry = kNoEntry;     // where the lane's previous operation went
+  std::uint64_t kernel = 0;        // equal for equal (kernel, grid, block, shared memory)
+  std::uint32_t processors = 1;    // narrowest width that runs it unchanged
+  std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
+  std::uint64_t ready_at_ns = 0;   // predicted time at which its predecessors end; 0: now
+  EntryId last_entry = kNoEntry;   // where the lane's previous operation went
   ClientId client = 0;
   OperationClass kind = OperationClass::kUnknown;
-  std::uint64_t since_ns = 0;        // it has been bindable since then: its age
-  std::uint64_t deadline_ns = 0;     // 0: none
+  std::uint64_t since_ns = 0;     // it has been bindable since then: its age
+  std::uint64_t deadline_ns = 0;  // 0: none
   // Predicted time on the whole device of all that must be done by the deadline, this operation and
   // what is queued ahead of the deadline included; 0: predicted_ns.
   std::uint64_t queued_ns = 0;
-  bool iteration_end = false;        // the lane has just ended an iteration (a training step)
+  bool iteration_end = false;  // the lane has just ended an iteration (a training step)
 };
 
 // A standing grant: what a lane holds now, and its next operation.
@@ -137,6 +137,8 @@ class Policy {
   // The client is gone for good.
   virtual void forget(ClientId client) { (void)client; }
   virtual Terms terms() const { return {}; }
+  // Whether it looks at PoolView::profile: then live launches are worth timing.
+  virtual bool wants_profile() const { return false; }
   // What a person should be told, once: "" when there is nothing new.
   virtual std::string take_message() { return {}; }
   // Whether operations of different lanes of one client may share units. When not, each lane is a

@@ -87,15 +87,22 @@ void Profile::add(std::uint64_t key, std::uint32_t processors, double ns) {
 void Profile::merge(std::uint64_t key, const ProfileCell& cell) {
   if (cell.processors == 0 || cell.count == 0) return;
   std::vector<ProfileCell>& cells = kernels_[key].cells;
-  const auto at = std::lower_bound(cells.begin(), cells.end(), cell.processors,
-                                   [](const ProfileCell& c, std::uint32_t p) {
-                                     return c.processors < p;
-                                   });
+  const auto at =
+      std::lower_bound(cells.begin(), cells.end(), cell.processors,
+                       [](const ProfileCell& c, std::uint32_t p) { return c.processors < p; });
   if (at != cells.end() && at->processors == cell.processors)
     at->merge(cell);
   else
     cells.insert(at, cell);
   ++version_;
+}
+
+void Profile::merge(const Profile& other) {
+  for (const auto& [key, kernel] : other.kernels_) {
+    if (!kernel.name.empty() || kernel.blocks > 0)
+      describe(key, kernel.name, kernel.blocks, kernel.resident);
+    for (const ProfileCell& cell : kernel.cells) merge(key, cell);
+  }
 }
 
 void Profile::describe(std::uint64_t key, std::string name, std::uint64_t blocks,
@@ -148,8 +155,10 @@ void ProfileLearner::add(std::uint64_t kernel, std::uint32_t processors, std::ui
     if (ns >= (1ULL << 32) || (usual > 0 && ns > 8 * usual)) {
       outliers_.fetch_add(1, kRelaxed);
       // What was thought usual may itself have been unusual: it rises until it is believed.
-      if (usual > 0) slot.usual_ns.store(static_cast<std::uint32_t>(
-          std::min<std::uint64_t>(usual + usual / 4 + 1, ~0U)), kRelaxed);
+      if (usual > 0)
+        slot.usual_ns.store(
+            static_cast<std::uint32_t>(std::min<std::uint64_t>(usual + usual / 4 + 1, ~0U)),
+            kRelaxed);
       return;
     }
     slot.usual_ns.store(static_cast<std::uint32_t>(usual == 0 ? ns : (7 * usual + ns) / 8 + 1),

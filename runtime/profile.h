@@ -37,10 +37,10 @@ struct ProfileCell {
 };
 
 struct KernelProfile {
-  std::string name;                     // for people; may be empty
-  std::uint64_t blocks = 0;             // of the grid; 0: unknown
-  std::uint32_t resident = 0;           // blocks of it that one processor holds; 0: unknown
-  std::vector<ProfileCell> cells;       // by width, ascending
+  std::string name;                // for people; may be empty
+  std::uint64_t blocks = 0;        // of the grid; 0: unknown
+  std::uint32_t resident = 0;      // blocks of it that one processor holds; 0: unknown
+  std::vector<ProfileCell> cells;  // by width, ascending
   std::uint64_t waves(std::uint32_t processors) const;  // 0: unknown
 };
 
@@ -65,6 +65,7 @@ class Profile {
   // `key`: ReadyOperation::kernel.
   void add(std::uint64_t key, std::uint32_t processors, double ns);
   void merge(std::uint64_t key, const ProfileCell& cell);
+  void merge(const Profile& other);
   void describe(std::uint64_t key, std::string name, std::uint64_t blocks, std::uint32_t resident);
   Prediction predict(std::uint64_t key, std::uint32_t processors) const;
   const KernelProfile* find(std::uint64_t key) const;

@@ -36,7 +36,7 @@
 namespace vitamin::runtime::stats {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e53;  // "vitaminS"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr unsigned kDevices = 16;
 inline constexpr unsigned kWidths = 256;
 inline constexpr unsigned kLibraries = 64;
@@ -163,7 +163,8 @@ struct Launches {
 };
 
 struct OtherWork {
-  Counter graph_launches, graph_unleased_ns;
+  // Replays, and how long those took that were timed.
+  Counter graph_launches, graphs_timed, graph_unleased_ns;
   Counter copies_queued, fills_queued;  // on the queue that holds the stream's tail
   Counter calls_bridged;                // ordered by us, run on the application's own stream
   Counter calls_passed;                 // needs no order

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/advice.h"
 #include "runtime/marker.h"
 #include "runtime/operation.h"
 #include "runtime/physical_context_pool.h"
@@ -65,9 +66,9 @@ enum class Intent : std::uint8_t {
 // record of the event makes a new one and cannot move the old.
 struct Generation {
   bool submitted = false;
-  bool superseded = false;  // the event was recorded again or destroyed before this was submitted
-  MarkerRef marker;         // behind the record, once submitted
-  MarkerRef gate;           // unfired: the record lies downstream of host-gated work
+  bool superseded = false;   // the event was recorded again or destroyed before this was submitted
+  MarkerRef marker;          // behind the record, once submitted
+  MarkerRef gate;            // unfired: the record lies downstream of host-gated work
   Stream* stream = nullptr;  // null once submitted
   std::uint64_t serial = 0;  // of the record, in its stream
 };
@@ -113,6 +114,7 @@ struct Segment {
   MarkerRef marker;
   EntryId entry = kNoEntry;  // kNoEntry: behind a call on the per-thread handle
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
+  std::uint64_t predicted_ns = 0;
 };
 
 struct Stream {
@@ -128,22 +130,28 @@ struct Stream {
   // says where. Both null: nothing outstanding.
   PhysicalQueue* tail = nullptr;
   MarkerRef tail_marker;
-  MarkerRef gate;                    // unfired: nothing downstream may go to a pool queue
+  MarkerRef gate;          // unfired: nothing downstream may go to a pool queue
   bool allocated = false;  // legacy: a stream-ordered allocation that nothing was recorded behind
   std::vector<MarkerRef>
       also_after;  // stream-ordered allocations that the next operation waits for
 
+  // Predicted time of what is submitted and not seen complete, and of what no segment covers yet.
+  std::uint64_t ahead_ns = 0, since_segment_ns = 0;
+
   // Since when it has waited for a queue on the entry of its grant; none: it does not.
   std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
   std::deque<Deferred> deferred;
+
+  std::optional<Advice> advice;  // of what follows on the stream
+  bool iteration_ends = false;   // its next launch is the first of an iteration
 
   // The standing answer of the policy.
   Choice grant{kWholeDevice, 0};
   EntryId last_entry = kNoEntry;
 
   // Default-stream order.
-  bool dirty = false;            // blocking: has work that the legacy stream must wait for
-  std::uint64_t legacy_seen = 0; // blocking: the legacy operation that it is already behind
+  bool dirty = false;             // blocking: has work that the legacy stream must wait for
+  std::uint64_t legacy_seen = 0;  // blocking: the legacy operation that it is already behind
 
   // Outstanding work, oldest first.
   Ring<Segment, 1024> segments;

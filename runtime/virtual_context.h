@@ -62,6 +62,8 @@ class VirtualContext {
   // No thread of ours calls the vendor any more: the process ends. What is deferred moves on only
   // while somebody waits.
   void stop() { dispatcher_->stop(); }
+  // Reads the times of what has ended, and hands over what was learnt.
+  void finish_timing() { dispatcher_->finish_timing(); }
 
   // --- streams -------------------------------------------------------------------------------
   Stream& legacy() { return *legacy_; }
@@ -81,7 +83,15 @@ class VirtualContext {
 
   // --- work ----------------------------------------------------------------------------------
   // Binds and submits a launch, now or as soon as it is bindable. The launch is never changed.
-  hal::NativeStatus launch(Stream& stream, const hal::KernelLaunch& launch);
+  // `advice`, if any, comes before that of the stream.
+  hal::NativeStatus launch(Stream& stream, const hal::KernelLaunch& launch,
+                           const Advice* advice = nullptr);
+  // What follows on the stream, until said otherwise.
+  void advise(Stream& stream, std::optional<Advice> advice);
+  // Work that is not submitted yet; `cancelled`: it is not expected any more.
+  void expect(Stream& stream, const Advice& advice, bool cancelled);
+  // What was submitted so far ended an iteration.
+  void iteration_ends(Stream& stream);
   // A stream-ordered call that needs no compute of its own (async copy or fill): goes wherever the
   // stream's tail is. What cannot be kept is flushed and made at once on the stream itself.
   hal::NativeStatus enqueue(Stream& stream, Operation& operation);
@@ -91,6 +101,8 @@ class VirtualContext {
   // Everything else: edges in, the call on the real stream, the tail is the real stream then.
   hal::NativeStatus bridge(Stream& stream, Operation& call, Behind behind = Behind::kWork,
                            Host host = Host::kReturns);
+  // The same, for a graph: how long it runs on the whole device without a lease is measured.
+  hal::NativeStatus replay(Stream& stream, Operation& graph, Behind behind);
   // A call that takes no stream and runs on the calling thread's per-thread default stream. May
   // block the host.
   hal::NativeStatus bridge_per_thread(Stream& stream, Operation& call);

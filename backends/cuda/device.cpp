@@ -28,7 +28,8 @@ class CudaDevice final : public hal::Device {
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override;
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override;
-  hal::Result<hal::Event> create_event() override;
+  hal::Result<hal::Event> create_event() override { return make_event(CU_EVENT_DISABLE_TIMING); }
+  hal::Result<hal::Event> create_timed_event() override { return make_event(CU_EVENT_DEFAULT); }
   void destroy_event(hal::Event event) noexcept override {
     api_.cuEventDestroy_v2(static_cast<CUevent>(event.native));
   }
@@ -38,10 +39,18 @@ class CudaDevice final : public hal::Device {
   NativeStatus synchronize(hal::Event event) noexcept override {
     return api_.cuEventSynchronize(static_cast<CUevent>(event.native));
   }
+  NativeStatus elapsed(hal::Event from, hal::Event to, double& ns) noexcept override {
+    float milliseconds = 0;
+    const CUresult status = api_.cuEventElapsedTime(
+        &milliseconds, static_cast<CUevent>(from.native), static_cast<CUevent>(to.native));
+    ns = static_cast<double>(milliseconds) * 1e6;
+    return status;
+  }
   hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override;
   std::string kernel_name(hal::KernelHandle kernel) override;
   std::string kernel_origin(hal::KernelHandle kernel) override;
   std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override;
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override;
   NativeStatus validate(const hal::KernelLaunch& launch) noexcept override;
   hal::Outcome classify(NativeStatus status) const noexcept override {
     return cuda::classify(status);
@@ -54,10 +63,11 @@ class CudaDevice final : public hal::Device {
 
  private:
   hal::Status split();
+  hal::Result<hal::Event> make_event(unsigned flags);
   // The CUfunction of a CUfunction or CUkernel, as the occupancy and attribute calls want it.
   CUfunction function_of(hal::KernelHandle kernel);
   int function_attribute(CUfunction function, CUfunction_attribute attribute, int otherwise);
-  std::uint32_t resident_processors(const hal::KernelLaunch& launch, CUfunction function);
+  std::uint32_t resident_processors(const hal::KernelLaunch& launch);
 
   const Api api_;
   const DeviceOptions options_;
@@ -138,10 +148,10 @@ hal::Result<std::unique_ptr<hal::Queue>> CudaDevice::create_whole_queue(int prio
   return std::make_unique<StreamQueue>(api_, stream, StreamQueue::Ownership::kOwned);
 }
 
-hal::Result<hal::Event> CudaDevice::create_event() {
+hal::Result<hal::Event> CudaDevice::make_event(unsigned flags) {
   const CurrentContext current(api_, options_.primary);
   CUevent event = nullptr;
-  const CUresult status = api_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  const CUresult status = api_.cuEventCreate(&event, flags);
   if (status != CUDA_SUCCESS) return failed("an event cannot be created", status);
   return hal::Event{event};
 }
@@ -214,14 +224,18 @@ int CudaDevice::function_attribute(CUfunction function, CUfunction_attribute att
   return value;
 }
 
-std::uint32_t CudaDevice::resident_processors(const hal::KernelLaunch& launch,
-                                              CUfunction function) {
+std::uint32_t CudaDevice::resident_blocks(const hal::KernelLaunch& launch) {
+  const CUfunction function = function_of(launch.kernel);
   int blocks = 0;
   const CurrentContext current(api_, options_.primary);
   const CUresult status = api_.cuOccupancyMaxActiveBlocksPerMultiprocessor(
       &blocks, function, static_cast<int>(launch.block.volume()), launch.shared_bytes);
-  if (status != CUDA_SUCCESS || blocks <= 0) return info_.processors + 1;
-  const auto per_processor = static_cast<std::uint64_t>(blocks);
+  return status == CUDA_SUCCESS ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
+}
+
+std::uint32_t CudaDevice::resident_processors(const hal::KernelLaunch& launch) {
+  const std::uint64_t per_processor = resident_blocks(launch);
+  if (per_processor == 0) return info_.processors + 1;
   const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
 }
@@ -241,7 +255,7 @@ std::uint32_t CudaDevice::processors_needed(const hal::KernelLaunch& launch, boo
   if (cluster > kClusterBlocksMax) needed = info_.processors + 1;
   if (cluster > 2 && options_.ignore_coscheduling) needed = info_.processors + 1;
   if (launch.cooperative || resident)
-    needed = std::max(needed, resident_processors(launch, function));
+    needed = std::max(needed, resident_processors(launch));
   return needed;
 }
 

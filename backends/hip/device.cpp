@@ -38,7 +38,8 @@ class HipDevice final : public hal::Device {
     return std::min(info_.pool_queues_max, share);
   }
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override;
-  hal::Result<hal::Event> create_event() override;
+  hal::Result<hal::Event> create_event() override { return make_event(hipEventDisableTiming); }
+  hal::Result<hal::Event> create_timed_event() override { return make_event(hipEventDefault); }
   void destroy_event(hal::Event event) noexcept override {
     static_cast<void>(api_.hipEventDestroy(static_cast<hipEvent_t>(event.native)));
   }
@@ -48,12 +49,20 @@ class HipDevice final : public hal::Device {
   NativeStatus synchronize(hal::Event event) noexcept override {
     return api_.hipEventSynchronize(static_cast<hipEvent_t>(event.native));
   }
+  NativeStatus elapsed(hal::Event from, hal::Event to, double& ns) noexcept override {
+    float milliseconds = 0;
+    const hipError_t status = api_.hipEventElapsedTime(
+        &milliseconds, static_cast<hipEvent_t>(from.native), static_cast<hipEvent_t>(to.native));
+    ns = static_cast<double>(milliseconds) * 1e6;
+    return status;
+  }
   hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override;
   std::string kernel_name(hal::KernelHandle kernel) override;
   std::string kernel_origin(hal::KernelHandle kernel) override {
     return kernel_of(kernel).origin.empty() ? "(unknown)" : kernel_of(kernel).origin;
   }
   std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override;
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override;
   NativeStatus validate(const hal::KernelLaunch& launch) noexcept override;
   hal::Outcome classify(NativeStatus status) const noexcept override {
     return hip::classify(status);
@@ -70,6 +79,7 @@ class HipDevice final : public hal::Device {
     return api_.hipDeviceGetAttribute(&value, which, options_.ordinal) == hipSuccess ? value : 0;
   }
   void plan_units();
+  hal::Result<hal::Event> make_event(unsigned flags);
   void share_queues(unsigned plain);
   QueueLedger::Ticket stream_ticket() const {
     return queues_.ledger() != nullptr ? queues_.ledger()->stream() : nullptr;
@@ -164,10 +174,10 @@ hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int prior
                                        StreamQueue::Ownership::kOwned, stream_ticket());
 }
 
-hal::Result<hal::Event> HipDevice::create_event() {
+hal::Result<hal::Event> HipDevice::make_event(unsigned flags) {
   const CurrentDevice current(api_, options_.ordinal);
   hipEvent_t event = nullptr;
-  const hipError_t status = api_.hipEventCreateWithFlags(&event, hipEventDisableTiming);
+  const hipError_t status = api_.hipEventCreateWithFlags(&event, flags);
   if (status != hipSuccess) return failed("an event cannot be created", status);
   return hal::Event{event};
 }
@@ -200,6 +210,13 @@ std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool
   if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
     return info_.processors + 1;
   if (!resident) return 1;
+  const std::uint64_t per_processor = resident_blocks(launch);
+  if (per_processor == 0) return info_.processors + 1;
+  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+}
+
+std::uint32_t HipDevice::resident_blocks(const hal::KernelLaunch& launch) {
   const Kernel& kernel = kernel_of(launch.kernel);
   const CurrentDevice current(api_, options_.ordinal);
   const int threads = static_cast<int>(launch.block.volume());
@@ -209,10 +226,7 @@ std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool
                                       &blocks, kernel.function(), threads, launch.shared_bytes)
                                 : api_.hipOccupancyMaxActiveBlocksPerMultiprocessor(
                                       &blocks, kernel.native, threads, launch.shared_bytes);
-  if (status != hipSuccess || blocks <= 0) return info_.processors + 1;
-  const auto per_processor = static_cast<std::uint64_t>(blocks);
-  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+  return status == hipSuccess ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
 }
 
 NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {

@@ -229,6 +229,15 @@ class SoftDevice final : public Device {
     if (status != kOk) return failed("An event cannot be created", status);
     return hal::Event{event};
   }
+  hal::Result<hal::Event> create_timed_event() override { return create_event(); }
+  hal::NativeStatus elapsed(hal::Event from, hal::Event to, double& ns) noexcept override {
+    Nanoseconds begin = 0, end = 0;
+    if (const Status status = engine_->event_time(event_of(from), &begin); status != kOk)
+      return status;
+    const Status status = engine_->event_time(event_of(to), &end);
+    ns = static_cast<double>(end) - static_cast<double>(begin);
+    return status;
+  }
   void destroy_event(hal::Event event) noexcept override {
     engine_->destroy_event(event_of(event));
   }
@@ -277,6 +286,11 @@ class SoftDevice final : public Device {
       needed = (blocks * info_.processors + all - 1) / all;
     }
     return static_cast<std::uint32_t>(needed);
+  }
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
+    const Launch translated = translate(launch);
+    return engine_->blocks_per_sm(*translated.kernel, translated.block.volume(),
+                                  translated.dynamic_shared);
   }
   hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
     return engine_->check_launch(engine_->device().all(), *whole_rule_, translate(launch));

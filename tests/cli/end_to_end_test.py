@@ -144,6 +144,63 @@ class EndToEnd(unittest.TestCase):
         self.assertTrue(result.stderr.startswith(alone.stderr), result.stderr)
         self.assertIn("no NVIDIA driver was found", result.stderr)
 
+    def profile(self, program, *options, command="profile"):
+        words = (PREFIX / "bin/vitamin", command, *options, "--profiles", self.folder / "profiles",
+                 "--", PREFIX / "bin" / program, "12")
+        return self.native(*words)
+
+    def shown(self):
+        file = next((self.folder / "profiles").glob("*.profile"))
+        done = self.native(PREFIX / "bin/vitamin", "profile", "show", "--json", file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return file, json.loads(done.stdout)
+
+    def test_profile_learns_kernels_at_many_widths_and_keeps_the_bits(self):
+        alone = HASH.search(self.native(PREFIX / "bin/demo-train", "12").stdout)
+        done = self.profile("demo-train")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(HASH.search(done.stdout).groups(), alone.groups())
+        self.assertRegex(done.stderr, r"times of [\d,]+ launches")
+        file, first = self.shown()
+        self.assertGreater(len(first["kernels"]), 1)
+        widths = {point["processors"] for kernel in first["kernels"]
+                  for point in kernel["curve"] if point["measured"]}
+        self.assertGreater(len(widths), 3)
+        # A later run adds to it, and a policy that looks at times learns by itself.
+        before = file.read_text()
+        self.assertEqual(self.profile("demo-serve").returncode, 0)
+        self.assertGreater(len(self.shown()[1]["kernels"]), len(first["kernels"]))
+        self.assertNotEqual(file.read_text(), before)
+
+    def test_a_policy_that_looks_at_times_gets_them_and_fifo_measures_nothing(self):
+        state = {"XDG_STATE_HOME": str(self.folder)}
+        done = self.run_under(PREFIX / "bin/demo-train", "12", options=("--policy", "throughput"),
+                              **state)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.report()["profiles"]), 1, done.stderr)
+        self.assertTrue((self.folder / "vitamin/profiles").is_dir())
+        done = self.run_under(PREFIX / "bin/demo-train", "12", **state)
+        self.assertEqual(self.report()["profiles"], [])
+        for options in (("--policy", "throughput", "--profiles", "none"),):
+            self.run_under(PREFIX / "bin/demo-train", "12", options=options, **state)
+            self.assertEqual(self.report()["profiles"], [])
+
+    def test_a_profile_that_cannot_be_used_is_said_in_one_line_and_left_as_it_is(self):
+        self.assertEqual(self.profile("demo-train").returncode, 0)
+        file, _ = self.shown()
+        good = file.read_text()
+        model = re.search("^model (.*)$", good, re.M)[1]
+        for text, word in ((good[:200], "cut short"),
+                           (good.replace("vitamin-profile 1", "vitamin-profile 9"), "newer"),
+                           (good.replace(model, "Another GPU"), "checksum")):
+            with self.subTest(word):
+                file.write_text(text)
+                done = self.profile("demo-train", "--policy", "throughput", command="run")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                lines = [line for line in done.stderr.splitlines() if word in line]
+                self.assertGreaterEqual(len(lines), 1, done.stderr)
+                self.assertEqual(file.read_text(), text)
+
     def test_doctor_finds_the_software_device(self):
         result = self.native(PREFIX / "bin/vitamin", "doctor")
         self.assertEqual(result.returncode, 0, result.stdout)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The suite over the HAL: the software device in virtual time, natively or through a VirtualContext
-// with tenants beside it. The order of a kernel's blocks depends on where it runs and on the seed.
+// The suite over the HAL, on whatever platform is linked (platform.h): natively, or through a
+// VirtualContext with tenants beside it.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +24,30 @@ struct Colocation {
   std::shared_ptr<runtime::Audit> audit = {};
   // Stands between the runtime and what the audit watches: a mistake of the runtime's, planted.
   std::function<std::unique_ptr<hal::Device>(std::unique_ptr<hal::Device>)> planted = {};
+  // The processors that the program is told of instead of the device's: 0: none.
+  unsigned leaked_processors = 0;
+};
+
+// Where the launches of a kernel really ran, in order.
+struct Placement {
+  std::string kernel;
+  unsigned processors;
 };
 
 class HalMachine : public Machine {
  public:
-  // How wide the launches of the subject ran, in order. Empty: natively.
-  virtual const std::vector<unsigned>& widths() const = 0;
+  // Of the subject's launches. Empty: natively.
+  virtual const std::vector<Placement>& placements() const = 0;
   // Launches that ran elsewhere than the one before them.
   virtual std::uint64_t moved() const = 0;
+  virtual std::uint64_t tenants_launches() const = 0;
   // The device finishes everything; the runtime does not learn of it.
   virtual void settle() = 0;
 };
 
-// The device alone, no Vitamin: one queue over all of it. `seed`: of the device's own order.
-std::unique_ptr<HalMachine> native_machine(std::uint64_t seed);
+// The device alone, no Vitamin: one queue over all of it, or over a set. `seed`: of the device's
+// own order, where it can be chosen.
+std::unique_ptr<HalMachine> native_machine(std::uint64_t seed, hal::ComputeSet set = {});
 std::unique_ptr<HalMachine> shared_machine(std::uint64_t seed, const Colocation& colocation);
 
 }  // namespace vitamin::determinism

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "policies/loadable.h"
+#include "tests/figure.h"
 #include "tests/policies/fixture.h"
 #include "tests/policies/world.h"
 
@@ -23,8 +24,7 @@ class Faulty final : public runtime::Policy {
  public:
   explicit Faulty(Fault fault) : fault_(fault) {}
   std::string_view name() const override { return "faulty"; }
-  std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
-                                  const PoolView&) override {
+  std::optional<std::size_t> pick(std::span<const ReadyOperation> ready, const PoolView&) override {
     if (fault_ == Fault::kThrow) throw std::runtime_error("planted");
     if (fault_ == Fault::kThrowString) throw "planted";
     return fault_ == Fault::kIndex ? ready.size() : 0;
@@ -74,10 +74,14 @@ TEST_CASE("A policy that throws or answers nonsense is replaced by fifo, once, w
                             Fault::kLaunches, Fault::kPlan, Fault::kWhole}) {
     CAPTURE(static_cast<int>(fault));
     std::vector<std::string> lines;
+    Ask ask;
+    CHECK(test::lowest(10, [&] {
+            Guarded another(std::make_unique<Faulty>(fault));
+            return ask(another);
+          }) < 10);
     Guarded guarded(std::make_unique<Faulty>(fault),
                     [&](const std::string& line) { lines.push_back(line); });
-    Ask ask;
-    CHECK(ask(guarded) < 10);
+    ask(guarded);
     ask(guarded);
     CHECK(guarded.replaced());
     REQUIRE(lines.size() == 1);
@@ -135,8 +139,8 @@ TEST_CASE("A library that misbehaves is replaced; a looping one within 10 ms") {
     double ms = 1e9;
     for (int attempt = 0; attempt < 20 && ms >= 10; ++attempt) {
       std::vector<std::string> lines;
-      auto loaded = load(plugin("bad_policy"), what,
-                         [&](const std::string& line) { lines.push_back(line); });
+      auto loaded =
+          load(plugin("bad_policy"), what, [&](const std::string& line) { lines.push_back(line); });
       REQUIRE(loaded.has_value());
       Ask ask;
       ms = std::min(ms, ask(**loaded));

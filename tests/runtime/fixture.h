@@ -37,6 +37,8 @@ struct FixtureOptions {
   soft::Clock clock = soft::Clock::kVirtual;
   std::chrono::milliseconds hang_after{5000};
   void (*on_hang)(const char*, std::uint32_t, double) = nullptr;
+  runtime::ProfilerOptions profiler = {};
+  std::function<void(const runtime::Profile&)> keep_profile = {};
 };
 
 class Fixture {
@@ -55,6 +57,8 @@ class Fixture {
     dispatch.window.ahead_ns = options.window_ns;
     dispatch.hang_after = options.hang_after;
     dispatch.on_hang = options.on_hang;
+    dispatch.profiler = options.profiler;
+    dispatch.keep_profile = options.keep_profile;
     dispatch.page = &page;
     dispatch.slots_stay = options.slots_stay;
     dispatch.thread = options.clock == soft::Clock::kReal;

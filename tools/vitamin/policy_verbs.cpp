@@ -24,6 +24,19 @@ Examples:
   ITL   each gap between tokens                      goodput  requests/s within both limits
 )";
 
+constexpr const char* kProfileFooter = R"(
+  vitamin profile [--profiles FOLDER] -- COMMAND
+
+Runs COMMAND with a width drawn anew for every launch, times each launch, and adds what was learnt
+to the file of this GPU model (by default vitamin/profiles in the state folder). Its results are
+what they always are: bits do not depend on the width. Policies that look at times (throughput,
+tpot-first) also learn from every run of theirs, one launch in 97.
+
+Examples:
+  vitamin profile -- python train.py --steps 20
+  vitamin profile show ~/.local/state/vitamin/profiles/nvidia-h200.profile --plot curves.svg
+)";
+
 constexpr const char* kTestFooter = R"(
 Asks the policy, built in or a shared object, about thousands of arrivals of many clients in virtual
 time, and says how it answered. Exit code 1 when it was replaced, or an answer was refused.
@@ -43,8 +56,10 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   test_->add_option("NAME", policy_, "NAME[:PARAMETER=VALUE,...] or a path")->required();
   for (CLI::App* verb : {show_, test_}) verb->add_flag("--json", json_, "Answer as JSON");
 
-  profile_ = app.add_subcommand("profile", "Show how long kernels take at each width");
+  profile_ = app.add_subcommand("profile", "Learn, or show, how long kernels take at each width");
+  profile_->footer(kProfileFooter);
   profile_->require_subcommand(0, 1);
+  profile_->add_option("--profiles", profiles_, "Where profiles are kept")->type_name("FOLDER");
   profile_show_ = profile_->add_subcommand("show", "Print and plot the scaling curves of a file");
   profile_show_->add_option("FILE", profile_options_.file, "A profile")->required();
   profile_show_->add_option("--model", profile_options_.model, "Refuse a file of another GPU");
@@ -67,10 +82,8 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
       ->delimiter(',');
   simulate_->add_option("--from", o.from_s, "Begin at this second of the trace");
   simulate_->add_option("--seconds", o.seconds, "Use so many seconds of the trace");
-  simulate_->add_option("--max-prompt", o.most_prompt, "Cut longer prompts")
-      ->capture_default_str();
-  simulate_->add_option("--max-output", o.most_output, "Cut longer outputs")
-      ->capture_default_str();
+  simulate_->add_option("--max-prompt", o.most_prompt, "Cut longer prompts")->capture_default_str();
+  simulate_->add_option("--max-output", o.most_output, "Cut longer outputs")->capture_default_str();
   simulate_->add_option("--ttft", o.ttft_ms, "Limit in ms")->capture_default_str();
   simulate_->add_option("--tpot", o.tpot_ms, "Limit in ms, and the decodes' target")
       ->capture_default_str();
@@ -82,6 +95,15 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   simulate_->add_option("--seed", o.seed, "Seed of policies that draw")->capture_default_str();
   simulate_->add_option("--plot", o.plot, "Write SVG plots there")->type_name("DIRECTORY");
   simulate_->add_flag("--json", o.json, "Answer as JSON");
+}
+
+bool PolicyVerbs::learns(RunOptions& options) const {
+  if (!profile_->parsed() || profile_show_->parsed() || options.command.empty()) return false;
+  options.policy = "random";
+  options.profiles = profiles_;
+  options.profile_every = 1;
+  options.learns = true;
+  return true;
 }
 
 std::optional<int> PolicyVerbs::run() {

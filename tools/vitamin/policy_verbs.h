@@ -8,19 +8,21 @@
 #include <string>
 #include <vector>
 
+#include "tools/vitamin/verbs.h"
+
 namespace vitamin::tools {
 
 struct SimulateOptions {
   std::string trace;
   std::vector<std::string> policies;
-  double load = 0;      // of the capacity; 0: the trace's own times
+  double load = 0;  // of the capacity; 0: the trace's own times
   unsigned gpus = 1, services = 1;
   std::vector<std::string> training;
   double from_s = 0, seconds = 0;
   std::uint32_t most_prompt = 16384, most_output = 2048;
   double ttft_ms = 500, tpot_ms = 30;
   double window_us = 50, creation_ms = 0, quantum_ms = 4;
-  std::string plot;     // directory
+  std::string plot;  // directory
   bool json = false;
   std::uint64_t seed = 1;
 };
@@ -31,8 +33,8 @@ int test_policy(const std::string& specification, bool json);
 
 struct ProfileOptions {
   std::string file;
-  std::string model;    // empty: any
-  std::string plot;     // file
+  std::string model;  // empty: any
+  std::string plot;   // file
   std::size_t kernels = 20;
   bool json = false;
 };
@@ -40,6 +42,8 @@ int show_profile(const ProfileOptions& options);
 
 class PolicyVerbs {
  public:
+  // `vitamin profile -- COMMAND`: sets how to run the command so that every launch is timed.
+  bool learns(RunOptions& options) const;
   // Adds the verbs to the program, `show` and `test` to the verb `policy`.
   void add(CLI::App& app, CLI::App& policy);
   // What the verb that was asked for answered; nothing when it was none of these.
@@ -50,7 +54,7 @@ class PolicyVerbs {
            *simulate_ = nullptr;
   SimulateOptions simulation_;
   ProfileOptions profile_options_;
-  std::string policy_;
+  std::string policy_, profiles_;
   bool json_ = false;
 };
 

@@ -23,7 +23,9 @@ namespace fs = std::filesystem;
 Libraries preload_libraries() {
   std::error_code ignored;
   const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  const fs::path folder = self.parent_path().parent_path() / "lib";
+  // Private to Vitamin where it is installed, as nobody links these libraries.
+  fs::path folder = self.parent_path().parent_path() / "lib";
+  if (fs::is_directory(folder / "vitamin" / "preload", ignored)) folder /= "vitamin/preload";
   Libraries found;
   for (const char* name : {"libvitamin_cuda.so", "libvitamin_hip.so"})
     if (fs::exists(folder / name, ignored)) found.push_back(folder / name);

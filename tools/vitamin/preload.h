@@ -15,9 +15,9 @@ namespace vitamin::tools {
 
 using Libraries = std::vector<std::filesystem::path>;
 
-// Beside this program: libvitamin_cuda.so and libvitamin_hip.so in ../lib relative to
-// /proc/self/exe, in a build folder and in an installed tree alike; those that were built. Never
-// empty: where none was, the first is named, for check_preload to complain of.
+// Beside this program: libvitamin_cuda.so and libvitamin_hip.so, relative to /proc/self/exe in
+// ../lib/vitamin/preload of an installed tree, else in ../lib of a build folder; those that were
+// built. Never empty: where none was, the first is named, for check_preload to complain of.
 Libraries preload_libraries();
 
 // Starts this program again with the libraries preloaded and looks whether they are really there.

@@ -31,6 +31,7 @@ constexpr std::pair<const char*, stats::Counter stats::Launches::*> kLaunchCount
 };
 constexpr std::pair<const char*, stats::Counter stats::OtherWork::*> kOtherCounters[] = {
     {"graph_launches", &stats::OtherWork::graph_launches},
+    {"graphs_timed", &stats::OtherWork::graphs_timed},
     {"graph_unleased_ns", &stats::OtherWork::graph_unleased_ns},
     {"copies_queued", &stats::OtherWork::copies_queued},
     {"fills_queued", &stats::OtherWork::fills_queued},
@@ -278,7 +279,15 @@ ordered_json to_json(const Report& report, const RunFacts& facts) {
         {"passed_unmanaged", report.passed_unmanaged},
         {"unreadable_pages", report.unreadable}}},
       {"totals", json_of(report.totals)},
+      {"profiles", ordered_json::array()},
       {"processes", ordered_json::array()}};
+  for (const Learnt& learnt : facts.learnt)
+    result["profiles"].push_back(
+        {{"model", learnt.model},
+         {"file", learnt.file.native()},
+         {"kernels", learnt.kernels},
+         {"samples", learnt.samples},
+         {"problem", learnt.problem.empty() ? ordered_json() : ordered_json(learnt.problem)}});
   for (const ProcessReport& process : report.processes)
     result["processes"].push_back(json_of(process));
   return result;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/stats.h"
+#include "tools/vitamin/profiles.h"
 
 namespace vitamin::tools {
 
@@ -79,6 +80,7 @@ struct RunFacts {
   int exit_code = 0;
   int signal = 0;
   std::string problem;  // one line, empty when coverage is complete
+  std::vector<Learnt> learnt;
 };
 
 // Version of the JSON document; grows when a key changes its meaning or goes away.

@@ -131,6 +131,16 @@ class Table {
       line("  … and {} more (--json lists all)", rows.size() - kLibraryRows);
   }
 
+  // Of all replays, from those that were timed.
+  static std::string unleased(const stats::OtherWork& work) {
+    const std::uint64_t timed = work.graphs_timed.get(), all = work.graph_launches.get();
+    if (timed == 0) return "time unknown";
+    const double mean =
+        static_cast<double>(work.graph_unleased_ns.get()) / static_cast<double>(timed);
+    return (timed < all ? "about " : "") +
+           duration(static_cast<std::uint64_t>(mean * static_cast<double>(all)));
+  }
+
   void other() {
     const stats::OtherWork& o = report_.totals.other;
     line("");
@@ -139,7 +149,11 @@ class Table {
          grouped(o.edges.get()), grouped(o.host_functions.get()));
     if (o.graph_launches.get() > 0)
       line("  graphs: {} replays on the whole device, {} unleased", grouped(o.graph_launches.get()),
-           duration(o.graph_unleased_ns.get()));
+           unleased(o));
+    for (const Learnt& learnt : facts_.learnt)
+      if (learnt.problem.empty() && learnt.samples > 0)
+        line("  times of {} launches ({} different) added to {}", grouped(learnt.samples),
+             grouped(learnt.kernels), learnt.file.native());
   }
 
   void warnings() {

@@ -1,87 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/determinism/planted_device.h"
+#include "tests/determinism/between.h"
 
 #include <utility>
 
 namespace vitamin::determinism {
 namespace {
 
-struct Mistake {
-  Plant plant;
-  std::function<void()> settle;
-  hal::Event stranger;  // recorded before anything else
-  unsigned calls = 0;
-
-  // Once in a while, not at the first occasion.
-  bool strikes(Plant kind) {
-    if (plant != kind || ++calls % 16 != 0) return false;
-    settle();
-    return true;
-  }
-};
-
-class PlantedQueue final : public hal::Queue {
+class SeenQueue final : public hal::Queue {
  public:
-  PlantedQueue(std::shared_ptr<Mistake> mistake, std::unique_ptr<hal::Queue> queue)
-      : mistake_(std::move(mistake)), queue_(std::move(queue)) {}
+  SeenQueue(std::shared_ptr<Between> between, std::uint32_t processors,
+            std::unique_ptr<hal::Queue> queue)
+      : between_(std::move(between)), processors_(processors), queue_(std::move(queue)) {}
   void* native() const noexcept override { return queue_->native(); }
   hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override {
-    hal::KernelLaunch changed = launch;
-    if (mistake_->strikes(Plant::kDescriptor)) changed.shared_bytes += 16;
-    return queue_->launch(changed);
+    return between_->launch(*queue_, processors_, launch);
   }
   hal::NativeStatus record(hal::Event event) noexcept override { return queue_->record(event); }
   hal::NativeStatus wait(hal::Event event) noexcept override {
-    if (mistake_->strikes(Plant::kDroppedEdge)) return hal::kNativeOk;
-    if (mistake_->strikes(Plant::kOtherEvent)) return queue_->wait(mistake_->stranger);
-    return queue_->wait(event);
+    return between_->wait(*queue_, event);
   }
   hal::NativeStatus query() noexcept override { return queue_->query(); }
   hal::NativeStatus synchronize() noexcept override { return queue_->synchronize(); }
 
  private:
-  std::shared_ptr<Mistake> mistake_;
+  std::shared_ptr<Between> between_;
+  std::uint32_t processors_;
   std::unique_ptr<hal::Queue> queue_;
 };
 
-class PlantedContext final : public hal::PhysicalContext {
+class SeenContext final : public hal::PhysicalContext {
  public:
-  PlantedContext(std::shared_ptr<Mistake> mistake, std::unique_ptr<hal::PhysicalContext> context)
-      : mistake_(std::move(mistake)), context_(std::move(context)) {}
+  SeenContext(std::shared_ptr<Between> between, std::unique_ptr<hal::PhysicalContext> context)
+      : between_(std::move(between)), context_(std::move(context)) {}
   hal::ComputeSet compute() const noexcept override { return context_->compute(); }
   std::uint32_t processors() const noexcept override { return context_->processors(); }
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override {
     auto queue = context_->create_queue(priority);
     if (!queue) return queue;
-    return std::make_unique<PlantedQueue>(mistake_, std::move(*queue));
+    return std::make_unique<SeenQueue>(between_, processors(), std::move(*queue));
   }
 
  private:
-  std::shared_ptr<Mistake> mistake_;
+  std::shared_ptr<Between> between_;
   std::unique_ptr<hal::PhysicalContext> context_;
 };
 
-class PlantedDevice final : public hal::Device {
+class SeenDevice final : public hal::Device {
  public:
-  PlantedDevice(std::shared_ptr<Mistake> mistake, std::unique_ptr<hal::Device> device)
-      : mistake_(std::move(mistake)), device_(std::move(device)) {
-    if (auto event = device_->create_event()) mistake_->stranger = *event;
+  SeenDevice(std::shared_ptr<Between> between, std::unique_ptr<hal::Device> device)
+      : between_(std::move(between)), device_(std::move(device)) {
+    between_->opened(*device_);
   }
-  ~PlantedDevice() override { device_->destroy_event(mistake_->stranger); }
+  ~SeenDevice() override { between_->closed(*device_); }
   const hal::DeviceInfo& info() const noexcept override { return device_->info(); }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(
       hal::ComputeSet compute) override {
     auto context = device_->create_context(compute);
     if (!context) return context;
-    return std::make_unique<PlantedContext>(mistake_, std::move(*context));
+    return std::make_unique<SeenContext>(between_, std::move(*context));
   }
   std::unique_ptr<hal::Queue> adopt_queue(void* native) override {
-    return std::make_unique<PlantedQueue>(mistake_, device_->adopt_queue(native));
+    return std::make_unique<SeenQueue>(between_, info().processors, device_->adopt_queue(native));
   }
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override {
-    return device_->create_whole_queue(priority);
+    auto queue = device_->create_whole_queue(priority);
+    if (!queue) return queue;
+    return std::make_unique<SeenQueue>(between_, info().processors, std::move(*queue));
   }
   hal::Result<hal::Event> create_event() override { return device_->create_event(); }
+  hal::Result<hal::Event> create_timed_event() override { return device_->create_timed_event(); }
+  hal::NativeStatus elapsed(hal::Event from, hal::Event to, double& ns) noexcept override {
+    return device_->elapsed(from, to, ns);
+  }
   void destroy_event(hal::Event event) noexcept override { device_->destroy_event(event); }
   hal::NativeStatus query(hal::Event event) noexcept override { return device_->query(event); }
   hal::NativeStatus synchronize(hal::Event event) noexcept override {
@@ -99,6 +89,9 @@ class PlantedDevice final : public hal::Device {
   std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override {
     return device_->processors_needed(launch, resident);
   }
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
+    return device_->resident_blocks(launch);
+  }
   hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
     return device_->validate(launch);
   }
@@ -107,22 +100,20 @@ class PlantedDevice final : public hal::Device {
   }
   hal::NativeStatus not_ready() const noexcept override { return device_->not_ready(); }
   hal::NativeStatus out_of_memory() const noexcept override { return device_->out_of_memory(); }
+  void attach_thread() noexcept override { device_->attach_thread(); }
   void enter_internal() noexcept override { device_->enter_internal(); }
   void leave_internal() noexcept override { device_->leave_internal(); }
 
  private:
-  std::shared_ptr<Mistake> mistake_;
+  std::shared_ptr<Between> between_;
   std::unique_ptr<hal::Device> device_;
 };
 
 }  // namespace
 
-std::unique_ptr<hal::Device> planted_device(std::unique_ptr<hal::Device> device, Plant plant,
-                                            std::function<void()> settle) {
-  auto mistake = std::make_shared<Mistake>();
-  mistake->plant = plant;
-  mistake->settle = std::move(settle);
-  return std::make_unique<PlantedDevice>(std::move(mistake), std::move(device));
+std::unique_ptr<hal::Device> device_between(std::shared_ptr<Between> between,
+                                            std::unique_ptr<hal::Device> device) {
+  return std::make_unique<SeenDevice>(std::move(between), std::move(device));
 }
 
 }  // namespace vitamin::determinism

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the C++ library and ours call that glibc 2.28 does not have yet, in terms of what it has.
+// Linked into the preloaded libraries, which go into programs and containers of any age. Hidden:
+// nobody else's call ends here.
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
+
+extern "C" {
+
+// 2.30
+pid_t gettid() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+// 2.30. Waits by the wall clock, which others may set: so never long at a time. Who is woken early
+// looks at its own clock again, as after any spurious wake-up.
+int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                           const timespec* until) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  timespec now{}, wall{};
+  ::clock_gettime(clock, &now);
+  ::clock_gettime(CLOCK_REALTIME, &wall);
+  const std::int64_t left = std::min<std::int64_t>(until->tv_sec - now.tv_sec, 2) * kSecond +
+                            until->tv_nsec - now.tv_nsec;
+  const std::int64_t ends = wall.tv_nsec + std::clamp<std::int64_t>(left, 0, kSecond);
+  const timespec at{wall.tv_sec + ends / kSecond, ends % kSecond};
+  return ::pthread_cond_timedwait(condition, mutex, &at);
+}
+
+// 2.32. False is always right; it is only slower.
+extern const char __libc_single_threaded;
+const char __libc_single_threaded = 0;
+
+// 2.33. The kernel's structure is glibc's on x86-64.
+int stat(const char* path, struct stat* facts) noexcept {
+  return static_cast<int>(::syscall(SYS_stat, path, facts));
+}
+int lstat(const char* path, struct stat* facts) noexcept {
+  return static_cast<int>(::syscall(SYS_lstat, path, facts));
+}
+int fstat(int fd, struct stat* facts) noexcept {
+  return static_cast<int>(::syscall(SYS_fstat, fd, facts));
+}
+int fstat64(int fd, struct stat64* facts) noexcept {
+  return static_cast<int>(::syscall(SYS_fstat, fd, facts));
+}
+
+// 2.35. The unwinder asks where an object keeps its frames.
+int _dl_find_object(void* address, dl_find_object* result) noexcept {
+  struct Search {
+    ElfW(Addr) address;
+    dl_find_object* result;
+  } search{reinterpret_cast<ElfW(Addr)>(address), result};
+  const auto look = [](dl_phdr_info* info, std::size_t, void* data) -> int {
+    const auto& wanted = *static_cast<Search*>(data);
+    const ElfW(Phdr)* frames = nullptr;
+    bool inside = false;
+    for (const ElfW(Phdr)* header = info->dlpi_phdr; header != info->dlpi_phdr + info->dlpi_phnum;
+         ++header) {
+      const ElfW(Addr) begin = info->dlpi_addr + header->p_vaddr;
+      if (header->p_type == PT_GNU_EH_FRAME) frames = header;
+      if (header->p_type != PT_LOAD || wanted.address < begin ||
+          wanted.address - begin >= header->p_memsz)
+        continue;
+      inside = true;
+      wanted.result->dlfo_map_start = reinterpret_cast<void*>(begin);
+      wanted.result->dlfo_map_end = reinterpret_cast<void*>(begin + header->p_memsz);
+    }
+    if (!inside || frames == nullptr) return 0;
+    wanted.result->dlfo_flags = 0;
+    wanted.result->dlfo_link_map = nullptr;
+    wanted.result->dlfo_eh_frame = reinterpret_cast<void*>(info->dlpi_addr + frames->p_vaddr);
+    return 1;
+  };
+  return ::dl_iterate_phdr(look, &search) == 1 ? 0 : -1;
+}
+
+// 2.36. For std::random_device; the kernel's answer to so few bytes is never short.
+std::uint32_t arc4random() noexcept {
+  std::uint32_t value = 0;
+  while (::syscall(SYS_getrandom, &value, sizeof value, 0) != sizeof value) {
+  }
+  return value;
+}
+
+}  // extern "C"

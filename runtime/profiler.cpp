@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/profiler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace vitamin::runtime {
+namespace {
+
+constexpr std::size_t kStopwatches = 256;
+// The host needs this long at most between the first event and the launch, as a rule.
+constexpr double kHostDelayNs = 5'000;
+constexpr double kNegligible = 0.05;
+constexpr unsigned kCalibrations = 8;
+
+}  // namespace
+
+struct Profiler::Stopwatch {
+  hal::Event begin, end;
+  bool dry = false;  // the queue had nothing to do when the work arrived
+  bool calibrates = false;
+  std::uint64_t kernel = 0;
+  std::uint32_t processors = 0;
+  std::function<void(double)> told;
+};
+
+Profiler::Profiler(hal::Device& device, ProfilerOptions options)
+    : device_(device),
+      options_(std::move(options)),
+      profile_(options_.known),
+      overhead_ns_(std::numeric_limits<double>::infinity()),
+      countdown_(options_.every) {
+  if (learns()) make_stopwatches();
+}
+
+void Profiler::make_stopwatches() {
+  for (std::size_t i = 0; i < kStopwatches; ++i) {
+    auto begin = device_.create_timed_event();
+    if (!begin) break;
+    auto end = device_.create_timed_event();
+    if (!end) {
+      device_.destroy_event(*begin);
+      break;
+    }
+    free_.push_back(new Stopwatch{*begin, *end, false, false, 0, 0, {}});
+  }
+  running_.reserve(kStopwatches);
+}
+
+Profiler::~Profiler() {
+  for (const auto* list : {&free_, &running_})
+    for (Stopwatch* stopwatch : *list) {
+      device_.destroy_event(stopwatch->begin);
+      device_.destroy_event(stopwatch->end);
+      delete stopwatch;
+    }
+}
+
+Profiler::Stopwatch* Profiler::start(hal::Queue& queue) {
+  // Who does not learn may still want to time a graph.
+  if (free_.empty() && running_.capacity() == 0) make_stopwatches();
+  if (free_.empty()) collect_ended_first();
+  if (free_.empty()) return nullptr;
+  Stopwatch* stopwatch = free_.back();
+  device_.enter_internal();
+  const hal::NativeStatus status = queue.record(stopwatch->begin);
+  device_.leave_internal();
+  if (status != hal::kNativeOk) return nullptr;
+  free_.pop_back();
+  return stopwatch;
+}
+
+void Profiler::abandon(Stopwatch* stopwatch) { free_.push_back(stopwatch); }
+
+void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(double)> told) {
+  device_.enter_internal();
+  const hal::NativeStatus recorded = queue.record(stopwatch->end);
+  const hal::NativeStatus began = device_.query(stopwatch->begin);
+  device_.leave_internal();
+  if (recorded != hal::kNativeOk) return abandon(stopwatch);
+  stopwatch->dry = device_.classify(began) != hal::Outcome::kNotReady;
+  stopwatch->calibrates = false;
+  stopwatch->kernel = 0;
+  stopwatch->told = std::move(told);
+  running_.push_back(stopwatch);
+}
+
+void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel,
+                    const std::string& name, const hal::KernelLaunch& launch,
+                    std::uint32_t processors) {
+  stop(stopwatch, queue, {});
+  if (running_.empty() || running_.back() != stopwatch) return;
+  stopwatch->kernel = kernel;
+  stopwatch->processors = processors;
+  if (const KernelProfile* known = learnt_.find(kernel); known == nullptr || known->blocks == 0) {
+    const std::uint32_t resident = device_.resident_blocks(launch);
+    for (Profile* profile : {&profile_, &learnt_})
+      profile->describe(kernel, name, launch.grid.volume(), resident);
+  }
+  if (calibrations_ >= kCalibrations) return;
+  Stopwatch* empty = start(queue);
+  if (empty == nullptr) return;
+  stop(empty, queue, {});
+  if (running_.back() != empty) return;
+  empty->calibrates = true;
+  ++calibrations_;
+}
+
+// True, and it is free again, when its work has ended.
+bool Profiler::read(Stopwatch* stopwatch) {
+  device_.enter_internal();
+  const hal::NativeStatus status = device_.query(stopwatch->end);
+  double ns = 0;
+  const bool pending = device_.classify(status) == hal::Outcome::kNotReady;
+  const bool timed = status == hal::kNativeOk &&
+                     device_.elapsed(stopwatch->begin, stopwatch->end, ns) == hal::kNativeOk;
+  device_.leave_internal();
+  if (pending) return false;
+  if (timed) ended(*stopwatch, ns);
+  stopwatch->told = {};
+  free_.push_back(stopwatch);
+  return true;
+}
+
+// On the launch path: one question as a rule, however many are running.
+void Profiler::collect_ended_first() {
+  const auto first_running =
+      std::find_if(running_.begin(), running_.end(), [&](Stopwatch* s) { return !read(s); });
+  running_.erase(running_.begin(), first_running);
+}
+
+bool Profiler::collect() {
+  std::erase_if(running_, [&](Stopwatch* stopwatch) { return read(stopwatch); });
+  Profile fresh;
+  learner_.harvest(fresh);
+  for (const auto& [kernel, what] : fresh.kernels())
+    for (const ProfileCell& cell : what.cells) {
+      profile_.merge(kernel, cell);
+      learnt_.merge(kernel, cell);
+      if (told_) told_(kernel, cell.processors, cell.mean_ns);
+    }
+  return awaits();
+}
+
+void Profiler::ended(Stopwatch& stopwatch, double ns) {
+  if (stopwatch.told) return stopwatch.told(ns);
+  if (stopwatch.calibrates) {
+    if (!stopwatch.dry) overhead_ns_ = std::min(overhead_ns_, ns);
+    return;
+  }
+  if (stopwatch.dry && ns * kNegligible < kHostDelayNs) return;
+  const double overhead = std::isinf(overhead_ns_) ? 0 : overhead_ns_;  // inf: not known yet
+  learner_.add(stopwatch.kernel, stopwatch.processors,
+               static_cast<std::uint64_t>(std::max(1.0, ns - overhead)));
+}
+
+std::uint64_t name_hash(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a: the same everywhere, for ever
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return hash;
+}
+
+std::uint64_t launch_key(std::uint64_t kernel_name_hash, const hal::KernelLaunch& launch) {
+  std::uint64_t key = kernel_name_hash;
+  auto mix = [&](std::uint64_t value) {
+    key = (key ^ value) * 0xff51afd7ed558ccdULL;
+    key ^= key >> 32;
+  };
+  mix(launch.grid.x | std::uint64_t{launch.grid.y} << 32);
+  mix(launch.grid.z | std::uint64_t{launch.shared_bytes} << 32);
+  mix(launch.block.x | std::uint64_t{launch.block.y} << 20 | std::uint64_t{launch.block.z} << 40);
+  return key == 0 ? 1 : key;
+}
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Times live work: what policies and the window know of T(kernel and configuration, processors).
+//
+// Every so many launches, one gets two timed events of ours around it, on its own queue, and a
+// later look reads the difference. Bits do not depend on any of it.
+//
+// What the difference means. Device-side waits are issued ahead of the first event, so nothing but
+// the launch lies between the two. Still an event costs the device some time: the shortest distance
+// of two events with nothing between them, measured on live queues, is taken off. And on a queue
+// that has run dry the first event fires before the launch arrives: such a sample holds the host's
+// delay and is left out, unless the launch lasts so long that this is nothing.
+//
+// The same stopwatches measure what runs without a lease (graphs on the whole device).
+//
+// Threads: every function wants the device lock. Nothing allocates on the launch path but the first
+// sample of a kernel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hal/device.h"
+#include "runtime/profile.h"
+
+namespace vitamin::runtime {
+
+struct ProfilerOptions {
+  // One launch in so many is timed; 0: none. A prime, so that no step of a program hides behind its
+  // period. Two events cost the host 1-2 us and the device about as much: 1 % of a launch at 97.
+  static constexpr std::uint32_t kUsual = 97;
+  std::uint32_t every = 0;
+  Profile known;  // from earlier runs
+};
+
+class Profiler {
+ public:
+  Profiler(hal::Device& device, ProfilerOptions options);
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  // `told` of what was learnt since the last time, by collect().
+  using Sample = std::function<void(std::uint64_t kernel, std::uint32_t processors, double ns)>;
+  void on_sample(Sample told) { told_ = std::move(told); }
+  bool learns() const { return options_.every > 0; }
+  // Whether this launch is one to be timed. Counts the launches that ask.
+  bool due() {
+    if (countdown_ == 0 || --countdown_ > 0) return false;
+    countdown_ = options_.every;
+    return true;
+  }
+  // Around the work that is timed, on the queue where it is submitted. start() answers null when no
+  // stopwatch is free or the event was refused: then the work goes untimed.
+  struct Stopwatch;
+  Stopwatch* start(hal::Queue& queue);
+  // Of a launch on so many processors; of a kernel's first sample `launch` tells what it is.
+  void stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel, const std::string& name,
+            const hal::KernelLaunch& launch, std::uint32_t processors);
+  // Of anything else: `told` gets the nanoseconds.
+  void stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(double ns)> told);
+  void abandon(Stopwatch* stopwatch);  // the work was refused
+
+  // Reads what has ended since. True when something is still awaited.
+  bool collect();
+  bool awaits() const { return !running_.empty(); }
+
+  const Profile& profile() const { return profile_; }  // known and learnt
+  const Profile& learnt() const { return learnt_; }    // in this process alone
+
+ private:
+  void make_stopwatches();
+  bool read(Stopwatch* stopwatch);
+  void collect_ended_first();
+  void ended(Stopwatch& stopwatch, double ns);
+
+  hal::Device& device_;
+  ProfilerOptions options_;
+  Profile profile_, learnt_;
+  ProfileLearner learner_;
+  Sample told_;
+  double overhead_ns_;  // of two events with nothing between them
+  std::uint32_t countdown_ = 0;
+  unsigned calibrations_ = 0;
+  std::vector<Stopwatch*> free_, running_;  // running: in the order of their starts
+};
+
+// Equal for equal (kernel, grid, block, shared memory), in every process and run.
+std::uint64_t launch_key(std::uint64_t kernel_name_hash, const hal::KernelLaunch& launch);
+std::uint64_t name_hash(const std::string& name);
+
+}  // namespace vitamin::runtime

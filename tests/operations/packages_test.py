@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian packages and the tarball: what is in them, whether they install, upgrade and go."""
+import os
+import pathlib
+import re
+import subprocess
+import tarfile
+import tempfile
+import unittest
+
+from machine import BUILD, SOURCE, Machine, alone, package, packages, tool, wait_until
+
+FLOOR = tuple(int(word) for word in re.search(
+    r"VITAMIN_GLIBC_FLOOR (\d+)\.(\d+)",
+    (SOURCE / "interpose/floor/floor.cmake").read_text()).groups())
+# Man pages are another component's.
+KNOWN = {"no-manual-page"}
+
+
+def run(*words, **options):
+    return subprocess.run([str(word) for word in words], text=True, capture_output=True,
+                          check=True, **options).stdout
+
+
+def field(deb, name):
+    return run("dpkg-deb", "-f", deb, name).strip()
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-packages-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def unpacked(self, *names):
+        """The tree of those packages, as installed."""
+        for name in names:
+            run("dpkg-deb", "-x", package(name), self.folder / "tree")
+        return self.folder / "tree"
+
+
+class Contents(Folder):
+    def test_packages_are_made_and_say_what_they_need(self):
+        names = {path.name.split("_")[0] for path in packages().glob("*.deb")}
+        self.assertLessEqual({"vitamind", "vitamin-cli", "vitamin-preload", "libvitamin-dev"},
+                             names)
+        version = field(package("vitamind"), "Version")
+        self.assertIn(f"vitamin-preload (= {version})", field(package("vitamin-cli"), "Depends"))
+        self.assertEqual(field(package("libvitamin-dev"), "Architecture"), "all")
+        self.assertEqual(field(package("vitamin-preload"), "Depends").count(","), 0)
+        for deb in packages().glob("*.deb"):
+            first = field(deb, "Description").splitlines()[0]
+            self.assertFalse(first.startswith("Late-bound"), f"{deb.name} has no synopsis")
+
+    def test_lintian_finds_nothing(self):
+        said = subprocess.run([tool("lintian"), "--allow-root", "--fail-on", "error,warning",
+                               "--suppress-tags", ",".join(sorted(KNOWN)),
+                               *sorted(packages().glob("*.deb"))],
+                              text=True, capture_output=True)
+        self.assertEqual((said.returncode, said.stdout), (0, ""), said.stderr)
+
+    def test_preloaded_libraries_need_no_newer_glibc_than_stated(self):
+        tree = self.unpacked("vitamin-preload")
+        libraries = sorted(tree.rglob("*.so"))
+        self.assertTrue(libraries)
+        for library in libraries:
+            symbols = run("objdump", "-T", library)
+            versions = {tuple(int(word) for word in version.split("."))
+                        for version in re.findall(r"GLIBC_(\d+(?:\.\d+)+)", symbols)}
+            self.assertTrue(versions, library)
+            self.assertLessEqual(max(versions), FLOOR, library.name)
+            needed = set(re.findall(r"NEEDED.*\[(.*?)\]", run("readelf", "-d", library)))
+            self.assertLessEqual(needed, {"libc.so.6", "libm.so.6", "libdl.so.2",
+                                          "libpthread.so.0", "ld-linux-x86-64.so.2"})
+
+    def test_units_are_understood_and_fenced_in(self):
+        analyze = tool("systemd-analyze")
+        tree = self.unpacked("vitamind")
+        unit = tree / "usr/lib/systemd/system/vitamind.service"
+        said = subprocess.run([analyze, "security", "--offline=true", "--threshold=10", unit],
+                              text=True, capture_output=True)
+        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        mps = tree / "usr/lib/systemd/system/vitamin-mps.service"
+        (tree / "bin").mkdir()
+        for program in ("usr/bin/nvidia-cuda-mps-control", "bin/sh"):
+            (tree / program).write_text("#!/bin/sh\n")
+            (tree / program).chmod(0o755)
+        for name in ("sysinit.target", "basic.target", "shutdown.target", "multi-user.target"):
+            (tree / "usr/lib/systemd/system" / name).write_text(f"[Unit]\nDescription={name}\n")
+        said = subprocess.run([analyze, "verify", "--man=no", f"--root={tree}", unit.name,
+                               mps.name], text=True, capture_output=True)
+        self.assertNotRegex(said.stderr, r"vitamin[a-z-]*\.service.*(Unknown|Invalid|not exec)")
+
+
+class OlderDebian(Folder):
+    """Debian 11's C library (glibc 2.31), its own loader and shell, from its archive."""
+
+    def old_tree(self):
+        """Fetched once for a build folder."""
+        tree = BUILD / "tests/operations/bullseye"
+        with alone(tree):
+            if not (tree / "complete").exists():
+                self.fetch(tree)
+        return tree
+
+    def fetch(self, tree):
+        state = self.folder / "apt"
+        for name in ("lists/partial", "cache/archives/partial", "etc"):
+            (state / name).mkdir(parents=True)
+        mirror = "http://deb.debian.org/debian"
+        keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+        (state / "sources.list").write_text(f"deb [signed-by={keys}] {mirror} bullseye main\n")
+        options = ["-o", f"Dir::Etc::sourcelist={state}/sources.list",
+                   "-o", "Dir::Etc::sourceparts=/nowhere", "-o", f"Dir::State::lists={state}/lists",
+                   "-o", f"Dir::Cache={state}/cache", "-o", "Acquire::Languages=none",
+                   "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1"]
+        tool("apt-get")
+        for words in (["update"], ["download", "libc6/bullseye", "dash/bullseye"]):
+            done = subprocess.run(["apt-get", "-qq", *options, *words], text=True, timeout=100,
+                                  capture_output=True, cwd=state)
+            if done.returncode != 0 or (words == ["update"] and "Failed" in done.stderr):
+                self.skipTest(f"Debian 11 cannot be fetched: {done.stderr.strip()[-200:]}")
+        for deb in state.glob("*.deb"):
+            run("dpkg-deb", "-x", deb, tree)
+        (tree / "complete").touch()
+
+    def in_old(self, *libraries, script):
+        tree = self.old_tree()
+        loader = tree / "lib/x86_64-linux-gnu/ld-2.31.so"
+        return subprocess.run([loader, "--library-path", tree / "lib/x86_64-linux-gnu",
+                               "--preload", " ".join(map(str, libraries)), tree / "bin/dash", "-c",
+                               script], text=True, capture_output=True,
+                              env={"LD_BIND_NOW": "1", "PATH": "/nowhere"})
+
+    def test_preloaded_libraries_work_under_the_glibc_of_debian_11(self):
+        libraries = sorted(self.unpacked("vitamin-preload").rglob("*.so"))
+        done = self.in_old(*libraries, script="echo ran")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "ran\n", ""))
+
+    def test_what_the_floor_brings_along_works_there(self):
+        done = self.in_old(os.environ["FLOOR_CHECK"], script="echo ran")
+        self.assertEqual((done.returncode, done.stdout, done.stderr),
+                         (0, "the floor holds\nran\n", ""))
+
+    def test_what_has_no_floor_is_refused_there(self):
+        """Otherwise the tests above could not fail."""
+        done = self.in_old(os.environ["NO_FLOOR_CHECK"], script="echo ran")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("GLIBC_2.3", done.stderr)
+
+
+class RoundTrip(Folder):
+    def newer(self, name):
+        """The same package, one version later."""
+        tree, deb = self.folder / name, self.folder / f"{name}.deb"
+        run("dpkg-deb", "-R", package(name), tree)
+        control = tree / "DEBIAN/control"
+        control.write_text(re.sub(r"(?m)(^Version: |\(= )0\.1\.0", r"\g<1>0.1.1",
+                                  control.read_text()))
+        run("dpkg-deb", "-Znone", "-b", tree, deb)
+        return deb
+
+    NAMES = ("vitamind", "vitamin-preload", "vitamin-cli", "libvitamin-dev")
+
+    def test_packages_install_work_upgrade_and_go(self):
+        first = [package(name) for name in self.NAMES]
+        second = [self.newer(name) for name in self.NAMES]
+        lower = os.environ.get("VITAMIN_TEST_ROOT", "/")
+        with Machine(lower, network=lower != "/") as machine:
+            for deb in second:
+                machine.write(f"/tmp/{deb.name}", "")
+                (machine.root / "tmp" / deb.name).write_bytes(deb.read_bytes())
+            if lower != "/":  # a bare Debian: what the packages need must be what they say
+                machine.run("cp", "-L", "/etc/resolv.conf", "/tmp", check=False)
+                machine.run("apt-get", "install", "-y", "--no-install-recommends", *first,
+                            timeout=300)
+            else:
+                machine.run("dpkg", "--force-unsafe-io", "-i", *first)
+            self.check_installed(machine)
+            self.check_service(machine)
+            machine.run("systemctl", "disable", "vitamind.service")
+            machine.run("dpkg", "--force-unsafe-io", "-i", *(f"/tmp/{n}.deb" for n in self.NAMES))
+            self.assertIn("0.1.1", machine.run("dpkg-query", "-W", "vitamind").stdout)
+            self.assertFalse(machine.exists(self.WANTED), "the upgrade enabled what was disabled")
+            self.assertEqual(machine.run("vitamin", "run", "--quiet", "--", "true").returncode, 0)
+            machine.run("dpkg", "-r", *self.NAMES)
+            self.assertFalse(machine.exists("/usr/bin/vitamin"))
+            machine.run("dpkg", "-P", *self.NAMES)
+            left = machine.run("find", "/usr/bin", "/usr/lib", "/usr/include", "/usr/share", "/etc",
+                               "/run", "/var/lib/systemd", "-xdev", "-iname", "*vitamin*",
+                               check=False).stdout
+            self.assertEqual(left, "")
+            machine.run("id", "vitamin")
+
+    WANTED = "/etc/systemd/system/multi-user.target.wants/vitamind.service"
+
+    def check_installed(self, machine):
+        self.assertTrue(machine.exists(self.WANTED))
+        self.assertEqual(machine.run("stat", "-c", "%U %G %a", "/run/vitamin").stdout,
+                         "vitamin vitamin 755\n")
+        self.assertIn("0.1.0", machine.run("vitamin", "version").stdout)
+        self.assertEqual(machine.run("vitamin", "run", "--quiet", "--", "sh", "-c",
+                                     "echo $LD_PRELOAD").stdout.count("/usr/lib/vitamin/preload/"),
+                         len(list((machine.root / "usr/lib/vitamin/preload").iterdir())))
+
+    def check_service(self, machine):
+        """As the unit starts it; another user asks it."""
+        daemon = machine.start("vitamind", "--system", user="vitamin")
+        try:
+            wait_until(lambda: machine.exists("/run/vitamin/vitamind.sock"), what="the socket")
+            status = machine.run("vitamin", "status", "--json", user="nobody").stdout
+            self.assertIn('"/run/vitamin/vitamind.sock"', status)
+        finally:
+            for process in machine.run("pidof", "vitamind", check=False).stdout.split():
+                machine.run("kill", process)
+            daemon.wait(30)
+
+
+class Development(Folder):
+    CONSUMER = """
+cmake_minimum_required(VERSION 3.20)
+project(consumer C)
+find_package(Vitamin {version} REQUIRED)
+vitamin_add_policy(mine {source})
+"""
+
+    def configured(self, version):
+        tree = self.unpacked("libvitamin-dev")
+        source = tree / "usr/share/doc/libvitamin-dev/examples/round_robin.c"
+        consumer = self.folder / "consumer"
+        consumer.mkdir()
+        (consumer / "CMakeLists.txt").write_text(
+            self.CONSUMER.format(version=version, source=source))
+        return consumer, subprocess.run(
+            [os.environ["CMAKE"], "-G", "Ninja", "-S", consumer, "-B", consumer / "build",
+             f"-DCMAKE_PREFIX_PATH={tree}/usr"], text=True, capture_output=True)
+
+    def test_a_project_of_ones_own_finds_the_header_and_its_policy_is_accepted(self):
+        consumer, done = self.configured("0.1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        run(os.environ["CMAKE"], "--build", consumer / "build")
+        said = run(BUILD / "bin/vitamin", "policy", "test", consumer / "build/mine.so")
+        self.assertIn("mine.so", said)
+
+    def test_another_version_than_asked_for_is_not_found(self):
+        _, done = self.configured("7.0")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("0.1.0", done.stderr)
+
+
+class Tarball(Folder):
+    def test_the_tarball_works_wherever_it_is_put(self):
+        (tarball,) = packages().glob("*.tar.gz")
+        for place in ("here", "a folder: with spaces"):
+            with tarfile.open(tarball) as archive:
+                archive.extractall(self.folder / place)
+            (tree,) = (self.folder / place).iterdir()
+            self.assertIn("0.1.0", run(tree / "bin/vitamin", "version"))
+            said = run(tree / "bin/vitamin", "run", "--quiet", "--", "sh", "-c",
+                       "grep -c libvitamin_ /proc/$$/maps", cwd="/")
+            self.assertGreater(int(said), 0)
+            for program in ("vitamin", "vitamind"):
+                dynamic = run("readelf", "-d", tree / "bin" / program)
+                self.assertNotRegex(dynamic, "R(UN)?PATH")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Slurm cluster on a throw-away machine: Debian's own daemons, without systemd, on as many nodes
+as are asked for (each a slurmd with a port of its own)."""
+import json
+import unittest
+
+from machine import Machine, package, tool, wait_until
+
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost=machine(127.0.0.1)
+SlurmUser=slurm
+SlurmdUser=root
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd.%n
+SlurmctldPidFile=/run/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurm/slurmd.%n.pid
+SlurmctldLogFile=/var/log/slurm/slurmctld.log
+SlurmdLogFile=/var/log/slurm/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+GresTypes=gpu,shard
+PlugStackConfig=/etc/slurm/plugstack.conf
+SlurmdParameters=config_overrides
+PrologFlags=Alloc
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+"""
+GRES = "CPUs=8 RealMemory=2000 Gres=gpu:soft:1,shard:8 State=UNKNOWN"
+NAMES = ("vitamind", "vitamin-preload", "vitamin-cli", "slurm-spank-vitamin")
+
+
+class Cluster(Machine):
+    """With Vitamin's packages installed and the users alice and bob."""
+
+    def __init__(self, nodes=1, arguments=""):
+        for name in ("slurmctld", "slurmd", "srun", "munged"):
+            tool(name)
+        super().__init__()
+        self.nodes = nodes
+        self.daemons = []
+        try:
+            self.run("dpkg", "--force-unsafe-io", "-i", *(package(name) for name in NAMES))
+            for user in ("alice", "bob"):
+                self.run("useradd", "--create-home", user)
+            self.write("/etc/slurm/plugstack.conf", f"required spank_vitamin.so {arguments}\n")
+            self.boot()
+        except BaseException:
+            self.close()
+            raise
+
+    def boot(self):
+        names = "node1" if self.nodes == 1 else f"node[1-{self.nodes}]"
+        ports = "17001" if self.nodes == 1 else f"[17001-{17000 + self.nodes}]"
+        self.write("/etc/slurm/slurm.conf", CONFIGURATION.format(
+            nodes=f"NodeName={names} NodeHostname=machine NodeAddr=127.0.0.1 Port={ports} {GRES}"))
+        self.write("/etc/slurm/gres.conf", "Name=gpu Type=soft File=/dev/gpu0\n"
+                                           "Name=shard Count=8\n")
+        self.write("/etc/slurm/cgroup.conf", "CgroupPlugin=cgroup/v1\n"
+                                             "CgroupMountpoint=/sys/fs/cgroup\n")
+        self.run("sh", "-ec", """
+            mknod /dev/gpu0 c 1 3
+            mkdir -p /run/munge /var/log/munge /var/lib/munge /etc/munge /run/slurm \
+                /var/spool/slurmctld /var/log/slurm
+            head -c 1024 /dev/urandom >/etc/munge/munge.key
+            chown -R munge:munge /run/munge /var/log/munge /var/lib/munge /etc/munge
+            chmod 755 /run/munge
+            chmod 700 /var/log/munge /etc/munge
+            chmod 711 /var/lib/munge
+            chmod 400 /etc/munge/munge.key
+            chown slurm: /var/spool/slurmctld /var/log/slurm
+            """)
+        # Daemons that go to the background keep what they were given as output.
+        self.run("sh", "-ec", """
+            runuser -u munge -- munged --force >/dev/null 2>&1
+            slurmctld >/dev/null 2>&1
+            for i in $(seq %d); do slurmd -N node$i >/dev/null 2>&1; done
+            """ % self.nodes, timeout=120)
+        wait_until(lambda: self.nodes_in("idle") == self.nodes, 20, "that all nodes are idle")
+
+    def nodes_in(self, state):
+        said = self.run("sinfo", "-h", "-t", state, "-o", "%D", check=False).stdout.strip()
+        return int(said) if said else 0
+
+    def vitamind(self, *words, user="vitamin"):
+        """Started, listening."""
+        process = self.start("vitamind", "--system", *words, user=user)
+        self.daemons.append(process)
+        wait_until(lambda: self.run("vitamin", "status", check=False).returncode == 0,
+                   what="vitamind")
+        return process
+
+    def kill_vitamind(self, signal="KILL"):
+        self.run("pkill", f"-{signal}", "-x", "vitamind")
+
+    def srun(self, *words, user="alice", check=True, env=None, timeout=120):
+        return self.run("srun", *words, user=user, check=check, env=env, timeout=timeout)
+
+    def sees(self):
+        """vitamind's status."""
+        return json.loads(self.run("vitamin", "status", "--json").stdout)
+
+    def close(self):
+        super().close()
+        for process in getattr(self, "daemons", []):
+            process.kill()  # nsenter stops with what it has started
+            process.wait()
+
+
+class SlurmTest(unittest.TestCase):
+    def cluster(self, **options):
+        cluster = Cluster(**options)
+        self.addCleanup(cluster.close)
+        return cluster

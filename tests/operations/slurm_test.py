@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin in a real Slurm: users share a GPU, jobs die, daemons die, 64 nodes agree."""
+import os
+import re
+import struct
+import subprocess
+import unittest
+
+from machine import BUILD, wait_until
+from slurm import SlurmTest
+
+SOFT = {"LD_LIBRARY_PATH": os.environ["DRIVER"]}
+STEPS = {"demo-train": "150", "demo-serve": "40"}
+
+
+def program(name):
+    return [BUILD / "bin" / name, STEPS[name]]
+
+
+def hash_of(text):
+    return re.search(r"hash (\w+)", text)[1]
+
+
+class OneNode(SlurmTest):
+    def test_two_users_share_one_gpu_and_keep_their_bits(self):
+        cluster = self.cluster(arguments="shards_per_gpu=8")
+        users = {"alice": "demo-train", "bob": "demo-serve"}
+        alone = {name: hash_of(cluster.srun(*program(name), env=SOFT).stdout)
+                 for name in users.values()}
+        cluster.vitamind("--policy", "random:max=32")
+        jobs = {user: subprocess.Popen(
+            cluster.words("srun", "--gres=shard:4", "--vitamin", *program(name), user=user),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={"PATH": os.environ["PATH"], **SOFT}) for user, name in users.items()}
+        together, promised = set(), {}
+        while any(job.poll() is None for job in jobs.values()):
+            status = cluster.sees()
+            together = max(together, {client["user"] for client in status["clients"]}, key=len)
+            promised.update({job["user"]: job for job in status["jobs"]})
+        for user, job in jobs.items():
+            output, errors = job.communicate()
+            self.assertEqual((job.returncode, errors), (0, ""))
+            self.assertEqual(hash_of(output), alone[users[user]])
+        numbers = {int(cluster.run("id", "-u", user).stdout) for user in users}
+        self.assertEqual(together, numbers, "they did not run at the same time")
+        self.assertEqual({user: job["share"] for user, job in promised.items()},
+                         {number: 50 for number in numbers})
+        self.assertEqual({tuple(job["devices"]) for job in promised.values()}, {("0",)})
+        status = cluster.sees()
+        self.assertGreater(status["devices"][0]["grants"], 50)
+        wait_until(lambda: not cluster.sees()["jobs"], what="that the epilog released the jobs")
+        self.assertEqual(cluster.nodes_in("idle"), 1)
+
+    def test_options_and_what_the_task_sees(self):
+        cluster = self.cluster()
+        cluster.vitamind()
+        self.assertIn("--vitamin=SHARE|CLASS", cluster.srun("--help").stdout)
+        for wrong in ("900", "0", "a/b"):
+            refused = cluster.srun(f"--vitamin={wrong}", "true", check=False)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(f"--vitamin: '{wrong}' is neither", refused.stderr)
+        seen = cluster.srun("--gres=gpu:1", "--vitamin=25", "env",
+                            env={"LD_PRELOAD": "libutil.so.1"}).stdout
+        self.assertRegex(seen, r"(?m)^LD_PRELOAD=/usr/lib/vitamin/preload/\S+:libutil.so.1$")
+        self.assertIn("VITAMIN_DAEMON=/run/vitamin/vitamind.sock\n", seen)
+        self.assertIn("VITAMIN_SHARE=25\n", seen)
+        self.assertRegex(seen, r"(?m)^VITAMIN_JOB=\d+\.0$")
+        plain = cluster.srun("env").stdout
+        self.assertNotIn("VITAMIN", plain)
+        self.assertNotIn("LD_PRELOAD", plain)
+        cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=10\nenv\n", 0o755)
+        cluster.run("sbatch", "--wait", "-o", "/tmp/out", "/tmp/job", user="alice")
+        self.assertRegex(cluster.read("/tmp/out"), r"(?m)^VITAMIN_JOB=\d+\.batch$")
+        self.assertIn("VITAMIN_SHARE=10\n", cluster.read("/tmp/out"))
+
+    def test_shares_that_do_not_fit_are_told_and_the_job_runs_unshared(self):
+        cluster = self.cluster()
+        cluster.vitamind()
+        first = cluster.start("srun", "--gres=shard:1", "--vitamin=60", "sleep", "60", user="alice")
+        wait_until(lambda: cluster.sees()["jobs"], what="the first job")
+        second = cluster.srun("--gres=shard:1", "--vitamin=50", "env", user="bob")
+        self.assertIn("device 0 is over-committed: other jobs were promised 60 percent of it, and "
+                      "this one asks for 50; the task runs unshared", second.stderr)
+        self.assertNotIn("LD_PRELOAD", second.stdout)
+        third = cluster.srun("--gres=shard:1", "--vitamin=40", "env", user="bob")
+        self.assertIn("LD_PRELOAD", third.stdout)
+        cluster.run("scancel", "-u", "alice", "-s", "KILL", "-f")
+        first.wait(60)
+        wait_until(lambda: not cluster.sees()["jobs"], what="that the killed job is forgotten")
+        third = cluster.srun("--gres=shard:1", "--vitamin=100", "true")
+        self.assertNotIn("vitamin", third.stderr)
+
+    def test_a_job_that_is_killed_leaves_nothing_behind(self):
+        cluster = self.cluster()
+        cluster.vitamind("--policy", "random:max=32")
+        job = cluster.start("srun", "--vitamin=50", BUILD / "bin/demo-train", "100000",
+                            user="alice", env=SOFT)
+        wait_until(lambda: cluster.sees()["clients"], 60, "the program's first launch")
+        cluster.run("scancel", "-u", "alice", "-s", "KILL", "-f")
+        job.wait(60)
+        wait_until(lambda: not cluster.sees()["clients"] and not cluster.sees()["jobs"],
+                   what="that its leases and its job are gone")
+        status = cluster.sees()
+        self.assertEqual(status["devices"][0]["held"], [])
+        self.assertEqual(status["devices"][0]["overlaps"], 0)
+        wait_until(lambda: cluster.nodes_in("idle") == 1, what="that the node is free again")
+
+    def test_without_a_daemon_jobs_run_and_the_node_stays(self):
+        cluster = self.cluster()
+        said = cluster.srun("--vitamin", "env")
+        self.assertRegex(said.stderr, "vitamin: .*vitamind.*; the task runs unshared")
+        self.assertNotIn("LD_PRELOAD", said.stdout)
+        # One that dies under a job, and one that hangs.
+        cluster.vitamind()
+        job = subprocess.Popen(
+            cluster.words("srun", "--vitamin", *program("demo-train"), user="alice"),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={"PATH": os.environ["PATH"], **SOFT})
+        wait_until(lambda: cluster.sees()["clients"] or job.poll() is not None, 60, "a client")
+        cluster.kill_vitamind()
+        output, errors = job.communicate(timeout=120)
+        self.assertEqual(job.returncode, 0, errors)
+        alone = cluster.srun(*program("demo-train"), env=SOFT).stdout
+        self.assertEqual(hash_of(output), hash_of(alone))
+        cluster.vitamind()
+        cluster.kill_vitamind("STOP")
+        said = cluster.srun("--vitamin", "echo", "ran")
+        self.assertEqual(said.stdout, "ran\n")
+        self.assertIn("the task runs unshared", said.stderr)
+        self.assertEqual(cluster.nodes_in("drain"), 0)
+        wait_until(lambda: cluster.nodes_in("idle") == 1, what="that the node is free again")
+
+    def test_a_socket_that_the_user_may_not_use_is_told(self):
+        cluster = self.cluster()
+        cluster.run("install", "-d", "-o", "vitamin", "-m", "755", "/run/vitamin")
+        cluster.daemons.append(cluster.start(
+            "vitamind", "--socket", "/run/vitamin/vitamind.sock", user="vitamin"))
+        wait_until(lambda: cluster.run("vitamin", "status", check=False).returncode == 0,
+                   what="vitamind")
+        said = cluster.srun("--vitamin", "env")
+        self.assertRegex(said.stderr, "vitamin: .*[Pp]ermission.*; the task runs unshared")
+        self.assertNotIn("LD_PRELOAD", said.stdout)
+
+    def test_a_plugin_of_another_slurm_is_refused_by_name(self):
+        cluster = self.cluster()
+        path = cluster.run("find", "/usr/lib", "-name", "spank_vitamin.so").stdout.strip()
+        file = cluster.root / path.lstrip("/")
+        symbols = subprocess.run(["readelf", "-sW", "--dyn-syms", file], text=True, check=True,
+                                 capture_output=True).stdout
+        address = int(re.search(r"(?m)^ *\d+: (\w+) .* plugin_version$", symbols)[1], 16)
+        sections = subprocess.run(["readelf", "-SW", file], text=True, check=True,
+                                  capture_output=True).stdout
+        for begin, offset, size in re.findall(r"PROGBITS +(\w+) (\w+) (\w+)", sections):
+            if int(begin, 16) <= address < int(begin, 16) + int(size, 16):
+                at = address - int(begin, 16) + int(offset, 16)
+        image = bytearray(file.read_bytes())
+        version, = struct.unpack_from("<I", image, at)
+        struct.pack_into("<I", image, at, version + 0x0B00)  # eleven releases later
+        file.write_bytes(image)
+        said = cluster.srun("true", check=False)
+        self.assertIn("vitamin", said.stderr)
+        self.assertRegex(said.stderr, "[Ii]ncompatible")
+
+
+if __name__ == "__main__":
+    unittest.main()

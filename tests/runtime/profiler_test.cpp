@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What live launches teach, and what the window makes of it. In the device's virtual time a kernel
+// lasts exactly what it lasts.
+#include "runtime/profiler.h"
+
+#include <map>
+
+#include "tests/runtime/fixture.h"
+#include "tests/soft/kernels.h"
+
+namespace vitamin::tests {
+namespace {
+
+using runtime::Profile;
+using soft::vitamin_kernel_busy;
+
+VITAMIN_KERNEL_WITH((.block_ns = 5000), sum_kernel, unsigned* total) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, 1U); }
+}
+
+std::uint64_t key_of(const Fixture& f, const soft::KernelDescriptor* kernel, unsigned blocks) {
+  hal::KernelLaunch launch;
+  launch.grid = {blocks, 1, 1};
+  launch.block = {32, 1, 1};
+  return runtime::launch_key(runtime::name_hash(f.context->device().kernel_name(kernel)), launch);
+}
+
+TEST_CASE("What was learnt is what the device took, width by width") {
+  Profile learnt;
+  FixtureOptions options;
+  options.profiler.every = 1;
+  options.keep_profile = [&](const Profile& profile) { learnt = profile; };
+  std::uint64_t small = 0, large = 0;
+  std::vector<Stay> stays;
+  {
+    Fixture f(options);
+    runtime::Stream& stream = f.stream();
+    unsigned total = 0;
+    unsigned* address = &total;
+    for (unsigned i = 0; i < 400; ++i)
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(sum_kernel), {&address}, i % 2 == 0 ? 8 : 100) ==
+              0);
+    CHECK(f.context->synchronize(stream) == 0);
+    small = key_of(f, VITAMIN_SOFT_KERNEL(sum_kernel), 8);
+    large = key_of(f, VITAMIN_SOFT_KERNEL(sum_kernel), 100);
+    f.context->finish_timing();
+    stays = f.stays;
+  }
+  REQUIRE(small != large);
+  std::map<std::pair<unsigned, unsigned>, double> took;  // (blocks, processors) -> ns
+  for (const Stay& stay : stays)
+    took[{stay.grid.x, stay.sms.count()}] = static_cast<double>(stay.end - stay.start);
+  unsigned compared = 0, samples = 0;
+  for (const auto& [key, blocks] : {std::pair(small, 8U), std::pair(large, 100U)}) {
+    const runtime::KernelProfile* kernel = learnt.find(key);
+    REQUIRE(kernel != nullptr);
+    CHECK(kernel->name.find("sum_kernel") != std::string::npos);
+    CHECK(kernel->blocks == blocks);
+    CHECK(kernel->resident > 0);
+    for (const runtime::ProfileCell& cell : kernel->cells) {
+      const auto found = took.find({blocks, cell.processors});
+      REQUIRE(found != took.end());
+      CHECK(cell.mean_ns == doctest::Approx(found->second).epsilon(0.01));
+      ++compared, samples += static_cast<unsigned>(cell.count);
+    }
+  }
+  CHECK(compared >= 10);
+  CHECK(samples > 200);
+}
+
+TEST_CASE("One launch in so many is timed, and none where nobody asked") {
+  for (const unsigned every : {0U, 1U, 7U}) {
+    Profile learnt;
+    FixtureOptions options;
+    options.policy = "static";
+    options.profiler.every = every;
+    options.keep_profile = [&](const Profile& profile) { learnt = profile; };
+    {
+      Fixture f(options);
+      runtime::Stream& stream = f.stream();
+      unsigned total = 0;
+      unsigned* address = &total;
+      for (unsigned i = 0; i < 140; ++i)
+        REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(sum_kernel), {&address}) == 0);
+      CHECK(f.context->synchronize(stream) == 0);
+    }
+    std::uint64_t samples = 0;
+    for (const auto& [key, kernel] : learnt.kernels())
+      for (const runtime::ProfileCell& cell : kernel.cells) samples += cell.count;
+    CHECK(samples == (every == 0 ? 0 : 140 / every));
+  }
+}
+
+TEST_CASE("A launch that finds its queue dry is no measure, unless it lasts long") {
+  for (const soft::Nanoseconds lasts : {5'000, 500'000}) {
+    soft::EngineOptions options;
+    options.device = soft::DeviceDescription::uniform(4, 2);
+    auto device = soft::open_device(options);
+    REQUIRE(device.has_value());
+    soft::Engine& engine = (*device)->engine();
+    auto queue = (*device)->create_whole_queue(0);
+    REQUIRE(queue.has_value());
+    runtime::ProfilerOptions profiler_options;
+    profiler_options.every = 1;
+    runtime::Profiler profiler(**device, profiler_options);
+    std::uint64_t ns = lasts;
+    void* arguments[] = {&ns};
+    hal::KernelLaunch launch;
+    launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+    launch.block = {32, 1, 1};
+    launch.arguments = arguments;
+    for (const bool dry : {true, false}) {
+      CAPTURE(dry);
+      CAPTURE(lasts);
+      if (!dry) REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
+      runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
+      REQUIRE(stopwatch != nullptr);
+      if (dry) REQUIRE(engine.drain() == soft::Progress::kIdle);
+      REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
+      profiler.stop(stopwatch, **queue, dry ? 1 : 2, "busy", launch, 8);
+      REQUIRE(engine.drain() == soft::Progress::kIdle);
+      CHECK(!profiler.collect());
+      const runtime::Prediction learnt = profiler.profile().predict(dry ? 1 : 2, 8);
+      CHECK(learnt.measured == (!dry || lasts > 100'000));
+      if (learnt.measured)
+        CHECK(learnt.ns == doctest::Approx(static_cast<double>(lasts)).epsilon(0.02));
+    }
+  }
+}
+
+// How many launches were on the device at the same time, at most.
+std::size_t most_ahead(const std::vector<Stay>& stays) {
+  std::size_t most = 0;
+  for (const Stay& at : stays) {
+    std::size_t ahead = 0;
+    for (const Stay& other : stays)
+      ahead += other.enqueued <= at.enqueued && other.end > at.enqueued ? 1 : 0;
+    most = std::max(most, ahead);
+  }
+  return most;
+}
+
+TEST_CASE("The window is a time: long kernels fill it sooner") {
+  struct Case {
+    double known_ns;
+    std::size_t ahead;
+  };
+  // 100 us: without a profile ten kernels of the usual guess; one that lasts longer still runs.
+  for (const Case& c : {Case{0, 10}, Case{50'000, 2}, Case{25'000, 4}, Case{900'000, 1}}) {
+    CAPTURE(c.known_ns);
+    FixtureOptions options;
+    options.policy = "static";
+    options.window_ns = 100'000;
+    {
+      const Fixture any;
+      const std::uint64_t key = key_of(any, VITAMIN_SOFT_KERNEL(sum_kernel), 1);
+      if (c.known_ns > 0)
+        for (std::uint32_t width = 1; width <= 16; ++width)
+          options.profiler.known.add(key, width, c.known_ns);
+    }
+    Fixture f(options);
+    runtime::Stream& stream = f.stream();
+    unsigned total = 0;
+    unsigned* address = &total;
+    for (unsigned i = 0; i < 60; ++i)
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(sum_kernel), {&address}) == 0);
+    CHECK(f.context->synchronize(stream) == 0);
+    CHECK(total == 60);
+    CHECK(most_ahead(f.stays) == c.ahead);
+  }
+}
+
+TEST_CASE("How long graphs ran without a lease is measured") {
+  Fixture f;
+  runtime::Stream& stream = f.stream();
+  std::uint64_t ns = 30'000;
+  void* arguments[] = {&ns};
+  hal::KernelLaunch launch;
+  launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+  launch.block = {32, 1, 1};
+  launch.arguments = arguments;
+  for (int i = 0; i < 3; ++i) {
+    // Stands for the vendor's graph launch: two kernels on the real stream.
+    auto graph = runtime::call(
+        [&](void* native) {
+          auto queue = f.context->device().adopt_queue(native);
+          const hal::NativeStatus first = queue->launch(launch);
+          return first == hal::kNativeOk ? queue->launch(launch) : first;
+        },
+        runtime::Keep::kNo);
+    REQUIRE(f.context->replay(stream, graph, runtime::Behind::kWork) == hal::kNativeOk);
+  }
+  CHECK(f.context->synchronize(stream) == 0);
+  f.context->finish_timing();
+  CHECK(f.page.other.graphs_timed.get() == 3);
+  CHECK(static_cast<double>(f.page.other.graph_unleased_ns.get()) ==
+        doctest::Approx(180'000).epsilon(0.05));
+}
+
+}  // namespace
+}  // namespace vitamin::tests
