@@ -305,6 +305,8 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
           ++counters_.overdue;
           const EntryId entry = hold.entry;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
+          // Who does not answer wants nothing, until it says so again.
+          leave(id, client, lane_id, now_ns);
           scheduler_.returned(id, lane_id, entry, now_ns);
         }
       }

@@ -73,6 +73,17 @@ std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string&
   return std::move(*started);
 }
 
+// Of the socket; one that is there already will do, unless it is somebody else's.
+bool make_folder(const std::string& socket, bool system) {
+  const auto folder = std::filesystem::path(socket).parent_path();
+  if (folder.empty() || ::mkdir(folder.c_str(), system ? 0755 : 0700) == 0) return true;
+  struct stat facts {};
+  if (::stat(folder.c_str(), &facts) != 0 || system || facts.st_uid == ::getuid()) return true;
+  spdlog::error("the folder {} belongs to another user [{}]", folder.native(),
+                vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonFolder));
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -126,15 +137,7 @@ int main(int argc, char** argv) {
   settings.configuration = loaded.configuration;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;
 
-  const auto folder = std::filesystem::path(settings.socket).parent_path();
-  if (!folder.empty() && ::mkdir(folder.c_str(), system ? 0755 : 0700) != 0) {
-    struct stat facts {};
-    if (::stat(folder.c_str(), &facts) == 0 && !system && facts.st_uid != ::getuid()) {
-      spdlog::error("the folder {} belongs to another user [{}]", folder.native(),
-                    runtime::code_of(runtime::Problem::kDaemonFolder));
-      return 1;
-    }
-  }
+  if (!make_folder(settings.socket, system)) return 1;
   auto server = daemon::Server::create(settings);
   if (!server) {
     spdlog::error("{} [{}]", server.error().message,

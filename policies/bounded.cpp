@@ -33,6 +33,11 @@ Choice Bounded::select(const runtime::ReadyOperation& operation, std::span<const
                        const PoolView& pool) {
   if (clients_.empty()) return policy_->select(operation, eligible, pool);
   const auto own = clients_.find(operation.client);
+  if (own != clients_.end()) {
+    const EntryId reserved = own->second.reserved;
+    if (std::find(eligible.begin(), eligible.end(), reserved) != eligible.end())
+      return {reserved, runtime::kUntilChanged};
+  }
   const std::uint32_t bound = own == clients_.end() ? 0 : own->second.bounds.most;
   // What needs more than its share cannot run at all with less.
   const std::uint32_t most = bound == 0 ? ~0U : std::max(bound, operation.processors);
@@ -64,7 +69,9 @@ runtime::Plan Bounded::prepare(const runtime::Hint& hint, const PoolView& pool) 
   if (client.bounds.reserved == 0) return plan;
   if (!client.tried) choose_reservation(client, hint, pool);
   // The policy's own reservation, where it makes one, knows more than a number.
-  if (plan.standing == kNoEntry && hint.lane == client.lane) plan.standing = client.reserved;
+  if (plan.standing != kNoEntry || client.reserved == kNoEntry) return plan;
+  if (pool.entries[client.reserved].processors >= hint.processors) plan.target = kNoEntry;
+  if (hint.lane == client.lane) plan.standing = client.reserved;
   return plan;
 }
 

@@ -3,7 +3,8 @@
 // What a workload class asks for its clients, around any policy: a most share of the device, and
 // processors that are kept for a client though it has nothing to run.
 //
-// The policy inside decides among what is left. While something is reserved, the whole device,
+// A client with a reservation runs there, whatever fits. The policy inside decides among what is
+// left. While something is reserved, the whole device,
 // which nobody leases, is given only to what no part can run.
 //
 // Threads: as runtime::Policy.

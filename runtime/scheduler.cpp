@@ -226,9 +226,22 @@ void Scheduler::recall(std::uint64_t now_ns) {
         continue;
       ++counters_.recalled;
       close(*lane, grant);
+      grant.recalled = true;
       lane->next.since_ns = now_ns;
       ++epoch_;
     }
+}
+
+// What others hold or have reserved; and what was recalled from the client, until it has drained: a
+// part of that would be inside its own lease, and whoever it was recalled for would wait on.
+ComputeSet Scheduler::barred(ClientId client) const {
+  ComputeSet set = leases_.barred(client);
+  for (const Lane* lane : active_) {
+    if (lane->next.client != client) continue;
+    for (const Grant& grant : lane->grants)
+      if (grant.recalled && grant.entry != kWholeDevice) set |= layout_.at(grant.entry).compute;
+  }
+  return set;
 }
 
 ComputeSet Scheduler::set_aside() const {
@@ -255,7 +268,7 @@ void Scheduler::collect() {
 PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   PoolView view;
   view.entries = layout_.entries();
-  view.barred = leases_.barred(client);
+  view.barred = barred(client);
   view.waiting = waiting_;
   view.holdings = holdings_;
   view.set_aside = set_aside();
@@ -265,7 +278,7 @@ PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   return view;
 }
 
-// `barred`: leases_.barred(lane.next.client).
+// `barred`: barred(lane.next.client).
 bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) const {
   if (lane.drains(entry)) return false;
   return entry == kWholeDevice || !layout_.at(entry).compute.overlaps(barred);
@@ -328,7 +341,7 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
   if (held != nullptr && held->entry == plan.target) return;
-  if (can_grant(lane, plan.target, leases_.barred(client))) {
+  if (can_grant(lane, plan.target, barred(client))) {
     if (held == nullptr) reserve(lane, {plan.target, expires});
     if (held != nullptr && lane.wants) grant(lane, {plan.target, kUntilChanged}, now_ns);
     return;
@@ -343,7 +356,7 @@ void Scheduler::fulfil(std::uint64_t now_ns) {
     const EntryId target = lane->reservation.entry;
     const Grant* held = lane->open();
     if (target == kNoEntry || !lane->wants || held == nullptr || held->entry == target) continue;
-    if (!lane->reservation.overdue && can_grant(*lane, target, leases_.barred(lane->next.client)))
+    if (!lane->reservation.overdue && can_grant(*lane, target, barred(lane->next.client)))
       grant(*lane, {target, kUntilChanged}, now_ns);
   }
 }
@@ -358,7 +371,7 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
   });
   for (Lane* lane : overdue_) {
     const ClientId client = lane->next.client;
-    const ComputeSet barred = leases_.barred(client);
+    const ComputeSet barred = this->barred(client);
     EntryId best = kNoEntry;
     ComputeSet standing;
     for (const Lane* other : active_)
@@ -387,9 +400,10 @@ void Scheduler::bind(std::uint64_t now_ns) {
   ready_ = waiting_;
   // Who has waited longest stands first: a policy that picks the first serves in order of arrival,
   // and a lane that asks again and again gets its turn behind the others.
-  std::stable_sort(
-      ready_.begin(), ready_.end(),
-      [](const ReadyOperation& a, const ReadyOperation& b) { return a.since_ns < b.since_ns; });
+  if (ready_.size() > 1)
+    std::stable_sort(
+        ready_.begin(), ready_.end(),
+        [](const ReadyOperation& a, const ReadyOperation& b) { return a.since_ns < b.since_ns; });
   while (!ready_.empty()) {
     const std::optional<std::size_t> picked = policy_->pick(ready_, view_for(kNobody, now_ns));
     if (!picked) return;
@@ -402,9 +416,13 @@ void Scheduler::bind(std::uint64_t now_ns) {
     const PoolView view = view_for(operation.client, now_ns);
     Lane* const lane = find(operation.client, operation.lane);
     eligible_.clear();
-    for (const EntryId id : by_width_)
-      if (layout_.at(id).processors >= operation.processors && can_grant(*lane, id, view.barred))
-        eligible_.push_back(id);
+    auto fits = std::partition_point(by_width_.begin(), by_width_.end() - 1, [&](EntryId id) {
+      return layout_.at(id).processors < operation.processors;
+    });
+    for (; fits != by_width_.end(); ++fits)
+      if (layout_.at(*fits).processors >= operation.processors &&
+          can_grant(*lane, *fits, view.barred))
+        eligible_.push_back(*fits);
     if (eligible_.empty()) continue;
     const Choice choice = policy_->select(operation, eligible_, view);
     if (choice.entry == kNoEntry) continue;
@@ -414,7 +432,7 @@ void Scheduler::bind(std::uint64_t now_ns) {
       ++counters_.refused;
       continue;
     }
-    collect();
+    if (!ready_.empty()) collect();
   }
 }
 

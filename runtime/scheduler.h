@@ -118,6 +118,7 @@ class Scheduler {
     EntryId entry = kNoEntry;
     bool open = false;
     std::uint64_t since_ns = 0;
+    bool recalled = false;  // for the sake of whoever waited
   };
   struct Reservation {
     EntryId entry = kNoEntry;
@@ -149,6 +150,7 @@ class Scheduler {
   void prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns);
   void retire_inactive();
   PoolView view_for(ClientId client, std::uint64_t now_ns) const;
+  hal::ComputeSet barred(ClientId client) const;
   hal::ComputeSet set_aside() const;
   bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
   void collect();

@@ -189,7 +189,7 @@ struct Exploration {
   std::size_t states = 0, deadlocks = 0, ends = 0;
 };
 
-// Every interleaving from the beginning.
+// Every interleaving from the beginning, until one deadlocks.
 void explore(const std::array<Forms, kJobs>& forms, const Known& known, Exploration& found) {
   std::set<std::string> seen;
   std::vector<std::vector<int>> open{{}};
@@ -211,6 +211,7 @@ void explore(const std::array<Forms, kJobs>& forms, const Known& known, Explorat
       ++found.ends;
     else if (stuck)
       ++found.deadlocks;
+    if (found.deadlocks > 0) return;
   }
 }
 
@@ -221,7 +222,8 @@ Exploration explore_all(const Known& known) {
   while (std::next_permutation(forms.begin(), forms.end()));
   Exploration found;
   for (const Forms& first : orders)
-    for (const Forms& second : orders) explore({first, second}, known, found);
+    for (const Forms& second : orders)
+      if (found.deadlocks == 0) explore({first, second}, known, found);
   return found;
 }
 

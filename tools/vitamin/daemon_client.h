@@ -19,8 +19,8 @@ std::string daemon_socket(const std::string& given);
 hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::string& verb);
 
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
-// while. `policy` and `seed`: over vitamin.toml's, where given. `trace`: the folder where it records;
-// empty: nowhere. An error says what to do.
+// while. `policy` and `seed`: over vitamin.toml's, where given. `trace`: the folder where it
+// records; empty: nowhere. An error says what to do.
 hal::Status start_daemon(const std::string& socket, const std::string& policy,
                          std::optional<std::uint64_t> seed, const std::string& trace = "");
 // Ends the daemon, which is ours, and waits until it has written everything.

@@ -17,6 +17,7 @@
 #include "config/load.h"
 #include "config/mps_hazards.h"
 #include "config/value.h"
+#include "policies/registry.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/daemon_client.h"
@@ -195,6 +196,8 @@ void run(RunOptions options) {
   const std::string daemon_policy = options.policy;
   const std::optional<std::uint64_t> daemon_seed = options.seed;
   const config::Configuration configuration = configure(options);
+  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); policy)
+    options.learns = options.learns || options.daemon || (*policy)->wants_profile();
   check_report_file(options.report_file);
   RunDirectory directory;
   if (directory.path().empty())
