@@ -76,6 +76,7 @@ class Server final : public Outlet {
     protocol::Fd socket;
     protocol::Peer peer;
     std::uint64_t until_ns = 0;
+    std::string refused = {};  // why, told once it has said what it wants
   };
   struct Session {
     ClientId id = runtime::kNobody;

@@ -39,10 +39,9 @@ void Server::accept_all() {
     Greeting greeting{std::move(*socket), std::move(*peer), 0};
     const std::uint64_t time = looked_ns_;
     greeting.until_ns = time + in_ns(settings_.budgets.greeting);
-    if (const auto may = allowed(greeting.peer, time); !may) {
-      refuse(greeting, may.error().message);
-      continue;
-    }
+    // Told behind its greeting: the kernel throws an answer away whose sender closes with something
+    // unread.
+    if (const auto may = allowed(greeting.peer, time); !may) greeting.refused = may.error().message;
     const auto of_user = static_cast<std::size_t>(std::count_if(
         greetings_.begin(), greetings_.end(),
         [&](const auto& other) { return other.second.peer.uid == greeting.peer.uid; }));
@@ -84,7 +83,9 @@ void Server::greet(int fd, std::uint64_t time) {
   Greeting& greeting = node.mapped();
   const auto message = protocol::receive_message(greeting.socket, protocol::kGreetingMax);
   if (!message || message->empty()) return;  // gone: the descriptor closes with the greeting
-  if (const auto control = protocol::parse<protocol::Control>(*message)) {
+  if (!greeting.refused.empty()) {
+    refuse(greeting, greeting.refused);
+  } else if (const auto control = protocol::parse<protocol::Control>(*message)) {
     answer(greeting, control->verb.get());
   } else if (const auto hello = protocol::parse<protocol::Hello>(*message)) {
     admit(std::move(greeting), *hello, time);

@@ -150,8 +150,8 @@ class Clients(DaemonTest):
     def test_another_version_is_refused_by_its_number(self):
         daemon = self.daemon()
         answer = self.result(self.member(daemon, "skew"))
-        self.assertIn(f"version {MAJOR}.0", answer["refused"])
-        self.assertIn(f"version {MAJOR + 1}.0", answer["refused"])
+        self.assertIn(f"version {MAJOR}.", answer["refused"])
+        self.assertIn(f"version {MAJOR + 1}.", answer["refused"])
 
     def test_a_daemon_of_another_version_is_refused_by_the_client(self):
         path = os.path.join(self.folder.name, "s")

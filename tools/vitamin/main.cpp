@@ -239,6 +239,15 @@ int unknown_option(const std::string& word, const CLI::App& app, std::string_vie
       fmt::format("unknown option '{}'.{}", name, did_you_mean(name, option_names(app))), see);
 }
 
+// Where none is named, the configuration's is used.
+std::optional<int> wrong_policy(const RunOptions& options) {
+  if (options.policy.empty()) return std::nullopt;
+  const auto policy = policies::make(options.policy, options.seed.value_or(0));
+  if (policy) return std::nullopt;
+  return usage_error("--policy: " + policy.error().message, "vitamin policy list",
+                     Problem::kPolicy);
+}
+
 int checked_run(CommandLine& line) {
   RunOptions& options = line.options;
   const std::vector<std::string> words = line.run->remaining();
@@ -248,10 +257,7 @@ int checked_run(CommandLine& line) {
   if (options.command.empty() || options.command.front().empty())
     return usage_error("no command to run: vitamin run [OPTIONS] -- COMMAND.",
                        "vitamin run --help");
-  if (!options.policy.empty())
-    if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); !policy)
-      return usage_error("--policy: " + policy.error().message, "vitamin policy list",
-                         Problem::kPolicy);
+  if (const auto wrong = wrong_policy(options)) return *wrong;
   if (!options.window.empty() && !window_nanoseconds(options.window))
     return usage_error(fmt::format("'{}' is no window: use 0, a time with its unit (500us, 2ms) or "
                                    "max.",
@@ -271,9 +277,7 @@ int checked_record(CommandLine& line) {
   options.command.insert(options.command.begin(), words.begin(), words.end());
   if (options.command.empty() || options.command.front().empty())
     return usage_error("no command to record: vitamin trace record [OPTIONS] -- COMMAND.", kSee);
-  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); !policy)
-    return usage_error("--policy: " + policy.error().message, "vitamin policy list",
-                       Problem::kPolicy);
+  if (const auto wrong = wrong_policy(options)) return *wrong;
   return line.trace_verbs.start(options);
 }
 

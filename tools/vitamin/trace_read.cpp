@@ -36,8 +36,11 @@ hal::Result<Trace> read_one(const fs::path& path) {
                                            runtime::trace::kVersion));
   if (header.units > runtime::trace::kUnitsMax || header.units == 0)
     return damaged(trace.file, "a device of no units");
-  for (char* text : {header.policy, header.uuid, header.device, header.program})
+  for (char* text : {header.policy, header.uuid, header.device, header.program}) {
     text[text == header.policy ? sizeof header.policy - 1 : 63] = '\0';
+    for (const char* at = text; *at != '\0'; ++at)  // it will be shown to a person
+      if (*at < ' ' || *at > '~') return damaged(trace.file, "a name that is no text");
+  }
   std::error_code error;
   const std::uint64_t bytes = fs::file_size(path, error);
   if (error || header.records > (bytes - sizeof page) / sizeof(Record))
