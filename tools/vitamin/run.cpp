@@ -110,6 +110,8 @@ config::Configuration configure(RunOptions& options) {
     if (const auto* match =
             config::class_of(configuration, config::program_here(options.command.front())))
       options.workload_class = match->name;
+  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); policy)
+    options.learns = options.learns || options.daemon || (*policy)->wants_profile();
   return configuration;
 }
 
@@ -196,8 +198,6 @@ void run(RunOptions options) {
   const std::string daemon_policy = options.policy;
   const std::optional<std::uint64_t> daemon_seed = options.seed;
   const config::Configuration configuration = configure(options);
-  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); policy)
-    options.learns = options.learns || options.daemon || (*policy)->wants_profile();
   check_report_file(options.report_file);
   RunDirectory directory;
   if (directory.path().empty())
