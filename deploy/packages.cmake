@@ -20,10 +20,6 @@ if(TARGET spank_vitamin)
   list(APPEND packages "slurm slurm-spank-vitamin")
   list(APPEND package_targets spank_vitamin)
 endif()
-if(TARGET vitamin-k8s-plugin)
-  list(APPEND packages "kubernetes vitamin-k8s-plugin")
-  list(APPEND package_targets vitamin-k8s-plugin)
-endif()
 
 # What every package of Debian has in its documentation folder.
 find_program(gzip gzip REQUIRED)

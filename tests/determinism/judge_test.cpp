@@ -84,6 +84,17 @@ TEST_CASE("another launch is broken and is named although the output agrees") {
   CHECK(found.reason.find("(2 blocks)") != std::string::npos);
 }
 
+TEST_CASE("a program that launches something else alone, if seldom, is not broken by Vitamin") {
+  const auto all = runs(run("random", "a\n", {launch("k", 2)}));
+  const std::vector<Observation> same = {run("exclusive again", "a\n")};
+  CHECK(judge(all, same, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
+  const std::vector<Observation> other = {run("exclusive again", "a\n"),
+                                          run("exclusive again", "a\n", {launch("k", 3)})};
+  const Judgement found = judge(all, other, kOutput, kNotScanned, 4);
+  CHECK(found.verdict == Verdict::kDeterministic);
+  CHECK_FALSE(found.structure_compared);
+}
+
 TEST_CASE("an order that was not kept is broken although output and launches agree") {
   const auto all = runs(run("random", "a\n", {launch("k", 4, audit::kUncovered)}));
   const Judgement found = judge(all, {}, kOutput, kNotScanned, 4);

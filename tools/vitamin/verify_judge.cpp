@@ -518,12 +518,12 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
     for (const Observation& control : controls) {
       if (control.tenant) continue;
       if (control.interrupted) return result;
-      if (const auto what = difference(runs[0], control, checks))
+      if (const auto what = difference(runs[0], control, checks); what && !control.audited)
         return not_by_itself(runs[0], control, *what);
     }
     // That native runs agree which only look at what they printed says nothing of copies.
-    const bool natively_equal =
-        std::any_of(controls.begin(), controls.end(), [](const auto& c) { return !c.tenant; });
+    const bool natively_equal = std::any_of(controls.begin(), controls.end(),
+                                            [](const auto& c) { return !c.tenant && !c.audited; });
     if (runs.size() >= kExclusive)
       if (const auto what = difference(runs[1], runs[2], checks))
         if (!natively_equal || !difference(runs[1], runs[2], without_memory(checks)))
@@ -531,7 +531,10 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
   }
   if (runs.size() >= kExclusive)
     result.structure_compared =
-        !audit_gap(runs[1]) && !audit_gap(runs[2]) && !structure_difference(runs[1], runs[2]);
+        !audit_gap(runs[1]) && !audit_gap(runs[2]) && !structure_difference(runs[1], runs[2]) &&
+        std::none_of(controls.begin(), controls.end(), [&](const Observation& control) {
+          return control.audited && structure_difference(runs[1], control);
+        });
   for (std::size_t i = 1; i < runs.size(); ++i)
     result.findings[i] =
         finding_of(runs[i], runs, checks, result.structure_compared && !audit_gap(runs[i]));
@@ -547,7 +550,7 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
       // A run that did not come to its end has launched less, which says nothing.
       if (!audited || !runs[i].ended_well() || !structure_difference(runs[1], runs[i])) {
         for (const Observation& control : controls)
-          if (const auto what = difference(runs[0], control, checks))
+          if (const auto what = difference(runs[0], control, checks); what && !control.audited)
             return not_by_itself(runs[0], control, *what);
         if (runs[i].ended_well()) return other_bytes(runs, i, scan, std::move(result));
       }
