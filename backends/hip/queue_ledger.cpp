@@ -18,6 +18,8 @@ constexpr unsigned kProcesses = 0, kPlain = 256, kPool = 512, kPieces = 256;
 
 // The runtime's own queue, and the real default stream's.
 constexpr unsigned kOfRuntime = 1, kOfDefaultStream = 1;
+// Left free for the next process, which has these before anybody can give one back.
+constexpr unsigned kOfNewcomer = kOfRuntime + kOfDefaultStream;
 
 // Locks belong to the open file, not to the process: a library of the application's that opens and
 // closes the file cannot drop them.
@@ -74,10 +76,10 @@ unsigned QueueLedger::of_others(unsigned first, unsigned count) const {
   return of_others(first, count / 2) + of_others(first + count / 2, count - count / 2);
 }
 
-// Queues of the GPU that no application's stream has.
+// Queues of the GPU that no application's stream has, nor will have at once.
 unsigned QueueLedger::left() const {
   const auto plain = static_cast<unsigned>(plain_.size()) + of_others(kPlain, kPieces);
-  return queues_ - std::min(queues_, plain);
+  return queues_ - std::min(queues_, plain + kOfNewcomer);
 }
 
 void QueueLedger::count_plain() {

@@ -14,13 +14,14 @@
 //            512 ..       one for each pool queue; those below what the plain ones leave may be
 //            taken
 //
-// Each process may hold an equal share of the rest, and gives back what is above it (limit()).
+// Each process may hold an equal share of the rest, and gives back what is above it (limit()). Two
+// are left free, for the runtime's queue and the default stream's of the next process.
 //
 // Limits. Processes that do not run under Vitamin, or are confined by the user's own mask, are not
 // counted, nor are queues of other priorities and of cooperative grids. A child that was forked and
 // does not exec keeps its parent's pieces until it ends. Where applications' streams have every
 // queue, nobody has a pool queue. A share that shrinks is given back as its queues come idle,
-// looked at twice a second.
+// looked at twice a second: until then processes that come together may have more than there are.
 //
 // Threads: any.
 #pragma once

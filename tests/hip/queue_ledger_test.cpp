@@ -17,6 +17,7 @@ namespace vitamin::tests {
 namespace {
 
 constexpr unsigned kQueues = 20;
+constexpr unsigned kEach = 2;  // the runtime's own, the default stream's; left for a newcomer, too
 
 class Folder {
  public:
@@ -56,13 +57,13 @@ struct Process {
 TEST_CASE("a process alone may hold what its streams leave") {
   const Folder folder;
   Process one{folder.process(4), {}, {}};
-  CHECK(one.ledger->limit() == kQueues - 2);  // the runtime's own, the default stream's
+  CHECK(one.ledger->limit() == kQueues - 2 * kEach);
   for (int i = 0; i < 10; ++i) one.streams.push_back(one.ledger->stream());
-  CHECK(one.ledger->limit() == kQueues - 5);  // streams share four
+  CHECK(one.ledger->limit() == kQueues - 5 - kEach);  // streams share four
   one.streams.clear();
-  CHECK(one.ledger->limit() == kQueues - 2);
+  CHECK(one.ledger->limit() == kQueues - 2 * kEach);
   one.keep(100);
-  CHECK(one.queues.size() == kQueues - 2);
+  CHECK(one.queues.size() == kQueues - 2 * kEach);
   CHECK(one.ledger->pool_queue() == nullptr);
 }
 
@@ -71,18 +72,20 @@ TEST_CASE("processes that come and go share the rest equally and never hold more
   std::vector<Process> processes;
   for (unsigned count = 1; count <= 8; ++count) {
     processes.push_back({folder.process(1), {}, {}});
+    const auto in_use = [&] {
+      std::size_t held = 0;
+      for (const Process& process : processes) held += process.held(1);
+      return held;
+    };
+    CHECK(in_use() <= kQueues);  // before anybody gave one back
     // What one gives back another may take only then.
     for (int round = 0; round < 3; ++round)
       for (Process& process : processes) process.keep(4);
-    std::size_t held = 0, most = 0;
-    for (const Process& process : processes) {
-      held += process.held(1);
-      most = std::max(most, process.queues.size());
-    }
-    const std::size_t left = kQueues - 2 * count;
+    std::size_t most = 0;
+    for (const Process& process : processes) most = std::max(most, process.queues.size());
+    const std::size_t left = kQueues - kEach * (count + 1);
     const std::size_t share = std::min<std::size_t>(4, left / count);
-    CHECK(held == 2 * count + (left >= count ? share * count : left));
-    CHECK(held <= kQueues);
+    CHECK(in_use() == kEach * count + (left >= count ? share * count : left));
     CHECK(most == std::max<std::size_t>(1, share));
   }
   processes.resize(2);
@@ -108,8 +111,8 @@ TEST_CASE("who holds more than its share by now gives it back") {
   Process one{folder.process(1), {}, {}}, other{folder.process(20), {}, {}};
   one.keep(4);
   other.keep(4);
-  for (int i = 0; i < 11; ++i) other.streams.push_back(other.ledger->stream());
-  // 20 - 2 - 13 = 5 left for two.
+  for (int i = 0; i < 9; ++i) other.streams.push_back(other.ledger->stream());
+  // 20 - 2 - 11 - 2 = 5 left for two.
   one.keep(4);
   other.keep(4);
   CHECK(one.queues.size() == 2);
@@ -137,12 +140,12 @@ TEST_CASE("a process that dies leaves nothing behind") {
   }
   char held = 0;
   REQUIRE(::read(ready[0], &held, 1) == 1);
-  CHECK(held == 8);  // its share of 20 - 4
-  CHECK(one.ledger->limit() == 8);
+  CHECK(held == 7);  // its share of 20 - 3 * 2
+  CHECK(one.ledger->limit() == 7);
   ::kill(child, SIGKILL);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK(one.ledger->limit() == kQueues - 2);
+  CHECK(one.ledger->limit() == kQueues - 2 * kEach);
   ::close(ready[0]);
   ::close(ready[1]);
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unmodified hipcc programs under `vitamin run`, over the software AMD GPU and the real runtime.
 
-Needs in the environment: VITAMIN and what software_amd.py says. Never run on AMD silicon: what is shown is that program, runtime and interposer agree.
+Needs in the environment: VITAMIN and what software_amd.py says. Never run on AMD silicon: what is
+shown is that program, runtime and interposer agree.
 """
 import collections
 import json
