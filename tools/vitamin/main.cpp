@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "policies/registry.h"
+#include "tools/vitamin/cdi.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/policy_verbs.h"
 #include "tools/vitamin/preload.h"
@@ -112,6 +113,7 @@ struct CommandLine {
   RunOptions options;
   VerifyOptions verification;
   PolicyVerbs policy_verbs;
+  CdiVerbs cdi_verbs;
   bool json = false;
   std::string device = "all";
   double seconds = 0.5;
@@ -129,6 +131,7 @@ struct CommandLine {
     policy->footer("\nExamples:\n  vitamin policy list\n  vitamin policy test tpot-first\n");
     policy_list = policy->add_subcommand("list", "Name every policy, one a line");
     policy_verbs.add(app, *policy);
+    cdi_verbs.add(app);
     version = app.add_subcommand("version", "Show the version");
     add_daemon_verbs();
     for (CLI::App* verb : {doctor, policy_list, version, status})
@@ -283,6 +286,7 @@ int dispatch(CommandLine& line) {
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json);
   if (const auto code = line.policy_verbs.run()) return *code;
+  if (const auto code = line.cdi_verbs.run()) return *code;
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
   if (line.status->parsed()) return show_status(line.options.socket, line.json);
