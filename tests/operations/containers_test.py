@@ -128,7 +128,8 @@ class Podman(unittest.TestCase):
 
     def podman(self, device, *words, check=True, options=()):
         return self.machine.run(
-            "podman", "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
+            "podman", "--storage-driver=vfs", "--root=/tmp/podman", "--runroot=/run/podman",
+            "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
             "--cgroups=disabled", "--network=host", "--security-opt=seccomp=unconfined",
             "--device", device, *options, "--rootfs", "/srv/image", *words, check=check)
 
