@@ -25,7 +25,8 @@ std::uint64_t now() {
 
 hal::Result<std::unique_ptr<RemoteArbiter>> RemoteArbiter::connect(const RemoteOptions& options,
                                                                    const hal::DeviceInfo& info) {
-  auto connection = client::connect(options.socket, info, options.program, options.patience);
+  auto connection = client::connect(options.socket, info, options.program, options.workload_class,
+                                    options.patience);
   if (!connection) return tl::unexpected(connection.error());
   return std::unique_ptr<RemoteArbiter>(new RemoteArbiter(options, info, std::move(*connection)));
 }
@@ -175,7 +176,8 @@ std::unique_ptr<Connection> RemoteArbiter::reconnect() {
   milliseconds pause(5);
   std::string told;
   for (;;) {
-    auto made = client::connect(options_.socket, info_, options_.program, options_.patience);
+    auto made = client::connect(options_.socket, info_, options_.program, options_.workload_class,
+                                options_.patience);
     if (made && (*made)->welcome.pool_hash == pool_hash_) return std::move(*made);
     const std::string why =
         made ? "vitamind is back with another pool, which this process cannot follow"

@@ -2,6 +2,7 @@
 #include "daemon/device_arbiter.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 namespace vitamin::daemon {
@@ -9,6 +10,7 @@ namespace vitamin::daemon {
 using protocol::Gate;
 using protocol::LeaseWord;
 using runtime::kNever;
+using runtime::trace::Kind;
 
 namespace {
 
@@ -38,11 +40,63 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
 
-DeviceArbiter::Home DeviceArbiter::attach(ClientId id) {
+void DeviceArbiter::told(Kind kind, ClientId client, std::uint64_t now_ns, const void* bytes) {
+  if (trace_ == nullptr) [[likely]]
+    return;
+  runtime::trace::Record record;
+  record.kind = kind;
+  record.client = client;
+  record.time = now_ns;
+  if (bytes != nullptr)
+    trace_->add(record, bytes);
+  else
+    trace_->add(record);
+}
+
+void DeviceArbiter::answered(Kind kind, ClientId client, LaneId lane, const protocol::Grant* grant,
+                             std::uint64_t a) {
+  if (trace_ == nullptr) [[likely]]
+    return;
+  runtime::trace::Record record;
+  record.kind = kind;
+  record.client = client;
+  record.lane = lane;
+  record.a = a;
+  if (grant != nullptr) {
+    record.entry = static_cast<std::uint16_t>(grant->entry);
+    record.a = grant->launches;
+    record.b = grant->word;
+    record.flags = a != 0 ? 1 : 0;  // delivered
+  }
+  trace_->add(record);
+}
+
+void DeviceArbiter::close_gates(ClientId client) {
+  answered(Kind::kGates, client, 0, nullptr, 0);
+  outlet_.gates_closed(client);
+}
+
+void DeviceArbiter::set(const ArbiterSettings& settings) {
+  told(Kind::kReload, runtime::kNobody, 0);
+  settings_ = settings;
+  scheduler_.set(settings.scheduler);
+}
+
+DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
+  if (trace_ != nullptr) {
+    runtime::trace::Record record;
+    record.kind = Kind::kAttach;
+    record.client = id;
+    record.flags = static_cast<std::uint32_t>(traits.kind);
+    record.a = traits.tpot_ns;
+    record.b = traits.most | std::uint64_t{traits.reserved} << 32;
+    trace_->add(record);
+  }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
   Client& client = clients_[id];
   client.home = {homes_[index], *fewest > 0};
+  client.traits = traits;
   ++*fewest;
   return client.home;
 }
@@ -53,12 +107,21 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
   const auto client = clients_.find(id);
   if (client == clients_.end() || client->second.dying) return;
   ++counters_.requests;
+  if (trace_ != nullptr) [[unlikely]] {
+    const protocol::Record copy =
+        std::visit([](const auto& said) { return protocol::encode(said); }, request);
+    told(Kind::kRequest, id, now_ns, &copy);
+  }
   std::visit([&](const auto& said) { take(id, client->second, said, now_ns); }, request);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
-  if (ready.moves_on != 0) take(id, client, protocol::Idle{.head = ready.head}, now_ns);
+  if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
+  Lane& lane = client.lanes[ready.head.lane];
+  if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
+  if (client.traits.tpot_ns != 0 && (lane.deadline_ns == 0 || ready.iteration_end != 0))
+    lane.deadline_ns = now_ns + client.traits.tpot_ns;
   runtime::ReadyOperation operation;
   operation.client = id;
   operation.lane = ready.head.lane;
@@ -67,7 +130,9 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   operation.predicted_ns = ready.predicted_ns;
   operation.queued_ns = ready.queued_ns;
   operation.ready_at_ns = ready.ready_in_ns != 0 ? now_ns + ready.ready_in_ns : 0;
-  operation.deadline_ns = ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : 0;
+  operation.deadline_ns =
+      ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : lane.deadline_ns;
+  operation.kind = client.traits.kind;
   operation.last_entry = ready.last_entry;
   operation.iteration_end = ready.iteration_end != 0;
   scheduler_.wants(operation, now_ns);
@@ -75,11 +140,18 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
                          std::uint64_t now_ns) {
-  Lane& lane = client.lanes[idle.head.lane];
+  client.lanes[idle.head.lane].deadline_ns = 0;
+  leave(id, client, idle.head.lane, now_ns);
+}
+
+// The lane submits nothing more under the grant that it has.
+void DeviceArbiter::leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns) {
+  Lane& lane = client.lanes[lane_id];
   // It may have said so before it saw its newest grant, which it then holds for open.
   for (Hold& hold : lane.holds)
-    if (hold.open && close(id, idle.head.lane, lane, hold, now_ns)) outlet_.gates_closed(id);
-  scheduler_.idle(id, idle.head.lane, now_ns);
+    if (hold.open && close(id, lane_id, lane, hold, now_ns)) close_gates(id);
+  lane.asked_ns = 0;
+  scheduler_.idle(id, lane_id, now_ns);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& returned,
@@ -114,7 +186,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
   overdue_at_ = std::min(overdue_at_, now_ns + settings_.answer_within_ns);
 }
 
-void DeviceArbiter::take(ClientId id, Client&, const protocol::HintRecord& said,
+void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord& said,
                          std::uint64_t now_ns) {
   runtime::Hint hint;
   hint.client = id;
@@ -125,12 +197,14 @@ void DeviceArbiter::take(ClientId id, Client&, const protocol::HintRecord& said,
   hint.deadline_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
   hint.queued_ns = said.queued_ns;
   hint.cancelled = said.cancelled != 0;
+  hint.kind = client.traits.kind;
   scheduler_.hint(hint, now_ns);
 }
 
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end() || found->second.dying) return;
+  told(Kind::kDying, id, now_ns);
   found->second.dying = true;
   for (auto& [lane_id, lane] : found->second.lanes) {
     for (Hold& hold : lane.holds) {
@@ -144,6 +218,7 @@ void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
 void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
+  told(Kind::kForget, id, now_ns);
   const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
   clients_.erase(found);
@@ -153,6 +228,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
 // --- what follows ----------------------------------------------------------------------------
 
 void DeviceArbiter::step(std::uint64_t now_ns) {
+  told(Kind::kStep, 0, now_ns);
   take_back_overdue(now_ns);
   // A grant that cannot be delivered is taken back, which is news for the scheduler.
   for (const runtime::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
@@ -167,9 +243,10 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   if (decision.kind == runtime::Decision::Kind::kCloseGate) {
     if (hold != lane.holds.end() && hold->open &&
         close(decision.client, decision.lane, lane, *hold, now_ns))
-      outlet_.gates_closed(decision.client);
+      close_gates(decision.client);
     return;
   }
+  if (lane.asked_ns != 0) waits_.add(now_ns - std::exchange(lane.asked_ns, 0));
   const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
   protocol::Grant grant;
   grant.head.lane = decision.lane;
@@ -183,7 +260,9 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
     lane.holds.push_back({decision.entry, word, true, now_ns});
   // The word first: a client that sees the grant must find the gate open.
   publish(decision.client, decision.lane, lane, word);
-  if (outlet_.grant(decision.client, grant)) return;
+  const bool delivered = outlet_.grant(decision.client, grant);
+  answered(Kind::kGrant, decision.client, decision.lane, &grant, delivered ? 1 : 0);
+  if (delivered) return;
   ++counters_.undelivered;
   publish(decision.client, decision.lane, lane, 0);
   std::erase_if(lane.holds, [&](const Hold& held) { return held.word == word; });
@@ -205,6 +284,7 @@ bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold,
 
 void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord word) {
   lane.word = word;
+  answered(Kind::kWord, id, lane_id, nullptr, word);
   outlet_.set_word(id, lane_id, word);
 }
 
@@ -225,6 +305,8 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
           ++counters_.overdue;
           const EntryId entry = hold.entry;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
+          // Who does not answer wants nothing, until it says so again.
+          leave(id, client, lane_id, now_ns);
           scheduler_.returned(id, lane_id, entry, now_ns);
         }
       }

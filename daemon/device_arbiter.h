@@ -15,14 +15,17 @@
 // Threads: one at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "daemon/exposition.h"
 #include "protocol/record.h"
 #include "protocol/segment.h"
 #include "runtime/scheduler.h"
+#include "runtime/trace.h"
 
 namespace vitamin::daemon {
 
@@ -33,6 +36,15 @@ using runtime::LaneId;
 struct ArbiterSettings {
   runtime::SchedulerOptions scheduler;
   std::uint64_t answer_within_ns = 1'000'000'000;
+};
+
+// What a client's workload class says of it (config/configuration.h).
+struct Traits {
+  runtime::OperationClass kind = runtime::OperationClass::kUnknown;
+  // A step, from when the client first asks for it, is to take no longer; 0: no target.
+  std::uint64_t tpot_ns = 0;
+  // What policies::Bounded keeps the policy to for this client; here only so that it is recorded.
+  std::uint32_t most = 0, reserved = 0;
 };
 
 // Where answers go. A client that the outlet does not know any more is ignored.
@@ -71,8 +83,14 @@ class DeviceArbiter {
   DeviceArbiter(const runtime::PoolLayout& layout, std::unique_ptr<runtime::Policy> policy,
                 const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet);
 
+  // Everything that it is told and answers is recorded from now on, which is enough to tell and
+  // ask another arbiter the same. `trace` outlives it.
+  void record(runtime::trace::Recorder* trace) { trace_ = trace; }
+
   // `client` is new and not runtime::kNobody.
-  Home attach(ClientId client);
+  Home attach(ClientId client, const Traits& traits = {});
+  // Other settings from now on, and perhaps another policy inside of the object that was given.
+  void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
   // Its process is ending: it submits nothing more, and what it submitted still runs.
   void dying(ClientId client, std::uint64_t now_ns);
@@ -86,8 +104,10 @@ class DeviceArbiter {
   const runtime::PoolLayout& layout() const { return layout_; }
   const runtime::Scheduler& scheduler() const { return scheduler_; }
   const ArbiterCounters& counters() const { return counters_; }
+  const WaitHistogram& waits() const { return waits_; }
   std::vector<Held> held() const;
   std::uint32_t epoch() const { return epoch_; }
+  runtime::Scheduler& scheduler() { return scheduler_; }
 
  private:
   struct Hold {
@@ -99,10 +119,16 @@ class DeviceArbiter {
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
-    std::vector<Hold> holds;  // at most one of them open
+    std::uint64_t asked_ns = 0;     // it waits since then; 0: it does not
+    std::uint64_t deadline_ns = 0;  // of the step that it is in, from its class's target; 0: none
+    std::vector<Hold> holds;        // at most one of them open
+    bool submits() const {
+      return std::any_of(holds.begin(), holds.end(), [](const Hold& hold) { return hold.open; });
+    }
   };
   struct Client {
     Home home;
+    Traits traits;
     bool dying = false;
     std::map<LaneId, Lane> lanes;
   };
@@ -113,10 +139,16 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Draining& draining, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
+  void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const runtime::Decision& decision, std::uint64_t now_ns);
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);
   void publish(ClientId id, LaneId lane_id, Lane& lane, protocol::LeaseWord word);
   void take_back_overdue(std::uint64_t now_ns);
+  void told(runtime::trace::Kind kind, ClientId client, std::uint64_t now_ns,
+            const void* bytes = nullptr);
+  void answered(runtime::trace::Kind kind, ClientId client, LaneId lane,
+                const protocol::Grant* grant, std::uint64_t a);
+  void close_gates(ClientId client);
 
   runtime::PoolLayout layout_;
   ArbiterSettings settings_;
@@ -127,6 +159,8 @@ class DeviceArbiter {
   std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;
+  WaitHistogram waits_;
+  runtime::trace::Recorder* trace_ = nullptr;
   std::uint64_t overdue_at_ = runtime::kNever;
 };
 

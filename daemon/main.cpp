@@ -11,14 +11,36 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "config/load.h"
+#include "daemon/json_log.h"
+#include "daemon/metrics_server.h"
 #include "daemon/server.h"
 #include "protocol/paths.h"
+#include "runtime/problem.h"
 
 namespace {
 
 vitamin::daemon::Server* running = nullptr;
 
-void on_signal(int) { running->stop(); }
+void on_signal(int signal) { signal == SIGHUP ? running->reload() : running->stop(); }
+
+// Options that are settings of vitamin.toml, too, and win over it.
+struct Shorthand {
+  const char* option;
+  const char* key;
+  const char* unit;  // of a bare number
+  const char* meaning;
+};
+constexpr Shorthand kShorthands[] = {
+    {"--policy", "policy.name", "", "Who runs where: vitamin policy list"},
+    {"--seed", "policy.seed", "", "What the policy draws from"},
+    {"--quantum", "policy.quantum", "ms", "Until a grant is recalled for others (ms)"},
+    {"--answer-within", "daemon.answer_within", "s",
+     "In which a client must answer a closed gate (s)"},
+    {"--spin", "daemon.spin", "us", "Look for work before sleeping (us)"},
+    {"--exit-when-idle", "daemon.exit_when_idle", "s", "End after so long without a client (s)"},
+    {"--lock-directory", "daemon.lock_directory", "", "Where the devices' locks lie"},
+};
 
 constexpr const char* kFooter = R"(
 Examples:
@@ -30,6 +52,38 @@ Examples:
 Clients that lose their daemon go on, on a small part of the device, and come back by themselves.
 )";
 
+void set_format(const std::string& log) {
+  if (log == "json")
+    spdlog::default_logger()->set_formatter(std::make_unique<vitamin::daemon::JsonFormatter>());
+  else
+    spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
+}
+
+// Null, and said why: not possible.
+std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string& address,
+                                                              const std::string& socket) {
+  namespace runtime = vitamin::runtime;
+  auto started = vitamin::daemon::MetricsServer::start(address, socket);
+  if (!started) {
+    spdlog::error("{} [{}]", started.error().message,
+                  runtime::code_of(runtime::Problem::kMetricsAddress));
+    return nullptr;
+  }
+  spdlog::info("metrics at {}", (*started)->where());
+  return std::move(*started);
+}
+
+// Of the socket; one that is there already will do, unless it is somebody else's.
+bool make_folder(const std::string& socket, bool system) {
+  const auto folder = std::filesystem::path(socket).parent_path();
+  if (folder.empty() || ::mkdir(folder.c_str(), system ? 0755 : 0700) == 0) return true;
+  struct stat facts {};
+  if (::stat(folder.c_str(), &facts) != 0 || system || facts.st_uid == ::getuid()) return true;
+  spdlog::error("the folder {} belongs to another user [{}]", folder.native(),
+                vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonFolder));
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -39,22 +93,33 @@ int main(int argc, char** argv) {
                "vitamind");
   app.footer(kFooter);
   bool system = false, quiet = false;
-  double idle_s = 0, answer_s = 1, quantum_ms = 4, spin_us = 50;
+  std::string file;
+  std::vector<std::string> overrides;
   app.add_option("--socket", settings.socket, "Where to listen (default: your own)");
   app.add_flag("--system", system, "For all users, at /run/vitamin/vitamind.sock");
-  app.add_option("--policy", settings.policy, "Who runs where: vitamin policy list");
-  app.add_option("--seed", settings.seed, "What the policy draws from");
-  app.add_option("--quantum", quantum_ms, "Milliseconds until a grant is recalled for others");
-  app.add_option("--answer-within", answer_s,
-                 "Seconds in which a client must answer a closed gate");
-  app.add_option("--spin", spin_us, "Microseconds of looking for work before sleeping");
-  app.add_option("--exit-when-idle", idle_s, "End after so many seconds without a client");
-  app.add_option("--lock-directory", settings.lock_directory, "Where the devices' locks lie");
+  app.add_option("--config", file, "Instead of /etc/vitamin/vitamin.toml ($VITAMIN_CONFIG)");
+  app.add_option("--set", overrides, "KEY=VALUE over the file: vitamin config show names them");
+  for (const Shorthand& shorthand : kShorthands)
+    app.add_option_function<std::string>(
+           shorthand.option,
+           [&overrides, &shorthand](const std::string& text) {
+             const bool bare = text.find_first_not_of("0123456789.") == text.npos;
+             overrides.push_back(std::string(shorthand.key) + "=" + text +
+                                 (bare ? shorthand.unit : ""));
+           },
+           shorthand.meaning)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  std::string metrics, log = "text";
+  app.add_option("--metrics", metrics,
+                 "Serve Prometheus at PORT (loopback), HOST:PORT or the path of a Unix socket");
+  app.add_option("--trace", settings.trace, "Record every message and decision into this folder");
+  app.add_option("--log", log, "text, or json: one object a line")
+      ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--quiet", quiet, "Warnings and errors only");
   CLI11_PARSE(app, argc, argv);
 
   spdlog::set_default_logger(spdlog::stderr_color_mt("vitamind"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
+  set_format(log);
   if (quiet) spdlog::set_level(spdlog::level::warn);
   if (system) {
     settings.any_user = true;
@@ -62,29 +127,35 @@ int main(int argc, char** argv) {
     if (settings.socket.empty()) settings.socket = protocol::kSystemSocket;
   }
   if (settings.socket.empty()) settings.socket = protocol::user_socket();
-  settings.exit_when_idle = std::chrono::milliseconds(static_cast<long>(idle_s * 1e3));
-  settings.spin = std::chrono::nanoseconds(static_cast<long>(spin_us * 1e3));
-  settings.arbiter.answer_within_ns = static_cast<std::uint64_t>(answer_s * 1e9);
-  settings.arbiter.scheduler.quantum_ns = static_cast<std::uint64_t>(quantum_ms * 1e6);
+  // What changes later is the files; the environment and the command line stay as they are.
+  settings.reload = [=] { return config::load(config::sources(file, overrides)); };
+  const config::Loaded loaded = settings.reload();
+  for (const config::Problem& problem : loaded.problems)
+    spdlog::error("{}", config::text_of(problem, false));
+  if (!loaded.valid()) return 1;
+  for (const std::string& read : loaded.files) spdlog::info("configuration: {}", read);
+  settings.configuration = loaded.configuration;
+  if (metrics.empty()) metrics = loaded.configuration.metrics.listen;
 
-  const auto folder = std::filesystem::path(settings.socket).parent_path();
-  if (!folder.empty() && ::mkdir(folder.c_str(), system ? 0755 : 0700) != 0) {
-    struct stat facts {};
-    if (::stat(folder.c_str(), &facts) == 0 && !system && facts.st_uid != ::getuid()) {
-      spdlog::error("the folder {} belongs to another user", folder.native());
-      return 1;
-    }
-  }
+  if (!make_folder(settings.socket, system)) return 1;
   auto server = daemon::Server::create(settings);
   if (!server) {
-    spdlog::error("{}", server.error().message);
+    spdlog::error("{} [{}]", server.error().message,
+                  runtime::code_of(runtime::Problem::kDaemonStart));
+    return 1;
+  }
+  std::unique_ptr<daemon::MetricsServer> scraped;
+  if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) {
+    ::unlink(settings.socket.c_str());
     return 1;
   }
   running = server->get();
   std::signal(SIGTERM, &on_signal);
   std::signal(SIGINT, &on_signal);
+  std::signal(SIGHUP, &on_signal);
   std::signal(SIGPIPE, SIG_IGN);
-  spdlog::info("listens at {}, policy {}", settings.socket, settings.policy);
+  spdlog::info("listens at {}, policy {}", settings.socket,
+               settings.configuration.policy.specification());
   const int code = running->run();
   ::unlink(settings.socket.c_str());
   return code;

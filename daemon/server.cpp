@@ -8,10 +8,12 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 
 #include "daemon/notify.h"
 #include "policies/registry.h"
@@ -35,7 +37,8 @@ std::uint64_t in_ns(nanoseconds duration) { return static_cast<std::uint64_t>(du
 
 hal::Result<std::unique_ptr<Server>> Server::create(const Settings& settings) {
   // A policy that cannot be made is found out now, not when the first client comes.
-  if (auto policy = policies::make(settings.policy, settings.seed); !policy)
+  const config::Policy& wanted = settings.configuration.policy;
+  if (auto policy = policies::make(wanted.specification(), wanted.seed); !policy)
     return tl::unexpected(policy.error());
   std::unique_ptr<Server> server(new Server(settings));
   if (auto opened = server->open(); !opened) return tl::unexpected(opened.error());
@@ -62,10 +65,19 @@ hal::Status Server::open() {
   listener_ = std::move(*listener);
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !stop_)
+  reload_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_ || !stop_ || !reload_)
     return hal::fail(hal::Errc::kOutOfMemory, "no more descriptors can be made", errno);
   deaths_ = std::make_unique<DeathWatch>();
-  for (const int fd : {listener_.get(), stop_.get(), deaths_->descriptor()}) watch(fd);
+  for (const int fd : {listener_.get(), stop_.get(), reload_.get(), deaths_->descriptor()})
+    watch(fd);
+  const auto folder = std::filesystem::path(settings_.socket).parent_path();
+  mps_ = std::make_unique<Mps>(settings_.configuration.mps, (folder / "mps").native());
+  // Reading a large machine's topology takes tens of milliseconds: only where there is a choice.
+  if (settings_.configuration.daemon.pin && ::access("/sys/devices/system/node/node1", F_OK) == 0) {
+    placement_ = std::make_unique<Placement>();
+    allowed_ = placement_->allowed();
+  }
   started_ns_ = alone_ns_ = busy_ns_ = now();
   if (const auto interval = watchdog_interval()) watchdog_every_ns_ = in_ns(*interval) / 3;
   return {};
@@ -80,13 +92,15 @@ void Server::watch(int fd) {
 
 void Server::stop() { ::eventfd_write(stop_.get(), 1); }
 
+void Server::reload() { ::eventfd_write(reload_.get(), 1); }
+
 int Server::run() {
   notify("READY=1");
   while (!stopping_) {
     const std::uint64_t time = now();
     if (turn(time)) busy_ns_ = time;
     watchdog(time);
-    if (time - busy_ns_ >= in_ns(settings_.spin)) {
+    if (time - busy_ns_ >= settings_.configuration.daemon.spin_ns) {
       if (try_sleep(time)) continue;
     } else if (time - looked_ns_ >= kLookEvery) {
       look_at_descriptors(0);
@@ -200,8 +214,8 @@ int Server::sleep_limit(std::uint64_t time) const {
   for (const auto& [uuid, device] : devices_) until = std::min(until, device.arbiter->wake_at());
   for (const auto& [fd, greeting] : greetings_) until = std::min(until, greeting.until_ns);
   if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
-  if (settings_.exit_when_idle.count() > 0 && sessions_.empty())
-    until = std::min(until, alone_ns_ + in_ns(settings_.exit_when_idle));
+  const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
+  if (idle_ns > 0 && sessions_.empty()) until = std::min(until, alone_ns_ + idle_ns);
   if (until == runtime::kNever) return -1;
   // Rounded up: a millisecond early would be a turn for nothing.
   return until <= time ? 0
@@ -230,6 +244,10 @@ void Server::look_at_descriptors(int timeout_ms) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
     if (fd == stop_.get()) {
       stopping_ = true;
+    } else if (fd == reload_.get()) {
+      eventfd_t told = 0;
+      ::eventfd_read(fd, &told);
+      read_configuration();
     } else if (fd == listener_.get()) {
       accept_all();
     } else if (fd == deaths_->descriptor()) {
@@ -246,9 +264,9 @@ void Server::look_at_descriptors(int timeout_ms) {
     }
   }
   drop_late_greetings(time);
-  if (settings_.exit_when_idle.count() > 0 && sessions_.empty() && greetings_.empty() &&
-      time - alone_ns_ >= in_ns(settings_.exit_when_idle)) {
-    spdlog::info("no client for {} s", settings_.exit_when_idle.count() / 1000);
+  const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
+  if (idle_ns > 0 && sessions_.empty() && greetings_.empty() && time - alone_ns_ >= idle_ns) {
+    spdlog::info("no client for {}", config::duration_text(idle_ns));
     stopping_ = true;
   }
 }

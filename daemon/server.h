@@ -21,8 +21,12 @@
 
 #include "daemon/death_watch.h"
 #include "daemon/device_arbiter.h"
+#include "daemon/exposition.h"
 #include "daemon/jobs.h"
+#include "daemon/mps.h"
+#include "daemon/placement.h"
 #include "daemon/settings.h"
+#include "policies/bounded.h"
 #include "protocol/handshake.h"
 #include "protocol/memory.h"
 #include "protocol/socket.h"
@@ -49,6 +53,8 @@ class Server final : public Outlet {
   int run();
   // From a signal handler or another thread.
   void stop();
+  // Reads the configuration again: all of it, or, when it is invalid, nothing. From the same.
+  void reload();
 
   std::string socket() const { return settings_.socket; }
 
@@ -56,8 +62,12 @@ class Server final : public Outlet {
   struct Device {
     hal::DeviceInfo info;
     protocol::Fd lock;
+    std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
     std::unique_ptr<DeviceArbiter> arbiter;
+    policies::Bounded* bounded = nullptr;  // the arbiter's policy
     std::string policy;
+    std::uint64_t seed = 0;
+    runtime::PoolLimits pool;
     bool drained = false;  // no new client
     bool touched = false;  // something was said since the last step
   };
@@ -66,6 +76,7 @@ class Server final : public Outlet {
     protocol::Fd socket;
     protocol::Peer peer;
     std::uint64_t until_ns = 0;
+    std::string refused = {};  // why, told once it has said what it wants
   };
   struct Session {
     ClientId id = runtime::kNobody;
@@ -76,6 +87,7 @@ class Server final : public Outlet {
     protocol::GrantProducer grants;
     Device* device = nullptr;
     std::string program;
+    std::string workload_class;  // empty: none
     std::uint64_t since_ns = 0;
     bool dying = false;
     bool granted = false;       // grants were written and not published yet
@@ -121,18 +133,34 @@ class Server final : public Outlet {
   Session* session(ClientId id);
   void watch(int fd);
   nlohmann::json status() const;
+  std::string metrics();
+  void start_trace(Device& device, const ArbiterSettings& settings);
+  void device_counters(Exposition& out) const;
+  nlohmann::json mps_status() const;
+
+  void move_next_to_gpus();
+  void read_configuration();
+  hal::Status apply(const config::Configuration& configuration);
+  const config::WorkloadClass* class_for(const protocol::Hello& hello, uid_t uid);
+  const std::vector<std::string>& user_names(uid_t uid);
 
   Settings settings_;
   std::uint32_t epoch_ = 0;
-  protocol::Fd listener_, epoll_, stop_;
+  protocol::Fd listener_, epoll_, stop_, reload_;
   std::unique_ptr<DeathWatch> deaths_;
+  std::unique_ptr<Mps> mps_;
+  std::unique_ptr<Placement> placement_;   // null: there is one NUMA node, or pinning is off
+  std::vector<unsigned> allowed_;          // processors that the loop was given
   std::map<std::string, Device> devices_;  // by UUID
+  std::map<std::string, Exposition::Labels> labels_;  // of the metrics, by UUID
   std::map<int, Greeting> greetings_;      // by descriptor
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<int, ClientId> by_socket_, by_pidfd_;
   std::vector<Session*> dirty_;
   std::deque<Banned> banned_;
   Jobs jobs_;
+  std::map<uid_t, std::vector<std::string>> user_names_;
+  std::string configuration_problem_;  // of the last reload; empty: it was good
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;
   std::uint64_t started_ns_ = 0;

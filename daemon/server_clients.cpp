@@ -6,12 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "daemon/device_lock.h"
+#include "daemon/from_configuration.h"
 #include "daemon/server.h"
 #include "policies/registry.h"
 #include "protocol/life.h"
+#include "runtime/problem.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -35,10 +39,9 @@ void Server::accept_all() {
     Greeting greeting{std::move(*socket), std::move(*peer), 0};
     const std::uint64_t time = looked_ns_;
     greeting.until_ns = time + in_ns(settings_.budgets.greeting);
-    if (const auto may = allowed(greeting.peer, time); !may) {
-      refuse(greeting, may.error().message);
-      continue;
-    }
+    // Told behind its greeting: the kernel throws an answer away whose sender closes with something
+    // unread.
+    if (const auto may = allowed(greeting.peer, time); !may) greeting.refused = may.error().message;
     const auto of_user = static_cast<std::size_t>(std::count_if(
         greetings_.begin(), greetings_.end(),
         [&](const auto& other) { return other.second.peer.uid == greeting.peer.uid; }));
@@ -78,9 +81,11 @@ void Server::drop_late_greetings(std::uint64_t time) {
 void Server::greet(int fd, std::uint64_t time) {
   auto node = greetings_.extract(fd);
   Greeting& greeting = node.mapped();
-  const auto message = protocol::receive_message(greeting.socket, sizeof(protocol::Hello) + 1);
+  const auto message = protocol::receive_message(greeting.socket, protocol::kGreetingMax);
   if (!message || message->empty()) return;  // gone: the descriptor closes with the greeting
-  if (const auto control = protocol::parse<protocol::Control>(*message)) {
+  if (!greeting.refused.empty()) {
+    refuse(greeting, greeting.refused);
+  } else if (const auto control = protocol::parse<protocol::Control>(*message)) {
     answer(greeting, control->verb.get());
   } else if (const auto hello = protocol::parse<protocol::Hello>(*message)) {
     admit(std::move(greeting), *hello, time);
@@ -109,6 +114,7 @@ std::string error_text(const std::string& sentence) {
 std::string Server::obey(const std::string& verb, uid_t uid) {
   if (verb == "status") return status().dump();
   if (verb == "ping") return nlohmann::json{{"schema", 1}}.dump();
+  if (verb == "metrics") return nlohmann::json{{"schema", 1}, {"text", metrics()}}.dump();
   const auto space = verb.find(' ');
   const std::string name = verb.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
@@ -162,28 +168,71 @@ hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
     return &known->second;
   }
   Device device;
-  auto lock = lock_device(settings_.lock_directory, info->uuid);
+  const config::Configuration mine = settings_.configuration.for_device(info->uuid, info->name);
+  auto lock = lock_device(mine.daemon.lock_directory, info->uuid);
   if (!lock) return tl::unexpected(lock.error());
-  auto policy = policies::make(settings_.policy, settings_.seed);
+  device.policy = mine.policy.specification();
+  device.seed = mine.policy.seed;
+  device.pool = mine.pool;
+  auto policy = policies::make(device.policy, device.seed);
   if (!policy) return tl::unexpected(policy.error());
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy));
   device.lock = std::move(*lock);
-  device.policy = settings_.policy;
+  device.bounded = bounded.get();
   device.arbiter =
-      std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(*info, settings_.pool),
-                                      std::move(*policy), settings_.arbiter, epoch_, *this);
+      std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(*info, device.pool),
+                                      std::move(bounded), arbiter_settings(mine), epoch_, *this);
   spdlog::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info->uuid,
                info->name, info->processors, info->units(), device.arbiter->layout().size(),
                device.policy);
   device.info = std::move(*info);
+  start_trace(device, arbiter_settings(mine));
   const std::string uuid = device.info.uuid;
-  return &devices_.emplace(uuid, std::move(device)).first->second;
+  Device* const added = &devices_.emplace(uuid, std::move(device)).first->second;
+  move_next_to_gpus();
+  return added;
+}
+
+// Called by the loop, when it has heard of another GPU.
+void Server::move_next_to_gpus() {
+  if (placement_ == nullptr) return;
+  const auto addresses = pci_of_gpus();
+  std::vector<unsigned> nodes;
+  for (const auto& [uuid, device] : devices_)
+    if (const auto address = addresses.find(uuid); address != addresses.end())
+      if (const auto node = placement_->node_of(address->second)) nodes.push_back(*node);
+  const std::vector<unsigned> processors = placement_->choose(nodes, allowed_);
+  if (!processors.empty() && placement_->bind(processors))
+    spdlog::info("runs on {} processors from {}, next to the GPUs", processors.size(),
+                 processors.front());
+}
+
+void Server::start_trace(Device& device, const ArbiterSettings& settings) {
+  if (settings_.trace.empty()) return;
+  runtime::trace::Header header;
+  header.writer = runtime::trace::Writer::kDaemon;
+  header.epoch = epoch_;
+  header.seed = device.seed;
+  header.quantum_ns = settings.scheduler.quantum_ns;
+  header.overdue_ns = settings.scheduler.overdue_ns;
+  header.reservation_ns = settings.scheduler.reservation_ns;
+  header.answer_within_ns = settings.answer_within_ns;
+  device.policy.copy(header.policy, sizeof header.policy - 1);
+  describe(header, device.info, device.pool);
+  device.trace = runtime::trace::Recorder::create(settings_.trace.c_str(), header);
+  if (device.trace == nullptr)
+    spdlog::error("the trace cannot be written to {} ({}); nothing is recorded [{}]",
+                  settings_.trace, std::strerror(errno),
+                  runtime::code_of(runtime::Problem::kTraceFile));
+  device.arbiter->record(device.trace.get());
 }
 
 void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_t time) {
   const auto of_user = static_cast<std::size_t>(std::count_if(
       sessions_.begin(), sessions_.end(),
       [&](const auto& other) { return other.second->peer.uid == greeting.peer.uid; }));
-  if (sessions_.size() >= settings_.budgets.clients || of_user >= settings_.budgets.clients_of_user)
+  const config::Daemon& limits = settings_.configuration.daemon;
+  if (sessions_.size() >= limits.clients || of_user >= limits.clients_of_user)
     return refuse(greeting, "vitamind has as many clients as it may have");
   auto device = device_for(hello);
   if (!device) return refuse(greeting, device.error().message);
@@ -200,23 +249,28 @@ void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_
   session->device = *device;
   session->program = hello.program.get();
   session->since_ns = time;
+  const config::WorkloadClass* const workload = class_for(hello, session->peer.uid);
+  if (workload != nullptr) session->workload_class = workload->name;
   const protocol::ClientSegment& theirs = *session->memory.client;
   protocol::DaemonSegment& mine = *session->memory.daemon;
   session->requests = {theirs.requests, theirs.request_tail, mine.request_head};
   session->grants = {mine.grants, mine.grant_tail, theirs.grant_head};
 
-  const DeviceArbiter::Home home = (*device)->arbiter->attach(session->id);
+  const Traits traits = traits_of(workload, (*device)->info.processors);
+  if (workload != nullptr) (*device)->bounded->bound(session->id, {traits.most, traits.reserved});
+  const DeviceArbiter::Home home = (*device)->arbiter->attach(session->id, traits);
   protocol::Welcome welcome;
   welcome.preamble.kind = protocol::Kind::kWelcome;
   welcome.epoch = epoch_;
   welcome.client = session->id;
-  welcome.entries_max = settings_.pool.entries_max;
-  welcome.leaf_units = settings_.pool.leaf_units;
-  welcome.all_runs = settings_.pool.all_runs ? 1 : 0;
-  welcome.home = home.entry;
-  welcome.home_shared = home.shared ? 1 : 0;
+  welcome.entries_max = (*device)->pool.entries_max;
+  welcome.leaf_units = (*device)->pool.leaf_units;
+  welcome.all_runs = (*device)->pool.all_runs ? 1 : 0;
+  const bool whole = settings_.configuration.failure.lost == config::OnLoss::kWhole;
+  welcome.home = whole ? runtime::kWholeDevice : home.entry;
+  welcome.home_shared = whole || home.shared ? 1 : 0;
   welcome.pool_hash = protocol::hash_of((*device)->arbiter->layout());
-  welcome.answer_within_ns = settings_.arbiter.answer_within_ns;
+  welcome.answer_within_ns = settings_.configuration.daemon.answer_within_ns;
   welcome.policy.set((*device)->policy);
 
   // The session is known before the client is told, so that its doorbell is heard from the start.
@@ -229,8 +283,10 @@ void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_
       protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
   admitted.memory.client_fd.reset();
   admitted.memory.daemon_fd.reset();
-  spdlog::info("client {}: {} (process {}, user {}), home {}{}", admitted.id, admitted.program,
-               admitted.peer.pid, admitted.peer.uid, home.entry, home.shared ? ", shared" : "");
+  spdlog::info("client {}: {} (process {}, user {}), class {}, home {}{}", admitted.id,
+               admitted.program, admitted.peer.pid, admitted.peer.uid,
+               workload != nullptr ? workload->name : "none", welcome.home,
+               welcome.home_shared != 0 ? ", shared" : "");
   if (!sent) end_session(admitted.id, time);
 }
 
@@ -260,11 +316,12 @@ void Server::look_for_dying(std::uint64_t time) {
 
 void Server::let_go(Session& session, std::string_view why, std::uint64_t time) {
   ++counters_.let_go;
-  spdlog::warn("client {} ({}, process {}) is let go: it sent {}", session.id, session.program,
-               session.peer.pid, why);
-  if (banned_.size() >= settings_.budgets.clients) banned_.pop_front();
-  banned_.push_back({session.peer.uid, session.peer.pid, time + in_ns(settings_.budgets.quarantine),
-                     std::string(why)});
+  spdlog::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
+               session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
+  const config::Daemon& limits = settings_.configuration.daemon;
+  if (banned_.size() >= limits.clients) banned_.pop_front();
+  banned_.push_back(
+      {session.peer.uid, session.peer.pid, time + limits.quarantine_ns, std::string(why)});
   end_session(session.id, time);
 }
 

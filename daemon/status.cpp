@@ -11,6 +11,13 @@ namespace vitamin::daemon {
 
 using nlohmann::json;
 
+json Server::mps_status() const {
+  const MpsFacts facts = mps_->facts();
+  return {{"state", name_of(facts.state)}, {"directory", facts.directory},
+          {"problem", facts.problem},      {"starts", facts.starts},
+          {"faults", facts.faults},        {"checks", facts.checks}};
+}
+
 json Server::status() const {
   json result{{"schema", 1},
               {"daemon",
@@ -26,6 +33,9 @@ json Server::status() const {
                 {"deaths_by_pidfd", counters_.deaths_by_pidfd},
                 {"rings", counters_.rings},
                 {"sleeps", counters_.sleeps}}},
+              {"mps", mps_status()},
+              {"configuration",
+               {{"valid", configuration_problem_.empty()}, {"problem", configuration_problem_}}},
               {"devices", json::array()},
               {"clients", json::array()},
               {"jobs", jobs_.status()}};
@@ -64,6 +74,7 @@ json Server::status() const {
   for (const auto& [id, session] : sessions_)
     result["clients"].push_back({{"client", id},
                                  {"program", session->program},
+                                 {"class", session->workload_class},
                                  {"process", session->peer.pid},
                                  {"user", session->peer.uid},
                                  {"device", session->device->info.uuid},

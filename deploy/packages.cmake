@@ -10,7 +10,7 @@ set(packages
   "cli      vitamin-cli"
   "preload  vitamin-preload"
   "dev      libvitamin-dev")
-set(package_targets vitamind vitamin)
+set(package_targets vitamind vitamin completions)
 foreach(target vitamin_interpose_cuda vitamin_interpose_hip)
   if(TARGET ${target})
     list(APPEND package_targets ${target})
@@ -107,9 +107,10 @@ set(CPACK_DEBIAN_KUBERNETES_PACKAGE_RECOMMENDS vitamind)
 # Building a package builds what is in it, and nothing else.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON PARENT_SCOPE)
 include(CPack)
+add_custom_target(package-contents DEPENDS ${package_targets})
 add_custom_target(packages
   COMMAND ${CMAKE_CPACK_COMMAND} --config ${CMAKE_BINARY_DIR}/CPackConfig.cmake
-  DEPENDS ${package_targets}
+  DEPENDS package-contents
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
   COMMENT "Packages in ${CPACK_PACKAGE_DIRECTORY}"
   USES_TERMINAL VERBATIM)

@@ -12,8 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <mutex>
+#include <sstream>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "client/remote_arbiter.h"
 #include "policies/registry.h"
@@ -56,7 +59,7 @@ bool decimal(const char* name, std::uint64_t& value) {
   errno = 0;
   const std::uint64_t parsed = std::strtoull(text, &end, 10);
   if (*end != '\0' || errno != 0 || *text == '-') {
-    warn("%s=%s is not a number; the default is used", name, text);
+    warn(Problem::kVariable, "%s=%s is not a number; the default is used", name, text);
     return false;
   }
   value = parsed;
@@ -91,10 +94,12 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   client::RemoteOptions options;
   options.socket = std::getenv(environment::kDaemon);
   options.program = ::program_invocation_short_name;
-  options.say = [](const char* line) { warn("%s", line); };
+  if (const char* name = std::getenv(environment::kClass)) options.workload_class = name;
+  options.say = [](const char* line) { warn(Problem::kDaemonLeft, "%s", line); };
   auto arbiter = client::RemoteArbiter::connect(options, info);
   if (!arbiter) {
-    warn("%s; this process shares the device with nobody", arbiter.error().message.c_str());
+    warn(Problem::kDaemonLeft, "%s; this process shares the device with nobody",
+         arbiter.error().message.c_str());
     return nullptr;
   }
   limits = (*arbiter)->limits();
@@ -125,25 +130,31 @@ stats::ProcessPage& page() {
   return *current;
 }
 
-void warn(const char* format, ...) {
+void note(const char* sentence) {
+  const char* quiet = std::getenv(environment::kQuiet);
+  if (quiet != nullptr && std::strcmp(quiet, "1") == 0) return;
+  char line[288];
+  const int length = std::snprintf(line, sizeof line, "vitamin: %s\n", sentence);
+  // One write, so that lines of several processes do not mix.
+  if (length > 0 && ::write(STDERR_FILENO, line, static_cast<std::size_t>(length)) < 0) return;
+}
+
+void warn(Problem problem, const char* format, ...) {
   char text[256];
   std::va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   page().warn(text);
-  const char* quiet = std::getenv(environment::kQuiet);
-  if (quiet != nullptr && std::strcmp(quiet, "1") == 0) return;
   char line[272];
-  const int length = std::snprintf(line, sizeof line, "vitamin: %s\n", text);
-  // One write, so that lines of several processes do not mix.
-  if (length > 0 && ::write(STDERR_FILENO, line, static_cast<std::size_t>(length)) < 0) return;
+  std::snprintf(line, sizeof line, "%s [%s]", text, runtime::code_of(problem));
+  note(line);
 }
 
 void degrade(const char* why) {
   page().message.set(why);
   page().reach(stats::Stage::kDegraded);
-  VITAMIN_WARN_ONCE("%s; the program runs without late binding", why);
+  VITAMIN_WARN_ONCE(Problem::kNotManaged, "%s; the program runs without late binding", why);
 }
 
 void start_managing() {
@@ -154,7 +165,17 @@ void start_managing() {
 Configuration configuration() {
   Configuration result;
   const char* daemon = std::getenv(environment::kDaemon);
-  if (daemon != nullptr && *daemon != '\0') result.dispatch.make_arbiter = &connect_to_daemon;
+  if (daemon != nullptr && *daemon != '\0') {
+    result.dispatch.make_arbiter = &connect_to_daemon;
+    const char* const cooperative = std::getenv(environment::kCooperative);
+    result.dispatch.cooperative_collective =
+        cooperative == nullptr || std::strcmp(cooperative, "0") != 0;
+  }
+  if (const char* names = std::getenv(environment::kCollectives)) {
+    std::istringstream prefixes(names);
+    for (std::string prefix; std::getline(prefixes, prefix, ',');)
+      if (!prefix.empty()) result.dispatch.collectives.push_back(prefix);
+  }
   const char* policy = std::getenv(environment::kPolicy);
   result.policy = policy != nullptr && *policy != '\0' ? policy : "fifo";
   decimal(environment::kSeed, result.seed);
@@ -167,11 +188,11 @@ Configuration configuration() {
     result.dispatch.wide_only = read_wide_only(file);
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
     const bool remembered = remember_wide_only(kernel);
-    warn(
-        "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks. "
-        "From now on%s it runs where all of them fit; "
-        "if this launch does not end, start the program again",
-        kernel, seconds, processors, remembered ? ", and in later runs," : "");
+    warn(Problem::kLongKernel,
+         "kernel %s has run for %.0f s on %u processors; it may wait for its own blocks. "
+         "From now on%s it runs where all of them fit; "
+         "if this launch does not end, start the program again",
+         kernel, seconds, processors, remembered ? ", and in later runs," : "");
   };
   return result;
 }
@@ -180,8 +201,40 @@ std::shared_ptr<runtime::Audit> make_audit(int ordinal) {
   const char* directory = std::getenv(environment::kAudit);
   if (directory == nullptr || *directory == '\0') return nullptr;
   auto audit = runtime::Audit::create(directory, static_cast<std::uint32_t>(ordinal));
-  if (audit == nullptr) warn("the audit cannot write to %s; nothing is audited", directory);
+  if (audit == nullptr)
+    warn(Problem::kNoAudit, "the audit cannot write to %s; nothing is audited", directory);
   return audit;
+}
+
+std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::DeviceInfo& info,
+                                                     const Configuration& configuration) {
+  const char* directory = std::getenv(environment::kTrace);
+  if (directory == nullptr || *directory == '\0') return nullptr;
+  runtime::trace::Header header;
+  header.ordinal = static_cast<std::uint32_t>(ordinal);
+  header.seed = configuration.seed;
+  configuration.policy.copy(header.policy, sizeof header.policy - 1);
+  std::strncpy(header.program, ::program_invocation_short_name, sizeof header.program - 1);
+  describe(header, info, configuration.dispatch.pool);
+  std::shared_ptr<runtime::trace::Recorder> trace =
+      runtime::trace::Recorder::create(directory, header);
+  if (trace == nullptr) {
+    warn(Problem::kTraceFile, "the trace cannot be written to %s (%s); nothing is recorded",
+         directory, std::strerror(errno));
+    return nullptr;
+  }
+  // What is in memory when the process ends is written out then, whoever still holds it.
+  static std::mutex mutex;
+  static std::vector<std::weak_ptr<runtime::trace::Recorder>> all;
+  const std::lock_guard lock(mutex);
+  if (all.empty())
+    std::atexit([] {
+      const std::lock_guard ending(mutex);
+      for (const auto& weak : all)
+        if (const auto recorder = weak.lock()) recorder->stop();
+    });
+  all.push_back(trace);
+  return trace;
 }
 
 void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal) {
@@ -193,7 +246,7 @@ void set_up_profile(runtime::DispatchOptions& options, const std::string& model,
     if (known)
       options.profiler.known = std::move(*known);
     else
-      warn("%s; times are learnt anew", known.error().message.c_str());
+      warn(Problem::kProfile, "%s; times are learnt anew", known.error().message.c_str());
   }
   std::uint64_t every = runtime::ProfilerOptions::kUsual;
   decimal(environment::kProfileEvery, every);
@@ -205,7 +258,7 @@ void set_up_profile(runtime::DispatchOptions& options, const std::string& model,
                          std::to_string(ordinal) + ".profile";
   options.keep_profile = [to, model](const runtime::Profile& learnt) {
     if (const hal::Status kept = runtime::write_profile(to, learnt, model); !kept)
-      VITAMIN_WARN_ONCE("%s", kept.error().message.c_str());
+      VITAMIN_WARN_ONCE(Problem::kProfile, "%s", kept.error().message.c_str());
   };
 }
 

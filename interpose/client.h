@@ -16,7 +16,9 @@
 #include "runtime/audit.h"
 #include "runtime/dispatcher.h"
 #include "runtime/policy.h"
+#include "runtime/problem.h"
 #include "runtime/stats.h"
+#include "runtime/trace.h"
 
 namespace vitamin::interpose {
 
@@ -46,8 +48,11 @@ void loaded(const char* name);
 // The statistics page of this process, made at the first use. Never null.
 runtime::stats::ProcessPage& page();
 
-// One line, on stderr (unless VITAMIN_QUIET) and in the page.
-[[gnu::format(printf, 1, 2)]] void warn(const char* format, ...);
+// One line, on stderr (unless VITAMIN_QUIET) with the problem's code, and in the page.
+using runtime::Problem;
+// "vitamin: <sentence>" on stderr, unless VITAMIN_QUIET. Not a problem.
+void note(const char* sentence);
+[[gnu::format(printf, 2, 3)]] void warn(Problem problem, const char* format, ...);
 // The same once for each `said`, which starts as false.
 #define VITAMIN_WARN_ONCE(...)                                                                    \
   do {                                                                                            \
@@ -69,6 +74,9 @@ struct Configuration {
 Configuration configuration();
 // Null unless VITAMIN_AUDIT names a folder.
 std::shared_ptr<runtime::Audit> make_audit(int ordinal);
+// Null unless VITAMIN_TRACE names a folder.
+std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::DeviceInfo& info,
+                                                     const Configuration& configuration);
 
 // What is known and what is to be learnt of kernels' times on a GPU of this model.
 void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal);

@@ -104,9 +104,9 @@ StreamRecord* thread_stream(Context& context) {
   const Inside ours;
   runtime::Stream* stream = context.virtual_context->adopt_per_thread(kThreadStream);
   if (stream == nullptr) {
-    VITAMIN_WARN_ONCE(
-        "no stand-in for a per-thread default stream could be made; its launches "
-        "are not bound");
+    VITAMIN_WARN_ONCE(Problem::kNotManaged,
+                      "no stand-in for a per-thread default stream could be made; its launches "
+                      "are not bound");
     return nullptr;
   }
   return mine = new StreamRecord{&context, stream, false, false, nullptr};
@@ -145,6 +145,7 @@ Context* make_context(NativeContext handle, int ordinal) {
   if (!device) return degrade(device.error().message.c_str()), nullptr;
   auto policy = make_policy(configuration);
   if (!policy) return degrade(policy.error().message.c_str()), nullptr;
+  configuration.dispatch.trace = make_trace(ordinal, (*device)->info(), configuration);
   set_up_profile(configuration.dispatch, (*device)->info().name, ordinal);
   // Times that nobody has read yet. Registered behind the driver's own start, so it comes first.
   [[maybe_unused]] static const int registered = std::atexit(

@@ -72,9 +72,9 @@ void report_drift() {
     if (is_new(name)) found.append(found.empty() ? "" : " ").append(name);
   });
   if (found.empty())
-    warn("the driver exports no stream-ordered function that is not classified");
+    note("the driver exports no stream-ordered function that is not classified");
   else
-    warn("not classified, passed unordered if called: %s", found.c_str());
+    warn(Problem::kUnclassified, "not classified, passed unordered if called: %s", found.c_str());
 }
 
 }  // namespace vitamin::interpose

@@ -9,11 +9,12 @@
 include(${CMAKE_CURRENT_LIST_DIR}/floor/floor.cmake)
 
 function(vitamin_interposer target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "VENDOR;TABLE;BACKEND" "SOURCES;INCLUDES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "VENDOR;TABLE;BACKEND;ADVICE" "SOURCES;INCLUDES")
   set(shared ${PROJECT_SOURCE_DIR}/interpose)
   set(vendor ${shared}/${arg_VENDOR})
   list(TRANSFORM arg_SOURCES PREPEND ${vendor}/)
   add_library(${target} SHARED
+    ${shared}/advice.cpp
     ${shared}/client.cpp
     ${shared}/context.cpp
     ${shared}/drift.cpp
@@ -22,11 +23,13 @@ function(vitamin_interposer target)
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
     ${shared}/loader.cpp
+    ${shared}/nvtx.cpp
     ${shared}/origins.cpp
     ${shared}/streams.cpp
     ${shared}/treatments.cpp
     ${arg_SOURCES})
   target_compile_definitions(${target} PRIVATE
+    VITAMIN_ADVICE_SYMBOL=vitamin_advice_${arg_ADVICE}
     VITAMIN_VENDOR_WORDS="interpose/${arg_VENDOR}/words.h"
     VITAMIN_VENDOR_HOOKS="interpose/${arg_VENDOR}/handlers.h"
     VITAMIN_ENTRY_POINTS="interpose/${arg_VENDOR}/${arg_TABLE}")

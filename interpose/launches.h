@@ -6,6 +6,7 @@
 
 #include <span>
 
+#include "interpose/advice.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {
@@ -67,7 +68,7 @@ Answer launched(NativeStream stream, bool per_thread, const hal::KernelLaunch& l
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
   if (way.record->confined)
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kConfined, call);
-  return result(way.context().launch(way.stream(), launch));
+  return result(way.context().launch(way.stream(), launch, current_advice()));
 }
 
 // A launch that stays on the application's own stream.

@@ -2,11 +2,11 @@
 #include "policies/registry.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "policies/builtin.h"
 #include "policies/loadable.h"
+#include "policies/nearest.h"
 
 namespace vitamin::policies {
 namespace {
@@ -28,34 +28,15 @@ const std::vector<BuiltIn>& built_in() {
   return *policies;
 }
 
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substituted});
-    }
-  }
-  return row.back();
-}
-
 std::string unknown(std::string_view name) {
   std::string known;
-  const BuiltIn* nearest = nullptr;
+  std::vector<std::string> names;
   for (const BuiltIn& policy : built_in()) {
-    known += known.empty() ? "" : ", ";
-    known += policy.description.name;
-    if (nearest == nullptr ||
-        distance(name, policy.description.name) < distance(name, nearest->description.name))
-      nearest = &policy;
+    names.emplace_back(policy.description.name);
+    known += (known.empty() ? "" : ", ") + names.back();
   }
   std::string message = "the policy (" + std::string(name) + ") is unknown";
-  if (distance(name, nearest->description.name) <= 2)
-    message += "; did you mean '" + std::string(nearest->description.name) + "'?";
+  message += did_you_mean(name, names);
   return message + " Known policies: " + known + ".";
 }
 

@@ -44,10 +44,13 @@ hal::Result<Message> parse(std::span<const std::byte> bytes) {
     std::memcpy(&refusal, bytes.data(), sizeof refusal);
     if (Message::kKind != Kind::kRefusal) return refuse(refusal.sentence.get());
   }
-  if (preamble.kind != Message::kKind || bytes.size() != sizeof(Message))
+  if (preamble.kind != Message::kKind ||
+      (bytes.size() != sizeof(Message) && preamble.minor == kMinor))
     return refuse("the peer sent a message that was not expected");
   Message message;
-  std::memcpy(&message, bytes.data(), sizeof message);
+  auto* const raw = reinterpret_cast<std::byte*>(&message);
+  std::fill(std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof message), raw),
+            raw + sizeof message, std::byte{0});
   return message;
 }
 template hal::Result<Hello> parse(std::span<const std::byte>);
@@ -82,7 +85,8 @@ hal::Result<hal::DeviceInfo> device_of(const Hello& hello) {
   return info;
 }
 
-Hello hello_of(const hal::DeviceInfo& info, std::string_view program) {
+Hello hello_of(const hal::DeviceInfo& info, std::string_view program,
+               std::string_view workload_class) {
   Hello hello;
   hello.preamble.kind = Kind::kHello;
   hello.vendor = static_cast<std::uint32_t>(info.vendor);
@@ -93,6 +97,7 @@ Hello hello_of(const hal::DeviceInfo& info, std::string_view program) {
   hello.uuid.set(info.uuid);
   hello.device_name.set(info.name);
   hello.program.set(program);
+  hello.workload_class.set(workload_class);
   return hello;
 }
 

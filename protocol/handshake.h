@@ -59,7 +59,8 @@ struct Hello {
   std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> processors_per_unit{};
   Text<64> uuid;
   Text<64> device_name;
-  Text<64> program;  // for people; nothing is decided by it
+  Text<64> program;         // for people; nothing is decided by it
+  Text<64> workload_class;  // since 1.1: which one it says it is of; empty: none
 };
 
 struct Welcome {
@@ -94,6 +95,9 @@ struct Control {
   Text<kVerbMax> verb;
 };
 
+// What is taken of a Hello or a Control, of whichever minor version.
+inline constexpr std::size_t kGreetingMax = 4096;
+
 // An Answer is a Preamble and then text, up to this much together.
 inline constexpr std::size_t kMessageMax = 128 * 1024;
 
@@ -103,13 +107,15 @@ std::span<const std::byte> bytes_of(const Message& message) {
 }
 
 // The message, when these bytes are one of this kind and of our major version. Otherwise a
-// sentence that says what they are.
+// sentence that says what they are. A message of another minor version may end sooner (the rest is
+// zero) or later (the rest is not known here, and dropped).
 template <class Message>
 hal::Result<Message> parse(std::span<const std::byte> bytes);
 
 // Checked for what later code relies on.
 hal::Result<hal::DeviceInfo> device_of(const Hello& hello);
-Hello hello_of(const hal::DeviceInfo& info, std::string_view program);
+Hello hello_of(const hal::DeviceInfo& info, std::string_view program,
+               std::string_view workload_class = {});
 runtime::PoolLimits limits_of(const Welcome& welcome);
 Refusal refusal(std::string_view sentence);
 

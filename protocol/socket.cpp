@@ -140,7 +140,11 @@ hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
   message.msg_iovlen = 1;
   message.msg_control = space.data();
   message.msg_controllen = space.size();
-  const ssize_t length = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  constexpr int kFlags = MSG_CMSG_CLOEXEC | MSG_DONTWAIT;
+  ssize_t length = ::recvmsg(socket.get(), &message, kFlags);
+  // It hung up without reading what we said: the kernel tells that first, once, and then what it
+  // had answered.
+  if (length < 0 && errno == ECONNRESET) length = ::recvmsg(socket.get(), &message, kFlags);
   if (length < 0) return failed("the daemon's answer cannot be received");
   parcel.bytes.resize(static_cast<std::size_t>(length));
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;

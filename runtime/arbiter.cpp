@@ -2,13 +2,35 @@
 #include "runtime/arbiter.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace vitamin::runtime {
+namespace {
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+}  // namespace
+
+PoolView LocalArbiter::view(LesseeId lessee) const {
+  PoolView view{layout_.entries(), leases_.barred(lessee)};
+  view.profile = profile_;
+  return view;
+}
+
+void LocalArbiter::expect(const Hint& hint) {
+  PoolView view = this->view(lessee(hint.lane));
+  view.now_ns = now_ns();
+  policy_->prepare(hint, view);
+}
 
 Choice LocalArbiter::grant(const ReadyOperation& operation, std::span<const EntryId> eligible) {
   const LesseeId lessee = this->lessee(operation.lane);
-  PoolView view{layout_.entries(), leases_.barred(lessee)};
-  view.profile = profile_;
+  PoolView view = this->view(lessee);
+  // Reading the clock is a part of a launch's cost that only those pay who speak of times.
+  if ((operation.ready_at_ns | operation.deadline_ns) != 0) view.now_ns = now_ns();
   Choice choice;
   if (const auto picked = policy_->pick({&operation, 1}, view); !picked || *picked != 0)
     return {kNoEntry, 0};

@@ -32,6 +32,8 @@ class Arbiter {
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.
   virtual bool lanes_share() const = 0;
+  // What a lane is expected to want.
+  virtual void expect(const Hint& hint) { static_cast<void>(hint); }
   // A launch was timed on so many processors (Profiler).
   virtual void timed(std::uint64_t kernel, std::uint32_t processors, double ns) {
     static_cast<void>(kernel), static_cast<void>(processors), static_cast<void>(ns);
@@ -68,6 +70,8 @@ class LocalArbiter final : public Arbiter {
         lanes_share_(policy_->lanes_share()) {}
   hal::ComputeSet barred(LaneId lane) const override { return leases_.barred(lessee(lane)); }
   Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) override;
+  // The policy hears of it; reservations are a matter between several clients.
+  void expect(const Hint& hint) override;
   bool admits(EntryId entry, LaneId lane) const override {
     return entry == kWholeDevice ||
            (leases_.lessee(entry) == lessee(lane) && leases_.state(entry) == LeaseState::kLeased);
@@ -82,6 +86,7 @@ class LocalArbiter final : public Arbiter {
 
  private:
   // Every lane belongs to one lessee unless the policy keeps lanes apart.
+  PoolView view(LesseeId lessee) const;
   LesseeId lessee(LaneId lane) const { return lanes_share_ ? 1 : 2 + lane; }
 
   const PoolLayout& layout_;

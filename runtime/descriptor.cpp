@@ -15,8 +15,10 @@ constexpr std::uintptr_t kBufferSize = 2;
 
 class KeptLaunch final : public LaunchOperation {
  public:
-  KeptLaunch(hal::Device& device, const hal::KernelLaunch& launch)
-      : LaunchOperation(device, launch_), launch_(launch) {
+  KeptLaunch(hal::Device& device, const hal::KernelLaunch& launch, const Advice* advice)
+      : LaunchOperation(device, launch_, advice != nullptr ? &advice_ : nullptr),
+        launch_(launch),
+        advice_(advice != nullptr ? *advice : Advice()) {
     const auto* records = static_cast<const std::byte*>(launch.attributes.records);
     attributes_.assign(records, records + launch.attributes.count * kAttributeRecordBytes);
     launch_.attributes.records = attributes_.data();
@@ -59,6 +61,7 @@ class KeptLaunch final : public LaunchOperation {
 
  private:
   hal::KernelLaunch launch_;
+  Advice advice_;
   // Parameters are at most 64-byte aligned (CUtensorMap); std::byte vectors from the global
   // allocator are 16-byte aligned, which matters to nobody: the driver copies byte-wise.
   std::vector<std::byte> buffer_;
@@ -70,7 +73,7 @@ class KeptLaunch final : public LaunchOperation {
 }  // namespace
 
 std::unique_ptr<Operation> LaunchOperation::keep() const {
-  auto kept = std::make_unique<KeptLaunch>(device_, *launch_);
+  auto kept = std::make_unique<KeptLaunch>(device_, *launch_, advice_);
   if (launch_->extra != nullptr) {
     kept->copy_extra();
   } else if (launch_->arguments != nullptr) {

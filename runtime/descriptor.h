@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "hal/device.h"
+#include "runtime/advice.h"
 #include "runtime/operation.h"
 
 namespace vitamin::runtime {
@@ -14,16 +15,20 @@ namespace vitamin::runtime {
 // A launch as it came in. Borrowed; keep() copies.
 class LaunchOperation : public Operation {
  public:
-  LaunchOperation(hal::Device& device, const hal::KernelLaunch& launch)
-      : device_(device), launch_(&launch) {}
+  // `advice`, null or borrowed as the launch is.
+  LaunchOperation(hal::Device& device, const hal::KernelLaunch& launch,
+                  const Advice* advice = nullptr)
+      : device_(device), launch_(&launch), advice_(advice) {}
   hal::NativeStatus submit(hal::Queue& queue) noexcept override { return queue.launch(*launch_); }
   // Null when the kernel's parameter layout is unknown to the vendor.
   std::unique_ptr<Operation> keep() const override;
   const hal::KernelLaunch& launch() const { return *launch_; }
+  const Advice* advice() const { return advice_; }  // null: nothing is said
 
  private:
   hal::Device& device_;
   const hal::KernelLaunch* launch_;
+  const Advice* advice_;
 };
 
 // Bytes of one vendor attribute record (CUlaunchAttribute: 4-byte id, padding, 64-byte value).

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/audit.h"
+#include "runtime/trace.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -19,6 +20,9 @@ constexpr std::size_t kWatchedMax = 256;
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 // A process that is killed has lost so much of what it learnt.
 constexpr std::chrono::seconds kBetweenKeeps{5};
+
+using trace::Kind;
+constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
 
 // Driver calls of ours are legal while another thread captures only between these two.
 class Internal {
@@ -85,7 +89,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       arbiter_(arbiter != nullptr ? std::move(arbiter)
                                   : std::make_unique<LocalArbiter>(layout_, std::move(policy),
                                                                    &profiler_.profile())),
-      kernels_(device, *options.page, options.wide_only) {
+      kernels_(device, *options.page, options.wide_only, options.collectives) {
   bounded_ = !strict() && options_.window.ahead_ns != Window::kUnbounded;
   // Progress must be seen several times within the window, and within the driver's own depth.
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
@@ -147,9 +151,14 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
   const bool computes = request.intent == Intent::kCompute;
   Kernel& kernel = computes ? vendor_kernel_ : *request.kernel;
-  const hal::KernelLaunch* launch =
-      computes ? nullptr : &static_cast<LaunchOperation*>(request.operation)->launch();
-  const bool own = request.own_stream || kernel.collective;
+  const auto* operation =
+      computes ? nullptr : static_cast<const LaunchOperation*>(request.operation);
+  const hal::KernelLaunch* launch = computes ? nullptr : &operation->launch();
+  // Waits for its peers on other devices: never deferred for a lease, which its own peers' tenant
+  // may be waiting to get elsewhere, and never in a queue that others share.
+  const bool collective = kernel.collective || (options_.cooperative_collective &&
+                                                launch != nullptr && launch->cooperative);
+  const bool own = request.own_stream || collective;
   const bool gated_by_others = others_gated(request);
   if (!request.own_stream && (gated_by_others || (!own && gated(stream)))) return {Blocked::kGate};
   // By the window's clock a launch lasts as long as where it would go now.
@@ -159,17 +168,21 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   const std::uint64_t predicted = bounded_ ? predicted_ns(kernel, launch, width) : 0;
   if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
 
-  const std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
+  std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
+  const bool fits_narrow = needed <= widest_narrow_;
+  // Who wants more than the launch needs gets it, as far as there are such entries.
+  if (const Advice* advice = advice_for(stream, operation); advice != nullptr && needed <= widest_)
+    needed = std::max(needed, std::min(advice->processors, widest_));
   Binding binding;
   if (own) {
     binding.queue = &stream.own;
-    binding.reason = kernel.collective ? WholeReason::kResident : request.own_reason;
+    binding.reason = collective ? WholeReason::kResident : request.own_reason;
   } else {
     if (!may_move(stream, kernel, needed)) return {Blocked::kWindow};
-    binding = bind(stream, kernel, launch, needed);
+    binding = bind(stream, kernel, operation, needed);
     if (binding.queue == nullptr) return {Blocked::kLease};
   }
-  binding.narrow_eligible = needed <= widest_narrow_ && !kernel.collective;
+  binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
     binding.reason = kernel.resident                            ? WholeReason::kResident
@@ -185,7 +198,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     // It never was this stream's, unless its earlier work is there: then it still is.
     if (!lanes_share_ && binding.queue != stream.tail)
       arbiter_->release(binding.queue->entry, stream.lane);
-    const Binding wider = bind(stream, kernel, launch, needed);
+    const Binding wider = bind(stream, kernel, operation, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
     binding.reason = WholeReason::kEntryRefused;
     status = launch_on(stream, request, *binding.queue);
@@ -196,7 +209,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   }
   if (!computes) count(stream, request, binding, *binding.queue);
   commit(stream, *binding.queue, !binding.queue->whole(), predicted);
-  if (kernel.collective || gated_by_others) stream.gate = tail_marker(stream);
+  if (collective || gated_by_others) stream.gate = tail_marker(stream);
   if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
 }
@@ -332,6 +345,8 @@ void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
 
 void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
   if (options_.audit) options_.audit->submitted_elsewhere(stream, marker);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted + 1, kWholeDevice);
   detach_tail(stream, std::move(marker));
   ++stream.timeline.submitted;
   ++stream.since_segment;
@@ -383,6 +398,8 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
   ++stream.timeline.submitted;
   if (options_.audit) [[unlikely]]
     options_.audit->submitted(stream, queue);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted, queue.entry);
   ++stream.since_segment;
   stream.ahead_ns += predicted_ns;
   stream.since_segment_ns += predicted_ns;
@@ -469,12 +486,16 @@ void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
   stream.ahead_ns -= oldest.predicted_ns;
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
 }
 
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   if (options_.audit) options_.audit->reached(stream, submitted);
+  if (options_.trace && stream.timeline.completed < submitted) [[unlikely]]
+    trace(kind_of(Kind::kCompleted), stream, submitted, kNoEntry);
   while (!stream.segments.empty() && stream.segments[0].serial <= submitted) end_segment(stream);
   stream.timeline.completed = std::max(stream.timeline.completed, submitted);
   if (stream.timeline.submitted != submitted) return;
@@ -496,7 +517,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
 // --- binding ---------------------------------------------------------------------------------
 
 Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
-                                     const hal::KernelLaunch* launch, std::uint32_t needed) {
+                                     const LaunchOperation* operation, std::uint32_t needed) {
   Binding binding;
   const std::uint32_t whole = layout_.at(kWholeDevice).processors;
   if (needed > widest_ || by_width_.size() == 1) {
@@ -520,7 +541,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
   std::span<const EntryId> left = eligible(stream, kernel, needed);
   // An entry without a free queue drops out; the policy is asked again among the others.
   while (!left.empty()) {
-    stream.grant = ask(stream, kernel, launch, needed, left);
+    stream.grant = ask(stream, kernel, operation, needed, left);
     if (stream.grant.entry == kNoEntry) return {};  // deferred by the policy or for want of a lease
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) {
       // What the policy did not choose first stands for one launch only.
@@ -580,18 +601,46 @@ std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kern
   return scratch_;
 }
 
-Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const hal::KernelLaunch* launch,
+Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
                        std::uint32_t needed, std::span<const EntryId> eligible) {
   ReadyOperation ready;
   ready.id = stream.timeline.submitted + 1;
   ready.lane = stream.lane;
   ready.processors = needed;
+  const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = predicted_ns(kernel, launch, layout_.at(kWholeDevice).processors);
   ready.last_entry = stream.last_entry;
+  ready.iteration_end = std::exchange(stream.iteration_ends, false);
+  if (const Advice* advice = advice_for(stream, operation)) {
+    ready.kind = advice->kind;
+    ready.ready_at_ns = advice->ready_at_ns;
+    ready.deadline_ns = advice->deadline_ns;
+    ready.queued_ns = advice->queued_ns;
+  }
   const Choice choice = arbiter_->grant(ready, eligible);
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kDecision), stream, ready.id, choice.entry, choice.launches);
   if (arbiter_->wants_service()) wake_.notify_one();
   return choice;
+}
+
+const Advice* Dispatcher::advice_for(const Stream& stream, const LaunchOperation* operation) {
+  if (operation != nullptr && operation->advice() != nullptr) return operation->advice();
+  return stream.advice ? &*stream.advice : nullptr;
+}
+
+void Dispatcher::expect(Stream& stream, const Advice& advice, bool cancelled) {
+  Hint hint;
+  hint.lane = stream.lane;
+  hint.processors = std::max(1U, std::min(advice.processors, widest_));
+  hint.ready_at_ns = advice.ready_at_ns;
+  hint.deadline_ns = advice.deadline_ns;
+  hint.queued_ns = advice.queued_ns;
+  hint.kind = advice.kind;
+  hint.cancelled = cancelled;
+  arbiter_->expect(hint);
+  if (arbiter_->wants_service()) wake_.notify_one();
 }
 
 PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
@@ -678,11 +727,51 @@ void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
                       marker, std::chrono::steady_clock::now(), false});
 }
 
+// --- the trace -------------------------------------------------------------------------------
+
+void Dispatcher::trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial,
+                       EntryId entry, std::uint64_t a) {
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = static_cast<Kind>(kind);
+  record.entry = entry;
+  record.lane = stream.lane;
+  record.serial = serial;
+  record.a = a;
+  options_.trace->add(record);
+}
+
+void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kernel,
+                               const EventState* event, std::span<const Predecessor> after) {
+  if (kernel != nullptr && kernel->traced == 0) {
+    kernel->traced = ++traced_kernels_;
+    options_.trace->name(kernel->traced, kernel->name);
+  }
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = Kind::kArrived;
+  record.lane = stream.lane;
+  record.serial = stream.timeline.issued + 1;
+  record.flags = static_cast<std::uint32_t>(intent);
+  record.a = kernel != nullptr ? kernel->traced : 0;
+  record.b = reinterpret_cast<std::uintptr_t>(event);
+  options_.trace->add(record);
+  for (const Predecessor& p : after) {
+    if (p.token.completed()) continue;  // nothing is waited for
+    record.kind = Kind::kBehind;
+    record.a = p.stream->lane;
+    record.b = p.token.serial();
+    options_.trace->add(record);
+  }
+}
+
 // --- deferral --------------------------------------------------------------------------------
 
 void Dispatcher::defer(Stream& stream, Deferred deferred) {
   if (stream.deferred.empty()) deferring_.push_back(&stream);
   if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
+  if (options_.trace) [[unlikely]]
+    trace(kind_of(Kind::kDeferred), stream, deferred.serial, kNoEntry);
   stream.deferred.push_back(std::move(deferred));
   wake_.notify_one();
 }

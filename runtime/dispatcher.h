@@ -47,6 +47,9 @@
 namespace vitamin::runtime {
 
 class Audit;
+namespace trace {
+class Recorder;
+}
 
 struct Window {
   static constexpr std::uint64_t kUnbounded = ~0ULL;
@@ -79,10 +82,15 @@ struct DispatchOptions {
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
+  // Kernels that wait for other processes, besides NCCL's own: beginnings of their names.
+  std::vector<std::string> collectives;
+  // Every cooperative launch may be one: among other tenants it is not deferred for a lease.
+  bool cooperative_collective = false;
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;  // required
   std::shared_ptr<Audit> audit;       // null: none (runtime/audit.h)
+  std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
   MakeArbiter make_arbiter;           // unset, or null made: policy and leases in this process
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
@@ -181,7 +189,13 @@ class Dispatcher {
   stats::DevicePage& page() { return page_; }
   const DispatchOptions& options() const { return options_; }
   Audit* audit() const { return options_.audit.get(); }
+  // An operation came in, and what it comes behind; null: none of ours.
+  void trace_arrival(const Stream& stream, Intent intent, Kernel* kernel, const EventState* event,
+                     std::span<const Predecessor> after);
+  bool traced() const { return options_.trace != nullptr; }
   Profiler& profiler() { return profiler_; }
+  // Somebody says what is to come on the stream (lookahead).
+  void expect(Stream& stream, const Advice& advice, bool cancelled);
   // Something is awaited that nobody else looks for. Any thread.
   void look_soon() { wake_.notify_one(); }
   // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
@@ -214,11 +228,12 @@ class Dispatcher {
   };
 
   Attempt attempt_launch(Stream& stream, Request& request);
-  // `launch` is null for a computing call of the vendor's own.
-  Binding bind(Stream& stream, Kernel& kernel, const hal::KernelLaunch* launch,
+  // `operation` is null for a computing call of the vendor's own.
+  Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
-  Choice ask(Stream& stream, const Kernel& kernel, const hal::KernelLaunch* launch,
+  Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
              std::uint32_t needed, std::span<const EntryId> eligible);
+  static const Advice* advice_for(const Stream& stream, const LaunchOperation* operation);
   std::uint64_t predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
                              std::uint32_t processors) const;
   std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
@@ -247,6 +262,8 @@ class Dispatcher {
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
   Attempt submit_front(Stream& stream, bool own_stream);
   void serve_arbiter();
+  void trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial, EntryId entry,
+             std::uint64_t a = 0);
 
   void run_thread();
   void check_watched();
@@ -271,6 +288,7 @@ class Dispatcher {
   bool bounded_ = false;                   // the window is neither strict nor infinite
   std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
   std::uint64_t kept_version_ = 0;
+  std::uint64_t traced_kernels_ = 0;
   bool lanes_share_ = true;
   bool between_processes_ = false;
   bool blocking_streams_ = false;

@@ -33,6 +33,12 @@ inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 
+// Beginnings of the names of kernels that wait for other processes, between commas, besides NCCL's.
+inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
+// "0": a cooperative launch under a daemon may be deferred for a lease. Unset: it may not, because
+// it may wait for other processes.
+inline constexpr const char* kCooperative = "VITAMIN_COOPERATIVE_COLLECTIVE";
+
 // The workload class (vitamin.toml) that the program says it is of. Unset: none.
 inline constexpr const char* kClass = "VITAMIN_CLASS";
 
@@ -43,5 +49,8 @@ inline constexpr const char* kShare = "VITAMIN_SHARE";
 
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
+
+// Folder of the traces (runtime/trace.h). Unset: nothing is recorded.
+inline constexpr const char* kTrace = "VITAMIN_TRACE";
 
 }  // namespace vitamin::runtime::environment

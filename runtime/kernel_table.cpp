@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernel_table.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "runtime/profiler.h"
@@ -14,7 +15,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 }
 
 // Collectives wait for their peers in other processes. NCCL's kernels have kept these prefixes
-// since 2.x; whatever else does so can be named in the wide-only list.
+// since 2.x; whatever else does so is named by configuration.
 bool is_collective(std::string_view name) {
   return name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel") ||
          name.starts_with("nvshmem");
@@ -40,8 +41,14 @@ std::uint32_t Kernel::processors_needed(hal::Device& device, const hal::KernelLa
 }
 
 KernelTable::KernelTable(hal::Device& device, stats::DevicePage& page,
-                         std::unordered_set<std::string> wide_only)
-    : device_(device), page_(page), wide_only_(std::move(wide_only)), slots_(4096), mask_(4095) {}
+                         std::unordered_set<std::string> wide_only,
+                         std::vector<std::string> collectives)
+    : device_(device),
+      page_(page),
+      wide_only_(std::move(wide_only)),
+      collectives_(std::move(collectives)),
+      slots_(4096),
+      mask_(4095) {}
 
 Kernel& KernelTable::add(hal::KernelHandle handle) {
   if (2 * ++size_ > slots_.size()) {
@@ -60,7 +67,9 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
   kernel->name = device_.kernel_name(handle);
   kernel->name_hash = name_hash(kernel->name);
   kernel->library = &page_.library(device_.kernel_origin(handle).c_str());
-  kernel->collective = is_collective(kernel->name);
+  kernel->collective = is_collective(kernel->name) ||
+                       std::any_of(collectives_.begin(), collectives_.end(),
+                                   [&](auto& prefix) { return kernel->name.starts_with(prefix); });
   kernel->resident = wide_only_.contains(kernel->name);
   std::size_t i = slot_of(handle);
   while (slots_[i]) i = (i + 1) & mask_;

@@ -20,6 +20,7 @@ namespace vitamin::runtime {
 struct Kernel {
   hal::KernelHandle handle = nullptr;
   std::string name;
+  std::uint64_t traced = 0;  // its number in the trace; 0: none yet
   std::uint64_t name_hash = 0;  // what launch_key() wants
   stats::LibrarySlot* library = nullptr;
   // Waits for its own blocks (hand-written grid barrier, stream-K): its whole grid must be
@@ -50,9 +51,10 @@ struct Kernel {
 
 class KernelTable {
  public:
-  // `wide_only`: names of kernels known to wait for their own blocks.
+  // `wide_only`: names of kernels known to wait for their own blocks; `collectives`: beginnings of
+  // the names of those that wait for other processes, besides NCCL's.
   KernelTable(hal::Device& device, stats::DevicePage& page,
-              std::unordered_set<std::string> wide_only);
+              std::unordered_set<std::string> wide_only, std::vector<std::string> collectives = {});
   Kernel& find(hal::KernelHandle handle) {
     const std::size_t home = slot_of(handle);
     for (std::size_t i = home;; i = (i + 1) & mask_) {
@@ -76,6 +78,7 @@ class KernelTable {
   hal::Device& device_;
   stats::DevicePage& page_;
   std::unordered_set<std::string> wide_only_;
+  std::vector<std::string> collectives_;
   std::vector<std::unique_ptr<Kernel>> slots_;  // open addressing, at most half full
   // Kernels of unloaded modules: a deferred operation or the watchdog may still point to one.
   std::vector<std::unique_ptr<Kernel>> retired_;

@@ -18,6 +18,7 @@ LeaseVerdict LeaseTable::acquire(EntryId entry, LesseeId lessee) {
   if (layout_.at(entry).compute.overlaps(barred(lessee))) return LeaseVerdict::kConflict;
   note(lessee);
   assert(lease.lessee == kNobody);  // another holder of this very entry would have been a conflict
+  use(entry);
   lease.lessee = lessee;
   lease.outstanding = 0;
   lease.gate_open = true;
@@ -58,36 +59,39 @@ LeaseVerdict LeaseTable::open_gate(EntryId entry) {
   Lease& lease = leases_[entry];
   if (lease.lessee == kNobody) return LeaseVerdict::kNotHeld;
   // Somebody else's reservation keeps the gate shut: it would otherwise never come about.
-  for (const PoolEntry& other : layout_.entries()) {
-    const LesseeId holder = leases_[other.id].reserved_for;
-    if (holder != kNobody && holder != lease.lessee &&
-        other.compute.overlaps(layout_.at(entry).compute))
-      return LeaseVerdict::kConflict;
-  }
+  if (reserved_by_others(entry, lease.lessee)) return LeaseVerdict::kConflict;
   lease.gate_open = true;
   return LeaseVerdict::kGranted;
 }
 
 LeaseVerdict LeaseTable::reserve(EntryId entry, LesseeId lessee) {
   if (entry == kWholeDevice) return LeaseVerdict::kWhole;
-  for (const PoolEntry& other : layout_.entries()) {
-    const LesseeId holder = leases_[other.id].reserved_for;
-    if (holder != kNobody && holder != lessee &&
-        other.compute.overlaps(layout_.at(entry).compute))
-      return LeaseVerdict::kConflict;
-  }
+  if (reserved_by_others(entry, lessee)) return LeaseVerdict::kConflict;
   note(lessee);
+  use(entry);
   leases_[entry].reserved_for = lessee;
   return LeaseVerdict::kGranted;
 }
 
-void LeaseTable::cancel_reservation(EntryId entry) { leases_[entry].reserved_for = kNobody; }
+bool LeaseTable::reserved_by_others(EntryId entry, LesseeId lessee) const {
+  return std::any_of(used_.begin(), used_.end(), [&](EntryId other) {
+    const LesseeId holder = leases_[other].reserved_for;
+    return holder != kNobody && holder != lessee &&
+           layout_.at(other).compute.overlaps(layout_.at(entry).compute);
+  });
+}
+
+void LeaseTable::cancel_reservation(EntryId entry) {
+  leases_[entry].reserved_for = kNobody;
+  disuse(entry);
+}
 
 void LeaseTable::forget(LesseeId lessee) {
   for (Lease& lease : leases_) {
     if (lease.lessee == lessee) lease = Lease{.reserved_for = lease.reserved_for};
     if (lease.reserved_for == lessee) lease.reserved_for = kNobody;
   }
+  std::erase_if(used_, [&](EntryId entry) { return state(entry) == LeaseState::kIdle; });
 }
 
 LeaseState LeaseTable::state(EntryId entry) const {
@@ -108,18 +112,19 @@ std::uint32_t LeaseTable::outstanding(EntryId entry, LesseeId lessee) const {
 ComputeSet LeaseTable::barred(LesseeId lessee) const {
   ComputeSet barred;
   if (!several_ && (sole_ == kNobody || sole_ == lessee)) return barred;
-  for (const PoolEntry& entry : layout_.entries()) {
-    const Lease& lease = leases_[entry.id];
-    if (lease.lessee != kNobody && lease.lessee != lessee) barred |= entry.compute;
-    if (lease.reserved_for != kNobody && lease.reserved_for != lessee) barred |= entry.compute;
+  for (const EntryId entry : used_) {
+    const Lease& lease = leases_[entry];
+    if ((lease.lessee != kNobody && lease.lessee != lessee) ||
+        (lease.reserved_for != kNobody && lease.reserved_for != lessee))
+      barred |= layout_.at(entry).compute;
   }
   return barred;
 }
 
 ComputeSet LeaseTable::held(LesseeId lessee) const {
   ComputeSet held;
-  for (const PoolEntry& entry : layout_.entries())
-    if (leases_[entry.id].lessee == lessee) held |= entry.compute;
+  for (const EntryId entry : used_)
+    if (leases_[entry].lessee == lessee) held |= layout_.at(entry).compute;
   return held;
 }
 
@@ -133,6 +138,15 @@ void LeaseTable::end(EntryId entry) {
   lease.lessee = kNobody;
   lease.outstanding = 0;
   lease.gate_open = false;
+  disuse(entry);
+}
+
+void LeaseTable::use(EntryId entry) {
+  if (state(entry) == LeaseState::kIdle) used_.push_back(entry);
+}
+
+void LeaseTable::disuse(EntryId entry) {
+  if (state(entry) == LeaseState::kIdle) std::erase(used_, entry);
 }
 
 }  // namespace vitamin::runtime

@@ -84,11 +84,17 @@ class LeaseTable {
     LesseeId reserved_for = kNobody;
   };
   void end(EntryId entry);
+  void use(EntryId entry);
+  void disuse(EntryId entry);
+  bool reserved_by_others(EntryId entry, LesseeId lessee) const;
 
   void note(LesseeId lessee);
 
   const PoolLayout& layout_;
   std::vector<Lease> leases_;  // index = EntryId: an entry has one lessee at a time
+  // Entries that are leased or reserved, in no order: few of many, and all that others collide
+  // with.
+  std::vector<EntryId> used_;
   // The only lessee that ever came, or kNobody when there were several: a client alone, the
   // common case, is barred from nothing and need not scan the table.
   LesseeId sole_ = kNobody;

@@ -35,6 +35,7 @@ struct PoolLimits {
   // Also every run of neighbouring units, narrowest first, until entries_max: more sizes for more
   // memory (5.5 MiB of GPU memory an entry on an H200). Off: the paper's tree.
   bool all_runs = false;
+  friend bool operator==(const PoolLimits&, const PoolLimits&) = default;
 };
 
 class PoolLayout {

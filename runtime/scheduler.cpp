@@ -9,6 +9,8 @@ using hal::ComputeSet;
 
 namespace {
 
+std::uint64_t key_of(ClientId client, LaneId lane) { return std::uint64_t{client} << 32 | lane; }
+
 // The whole device last.
 std::vector<EntryId> narrowest_first(const PoolLayout& layout) {
   std::vector<EntryId> ids;
@@ -47,20 +49,38 @@ void Scheduler::adopt_terms() {
   overdue_ns_ = terms.overdue_ns.value_or(options_.overdue_ns);
 }
 
+void Scheduler::set(const SchedulerOptions& options) {
+  options_ = options;
+  adopt_terms();
+  demand_changed();
+}
+
 Scheduler::Lane* Scheduler::find(ClientId client, LaneId lane) {
-  for (Lane& candidate : lanes_)
-    if (candidate.next.client == client && candidate.next.lane == lane) return &candidate;
-  return nullptr;
+  const auto found = lanes_.find(key_of(client, lane));
+  return found == lanes_.end() ? nullptr : &found->second;
+}
+
+// In active_ from now on, which the next decision looks through.
+Scheduler::Lane& Scheduler::find_or_add(ClientId client, LaneId id) {
+  Lane& lane = lanes_[key_of(client, id)];
+  lane.next.client = client;
+  lane.next.lane = id;
+  if (!lane.listed) active_.push_back(&lane);
+  lane.listed = true;
+  return lane;
+}
+
+void Scheduler::retire_inactive() {
+  std::erase_if(active_, [](Lane* lane) {
+    lane->listed = lane->active();
+    return !lane->listed;
+  });
 }
 
 // --- what clients say ------------------------------------------------------------------------
 
 void Scheduler::wants(const ReadyOperation& operation, std::uint64_t now_ns) {
-  Lane* lane = find(operation.client, operation.lane);
-  if (lane == nullptr) {
-    lanes_.emplace_back();
-    lane = &lanes_.back();
-  }
+  Lane* const lane = &find_or_add(operation.client, operation.lane);
   // Its age counts from when it began to wait, however often it says so; where it was is what we
   // know better.
   const bool waited = lane->waits();
@@ -114,11 +134,7 @@ bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t n
   Lane* lane = find(client, id);
   if (lane != nullptr && (lane->drains(entry) || lane->open() != nullptr)) return false;
   if (leases_.acquire(entry, client) != LeaseVerdict::kGranted) return false;
-  if (lane == nullptr) {
-    lane = &lanes_.emplace_back();
-    lane->next.client = client;
-    lane->next.lane = id;
-  }
+  lane = &find_or_add(client, id);
   leases_.submitted(entry, client);
   leases_.close_gate(entry);
   lane->grants.push_back({entry, false, now_ns});
@@ -129,24 +145,29 @@ bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t n
 void Scheduler::forget(ClientId client, std::uint64_t) {
   leases_.forget(client);
   policy_->forget(client);
-  std::erase_if(lanes_, [&](const Lane& lane) { return lane.next.client == client; });
+  std::erase_if(active_, [&](const Lane* lane) { return lane->next.client == client; });
+  std::erase_if(lanes_, [&](const auto& lane) { return lane.second.next.client == client; });
   std::erase_if(hints_, [&](const Hint& hint) { return hint.client == client; });
   demand_changed();
 }
 
 void Scheduler::replace_policy(std::unique_ptr<Policy> policy, std::uint64_t) {
   policy_ = std::move(policy);
+  policy_changed();
+}
+
+void Scheduler::policy_changed() {
   adopt_terms();
-  for (Lane& lane : lanes_) {
-    cancel(lane);
-    set_standing(lane, kNoEntry);
+  for (Lane* lane : active_) {
+    cancel(*lane);
+    set_standing(*lane, kNoEntry);
   }
   demand_changed();
 }
 
 std::size_t Scheduler::waiting() const {
-  return static_cast<std::size_t>(
-      std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.waits(); }));
+  return static_cast<std::size_t>(std::count_if(active_.begin(), active_.end(),
+                                                [](const Lane* lane) { return lane->waits(); }));
 }
 
 // --- deciding --------------------------------------------------------------------------------
@@ -155,6 +176,7 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   decisions_.clear();
   if (!changed_ && now_ns < wake_at_) return decisions_;
   changed_ = false;
+  retire_inactive();
   drop_what_is_too_narrow();
   expire(now_ns);
   recall(now_ns);
@@ -171,18 +193,18 @@ void Scheduler::drop_what_is_too_narrow() {
   auto fits = [&](const Lane& lane, EntryId entry) {
     return layout_.at(entry).processors >= lane.next.processors;
   };
-  for (Lane& lane : lanes_) {
-    if (lane.reservation.entry != kNoEntry && !fits(lane, lane.reservation.entry)) cancel(lane);
-    for (Grant& grant : lane.grants)
-      if (lane.wants && grant.open && !fits(lane, grant.entry)) close(lane, grant);
+  for (Lane* lane : active_) {
+    if (lane->reservation.entry != kNoEntry && !fits(*lane, lane->reservation.entry)) cancel(*lane);
+    for (Grant& grant : lane->grants)
+      if (lane->wants && grant.open && !fits(*lane, grant.entry)) close(*lane, grant);
   }
 }
 
 void Scheduler::expire(std::uint64_t now_ns) {
-  for (Lane& lane : lanes_) {
-    const Reservation& reservation = lane.reservation;
+  for (Lane* lane : active_) {
+    const Reservation& reservation = lane->reservation;
     if (reservation.entry != kNoEntry && reservation.expires_ns <= now_ns) {
-      cancel(lane);
+      cancel(*lane);
       ++epoch_;
     }
   }
@@ -192,28 +214,41 @@ void Scheduler::expire(std::uint64_t now_ns) {
 // for a client, and what it was given around that, is the policy's to take back.
 void Scheduler::recall(std::uint64_t now_ns) {
   // Who has a reservation is being served: its units drain already.
-  const bool somebody_waits = std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-    return lane.waits() && lane.reservation.entry == kNoEntry;
+  const bool somebody_waits = std::any_of(active_.begin(), active_.end(), [](const Lane* lane) {
+    return lane->waits() && lane->reservation.entry == kNoEntry;
   });
   if (quantum_ns_ == kNever || !somebody_waits) return;
-  for (Lane& lane : lanes_)
-    for (Grant& grant : lane.grants) {
+  for (Lane* lane : active_)
+    for (Grant& grant : lane->grants) {
       if (!grant.open || now_ns - grant.since_ns < quantum_ns_) continue;
-      if (lane.standing != kNoEntry && grant.entry != kWholeDevice &&
-          layout_.at(grant.entry).compute.contains(layout_.at(lane.standing).compute))
+      if (lane->standing != kNoEntry && grant.entry != kWholeDevice &&
+          layout_.at(grant.entry).compute.contains(layout_.at(lane->standing).compute))
         continue;
       ++counters_.recalled;
-      close(lane, grant);
-      lane.next.since_ns = now_ns;
+      close(*lane, grant);
+      grant.recalled = true;
+      lane->next.since_ns = now_ns;
       ++epoch_;
     }
 }
 
+// What others hold or have reserved; and what was recalled from the client, until it has drained: a
+// part of that would be inside its own lease, and whoever it was recalled for would wait on.
+ComputeSet Scheduler::barred(ClientId client) const {
+  ComputeSet set = leases_.barred(client);
+  for (const Lane* lane : active_) {
+    if (lane->next.client != client) continue;
+    for (const Grant& grant : lane->grants)
+      if (grant.recalled && grant.entry != kWholeDevice) set |= layout_.at(grant.entry).compute;
+  }
+  return set;
+}
+
 ComputeSet Scheduler::set_aside() const {
   ComputeSet set;
-  for (const Lane& lane : lanes_) {
-    if (lane.standing != kNoEntry) set |= layout_.at(lane.standing).compute;
-    if (lane.reservation.overdue) set |= layout_.at(lane.reservation.entry).compute;
+  for (const Lane* lane : active_) {
+    if (lane->standing != kNoEntry) set |= layout_.at(lane->standing).compute;
+    if (lane->reservation.overdue) set |= layout_.at(lane->reservation.entry).compute;
   }
   return set;
 }
@@ -221,19 +256,19 @@ ComputeSet Scheduler::set_aside() const {
 void Scheduler::collect() {
   waiting_.clear();
   holdings_.clear();
-  for (const Lane& lane : lanes_) {
-    if (!lane.wants) continue;
-    if (const Grant* grant = lane.open())
-      holdings_.push_back({lane.next, grant->entry, grant->since_ns});
+  for (const Lane* lane : active_) {
+    if (!lane->wants) continue;
+    if (const Grant* grant = lane->open())
+      holdings_.push_back({lane->next, grant->entry, grant->since_ns});
     else
-      waiting_.push_back(lane.next);
+      waiting_.push_back(lane->next);
   }
 }
 
 PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   PoolView view;
   view.entries = layout_.entries();
-  view.barred = leases_.barred(client);
+  view.barred = barred(client);
   view.waiting = waiting_;
   view.holdings = holdings_;
   view.set_aside = set_aside();
@@ -243,7 +278,7 @@ PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   return view;
 }
 
-// `barred`: leases_.barred(lane.next.client).
+// `barred`: barred(lane.next.client).
 bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) const {
   if (lane.drains(entry)) return false;
   return entry == kWholeDevice || !layout_.at(entry).compute.overlaps(barred);
@@ -253,55 +288,50 @@ bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) co
 // expected what to get ready.
 void Scheduler::prepare_all(std::uint64_t now_ns) {
   collect();
-  std::vector<std::pair<std::size_t, Plan>> plans;
-  auto ask = [&](const Hint& hint, std::size_t index) {
-    Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
-    auto refuse = [&](EntryId& entry, std::uint32_t processors) {
-      if (entry == kNoEntry || (entry != kWholeDevice && entry < layout_.size() &&
-                                layout_.at(entry).processors >= processors))
-        return;
-      ++counters_.refused;
-      entry = kNoEntry;
-    };
-    refuse(plan.target, hint.processors);
-    refuse(plan.standing, 1);
-    plans.emplace_back(index, plan);
-  };
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const Lane& lane = lanes_[i];
-    if (!lane.wants) continue;
-    Hint hint{lane.next.lane, lane.next.processors, lane.next.ready_at_ns, lane.next.deadline_ns};
-    hint.client = lane.next.client;
-    hint.kernel = lane.next.kernel;
-    hint.kind = lane.next.kind;
-    hint.queued_ns = lane.next.queued_ns;
-    if (const Grant* grant = lane.open()) hint.held = grant->entry;
-    ask(hint, i);
+  plans_.clear();
+  for (Lane* lane : active_) {
+    if (!lane->wants) continue;
+    Hint hint{lane->next.lane, lane->next.processors, lane->next.ready_at_ns,
+              lane->next.deadline_ns};
+    hint.client = lane->next.client;
+    hint.kernel = lane->next.kernel;
+    hint.kind = lane->next.kind;
+    hint.queued_ns = lane->next.queued_ns;
+    if (const Grant* grant = lane->open()) hint.held = grant->entry;
+    prepare_one(hint, *lane, now_ns);
   }
   for (const Hint& hint : hints_) {
     if (hint.cancelled) continue;
-    Lane* lane = find(hint.client, hint.lane);
-    if (lane == nullptr) {
-      Lane fresh;
-      fresh.next.client = hint.client;
-      fresh.next.lane = hint.lane;
-      fresh.next.processors = hint.processors;
-      lanes_.push_back(std::move(fresh));
-      lane = &lanes_.back();
-    }
-    ask(hint, static_cast<std::size_t>(lane - lanes_.data()));
+    const bool fresh = find(hint.client, hint.lane) == nullptr;
+    Lane& lane = find_or_add(hint.client, hint.lane);
+    if (fresh) lane.next.processors = hint.processors;
+    prepare_one(hint, lane, now_ns);
   }
   hints_.clear();
   // Each plan is made for the state without the reservations of the plan before it.
-  for (const auto& [index, plan] : plans) {
-    if (!lanes_[index].reservation.overdue) cancel(lanes_[index]);
-    if (lanes_[index].standing != plan.standing) set_standing(lanes_[index], kNoEntry);
+  for (const auto& [lane, plan] : plans_) {
+    if (!lane->reservation.overdue) cancel(*lane);
+    if (lane->standing != plan.standing) set_standing(*lane, kNoEntry);
   }
-  for (const auto& [index, plan] : plans) set_standing(lanes_[index], plan.standing);
+  for (const auto& [lane, plan] : plans_) set_standing(*lane, plan.standing);
   // Lanes that hold something give way first.
   for (const bool holders : {true, false})
-    for (const auto& [index, plan] : plans)
-      if ((lanes_[index].open() != nullptr) == holders) apply(lanes_[index], plan, now_ns);
+    for (const auto& [lane, plan] : plans_)
+      if ((lane->open() != nullptr) == holders) apply(*lane, plan, now_ns);
+}
+
+void Scheduler::prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns) {
+  Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
+  auto refuse = [&](EntryId& entry, std::uint32_t processors) {
+    if (entry == kNoEntry || (entry != kWholeDevice && entry < layout_.size() &&
+                              layout_.at(entry).processors >= processors))
+      return;
+    ++counters_.refused;
+    entry = kNoEntry;
+  };
+  refuse(plan.target, hint.processors);
+  refuse(plan.standing, 1);
+  plans_.push_back({&lane, plan});
 }
 
 void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
@@ -311,7 +341,7 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
   if (held != nullptr && held->entry == plan.target) return;
-  if (can_grant(lane, plan.target, leases_.barred(client))) {
+  if (can_grant(lane, plan.target, barred(client))) {
     if (held == nullptr) reserve(lane, {plan.target, expires});
     if (held != nullptr && lane.wants) grant(lane, {plan.target, kUntilChanged}, now_ns);
     return;
@@ -322,35 +352,35 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
 
 // What was prepared has drained: lanes that hold something else move.
 void Scheduler::fulfil(std::uint64_t now_ns) {
-  for (Lane& lane : lanes_) {
-    const EntryId target = lane.reservation.entry;
-    const Grant* held = lane.open();
-    if (target == kNoEntry || !lane.wants || held == nullptr || held->entry == target) continue;
-    if (!lane.reservation.overdue &&
-        can_grant(lane, target, leases_.barred(lane.next.client)))
-      grant(lane, {target, kUntilChanged}, now_ns);
+  for (Lane* lane : active_) {
+    const EntryId target = lane->reservation.entry;
+    const Grant* held = lane->open();
+    if (target == kNoEntry || !lane->wants || held == nullptr || held->entry == target) continue;
+    if (!lane->reservation.overdue && can_grant(*lane, target, barred(lane->next.client)))
+      grant(*lane, {target, kUntilChanged}, now_ns);
   }
 }
 
 void Scheduler::serve_overdue(std::uint64_t now_ns) {
   if (overdue_ns_ == kNever) return;
-  std::vector<Lane*> overdue;
-  for (Lane& lane : lanes_)
-    if (lane.waits() && now_ns - lane.next.since_ns >= overdue_ns_)
-      overdue.push_back(&lane);
-  std::sort(overdue.begin(), overdue.end(), [](const Lane* a, const Lane* b) {
+  overdue_.clear();
+  for (Lane* lane : active_)
+    if (lane->waits() && now_ns - lane->next.since_ns >= overdue_ns_) overdue_.push_back(lane);
+  std::stable_sort(overdue_.begin(), overdue_.end(), [](const Lane* a, const Lane* b) {
     return a->next.since_ns < b->next.since_ns;
   });
-  for (Lane* lane : overdue) {
+  for (Lane* lane : overdue_) {
     const ClientId client = lane->next.client;
-    const ComputeSet barred = leases_.barred(client);
+    const ComputeSet barred = this->barred(client);
     EntryId best = kNoEntry;
     ComputeSet standing;
-    for (const Lane& other : lanes_)
-      if (other.standing != kNoEntry && other.next.client != client)
-        standing |= layout_.at(other.standing).compute;
+    for (const Lane* other : active_)
+      if (other->standing != kNoEntry && other->next.client != client)
+        standing |= layout_.at(other->standing).compute;
     for (const EntryId id : by_width_) {
       if (layout_.at(id).processors < lane->next.processors) continue;
+      // Beside standing reservations nobody gets the whole device for what a part can run.
+      if (id == kWholeDevice && best != kNoEntry && !standing.empty()) break;
       if (can_grant(*lane, id, barred)) {
         best = kNoEntry;
         if (grant(*lane, {id, kUntilChanged}, now_ns)) ++counters_.overdue;
@@ -368,6 +398,12 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
 void Scheduler::bind(std::uint64_t now_ns) {
   collect();
   ready_ = waiting_;
+  // Who has waited longest stands first: a policy that picks the first serves in order of arrival,
+  // and a lane that asks again and again gets its turn behind the others.
+  if (ready_.size() > 1)
+    std::stable_sort(
+        ready_.begin(), ready_.end(),
+        [](const ReadyOperation& a, const ReadyOperation& b) { return a.since_ns < b.since_ns; });
   while (!ready_.empty()) {
     const std::optional<std::size_t> picked = policy_->pick(ready_, view_for(kNobody, now_ns));
     if (!picked) return;
@@ -380,9 +416,13 @@ void Scheduler::bind(std::uint64_t now_ns) {
     const PoolView view = view_for(operation.client, now_ns);
     Lane* const lane = find(operation.client, operation.lane);
     eligible_.clear();
-    for (const EntryId id : by_width_)
-      if (layout_.at(id).processors >= operation.processors && can_grant(*lane, id, view.barred))
-        eligible_.push_back(id);
+    auto fits = std::partition_point(by_width_.begin(), by_width_.end() - 1, [&](EntryId id) {
+      return layout_.at(id).processors < operation.processors;
+    });
+    for (; fits != by_width_.end(); ++fits)
+      if (layout_.at(*fits).processors >= operation.processors &&
+          can_grant(*lane, *fits, view.barred))
+        eligible_.push_back(*fits);
     if (eligible_.empty()) continue;
     const Choice choice = policy_->select(operation, eligible_, view);
     if (choice.entry == kNoEntry) continue;
@@ -392,7 +432,7 @@ void Scheduler::bind(std::uint64_t now_ns) {
       ++counters_.refused;
       continue;
     }
-    collect();
+    if (!ready_.empty()) collect();
   }
 }
 
@@ -429,9 +469,9 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
 void Scheduler::close(Lane& lane, Grant& grant) {
   grant.open = false;
   // Another lane of the client may still hold the entry: then the lease stays.
-  const bool last = std::none_of(lanes_.begin(), lanes_.end(), [&](const Lane& other) {
-    const Grant* open = other.open();
-    return other.next.client == lane.next.client && open != nullptr && open->entry == grant.entry;
+  const bool last = std::none_of(active_.begin(), active_.end(), [&](const Lane* other) {
+    const Grant* open = other->open();
+    return other->next.client == lane.next.client && open != nullptr && open->entry == grant.entry;
   });
   if (last && grant.entry != kWholeDevice) leases_.close_gate(grant.entry);
   decisions_.push_back(
@@ -440,12 +480,12 @@ void Scheduler::close(Lane& lane, Grant& grant) {
 }
 
 void Scheduler::close_overlapping(ComputeSet compute, ClientId but) {
-  for (Lane& lane : lanes_) {
-    if (lane.next.client == but) continue;
-    for (Grant& grant : lane.grants)
+  for (Lane* lane : active_) {
+    if (lane->next.client == but) continue;
+    for (Grant& grant : lane->grants)
       if (grant.open && grant.entry != kWholeDevice &&
           layout_.at(grant.entry).compute.overlaps(compute))
-        close(lane, grant);
+        close(*lane, grant);
   }
 }
 
@@ -472,8 +512,8 @@ void Scheduler::set_standing(Lane& lane, EntryId entry) {
 
 // The lease table keeps one reservation an entry; several lanes of a client may rest on it.
 void Scheduler::unreserve(EntryId entry) {
-  const bool shared = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
-    return lane.reservation.entry == entry || lane.standing == entry;
+  const bool shared = std::any_of(active_.begin(), active_.end(), [&](const Lane* lane) {
+    return lane->reservation.entry == entry || lane->standing == entry;
   });
   if (!shared) leases_.cancel_reservation(entry);
 }
@@ -484,10 +524,10 @@ void Scheduler::schedule_wake(std::uint64_t now_ns) {
   auto at = [&](std::uint64_t time) {
     if (time > now_ns) wake_at_ = std::min(wake_at_, time);
   };
-  for (const Lane& lane : lanes_) {
-    if (lane.reservation.entry != kNoEntry) at(lane.reservation.expires_ns);
-    if (lane.waits() && overdue_ns_ != kNever) at(lane.next.since_ns + overdue_ns_);
-    const Grant* grant = lane.open();
+  for (const Lane* lane : active_) {
+    if (lane->reservation.entry != kNoEntry) at(lane->reservation.expires_ns);
+    if (lane->waits() && overdue_ns_ != kNever) at(lane->next.since_ns + overdue_ns_);
+    const Grant* grant = lane->open();
     if (grant != nullptr && somebody_waits && quantum_ns_ != kNever)
       at(grant->since_ns + quantum_ns_);
   }

@@ -34,6 +34,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/lease_table.h"
@@ -104,8 +105,12 @@ class Scheduler {
   const PoolLayout& layout() const { return layout_; }
   const SchedulerCounters& counters() const { return counters_; }
   Policy& policy() { return *policy_; }
+  // Other times from now on.
+  void set(const SchedulerOptions& options);
   // Another policy from now on; standing reservations of the old one are cancelled.
   void replace_policy(std::unique_ptr<Policy> policy, std::uint64_t now_ns);
+  // The policy object says other things from now on than before; the same.
+  void policy_changed();
   std::size_t waiting() const;
 
  private:
@@ -113,6 +118,7 @@ class Scheduler {
     EntryId entry = kNoEntry;
     bool open = false;
     std::uint64_t since_ns = 0;
+    bool recalled = false;  // for the sake of whoever waited
   };
   struct Reservation {
     EntryId entry = kNoEntry;
@@ -125,13 +131,26 @@ class Scheduler {
     std::vector<Grant> grants;  // at most one of them open
     Reservation reservation;       // for the next grant
     EntryId standing = kNoEntry;   // for all of them
+    bool listed = false;           // in active_
     const Grant* open() const;
     bool waits() const { return wants && open() == nullptr; }
     bool drains(EntryId entry) const;
+    // Wants, holds or has reserved something; all others need not be looked at.
+    bool active() const {
+      return wants || !grants.empty() || reservation.entry != kNoEntry || standing != kNoEntry;
+    }
+  };
+  struct Planned {
+    Lane* lane;
+    Plan plan;
   };
 
   Lane* find(ClientId client, LaneId lane);
+  Lane& find_or_add(ClientId client, LaneId lane);
+  void prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns);
+  void retire_inactive();
   PoolView view_for(ClientId client, std::uint64_t now_ns) const;
+  hal::ComputeSet barred(ClientId client) const;
   hal::ComputeSet set_aside() const;
   bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
   void collect();
@@ -164,7 +183,8 @@ class Scheduler {
   const Profile* profile_;
   LeaseTable leases_;
   std::vector<EntryId> by_width_;  // narrowest first, the whole device last
-  std::vector<Lane> lanes_;
+  std::unordered_map<std::uint64_t, Lane> lanes_;  // by client and lane
+  std::vector<Lane*> active_;                      // in the order in which they became so
   std::vector<Hint> hints_;  // not yet answered
   std::vector<Decision> decisions_;
   // Scratch of decide(), kept for its storage.
@@ -172,6 +192,8 @@ class Scheduler {
   std::vector<Holding> holdings_;
   std::vector<ReadyOperation> ready_;
   std::vector<EntryId> eligible_;
+  std::vector<Planned> plans_;
+  std::vector<Lane*> overdue_;
   SchedulerCounters counters_;
   std::uint64_t epoch_ = 1;
   std::uint64_t wake_at_ = kNever;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/advice.h"
 #include "runtime/marker.h"
 #include "runtime/operation.h"
 #include "runtime/physical_context_pool.h"
@@ -140,6 +141,9 @@ struct Stream {
   // Since when it has waited for a queue on the entry of its grant; none: it does not.
   std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
   std::deque<Deferred> deferred;
+
+  std::optional<Advice> advice;  // of what follows on the stream
+  bool iteration_ends = false;   // its next launch is the first of an iteration
 
   // The standing answer of the policy.
   Choice grant{kWholeDevice, 0};

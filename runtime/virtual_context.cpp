@@ -105,6 +105,9 @@ NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arr
   default_order_.arrive(stream, *legacy_, arrival.after);
   if (Audit* audit = dispatcher_->audit()) [[unlikely]]
     audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, arrival.after);
+  if (dispatcher_->traced()) [[unlikely]]
+    dispatcher_->trace_arrival(stream, arrival.intent, arrival.kernel, arrival.event,
+                               arrival.after);
   if (arrival.host == Host::kMayBlock) return blocking_call(lock, stream, arrival);
   if (arrival.now) make_way(lock, stream, arrival);
   const bool waits_for_record =
@@ -149,8 +152,8 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival, bool own_strea
 // It cannot be submitted now.
 NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
   if (arrival.kernel != nullptr) {
-    const NativeStatus invalid = device_->validate(
-        static_cast<LaunchOperation*>(arrival.operation)->launch());
+    const NativeStatus invalid =
+        device_->validate(static_cast<LaunchOperation*>(arrival.operation)->launch());
     if (invalid != hal::kNativeOk) {
       default_order_.retract(stream, arrival.after);
       return invalid;
@@ -282,9 +285,25 @@ bool VirtualContext::gated_behind(Stream& stream, const Arrival& arrival) {
 
 // --- work ------------------------------------------------------------------------------------
 
-NativeStatus VirtualContext::launch(Stream& stream, const hal::KernelLaunch& launch) {
-  LaunchOperation operation(*device_, launch);
+NativeStatus VirtualContext::launch(Stream& stream, const hal::KernelLaunch& launch,
+                                    const Advice* advice) {
+  LaunchOperation operation(*device_, launch, advice);
   return run(stream, {.operation = &operation, .intent = Intent::kLaunch});
+}
+
+void VirtualContext::advise(Stream& stream, std::optional<Advice> advice) {
+  const Dispatcher::Lock lock(dispatcher_->mutex());
+  stream.advice = advice;
+}
+
+void VirtualContext::expect(Stream& stream, const Advice& advice, bool cancelled) {
+  const Dispatcher::Lock lock(dispatcher_->mutex());
+  dispatcher_->expect(stream, advice, cancelled);
+}
+
+void VirtualContext::iteration_ends(Stream& stream) {
+  const Dispatcher::Lock lock(dispatcher_->mutex());
+  stream.iteration_ends = true;
 }
 
 NativeStatus VirtualContext::enqueue(Stream& stream, Operation& operation) {
@@ -372,8 +391,10 @@ NativeStatus VirtualContext::allocate(Stream& stream, Operation& call) {
   const Dispatcher::Lock lock(dispatcher_->mutex());
   // An allocation on the legacy stream is no barrier there, and a record would be one (measured:
   // legacy_calls_that_are_barriers.trace): it is made when the stream's next operation comes.
-  if (stream.kind == StreamKind::kLegacy) stream.allocated = true;
-  else dispatcher_->come_after(stream, *stream.own.queue);
+  if (stream.kind == StreamKind::kLegacy)
+    stream.allocated = true;
+  else
+    dispatcher_->come_after(stream, *stream.own.queue);
   return status;
 }
 
@@ -447,8 +468,7 @@ NativeStatus VirtualContext::synchronize(EventState& event, const VendorCall& ca
   {
     Dispatcher::Lock lock(dispatcher_->mutex());
     const std::shared_ptr<Generation> generation = event.pending;
-    if (generation != nullptr)
-      dispatcher_->wait_until(lock, [&] { return generation->submitted; });
+    if (generation != nullptr) dispatcher_->wait_until(lock, [&] { return generation->submitted; });
   }
   return told(event, call());
 }
@@ -498,9 +518,12 @@ NativeStatus VirtualContext::query(Stream& stream) {
     if (!part->deferred.empty()) return device_->not_ready();
     const std::uint64_t submitted = part->timeline.submitted;
     NativeStatus status = hal::kNativeOk;
-    if (part->tail != nullptr) status = part->tail->queue->query();
-    else if (part->tail_marker) status = device_->query(part->tail_marker->event);
-    else if (part == &stream) status = part->own.queue->query();
+    if (part->tail != nullptr)
+      status = part->tail->queue->query();
+    else if (part->tail_marker)
+      status = device_->query(part->tail_marker->event);
+    else if (part == &stream)
+      status = part->own.queue->query();
     if (status != hal::kNativeOk) return status;
     dispatcher_->all_complete(*part, submitted);
   }
@@ -610,8 +633,7 @@ std::vector<std::byte> VirtualContext::stream_attributes(const Stream& stream) c
   return stream.attributes;
 }
 
-void VirtualContext::for_each_entry(
-    const std::function<void(hal::PhysicalContext&)>& function) {
+void VirtualContext::for_each_entry(const std::function<void(hal::PhysicalContext&)>& function) {
   for (const PoolEntry& entry : dispatcher_->layout().entries()) {
     if (entry.whole() || !dispatcher_->pool().has(entry.id)) continue;
     hal::PhysicalContext& context = dispatcher_->pool().context(entry.id);

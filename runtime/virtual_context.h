@@ -83,7 +83,15 @@ class VirtualContext {
 
   // --- work ----------------------------------------------------------------------------------
   // Binds and submits a launch, now or as soon as it is bindable. The launch is never changed.
-  hal::NativeStatus launch(Stream& stream, const hal::KernelLaunch& launch);
+  // `advice`, if any, comes before that of the stream.
+  hal::NativeStatus launch(Stream& stream, const hal::KernelLaunch& launch,
+                           const Advice* advice = nullptr);
+  // What follows on the stream, until said otherwise.
+  void advise(Stream& stream, std::optional<Advice> advice);
+  // Work that is not submitted yet; `cancelled`: it is not expected any more.
+  void expect(Stream& stream, const Advice& advice, bool cancelled);
+  // What was submitted so far ended an iteration.
+  void iteration_ends(Stream& stream);
   // A stream-ordered call that needs no compute of its own (async copy or fill): goes wherever the
   // stream's tail is. What cannot be kept is flushed and made at once on the stream itself.
   hal::NativeStatus enqueue(Stream& stream, Operation& operation);

@@ -58,9 +58,9 @@ class Daemon {
  public:
   explicit Daemon(const std::string& policy) {
     settings_.socket = "/tmp/vitamin-bench-" + std::to_string(::getpid());
-    settings_.lock_directory = "/tmp";
-    settings_.policy = policy;
-    settings_.spin = std::chrono::milliseconds(50);
+    settings_.configuration.daemon.lock_directory = "/tmp";
+    settings_.configuration.policy.name = policy;
+    settings_.configuration.daemon.spin_ns = 50'000'000;
     server_ = std::move(*daemon::Server::create(settings_));
     thread_ = std::thread([this] { server_->run(); });
     client::RemoteOptions options;

@@ -2,14 +2,17 @@
 """Tables and plots of what the scripts of this folder measured.
 
     plot.py DIR       reads DIR/{determinism_*,decode,training_*}.jsonl; writes, of what is there,
-                      determinism.svg, decode.svg and determinism.md
+                      determinism.svg, drift.svg, decode.svg, determinism.md, and determinism.html,
+                      which is all of it on one page
 
-determinism.svg: one column a subject, one row a treatment. The share of trials in which any byte
+drift.svg: how far apart the results are of treatments that change launches. determinism.svg: one
+column a subject, one row a treatment. The share of trials in which any byte
 differs is the shade; the numbers stand in the cell. decode.svg: tokens that flip, with the 95 %
 interval.
 """
 
 import html
+import math
 import pathlib
 import sys
 
@@ -71,6 +74,61 @@ def suite_svg(records):
                        f'fill="{shade(share)}"/><text x="{x + CELL_W / 2}" y="{y + 15}" '
                        f'text-anchor="middle">{record["differing"]}/{record["trials"]}</text>')
     return document(width, height, out)
+
+
+# Of a record that compared bytes within one process: what is measured, and as it is written.
+MAGNITUDES = (("most apart", lambda r: r["max_abs"]),
+              ("most ulps", lambda r: r["max_ulps"]),
+              ("elements, %", lambda r: 100 * r["differing_elements"] / max(r["elements"], 1)))
+
+
+def drift_svg(records):
+    """Rows: kernels; columns: treatments with three magnitudes each, as bars on a logarithmic scale
+    of their own, with the number beside."""
+    subjects, treatments, cells = grid(records)
+    measured = [t for t in treatments if any("max_abs" in cells.get((t, s), {}) for s in subjects)]
+    bar, number_w, row_h, left, top = 70, 76, 24, 240, 76
+    column = bar + number_w
+    width = left + column * len(MAGNITUDES) * len(measured) + 20
+    out = ['<text x="8" y="20" font-size="15">How far apart the results are: the program\'s own '
+           'launches against changed ones, equal inputs</text>']
+    for t, treatment in enumerate(measured):
+        for m, (what, value) in enumerate(MAGNITUDES):
+            x = left + column * (len(MAGNITUDES) * t + m)
+            values = {s: value(cells[treatment, s]) for s in subjects
+                      if "max_abs" in cells.get((treatment, s), {})}
+            if m == 0:
+                out.append(f'<text x="{x}" y="46" font-weight="bold">'
+                           f'{html.escape(treatment)}</text>')
+            out.append(f'<text x="{x}" y="64" fill="#57606a">{html.escape(what)}</text>')
+            some = [v for v in values.values() if v > 0]
+            low, high = math.log10(min(some, default=1)), math.log10(max(some, default=1))
+            for row, subject in enumerate(subjects):
+                if subject not in values:
+                    continue
+                y, v = top + row_h * row, values[subject]
+                # The smallest that is not zero is still seen.
+                long = 0 if v == 0 else bar * (
+                    0.1 + 0.9 * ((math.log10(v) - low) / (high - low) if high > low else 1))
+                out.append(f'<rect x="{x}" y="{y}" width="{long:.1f}" height="{row_h - 6}" '
+                           f'fill="{shade(1)}"/><text x="{x + long + 4:.1f}" y="{y + 13}" '
+                           f'fill="{"#1a7f37" if v == 0 else "#1f2328"}">{v:.3g}</text>')
+    for row, subject in enumerate(subjects):
+        out.append(f'<text x="8" y="{top + row_h * row + 13}">{html.escape(subject)}</text>')
+    return document(width, top + row_h * len(subjects) + 12, out)
+
+
+def page(directory, names):
+    """The plots on one page that needs no other file."""
+    parts = [(directory / name).read_text() for name in names if (directory / name).exists()]
+    return ("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
+            "<title>Determinism</title>"
+            "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2em;color:#1f2328}"
+            "figure{margin:0 0 2em;overflow-x:auto}</style>"
+            "<h1>Does the allocation change a bit?</h1>"
+            "<p>Green: no byte of any trial. Ours moves each launch; reshaping changes it to "
+            "follow the free processors; atoms cut it into launches of whole blocks.</p>"
+            + "".join(f"<figure>{part}</figure>" for part in parts) + "</html>\n")
 
 
 def decode_svg(records):
@@ -163,6 +221,7 @@ def write(directory):
     text = []
     if grid(suite)[0]:
         (directory / "determinism.svg").write_text(suite_svg(suite))
+        (directory / "drift.svg").write_text(drift_svg(suite))
         text += suite_tables(suite)
     if decode:
         (directory / "decode.svg").write_text(decode_svg(decode))
@@ -170,6 +229,8 @@ def write(directory):
     if training:
         text += training_table(training)
     (directory / "determinism.md").write_text("\n".join(text))
+    (directory / "determinism.html").write_text(
+        page(directory, ["determinism.svg", "drift.svg", "decode.svg"]))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """The determinism suite on a GPU: matched-input trials of every subject under every treatment.
 
     run.py [--part all|ours|others] [--trials N] [--more N] [--scale full|small] [--out DIR]
+    run.py --smoke [--out DIR]     every treatment, few trials, small: where there is no GPU, too
 
 native, twice    the gate: a subject that differs from itself is excluded by name
 ours             policies, windows, numbers of tenants; a random width and place for each launch
@@ -11,8 +12,9 @@ reshape          grid, block or splits follow the free processors: in each trial
 atoms            whole grids cut into launches of whole blocks, as LithOS does
 
 The tenants and what is measured overlap under an MPS daemon, where one starts. Each part begins
-with the gate, writes determinism_PART.jsonl to DIR, and draws determinism.svg and determinism.md
-itself. For each treatment of ours it keeps how many launches were bound and moved, and on how many
+with the gate, writes determinism_PART.jsonl to DIR, and draws determinism.svg, drift.svg,
+determinism.html and determinism.md itself.
+For each treatment of ours it keeps how many launches were bound and moved, and on how many
 processors they ran. Exit code 1 when ours changed a byte of a subject that equals itself, or when
 what must drift did not: a suite that cannot see drift proves nothing.
 MIG is not measured: it needs the right to reset the GPU.
@@ -209,9 +211,13 @@ def main():
     parser.add_argument("--errors", type=int, default=100,
                         help="trials in which the error against double precision is measured")
     parser.add_argument("--scale", choices=["full", "small"], default="full")
+    parser.add_argument("--smoke", action="store_true",
+                        help="small, 24 trials, 4 of further treatments: does everything start?")
     parser.add_argument("--part", choices=["all", "ours", "others"], default="all")
     parser.add_argument("--timeout", type=float, default=100, help="of one treatment, seconds")
     options = parser.parse_args()
+    if options.smoke:
+        options.scale, options.trials, options.more, options.errors = "small", 24, 4, 8
     options.more = min(options.more, options.trials)
     results, problems = 0, []
     for part in ("ours", "others") if options.part == "all" else (options.part,):

@@ -53,10 +53,12 @@ void read_image(Image& image, std::span<const std::byte> bytes) {
   if (read_layouts(bytes, image.layouts)) return;
   if (kind_of(bytes) == CodeKind::kCompressedBundle)
     VITAMIN_WARN_ONCE(
+        Problem::kUnreadableCode,
         "the program's code is a compressed bundle, which is not supported; its launches are "
         "bound, but wait for nothing (compile with -no-offload-compress)");
   else
-    VITAMIN_WARN_ONCE("a code object cannot be read; its launches are bound, but wait for nothing");
+    VITAMIN_WARN_ONCE(Problem::kUnreadableCode,
+                      "a code object cannot be read; its launches are bound, but wait for nothing");
 }
 
 std::optional<hal::KernelLayout> layout_in(const Image* image, std::string_view name) {

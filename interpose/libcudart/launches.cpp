@@ -140,7 +140,7 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
   launch.cluster_blocks = attributes.cluster_blocks;
   launch.cooperative = attributes.cooperative;
   launch.programmatic = attributes.programmatic;
-  return result(way.context().launch(way.stream(), launch));
+  return result(way.context().launch(way.stream(), launch, current_advice()));
 }
 
 CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice)> via,

@@ -229,13 +229,23 @@ class Processes(Programs):
         self.assertEqual(self.shared_cus(*(f"--mask={cu},26 occupy" for cu in first),
                                          confine=[f"{cu}-{cu + 25}" for cu in first]), 0)
 
+    def most_shared(self, enough, *programs, **options):
+        """Two processes meet only where both run at the same moment: on a busy machine that may
+        take more than one try."""
+        most = 0
+        for _ in range(6):
+            most = max(most, self.shared_cus(*programs, **options))
+            if most >= enough:
+                break
+        return most
+
     def test_overlapping_masks_of_two_processes_are_noticed(self):
-        self.assertEqual(self.shared_cus("--mask=0,60 occupy", "--mask=40,64 occupy",
-                                         confine=("0-59", "40-103")), 20)
+        self.assertEqual(self.most_shared(20, "--mask=0,60 occupy", "--mask=40,64 occupy",
+                                          confine=("0-59", "40-103")), 20)
 
     def test_fills_outside_the_masks_are_noticed(self):
-        self.assertGreater(self.shared_cus("--mask=0,40 occupy_with_fills",
-                                           "--mask=40,64 occupy_with_fills"), 0)
+        self.assertGreater(self.most_shared(1, "--mask=0,40 occupy_with_fills",
+                                            "--mask=40,64 occupy_with_fills"), 0)
 
 
 class Faults(Programs):

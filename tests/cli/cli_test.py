@@ -72,6 +72,8 @@ class CliTest(unittest.TestCase):
         lines = result.stderr.splitlines()
         self.assertEqual(len(lines), 1, result.stderr)
         self.assertTrue(lines[0].startswith("vitamin: "), lines[0])
+        # docs/errors.md has every code (tests/docs).
+        self.assertRegex(lines[0], r" \[VIT-[1-9]\d\d\]$")
         for part in parts:
             self.assertIn(part, lines[0])
 
@@ -484,6 +486,53 @@ class Doctor(CliTest):
         result = self.call("doctor", LD_LIBRARY_PATH=str(driver))
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertRegex(result.stdout, r"(?m)^ok +device +stand-in 0, 16 processors, .* 75\.76")
+
+    def bundle(self, **changes):
+        path = self.folder / "bundle.json"
+        result = self.call("doctor", "--bundle", str(path), **changes)
+        self.assertIn(result.returncode, (0, 1), result.stderr)
+        self.assertIn("look into it before you give it away", result.stderr)
+        return json.loads(path.read_text()), path.read_text()
+
+    def test_a_bundle_has_what_a_report_of_a_bug_needs(self):
+        bundle, _ = self.bundle(VITAMIN_POLICY="fifo")
+        self.assertEqual(bundle["doctor"]["healthy"], False)
+        self.assertRegex(bundle["version"], r"^\d+\.")
+        self.assertIn("Linux", bundle["kernel"])
+        self.assertEqual(bundle["environment"]["VITAMIN_POLICY"], "fifo")
+        self.assertIn("vitamind", bundle)
+
+    def test_a_bundle_has_no_secret(self):
+        secrets = {
+            # No variable of ours.
+            "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
+            "CUDA_TOKEN": "short7",
+            "VITAMIN_NOTE": "sk9fJ2kLm3nOp4qRs5tUv6wX",
+            "HIP_REPOSITORY": "https://someone:hunter2@example.org/x",
+        }
+        log = self.folder / "run/vitamin"
+        log.mkdir()
+        (log / "vitamind.sock.log").write_text(
+            "info password=letmein9 beside it\nwarning Authorization: Bearer abc.def\n"
+            '{"text": "api_key: \'k-1\'"}\nworth keeping GPU-12345678-1234-1234-1234-123456789abc\n'
+            + "x1" * 3000 + "\nplain end\n")
+        bundle, text = self.bundle(**secrets)
+        for secret in [*secrets.values(), "hunter2", "letmein9", "abc.def", "k-1", "x1x1x1"]:
+            self.assertNotIn(secret, text)
+        self.assertNotIn("AWS_SECRET_ACCESS_KEY", text)
+        self.assertEqual(bundle["environment"]["CUDA_TOKEN"], "[left out]")
+        self.assertIn("worth keeping GPU-12345678-1234-1234-1234-123456789abc", bundle["log"])
+        self.assertIn("plain end", bundle["log"])
+        self.assertIn("example.org/x", bundle["environment"]["HIP_REPOSITORY"])
+
+    def test_a_bundle_names_no_home(self):
+        _, text = self.bundle(HOME="/srv/someone", VITAMIN_X="/srv/someone/file")
+        self.assertNotIn("/srv/someone", text)
+        self.assertIn("~/file", text)
+
+    def test_a_bundle_that_cannot_be_written_is_one_line(self):
+        self.assert_one_line(self.call("doctor", "--bundle", "/no/such/folder/x"), 125,
+                             "/no/such/folder/x", "VIT-108")
 
     def test_json_says_the_same(self):
         result = self.call("doctor", "--json")

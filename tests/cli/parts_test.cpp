@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "policies/nearest.h"
 #include "runtime/stats.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/preload.h"
@@ -50,11 +51,11 @@ TEST_CASE("a bar shows whatever is not zero and never more than its width") {
 
 TEST_CASE("a misspelt word finds its neighbour and a strange one finds none") {
   const std::vector<std::string> names = {"fifo", "static", "random"};
-  CHECK(nearest("radnom", names) == "random");
-  CHECK(nearest("Random", names) == "random");
-  CHECK(nearest("fif", names) == "fifo");
-  CHECK(nearest("statics", names) == "static");
-  CHECK(nearest("exclusive", names).empty());
+  CHECK(policies::nearest("radnom", names) == "random");
+  CHECK(policies::nearest("Random", names) == "random");
+  CHECK(policies::nearest("fif", names) == "fifo");
+  CHECK(policies::nearest("statics", names) == "static");
+  CHECK(policies::nearest("exclusive", names).empty());
 }
 
 TEST_CASE("a window has a unit, is zero, or is max") {
@@ -63,8 +64,9 @@ TEST_CASE("a window has a unit, is zero, or is max") {
   CHECK(window_nanoseconds("1.5ms") == "1500000");
   CHECK(window_nanoseconds("2s") == "2000000000");
   CHECK(window_nanoseconds("7ns") == "7");
+  CHECK(window_nanoseconds("1h") == "3600000000000");
   CHECK(window_nanoseconds("max") == "max");
-  for (const char* wrong : {"", "5", "-1ms", "ms", "1 ms", "1msx", "1e9s", "nan", "1h"})
+  for (const char* wrong : {"", "5", "-1ms", "ms", "1 ms", "1msx", "1e9s", "nan", "1y"})
     CHECK_MESSAGE(!window_nanoseconds(wrong), wrong);
 }
 

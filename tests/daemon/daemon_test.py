@@ -3,10 +3,12 @@
 """vitamind as a process: clients come, die, stop, lie; it dies itself; clients go on.
 
 VITAMIN_TEST_POINTS=n: how many kill points of each kind (default 60; the range is spread over a
-whole life). VITAMIN_TEST_RESTARTS=n: how often the daemon is killed under load (default 30).
+whole life). VITAMIN_TEST_RESTARTS=n: how often the daemon is killed under load (default 30);
+VITAMIN_TEST_CLIENTS=n: by how many clients (default 4).
 """
 import os
 import pathlib
+import select
 import signal
 import socket
 import subprocess
@@ -17,6 +19,7 @@ from harness import MAJOR, DaemonTest
 
 POINTS = int(os.environ.get("VITAMIN_TEST_POINTS", "60"))
 RESTARTS = int(os.environ.get("VITAMIN_TEST_RESTARTS", "30"))
+CLIENTS = int(os.environ.get("VITAMIN_TEST_CLIENTS", "4"))
 
 
 def no_clients(daemon):
@@ -54,6 +57,28 @@ class Clients(DaemonTest):
             self.assertEqual(daemon.status()["devices"][0]["held"], [])
         self.assertGreater(daemon.status()["daemon"]["deaths_by_life_line"], 0)
 
+    def test_the_gates_of_a_large_client_are_closed_long_before_it_is_gone(self):
+        # Its memory is freed before its files are closed: that takes time, which nobody waits for.
+        daemon = self.daemon("--policy", "static:units=0-15")
+        ratios = []
+        for _ in range(5):
+            member = self.member(daemon, "hold", 512)
+            member.stdout.readline()
+            end = os.pidfd_open(member.pid)
+            self.addCleanup(os.close, end)
+            begin = time.monotonic()
+            member.kill()
+            closed = gone = None
+            while gone is None:
+                clients = daemon.status()["clients"]
+                if closed is None and (not clients or clients[0]["dying"]):
+                    closed = time.monotonic() - begin
+                if select.select([end], [], [], 0)[0]:
+                    gone = time.monotonic() - begin
+            ratios.append((closed or gone) / gone)
+            self.until(no_clients(daemon))
+        self.assertLess(min(ratios), 0.5, ratios)
+
     def test_a_client_killed_at_every_shared_access_leaves_nothing_behind(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         count = os.path.join(self.folder.name, "count")
@@ -82,7 +107,7 @@ class Clients(DaemonTest):
         honest.wait()
         self.until(no_clients(daemon))
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
-        self.assertEqual(daemon.descriptors(), descriptors)
+        self.until(lambda: daemon.descriptors() <= descriptors)
 
     def test_a_stopped_client_is_overdue_and_its_lease_granted_again(self):
         # One client at a time: the second one needs the first one's gate shut.
@@ -125,8 +150,8 @@ class Clients(DaemonTest):
     def test_another_version_is_refused_by_its_number(self):
         daemon = self.daemon()
         answer = self.result(self.member(daemon, "skew"))
-        self.assertIn(f"version {MAJOR}.0", answer["refused"])
-        self.assertIn(f"version {MAJOR + 1}.0", answer["refused"])
+        self.assertIn(f"version {MAJOR}.", answer["refused"])
+        self.assertIn(f"version {MAJOR + 1}.", answer["refused"])
 
     def test_a_daemon_of_another_version_is_refused_by_the_client(self):
         path = os.path.join(self.folder.name, "s")
@@ -150,21 +175,21 @@ class Clients(DaemonTest):
 class Daemons(DaemonTest):
     def test_every_operation_is_submitted_though_the_daemon_dies_again_and_again(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
-        members = [self.member(daemon, "work", 400_000) for _ in range(4)]
+        each = 400_000 * max(1, RESTARTS // 30)
+        members = [self.member(daemon, "work", each) for _ in range(CLIENTS)]
         restarts = 0
-        while any(member.poll() is None for member in members):
+        while restarts < RESTARTS and any(member.poll() is None for member in members):
             time.sleep(0.05)
             daemon.kill()
             daemon.start()
             restarts += 1
-            if restarts >= RESTARTS:
-                break
-        results = [self.result(member, timeout=120) for member in members]
+        results = [self.result(member, timeout=600) for member in members]
         self.assertGreater(restarts, 3)
         for result in results:
-            self.assertEqual(result["submitted"], 400_000)
+            self.assertEqual(result["submitted"], each)
             self.assertEqual(result["malformed"], 0)
         self.assertGreater(sum(result["at_home"] for result in results), 0)
+        self.until(no_clients(daemon))
 
     def test_clients_go_home_within_fifty_milliseconds(self):
         delays = []
@@ -240,14 +265,13 @@ class Daemons(DaemonTest):
         holder.stdout.readline()
         time.sleep(1)
 
-        def used():
-            stat = pathlib.Path(f"/proc/{daemon.process.pid}/stat").read_text()
-            fields = stat.rsplit(")", 1)[1].split()
-            return int(fields[11]) + int(fields[12])
-        before = used()
+        def used_ns():  # of all its threads; its own time, however busy the machine is
+            tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task").iterdir()
+            return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+        begin, before = time.monotonic_ns(), used_ns()
         time.sleep(3)
-        ticks = used() - before
-        self.assertLessEqual(ticks, 1)  # one tick is 0.3 % of three seconds: what can be measured
+        share = (used_ns() - before) / (time.monotonic_ns() - begin)
+        self.assertLess(share, 0.001)
 
     def test_it_ends_when_it_is_idle(self):
         daemon = self.daemon("--exit-when-idle", "0.3")

@@ -22,7 +22,8 @@ class Daemon:
         self.socket = self.folder / "s"
         self.words = [program or os.environ["VITAMIND"], "--socket", str(self.socket),
                       "--lock-directory", str(self.folder), *options]
-        self.environment = environment or {}
+        # Nothing of the machine's own configuration.
+        self.environment = {"VITAMIN_CONFIG": "/dev/null"} | (environment or {})
         self.process = None
         self.start()
 
@@ -57,6 +58,9 @@ class Daemon:
     def kill(self):
         self.process.kill()
         self.process.wait()
+
+    def log(self):
+        return (self.folder / "log").read_text()
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

@@ -4,11 +4,16 @@
 // does with its arbiter, and nothing else, so that a whole life takes milliseconds.
 //
 //   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON
-//   hold        takes a lease, prints it, submits one operation that does not end, and sleeps
+//   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
+//               with N MiB of memory in use
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
 //   scribble N  writes random bytes over all that it can write, for N milliseconds
+//   hog N       the same over memory of its own, as nobody's client: what the machine alone costs
 //   greet N     opens N connections and says nothing
 //   skew        says Hello in another version and prints the answer
+//   first N     as work, but the thread that connected, the process's first, ends before
+//   exec        takes a lease, prints it, and turns into `sleep` when its input ends
+//   fork        the same, and forks a child instead, which prints what it sees and lives on
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -49,6 +54,7 @@ std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket) {
   client::RemoteOptions options;
   options.socket = socket;
   options.program = "member";
+  if (const char* name = std::getenv("MEMBER_CLASS")) options.workload_class = name;
   options.patience = std::chrono::milliseconds(3000);
   auto made = client::RemoteArbiter::connect(options, device());
   if (!made) {
@@ -105,8 +111,9 @@ class Lane {
   std::vector<runtime::EntryId> outstanding_;
 };
 
-int work(const std::string& socket, long operations) {
-  const auto remote = arbiter(socket);
+int work(const std::string& socket, long operations,
+         std::unique_ptr<client::RemoteArbiter> remote = nullptr) {
+  if (remote == nullptr) remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
   const auto eligible = eligible_entries(layout);
   std::vector<Lane> lanes;
@@ -148,20 +155,74 @@ int work(const std::string& socket, long operations) {
   return 0;
 }
 
-int hold(const std::string& socket) {
-  const auto remote = arbiter(socket);
-  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
-  const auto eligible = eligible_entries(layout);
-  Lane lane(*remote, 0, eligible);
-  runtime::EntryId entry = runtime::kNoEntry;
-  while ((entry = lane.try_submit()) == runtime::kNoEntry)
-    if (remote->wants_service()) remote->service();
-  std::printf("{\"entry\": %u}\n", entry);
-  std::fflush(stdout);
+// A lease with an operation on it that does not end.
+struct Held {
+  explicit Held(const std::string& socket)
+      : remote(arbiter(socket)),
+        layout(runtime::PoolLayout::build(device(), remote->limits())),
+        eligible(eligible_entries(layout)),
+        lane(*remote, 0, eligible) {
+    runtime::EntryId entry = runtime::kNoEntry;
+    while ((entry = lane.try_submit()) == runtime::kNoEntry)
+      if (remote->wants_service()) remote->service();
+    std::printf("{\"entry\": %u, \"process\": %d}\n", entry, static_cast<int>(::getpid()));
+    std::fflush(stdout);
+  }
+  std::unique_ptr<client::RemoteArbiter> remote;
+  runtime::PoolLayout layout;
+  std::vector<runtime::EntryId> eligible;
+  Lane lane;
+};
+
+int hold(const std::string& socket, long mebibytes) {
+  const std::vector<char> ballast(static_cast<std::size_t>(mebibytes) << 20, 1);
+  Held held(socket);
   for (;;) {  // as the dispatcher's thread would
-    if (remote->wants_service()) remote->service();
+    if (held.remote->wants_service()) held.remote->service();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+void wait_for_input() {
+  char byte = 0;
+  while (::read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+}
+
+int first_thread_ends(const std::string& socket, long operations) {
+  auto remote = arbiter(socket);
+  std::thread([&socket, operations, remote = std::move(remote)]() mutable {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the first one is gone by then
+    const int code = work(socket, operations, std::move(remote));
+    std::fflush(stdout);
+    ::_exit(code);
+  }).detach();
+  ::pthread_exit(nullptr);
+}
+
+int exec_with_lease(const std::string& socket) {
+  Held held(socket);
+  wait_for_input();
+  ::execlp("sleep", "sleep", "60", nullptr);
+  return 1;
+}
+
+int fork_with_lease(const std::string& socket) {
+  Held held(socket);
+  if (::fork() == 0) {
+    // A child is not this client: nothing admits, and what it asks for is the whole device, where
+    // it would have run natively.
+    runtime::ReadyOperation operation;
+    const bool admitted = held.remote->admits(1, 0);
+    const runtime::Choice choice = held.remote->grant(operation, held.eligible);
+    std::printf("{\"admitted\": %d, \"entry\": %u, \"process\": %d}\n", admitted, choice.entry,
+                static_cast<int>(::getpid()));
+    std::fflush(stdout);
+    ::sleep(60);
+    ::_exit(0);
+  }
+  wait_for_input();
+  return 0;
 }
 
 int latency(const std::string& socket) {
@@ -183,18 +244,34 @@ int latency(const std::string& socket) {
   return 0;
 }
 
-int scribble(const std::string& socket, long milliseconds) {
-  auto connection = client::connect(socket, device(), "scribble", std::chrono::milliseconds(3000));
-  if (!connection) return 3;
-  auto* const bytes = reinterpret_cast<unsigned char*>((*connection)->memory.client.get());
+// `ring`: called every now and then.
+template <class F>
+void scribble_over(unsigned char* bytes, std::size_t size, long milliseconds, F ring) {
   std::mt19937_64 random(7);
   const auto until = steady_clock::now() + std::chrono::milliseconds(milliseconds);
   while (steady_clock::now() < until)
     for (int i = 0; i < 1000; ++i) {
       const std::uint64_t value = random();
-      std::memcpy(bytes + random() % (sizeof(protocol::ClientSegment) - 8), &value, 8);
-      if (i % 100 == 0) protocol::ring_doorbell((*connection)->socket);
+      std::memcpy(bytes + random() % (size - 8), &value, 8);
+      if (i % 100 == 0) ring();
     }
+}
+
+int scribble(const std::string& socket, long milliseconds) {
+  auto connection =
+      client::connect(socket, device(), "scribble", "", std::chrono::milliseconds(3000));
+  if (!connection) return 3;
+  scribble_over(reinterpret_cast<unsigned char*>((*connection)->memory.client.get()),
+                sizeof(protocol::ClientSegment), milliseconds,
+                [&] { protocol::ring_doorbell((*connection)->socket); });
+  return 0;
+}
+
+int hog(long milliseconds) {
+  std::vector<unsigned char> memory(sizeof(protocol::ClientSegment));
+  const protocol::Fd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  scribble_over(memory.data(), memory.size(), milliseconds,
+                [&] { (void)!::write(nowhere.get(), "", 1); });
   return 0;
 }
 
@@ -234,12 +311,18 @@ int run(int argc, char** argv) {
   const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
-  if (verb == "hold") return hold(socket);
+  if (verb == "hold") return hold(socket, number);
+  if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
   if (verb == "scribble") return scribble(socket, number);
   if (verb == "greet") return greet(socket, number);
   if (verb == "skew") return skew(socket);
-  std::fprintf(stderr, "usage: member SOCKET work|hold|latency|scribble|greet|skew [N]\n");
+  if (verb == "first") return first_thread_ends(socket, number);
+  if (verb == "exec") return exec_with_lease(socket);
+  if (verb == "fork") return fork_with_lease(socket);
+  std::fprintf(
+      stderr,
+      "usage: member SOCKET work|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
   return 2;
 }
 

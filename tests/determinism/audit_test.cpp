@@ -207,8 +207,8 @@ TEST_CASE("a launch that may overlap its predecessor without having asked for it
 
 // What the subjects launched, as the audit of a run wrote it down. `leaked`: the processors that
 // the program is told.
-tools::Observation structure_of(const std::string& policy, unsigned leaked) {
-  const Folder folder;
+// The audit's files lie in `folder` and are read when they are compared.
+tools::Observation structure_of(const Folder& folder, const std::string& policy, unsigned leaked) {
   Colocation colocation{.policy = policy, .tenants = 0, .leaked_processors = leaked};
   colocation.audit = runtime::Audit::create(folder.path().c_str(), 0);
   all(*shared_machine(1, colocation));
@@ -219,9 +219,10 @@ tools::Observation structure_of(const std::string& policy, unsigned leaked) {
 }
 
 TEST_CASE("a leaked processor count is caught, and the launch that it changed is named") {
-  const tools::Observation alone = structure_of("fifo", 0);
-  CHECK_FALSE(tools::structure_difference(alone, structure_of("random", 0)));
-  const auto found = tools::structure_difference(alone, structure_of("random", 24));
+  const Folder of_alone, of_random, of_leaked;
+  const tools::Observation alone = structure_of(of_alone, "fifo", 0);
+  CHECK_FALSE(tools::structure_difference(alone, structure_of(of_random, "random", 0)));
+  const auto found = tools::structure_difference(alone, structure_of(of_leaked, "random", 24));
   REQUIRE(found);
   CHECK_MESSAGE(found->find("sum_pieces_bf16") != std::string::npos, *found);
 }

@@ -95,7 +95,7 @@ class Shared final : public HalMachine {
     options.idle = platform_->idle();
     options.thread = !options.idle;  // virtual time moves only when somebody waits
     options.page = page_.get();
-    options.slots_stay = std::chrono::milliseconds(20);
+    options.slots_stay = std::chrono::milliseconds(2);
     options.audit = colocation.audit;
     std::unique_ptr<hal::Device> device = platform_->take_device();
     if (options.audit) device = runtime::Audit::watch(options.audit, std::move(device));

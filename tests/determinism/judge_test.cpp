@@ -2,7 +2,11 @@
 //
 // What vitamin verify concludes from runs, and what it reads out of a listing of GPU code.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
+#include <fstream>
+
+#include "runtime/audit_log.h"
 #include "tools/vitamin/verify_judge.h"
 #include "tools/vitamin/verify_scan.h"
 
@@ -10,6 +14,8 @@ namespace vitamin::tools {
 namespace {
 
 namespace audit = runtime::audit;
+
+using Operations = std::vector<AuditedOperation>;  // in the order of the log
 
 AuditedOperation launch(const std::string& kernel, std::uint32_t grid, std::uint32_t flags = 0) {
   audit::Record record{};
@@ -20,17 +26,33 @@ AuditedOperation launch(const std::string& kernel, std::uint32_t grid, std::uint
   return {record, "app: " + kernel};
 }
 
+// A process whose audit wrote these down, in a log as the runtime writes it.
+void add_process(Observation& seen, const Operations& operations) {
+  seen.logs = std::make_shared<RunDirectory>(RunDirectory::Where::kDisk);
+  {
+    const auto log = audit::Log::create(seen.logs->path().c_str(), 0);
+    REQUIRE(log != nullptr);
+    std::map<std::string, std::uint32_t> names;
+    for (const auto& [written, kernel, position] : operations) {
+      audit::Record record = written;
+      const auto [name, fresh] = names.emplace(kernel, static_cast<std::uint32_t>(names.size()));
+      if (fresh) log->name(name->second, kernel);
+      record.index = name->second;
+      log->add(record);
+    }
+  }
+  seen.processes = read_audit(seen.logs->path());
+  REQUIRE(seen.processes.size() == 1);
+}
+
 Observation run(const std::string& name, const std::string& output,
-                const std::vector<AuditedOperation>& operations = {launch("k", 4)}) {
+                const Operations& operations = {launch("k", 4)}) {
   Observation seen;
   seen.name = name;
   seen.output = output;
   seen.audited = name != "native";
   seen.launches = seen.bound = seen.moved = operations.size();
-  if (seen.audited) {
-    seen.processes.resize(1);
-    seen.processes[0].lanes[0] = operations;
-  }
+  if (seen.audited) add_process(seen, operations);
   return seen;
 }
 
@@ -60,6 +82,17 @@ TEST_CASE("another launch is broken and is named although the output agrees") {
   CHECK(found.verdict == Verdict::kBroken);
   CHECK(found.reason.find("'app: k' (4 blocks)") != std::string::npos);
   CHECK(found.reason.find("(2 blocks)") != std::string::npos);
+}
+
+TEST_CASE("a program that launches something else alone, if seldom, is not broken by Vitamin") {
+  const auto all = runs(run("random", "a\n", {launch("k", 2)}));
+  const std::vector<Observation> same = {run("exclusive again", "a\n")};
+  CHECK(judge(all, same, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
+  const std::vector<Observation> other = {run("exclusive again", "a\n"),
+                                          run("exclusive again", "a\n", {launch("k", 3)})};
+  const Judgement found = judge(all, other, kOutput, kNotScanned, 4);
+  CHECK(found.verdict == Verdict::kDeterministic);
+  CHECK_FALSE(found.structure_compared);
 }
 
 TEST_CASE("an order that was not kept is broken although output and launches agree") {
@@ -98,7 +131,7 @@ TEST_CASE("too little memory does not excuse what the audit found") {
   all[3].last_words = "CUDA error: out of memory";
   all[3].code = 1;
   CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kInconclusive);
-  all[3].processes[0].lanes[0][0].record.flags = audit::kChanged;
+  add_process(all[3], {launch("k", 4, audit::kChanged)});
   CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
 }
 
@@ -112,25 +145,18 @@ TEST_CASE("a finding of the audit in a later run outweighs other bytes in an ear
 
 TEST_CASE("the launches at or before a result that differs are those of all streams") {
   const auto with_result = [](std::uint64_t content) {
-    Observation seen = run("random", "a\n", {launch("early", 4), launch("copies", 4)});
-    auto& lanes = seen.processes[0].lanes;
-    AuditedOperation result = launch("", 0);
+    AuditedOperation result = launch("", 0), computes = launch("computes", 4);
+    AuditedOperation late = launch("late", 4);
     result.record.kind = audit::Kind::kResult;
     result.record.content = content;
-    result.kernel.clear();
-    lanes[1] = {launch("computes", 4), launch("late", 4)};
-    lanes[0].push_back(result);
-    lanes[0][0].position = 1;
-    lanes[0][1].position = 2;
-    lanes[1][0].position = 3;
-    lanes[0][2].position = 4;
-    lanes[1][1].position = 5;
-    return seen;
+    computes.record.lane = late.record.lane = 1;
+    return run("random", "a\n", {launch("early", 4), launch("copies", 4), computes, result, late});
   };
   auto all = runs(with_result(2));
   all[1] = all[2] = with_result(1);
   const Judgement found = judge(all, {}, {false, true, {}}, kNotScanned, 4);
-  CHECK_MESSAGE(found.reason.find("at or before the launch of 'app: computes', 'app: copies'") !=
+  CHECK_MESSAGE(found.reason.find(
+                    "at or before the launch of 'app: computes', 'app: copies', 'app: early'") !=
                     std::string::npos,
                 found.reason);
   CHECK(found.reason.find("late") == std::string::npos);
@@ -147,6 +173,95 @@ TEST_CASE("a run that hangs is broken") {
   Observation hung = run("random", "a\n");
   hung.timed_out = true;
   CHECK(judge(runs(hung), {}, kOutput, kNotScanned, 4).verdict == Verdict::kBroken);
+  // Natively it hangs beside that tenant, too.
+  Observation control = run("native", "a\n");
+  control.tenant = control.timed_out = true;
+  CHECK(judge(runs(hung), {control}, kOutput, kNotScanned, 4).verdict == Verdict::kNotByItself);
+}
+
+TEST_CASE("what the audit found is ours although the program differs from itself") {
+  auto all = runs(run("random", "c\n"));
+  all[2] = run("exclusive again", "b\n", {launch("k", 4, audit::kUncovered)});
+  Observation again = run("native", "d\n");
+  for (const auto& controls : {std::vector<Observation>{}, {again}}) {
+    const Judgement found = judge(all, controls, kOutput, kNotScanned, 4);
+    CHECK(found.verdict == Verdict::kBroken);
+    CHECK(found.reason.find("exclusive again") != std::string::npos);
+  }
+}
+
+TEST_CASE("exclusive runs that differ where native ones agree are no fault of the program's") {
+  auto all = runs(run("random", "a\n"));
+  all[2] = run("exclusive again", "b\n");
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kNotByItself);
+  const std::vector<Observation> agree(2, run("native", "a\n"));
+  CHECK(judge(all, agree, kOutput, kNotScanned, 4).verdict == Verdict::kInconclusive);
+  ScanResult scan;
+  scan.possible = true;
+  scan.seen = {"k"};
+  CHECK(judge(all, agree, kOutput, scan, 4).verdict == Verdict::kBroken);
+  const std::vector<Observation> differ(1, run("native", "b\n"));
+  CHECK(judge(all, differ, kOutput, scan, 4).verdict == Verdict::kNotByItself);
+  // Only the audit saw the bytes of copies: native runs cannot tell.
+  AuditedOperation copy = launch("", 0);
+  copy.record.kind = audit::Kind::kResult;
+  all[1] = run("exclusive", "a\n", {launch("k", 4), copy});
+  copy.record.content = 1;
+  all[2] = run("exclusive again", "a\n", {launch("k", 4), copy});
+  CHECK(judge(all, agree, {false, true, {}}, scan, 4).verdict == Verdict::kNotByItself);
+}
+
+TEST_CASE("a tenant that launched nothing while the command ran shows nothing") {
+  auto all = runs(run("random", "a\n"));
+  all[3].tenant = true;
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kInconclusive);
+  all[3].tenant_launches = 1;
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kDeterministic);
+}
+
+TEST_CASE("an order that was not looked at, and arguments that were not read, are said") {
+  auto all = runs(run("random", "a\n", {launch("k", 4, audit::kUnordered)}));
+  CHECK(judge(all, {}, kOutput, kNotScanned, 4).verdict == Verdict::kInconclusive);
+  all = runs(run("random", "a\n"));
+  all[1] = run("exclusive", "a\n", {launch("k", 4, audit::kUnreadable)});
+  const Judgement found = judge(all, {}, kOutput, kNotScanned, 4);
+  CHECK(found.verdict == Verdict::kDeterministic);
+  CHECK(found.reason.find("arguments of 1 launches could not be read") != std::string::npos);
+}
+
+// The largest that this process ever was, in bytes.
+std::size_t peak_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+TEST_CASE("logs of millions of operations are compared in little memory") {
+  constexpr std::uint64_t kOperations = 2'000'000;
+  const auto long_run = [](const char* name, std::uint64_t other_at) {
+    Observation seen;
+    seen.name = name;
+    seen.audited = true;
+    seen.logs = std::make_shared<RunDirectory>(RunDirectory::Where::kDisk);
+    const auto log = audit::Log::create(seen.logs->path().c_str(), 0);
+    log->name(0, "app: k");
+    for (std::uint64_t i = 0; i < kOperations; ++i) {
+      AuditedOperation one = launch("k", i == other_at ? 5 : 4);
+      one.record.lane = static_cast<std::uint32_t>(i % 3);
+      one.record.edges = i;
+      log->add(one.record);
+    }
+    return seen;
+  };
+  std::vector<Observation> all = {run("native", "a\n"), long_run("exclusive", kOperations),
+                                  long_run("random", kOperations - 4)};
+  const std::size_t before = peak_memory();
+  for (std::size_t i = 1; i < all.size(); ++i) all[i].processes = read_audit(all[i].logs->path());
+  const auto found = structure_difference(all[1], all[2]);
+  // The writer mapped a log at a time; holding its operations would take three times that.
+  CHECK(peak_memory() - before < std::size_t{16} << 20);
+  REQUIRE(found);
+  CHECK_MESSAGE(found->find("launch of 'app: k' (5 blocks)") != std::string::npos, *found);
 }
 
 void check_inconclusive(const std::vector<Observation>& all, const Checks& checks,
@@ -239,6 +354,24 @@ TEST_CASE("a listing says which kernel reads a clock or its processor or adds fl
   CHECK(result.kernels.size() == 2);
   CHECK(result.seen == std::set<std::string>{"adds", "counts", "looks", "quiet"});
   CHECK(result.kernels["adds"].contains("float atomics"));
+  CHECK(result.kernels["looks"].contains("reads %smid"));
+  CHECK(result.kernels["looks"].contains("reads a clock"));
+}
+
+TEST_CASE("a listing of AMD code says the same") {
+  ScanResult result;
+  read_listing(
+      "0000000000001000 <quiet>:\n\tv_add_f32_e32 v0, v1, v2\n"
+      "0000000000001100 <counts>:\n\tglobal_atomic_cmpswap v1, v0, v[2:3], s[0:1] glc\n"
+      "0000000000001200 <adds>:\n\tglobal_atomic_add_f32 v0, v1, s[0:1]\n"
+      "0000000000001300 <swaps>:\n\tv_add_f32_e32 v0, v1, v2\n"
+      "\tglobal_atomic_cmpswap v1, v0, v[2:3], s[0:1] glc\n"
+      "0000000000001400 <looks>:\n\ts_getreg_b32 s0, hwreg(HW_REG_HW_ID)\n\ts_memtime s[0:1]\n",
+      result);
+  CHECK(result.seen == std::set<std::string>{"adds", "counts", "looks", "quiet", "swaps"});
+  CHECK(result.kernels.size() == 3);
+  CHECK(result.kernels["adds"].contains("float atomics"));
+  CHECK(result.kernels["swaps"].contains("float atomics"));
   CHECK(result.kernels["looks"].contains("reads %smid"));
   CHECK(result.kernels["looks"].contains("reads a clock"));
 }

@@ -109,7 +109,7 @@ class Rows final : public Subject {
   Rows(std::string name, const char* kernel, Input input)
       : Subject(std::move(name), "block", kernel, Expect::kDrift), input_(input) {}
   void prepare(Launcher& launch, Scale scale) override {
-    rows_ = scale == Scale::kFull ? 256 : 6;
+    rows_ = scale == Scale::kFull ? 256 : 16;
     columns_ = scale == Scale::kFull ? 8192 : 1500;
     in_ = floats(launch, rows_ * columns_);
   }

@@ -22,6 +22,7 @@ import unittest
 PREFIX = pathlib.Path(os.environ["PREFIX"])
 PROGRAM = PREFIX / "libexec/vitamin/bench/determinism"
 SUBJECT = pathlib.Path(__file__).resolve().parent / "subject_program.py"
+TENANT = f"exec {PROGRAM} --interfere 1000"
 DETERMINISTIC, NOT_BY_ITSELF, BROKEN, INCONCLUSIVE, FAILED, INTERRUPTED = 0, 1, 2, 3, 125, 130
 
 
@@ -43,7 +44,9 @@ class Base(unittest.TestCase):
         result = {name: value for name, value in os.environ.items()
                   if not name.startswith(("VITAMIN", "LD_", "CUDA_"))}
         result |= {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft"), "LC_ALL": "C.UTF-8",
-                   "ASAN_OPTIONS": "detect_leaks=0"}
+                   "ASAN_OPTIONS": "detect_leaks=0",
+                   # All processes of a test contend for the processors of one device.
+                   "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
         result |= changes
         return {name: value for name, value in result.items() if value is not None}
 
@@ -93,14 +96,13 @@ class Suite(Base):
                                          "--window", window)
 
     def test_tenants_in_other_processes_change_no_byte(self):
-        ledger = {"VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
         reference = self.reference()
         tenants = [subprocess.Popen([PREFIX / "bin/vitamin", "run", "--quiet", "--policy", "random",
                                      "--seed", str(seed), "--", PROGRAM, "--interfere", "60"],
-                                    env=self.environment(**ledger)) for seed in (1, 2)]
+                                    env=self.environment()) for seed in (1, 2)]
         try:
             for seed in ("4", "5"):
-                self.assert_equal_to(reference, "--policy", "random", "--seed", seed, **ledger)
+                self.assert_equal_to(reference, "--policy", "random", "--seed", seed)
         finally:
             for tenant in tenants:
                 tenant.kill()
@@ -144,11 +146,15 @@ class Suite(Base):
 
     def test_the_script_of_the_evaluation_finds_no_problem(self):
         script = pathlib.Path(os.environ["BENCH"]) / "run.py"
-        result = self.call(sys.executable, "-B", script, "--scale", "small", "--trials", "24",
-                           "--out", self.folder, VITAMIN_PREFIX=str(PREFIX))
+        # No ledger: a dozen treatments whose processes wait for each other take minutes.
+        result = self.call(sys.executable, "-B", script, "--smoke", "--out", self.folder,
+                           VITAMIN_PREFIX=str(PREFIX), VITAMIN_SOFT_LEDGER=None)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("0 problems", result.stdout)
-        self.assertIn("</svg>", (self.folder / "determinism.svg").read_text())
+        page = (self.folder / "determinism.html").read_text()
+        self.assertEqual(page.count("</svg>"), 2)
+        self.assertIn("reshape", page)
+        self.assertNotIn("http", page.replace("http://www.w3.org/2000/svg", ""))
 
 
 class Results(Base):
@@ -177,8 +183,8 @@ class Verify(Base):
     def test_a_deterministic_program_passes_every_schedule_beside_a_tenant(self):
         page = self.folder / "report.html"
         result, found = self.verify("--runs", "7", "--check", "stdout,memory", "--report", page,
-                                    command=[PROGRAM, "--trials", "2", "--only", "sum"],
-                                    tenant=f"exec {PROGRAM} --interfere 100")
+                                    command=[PROGRAM, "--trials", "20", "--only", "sum"],
+                                    tenant=TENANT)
         self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
         self.assertEqual(found["verdict"], "deterministic")
         self.assertTrue(found["structure_compared"])
@@ -207,11 +213,30 @@ class Verify(Base):
     def test_float_atomics_whose_code_cannot_be_read_are_not_blamed_on_vitamin(self):
         result, found = self.verify("--runs", "3", command=[PROGRAM, "--trials", "4", "--only",
                                                             "histogram"],
-                                    PATH="/usr/bin:/bin", tenant=f"exec {PROGRAM} --interfere 100")
+                                    PATH="/usr/bin:/bin", tenant=TENANT)
         self.assertIn(result.returncode, (NOT_BY_ITSELF, INCONCLUSIVE), result.stdout)
         if result.returncode == INCONCLUSIVE:
             self.assertIn("is unknown", found["reason"])
             self.assertIn("cuobjdump", found["advice"])
+
+    def test_code_outside_the_contract_is_named_where_it_was_launched(self):
+        tool = self.folder / "cuobjdump"
+        tool.write_text("#!/bin/sh\nprintf '\\t\\tFunction : histogram\\n"
+                        "  REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R5 ;\\n  CS2R R2, SR_CLOCKLO ;\\n"
+                        "  S2R R0, SR_VIRTUALSMID ;\\n\\t\\tFunction : elsewhere\\n"
+                        "  S2R R0, SR_VIRTUALSMID ;\\n'\n")
+        tool.chmod(0o755)
+        path = f"{self.folder}:/usr/bin:/bin"
+        command = [PROGRAM, "--trials", "4", "--only", "histogram"]
+        _, found = self.verify("--runs", "1", command=command, PATH=path)
+        self.assertEqual(found["outside_contract"], {
+            "histogram": ["float atomics", "reads %smid", "reads a clock"]})
+        page = self.folder / "page.html"
+        text = self.call(PREFIX / "bin/vitamin", "verify", "--tenant", "", "--runs", "1",
+                         "--report", page, "--", *command, PATH=path).stdout
+        for what in ("float atomics", "reads %smid", "reads a clock"):
+            self.assertIn(f"outside the contract: histogram {what}", text)
+            self.assertIn(f"<code>histogram</code>: {what}", page.read_text())
 
     def test_a_program_that_differs_from_itself_is_not_blamed_on_vitamin(self):
         result, found = self.verify(command=self.subject("random"))
@@ -269,7 +294,7 @@ class Verify(Base):
         self.assertIn("CUDA_VISIBLE_DEVICES is ''", found["reason"])
 
     def test_too_little_memory_for_two_is_told_apart_from_a_bug(self):
-        result, found = self.verify("--runs", "1", command=self.subject("memory"), tenant="sleep 9")
+        result, found = self.verify("--runs", "1", command=self.subject("memory"), tenant=TENANT)
         self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
         self.assertIn("too little device memory", found["reason"])
 
@@ -297,6 +322,7 @@ class Verify(Base):
         result, found = self.verify("--runs", "1", command=command, tenant="false")
         self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
         self.assertIn("the tenant ended with exit code 1", found["reason"])
+        self.assertEqual(len(found["runs"]), 4)
         # A copy of the command line that has no demo beside it.
         (self.folder / "bin").mkdir()
         shutil.copy(PREFIX / "bin/vitamin", self.folder / "bin")
@@ -304,6 +330,36 @@ class Verify(Base):
         result = self.call(self.folder / "bin/vitamin", "verify", "--json", "--", *command)
         self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout + result.stderr)
         self.assertIn("demo-train", json.loads(result.stdout)["reason"])
+
+    def shared(self):
+        """How many processes were on one processor at most, and how long more than one was."""
+        words = self.call(os.environ["SHARING"], self.folder / "ledger").stdout.split()
+        return int(words[0]), int(words[1])
+
+    def test_the_tenant_contends_for_the_processors(self):
+        command = [PROGRAM, "--trials", "40", "--only", "sum"]
+        result, found = self.verify("--runs", "2", command=command, tenant=TENANT)
+        self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
+        self.assertGreater(found["runs"][3]["tenant_launches"], 0)
+        most, shared_ns = self.shared()
+        self.assertEqual(most, 2)
+        self.assertGreater(shared_ns, 0)
+
+    def test_without_a_tenant_nobody_contends(self):
+        command = [PROGRAM, "--trials", "2", "--only", "sum"]
+        result, found = self.verify("--runs", "1", command=command)
+        self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
+        self.assertEqual(self.shared(), (1, 0))
+
+    def test_a_tenant_that_stops_launching_shows_nothing(self):
+        # It launches while it starts, and then does nothing.
+        command = [PROGRAM, "--trials", "2", "--only", "sum"]
+        result, found = self.verify("--runs", "1", command=["sh", "-c", "sleep 2; exec "
+                                    + shlex.join(map(str, command))],
+                                    tenant=f"{PROGRAM} --trials 1 --only element >/dev/null; "
+                                    "exec sleep 1000")
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        self.assertIn("launched nothing while", found["reason"])
 
     def test_ctrl_c_ends_the_children_and_leaves_a_partial_report(self):
         page = self.folder / "report.html"
@@ -325,12 +381,14 @@ class Verify(Base):
     def test_a_vitamin_that_is_killed_leaves_neither_command_nor_tenant(self):
         # Behind a shell each, so that the processes in question are grandchildren.
         process = subprocess.Popen(
-            [PREFIX / "bin/vitamin", "verify", "--tenant", "sleep 70002; true", "--runs", "1", "--",
+            [PREFIX / "bin/vitamin", "verify", "--tenant", f"{PROGRAM} --interfere 70002; true",
+             "--runs", "1", "--",
              "sh", "-c",
              f"{PROGRAM} --trials 2 --only sum; "
              '[ "$VITAMIN_POLICY" != random ] || sleep 70001'],
             env=self.environment(), stdout=subprocess.DEVNULL)
-        sleeping = lambda: subprocess.run(["pgrep", "-f", "^sleep 7000[12]"], capture_output=True,
+        pattern = "^(sleep|[^ ]*/determinism --interfere) 7000[12]"
+        sleeping = lambda: subprocess.run(["pgrep", "-f", pattern], capture_output=True,
                                           text=True).stdout.split()
         limit = time.monotonic() + 60
         while len(sleeping()) < 2 and process.poll() is None and time.monotonic() < limit:
@@ -387,11 +445,11 @@ class Verify(Base):
 
     def test_the_line_to_run_it_again_is_a_shell_s_and_names_the_tenant(self):
         command = [os.environ["LEAKY"], "--trials", "2", "--only", "sum, bf16"]
-        _, found = self.verify("--runs", "1", command=command, tenant="sleep 70 # it's")
+        _, found = self.verify("--runs", "1", command=command, tenant=TENANT + " # it's")
         line = found["runs"][3]["replay"]
         self.assertIn("'sum, bf16'", line)
         words = shlex.split(line.split(" & ")[0])
-        self.assertEqual(words[-3:], ["sh", "-c", "sleep 70 # it's"])
+        self.assertEqual(words[-3:], ["sh", "-c", TENANT + " # it's"])
 
     def test_output_that_is_not_utf_8_still_gives_json(self):
         result, found = self.verify(command=["sh", "-c", r"printf '\377\n' >&2; exit 1"])

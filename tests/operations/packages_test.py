@@ -169,8 +169,8 @@ class RoundTrip(Folder):
         lower = os.environ.get("VITAMIN_TEST_ROOT", "/")
         with Machine(lower, network=lower != "/") as machine:
             for deb in second:
-                machine.write(f"/tmp/{deb.name}", "")
-                (machine.root / "tmp" / deb.name).write_bytes(deb.read_bytes())
+                machine.write(f"/opt/{deb.name}", "")
+                (machine.root / "opt" / deb.name).write_bytes(deb.read_bytes())
             if lower != "/":  # a bare Debian: what the packages need must be what they say
                 machine.run("cp", "-L", "/etc/resolv.conf", "/tmp", check=False)
                 machine.run("apt-get", "install", "-y", "--no-install-recommends", *first,
@@ -180,7 +180,7 @@ class RoundTrip(Folder):
             self.check_installed(machine)
             self.check_service(machine)
             machine.run("systemctl", "disable", "vitamind.service")
-            machine.run("dpkg", "--force-unsafe-io", "-i", *(f"/tmp/{n}.deb" for n in self.NAMES))
+            machine.run("dpkg", "--force-unsafe-io", "-i", *(f"/opt/{n}.deb" for n in self.NAMES))
             self.assertIn("0.1.1", machine.run("dpkg-query", "-W", "vitamind").stdout)
             self.assertFalse(machine.exists(self.WANTED), "the upgrade enabled what was disabled")
             self.assertEqual(machine.run("vitamin", "run", "--quiet", "--", "true").returncode, 0)

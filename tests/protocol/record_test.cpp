@@ -108,7 +108,7 @@ TEST_CASE("a handshake of another major version is refused by its number") {
   hello.preamble.major = kMajor + 1;
   const auto refused = parse<Hello>(bytes_of(hello));
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().message.find("version 2.0") != std::string::npos);
+  CHECK(refused.error().message.find("version 2.") != std::string::npos);
   Welcome welcome;
   welcome.preamble.kind = Kind::kWelcome;
   REQUIRE(parse<Welcome>(bytes_of(welcome)));

@@ -30,7 +30,8 @@ LAYERS = {
     "runtime": ["hal"],
     "protocol": ["hal", "runtime/pool_layout.h"],
     "client": ["hal", "runtime", "protocol"],
-    "daemon": ["hal", "runtime", "policies", "protocol"],
+    "config": ["hal", "policies", "runtime/pool_layout.h"],
+    "daemon": ["hal", "runtime", "policies", "protocol", "config"],
     # A policy sees values only.
     "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h",
                  "runtime/pool_layout.h", "runtime/profile.h"],
@@ -41,14 +42,15 @@ LAYERS = {
     "backends/cuda": ["hal"],
     "backends/hip": ["hal"],
     "interpose": ["hal", "runtime", "policies", "client", "backends/cuda", "backends/hip"],
-    "tools": ["hal", "runtime", "policies", "protocol", "sim"],
+    "tools": ["hal", "runtime", "policies", "protocol", "config", "sim", "daemon/device_arbiter.h"],
     "deploy": ["hal", "runtime", "protocol", "config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
-    "bench": ["hal", "runtime", "policies", "sim", "protocol", "client", "daemon", "backends",
+    "bench": ["hal", "runtime", "policies", "sim", "protocol", "config", "client", "daemon",
+              "backends",
               "interpose", "tools", "tests"],
-    "tests": ["hal", "runtime", "policies", "sim", "protocol", "client", "daemon", "backends",
-              "interpose", "tools", "bench", "deploy"],
+    "tests": ["hal", "runtime", "policies", "sim", "protocol", "config", "client", "daemon",
+              "backends", "interpose", "tools", "bench", "deploy"],
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")

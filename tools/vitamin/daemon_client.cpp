@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -61,21 +62,29 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
   return answer;
 }
 
-hal::Status start_daemon(const std::string& socket, const std::string& policy, std::uint64_t seed) {
+void stop_daemon(const std::string& socket) {
+  const auto status = ask_daemon(socket, "status");
+  if (!status) return;
+  const auto process = (*status)["daemon"].value("process", pid_t{0});
+  if (process <= 0 || ::kill(process, SIGTERM) != 0) return;
+  // It may be our child, which has to be waited for, or not ours any more.
+  for (int i = 0; i < 1000 && ::kill(process, 0) == 0; ++i) {
+    ::waitpid(process, nullptr, WNOHANG);
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+hal::Status start_daemon(const std::string& socket, const std::string& policy,
+                         std::optional<std::uint64_t> seed, const std::string& trace) {
   if (protocol::connect_to(socket)) return {};
   std::error_code unreadable;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", unreadable);
   const std::string program = (self.parent_path() / "vitamind").native();
-  const std::vector<std::string> words = {program,
-                                          "--socket",
-                                          socket,
-                                          "--policy",
-                                          policy,
-                                          "--seed",
-                                          fmt::format("{}", seed),
-                                          "--exit-when-idle",
-                                          "30",
-                                          "--quiet"};
+  std::vector<std::string> words = {program, "--socket", socket, "--exit-when-idle",
+                                    "30",    "--quiet"};
+  if (!policy.empty()) words.insert(words.end(), {"--policy", policy});
+  if (seed) words.insert(words.end(), {"--seed", fmt::format("{}", *seed)});
+  if (!trace.empty()) words.insert(words.end(), {"--trace", trace});
   const std::string log = socket + ".log";
   ::mkdir(std::filesystem::path(socket).parent_path().c_str(), 0700);  // there already: fine
   std::vector<char*> arguments;

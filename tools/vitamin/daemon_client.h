@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "hal/result.h"
@@ -18,7 +19,11 @@ std::string daemon_socket(const std::string& given);
 hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::string& verb);
 
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
-// while. An error says what to do.
-hal::Status start_daemon(const std::string& socket, const std::string& policy, std::uint64_t seed);
+// while. `policy` and `seed`: over vitamin.toml's, where given. `trace`: the folder where it
+// records; empty: nowhere. An error says what to do.
+hal::Status start_daemon(const std::string& socket, const std::string& policy,
+                         std::optional<std::uint64_t> seed, const std::string& trace = "");
+// Ends the daemon, which is ours, and waits until it has written everything.
+void stop_daemon(const std::string& socket);
 
 }  // namespace vitamin::tools

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "tools/vitamin/bundle.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/node_checks.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/probe.h"
 #include "tools/vitamin/run_directory.h"
@@ -23,22 +25,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-enum class Verdict { kGood, kNote, kBad };
-
-struct Check {
-  const char* key;
-  Verdict verdict;
-  std::string text;
-};
-
 Check check_library() {
   const RunDirectory directory;
   const Libraries libraries = preload_libraries();
   if (const auto usable = check_preload(preloadable(libraries, directory.path())); !usable)
     return {"preload", Verdict::kBad, usable.error().message};
   std::string found;
-  for (const fs::path& library : libraries)
-    found += (found.empty() ? "" : ", ") + library.native();
+  for (const fs::path& library : libraries) found += (found.empty() ? "" : ", ") + library.native();
   return {"preload", Verdict::kGood, found};
 }
 
@@ -75,12 +68,6 @@ std::vector<Check> check_devices(const DriverFacts& facts) {
 
 // MPS lets processes overlap on an NVIDIA device; without it they take turns.
 Check check_mps() {
-  const char* share = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-  if (share != nullptr && std::string(share) != "100")
-    return {"mps", Verdict::kBad,
-            fmt::format("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is {}: programs then see a smaller "
-                        "device and compute other bits. Unset it.",
-                        share)};
   const char* variable = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const std::string folder = variable != nullptr ? variable : "/tmp/nvidia-mps";
   if (::access((folder + "/control").c_str(), F_OK) == 0)
@@ -107,7 +94,7 @@ Check check_run_folder() {
 
 }  // namespace
 
-int doctor(bool json) {
+int doctor(bool json, const std::string& bundle) {
   const DriverFacts facts = probe_driver();
   const HipFacts hip = probe_hip();
   std::vector<Check> checks = {check_library(), check_driver(facts, problem(hip).has_value())};
@@ -118,18 +105,19 @@ int doctor(bool json) {
     checks.push_back(check_mps());
   checks.push_back(check_hip(hip, problem(facts).has_value() && facts.path.empty()));
   for (Check& check : check_hip_devices(hip)) checks.push_back(std::move(check));
+  for (Check& check : node_checks()) checks.push_back(std::move(check));
   checks.push_back(check_run_folder());
   checks.push_back(check_toolkit());
   const bool healthy = std::none_of(checks.begin(), checks.end(), [](const Check& check) {
     return check.verdict == Verdict::kBad;
   });
   constexpr const char* kWords[] = {"ok", "note", "problem"};
+  ordered_json result = {{"schema", 1}, {"healthy", healthy}, {"checks", ordered_json::array()}};
+  for (const Check& check : checks)
+    result["checks"].push_back({{"check", check.key},
+                                {"verdict", kWords[static_cast<int>(check.verdict)]},
+                                {"text", check.text}});
   if (json) {
-    ordered_json result = {{"schema", 1}, {"healthy", healthy}, {"checks", ordered_json::array()}};
-    for (const Check& check : checks)
-      result["checks"].push_back({{"check", check.key},
-                                  {"verdict", kWords[static_cast<int>(check.verdict)]},
-                                  {"text", check.text}});
     fmt::print("{}\n", result.dump(2));
   } else {
     for (const Check& check : checks)
@@ -138,6 +126,7 @@ int doctor(bool json) {
     fmt::print("\n{}\n", healthy ? "Ready: vitamin run -- <your program>"
                                  : "Not ready: mend what is marked as a problem.");
   }
+  if (!bundle.empty() && !write_bundle(bundle, result)) return kExitFailed;
   return healthy ? 0 : kExitUnhealthy;
 }
 

@@ -6,13 +6,14 @@
 
 namespace vitamin::tools {
 
-inline constexpr int kExitUnhealthy = 1;        // doctor: something is missing
+inline constexpr int kExitUnhealthy = 1;  // doctor: something is missing
 // verify
 inline constexpr int kExitNotByItself = 1;    // the command differs from itself
 inline constexpr int kExitBroken = 2;         // under Vitamin it differs: a bug of ours
 inline constexpr int kExitInconclusive = 3;   // it fails alone, or nothing could be compared
 inline constexpr int kExitInterrupted = 130;  // by a signal; the report is partial
 
+inline constexpr int kExitNoDaemon = 75;  // failure.absent = "closed": try again (EX_TEMPFAIL)
 inline constexpr int kExitCoverage = 123;       // run --strict: not every launch was bound
 inline constexpr int kExitFailed = 125;         // vitamin itself failed, wrong usage included
 inline constexpr int kExitNotExecutable = 126;  // the command cannot be executed

@@ -14,10 +14,13 @@
 
 #include "policies/registry.h"
 #include "tools/vitamin/cdi.h"
+#include "tools/vitamin/completion.h"
+#include "tools/vitamin/config_verbs.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/policy_verbs.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/text.h"
+#include "tools/vitamin/trace_verbs.h"
 #include "tools/vitamin/verbs.h"
 #include "tools/vitamin/verify.h"
 
@@ -56,6 +59,7 @@ The report:
 
 Exit codes:
   that of COMMAND; when a signal ended it, vitamin ends by the same signal (128+n in a shell)
+  75   --daemon, none is to be had, and vitamin.toml says failure.absent = "closed"
   123  --strict, and COMMAND succeeded, but not every launch was bound (or none was seen)
   125  vitamin itself failed: wrong options, no usable library, report not writable
   126  COMMAND was found but cannot be executed
@@ -110,30 +114,41 @@ struct CommandLine {
   CLI::App* top = nullptr;
   CLI::App* drain = nullptr;
   CLI::App* resume = nullptr;
+  CLI::App* completion = nullptr;
   RunOptions options;
   VerifyOptions verification;
   PolicyVerbs policy_verbs;
   CdiVerbs cdi_verbs;
+  TraceVerbs trace_verbs;
+  ConfigVerbs config_verbs;
   bool json = false;
   std::string device = "all";
+  std::string shell;
+  std::string bundle;
   double seconds = 0.5;
   int rounds = 0;
 
   CommandLine() {
-    app.name("vitamin --help");
+    app.name("vitamin");
     app.footer(kMainFooter);
     app.require_subcommand(0, 1);
     app.set_help_flag("-h,--help", "Show this help");
     add_run();
     add_verify();
     doctor = app.add_subcommand("doctor", "Say what was found on this machine and what is missing");
+    doctor->add_option("--bundle", bundle, "Also write what a report of a bug needs")
+        ->type_name("FILE");
     policy = app.add_subcommand("policy", "Show the policies");
     policy->footer("\nExamples:\n  vitamin policy list\n  vitamin policy test tpot-first\n");
     policy_list = policy->add_subcommand("list", "Name every policy, one a line");
     policy_verbs.add(app, *policy);
     cdi_verbs.add(app);
+    trace_verbs.add(app, options);
+    config_verbs.add(app);
     version = app.add_subcommand("version", "Show the version");
     add_daemon_verbs();
+    completion = app.add_subcommand("completion", "Print a completion script for a shell");
+    completion->add_option("SHELL", shell, "bash, zsh or fish")->required();
     for (CLI::App* verb : {doctor, policy_list, version, status})
       verb->add_flag("--json", json, "Answer as JSON");
   }
@@ -177,13 +192,16 @@ struct CommandLine {
     run->footer(kRunFooter);
     run->formatter(std::make_shared<RunHelp>());
     run->prefix_command();
-    run->add_option("--policy", options.policy, "Who decides where a launch goes")
-        ->capture_default_str()
+    run->add_option("--policy", options.policy,
+                    "Who decides where a launch goes (default: vitamin.toml's, or fifo)")
         ->type_name("NAME");
     run->add_option("--seed", options.seed, "Seed of a random policy")->type_name("N");
     run->add_flag("--daemon", options.daemon,
                   "Share the device with others: vitamind decides (started if none runs)");
     run->add_option("--socket", options.socket, "Where that vitamind listens")->type_name("PATH");
+    run->add_option("--class", options.workload_class,
+                    "Its workload class there (default: the first of vitamin.toml that matches)")
+        ->type_name("NAME");
     run->add_option("--window", options.window,
                     "How far submission may run ahead of completion: 0, 500us, max")
         ->type_name("TIME");
@@ -213,8 +231,8 @@ std::vector<std::string> option_names(const CLI::App& app) {
 }
 
 // `see`: the command that says more.
-int usage_error(std::string_view message, std::string_view see) {
-  say(fmt::format("{} See `{}`.", message, see));
+int usage_error(std::string_view message, std::string_view see, Problem problem = Problem::kUsage) {
+  say(problem, fmt::format("{} See `{}`.", message, see));
   return kExitFailed;
 }
 
@@ -222,6 +240,15 @@ int unknown_option(const std::string& word, const CLI::App& app, std::string_vie
   const std::string name = word.substr(0, word.find('='));
   return usage_error(
       fmt::format("unknown option '{}'.{}", name, did_you_mean(name, option_names(app))), see);
+}
+
+// Where none is named, the configuration's is used.
+std::optional<int> wrong_policy(const RunOptions& options) {
+  if (options.policy.empty()) return std::nullopt;
+  const auto policy = policies::make(options.policy, options.seed.value_or(0));
+  if (policy) return std::nullopt;
+  return usage_error("--policy: " + policy.error().message, "vitamin policy list",
+                     Problem::kPolicy);
 }
 
 int checked_run(CommandLine& line) {
@@ -233,9 +260,7 @@ int checked_run(CommandLine& line) {
   if (options.command.empty() || options.command.front().empty())
     return usage_error("no command to run: vitamin run [OPTIONS] -- COMMAND.",
                        "vitamin run --help");
-  const auto policy = policies::make(options.policy, options.seed.value_or(0));
-  if (!policy) return usage_error("--policy: " + policy.error().message, "vitamin policy list");
-  options.learns = options.daemon || (*policy)->wants_profile();
+  if (const auto wrong = wrong_policy(options)) return *wrong;
   if (!options.window.empty() && !window_nanoseconds(options.window))
     return usage_error(fmt::format("'{}' is no window: use 0, a time with its unit (500us, 2ms) or "
                                    "max.",
@@ -244,6 +269,19 @@ int checked_run(CommandLine& line) {
   if (options.quiet && options.json)
     return usage_error("--quiet and --json exclude each other.", "vitamin run --help");
   run(options);
+}
+
+int checked_record(CommandLine& line) {
+  RunOptions& options = line.options;
+  constexpr const char* kSee = "vitamin trace record --help";
+  const std::vector<std::string> words = line.trace_verbs.remaining();
+  if (!words.empty() && words.front().starts_with("-"))
+    return unknown_option(words.front(), line.trace_verbs.record(), kSee);
+  options.command.insert(options.command.begin(), words.begin(), words.end());
+  if (options.command.empty() || options.command.front().empty())
+    return usage_error("no command to record: vitamin trace record [OPTIONS] -- COMMAND.", kSee);
+  if (const auto wrong = wrong_policy(options)) return *wrong;
+  return line.trace_verbs.start(options);
 }
 
 int checked_verify(CommandLine& line) {
@@ -274,25 +312,40 @@ int show_help(const CLI::App& app) {
   return kExitFailed;  // nothing was asked for, as far as a script can tell
 }
 
+int print_completion(const CommandLine& line) {
+  const auto script = completion_script(line.app, line.shell);
+  if (!script)
+    return usage_error(fmt::format("completion scripts are made for bash, zsh and fish, not for "
+                                   "'{}'.",
+                                   line.shell),
+                       "vitamin completion --help");
+  fmt::print("{}", *script);
+  return 0;
+}
+
 int dispatch(CommandLine& line) {
   if (line.run->parsed()) return checked_run(line);
   if (line.verify->parsed()) return checked_verify(line);
+  if (line.trace_verbs.records()) return checked_record(line);
   if (line.policy_verbs.learns(line.options)) run(line.options);
   if (!line.options.command.empty())
     return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
   for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version,
-                               line.status, line.top, line.drain, line.resume})
+                               line.status, line.top, line.drain, line.resume, line.completion})
     if (verb->parsed() && !verb->remaining().empty())
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
-  if (line.doctor->parsed()) return doctor(line.json);
+  if (line.doctor->parsed()) return doctor(line.json, line.bundle);
   if (const auto code = line.policy_verbs.run()) return *code;
   if (const auto code = line.cdi_verbs.run()) return *code;
+  if (const auto code = line.trace_verbs.run()) return *code;
+  if (const auto code = line.config_verbs.run()) return *code;
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
   if (line.status->parsed()) return show_status(line.options.socket, line.json);
   if (line.top->parsed()) return top(line.options.socket, line.seconds, line.rounds);
   if (line.drain->parsed() || line.resume->parsed())
     return set_drained(line.options.socket, line.device, line.drain->parsed());
+  if (line.completion->parsed()) return print_completion(line);
   if (line.policy->parsed()) return show_help(*line.policy);
   return line.app.remaining().empty() ? show_help(line.app)
                                       : unknown_words(line.app, "vitamin --help");
@@ -341,7 +394,8 @@ int main(int argc, char** argv) {
   try {
     return tools::parse_and_dispatch(argc, argv);
   } catch (const std::exception& error) {  // out of memory, at worst
-    std::fprintf(stderr, "vitamin: internal error: %s.\n", error.what());
+    std::fprintf(stderr, "vitamin: internal error: %s. [%s]\n", error.what(),
+                 runtime::code_of(runtime::Problem::kInternal));
     return tools::kExitFailed;
   }
 }

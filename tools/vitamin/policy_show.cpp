@@ -21,9 +21,10 @@ int show(const std::string& name, const std::string& summary,
     auto list = nlohmann::ordered_json::array();
     for (const policies::Parameter& parameter : parameters)
       list.push_back({{"name", parameter.name}, {"meaning", parameter.meaning}});
-    fmt::print("{}\n", nlohmann::ordered_json{{"schema", 1}, {"name", name},
-                                              {"summary", summary}, {"parameters", list}}
-                           .dump(2));
+    fmt::print("{}\n",
+               nlohmann::ordered_json{
+                   {"schema", 1}, {"name", name}, {"summary", summary}, {"parameters", list}}
+                   .dump(2));
     return 0;
   }
   fmt::print("{}: {}\n", name, summary);
@@ -38,14 +39,14 @@ int show_policy(const std::string& name, bool json) {
   if (name.find('/') != name.npos) {
     const auto described = policies::describe(name.substr(0, name.find(':')));
     if (!described) {
-      say(described.error().message + ".");
+      say(Problem::kPolicy, described.error().message + ".");
       return kExitFailed;
     }
     return show(described->name, described->summary, {}, json);
   }
   for (const policies::Description& policy : policies::list())
     if (name == policy.name) return show(policy.name, policy.summary, policy.parameters, json);
-  say(policies::make(name, 0).error().message + " See `vitamin policy list`.");
+  say(Problem::kPolicy, policies::make(name, 0).error().message + " See `vitamin policy list`.");
   return kExitFailed;
 }
 

@@ -28,8 +28,8 @@ constexpr const char* kProfileFooter = R"(
   vitamin profile [--profiles FOLDER] -- COMMAND
 
 Runs COMMAND with a width drawn anew for every launch, times each launch, and adds what was learnt
-to the file of this GPU model (by default vitamin/profiles in the state folder). Its results are what
-they always are: bits do not depend on the width. Policies that look at times (throughput,
+to the file of this GPU model (by default vitamin/profiles in the state folder). Its results are
+what they always are: bits do not depend on the width. Policies that look at times (throughput,
 tpot-first) also learn from every run of theirs, one launch in 97.
 
 Examples:

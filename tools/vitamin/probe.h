@@ -39,10 +39,10 @@ struct HipFacts {
   bool answered = false;
   std::string path;  // of libamdhip64.so.7, .6 or .5; empty: not found
   std::string load_error;
-  std::string version;      // "5.2"
-  bool software = false;    // the stand-in for the kernel driver, not a GPU
-  int status = 0;           // hipGetDeviceCount's answer
-  std::string error;        // its name
+  std::string version;               // "5.2"
+  bool software = false;             // the stand-in for the kernel driver, not a GPU
+  int status = 0;                    // hipGetDeviceCount's answer
+  std::string error;                 // its name
   std::vector<std::string> devices;  // names
 };
 HipFacts probe_hip();

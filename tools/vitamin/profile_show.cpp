@@ -48,8 +48,8 @@ std::vector<std::uint32_t> widths_of(const runtime::Profile& profile) {
   return widths;
 }
 
-bool plot(const std::string& path, const std::vector<Row>& rows,
-          const runtime::Profile& profile, std::uint32_t widest) {
+bool plot(const std::string& path, const std::vector<Row>& rows, const runtime::Profile& profile,
+          std::uint32_t widest) {
   Chart chart{"time by processors", "processors", "us", {}};
   chart.log_y = true;
   for (const Row& row : rows) {
@@ -63,7 +63,7 @@ bool plot(const std::string& path, const std::vector<Row>& rows,
   }
   std::ofstream file(path);
   file << svg(chart);
-  if (!file.flush()) say(fmt::format("{} cannot be written.", path));
+  if (!file.flush()) say(Problem::kCannotWrite, fmt::format("{} cannot be written.", path));
   return static_cast<bool>(file);
 }
 
@@ -73,7 +73,7 @@ int show_profile(const ProfileOptions& options) {
   std::string model;
   const auto profile = runtime::read_profile(options.file, options.model, &model);
   if (!profile) {
-    say(profile.error().message + ".");
+    say(Problem::kCannotRead, profile.error().message + ".");
     return kExitFailed;
   }
   const std::vector<Row> rows = longest_first(*profile, options.kernels);
@@ -82,14 +82,14 @@ int show_profile(const ProfileOptions& options) {
       !plot(options.plot, rows, *profile, widths.empty() ? 1 : widths.back()))
     return kExitFailed;
   if (options.json) {
-    nlohmann::ordered_json out = {{"schema", 1},
-                                  {"model", model},
-                                  {"kernels", nlohmann::json::array()}};
+    nlohmann::ordered_json out = {
+        {"schema", 1}, {"model", model}, {"kernels", nlohmann::json::array()}};
     for (const Row& row : rows) {
       auto curve = nlohmann::ordered_json::array();
       for (const std::uint32_t width : widths) {
         const runtime::Prediction prediction = profile->predict(row.key, width);
-        curve.push_back({{"processors", width}, {"ns", prediction.ns},
+        curve.push_back({{"processors", width},
+                         {"ns", prediction.ns},
                          {"measured", prediction.measured},
                          {"confidence", prediction.confidence}});
       }
@@ -114,8 +114,8 @@ int show_profile(const ProfileOptions& options) {
     fmt::print("{:<28}", row.name.substr(0, 27));
     for (const std::uint32_t width : shown) {
       const runtime::Prediction prediction = profile->predict(row.key, width);
-      fmt::print("{:>11}", fmt::format("{}{:.1f}", prediction.measured ? "" : "~",
-                                       prediction.ns / 1e3));
+      fmt::print("{:>11}",
+                 fmt::format("{}{:.1f}", prediction.measured ? "" : "~", prediction.ns / 1e3));
     }
     fmt::print("\n");
   }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,11 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "config/classes.h"
+#include "config/load.h"
+#include "config/mps_hazards.h"
+#include "config/value.h"
+#include "policies/registry.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/daemon_client.h"
@@ -24,6 +28,7 @@
 #include "tools/vitamin/report.h"
 #include "tools/vitamin/run_directory.h"
 #include "tools/vitamin/text.h"
+#include "tools/vitamin/trace_read.h"
 #include "tools/vitamin/verbs.h"
 
 namespace vitamin::tools {
@@ -32,33 +37,38 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void stop(int code, std::string_view message) {
-  say(message);
+[[noreturn]] void stop(int code, Problem problem, std::string_view message) {
+  say(problem, message);
   std::exit(code);
 }
 
 // The command could not be started: say which of the usual reasons it is.
 [[noreturn]] void stop_not_started(const std::string& command, int error) {
   if (error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE)
-    stop(kExitFailed, fmt::format("cannot start a process: {}.", std::strerror(error)));
+    stop(kExitFailed, Problem::kNoProcess,
+         fmt::format("cannot start a process: {}.", std::strerror(error)));
   struct stat facts {};
   const bool exists =
       command.find('/') != std::string::npos && ::stat(command.c_str(), &facts) == 0;
   if (error == ENOENT && exists)
-    stop(kExitNotFound, fmt::format("'{}' exists, but the interpreter that it names does not: look "
-                                    "at its first line.",
-                                    command));
+    stop(kExitNotFound, Problem::kCommandNotFound,
+         fmt::format("'{}' exists, but the interpreter that it names does not: look "
+                     "at its first line.",
+                     command));
   if (error == ENOENT || error == ENOTDIR)
-    stop(kExitNotFound, fmt::format("command not found: '{}'. Check the spelling, or give its path "
-                                    "(./{}).",
-                                    command, fs::path(command).filename().native()));
+    stop(kExitNotFound, Problem::kCommandNotFound,
+         fmt::format("command not found: '{}'. Check the spelling, or give its path "
+                     "(./{}).",
+                     command, fs::path(command).filename().native()));
   if (exists && S_ISDIR(facts.st_mode))
-    stop(kExitNotExecutable, fmt::format("'{}' is a folder, not a program.", command));
+    stop(kExitNotExecutable, Problem::kCommandNotExecutable,
+         fmt::format("'{}' is a folder, not a program.", command));
   if (error == ENOEXEC)
-    stop(kExitNotExecutable,
+    stop(kExitNotExecutable, Problem::kCommandNotExecutable,
          fmt::format("'{}' is not a program that this machine can execute.", command));
-  stop(kExitNotExecutable, fmt::format("cannot execute '{}': {}. For a file of yours: chmod +x.",
-                                       command, std::strerror(error)));
+  stop(kExitNotExecutable, Problem::kCommandNotExecutable,
+       fmt::format("cannot execute '{}': {}. For a file of yours: chmod +x.", command,
+                   std::strerror(error)));
 }
 
 // Where kernels are remembered that wait for their own blocks; empty: nowhere. A list that cannot
@@ -76,7 +86,51 @@ fs::path profiles_of(const RunOptions& options) {
                                                      : profiles_folder(options.profiles);
 }
 
+// What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
+config::Configuration configure(RunOptions& options) {
+  const config::Loaded loaded = config::load(config::sources("", {}));
+  for (const config::Problem& problem : loaded.problems) say(config::text_of(problem, false) + ".");
+  if (!loaded.valid())
+    stop(kExitFailed, Problem::kConfiguration,
+         "the configuration is invalid: vitamin config check.");
+  const config::Configuration& configuration = loaded.configuration;
+  if (options.policy.empty()) {
+    options.policy = configuration.policy.specification();
+    if (!options.seed && configuration.policy.seed != 0) options.seed = configuration.policy.seed;
+  }
+  const std::string& wanted = options.workload_class;
+  if (!wanted.empty() && configuration.find_class(wanted) == nullptr) {
+    std::vector<std::string> names;
+    for (const config::WorkloadClass& each : configuration.classes) names.push_back(each.name);
+    stop(kExitFailed, Problem::kConfiguration,
+         fmt::format("no class '{}' is configured.{} See `vitamin config show`.", wanted,
+                     did_you_mean(wanted, names)));
+  }
+  if (wanted.empty())
+    if (const auto* match =
+            config::class_of(configuration, config::program_here(options.command.front())))
+      options.workload_class = match->name;
+  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); policy)
+    options.learns = options.learns || options.daemon || (*policy)->wants_profile();
+  return configuration;
+}
+
+// Processes overlap on an NVIDIA GPU only as clients of one MPS: the daemon's, where it has one.
+std::string mps_directory(const RunOptions& options) {
+  for (const std::string& hazard : config::mps_hazards([](auto name) { return std::getenv(name); }))
+    say(hazard);
+  if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr) return {};
+  const auto status = ask_daemon(daemon_socket(options.socket), "status");
+  if (!status || !status->contains("mps")) return {};
+  const auto& mps = (*status)["mps"];
+  if (const std::string problem = mps.value("problem", ""); !problem.empty())
+    say("MPS: " + problem + ".");
+  const std::string state = mps.value("state", "");
+  return state == "ready" || state == "fault" ? mps.value("directory", "") : "";
+}
+
 std::vector<std::string> child_environment(const RunOptions& options, const Libraries& libraries,
+                                           const config::Collectives& collectives,
                                            const fs::path& run_directory) {
   namespace names = runtime::environment;
   std::vector<std::string> changes = {
@@ -86,8 +140,21 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
       // The same warnings come in the report.
       fmt::format("{}={}", names::kQuiet, options.quiet ? 1 : 0),
   };
+  // NVTX ranges become advice (interpose/nvtx.h), unless a profiler of the user's listens.
+  if (std::getenv("NVTX_INJECTION64_PATH") == nullptr && !libraries.empty())
+    changes.push_back("NVTX_INJECTION64_PATH=" + libraries.front().native());
   if (options.daemon)
     changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
+  if (!options.trace.empty()) changes.push_back(fmt::format("{}={}", names::kTrace, options.trace));
+  if (options.daemon)
+    if (const std::string mps = mps_directory(options); !mps.empty())
+      changes.push_back("CUDA_MPS_PIPE_DIRECTORY=" + mps);
+  if (!options.workload_class.empty())
+    changes.push_back(fmt::format("{}={}", names::kClass, options.workload_class));
+  if (!collectives.kernels.empty())
+    changes.push_back(
+        fmt::format("{}={}", names::kCollectives, fmt::join(collectives.kernels, ",")));
+  if (!collectives.cooperative) changes.push_back(fmt::format("{}=0", names::kCooperative));
   if (options.seed) changes.push_back(fmt::format("{}={}", names::kSeed, *options.seed));
   if (const auto window = window_nanoseconds(options.window))
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
@@ -113,7 +180,8 @@ bool write_report(const std::string& file, const std::string& text) {
 void check_report_file(const std::string& file) {
   if (file.empty() || file == "-") return;
   if (!std::ofstream(file, std::ios::app).good())
-    stop(kExitFailed, fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno)));
+    stop(kExitFailed, Problem::kCannotWrite,
+         fmt::format("cannot write the report '{}': {}.", file, std::strerror(errno)));
 }
 
 }  // namespace
@@ -121,52 +189,57 @@ void check_report_file(const std::string& file) {
 std::optional<std::string> window_nanoseconds(const std::string& text) {
   if (text.empty()) return std::nullopt;
   if (text == "max") return text;
-  double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [unit, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
-  if (error != std::errc() || value < 0) return std::nullopt;
-  const std::string_view suffix(unit, static_cast<std::size_t>(end - unit));
-  double scale = 0;
-  if (suffix == "ns") scale = 1;
-  if (suffix == "us" || suffix == "µs") scale = 1e3;
-  if (suffix == "ms") scale = 1e6;
-  if (suffix == "s") scale = 1e9;
-  if (suffix.empty() && value == 0) scale = 1;  // 0 needs no unit
-  constexpr double kLongest = 1e18;             // 30 years; more is "max"
-  if (scale == 0 || value * scale > kLongest) return std::nullopt;
-  return fmt::format("{}", static_cast<std::uint64_t>(value * scale));
+  const auto ns = config::duration_ns(text);
+  return ns ? std::optional(fmt::format("{}", *ns)) : std::nullopt;
 }
 
-void run(const RunOptions& options) {
+void run(RunOptions options) {
+  // Whoever starts the daemon leaves its policy to the configuration unless told otherwise.
+  const std::string daemon_policy = options.policy;
+  const std::optional<std::uint64_t> daemon_seed = options.seed;
+  const config::Configuration configuration = configure(options);
   check_report_file(options.report_file);
   RunDirectory directory;
   if (directory.path().empty())
-    stop(kExitFailed,
+    stop(kExitFailed, Problem::kRunFolder,
          "cannot make a folder for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
          "every one of them full or read-only?");
   const Libraries libraries = preloadable(preload_libraries(), directory.path());
   if (const auto usable = check_preload(libraries); !usable) {
     directory.remove();
-    stop(kExitFailed, usable.error().message);
+    stop(kExitFailed, Problem::kPreload, usable.error().message);
   }
 
+  // A trace is of a daemon of its own: others' work is nobody's business.
+  RunOptions given = options;
+  if (options.daemon && !options.trace.empty())
+    given.socket = (directory.path() / "daemon").native();
   // Somebody else's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
     const auto ready =
-        start_daemon(daemon_socket(options.socket), options.policy, options.seed.value_or(0));
+        start_daemon(daemon_socket(given.socket), daemon_policy, daemon_seed, options.trace);
+    if (!ready && configuration.failure.absent == config::OnAbsence::kClosed) {
+      directory.remove();
+      stop(kExitNoDaemon, Problem::kDaemonUnreachable,
+           fmt::format("{}; vitamin.toml says that nothing runs without it (failure.absent).",
+                       ready.error().message));
+    }
     if (!ready)
-      say(fmt::format("{}; the program shares the device with nobody.", ready.error().message));
+      say(Problem::kSharedWithNobody,
+          fmt::format("{}; the program shares the device with nobody.", ready.error().message));
   }
 
   const auto started = std::chrono::steady_clock::now();
   const ChildEnd end =
-      run_child(options.command, child_environment(options, libraries, directory.path()));
+      run_child(options.command,
+                child_environment(given, libraries, configuration.collectives, directory.path()));
   const auto ended = std::chrono::steady_clock::now();
   if (end.exec_error != 0) {
     directory.remove();
     stop_not_started(options.command.front(), end.exec_error);
   }
 
+  if (options.daemon && !options.trace.empty()) stop_daemon(given.socket);
   const Report report = read_report(directory.path());
   RunFacts facts;
   if (const fs::path profiles = profiles_of(options); !profiles.empty())
@@ -186,12 +259,15 @@ void run(const RunOptions& options) {
     std::fputs(json.c_str(), stderr);
   else if (!options.quiet && report.launches() > 0)
     std::fputs(to_table(report, facts, locale_is_utf8()).c_str(), stderr);
-  if (!facts.problem.empty() && !options.json) say(facts.problem);
+  if (!facts.problem.empty() && !options.json)
+    say(report.launches() == 0 ? Problem::kNoLaunch : Problem::kNotAllBound, facts.problem);
   for (const Learnt& learnt : facts.learnt)
-    if (!learnt.problem.empty()) say(learnt.problem + ".");
+    if (!learnt.problem.empty()) say(Problem::kCannotWrite, learnt.problem + ".");
   const bool written = options.report_file.empty() || write_report(options.report_file, json);
-  if (!written) say(fmt::format("cannot write the report '{}'.", options.report_file));
+  if (!written)
+    say(Problem::kCannotWrite, fmt::format("cannot write the report '{}'.", options.report_file));
 
+  if (!options.trace.empty()) say_what_was_traced(options.trace, options.daemon);
   if (!end.succeeded()) end_like(end);
   if (!written) std::exit(kExitFailed);
   std::exit(options.strict && !report.complete() ? kExitCoverage : 0);

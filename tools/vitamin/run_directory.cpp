@@ -17,8 +17,14 @@ std::vector<std::string> run_directory_parents() {
   return parents;
 }
 
-RunDirectory::RunDirectory() {
-  for (const std::string& parent : run_directory_parents()) {
+RunDirectory::RunDirectory(Where where) {
+  std::vector<std::string> parents = run_directory_parents();
+  if (where == Where::kDisk)  // the parents in memory come first
+    std::erase_if(parents, [](const std::string& parent) {
+      const char* runtime = ::getenv("XDG_RUNTIME_DIR");
+      return parent == "/dev/shm" || (runtime != nullptr && parent == runtime);
+    });
+  for (const std::string& parent : parents) {
     std::string name = parent + "/vitamin-run-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) continue;
     path_ = name;

@@ -15,7 +15,9 @@ std::vector<std::string> run_directory_parents();
 
 class RunDirectory {
  public:
-  RunDirectory();  // path() is empty when no parent took it
+  // kDisk: for what may become large; $TMPDIR or /tmp.
+  enum class Where : bool { kMemory, kDisk };
+  explicit RunDirectory(Where where = Where::kMemory);  // path() is empty when no parent took it
   ~RunDirectory() { remove(); }
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;

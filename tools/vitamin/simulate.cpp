@@ -29,12 +29,15 @@ Json result_json(const sim::Result& result, const sim::Slo& slo) {
   Json scales = Json::array();
   for (const double scale : {0.5, 0.75, 1.0, 1.25, 1.5, 2.0}) {
     const sim::Violations at = result.violations({slo.ttft_ms * scale, slo.tpot_ms * scale});
-    scales.push_back({{"slo_scale", scale}, {"ttft", at.ttft}, {"tpot", at.tpot},
+    scales.push_back({{"slo_scale", scale},
+                      {"ttft", at.ttft},
+                      {"tpot", at.tpot},
                       {"goodput_per_s", at.goodput_per_s}});
   }
   Json training = Json::array();
   for (const sim::TrainingResult& job : result.training)
-    training.push_back({{"name", job.name}, {"steps_per_s", job.steps_per_s},
+    training.push_back({{"name", job.name},
+                        {"steps_per_s", job.steps_per_s},
                         {"normalised", job.steps_per_s / job.alone_steps_per_s}});
   Json widths = Json::array();
   for (const auto& [width, seconds] : result.width_s)
@@ -88,20 +91,23 @@ Series cdf(const std::string& name, std::vector<double> samples) {
   Series series{name, {}};
   const std::size_t step = std::max<std::size_t>(1, samples.size() / 500);
   for (std::size_t i = 0; i < samples.size(); i += step)
-    series.points.emplace_back(samples[i], static_cast<double>(i + 1) /
-                                               static_cast<double>(samples.size()));
+    series.points.emplace_back(samples[i],
+                               static_cast<double>(i + 1) / static_cast<double>(samples.size()));
   return series;
 }
 
 bool write(const std::filesystem::path& path, const Chart& chart) {
   std::ofstream file(path);
   file << svg(chart);
-  if (!file.flush()) say(fmt::format("{} cannot be written.", path.string()));
+  if (!file.flush())
+    say(Problem::kCannotWrite, fmt::format("{} cannot be written.", path.string()));
   return static_cast<bool>(file);
 }
 
 Chart occupancy_chart(const sim::Result& result, unsigned gpus) {
-  Chart chart{"processors in use, " + result.policy, "seconds", "processors (mean of a GPU)",
+  Chart chart{"processors in use, " + result.policy,
+              "seconds",
+              "processors (mean of a GPU)",
               {{"prefill", {}}, {"decode", {}}, {"best effort", {}}}};
   chart.stacked = true;
   const std::size_t bins = result.occupancy.size(), step = std::max<std::size_t>(1, bins / 400);
@@ -135,7 +141,8 @@ bool plot(const std::vector<sim::Result>& results, const SimulateOptions& option
     tpot.series.push_back(cdf(results[i].policy, std::move(further)));
     itl.series.push_back({results[i].policy, results[i].itl_ms.cdf()});
     good = write(options.plot + fmt::format("/occupancy-{}.svg", i),
-                 occupancy_chart(results[i], options.gpus)) && good;
+                 occupancy_chart(results[i], options.gpus)) &&
+           good;
   }
   good = write(options.plot + "/ttft.svg", ttft) && good;
   good = write(options.plot + "/tpot.svg", tpot) && good;
@@ -156,7 +163,7 @@ bool add_training(const std::string& word, std::vector<std::string>& jobs) {
 }
 
 int failed(const std::string& message) {
-  say(message + ". See `vitamin simulate --help`.");
+  say(Problem::kUsage, message + ". See `vitamin simulate --help`.");
   return kExitFailed;
 }
 
@@ -175,8 +182,8 @@ std::string problem(const SimulateOptions& o) {
 
 int simulate(const SimulateOptions& options) {
   if (const std::string wrong = problem(options); !wrong.empty()) return failed(wrong);
-  auto trace = sim::read_trace(options.trace, {options.from_s, options.seconds,
-                                               options.most_prompt, options.most_output});
+  auto trace = sim::read_trace(
+      options.trace, {options.from_s, options.seconds, options.most_prompt, options.most_output});
   if (!trace) return failed(trace.error().message);
   sim::Setup setup;
   setup.gpus = options.gpus;
@@ -223,10 +230,11 @@ int simulate(const SimulateOptions& options) {
     fmt::print("{}\n", out.dump(2));
     return 0;
   }
-  fmt::print("{} requests in {:.0f} s (times x {:.3g}), {} cut; {} GPU, {} clients each; limits "
-             "TTFT {:g} ms, TPOT {:g} ms; simulated, not measured\n\n",
-             setup.trace.requests.size(), setup.trace.span_s(), factor, setup.trace.cut,
-             options.gpus, 2 * options.services + setup.training.size(), slo.ttft_ms, slo.tpot_ms);
+  fmt::print(
+      "{} requests in {:.0f} s (times x {:.3g}), {} cut; {} GPU, {} clients each; limits "
+      "TTFT {:g} ms, TPOT {:g} ms; simulated, not measured\n\n",
+      setup.trace.requests.size(), setup.trace.span_s(), factor, setup.trace.cut, options.gpus,
+      2 * options.services + setup.training.size(), slo.ttft_ms, slo.tpot_ms);
   print_table(results, slo);
   return 0;
 }
@@ -242,11 +250,11 @@ int test_policy(const std::string& specification, bool json) {
   setup.device.warm_up_s = 0;
   const auto result = sim::simulate(setup, specification);
   if (!result) {
-    say(result.error().message + " See `vitamin policy list`.");
+    say(Problem::kPolicy, result.error().message + " See `vitamin policy list`.");
     return kExitFailed;
   }
-  const bool behaved = result->refused == 0 && result->message.find("fifo decides") ==
-                                                   std::string::npos;
+  const bool behaved =
+      result->refused == 0 && result->message.find("fifo decides") == std::string::npos;
   const auto finished = static_cast<std::size_t>(
       std::count_if(result->requests.begin(), result->requests.end(),
                     [](const sim::RequestTimes& request) { return request.finished; }));
@@ -269,11 +277,12 @@ int test_policy(const std::string& specification, bool json) {
                            .dump(2));
     return behaved ? 0 : 1;
   }
-  fmt::print("{}: {} grants, {} of them moves; {} recalled, {} given by age; {} answers refused\n"
-             "{} of {} requests finished in {:.0f} simulated seconds; {:.1f} us a decision\n{}{}\n",
-             specification, result->grants, result->moves, result->recalled, result->overdue,
-             result->refused, finished, result->requests.size(), result->simulated_s, us,
-             result->message, behaved ? "well-behaved" : "\nNOT well-behaved");
+  fmt::print(
+      "{}: {} grants, {} of them moves; {} recalled, {} given by age; {} answers refused\n"
+      "{} of {} requests finished in {:.0f} simulated seconds; {:.1f} us a decision\n{}{}\n",
+      specification, result->grants, result->moves, result->recalled, result->overdue,
+      result->refused, finished, result->requests.size(), result->simulated_s, us, result->message,
+      behaved ? "well-behaved" : "\nNOT well-behaved");
   return behaved ? 0 : 1;
 }
 

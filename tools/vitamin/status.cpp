@@ -84,7 +84,7 @@ std::string status_text(const json& status) {
 }
 
 int failed(const hal::Error& error) {
-  say(fmt::format("{}.", error.message));
+  say(Problem::kDaemonUnreachable, fmt::format("{}.", error.message));
   return kExitFailed;
 }
 

@@ -8,7 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <numeric>
+
+#include "policies/nearest.h"
 
 namespace vitamin::tools {
 
@@ -57,42 +58,8 @@ std::string bar(std::uint64_t part, std::uint64_t whole, unsigned width, bool ut
 
 bool locale_is_utf8() { return std::string_view(nl_langinfo(CODESET)) == "UTF-8"; }
 
-namespace {
-
-// Levenshtein distance in which swapping neighbours costs one ("radnom").
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
-  std::iota(cost[0].begin(), cost[0].end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replace = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replace});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-    }
-  }
-  return cost[a.size()][b.size()];
-}
-
-}  // namespace
-
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const bool begins = word.size() >= 3 && candidate.starts_with(word);
-    const std::size_t d = begins ? 1 : distance(word, candidate);
-    if (d < best_distance) {
-      best = candidate;
-      best_distance = d;
-    }
-  }
-  return best;
-}
-
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  const std::string guess = nearest(word, candidates);
+  const std::string guess = policies::nearest(word, candidates);
   return guess.empty() ? "" : fmt::format(" Did you mean '{}'?", guess);
 }
 
@@ -103,6 +70,10 @@ std::string shell_word(const std::string& word) {
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
+}
+
+void say(Problem problem, std::string_view message) {
+  say(fmt::format("{} [{}]", message, runtime::code_of(problem)));
 }
 
 void say(std::string_view message) {

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/problem.h"
+
 namespace vitamin::tools {
 
 // "81,943"
@@ -26,9 +28,6 @@ std::string bytes(std::uint64_t count);
 std::string bar(std::uint64_t part, std::uint64_t whole, unsigned width, bool utf8);
 bool locale_is_utf8();
 
-// The candidate that a person most likely meant, or nothing when none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-
 // " Did you mean 'random'?" or "".
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
@@ -37,5 +36,8 @@ std::string shell_word(const std::string& word);
 
 // "vitamin: <message>" as one line on stderr.
 void say(std::string_view message);
+// The same about a problem: "vitamin: <message> [VIT-101]".
+using runtime::Problem;
+void say(Problem problem, std::string_view message);
 
 }  // namespace vitamin::tools

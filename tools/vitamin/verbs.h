@@ -12,8 +12,9 @@
 namespace vitamin::tools {
 
 struct RunOptions {
-  std::string policy = "fifo";
-  std::optional<std::uint64_t> seed;
+  std::string policy;                 // empty: vitamin.toml's
+  std::optional<std::uint64_t> seed;  // unset: vitamin.toml's
+  std::string workload_class;         // empty: the first of vitamin.toml that matches
   bool daemon = false;      // the arbiter is vitamind's
   std::string socket;       // where it listens; empty: the machine's, or the user's own
   std::string window;       // as given: "0", "500us", "max"; empty: the policy's choice
@@ -25,12 +26,14 @@ struct RunOptions {
   bool quiet = false;       // problems only
   bool json = false;        // the report as JSON on stderr
   std::string report_file;  // "-": stdout
+  std::string trace;        // folder of the traces; empty: none
   std::vector<std::string> command;
 };
 // Does not come back: ends as the command did.
-[[noreturn]] void run(const RunOptions& options);
+[[noreturn]] void run(RunOptions options);
 
-int doctor(bool json);
+// `bundle`: a file for reports of bugs (bundle.h); empty: none.
+int doctor(bool json, const std::string& bundle);
 // `socket` empty: as for `vitamin run --daemon`.
 int show_status(const std::string& socket, bool as_json);
 // Every `seconds`; `rounds` 0: until interrupted.

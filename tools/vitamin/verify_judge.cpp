@@ -68,53 +68,60 @@ std::string where(std::size_t process, std::uint32_t lane, std::size_t position,
                      process + 1, what);
 }
 
-// Results come when the host waits, launches when they are submitted: each kind in its own order.
-std::vector<AuditedOperation> of_structure(const std::vector<AuditedOperation>& lane) {
-  std::vector<AuditedOperation> part;
-  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part),
-               [](const auto& operation) { return operation.record.kind != audit::Kind::kResult; });
-  return part;
-}
-std::vector<AuditedOperation> of_results(const std::vector<AuditedOperation>& lane) {
-  std::vector<AuditedOperation> part;
-  std::copy_if(lane.begin(), lane.end(), std::back_inserter(part),
-               [](const auto& operation) { return operation.record.kind == audit::Kind::kResult; });
-  return part;
+// The first operation of a lane that is not the other's. Either may be missing.
+struct FirstDifference {
+  std::uint64_t index = 0;
+  std::optional<AuditedOperation> mine, theirs;
+};
+
+std::optional<FirstDifference> first_difference(const AuditedProcess& a, const AuditedProcess& b,
+                                                std::uint32_t lane, Sort sort) {
+  AuditReader left(a.file), right(b.file);
+  for (std::uint64_t i = 0;; ++i) {
+    const AuditedOperation* mine = left.next(lane, sort);
+    const AuditedOperation* theirs = right.next(lane, sort);
+    if (mine == nullptr && theirs == nullptr) return std::nullopt;
+    if (mine != nullptr && theirs != nullptr && same_operation(mine->record, theirs->record))
+      continue;
+    FirstDifference found{i, std::nullopt, std::nullopt};
+    if (mine != nullptr) found.mine = *mine;
+    if (theirs != nullptr) found.theirs = *theirs;
+    return found;
+  }
 }
 
-bool same_structure(const audit::Record& a, const audit::Record& b) {
-  return a.kind == b.kind && a.structure == b.structure && a.content == b.content &&
-         a.edges == b.edges && a.grid == b.grid;
+// In an order that every run has: a lane that one of the runs does not use is empty there.
+std::vector<std::uint32_t> lanes_that_differ(const AuditedProcess& a, const AuditedProcess& b,
+                                             Sort sort) {
+  std::map<std::uint32_t, std::pair<Sequence, Sequence>> all;
+  for (const auto& [lane, summary] : a.lanes) all[lane].first = summary.of(sort);
+  for (const auto& [lane, summary] : b.lanes) all[lane].second = summary.of(sort);
+  std::vector<std::uint32_t> lanes;
+  for (const auto& [lane, both] : all)
+    if (both.first != both.second) lanes.push_back(lane);
+  return lanes;
 }
 
-using Lane = std::vector<AuditedOperation>;
-
-std::optional<std::string> lanes_difference(const Observation& a, const Observation& b,
-                                            std::vector<AuditedOperation> (*part)(const Lane&)) {
+std::optional<std::string> lanes_difference(const Observation& a, const Observation& b, Sort sort) {
   if (a.processes.size() != b.processes.size())
     return fmt::format("{} processes used a device, and {}", a.processes.size(),
                        b.processes.size());
   for (std::size_t p = 0; p < a.processes.size(); ++p) {
-    const auto& left = a.processes[p].lanes;
-    const auto& right = b.processes[p].lanes;
-    for (const auto& [lane, all] : left) {
-      const Lane mine = part(all);
-      const auto found = right.find(lane);
-      const Lane theirs = found == right.end() ? Lane{} : part(found->second);
-      const std::size_t common = std::min(mine.size(), theirs.size());
-      for (std::size_t i = 0; i < common; ++i)
-        if (!same_structure(mine[i].record, theirs[i].record))
-          return fmt::format("{}; the other run has a {}", where(p, lane, i, mine[i]),
-                             theirs[i].record.kind == audit::Kind::kLaunch
-                                 ? fmt::format("launch of '{}' ({} blocks)", theirs[i].kernel,
-                                               theirs[i].record.grid)
-                                 : "different one");
-      if (mine.size() != theirs.size())
-        return fmt::format("stream {} of process {} has {} operations, and {}", lane, p + 1,
-                           mine.size(), theirs.size());
+    for (const std::uint32_t lane : lanes_that_differ(a.processes[p], b.processes[p], sort)) {
+      const auto found = first_difference(a.processes[p], b.processes[p], lane, sort);
+      if (found && found->mine && found->theirs)
+        return fmt::format("{}; the other run has a {}", where(p, lane, found->index, *found->mine),
+                           found->theirs->record.kind == audit::Kind::kLaunch
+                               ? fmt::format("launch of '{}' ({} blocks)", found->theirs->kernel,
+                                             found->theirs->record.grid)
+                               : "different one");
+      const auto count = [&](const AuditedProcess& process) {
+        const auto summary = process.lanes.find(lane);
+        return summary == process.lanes.end() ? 0 : summary->second.of(sort).count;
+      };
+      return fmt::format("stream {} of process {} has {} operations, and {}", lane, p + 1,
+                         count(a.processes[p]), count(b.processes[p]));
     }
-    if (left.size() != right.size())
-      return fmt::format("process {} uses {} streams, and {}", p + 1, left.size(), right.size());
   }
   return std::nullopt;
 }
@@ -124,27 +131,25 @@ std::string culprit(const Observation& run, const Observation& other) {
   constexpr std::size_t kMost = 3;
   for (std::size_t p = 0; p < std::min(run.processes.size(), other.processes.size()); ++p) {
     std::uint64_t first = UINT64_MAX;
-    for (const auto& [lane, operations] : run.processes[p].lanes) {
-      const auto found = other.processes[p].lanes.find(lane);
-      const Lane mine = of_results(operations);
-      const Lane theirs =
-          found == other.processes[p].lanes.end() ? Lane{} : of_results(found->second);
-      for (std::size_t i = 0; i < mine.size(); ++i)
-        if (i >= theirs.size() || !same_structure(mine[i].record, theirs[i].record)) {
-          first = std::min(first, mine[i].position);
-          break;
-        }
-    }
+    for (const std::uint32_t lane :
+         lanes_that_differ(run.processes[p], other.processes[p], Sort::kResults))
+      if (const auto found =
+              first_difference(run.processes[p], other.processes[p], lane, Sort::kResults);
+          found && found->mine)
+        first = std::min(first, found->mine->position);
     if (first == UINT64_MAX) continue;
+    std::map<std::string, std::uint64_t> newest;  // of each kernel
+    AuditReader reader(run.processes[p].file);
+    while (const AuditedOperation* operation = reader.next()) {
+      if (operation->position > first) break;
+      if (operation->record.kind == audit::Kind::kLaunch)
+        newest[operation->kernel] = operation->position;
+    }
     std::map<std::uint64_t, std::string, std::greater<>> before;  // the latest first
-    for (const auto& [lane, operations] : run.processes[p].lanes)
-      for (const AuditedOperation& operation : operations)
-        if (operation.record.kind == audit::Kind::kLaunch && operation.position <= first)
-          before[operation.position] = operation.kernel;
+    for (const auto& [kernel, position] : newest) before[position] = kernel;
     std::vector<std::string> names;
     for (const auto& [position, kernel] : before)
-      if (names.size() < kMost && std::find(names.begin(), names.end(), kernel) == names.end())
-        names.push_back(kernel);
+      if (names.size() < kMost) names.push_back(kernel);
     if (names.empty()) return "";
     return fmt::format(", at or before the launch of '{}'", fmt::join(names, "', '"));
   }
@@ -216,9 +221,10 @@ std::optional<std::string> audit_gap(const Observation& run) {
   std::uint64_t launches = 0;
   for (const AuditedProcess& process : run.processes) {
     if (!process.complete) return fmt::format("the audit of {} is incomplete", run.name);
-    for (const auto& [lane, operations] : process.lanes)
-      for (const AuditedOperation& operation : operations)
-        launches += operation.record.kind == audit::Kind::kLaunch ? 1 : 0;
+    if (process.unordered > 0)
+      return fmt::format("the device failed during {}, whose order is not known from there on",
+                         run.name);
+    launches += process.launches;
   }
   // What is bridged or passed is not audited: the run's coverage says that.
   if (launches < std::max<std::uint64_t>(run.bound, run.launches > 0 ? 1 : 0))
@@ -227,21 +233,23 @@ std::optional<std::string> audit_gap(const Observation& run) {
   return std::nullopt;
 }
 
-bool has_predecessors(const Observation& run) {
-  for (const AuditedProcess& process : run.processes)
-    for (const auto& [lane, operations] : process.lanes)
-      if (std::count_if(operations.begin(), operations.end(), [](const AuditedOperation& one) {
-            return one.record.kind == audit::Kind::kLaunch;
-          }) > 1)
-        return true;
-  return false;
+// Whether any lane of any process is so.
+bool any_lane(const Observation& run, bool (*is)(const LaneSummary&)) {
+  return std::any_of(run.processes.begin(), run.processes.end(), [&](const auto& process) {
+    return std::any_of(process.lanes.begin(), process.lanes.end(),
+                       [&](const auto& lane) { return is(lane.second); });
+  });
 }
-
+std::uint64_t unreadable_launches(const Observation& run) {
+  std::uint64_t count = 0;
+  for (const AuditedProcess& process : run.processes) count += process.unreadable;
+  return count;
+}
+bool has_predecessors(const Observation& run) {
+  return any_lane(run, [](const LaneSummary& lane) { return lane.launches > 1; });
+}
 bool has_results(const Observation& run) {
-  for (const AuditedProcess& process : run.processes)
-    for (const auto& [lane, operations] : process.lanes)
-      if (!of_results(operations).empty()) return true;
-  return false;
+  return any_lane(run, [](const LaneSummary& lane) { return lane.results.count > 0; });
 }
 
 Judgement inconclusive(Judgement result, std::string reason, std::string advice) {
@@ -249,6 +257,18 @@ Judgement inconclusive(Judgement result, std::string reason, std::string advice)
   result.reason = std::move(reason);
   result.advice = std::move(advice);
   return result;
+}
+
+constexpr const char* kOtherTenant =
+    "Choose another tenant: --tenant COMMAND, or --tenant '' for none.";
+
+// How a tenant failed, or nothing. First the reason, then the advice.
+std::optional<std::pair<std::string, std::string>> tenant_failed(
+    const std::vector<Observation>& runs) {
+  for (const Observation& run : runs)
+    if (!run.message.empty())
+      return {{fmt::format("beside {}, {}.", run.name, shown(run.message)), kOtherTenant}};
+  return std::nullopt;
 }
 
 // Where nothing differs: why that says nothing. First the reason, then the advice.
@@ -262,11 +282,10 @@ std::optional<std::pair<std::string, std::string>> nothing_shown(
       !(checks.memory && has_results(runs[1])))
     return {{"there were no bytes to compare: the command gave none of what is checked.",
              "Compare more: --check stdout,memory, or --file FILE."}};
-  bool moved = false, could_move = false;
+  bool moved = false, could_move = false, beside = false, contended = false;
   for (std::size_t i = kExclusive; i < runs.size(); ++i) {
-    if (!runs[i].message.empty())
-      return {{fmt::format("beside {}, {}.", runs[i].name, shown(runs[i].message)),
-               "Choose another tenant: --tenant COMMAND, or --tenant '' for none."}};
+    beside = beside || runs[i].tenant;
+    contended = contended || runs[i].tenant_launches > 0;
     if (runs[i].launches > 0 && runs[i].bound == 0)
       return {{fmt::format("under {} no launch was bound{}", runs[i].name,
                            runs[i].coverage.empty() ? "." : ": " + runs[i].coverage),
@@ -274,10 +293,18 @@ std::optional<std::pair<std::string, std::string>> nothing_shown(
     moved = moved || runs[i].moved > 0;
     could_move = could_move || has_predecessors(runs[i]);
   }
+  if (beside && !contended)
+    return {{"the tenant launched nothing while the command ran: nothing was beside it.",
+             kOtherTenant}};
   if (could_move && !moved)
     return {{"no schedule moved a launch: each ran where the one before it did.",
              "Can the device be divided? See vitamin doctor; or try more of --runs."}};
   return std::nullopt;
+}
+
+Checks without_memory(Checks checks) {
+  checks.memory = false;
+  return checks;
 }
 
 std::string finding_of(const Observation& run, const std::vector<Observation>& runs,
@@ -290,9 +317,7 @@ std::string finding_of(const Observation& run, const std::vector<Observation>& r
       if (const auto launch = structure_difference(runs[1], run)) text += "; first in " + *launch;
     return text;
   }
-  Checks memory = checks;
-  memory.output = false;
-  memory.files.clear();
+  const Checks memory{.output = false, .memory = checks.memory, .files = {}};
   if (const auto what = difference(runs[1], run, memory)) return *what;
   if (structure)
     if (const auto what = structure_difference(runs[1], run)) return "what was launched: " + *what;
@@ -352,28 +377,25 @@ std::optional<std::string> difference(const Observation& a, const Observation& b
     if (a.files.at(file) != b.files.at(file))
       return fmt::format("the file '{}': {}, and {}", file, a.files.at(file), b.files.at(file));
   if (checks.memory && a.audited && b.audited)
-    if (const auto what = lanes_difference(a, b, &of_results))
+    if (const auto what = lanes_difference(a, b, Sort::kResults))
       return fmt::format("bytes copied to the host: {}{}", *what, culprit(a, b));
   return std::nullopt;
 }
 
 std::optional<std::string> structure_difference(const Observation& a, const Observation& b) {
   if (!a.audited || !b.audited) return std::nullopt;
-  return lanes_difference(a, b, &of_structure);
+  return lanes_difference(a, b, Sort::kStructure);
 }
 
 std::optional<std::string> audit_finding(const Observation& run) {
-  for (std::size_t p = 0; p < run.processes.size(); ++p)
-    for (const auto& [lane, operations] : run.processes[p].lanes)
-      for (std::size_t i = 0; i < operations.size(); ++i) {
-        const std::uint32_t flags = operations[i].record.flags;
-        if ((flags & audit::kChanged) != 0)
-          return "the device was asked for another launch than the program's: " +
-                 where(p, lane, i, operations[i]);
-        if ((flags & audit::kUncovered) != 0)
-          return "an order that the program asked for was not kept: " +
-                 where(p, lane, i, operations[i]);
-      }
+  for (std::size_t p = 0; p < run.processes.size(); ++p) {
+    if (!run.processes[p].finding) continue;
+    const auto& [operation, index] = *run.processes[p].finding;
+    const std::string which = where(p, operation.record.lane, index, operation);
+    return (operation.record.flags & audit::kChanged) != 0
+               ? "the device was asked for another launch than the program's: " + which
+               : "an order that the program asked for was not kept: " + which;
+  }
   return std::nullopt;
 }
 
@@ -381,10 +403,8 @@ std::set<std::string> launched_kernels(const std::vector<Observation>& runs) {
   std::set<std::string> launched;
   for (const Observation& run : runs)
     for (const AuditedProcess& process : run.processes)
-      for (const auto& [lane, operations] : process.lanes)
-        for (const AuditedOperation& operation : operations)
-          if (!operation.kernel.empty())
-            launched.insert(operation.kernel.substr(operation.kernel.find(": ") + 2));
+      for (const std::string& kernel : process.kernels)
+        launched.insert(kernel.substr(kernel.find(": ") + 2));
   return launched;
 }
 
@@ -491,16 +511,30 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
       return result;
     }
   }
-  for (const Observation& control : controls)
-    if (!control.tenant && !control.interrupted)
-      if (const auto what = difference(runs[0], control, checks))
+  // What the audit found is ours, whatever the program does by itself.
+  const auto ours = std::find_if(runs.begin(), runs.end(),
+                                 [](const Observation& run) { return audit_finding(run); });
+  if (ours == runs.end()) {
+    for (const Observation& control : controls) {
+      if (control.tenant) continue;
+      if (control.interrupted) return result;
+      if (const auto what = difference(runs[0], control, checks); what && !control.audited)
         return not_by_itself(runs[0], control, *what);
-  if (runs.size() >= kExclusive) {
-    if (const auto what = difference(runs[1], runs[2], checks))
-      return not_by_itself(runs[1], runs[2], *what);
-    result.structure_compared =
-        !audit_gap(runs[1]) && !audit_gap(runs[2]) && !structure_difference(runs[1], runs[2]);
+    }
+    // That native runs agree which only look at what they printed says nothing of copies.
+    const bool natively_equal = std::any_of(controls.begin(), controls.end(),
+                                            [](const auto& c) { return !c.tenant && !c.audited; });
+    if (runs.size() >= kExclusive)
+      if (const auto what = difference(runs[1], runs[2], checks))
+        if (!natively_equal || !difference(runs[1], runs[2], without_memory(checks)))
+          return not_by_itself(runs[1], runs[2], *what);
   }
+  if (runs.size() >= kExclusive)
+    result.structure_compared =
+        !audit_gap(runs[1]) && !audit_gap(runs[2]) && !structure_difference(runs[1], runs[2]) &&
+        std::none_of(controls.begin(), controls.end(), [&](const Observation& control) {
+          return control.audited && structure_difference(runs[1], control);
+        });
   for (std::size_t i = 1; i < runs.size(); ++i)
     result.findings[i] =
         finding_of(runs[i], runs, checks, result.structure_compared && !audit_gap(runs[i]));
@@ -513,9 +547,10 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
         return inconclusive(std::move(result),
                             "there is too little device memory for the command and its tenant.",
                             "Choose a smaller tenant: --tenant COMMAND, or --tenant '' for none.");
-      if (!audited || !structure_difference(runs[1], runs[i])) {
+      // A run that did not come to its end has launched less, which says nothing.
+      if (!audited || !runs[i].ended_well() || !structure_difference(runs[1], runs[i])) {
         for (const Observation& control : controls)
-          if (const auto what = difference(runs[0], control, checks))
+          if (const auto what = difference(runs[0], control, checks); what && !control.audited)
             return not_by_itself(runs[0], control, *what);
         if (runs[i].ended_well()) return other_bytes(runs, i, scan, std::move(result));
       }
@@ -525,15 +560,20 @@ Judgement judge(const std::vector<Observation>& runs, const std::vector<Observat
                                 result.findings[i]);
     return result;
   }
-  if (runs.size() < wanted || runs.back().interrupted) return result;
+  if (runs.back().interrupted) return result;
+  if (auto why = tenant_failed(runs))
+    return inconclusive(std::move(result), std::move(why->first), std::move(why->second));
+  if (runs.size() < wanted) return result;
   if (auto why = nothing_shown(runs, checks))
     return inconclusive(std::move(result), std::move(why->first), std::move(why->second));
   result.verdict = Verdict::kDeterministic;
+  std::string note;
+  if (!result.structure_compared)
+    note = " (its launches differ from run to run: structure not compared)";
+  else if (const std::uint64_t unreadable = unreadable_launches(runs[1]); unreadable > 0)
+    note = fmt::format(" (the arguments of {} launches could not be read)", unreadable);
   result.reason = fmt::format("{} schedules, {} launches each, no difference{}.",
-                              runs.size() - kExclusive, runs[1].launches,
-                              result.structure_compared ? ""
-                                                        : " (its launches differ from run to run: "
-                                                          "structure not compared)");
+                              runs.size() - kExclusive, runs[1].launches, note);
   return result;
 }
 

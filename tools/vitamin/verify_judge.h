@@ -50,11 +50,13 @@ struct Judgement {
   std::vector<std::string> findings;
 };
 
-// `runs`: native, exclusive, exclusive, then the schedules; fewer than `wanted`: partial, unless a
-// bug was already seen. `controls`: more native runs, some beside the tenant, made when anything
-// differed: what differs there, too, is not Vitamin's doing. `scan`: the same for code that depends
-// on the order of arrival or on its processor, where the audit is clean; where that code is
-// unknown, so is whose doing it is.
+// What the audit found comes before everything else: it is ours, whatever the program does by
+// itself. `runs`: native, exclusive, exclusive, then the schedules; fewer than `wanted`: partial,
+// unless a bug was already seen. `controls`: more exclusive runs (audited), made before Vitamin is
+// blamed for what only the audit sees; and more native runs, some beside the tenant, made when
+// anything differed, runs alone with Vitamin among it: what differs there, too, is not Vitamin's
+// doing. `scan`: the same for code that depends on the order of arrival or on its processor, where
+// the audit is clean; where that code is unknown, so is whose doing it is.
 Judgement judge(const std::vector<Observation>& runs, const std::vector<Observation>& controls,
                 const Checks& checks, const ScanResult& scan, std::size_t wanted);
 // The launched kernels of these runs, by name without their library.

@@ -31,10 +31,7 @@ std::string outcome(const Verification& result, std::size_t i) {
 std::map<std::uint32_t, std::uint64_t> widths(const Observation& run) {
   std::map<std::uint32_t, std::uint64_t> count;
   for (const AuditedProcess& process : run.processes)
-    for (const auto& [lane, operations] : process.lanes)
-      for (const AuditedOperation& operation : operations)
-        if (operation.record.kind == runtime::audit::Kind::kLaunch)
-          ++count[operation.record.processors];
+    for (const auto& [processors, launches] : process.widths) count[processors] += launches;
   return count;
 }
 
@@ -169,6 +166,7 @@ nlohmann::ordered_json to_json(const VerifyOptions& options, const Verification&
     one["files"] = run.files;
     one["finding"] = i < result.judgement.findings.size() ? result.judgement.findings[i] : "";
     one["tenant_message"] = run.message;
+    one["tenant_launches"] = run.tenant_launches;
     if (!run.policy.empty()) one["replay"] = replay(options, result, run);
     one["widths"] = nlohmann::ordered_json::object();
     for (const auto& [width, launches] : widths(run))

@@ -27,7 +27,6 @@
 namespace vitamin::tools {
 
 namespace fs = std::filesystem;
-namespace audit = runtime::audit;
 
 namespace {
 
@@ -52,10 +51,17 @@ void look_at_file(const std::string& path, fs::file_time_type before, Observatio
     seen.unwritten.insert(path);
     return;
   }
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const std::string bytes = contents(path);
-  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  seen.files[path] = fmt::format("{:016x} of {} bytes", hash, bytes.size());
+  std::uint64_t hash = 0xcbf29ce484222325, size = 0;
+  std::ifstream in(path, std::ios::binary);
+  std::vector<char> piece(1 << 20);  // a checkpoint may be larger than memory
+  do {
+    in.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    for (std::streamsize i = 0; i < in.gcount(); ++i)
+      hash =
+          (hash ^ static_cast<unsigned char>(piece[static_cast<std::size_t>(i)])) * 0x100000001b3;
+    size += static_cast<std::uint64_t>(in.gcount());
+  } while (in);
+  seen.files[path] = fmt::format("{:016x} of {} bytes", hash, size);
 }
 
 // Kills a process group when this process dies without having called it off, of SIGKILL say: a
@@ -175,8 +181,9 @@ class Group {
   std::optional<Guard> guard_;
 };
 
+// `audit`: where the audit's logs go, or empty.
 std::vector<std::string> environment(const fs::path& folder, const std::string& policy,
-                                     std::uint64_t seed, bool audited) {
+                                     std::uint64_t seed, const fs::path& audit) {
   namespace names = runtime::environment;
   const Libraries libraries = preloadable(preload_libraries(), folder);
   std::vector<std::string> changes = {
@@ -186,7 +193,7 @@ std::vector<std::string> environment(const fs::path& folder, const std::string& 
       fmt::format("{}={}", names::kSeed, seed),
       fmt::format("{}=1", names::kQuiet),
   };
-  if (audited) changes.push_back(fmt::format("{}={}", names::kAudit, folder.native()));
+  if (!audit.empty()) changes.push_back(fmt::format("{}={}", names::kAudit, audit.native()));
   return environment_with(changes);
 }
 
@@ -202,7 +209,7 @@ class Tenant {
  public:
   Tenant(const std::string& command, std::uint64_t seed) : command_(command) {
     if (command_.empty()) return;
-    environment_ = environment(folder_.path(), kTenantPolicy, tenant_seed(seed), false);
+    environment_ = environment(folder_.path(), kTenantPolicy, tenant_seed(seed), {});
     start();
   }
   // Restarts it when it came to its end; a failure is said once and ends it.
@@ -218,6 +225,10 @@ class Tenant {
     if (!words.empty()) message_ += ": " + words;
   }
   const std::string& message() const { return message_; }
+  bool runs() const { return group_.has_value(); }
+  std::uint64_t launches() const {
+    return command_.empty() ? 0 : read_report(folder_.path()).launches();
+  }
 
  private:
   void start() {
@@ -229,6 +240,20 @@ class Tenant {
   std::vector<std::string> environment_;
   std::optional<Group> group_;
 };
+
+// A command may be shorter than its tenant's start: until that is at work nothing is beside it.
+void wait_for_tenant(Tenant& tenant, Observation& seen) {
+  constexpr std::chrono::seconds kStart{20};
+  if (!seen.tenant) return;
+  const auto limit = std::chrono::steady_clock::now() + kStart;
+  while (tenant.runs() && (seen.tenant_launches_before = tenant.launches()) == 0 &&
+         !interrupted() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    tenant.look();
+  }
+  if (tenant.runs() && seen.tenant_launches_before == 0 && !interrupted())
+    seen.message = fmt::format("the tenant launched nothing in {} s", kStart.count());
+}
 
 void read_coverage(const fs::path& folder, const RunRequest& request, Observation& seen) {
   const Report report = read_report(folder);
@@ -258,6 +283,7 @@ Observation observe(const RunRequest& request) {
   seen.seed = request.seed;
   seen.audited = !request.policy.empty();
   seen.tenant = !request.tenant.empty();
+  if (seen.audited) seen.logs = std::make_shared<RunDirectory>(RunDirectory::Where::kDisk);
   const RunDirectory folder;
   const fs::path output = folder.path() / "output", errors = folder.path() / "errors";
   std::map<std::string, fs::file_time_type> before;
@@ -267,14 +293,16 @@ Observation observe(const RunRequest& request) {
     if (error) before[file] = fs::file_time_type::min();
   }
   Tenant tenant(request.tenant, request.seed);
+  wait_for_tenant(tenant, seen);
   const auto started = std::chrono::steady_clock::now();
   const auto spent = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   };
   {
     Group group(request.command,
-                seen.audited ? environment(folder.path(), request.policy, request.seed, true)
-                             : environment_with({}),
+                seen.audited
+                    ? environment(folder.path(), request.policy, request.seed, seen.logs->path())
+                    : environment_with({}),
                 output, errors);
     seen.exec_error = group.exec_error();
     int status = 0;
@@ -292,50 +320,17 @@ Observation observe(const RunRequest& request) {
       seen.code = WEXITSTATUS(status);
   }
   seen.seconds = spent();
+  seen.tenant_launches = tenant.launches() - seen.tenant_launches_before;
   tenant.look();
-  seen.message = tenant.message();
+  if (!tenant.message().empty()) seen.message = tenant.message();
   seen.output = contents(output);
   seen.last_words = tail(contents(errors));
   for (const std::string& file : request.files) look_at_file(file, before[file], seen);
   if (seen.audited) {
     read_coverage(folder.path(), request, seen);
-    seen.processes = read_audit(folder.path());
+    seen.processes = read_audit(seen.logs->path());
   }
   return seen;
-}
-
-std::vector<AuditedProcess> read_audit(const fs::path& folder) {
-  std::map<std::string, AuditedProcess> by_name;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() != ".audit") continue;
-    const std::string bytes = contents(entry.path());
-    AuditedProcess& process = by_name[entry.path().filename()];
-    process.complete = false;
-    if (bytes.size() < sizeof(audit::Header)) continue;
-    const auto& header = *reinterpret_cast<const audit::Header*>(bytes.data());
-    if (header.magic != audit::kMagic || header.version != audit::kVersion) continue;
-    process.ordinal = header.ordinal;
-    process.complete = header.dropped.load() == 0;
-    std::map<std::uint32_t, std::string> names;
-    const std::uint64_t room = (bytes.size() - sizeof header) / sizeof(audit::Record);
-    const std::uint64_t count = std::min(header.records.load(), room);
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const char* at = bytes.data() + sizeof header + i * sizeof(audit::Record);
-      audit::Record record;
-      std::memcpy(&record, at, sizeof record);
-      if (record.kind == audit::Kind::kName) {
-        names[record.index] = std::string(at + sizeof record, record.lane);
-        i += (record.lane + sizeof record - 1) / sizeof record;
-        continue;
-      }
-      const bool launch = record.kind == audit::Kind::kLaunch;
-      process.lanes[record.lane].push_back({record, launch ? names[record.index] : "", i});
-    }
-  }
-  std::vector<AuditedProcess> processes;
-  for (auto& [name, process] : by_name) processes.push_back(std::move(process));
-  return processes;
 }
 
 }  // namespace vitamin::tools

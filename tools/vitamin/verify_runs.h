@@ -13,29 +13,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "runtime/audit_log.h"
+#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/verify_audit.h"
 
 namespace vitamin::tools {
-
-// One logical operation as the audit wrote it down.
-struct AuditedOperation {
-  runtime::audit::Record record;
-  std::string kernel;          // "library: name", of a launch
-  std::uint64_t position = 0;  // in the log, over all lanes
-};
-
-// What one process did on one device: for each logical stream its operations in order.
-struct AuditedProcess {
-  std::uint32_t ordinal = 0;
-  bool complete = true;  // false: there was no room for all of it, or it is not readable
-  std::map<std::uint32_t, std::vector<AuditedOperation>> lanes;
-};
-std::vector<AuditedProcess> read_audit(const std::filesystem::path& folder);
 
 struct Observation {
   std::string name;    // "native", "random, seed 7"
@@ -52,9 +39,13 @@ struct Observation {
   std::map<std::string, std::string> files;  // digest, or why there is none
   std::set<std::string> unwritten;           // of these files, those that the run did not write
   std::vector<AuditedProcess> processes;
+  std::shared_ptr<RunDirectory> logs;  // of the processes, for as long as they may be read again
   std::uint64_t launches = 0, bound = 0, moved = 0;
   std::string coverage;  // one line when not every launch was bound
   std::string message;   // how the tenant failed, or empty
+  // What the tenant launched before and while the command ran; a tenant that is no program for the
+  // device launches nothing.
+  std::uint64_t tenant_launches_before = 0, tenant_launches = 0;
 
   bool ended_well() const {
     return code == 0 && signal == 0 && stopped == 0 && !timed_out && !interrupted;

@@ -2,7 +2,7 @@
 //
 // What a program's GPU code does that lies outside the contract of determinism: reading which
 // processor it runs on, reading clocks, adding floats in the order of arrival. Read out of the code
-// by NVIDIA's cuobjdump, where it is installed.
+// by NVIDIA's cuobjdump and, for AMD's code objects, by llvm-objdump, where they are installed.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 namespace vitamin::tools {
 
 struct ScanResult {
-  bool possible = false;  // cuobjdump was found, and found code
+  bool possible = false;  // a tool was found, and found code
   std::string why_not;
   std::set<std::string> seen;  // every kernel whose code was read
   // Kernel name -> what it does: "reads %smid", "reads a clock", "float atomics".
@@ -21,7 +21,7 @@ struct ScanResult {
 };
 
 ScanResult scan_code(const std::vector<std::string>& files);
-// The listing of cuobjdump -sass -ptx, read. Exposed for its test.
+// The listing of cuobjdump -sass -ptx or of llvm-objdump -d, read. Exposed for its test.
 void read_listing(const std::string& listing, ScanResult& result);
 
 }  // namespace vitamin::tools

@@ -16,3 +16,8 @@ VITAMIN_WAITING_KERNEL(mix, std::uint32_t* to, const std::uint32_t* from, std::u
       to[i] = (to[i] ^ value) * 2654435761u + from[i];
   }
 }
+
+// Of the programs that give advice: counts its launches.
+VITAMIN_KERNEL(advised_kernel, std::uint32_t* launches) {
+  VITAMIN_ONCE { vk::atomic_add(launches, 1u); }
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Patterns of names: "gpu[1-64]", "login*,head", "GPU-1b?4*".
+//
+//     ,         one of several            *         any text
+//     [1-64,70] a number in the list      ?         one character
+//
+// A number is as long a run of digits as there is; a list whose bounds begin with 0 ("[001-128]")
+// wants as many digits as they have.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace vitamin::config {
+
+// What is wrong with it, or nothing.
+std::optional<std::string> pattern_problem(std::string_view pattern);
+
+// A pattern with a problem matches nothing. Time: at most pattern x text.
+bool matches(std::string_view pattern, std::string_view text);
+
+}  // namespace vitamin::config

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A setting before it is put into the Configuration: its value, and where that was said.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace vitamin::config {
+
+// Where something was said. `line` and `column` count from 1; 0: not in a file.
+struct Place {
+  std::string source;  // a file, "the environment variable ...", "the command line", "built in"
+  std::uint32_t line = 0;
+  std::uint32_t column = 0;
+
+  std::string text() const;  // "vitamin.toml:3:8"
+};
+
+using Texts = std::vector<std::string>;
+using TextTable = std::map<std::string, std::string>;
+// Durations are nanoseconds and choices are their index: integers, both.
+using Value = std::variant<bool, std::int64_t, std::string, Texts, TextTable>;
+
+// "4ms", "1.5s", "2h" in nanoseconds; 0 needs no unit. Nothing: it is no duration, or one of more
+// than 30 years.
+std::optional<std::uint64_t> duration_ns(std::string_view text);
+// The shortest text that says the same.
+std::string duration_text(std::uint64_t ns);
+
+// As TOML: "a \"word\"".
+std::string toml_text(std::string_view text);
+
+}  // namespace vitamin::config

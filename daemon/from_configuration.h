@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the daemon's parts want of the configuration, in their own terms.
+#pragma once
+
+#include "config/configuration.h"
+#include "daemon/device_arbiter.h"
+
+namespace vitamin::daemon {
+
+ArbiterSettings arbiter_settings(const config::Configuration& configuration);
+// Null: of no class.
+Traits traits_of(const config::WorkloadClass* workload, std::uint32_t processors);
+
+}  // namespace vitamin::daemon

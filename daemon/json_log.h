@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The log as JSON: one object a line, {"ts", "level", "process", "text"} and, where the text ends
+// with one, "code". `ts` is UTC as RFC 3339 has it.
+#pragma once
+
+#include <spdlog/formatter.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace vitamin::daemon {
+
+class JsonFormatter final : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    using std::chrono::microseconds;
+    const auto since = std::chrono::duration_cast<microseconds>(message.time.time_since_epoch());
+    const auto seconds = static_cast<std::time_t>(since.count() / 1'000'000);
+    std::tm parts{};
+    ::gmtime_r(&seconds, &parts);
+    const std::string text(message.payload.data(), message.payload.size());
+    const auto level = spdlog::level::to_string_view(message.level);
+    nlohmann::ordered_json line = {
+        {"ts", fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", parts.tm_year + 1900,
+                           parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min,
+                           parts.tm_sec, since.count() % 1'000'000)},
+        {"level", std::string(level.data(), level.size())},
+        {"process", ::getpid()},
+        {"text", text}};
+    const std::size_t code = text.rfind(" [VIT-");
+    if (code != text.npos && text.back() == ']') {
+      line["code"] = text.substr(code + 2, text.size() - code - 3);
+      line["text"] = text.substr(0, code);
+    }
+    // What clients are called need not be UTF-8.
+    const std::string json =
+        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    out.append(json.data(), json.data() + json.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<JsonFormatter>();
+  }
+};
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NVIDIA's Multi-Process Service, which lets processes overlap on a GPU: started, watched, started
+// again. AMD needs none.
+//
+//     auto      MPS runs in a directory of vitamind's own, for as long as vitamind does
+//     external  somebody else starts it; it is only asked how it is
+//     off       not even that
+//
+// What cannot be done, and is said: a fault of one client ends the server for all its clients, and
+// no new one is let in before every one of them has ended; a server belongs to one user at a time
+// unless it was started for several; a sandboxed vitamind (the system unit has no devices) cannot
+// start one.
+//
+// Threads: a thread of its own asks NVIDIA's control program, which may take seconds; facts() from
+// any thread. Facts of the control program: "Multi-Process Service", docs.nvidia.com/deploy/mps.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "config/configuration.h"
+#include "hal/result.h"
+
+namespace vitamin::daemon {
+
+enum class MpsState : std::uint8_t {
+  kOff,     // as configured, or because there is no NVIDIA control program
+  kReady,   // the control daemon answers, no server is in fault
+  kFault,   // a client's fault ended a server; its clients have not all left yet
+  kFailed,  // it cannot be had; `problem` says why
+};
+const char* name_of(MpsState state);
+
+struct MpsFacts {
+  MpsState state = MpsState::kOff;
+  std::string directory;  // CUDA_MPS_PIPE_DIRECTORY of those who are to use it; empty: none
+  std::string problem;    // cause and remedy, or empty
+  std::uint64_t starts = 0;
+  std::uint64_t faults = 0;
+  std::uint64_t checks = 0;
+};
+
+class Mps {
+ public:
+  // Starts what is to be started and waits until that is known. `directory`: where it would be if
+  // the configuration does not say.
+  Mps(const config::Mps& settings, const std::string& directory);
+  // Ends what it started.
+  ~Mps();
+  Mps(const Mps&) = delete;
+  Mps& operator=(const Mps&) = delete;
+
+  MpsFacts facts() const;
+
+ private:
+  void run();
+  void check();
+  void start();
+  void restart();
+  void fail(const std::string& problem);
+  hal::Result<std::string> control(const std::string& command);
+
+  config::Mps settings_;
+  std::string directory_;
+  bool started_ = false;
+  std::uint32_t failures_ = 0;        // starts in a row that failed
+  std::uint64_t skip_checks_ = 0;     // before the next start is tried
+  std::vector<std::string> faulted_;  // servers whose clients have not all left
+  mutable std::mutex mutex_;          // of the next two
+  MpsFacts facts_;
+  bool stopping_ = false;
+  std::condition_variable wake_;
+  std::thread thread_;
+};
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What somebody who knows says of work to come: an engine through advice/, a range of NVTX. Advice
+// changes where and when a launch runs, never what it does.
+//
+// Times are those of CLOCK_MONOTONIC (std::chrono::steady_clock), nanoseconds.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/policy.h"
+
+namespace vitamin::runtime {
+
+struct Advice {
+  OperationClass kind = OperationClass::kUnknown;
+  std::uint32_t processors = 0;   // wanted at least; 0: no wish
+  std::uint64_t ready_at_ns = 0;  // when it can begin; 0: now
+  std::uint64_t deadline_ns = 0;  // 0: none
+  std::uint64_t queued_ns = 0;    // predicted time of all that must be done by then; 0: unknown
+};
+
+}  // namespace vitamin::runtime

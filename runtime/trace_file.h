@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The file of a trace: what one process submitted to one device, or what vitamind was told and
+// decided for one device. A header of one page and records of one size; texts of names and what
+// clients sent lie in the records behind the one that announces them.
+//
+// Times are ticks of the processor's clock in a program's trace (the header ties two of them to
+// CLOCK_MONOTONIC) and nanoseconds of CLOCK_MONOTONIC, as the arbiter was told them, in vitamind's.
+#pragma once
+
+#include <cstdint>
+
+namespace vitamin::runtime::trace {
+
+inline constexpr std::uint64_t kMagic = 0x76697461'6d696e54;  // "vitaminT"
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kUnitsMax = 64;
+
+enum class Kind : std::uint16_t {
+  kNothing,
+  kName,  // of kernel `a`: `serial` bytes behind it
+  // a program's
+  kArrived,    // operation `serial` of `lane`; `flags`: Intent; `a`: kernel; `b`: its event
+  kBehind,     // that operation comes behind operation `b` of lane `a`
+  kDeferred,   // it is submitted later
+  kDecision,   // the policy, or a grant, says `entry`, for `a` launches
+  kSubmitted,  // it was given to a queue of `entry`
+  kCompleted,  // everything of the lane up to `serial` was seen to have ended
+  // vitamind's: what it was told
+  kAttach,   // `client`, as daemon::Traits: `flags`: kind; `a`: target; `b`: most, reserved << 32
+  kRequest,  // of `client`: the protocol's record behind it
+  kDying,
+  kForget,
+  kStep,
+  // and what it answered
+  kWord,   // lease word `a` of `lane` of `client`
+  kGrant,  // `entry`, `a`: launches, `b`: word, `flags`: 1 delivered
+  kGates,  // `client` is told that words were closed
+  // told
+  kReload,  // other settings or another policy: what follows cannot be replayed
+};
+
+struct Record {
+  std::uint64_t time = 0;
+  Kind kind = Kind::kNothing;
+  std::uint16_t entry = 0;
+  std::uint32_t lane = 0;
+  std::uint32_t client = 0;
+  std::uint32_t flags = 0;
+  std::uint64_t serial = 0;
+  std::uint64_t a = 0, b = 0;
+  std::uint64_t unused[2] = {};
+};
+static_assert(sizeof(Record) == 64);
+
+enum class Writer : std::uint32_t { kProgram, kDaemon };
+
+struct Header {
+  std::uint64_t magic = 0;
+  std::uint32_t version = 0, record_bytes = 0;
+  Writer writer = Writer::kProgram;
+  std::uint32_t process = 0, ordinal = 0, epoch = 0;
+  std::uint64_t first_ticks = 0, first_ns = 0;  // of one moment
+  std::uint64_t last_ticks = 0, last_ns = 0;    // of a later one
+  // So far.
+  std::uint64_t records = 0;
+  std::uint64_t dropped = 0;       // that found no room, in memory or on the disk
+  std::uint64_t dropped_disk = 0;  // of those
+  std::int32_t disk_error = 0;     // errno of the last refusal
+  std::uint32_t closed = 0;        // 1: the writer ended in order
+  // The device and its pool.
+  std::uint32_t processors = 0, units = 0;
+  std::uint32_t per_unit[kUnitsMax] = {};
+  std::uint32_t entries_max = 0, leaf_units = 0, all_runs = 0, unused = 0;
+  // Who decides.
+  std::uint64_t quantum_ns = 0, overdue_ns = 0, reservation_ns = 0, answer_within_ns = 0;
+  std::uint64_t seed = 0;
+  char policy[512] = {};
+  char uuid[64] = {}, device[64] = {}, program[64] = {};
+};
+inline constexpr std::uint32_t kHeaderBytes = 4096;
+static_assert(sizeof(Header) <= kHeaderBytes);
+
+}  // namespace vitamin::runtime::trace

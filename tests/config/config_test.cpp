@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// vitamin.toml: what is read, what is refused and where, which layer wins, which class matches.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "config/classes.h"
+#include "config/load.h"
+#include "config/pattern.h"
+#include "config/schema.h"
+#include "policies/registry.h"
+
+namespace vitamin::config {
+namespace {
+
+Loaded read(const std::string& text, const std::string& host = "gpu7.cluster") {
+  return load_text(text, "v.toml", host);
+}
+
+// "3:8 the message" of each problem, a line each.
+std::string problems(const std::string& text) {
+  std::string all;
+  for (const Problem& problem : read(text).problems)
+    all += std::to_string(problem.place.line) + ":" + std::to_string(problem.place.column) + " " +
+           problem.message + "\n";
+  return all;
+}
+
+Program program(const std::string& command, std::map<std::string, std::string> variables = {}) {
+  return {command, {"1000", "ada"}, [variables](const std::string& name) {
+            const auto found = variables.find(name);
+            return found == variables.end() ? std::nullopt : std::optional(found->second);
+          }};
+}
+
+TEST_CASE("no file at all is a valid configuration") {
+  const Loaded loaded = read("");
+  CHECK(loaded.valid());
+  CHECK(loaded.configuration.policy.specification() == "fifo");
+  CHECK(loaded.settings.size() == setting_keys().size());
+  CHECK(loaded.settings.front().place.text() == "built in");
+}
+
+TEST_CASE("the example is valid and does what its comments say") {
+  std::ifstream file(EXAMPLE);
+  std::stringstream text;
+  text << file.rdbuf();
+  const Loaded loaded = load_text(text.str(), "vitamin.toml", "gpu64");
+  CHECK(loaded.why() == "");
+  const Configuration& c = loaded.configuration;
+  CHECK(c.policy.specification() == "tpot-first:target=30");
+  CHECK(c.policy.quantum_ns == 2'000'000);
+  CHECK(load_text(text.str(), "vitamin.toml", "gpu65").configuration.policy.quantum_ns ==
+        4'000'000);
+  CHECK_FALSE(c.pool.all_runs);
+  CHECK(c.for_device("GPU-1", "NVIDIA H200 NVL").pool.all_runs);
+  REQUIRE(c.classes.size() == 3);
+  CHECK(c.classes[0].name == "serving");
+  CHECK(c.classes[0].kind == Kind::kLatency);
+  CHECK(c.classes[0].tpot_ns == 30'000'000);
+  CHECK(c.classes[0].reservation == 32);
+  CHECK(c.classes[2].share == 75);
+}
+
+TEST_CASE("every setting is read from a file, the environment's word and the command line's") {
+  for (const SettingKey& key : setting_keys()) {
+    CAPTURE(key.path);
+    // A value that differs from the built-in one.
+    std::string value, word;
+    switch (key.type) {
+      case Type::kText:
+        value = "\"throughput\"", word = "throughput";
+        break;
+      case Type::kBoolean:
+        value = word = std::get<bool>(key.read({})) ? "false" : "true";
+        break;
+      case Type::kInteger:
+        value = word = std::to_string(key.low + 1);
+        break;
+      case Type::kDuration:
+        value = "\"17ms\"", word = "17ms";
+        break;
+      case Type::kChoice:
+        value = "\"" + key.choices.back() + "\"", word = key.choices.back();
+        break;
+      case Type::kPatterns:
+        value = "\"a*\"", word = "a*";
+        break;
+      case Type::kTable:
+        value = "{ units = \"0-3\" }", word = "units=0-3";
+        break;
+    }
+    std::string text = key.path + " = " + value + "\n";
+    Sources sources;
+    if (key.type == Type::kTable) {
+      text += "policy.name = \"static\"\n";
+      sources.assignments.push_back({"policy.name", "static", "the command line"});
+    }
+    sources.assignments.push_back({key.path, word, "the command line"});
+    const Loaded from_file = read(text), from_word = load(sources);
+    CHECK(from_file.why() == "");
+    CHECK(from_word.why() == "");
+    const Value built_in = key.read(Configuration{});
+    CHECK(key.read(from_file.configuration) != built_in);
+    CHECK(key.read(from_word.configuration) == key.read(from_file.configuration));
+  }
+}
+
+TEST_CASE("every problem is found at once, with its place and a suggestion") {
+  CHECK(problems("[policy]\n"
+                 "quantun = \"2ms\"\n"
+                 "quantum = 4\n"
+                 "name = \"radnom\"\n"
+                 "[poool]\n"
+                 "leaf_units = 1\n"
+                 "[mps]\n"
+                 "  mode = \"on\"\n") ==
+        "2:1 unknown key 'policy.quantun'; did you mean 'quantum'?\n"
+        "3:11 'policy.quantum' must be a text of a number and its unit, like \"4ms\", from 10us "
+        "to 1h\n"
+        "4:1 the policy (radnom) is unknown; did you mean 'random'? Known policies: fifo, "
+        "throughput, tpot-first, static, exclusive, temporal, salus, orion, random, extremes.\n"
+        "5:2 unknown key 'poool'; did you mean 'pool'?\n"
+        "8:10 'mps.mode' must be one of \"auto\" \"external\" \"off\"\n");
+  CHECK(problems("quantum = \"2ms\"\n") ==
+        "1:1 unknown key 'quantum'; did you mean 'policy.quantum'?\n");
+  CHECK(problems("pool.leaf_units = 65\n") ==
+        "1:19 'pool.leaf_units' must be a whole number from 1 to 64\n");
+  CHECK(problems("pool = 3\n") == "1:1 'pool' is a section\n");
+}
+
+TEST_CASE("a text that is no TOML is one problem at its place") {
+  const Loaded loaded = read("[policy]\nname = \"fifo\n");
+  REQUIRE(loaded.problems.size() == 1);
+  CHECK(loaded.problems[0].place.line == 2);
+  CHECK(loaded.problems[0].line == "name = \"fifo");
+  const std::string shown = text_of(loaded.problems[0], true);
+  CHECK(shown.find("v.toml:2:") == 0);
+  CHECK(shown.find("  2 | name = \"fifo\n") != std::string::npos);
+  CHECK(shown.back() == '^');
+}
+
+TEST_CASE("parameters of the policy are checked where they stand") {
+  CHECK(problems("[policy]\nname = \"random\"\nparameters = { evry = 2 }\n") ==
+        "3:16 the policy 'random' has no parameter 'evry'; did you mean 'every'?\n");
+  CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find("4") !=
+        0);  // the value's own check names the parameter
+  CHECK_FALSE(read("policy = { name = \"random\", parameters = { every = \"x\" } }").valid());
+  CHECK(read("policy = { name = \"random\", parameters = { every = 4, min = 16 } }")
+            .configuration.policy.specification() == "random:every=4,min=16");
+}
+
+TEST_CASE("a device's rule is checked as that device would use it") {
+  CHECK(problems("[policy]\nname = \"random\"\nparameters = { every = 2 }\n"
+                 "[devices.\"GPU-1*\".policy]\nname = \"fifo\"\n") == "");
+  CHECK(problems("[devices.\"GPU-1*\".policy]\nname = \"fifo\"\nparameters = { every = 2 }\n") ==
+        "3:16 the policy 'fifo' has no parameter 'every'\n");
+  CHECK(problems("[devices.\"GPU-1*\".mps]\nmode = \"off\"\n").find("1:") == 0);
+  const Loaded loaded = read(
+      "[policy]\nname = \"random\"\nparameters = { every = 2 }\n"
+      "[devices.\"GPU-1*\".policy]\nname = \"throughput\"\n");
+  CHECK(loaded.configuration.for_device("GPU-12", "x").policy.specification() == "throughput");
+  CHECK(loaded.configuration.for_device("GPU-2", "x").policy.specification() == "random:every=2");
+}
+
+TEST_CASE("a section for nodes holds on those that its pattern names, and is checked on all") {
+  const std::string text =
+      "policy.quantum = \"1ms\"\n[nodes.\"gpu[1-8]\"]\n"
+      "policy.quantum = \"2ms\"\n[nodes.\"gpu7*\"]\npolicy.quantum = \"3ms\"";
+  CHECK(read(text, "gpu7.cluster").configuration.policy.quantum_ns == 3'000'000);
+  CHECK(read(text, "gpu8").configuration.policy.quantum_ns == 2'000'000);
+  CHECK(read(text, "gpu9").configuration.policy.quantum_ns == 1'000'000);
+  CHECK(problems("[nodes.\"elsewhere\"]\npolicy.quantun = \"2ms\"\n").find("2:8 unknown key") == 0);
+  CHECK(problems("[nodes.\"gpu[1-\"]\n").find("the pattern: '[' without ']'") != std::string::npos);
+  CHECK_FALSE(read("[nodes.a.nodes.b]\n").valid());
+}
+
+TEST_CASE("a later policy does not inherit the parameters of an earlier one") {
+  Sources sources;
+  sources.assignments = {{"policy.name", "random", "1"},
+                         {"policy.parameters", "every=3", "2"},
+                         {"policy.name", "throughput", "3"}};
+  const Loaded loaded = load(sources);
+  CHECK(loaded.why() == "");
+  CHECK(loaded.configuration.policy.specification() == "throughput");
+}
+
+TEST_CASE("the first class whose conditions all hold is the program's") {
+  const Loaded loaded = read(
+      "[[class]]\nname = \"a\"\ncommand = \"train*\"\nenvironment = { TASK = \"[1-9]\" }\n"
+      "[[class]]\nname = \"b\"\ncommand = [\"/opt/*\", \"serve\"]\nuser = \"ada\"\n"
+      "[[class]]\nname = \"c\"\nslurm_partition = \"debug,long\"\nslurm_job = \"17\"\n"
+      "[[class]]\nname = \"d\"\nuser = \"root,0\"\n");
+  REQUIRE(loaded.why() == "");
+  auto of = [&](const Program& program) {
+    const WorkloadClass* found = class_of(loaded.configuration, program);
+    return found == nullptr ? std::string() : found->name;
+  };
+  CHECK(of(program("/x/train.py", {{"TASK", "3"}})) == "a");
+  CHECK(of(program("train.py")).empty());
+  CHECK(of(program("train.py", {{"TASK", "10"}})).empty());
+  CHECK(of(program("/opt/bin/x")) == "b");
+  CHECK(of(program("/srv/serve")) == "b");
+  CHECK(of(program("x", {{"SLURM_JOB_PARTITION", "long"}, {"SLURM_JOB_ID", "17"}})) == "c");
+  CHECK(of(program("x", {{"SLURM_JOB_PARTITION", "long"}, {"SLURM_JOB_ID", "18"}})).empty());
+  CHECK(may_be_in(loaded.configuration.classes[1], {"1000", "ada"}));
+  CHECK_FALSE(may_be_in(loaded.configuration.classes[3], {"1000", "ada"}));
+}
+
+TEST_CASE("classes that can never match or that make no sense are problems") {
+  CHECK(problems("[[class]]\nname = \"all\"\n[[class]]\nname = \"x\"\nuser = \"y\"\n")
+            .find("3:1 the class 'x' is never reached") == 0);
+  CHECK(problems("[[class]]\nuser = \"y\"\n") == "1:1 a class needs a name\n");
+  CHECK(problems("[[class]]\nname = \"x\"\ntpot = \"3ms\"\nkind = \"batch\"\n") ==
+        "3:1 a target is for a class of kind \"latency\"\n");
+  CHECK(problems("[class]\nname = \"x\"\n").find("double brackets") != std::string::npos);
+  CHECK(problems("[[class]]\nname = \"x\"\ncomand = \"y\"\n") ==
+        "3:1 a class has no 'comand'; did you mean 'command'?\n");
+}
+
+TEST_CASE("patterns of names") {
+  CHECK(matches("gpu[1-64]", "gpu64"));
+  CHECK_FALSE(matches("gpu[1-64]", "gpu65"));
+  CHECK_FALSE(matches("gpu[1-64]", "gpu6x"));
+  CHECK(matches("gpu[001-128]", "gpu007"));
+  CHECK_FALSE(matches("gpu[001-128]", "gpu7"));
+  CHECK(matches("a[1,3,5-7]b,login*", "a6b"));
+  CHECK(matches("a[1,3,5-7]b,login*", "login-2"));
+  CHECK_FALSE(matches("a[1,3,5-7]b,login*", "a4b"));
+  CHECK(matches("*-r[1-9]n*", "a-r3n17"));
+  CHECK(matches("?b*d", "abcd"));
+  CHECK_FALSE(matches("?b*d", "abce"));
+  CHECK(matches("*", ""));
+  CHECK_FALSE(matches("", ""));
+  CHECK(pattern_problem("a[2-1]"));
+  CHECK(pattern_problem("a]"));
+  // Quadratic at worst: exponential would not end.
+  CHECK_FALSE(matches("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b", std::string(5000, 'a')));
+}
+
+TEST_CASE("durations say what they are") {
+  CHECK(duration_ns("4ms") == 4'000'000);
+  CHECK(duration_ns("1.5s") == 1'500'000'000);
+  CHECK(duration_ns("2h") == 7'200'000'000'000);
+  CHECK(duration_ns("0") == 0);
+  CHECK_FALSE(duration_ns("4"));
+  CHECK_FALSE(duration_ns("-4ms"));
+  CHECK_FALSE(duration_ns("4 ms"));
+  CHECK_FALSE(duration_ns("4mss"));
+  CHECK_FALSE(duration_ns(""));
+  for (const char* text : {"0s", "10us", "4ms", "90s", "1h", "25ns"})
+    CHECK(duration_text(*duration_ns(text)) == text);
+}
+
+}  // namespace
+}  // namespace vitamin::config

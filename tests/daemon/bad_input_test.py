@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that goes wrong around a daemon: a clear line each, nobody else affected."""
+import json
+import os
+import pathlib
+import pwd
+import signal
+import socket
+import struct
+import subprocess
+import unittest
+
+from harness import MAJOR, DaemonTest
+
+MEMBER = os.environ["MEMBER"]
+ROOT = os.getuid() == 0
+
+
+def may_unshare(*options):
+    return subprocess.run(["unshare", *options, "true"], capture_output=True,
+                          check=False).returncode == 0
+
+
+def hello(minor, more=b"", less=0, workload_class=b""):
+    """What a client of another minor version says."""
+    units = [8] * 15 + [12]
+    text = b"vitamin\0" + struct.pack("<HHHH", MAJOR, minor, 1, 0)
+    text += struct.pack("<IIII", 0, 132, 16, 0)  # of the software's vendor
+    text += struct.pack("<64I", *(units + [0] * 48))
+    for word in (b"GPU-member", b"member", b"skewed", workload_class):
+        text += word.ljust(64, b"\0")
+    return text[:len(text) - less] + more
+
+
+class BadInput(DaemonTest):
+    def refused(self, daemon, **more):
+        output, _ = self.member(daemon, "work", 1, **more).communicate(timeout=20)
+        return json.loads(output).get("refused", "")
+
+    def works(self, daemon):
+        self.assertEqual(self.result(self.member(daemon, "work", 50))["submitted"], 50)
+
+    def held(self, daemon):
+        return daemon.status()["devices"][0]["held"]
+
+    def nobody(self, *words, env=None):
+        """As another user, with files of its own."""
+        user = pwd.getpwnam("nobody")
+        return subprocess.run(words, user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+                              text=True, capture_output=True, timeout=30, check=False,
+                              env=os.environ | {"VITAMIN_CONFIG": "/dev/null"} | (env or {}))
+
+    # --- sockets and users -----------------------------------------------------------------
+
+    def test_a_stale_socket_is_no_daemon_and_in_nobodys_way(self):
+        daemon = self.daemon()
+        daemon.kill()
+        self.assertTrue(daemon.socket.exists())
+        self.assertIn("no vitamind answers", self.refused(daemon))
+        daemon.start()
+        self.works(daemon)
+
+    def test_a_file_that_is_no_socket_is_left_alone(self):
+        (pathlib.Path(self.folder.name) / "s").write_text("mine")
+        daemon = self.daemon()
+        self.assertEqual(daemon.process.wait(10), 1)
+        self.assertEqual(daemon.socket.read_text(), "mine")
+        self.assertIn(str(daemon.socket), daemon.log())
+
+    def test_a_folder_that_does_not_exist_is_named(self):
+        ended = subprocess.run([os.environ["VITAMIND"], "--socket",
+                                f"{self.folder.name}/a/b/c/s"], text=True, capture_output=True,
+                               timeout=20, check=False)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("/a/b/c/s", ended.stderr)
+
+    @unittest.skipUnless(ROOT, "another user is needed")
+    def test_another_users_daemon_cannot_be_joined_and_the_machines_can(self):
+        os.chmod(self.folder.name, 0o755)
+        own = self.daemon()
+        copy = self.readable_member()
+        answer = self.nobody(copy, str(own.socket), "work", "1")
+        self.assertEqual(answer.returncode, 3)
+        self.assertRegex(answer.stdout, "Permission denied|belongs to another user")
+        # The kernel's word on the user, though the socket's mode lets everybody in.
+        os.chmod(own.socket, 0o666)
+        answer = self.nobody(copy, str(own.socket), "work", "1")
+        self.assertIn("belongs to another user", answer.stdout)
+        own.end()
+        shared = self.daemon("--system")
+        answer = self.nobody(copy, str(shared.socket), "work", "5")
+        self.assertEqual(json.loads(answer.stdout)["submitted"], 5)
+
+    @unittest.skipUnless(ROOT, "another user is needed")
+    def test_another_users_daemon_may_not_arbitrate_the_same_device(self):
+        os.chmod(self.folder.name, 0o777)
+        own = self.daemon()
+        self.works(own)
+        theirs = pathlib.Path(self.folder.name, "theirs")
+        theirs.mkdir()
+        user = pwd.getpwnam("nobody")
+        os.chown(theirs, user.pw_uid, user.pw_gid)
+        daemon = self.readable(os.environ["VITAMIND"], "vitamind")
+        second = subprocess.Popen([daemon, "--socket", str(theirs / "s"), "--lock-directory",
+                                   self.folder.name], user=user.pw_uid, group=user.pw_gid,
+                                  extra_groups=[], stderr=subprocess.DEVNULL)
+        self.addCleanup(second.wait)
+        self.addCleanup(second.kill)
+        self.until((theirs / "s").exists)
+        answer = self.nobody(self.readable_member(), str(theirs / "s"), "work", "1")
+        self.assertIn("another vitamind arbitrates device GPU-member", answer.stdout)
+        self.assertIn("made by user 0", answer.stdout)
+        self.works(own)
+
+    def readable(self, program, name):
+        """A copy that another user can execute, wherever the build is."""
+        copy = pathlib.Path(self.folder.name, name)
+        copy.write_bytes(pathlib.Path(program).read_bytes())
+        copy.chmod(0o755)
+        return str(copy)
+
+    def readable_member(self):
+        return self.readable(MEMBER, "member")
+
+    def test_a_lock_folder_that_cannot_be_used_is_named_to_the_client(self):
+        daemon = self.daemon("--lock-directory", f"{self.folder.name}/none")
+        self.assertIn("the lock of the device cannot be made", self.refused(daemon))
+        self.assertEqual(daemon.status()["devices"], [])
+
+    # --- versions --------------------------------------------------------------------------
+
+    def greet(self, daemon, message):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(5)
+            connection.connect(str(daemon.socket))
+            connection.send(message)
+            answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
+        for file in files:
+            os.close(file)
+        return struct.unpack("<H", answer[12:14])[0], answer[16:].split(b"\0")[0]
+
+    def test_a_client_of_another_minor_version_is_welcome(self):
+        daemon = self.daemon()
+        welcome, refusal = 2, 3
+        self.assertEqual(self.greet(daemon, hello(0, less=64))[0], welcome)  # before classes
+        self.assertEqual(self.greet(daemon, hello(1))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(9, more=b"news" * 50))[0], welcome)
+        kind, why = self.greet(daemon, hello(1, less=64))  # ours, and cut off
+        self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
+        self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
+
+    # --- processes -------------------------------------------------------------------------
+
+    def test_the_thread_that_connected_may_end_before_its_process(self):
+        daemon = self.daemon("--policy", "random:max=32")
+        self.assertEqual(self.result(self.member(daemon, "first", 500))["submitted"], 500)
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(self.held(daemon), [])
+
+    def test_a_process_that_turns_into_another_gives_its_lease_back(self):
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1")
+        member = self.member(daemon, "exec")
+        member.stdout.readline()
+        self.assertEqual(len(self.held(daemon)), 1)
+        member.stdin.close()
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertIsNone(member.poll())  # the process lives, as something else
+        self.works(daemon)
+
+    def test_a_forked_child_that_outlives_its_parent_holds_nothing(self):
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1")
+        member = self.member(daemon, "fork")
+        member.stdout.readline()
+        child = json.loads(member.stdout.readline())
+        self.addCleanup(os.kill, child["process"], signal.SIGKILL)
+        self.assertEqual((child["admitted"], child["entry"]), (0, 0))
+        self.assertEqual(len(daemon.status()["clients"]), 1)
+        member.kill()
+        member.wait()
+        self.until(lambda: not daemon.status()["clients"])
+        os.kill(child["process"], 0)  # it is still there
+        self.works(daemon)
+
+    def test_a_client_stopped_for_long_costs_the_others_its_lease_only_until_it_is_overdue(self):
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--answer-within", "0.2")
+        member = self.member(daemon, "hold")
+        member.stdout.readline()
+        member.send_signal(signal.SIGSTOP)
+        self.works(daemon)
+        self.assertEqual(daemon.status()["devices"][0]["overdue"], 1)
+        member.send_signal(signal.SIGCONT)
+        self.until(lambda: daemon.status()["devices"][0]["stale"] > 0 or
+                   len(daemon.status()["clients"]) == 1)
+        self.works(daemon)
+
+    # --- clocks and namespaces -------------------------------------------------------------
+
+    def in_namespace(self, *options):
+        daemon = self.daemon("--policy", "random:max=32")
+        ran = subprocess.run(["unshare", *options, MEMBER, str(daemon.socket), "work", "300"],
+                             text=True, capture_output=True, timeout=60, check=False)
+        self.assertEqual(json.loads(ran.stdout)["submitted"], 300, ran.stderr)
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(self.held(daemon), [])
+        device = daemon.status()["devices"][0]
+        self.assertEqual((device["overdue"], device["stale"]), (0, 0))
+
+    @unittest.skipUnless(may_unshare("--time"), "no time namespaces here")
+    def test_a_client_whose_clock_is_eleven_days_ahead_is_like_any_other(self):
+        self.in_namespace("--time", "--monotonic", "1000000", "--fork")
+
+    @unittest.skipUnless(may_unshare("--pid", "--fork"), "no pid namespaces here")
+    def test_a_client_in_a_pid_namespace_is_like_any_other(self):
+        self.in_namespace("--pid", "--fork")
+
+    @unittest.skipUnless(may_unshare("--user", "--map-root-user", "--net", "--ipc", "--mount"),
+                         "no user namespaces here")
+    def test_a_client_in_a_container_of_namespaces_is_like_any_other(self):
+        self.in_namespace("--user", "--map-root-user", "--net", "--ipc", "--mount")
+
+    @unittest.skipUnless(may_unshare("--pid", "--fork"), "no pid namespaces here")
+    def test_a_daemon_that_cannot_name_its_clients_processes_sees_them_end_all_the_same(self):
+        path = os.path.join(self.folder.name, "s")
+        daemon = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child",
+                                   os.environ["VITAMIND"], "--socket", path, "--lock-directory",
+                                   self.folder.name], stderr=subprocess.DEVNULL)
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.kill)
+        self.until(lambda: os.path.exists(path))
+        outside = type("Outside", (), {"socket": path})()
+        member = self.member(outside, "hold")
+        line = member.stdout.readline()
+        if "refused" in line:
+            # Before Linux 6.5 the kernel cannot show it the process at all: it says so.
+            self.assertIn("cannot be watched", line)
+            return
+        member.kill()
+        member.wait()
+        self.works(outside)
+
+    # --- the log ---------------------------------------------------------------------------
+
+    def test_a_full_disk_under_the_log_stops_nobody(self):
+        daemon = self.daemon()
+        daemon.end()
+        with open("/dev/full", "wb") as full:
+            daemon.process = subprocess.Popen(daemon.words, stdout=full, stderr=full,
+                                              env=os.environ | daemon.environment)
+        self.until(daemon.socket.exists)
+        for _ in range(3):
+            self.works(daemon)
+        self.assertIsNone(daemon.process.poll())
+        self.assertEqual(daemon.status()["daemon"]["connections"] >= 3, True)
+
+
+if __name__ == "__main__":
+    unittest.main()

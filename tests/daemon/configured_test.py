@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""vitamind does what vitamin.toml says, and reads it again when told, all of it or nothing."""
+import pathlib
+import signal
+import unittest
+
+from harness import DaemonTest
+
+
+class Configured(DaemonTest):
+    def configure(self, text):
+        file = pathlib.Path(self.folder.name, "vitamin.toml")
+        file.write_text(text)
+        return str(file)
+
+    def configured(self, text, *options):
+        return self.daemon("--config", self.configure(text), *options)
+
+    def held(self, daemon):
+        return daemon.status()["devices"][0]["held"]
+
+    def hold(self, daemon, workload_class=""):
+        member = self.member(daemon, "hold", environment={"MEMBER_CLASS": workload_class})
+        self.assertTrue(member.stdout.readline())
+        return member
+
+    def reload(self, daemon, text):
+        self.configure(text)
+        daemon.process.send_signal(signal.SIGHUP)
+
+    def test_the_policy_its_parameters_and_the_pool_are_the_files(self):
+        daemon = self.configured('[policy]\nname = "static"\nparameters = { units = "0-3" }\n'
+                                 '[devices."GPU-mem*".pool]\nleaf_units = 2\n')
+        self.hold(daemon)
+        device = daemon.status()["devices"][0]
+        self.assertEqual(device["policy"], "static:units=0-3")
+        self.assertEqual([hold["units"] for hold in device["held"]], [0xf])
+        self.assertIn("16 units, 28 entries", daemon.log())  # of pairs of units; of single ones: 60
+
+    def test_the_command_line_wins_over_the_file(self):
+        daemon = self.configured('policy.name = "random"\n', "--policy", "static:units=0-1",
+                                 "--set", "daemon.clients=1")
+        self.hold(daemon)
+        self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=0-1")
+        output, _ = self.member(daemon, "work", 1).communicate(timeout=10)
+        self.assertIn("as many clients as it may have", output)
+
+    def test_an_invalid_file_is_refused_at_the_start_with_every_problem(self):
+        daemon = self.configured('policy.nam = "x"\npool.leaf_units = 0\n')
+        self.assertEqual(daemon.process.wait(10), 1)
+        for line in ("vitamin.toml:1:8: unknown key 'policy.nam'; did you mean 'name'?",
+                     "vitamin.toml:2:19: 'pool.leaf_units' must be"):
+            self.assertIn(line, daemon.log())
+
+    def test_a_class_bounds_its_clients_and_others_are_left_alone(self):
+        daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "small"\n'
+                                 'share = 25\n[[class]]\nname = "named"\ncommand = "other"\n')
+        # The second class is never reached: the first one has no condition.
+        self.assertEqual(daemon.process.wait(10), 1)
+        self.assertIn("never reached", daemon.log())
+        daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "small"\n'
+                                 'command = "nobody"\nshare = 25\n')
+        member = self.hold(daemon, "small")
+        self.assertEqual([c["class"] for c in daemon.status()["clients"]], ["small"])
+        self.assertLessEqual(self.held(daemon)[0]["processors"], 33)
+        member.kill()
+        self.until(lambda: not daemon.status()["clients"])
+        self.hold(daemon)
+        self.assertGreater(self.held(daemon)[0]["processors"], 33)
+
+    def test_a_class_that_is_not_for_this_user_is_not_believed(self):
+        daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "root"\n'
+                                 'user = "nobody-of-this-name"\nshare = 5\n')
+        self.hold(daemon, "root")
+        self.assertEqual(daemon.status()["clients"][0]["class"], "")
+        self.assertIn("which is not for that user", daemon.log())
+        self.hold(daemon, "no-such")
+        self.assertIn("which is not configured", daemon.log())
+
+    def test_a_reservation_keeps_others_off_while_its_client_has_nothing_to_run(self):
+        daemon = self.configured('policy.name = "random"\n[[class]]\nname = "kept"\n'
+                                 'command = "kept"\nkind = "latency"\nreservation = 66\n')
+        keeper = self.member(daemon, "hold", environment={"MEMBER_CLASS": "kept"})
+        keeper.stdout.readline()
+        self.until(lambda: self.held(daemon))
+        others = [self.member(daemon, "work", 2000) for _ in range(2)]
+        kept = None
+        while any(other.poll() is None for other in others):
+            status = daemon.status()
+            self.check_disjoint(status)
+            units = 0
+            for hold in status["devices"][0]["held"]:
+                if hold["client"] != 1:
+                    units |= hold["units"]
+                    self.assertFalse(hold["whole"])
+            # Whatever they get, they never get at more than half of the device.
+            kept = (kept or 0) | units
+        for other in others:
+            self.assertEqual(self.result(other)["submitted"], 2000)
+        self.assertIsNotNone(kept)
+        self.assertLessEqual(bin(kept).count("1"), 8)
+
+    def test_a_valid_file_is_taken_over_at_once_and_an_invalid_one_not_at_all(self):
+        daemon = self.configured('policy.name = "static"\npolicy.parameters = { units = "0-3" }\n')
+        self.hold(daemon)
+        self.assertTrue(daemon.status()["configuration"]["valid"])
+        self.reload(daemon, 'policy.name = "random"\npolicy.quantun = "3ms"\n')
+        self.until(lambda: not daemon.status()["configuration"]["valid"])
+        self.assertIn("vitamin.toml:2:8: unknown key 'policy.quantun'; did you mean 'quantum'?",
+                      daemon.status()["configuration"]["problem"])
+        self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=0-3")
+        self.assertIn("what held before goes on", daemon.log())
+        self.reload(daemon, 'policy.name = "static"\npolicy.parameters = { units = "8-9" }\n')
+        self.until(lambda: daemon.status()["configuration"]["valid"])
+        self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=8-9")
+        self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
+
+    def test_a_client_without_a_daemon_goes_where_the_file_says(self):
+        daemon = self.configured('policy.name = "random"\nfailure.lost = "whole"\n')
+        member = self.member(daemon, "latency")
+        member.stdout.readline()
+        self.assertIn("home 0, shared", daemon.log())
+        daemon.kill()
+        member.communicate("", timeout=10)
+        self.assertEqual(member.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

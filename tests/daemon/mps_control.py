@@ -1,0 +1,89 @@
+#!/usr/bin/python3 -IS
+# SPDX-License-Identifier: Apache-2.0
+"""Stands in for nvidia-cuda-mps-control, as its manual describes it.
+
+-d starts a control daemon in $CUDA_MPS_PIPE_DIRECTORY (pid file, a socket named control) and comes
+back; without options each line of standard input is a command for that daemon, its answer on
+standard output, exit code 1 when there is none. The test says in the file `world` there what
+servers and clients there are: {"servers": {"PID": {"status": "ACTIVE", "clients": [1]}}}.
+"""
+import json
+import os
+import pathlib
+import socket
+import sys
+
+FOLDER = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+CONTROL = FOLDER / "control"
+
+
+def world():
+    try:
+        return json.loads((FOLDER / "world").read_text())
+    except (OSError, ValueError):
+        return {"servers": {}}
+
+
+def obey(command):
+    words = command.split()
+    servers = world().get("servers", {})
+    with open(FOLDER / "commands", "a", encoding="ascii") as log:
+        log.write(command + "\n")
+    if not words:
+        return ""
+    if words[0] == "get_server_list":
+        return "".join(pid + "\n" for pid in servers)
+    if words[0] == "get_server_status":
+        return servers[words[1]]["status"] + "\n" if words[1] in servers else "Server not found\n"
+    if words[0] == "get_client_list":
+        return "".join(f"{pid}\n" for pid in servers.get(words[1], {"clients": []})["clients"])
+    if words[0] == "get_default_active_thread_percentage":
+        return world().get("share", "100.0") + "\n"
+    return f"Unrecognized command: {words[0]}\n" if words[0] != "quit" else ""
+
+
+def serve():
+    if world().get("refuse"):
+        sys.exit("Cannot find MPS control daemon's device")
+    try:
+        with socket.socket(socket.AF_UNIX) as old:
+            old.connect(str(CONTROL))
+        sys.exit("An instance of this daemon is already running")
+    except OSError:
+        CONTROL.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(CONTROL))
+    listener.listen()
+    if os.fork() != 0:
+        os._exit(0)
+    os.setsid()
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    (FOLDER / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
+    (FOLDER / "world").unlink(missing_ok=True)  # a new daemon has no servers yet
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            command = connection.recv(4096).decode()
+            connection.send((obey(command) or " ").encode())
+            if command.startswith("quit"):
+                CONTROL.unlink(missing_ok=True)
+                os._exit(0)
+
+
+def ask():
+    for line in sys.stdin:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(CONTROL))
+                connection.send(line.encode())
+                sys.stdout.write(connection.recv(4096).decode().strip(" "))
+        except OSError:
+            sys.exit("Cannot find MPS control daemon process")
+
+
+if sys.argv[1:] == ["-d"]:
+    serve()
+else:
+    ask()

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""vitamind looks after MPS: a stand-in for NVIDIA's control program says what it is told to say."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import unittest
+
+from harness import DaemonTest
+
+CONTROL = os.environ["CONTROL"]
+LIBRARY = pathlib.Path(os.environ["VITAMIN"]).parents[1] / "lib" / "libvitamin_cuda.so"
+
+
+class Mps(DaemonTest):
+    def setUp(self):
+        super().setUp()
+        self.mps = pathlib.Path(self.folder.name, "mps")
+        self.addCleanup(self.end_control)
+
+    def end_control(self):
+        try:
+            os.kill(self.pid(), signal.SIGKILL)
+        except (OSError, ValueError):
+            pass
+
+    def until(self, what, seconds=60):  # each question to the control program is a process
+        super().until(what, seconds)
+
+    def pid(self):
+        return int((self.mps / "nvidia-cuda-mps-control.pid").read_text())
+
+    def watched(self, *settings, mode="auto"):
+        words = [f"mps.mode={mode}", f"mps.control={CONTROL}", "mps.check_every=20ms", *settings]
+        return self.daemon(*[part for word in words for part in ("--set", word)])
+
+    def facts(self, daemon):
+        return daemon.status()["mps"]
+
+    def say(self, **world):
+        new = self.mps / "world.new"
+        new.write_text(json.dumps(world))
+        new.rename(self.mps / "world")
+
+    def test_it_is_started_in_a_private_folder_and_ended_with_the_daemon(self):
+        daemon = self.watched()
+        facts = self.facts(daemon)
+        self.assertEqual((facts["state"], facts["problem"], facts["starts"]), ("ready", "", 1))
+        self.assertEqual(facts["directory"], str(self.mps))
+        self.assertEqual(self.mps.stat().st_mode & 0o777, 0o700)
+        process = self.pid()
+        daemon.end()
+        self.until(lambda: not os.path.exists(f"/proc/{process}") or
+                   "Z" in pathlib.Path(f"/proc/{process}/stat").read_text())
+        self.assertIn("quit", (self.mps / "commands").read_text())
+
+    def test_it_is_started_again_when_it_was_killed(self):
+        daemon = self.watched()
+        first = self.pid()
+        os.kill(first, signal.SIGKILL)
+        self.until(lambda: self.facts(daemon)["starts"] == 2)
+        self.assertNotEqual(self.pid(), first)
+        self.until(lambda: self.facts(daemon)["state"] == "ready")
+
+    def test_one_that_a_killed_daemon_left_behind_is_taken_over(self):
+        daemon = self.watched()
+        first = self.pid()
+        daemon.kill()
+        daemon.start()
+        self.assertEqual(self.facts(daemon)["state"], "ready")
+        self.assertEqual(self.facts(daemon)["starts"], 0)
+        self.assertEqual(self.pid(), first)
+
+    def test_after_a_fault_it_waits_for_every_client_to_leave_and_then_starts_again(self):
+        daemon = self.watched()
+        self.say(servers={"4711": {"status": "FAULT", "clients": [17, 18]}})
+        self.until(lambda: self.facts(daemon)["state"] == "fault")
+        facts = self.facts(daemon)
+        self.assertEqual(facts["faults"], 1)
+        self.assertIn("before the 2 that are left have ended; end them", facts["problem"])
+        checks = facts["checks"]
+        self.until(lambda: self.facts(daemon)["checks"] > checks + 3)
+        self.assertEqual(self.facts(daemon)["starts"], 1)  # nobody was cut off
+        self.say(servers={"4711": {"status": "FAULT", "clients": []}})
+        self.until(lambda: self.facts(daemon)["starts"] == 2)
+        self.until(lambda: self.facts(daemon)["state"] == "ready")
+        self.assertEqual(self.facts(daemon)["faults"], 1)
+        self.assertEqual(self.facts(daemon)["problem"], "")
+
+    def test_somebody_elses_is_watched_and_never_started_or_ended(self):
+        daemon = self.watched(f"mps.directory={self.mps}", mode="external")
+        facts = self.facts(daemon)
+        self.assertEqual((facts["state"], facts["starts"]), ("failed", 0))
+        self.assertIn("no control daemon answers", facts["problem"])
+        self.mps.mkdir()
+        subprocess.run([CONTROL, "-d"], check=True,
+                       env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(self.mps)})
+        self.until(lambda: self.facts(daemon)["state"] == "ready")
+        daemon.end()
+        self.assertTrue(os.path.exists(f"/proc/{self.pid()}"))
+        self.assertNotIn("quit", (self.mps / "commands").read_text())
+
+    def test_a_thread_percentage_is_named_as_what_changes_bits(self):
+        daemon = self.watched()
+        self.say(servers={}, share="50.0")
+        self.until(lambda: "thread percentage is 50.0" in self.facts(daemon)["problem"])
+
+    def test_one_that_cannot_be_started_is_said_once_and_costs_nobody_anything(self):
+        self.mps.mkdir(mode=0o700)
+        (self.mps / "world").write_text('{"refuse": true}')
+        daemon = self.watched()
+        facts = self.facts(daemon)
+        self.assertEqual(facts["state"], "failed")
+        self.assertIn("Cannot find MPS control daemon's device", facts["problem"])
+        self.assertIn("take turns", facts["problem"])
+        self.until(lambda: self.facts(daemon)["checks"] > 10)
+        self.assertEqual(daemon.log().count("cannot be started"), 1)
+        commands = self.facts(daemon)["starts"]
+        self.assertEqual(commands, 0)
+
+    def test_a_folder_that_others_may_write_to_is_not_used(self):
+        self.mps.mkdir()
+        self.mps.chmod(0o777)
+        facts = self.facts(self.watched())
+        self.assertEqual(facts["state"], "failed")
+        self.assertIn("not a folder of this user alone", facts["problem"])
+
+    def test_off_is_off_and_a_machine_without_the_control_program_is_no_trouble(self):
+        self.assertEqual(self.facts(self.watched(mode="off"))["state"], "off")
+        self.assertFalse(self.mps.exists())
+
+    def test_without_the_control_program_auto_is_off_and_external_is_a_problem(self):
+        for mode, state in (("auto", "off"), ("external", "failed")):
+            daemon = self.daemon("--set", f"mps.mode={mode}", "--set", "mps.control=no-such-mps")
+            self.assertEqual(self.facts(daemon)["state"], state)
+            daemon.end()
+
+    @unittest.skipUnless(LIBRARY.exists(), "the library for CUDA is not built here")
+    def test_a_command_gets_the_folder_and_hears_of_what_breaks_bits(self):
+        daemon = self.watched()
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in ("CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD")}
+        ran = subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--quiet", "--socket",
+                              str(daemon.socket), "--", "sh", "-c",
+                              "echo dir=$CUDA_MPS_PIPE_DIRECTORY"], text=True, capture_output=True,
+                             timeout=60, check=False,
+                             env=environment | {"VITAMIN_CONFIG": "/dev/null",
+                                                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
+        self.assertIn(f"dir={self.mps}\n", ran.stdout, ran.stderr)
+        self.assertIn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30: programs then see a smaller device",
+                      ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people read, held against the programs: man pages, completions, docs/.
+
+Needs in the environment: VITAMIN, VITAMIND (the programs), SOURCE (the tree).
+"""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+SOURCE = pathlib.Path(os.environ["SOURCE"])
+DOCS = SOURCE / "docs"
+PROGRAMS = {"vitamin": os.environ["VITAMIN"], "vitamind": os.environ["VITAMIND"]}
+# Which page has the options of which verbs.
+PAGES = {
+    "vitamin.1": ["", "version", "completion"],
+    "vitamin-run.1": ["run"],
+    "vitamin-verify.1": ["verify"],
+    "vitamin-doctor.1": ["doctor"],
+    "vitamin-policy.1": ["policy", "policy list", "policy show", "policy test", "profile",
+                         "profile show", "simulate"],
+    "vitamin-cdi.1": ["cdi", "cdi generate", "cdi check"],
+    "vitamin-config.1": ["config", "config check", "config show", "config schema"],
+    "vitamin-status.1": ["status", "top", "drain", "resume"],
+    "vitamin-trace.1": ["trace", "trace record", "trace export", "trace replay"],
+    "vitamind.8": None,
+}
+
+
+def run(*words, **more):
+    return subprocess.run(words, capture_output=True, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL, **more)
+
+
+def help_of(verb, program="vitamin"):
+    result = run(PROGRAMS[program], *verb.split(), "--help")
+    if result.returncode != 0:
+        raise AssertionError(f"{program} {verb}: {result.stderr}")
+    return result.stdout
+
+
+def options_of(verb, program="vitamin"):
+    return set(re.findall(r"^ +(?:-\w,)?(--[a-z][a-z-]*)", help_of(verb, program), re.M))
+
+
+def verbs_below(verb=""):
+    listed = help_of(verb).partition("\nSubcommands:\n")[2].partition("\n\n")[0]
+    for name in re.findall(r"^  ([a-z]+)", listed, re.M):
+        whole = f"{verb} {name}".strip()
+        yield whole
+        yield from verbs_below(whole)
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def pages():
+    return sorted(DOCS.glob("*.md"))
+
+
+class ManPages(unittest.TestCase):
+    def test_every_page_is_clean(self):
+        result = run("mandoc", "-Tlint", "-Wwarning", *map(str, sorted(DOCS.glob("man/*"))))
+        self.assertEqual((result.returncode, result.stdout), (0, ""))
+
+    def test_a_page_with_a_mistake_would_be_noticed(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".1") as page:
+            page.write((DOCS / "man/vitamin.1").read_text().replace(".Sh SYNOPSIS", ".Shh X"))
+            page.flush()
+            self.assertNotEqual(run("mandoc", "-Tlint", "-Wwarning", page.name).returncode, 0)
+
+    def test_every_option_of_the_programs_is_in_a_page_and_the_other_way_round(self):
+        self.assertEqual({page.name for page in DOCS.glob("man/*.[18]")}, set(PAGES))
+        for page, verbs in PAGES.items():
+            text = (DOCS / "man" / page).read_text()
+            told = {"-" + flag for flag in re.findall(r"\bFl (-[a-z][a-z-]*)", text)}
+            if verbs is None:
+                there = options_of("", "vitamind")
+            else:
+                there = set().union(*(options_of(verb) for verb in verbs))
+            self.assertEqual(told, there, page)
+
+    def test_every_verb_has_a_page(self):
+        named = {verb for verbs in PAGES.values() for verb in verbs or []}
+        self.assertEqual(named - {""}, set(verbs_below()))
+        index = (DOCS / "man/vitamin.1").read_text()
+        for verb in verbs_below():
+            self.assertIn(verb.split()[0], index)
+
+
+class Completions(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="vitamin-docs-")
+        self.addCleanup(self.folder.cleanup)
+
+    def script(self, shell):
+        path = pathlib.Path(self.folder.name) / shell
+        path.write_text(run(PROGRAMS["vitamin"], "completion", shell).stdout)
+        self.assertEqual(run(shell, "-n", str(path)).stderr, "")
+        return path
+
+    def check(self, offered):
+        """`offered(words)`: what is offered at the end of a command line."""
+        for verb in ["", *verbs_below()]:
+            self.assertLessEqual(options_of(verb), offered(f"vitamin {verb} --".split()), verb)
+            for option in offered(f"vitamin {verb} --".split()) - {"--"}:
+                if option.startswith("--"):
+                    self.assertIn(option, options_of(verb), verb)
+        listed = run(PROGRAMS["vitamin"], "policy", "list").stdout
+        policies = re.findall(r"^([a-z-]+)", listed, re.M)
+        self.assertLessEqual(set(policies), offered(["vitamin", "run", "--policy", ""]))
+        self.assertEqual(offered(["vitamin", "poli"]), {"policy"})
+        self.assertLessEqual({"list", "show", "test"}, offered(["vitamin", "policy", ""]))
+        # A value that looks like a verb is none.
+        self.assertLessEqual({"--strict"}, offered("vitamin run --report verify --st".split()))
+        self.assertIn("true", offered(["vitamin", "run", "--", "tru"]))
+
+    def test_bash_offers_what_the_program_takes(self):
+        script = self.script("bash")
+
+        def offered(words):
+            code = (f"source {script}; COMP_WORDS=({shlex.join(words)}); "
+                    "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _vitamin; "
+                    'printf "%s\\n" "${COMPREPLY[@]}"')
+            result = run("bash", "--norc", "-c", code)
+            self.assertEqual(result.stderr, "")
+            return set(result.stdout.split("\n")) - {""}
+        self.check(offered)
+
+    def test_bash_completes_vitamind_from_its_help(self):
+        result = run("bash", "--norc", "-c", f"source {self.script('bash')}; "
+                     f"COMP_WORDS=({PROGRAMS['vitamind']} --); COMP_CWORD=1; _vitamind; "
+                     'printf "%s\\n" "${COMPREPLY[@]}"')
+        self.assertEqual(set(result.stdout.split()), options_of("", "vitamind"))
+
+    def test_zsh_offers_what_the_program_takes(self):
+        # The completion system's own functions print instead of showing a menu.
+        stubs = """
+            _describe() { print -l -- ${${(P)@[-1]}%%:*}; }
+            compadd() { shift; print -l -- $@; }
+            _command_names() { print -l -- ${(k)commands}; }
+            _files() { :; }
+        """
+        script = self.script("zsh")
+
+        def offered(words):
+            code = (f"{stubs}\nwords=({shlex.join(words)}); CURRENT=$#words; "
+                    f"source {script}")
+            result = run("zsh", "-f", "-c", code)
+            self.assertEqual(result.stderr, "")
+            return {word for word in result.stdout.split("\n")
+                    if word and word.startswith(words[-1])}
+        self.check(offered)
+
+    def test_fish_offers_what_the_program_takes(self):
+        script = self.script("fish")
+
+        def offered(words):
+            result = run("fish", "--no-config", "-c",
+                         f"source {script}; complete -C {shlex.quote(' '.join(words))}")
+            self.assertEqual(result.stderr, "")
+            found = {line.split("\t")[0] for line in result.stdout.split("\n")}
+            if words[-1] == "--":  # fish offers the mark of a command's beginning itself
+                found.add("--")
+            return {word for word in found if word}
+        self.check(offered)
+
+    def test_another_shell_is_refused_in_one_line(self):
+        result = run(PROGRAMS["vitamin"], "completion", "tcsh")
+        self.assertEqual(result.returncode, 125)
+        self.assertRegex(result.stderr, r"^vitamin: .*'tcsh'.*\[VIT-101\]\n$")
+
+
+class Documents(unittest.TestCase):
+    def test_every_link_leads_somewhere(self):
+        for page in pages():
+            links = re.findall(r"\]\(([^)#\s]+)", page.read_text(), re.S)
+            if page.name == "README.md":
+                self.assertGreater(len(links), 8)
+            for link in links:
+                if not link.startswith("https:"):
+                    self.assertTrue((page.parent / link).exists(), f"{page.name}: {link}")
+            names = r"`((?:policies|bench|backends|runtime|scripts|deploy)/[\w./-]+)`"
+            for name in re.findall(names, page.read_text()):
+                self.assertTrue((SOURCE / name).exists(), f"{page.name}: {name}")
+
+    def test_every_page_is_in_the_index(self):
+        index = (DOCS / "README.md").read_text()
+        for page in pages():
+            self.assertIn(page.name, index + "README.md")
+
+    def test_every_command_is_one_that_the_programs_understand(self):
+        seen = 0
+        for page in pages():
+            for block in blocks(page, "sh"):
+                self.assertEqual(run("bash", "-n", "-c", block).stderr, "", page)
+                for line in block.replace("\\\n", " ").splitlines():
+                    words = shlex.split(line.rstrip("& "), comments=True)
+                    if words and words[0] in PROGRAMS:
+                        self.check_command(words, page.name)
+                        seen += 1
+        self.assertGreater(seen, 20)
+
+    def check_command(self, words, page):
+        mine = words[1:words.index("--")] if "--" in words else words[1:]
+        verb = ""
+        if words[0] == "vitamin":
+            for word in mine:
+                if f"{verb} {word}".strip() in set(verbs_below()):
+                    verb = f"{verb} {word}".strip()
+            self.assertTrue(verb, f"{page}: {words}")
+        for word in mine:
+            if word.startswith("--") and word != "--":
+                self.assertIn(word.split("=")[0], options_of(verb, words[0]), f"{page}: {words}")
+
+    def test_the_policy_of_the_page_is_the_example_and_works(self):
+        page = DOCS / "policies.md"
+        example = (SOURCE / "policies/examples/round_robin.c").read_text()
+        for block in blocks(page, "c"):
+            self.assertIn(block, example)
+        with tempfile.TemporaryDirectory() as folder:
+            for line in "".join(blocks(page, "sh")).splitlines():
+                if line.startswith(("cc ", "vitamin policy ")):
+                    words = shlex.split(line.replace(" policies", f" {SOURCE}/policies"))
+                    words[0] = PROGRAMS.get(words[0], words[0])
+                    result = run(*words, cwd=folder)
+                    # A busy machine may not let a policy answer in time, which the line says.
+                    if "within 8 ms" not in result.stdout:
+                        self.assertEqual(result.returncode, 0, line + result.stderr)
+
+    def test_every_error_code_is_explained_and_no_other(self):
+        text = (SOURCE / "runtime/problem.def").read_text()
+        listed = re.findall(r'^VITAMIN_PROBLEM\(\w+, (\d+), "(.*)"\)$', text, re.M)
+        self.assertGreater(len(listed), 20)
+        self.assertEqual(len({number for number, _ in listed}), len(listed))
+        headings = re.findall(r"^## VIT-(\d+): (.*)$", (DOCS / "errors.md").read_text(), re.M)
+        self.assertEqual(headings, listed)
+        for page in pages():
+            for number in re.findall(r"VIT-(\d+)", page.read_text()):
+                self.assertIn(number, dict(listed), page)
+
+    def test_every_error_code_is_used_by_a_program(self):
+        sources = "".join(path.read_text() for folder in ("tools", "daemon", "interpose")
+                          for path in (SOURCE / folder).rglob("*.cpp"))
+        names = re.findall(r"^VITAMIN_PROBLEM\((\w+)",
+                           (SOURCE / "runtime/problem.def").read_text(), re.M)
+        self.assertEqual([name for name in names if f"Problem::{name}" not in sources], [])
+
+    def test_the_picture_stands_alone_and_reads_in_dark_and_light(self):
+        path = DOCS / "how-it-works.svg"
+        root = xml.etree.ElementTree.parse(path).getroot()
+        self.assertTrue(root.tag.endswith("svg"))
+        text = path.read_text()
+        self.assertIn("prefers-color-scheme: dark", text)
+        self.assertNotRegex(text, r"href=|@import|url\((?!#)")
+        _, _, width, height = map(float, root.get("viewBox").split())
+        for element in root.iter():
+            for name, most in (("x", width), ("y", height)):
+                self.assertLessEqual(float(element.get(name) or 0), most)
+            if element.tag.endswith("text"):  # 7 units a letter at 14 px, 6.2 at 12 px
+                step = 6.2 if "soft" in element.get("class", "") else 7.6
+                length = step * len(element.text)
+                begin = float(element.get("x")) - (length / 2 if "middle" in element.get("class")
+                                                   else 0)
+                self.assertGreaterEqual(begin, 0, element.text)
+                self.assertLessEqual(begin + length, width, element.text)
+
+    def test_nothing_is_claimed_of_amd_silicon(self):
+        for page in pages():
+            text = " ".join(page.read_text().split())
+            if "AMD" in text and page.name not in ("errors.md", "how-it-works.md", "README.md"):
+                self.assertIn("never run on AMD silicon", text, page.name)
+
+
+if __name__ == "__main__":
+    unittest.main()

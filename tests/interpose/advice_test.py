@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice of engines, from where it is given to where a policy hears it: the C API, NVTX ranges of
+the toolkit's own headers, and the Python module, over the software driver.
+
+Environment: see doors_test.py; besides ADVISED (a library of launches), LISTENING (a policy that
+writes down what it is told), ADVISED_KERNELS.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import doors_test
+
+SOURCE = pathlib.Path(os.environ["SOURCE"])
+BEGIN = """
+import ctypes, os, sys
+sys.path.insert(0, {advice!r})
+program = ctypes.CDLL(os.environ["ADVISED"])
+program.make_stream.restype = ctypes.c_void_p
+program.launch_on.argtypes = [ctypes.c_void_p]
+assert program.setup(os.environ["ADVISED_KERNELS"].encode()) == 0
+"""
+LINE = re.compile(r"(\w+) (\S+) processors (\d+) due_us (-?\d+) ready_us (-?\d+) flag (\d)")
+
+
+class Advice(unittest.TestCase):
+    def told(self, script, preload=True, nvtx=True):
+        """What the script prints, its stderr, and the lines of the policy."""
+        if os.environ["SANITIZED"] == "1":
+            self.skipTest("Python is not sanitised")
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder) / "log"
+            log.touch()
+            environment = {"VITAMIN_POLICY": os.environ["LISTENING"], "LISTENING_LOG": str(log),
+                           "ADVISED": os.environ["ADVISED"],
+                           "ADVISED_KERNELS": os.environ["ADVISED_KERNELS"]}
+            if nvtx:
+                environment["NVTX_INJECTION64_PATH"] = os.environ["LIBRARY"]
+            code = BEGIN.format(advice=str(SOURCE / "advice")) + script
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                env=doors_test.changed_environment(preload, (), True, environment), check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            lines = [LINE.fullmatch(line).groups() for line in log.read_text().splitlines()]
+        return done.stdout.strip(), done.stderr, lines
+
+    def test_the_c_api_is_heard_launch_by_launch(self):
+        said, errors, lines = self.told("print(program.use_c_api(), program.finish())")
+        # active begin begin end end, then: an end too many, an unknown kind, null.
+        self.assertEqual((said, errors), ("222 0", ""))
+        self.assertEqual([line[1] for line in lines],
+                         ["unknown", "decode", "prefill", "decode", "unknown"])
+        self.assertGreaterEqual(int(lines[1][2]), 4)
+        self.assertTrue(0 < int(lines[1][3]) <= 30_000, lines)
+        self.assertEqual(lines[2][3], "0")
+
+    def test_without_vitamin_every_call_does_nothing_and_says_so(self):
+        said, errors, lines = self.told("print(program.use_c_api(), program.finish())",
+                                        preload=False)
+        self.assertEqual((said, errors, lines), ("11111111 0", "", []))
+
+    def test_nvtx_ranges_are_heard_without_a_change_of_the_engine(self):
+        _, errors, lines = self.told("program.use_nvtx(); program.finish()")
+        self.assertEqual(errors, "")
+        self.assertEqual([line[1] for line in lines],
+                         ["decode", "decode", "unknown", "prefill", "prefill", "unknown"])
+        self.assertGreaterEqual(int(lines[3][2]), 8)
+        self.assertTrue(0 < int(lines[3][3]) <= 500, lines)
+        self.assertEqual([line[5] for line in lines], ["0"] * 5 + ["1"])
+
+    def test_without_the_injection_nvtx_says_nothing(self):
+        _, _, lines = self.told("program.use_nvtx(); program.finish()", nvtx=False)
+        self.assertEqual([line[1] for line in lines], ["unknown"] * 6)
+
+    def test_a_range_that_says_what_cannot_be_is_named_once(self):
+        _, errors, lines = self.told("program.say_nonsense(); program.say_nonsense()")
+        self.assertEqual(errors.count("\n"), 1, errors)
+        self.assertIn("'vitamin:decoed' is no advice: known classes are prefill, decode", errors)
+        self.assertEqual([line[1] for line in lines], ["unknown"] * 2)
+
+    def test_ranges_that_never_close_are_said_once_and_harm_nothing(self):
+        said, errors, lines = self.told(
+            "program.never_close(); program.never_close(); print(program.finish())")
+        self.assertEqual(said, "0")
+        self.assertEqual(errors.count("\n"), 1, errors)
+        self.assertIn("never closed", errors)
+        self.assertEqual([line[1] for line in lines], ["decode"] * 2)
+
+    def test_the_python_module_needs_no_compiler(self):
+        _, errors, lines = self.told("""
+import vitamin_advice as vitamin
+program.launch()
+assert vitamin.active()
+with vitamin.decode(deadline_ms=20, processors=4):
+    program.launch()
+    assert vitamin.deadline(5)
+    program.launch()
+stream = program.make_stream()
+with vitamin.on_stream(stream, vitamin.BEST_EFFORT):
+    program.launch_on(stream)
+    with vitamin.prefill():
+        program.launch_on(stream)
+program.launch_on(stream)
+vitamin.iteration_end(stream)
+program.launch_on(stream)
+assert vitamin.expect(vitamin.DECODE, stream=stream, ready_ms=2, deadline_ms=30, processors=4)
+assert vitamin.cancel(stream)
+try:
+    vitamin.expect(9)
+    raise SystemExit("a kind that is none was taken")
+except ValueError:
+    pass
+program.finish()
+""")
+        self.assertEqual(errors, "")
+        self.assertEqual([line[:2] for line in lines],
+                         [("select", kind) for kind in
+                          ("unknown", "decode", "decode", "best-effort", "prefill", "unknown",
+                           "unknown")] + [("prepare", "decode"), ("prepare", "unknown")])
+        self.assertTrue(0 < int(lines[2][3]) <= 5_000 < int(lines[1][3]) <= 20_000, lines)
+        self.assertEqual([line[5] for line in lines], list("000000101"))
+        self.assertTrue(0 < int(lines[7][4]) <= 2_000 and 0 < int(lines[7][3]) <= 30_000, lines)
+
+    def test_the_python_module_does_nothing_without_vitamin(self):
+        said, _, _ = self.told("""
+import vitamin_advice as vitamin
+with vitamin.decode(deadline_ms=20):
+    program.launch()
+print(vitamin.active(), vitamin.expect(vitamin.DECODE), vitamin.deadline(3))
+""", preload=False)
+        self.assertEqual(said, "False False False")
+
+    def test_advice_changes_no_result(self):
+        for script in ("program.use_nvtx()", "program.use_c_api()"):
+            counts = {self.told(f"{script}; program.finish(); print(program.launches())",
+                                preload=preload)[0] for preload in (True, False)}
+            self.assertEqual(len(counts), 1, counts)
+            self.assertGreater(int(counts.pop()), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/config_verbs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "config/load.h"
+#include "config/schema.h"
+#include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/text.h"
+
+namespace vitamin::tools {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kFooter = R"(
+Built-in values, then /etc/vitamin/vitamin.toml (or $VITAMIN_CONFIG), then conf.d/*.toml beside it,
+then variables like VITAMIN_CONFIG_POLICY_QUANTUM=2ms, then --set: the later wins.
+
+Examples:
+  vitamin config check --config vitamin.toml     every problem, with its line; exit code 1 if any
+  vitamin config check --host gpu17              as that node would read it
+  vitamin config show --origin                   what holds here, and who said it
+  vitamin config schema > vitamin.schema.json    for editors
+)";
+
+ordered_json as_json(const config::Place& place) {
+  ordered_json result = {{"source", place.source}};
+  if (place.line != 0) result.update({{"line", place.line}, {"column", place.column}});
+  return result;
+}
+
+ordered_json problems_as_json(const config::Loaded& loaded) {
+  ordered_json all = ordered_json::array();
+  for (const config::Problem& problem : loaded.problems) {
+    ordered_json one = as_json(problem.place);
+    one["message"] = problem.message;
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+int show_check(const config::Loaded& loaded, bool json) {
+  const int code = loaded.valid() ? 0 : kExitUnhealthy;
+  if (json) {
+    fmt::print("{}\n", ordered_json{{"schema", 1},
+                                    {"valid", loaded.valid()},
+                                    {"files", loaded.files},
+                                    {"problems", problems_as_json(loaded)}}
+                           .dump(2));
+    return code;
+  }
+  for (const config::Problem& problem : loaded.problems)
+    fmt::print("{}\n", config::text_of(problem, true));
+  if (!loaded.valid())
+    fmt::print("\n{} problem{}: nothing of it is used.\n", loaded.problems.size(),
+               loaded.problems.size() == 1 ? "" : "s");
+  else if (loaded.files.empty())
+    fmt::print("No file: the built-in values hold.\n");
+  else
+    for (const std::string& file : loaded.files) fmt::print("ok {}\n", file);
+  return code;
+}
+
+int show_settings(const config::Loaded& loaded, bool origin, bool json) {
+  if (!loaded.valid()) {
+    for (const config::Problem& problem : loaded.problems)
+      say(config::text_of(problem, false) + ".");
+    return kExitUnhealthy;
+  }
+  if (json) {
+    ordered_json settings = ordered_json::array();
+    for (const config::Setting& setting : loaded.settings) {
+      ordered_json one = {{"key", setting.path}, {"value", setting.value}};
+      if (origin) one["origin"] = as_json(setting.place);
+      settings.push_back(std::move(one));
+    }
+    fmt::print("{}\n", ordered_json{{"schema", 1}, {"settings", settings}}.dump(2));
+    return 0;
+  }
+  std::size_t width = 0;
+  for (const config::Setting& setting : loaded.settings)
+    width = std::max(width, setting.path.size() + setting.value.size() + 3);
+  for (const config::Setting& setting : loaded.settings) {
+    const std::string line = setting.path + " = " + setting.value;
+    if (origin)
+      fmt::print("{:<{}}  # {}\n", line, std::min<std::size_t>(width, 60), setting.place.text());
+    else
+      fmt::print("{}\n", line);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void ConfigVerbs::add(CLI::App& app) {
+  config_ = app.add_subcommand("config", "Check and show vitamin.toml");
+  config_->require_subcommand(0, 1);
+  config_->footer(kFooter);
+  check_ = config_->add_subcommand("check", "Say everything that is wrong with it");
+  show_ = config_->add_subcommand("show", "Show what holds on this node");
+  show_->add_flag("--origin", origin_, "And who said so");
+  schema_ = config_->add_subcommand("schema", "Print its JSON schema");
+  for (CLI::App* verb : {check_, show_}) {
+    verb->add_option("--config", file_, "Instead of /etc/vitamin/vitamin.toml")->type_name("FILE");
+    verb->add_option("--host", host_, "As this node would read it")->type_name("NAME");
+    verb->add_option("--set", overrides_, "KEY=VALUE, over all files");
+    verb->add_flag("--json", json_, "Answer as JSON");
+  }
+}
+
+std::optional<int> ConfigVerbs::run() {
+  if (schema_->parsed()) {
+    fmt::print("{}\n", config::json_schema().dump(2));
+    return 0;
+  }
+  if (check_->parsed() || show_->parsed()) {
+    config::Sources sources = config::sources(file_, overrides_);
+    if (!host_.empty()) sources.host = host_;
+    const config::Loaded loaded = config::load(sources);
+    return check_->parsed() ? show_check(loaded, json_) : show_settings(loaded, origin_, json_);
+  }
+  if (!config_->parsed()) return std::nullopt;
+  fmt::print("{}", config_->help());
+  return kExitFailed;
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/trace_read.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "tools/vitamin/text.h"
+
+namespace vitamin::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using runtime::trace::Header;
+using runtime::trace::Kind;
+using runtime::trace::Record;
+
+tl::unexpected<hal::Error> damaged(const std::string& file, const std::string& why) {
+  return hal::fail(hal::Errc::kInvalidArgument, fmt::format("'{}' is no trace ({})", file, why));
+}
+
+hal::Result<Trace> read_one(const fs::path& path) {
+  Trace trace;
+  trace.file = path.native();
+  std::ifstream in(path, std::ios::binary);
+  char page[runtime::trace::kHeaderBytes];
+  if (!in.read(page, sizeof page)) return damaged(trace.file, "it ends in its header");
+  Header& header = trace.header;
+  std::memcpy(&header, page, sizeof header);
+  if (header.magic != runtime::trace::kMagic) return damaged(trace.file, "another kind of file");
+  if (header.version != runtime::trace::kVersion || header.record_bytes != sizeof(Record))
+    return damaged(trace.file, fmt::format("version {}, this release reads {}", header.version,
+                                           runtime::trace::kVersion));
+  if (header.units > runtime::trace::kUnitsMax || header.units == 0)
+    return damaged(trace.file, "a device of no units");
+  for (char* text : {header.policy, header.uuid, header.device, header.program}) {
+    text[text == header.policy ? sizeof header.policy - 1 : 63] = '\0';
+    for (const char* at = text; *at != '\0'; ++at)  // it will be shown to a person
+      if (*at < ' ' || *at > '~') return damaged(trace.file, "a name that is no text");
+  }
+  std::error_code error;
+  const std::uint64_t bytes = fs::file_size(path, error);
+  if (error || header.records > (bytes - sizeof page) / sizeof(Record))
+    return damaged(trace.file, "it is shorter than it says");
+  trace.records.resize(header.records);
+  in.read(reinterpret_cast<char*>(trace.records.data()),
+          static_cast<std::streamsize>(header.records * sizeof(Record)));
+  // Names are texts in the records behind; they are told apart here once.
+  std::vector<Record> kept;
+  for (std::size_t i = 0; i < trace.records.size(); ++i) {
+    const Record& record = trace.records[i];
+    if (record.kind != Kind::kName) {
+      kept.push_back(record);
+      if (record.kind == Kind::kRequest && i + 1 < trace.records.size())
+        kept.push_back(trace.records[++i]);
+      continue;
+    }
+    const std::size_t slots = (record.serial + sizeof(Record) - 1) / sizeof(Record);
+    if (slots >= trace.records.size() - i) break;
+    trace.kernels[record.a].assign(reinterpret_cast<const char*>(&trace.records[i + 1]),
+                                   record.serial);
+    i += slots;
+  }
+  trace.records = std::move(kept);
+  return trace;
+}
+
+}  // namespace
+
+hal::DeviceInfo Trace::device() const {
+  hal::DeviceInfo info;
+  info.name = header.device;
+  info.uuid = header.uuid;
+  info.processors = header.processors;
+  info.processors_per_unit.assign(header.per_unit, header.per_unit + header.units);
+  return info;
+}
+
+runtime::PoolLimits Trace::limits() const {
+  return {header.entries_max, header.leaf_units, header.all_runs != 0};
+}
+
+std::uint64_t Trace::nanoseconds(std::uint64_t time) const {
+  if (of_daemon()) return time;
+  const double ticks = static_cast<double>(header.last_ticks - header.first_ticks);
+  const double scale =
+      ticks > 0 ? static_cast<double>(header.last_ns - header.first_ns) / ticks : 0;
+  const double since = static_cast<double>(time - std::min(time, header.first_ticks)) * scale;
+  return header.first_ns + static_cast<std::uint64_t>(since);
+}
+
+hal::Result<std::vector<Trace>> read_traces(const std::string& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (entry.path().extension() == ".trace") paths.push_back(entry.path());
+  if (error)
+    return hal::fail(hal::Errc::kUnavailable,
+                     fmt::format("'{}' cannot be read ({})", folder, error.message()));
+  if (paths.empty())
+    return hal::fail(hal::Errc::kUnavailable, fmt::format("there is no trace in '{}'", folder));
+  std::sort(paths.begin(), paths.end());
+  std::vector<Trace> traces;
+  for (const fs::path& path : paths) {
+    auto trace = read_one(path);
+    if (!trace) return tl::unexpected(trace.error());
+    traces.push_back(std::move(*trace));
+  }
+  return traces;
+}
+
+void say_what_was_traced(const std::string& folder, bool daemon) {
+  const auto traces = read_traces(folder);
+  if (!traces) return say(Problem::kCannotRead, traces.error().message + ".");
+  std::uint64_t records = 0, dropped = 0;
+  int disk = 0;
+  for (const Trace& trace : *traces) {
+    records += trace.header.records;
+    dropped += trace.header.dropped;
+    if (trace.header.disk_error != 0) disk = trace.header.disk_error;
+  }
+  say(fmt::format("{} records of {} processes and devices are in {}.", grouped(records),
+                  traces->size(), folder));
+  if (daemon && std::none_of(traces->begin(), traces->end(),
+                             [](const Trace& trace) { return trace.of_daemon(); }))
+    say(Problem::kDaemonLeft,
+        "vitamind decided nothing: is the device another vitamind's? `vitamin status` shows it.");
+  if (dropped > 0)
+    say(Problem::kTraceDropped,
+        fmt::format("{} records were dropped ({}).", grouped(dropped),
+                    disk != 0 ? std::strerror(disk) : "they came faster than the disk takes them"));
+}
+
+}  // namespace vitamin::tools

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Traces as files: read, checked, and said what is in them.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hal/device.h"
+#include "hal/result.h"
+#include "runtime/pool_layout.h"
+#include "runtime/trace_file.h"
+
+namespace vitamin::tools {
+
+struct Trace {
+  std::string file;
+  runtime::trace::Header header;
+  std::vector<runtime::trace::Record> records;
+  std::unordered_map<std::uint64_t, std::string> kernels;
+
+  bool of_daemon() const { return header.writer == runtime::trace::Writer::kDaemon; }
+  hal::DeviceInfo device() const;
+  runtime::PoolLimits limits() const;
+  // Of a record: nanoseconds of CLOCK_MONOTONIC.
+  std::uint64_t nanoseconds(std::uint64_t time) const;
+};
+
+// By name. The error is a sentence; a folder without any trace is one.
+hal::Result<std::vector<Trace>> read_traces(const std::string& folder);
+
+// How much was recorded; VIT-204 when something was dropped, VIT-502 when a vitamind that was asked
+// for decided nothing.
+void say_what_was_traced(const std::string& folder, bool daemon);
+
+}  // namespace vitamin::tools

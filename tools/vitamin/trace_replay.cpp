@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/trace_replay.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "policies/bounded.h"
+#include "policies/registry.h"
+#include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/text.h"
+#include "tools/vitamin/trace_verbs.h"
+
+namespace vitamin::tools {
+
+using runtime::trace::Kind;
+using Record = runtime::trace::Record;
+
+namespace {
+
+bool is_answer(const Record& record) {
+  return record.kind == Kind::kWord || record.kind == Kind::kGrant || record.kind == Kind::kGates;
+}
+
+std::string line_of(const Record& record, std::uint64_t since_ns) {
+  const std::string who =
+      fmt::format("{:>12} client {} lane {}", since_ns, record.client, record.lane);
+  if (record.kind == Kind::kGrant)
+    return fmt::format("{} grant entry {} launches {} word {:016x}{}", who, record.entry, record.a,
+                       record.b, record.flags != 0 ? "" : " (not delivered)");
+  if (record.kind == Kind::kWord) return fmt::format("{} word {:016x}", who, record.a);
+  return fmt::format("{:>12} client {} gates closed", since_ns, record.client);
+}
+
+}  // namespace
+
+hal::Result<std::unique_ptr<Replay>> Replay::create(const Trace& trace) {
+  const auto& header = trace.header;
+  if (header.dropped > 0)
+    return hal::fail(hal::Errc::kInvalidArgument,
+                     fmt::format("'{}' is not whole: {} records were dropped", trace.file,
+                                 grouped(header.dropped)));
+  auto policy = policies::make(header.policy, header.seed);
+  if (!policy) return tl::unexpected(policy.error());
+  std::unique_ptr<Replay> replay(new Replay(trace));
+  daemon::ArbiterSettings settings;
+  settings.scheduler.quantum_ns = header.quantum_ns;
+  settings.scheduler.overdue_ns = header.overdue_ns;
+  settings.scheduler.reservation_ns = header.reservation_ns;
+  settings.answer_within_ns = header.answer_within_ns;
+  replay->layout_ = runtime::PoolLayout::build(trace.device(), trace.limits());
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy));
+  replay->bounded_ = bounded.get();
+  replay->arbiter_ = std::make_unique<daemon::DeviceArbiter>(replay->layout_, std::move(bounded),
+                                                             settings, header.epoch, *replay);
+  return replay;
+}
+
+bool Replay::step() {
+  const std::vector<Record>& all = trace_.records;
+  // Answers that nobody asked for belong to no step: the trace begins in the middle, or is damaged.
+  while (next_ < all.size() && is_answer(all[next_])) ++next_;
+  if (next_ >= all.size()) return false;
+  if (all[next_].kind == Kind::kReload) reloaded_ = true;
+  if (reloaded_) return false;
+  told_ = &all[next_++];
+  const Record* bytes = nullptr;
+  if (told_->kind == Kind::kRequest) {
+    if (next_ >= all.size()) return false;  // its second half was not written any more
+    bytes = &all[next_++];
+  }
+  const std::size_t first = next_;
+  while (next_ < all.size() && is_answer(all[next_])) ++next_;
+  recorded_ = std::span(all).subspan(first, next_ - first);
+  answers_.clear();
+  if (told_->kind != Kind::kAttach) now_ns_ = told_->time;
+  tell(*told_, bytes);
+  return true;
+}
+
+void Replay::tell(const Record& record, const Record* bytes) {
+  switch (record.kind) {
+    case Kind::kAttach:
+      attach(record);
+      break;
+    case Kind::kRequest: {
+      protocol::Record copy;
+      std::memcpy(static_cast<void*>(&copy), bytes, sizeof copy);
+      const protocol::Bounds bounds{layout_.size(), trace_.header.processors};
+      if (const auto request = protocol::decode_request(copy, bounds))
+        arbiter_->request(record.client, *request, record.time);
+      break;
+    }
+    case Kind::kDying:
+      arbiter_->dying(record.client, record.time);
+      break;
+    case Kind::kForget:
+      arbiter_->forget(record.client, record.time);
+      break;
+    case Kind::kStep:
+      arbiter_->step(record.time);
+      break;
+    default:
+      break;
+  }
+}
+
+void Replay::attach(const Record& record) {
+  daemon::Traits traits;
+  traits.kind = static_cast<runtime::OperationClass>(record.flags);
+  traits.tpot_ns = record.a;
+  traits.most = static_cast<std::uint32_t>(record.b);
+  traits.reserved = static_cast<std::uint32_t>(record.b >> 32);
+  if (record.b != 0) bounded_->bound(record.client, {traits.most, traits.reserved});
+  arbiter_->attach(record.client, traits);
+}
+
+bool Replay::same() const {
+  return answers_.size() == recorded_.size() &&
+         std::memcmp(answers_.data(), recorded_.data(), answers_.size() * sizeof(Record)) == 0;
+}
+
+void Replay::set_word(daemon::ClientId client, daemon::LaneId lane, protocol::LeaseWord word) {
+  Record record;
+  record.kind = Kind::kWord;
+  record.client = client;
+  record.lane = lane;
+  record.a = word;
+  answers_.push_back(record);
+}
+
+bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
+  Record record;
+  record.kind = Kind::kGrant;
+  record.client = client;
+  record.lane = grant.head.lane;
+  record.entry = static_cast<std::uint16_t>(grant.entry);
+  record.a = grant.launches;
+  record.b = grant.word;
+  // Whether the client's ring had room is not the arbiter's to decide.
+  const std::size_t i = answers_.size();
+  const bool known = i < recorded_.size() && recorded_[i].kind == Kind::kGrant;
+  record.flags = known ? recorded_[i].flags : 1;
+  answers_.push_back(record);
+  return record.flags != 0;
+}
+
+void Replay::gates_closed(daemon::ClientId client) {
+  Record record;
+  record.kind = Kind::kGates;
+  record.client = client;
+  answers_.push_back(record);
+}
+
+int replay_trace(const std::string& folder, const std::string& decisions) {
+  const auto traces = read_traces(folder);
+  if (!traces) {
+    say(Problem::kCannotRead, traces.error().message + ".");
+    return kExitFailed;
+  }
+  std::ofstream out;
+  if (!decisions.empty()) out.open(decisions, std::ios::trunc);
+  std::uint64_t steps = 0, answers = 0;
+  bool any = false, reloaded = false;
+  for (const Trace& trace : *traces) {
+    if (!trace.of_daemon()) continue;
+    any = true;
+    auto made = Replay::create(trace);
+    if (!made) {
+      say(Problem::kTraceDropped, made.error().message + ".");
+      return kExitFailed;
+    }
+    Replay& replay = **made;
+    for (; replay.step(); ++steps) {
+      answers += replay.answers().size();
+      for (const Record& record : replay.answers())
+        if (out.is_open()) out << line_of(record, replay.now_ns() - trace.header.first_ns) << '\n';
+      if (replay.same()) continue;
+      say(Problem::kReplayDiffers,
+          fmt::format("the {}th thing that vitamind was told in '{}' is answered otherwise: {} "
+                      "answers then, {} now.",
+                      steps + 1, trace.file, replay.recorded().size(), replay.answers().size()));
+      return kExitUnhealthy;
+    }
+    reloaded = reloaded || replay.reloaded();
+  }
+  if (!any) {
+    say(Problem::kCannotRead,
+        fmt::format("there is no trace of vitamind in '{}': record with --daemon.", folder));
+    return kExitFailed;
+  }
+  if (!decisions.empty() && !out.flush()) {
+    say(Problem::kCannotWrite, fmt::format("cannot write '{}'.", decisions));
+    return kExitFailed;
+  }
+  fmt::print("{} messages and steps, {} answers: every one the same, byte for byte\n",
+             grouped(steps), grouped(answers));
+  if (reloaded)
+    fmt::print("up to where the configuration was read again: what follows is not replayed\n");
+  return 0;
+}
+
+}  // namespace vitamin::tools
