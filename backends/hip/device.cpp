@@ -27,9 +27,9 @@ class HipDevice final : public hal::Device {
   const hal::DeviceInfo& info() const noexcept override { return info_; }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override {
-    return std::make_unique<StreamQueue>(
-        api_, options_.ordinal, static_cast<hipStream_t>(native_stream),
-        StreamQueue::Ownership::kBorrowed, stream_ticket());
+    return std::make_unique<StreamQueue>(api_, options_.ordinal,
+                                         static_cast<hipStream_t>(native_stream),
+                                         StreamQueue::Ownership::kBorrowed, stream_ticket());
   }
   std::uint32_t pool_queues_now() override {
     if (queues_.ledger() == nullptr) return info_.pool_queues_max;
@@ -91,7 +91,7 @@ class HipDevice final : public hal::Device {
   const Api api_;
   const DeviceOptions options_;
   hal::DeviceInfo info_;
-  MaskPlan plan_;  // of no units: the pool has none
+  MaskPlan plan_;                    // of no units: the pool has none
   std::optional<GreenSplit> split_;  // none: entries are CU-masked streams
   PoolQueues queues_;
 };
@@ -142,8 +142,7 @@ void HipDevice::plan_units() {
 
 void HipDevice::share_queues(unsigned plain) {
   if (options_.lock_folder.empty()) return;
-  auto ledger =
-      QueueLedger::open(options_.lock_folder, info_.uuid, options_.queues_of_gpu, plain);
+  auto ledger = QueueLedger::open(options_.lock_folder, info_.uuid, options_.queues_of_gpu, plain);
   if (!ledger)
     return tell(ledger.error().message + ": each process holds its " +
                 std::to_string(info_.pool_queues_max) + ", whatever others hold.");
@@ -159,10 +158,9 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal
                          std::to_string(set.bits()) + ", units " + std::to_string(plan_.units()) +
                          ")");
   if (split_)
-    return std::make_unique<GreenContext>(api_, options_.ordinal, set, info_.processors_of(set),
-                                          *split_, queues_);
-  return std::make_unique<MaskedContext>(api_, set, info_.processors_of(set), plan_.mask(set),
-                                         queues_);
+    return std::make_unique<GreenContext>(api_, set, info_.processors_of(set), queues_, *split_);
+  return std::make_unique<MaskedContext>(api_, set, info_.processors_of(set), queues_,
+                                         plan_.mask(set));
 }
 
 hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int priority) {
