@@ -247,7 +247,7 @@ def parse():
         options.tiny = True
     if options.smoke:
         options.device = "soft"
-        options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 5.0
+        options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
         options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
         options.load, options.rho = 0.3, 0.3
     return options
@@ -268,6 +268,8 @@ def main():
         codes.append(run(name, options))
         if codes[-1] in (2, 130):
             break
+    if 2 in codes:
+        sys.exit(2)
     report.write(options.out)
     print(f"{time.monotonic() - begin:.0f} s in all; tables and figures in {options.out}")
     sys.exit(max(codes))

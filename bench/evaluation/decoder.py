@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lean decoder: Llama-3.1-8B and GPT-J-6B shapes with random weights.
 
-Eager transformers takes 70 ms of host time for a token that needs 4 ms of GPU: a sharing system
-looks good beside it because the GPU idles. Here q, k, v and gate, up are one product each, the cache
+Eager transformers takes 70 ms of host time for a token that needs 4 ms of GPU: any sharing looks
+good beside it, because the GPU idles. Here q, k, v and gate, up are one product each, the cache
 is static, and a layer is 9 launches. No CUDA graphs. A step reads nothing back but the tokens.
 """
 

@@ -2,8 +2,8 @@
 """The experiments that colocate jobs: E0, E3, E4, E5, E8's decoding, E9's training.
 
 An experiment names its cells (subject x mode x repeat), starts the processes of as many settings as
-fit into the memory at once, and runs the cells in ABBA order: forward in one repeat, backward in the
-next. What lies in the results already is not run again.
+fit into the memory at once, and runs the cells in ABBA order: forward in one repeat, backward in
+the next. What lies in the results already is not run again.
 """
 
 import dataclasses
@@ -62,7 +62,8 @@ class Session:
         self.options, self.results, self.folder = options, results, folder
         self.surroundings, self.free_gib = surroundings, free_gib
         self.begin = time.monotonic()
-        self.number = 1 + max((r.get("session", 0) for r in old), default=0)
+        # Unique, so that results of several machines can be put into one file.
+        self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
         self.done = {self._key(r) for r in old if r.get("ok") and "cell" in r}
         self.cells, self.ended, self.longest = 0, 0, 0.0
 
@@ -548,7 +549,7 @@ class BitwiseTraining:
         commands = self.commands()
         chosen = [m for m in map(modes.mode, o.modes) if not m.alone]
         cells = [(m, False) for m in chosen] + \
-            [(m, True) for m in chosen if m.setting in ("mps", "ours")]
+            [(m, True) for m in chosen if m.name in ("mps", "ours")]
         cells = [(m, k) for m, k in cells
                  if not s.is_done("E9", "pair", m.name + (", one killed" if k else ""), 0)]
         if not cells:

@@ -261,8 +261,8 @@ class Trainer:
 
     def window(self, at, seconds):
         sleep_until(at)
-        ends, last = [], None
-        while now() < at + seconds:
+        ends, last, answer = [], None, None
+        while answer is None or now() < at + seconds:
             answer = self.work.step()
             advice.iteration_end()
             mark = self.work.mark()
@@ -336,13 +336,35 @@ class Inference:
         self.request()
 
 
-def shared_memory(link, blocks_bytes, create):
-    path = f"{link}.kv"
+def shared_memory(link, size, create):
+    """Mapped by both; in memory where there is room: files on a disk may not be pinned."""
+    path = pathlib.Path(f"{link}.kv")
+    memory = pathlib.Path("/dev/shm")
+    in_memory = memory / str(path).strip("/").replace("/", "-")
     if create:
+        room = os.statvfs(memory) if memory.is_dir() else None
+        if room and room.f_bavail * room.f_frsize > size:
+            path = in_memory
         with open(path, "wb") as file:
-            file.truncate(blocks_bytes)
+            file.truncate(size)
+    elif in_memory.exists():
+        path = in_memory
     with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), blocks_bytes)
+        mapped = mmap.mmap(file.fileno(), size)
+    if not create:
+        path.unlink()  # both have it now: it ends with them
+    return mapped
+
+
+def pin_to(cores):
+    """Every thread that there is; those to come inherit it. Building may use all cores."""
+    first, last = map(int, cores.split("-"))
+    wanted = set(range(first, last + 1)) & os.sched_getaffinity(0)
+    for thread in os.listdir("/proc/self/task") if wanted else ():
+        try:
+            os.sched_setaffinity(int(thread), wanted)
+        except OSError:  # it has ended
+            pass
 
 
 class Prefill:
@@ -523,17 +545,14 @@ def main():
         answers.write(json.dumps(record) + "\n")
         answers.flush()
 
-    if options.cpus:
-        first, last = map(int, options.cpus.split("-"))
-        cores = set(range(first, last + 1)) & os.sched_getaffinity(0)
-        if cores:
-            os.sched_setaffinity(0, cores)
     try:
         begin = now()
         machine = DemoMachine() if options.name == "demo" else \
             TorchMachine(options.device, options.tiny)
         role = ROLES[options.role](options, machine)
         machine.synchronize()
+        if options.cpus:
+            pin_to(options.cpus)
         answer({"ready": True, "build_s": round(now() - begin, 3), "most_mib": machine.trim()})
         for line in sys.stdin:
             command = json.loads(line)

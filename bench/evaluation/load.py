@@ -53,8 +53,7 @@ class Trace:
     """A file of requests: when (s), tokens of the prompt, tokens of the answer."""
 
     def __init__(self, name):
-        path = pathlib.Path(name)
-        path = path if path.exists() else TRACES / f"{name}.csv"
+        path = pathlib.Path(name) if name.endswith(".csv") else TRACES / f"{name}.csv"
         if not path.exists():
             raise harness.Refusal(f"there is no trace '{name}' (bench/evaluation/traces has "
                                   + ", ".join(sorted(p.stem for p in TRACES.glob("*.csv"))) + ")")

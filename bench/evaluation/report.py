@@ -3,8 +3,8 @@
 
     report.py [DIR] [--markdown FILE]     reads DIR/E*.jsonl and DIR/micro_*.jsonl
 
-Writes a section for each experiment, what was not run with its command among them, and a figure
-(SVG and PNG, where matplotlib is). Ratios are formed within one session of a command only; where its
+Writes a section for each experiment, what was not run with its command among them, and figures
+(SVG and PNG, where matplotlib is). Ratios are formed within one session of a command; where its
 exclusive runs disagree by more than 2 %, the row says so.
 """
 
@@ -157,7 +157,7 @@ def training_section(records, figure):
                              f"{len(both)} pairs, least {min(both):.3f}.")
     if figure and bars:
         figure.bars("E3", bars, "sum of normalised training throughput",
-                    "1.0: two jobs that take perfect turns; the paper: 1.38 to 1.63 x the baselines")
+                    "1.0: two jobs in perfect turns; the paper: 1.38 to 1.63 x the baselines")
     return text + "\n\n" + "\n".join(lines)
 
 
@@ -188,7 +188,7 @@ def mixed_section(records, figure):
             if p99 and share:
                 points.setdefault(subject, {})[cell] = (middle(p99), middle(share))
         if any(a is not None and a > AGREE for a in agreed.values()):
-            lines.append(f"* {subject}: the exclusive runs differ by more than 2 %: **not usable**.")
+            lines.append(f"* {subject}: the exclusive runs differ by over 2 %: **not usable**.")
     if figure and points:
         figure.scatter("E4", points, "p99 latency / exclusive", "training / exclusive",
                        "upper left is better; the paper: p99 -8.1 to -58.4 % against baselines")
@@ -334,6 +334,7 @@ class Figures:
 def write(directory, markdown=None):
     """DIR/report.md (or `markdown`) and the figures; returns the text."""
     directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     markdown = pathlib.Path(markdown or directory / "report.md")
     try:
         figures = Figures(directory)
@@ -378,7 +379,6 @@ def main():
     parser.add_argument("directory", nargs="?", default=RESULTS / "evaluation")
     parser.add_argument("--markdown", default=harness.ROOT / "bench" / "RESULTS.md")
     options = parser.parse_args()
-    pathlib.Path(options.directory).mkdir(parents=True, exist_ok=True)
     write(pathlib.Path(options.directory).resolve(), pathlib.Path(options.markdown).resolve())
 
 

@@ -85,11 +85,12 @@ class OffloadedLinear(nn.Module):
         super().__init__()
         self.offload, self.shape = offload, (rows, columns)
         count, pin = rows * columns, offload.device.type == "cuda"
-        self.packed = torch.randint(0, 256, (count // 2,), dtype=torch.uint8)
+        drawn = torch.randint(0, 256, (count // 2,), dtype=torch.uint8, device=offload.device)
+        self.packed = torch.empty(count // 2, dtype=torch.uint8, pin_memory=pin).copy_(drawn)
         self.scales = torch.full((count // kernels.GROUP,), 0.2 / math.sqrt(columns),
                                  dtype=torch.bfloat16)
         if pin:
-            self.packed, self.scales = self.packed.pin_memory(), self.scales.pin_memory()
+            self.scales = self.scales.pin_memory()
         offload.add(self)
         self.down = self.up = None
         if adapted:
