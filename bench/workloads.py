@@ -126,7 +126,9 @@ class QwenTraining:
             num_key_value_heads=2 if tiny else 8, head_dim=16 if tiny else 128,
             vocab_size=512 if tiny else 151936, tie_word_embeddings=True, use_cache=False)
         self.attention = "math" if options.device.type == "cpu" else attention_name
-        self.model = Qwen3ForCausalLM(config).to(options.device, torch.bfloat16).train()
+        with torch.device(options.device):  # half a minute faster than on the CPU
+            model = Qwen3ForCausalLM(config)
+        self.model = model.to(torch.bfloat16).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=fused)
         shape = (2, 16) if tiny else (4, 1024)
         draw = generator(1)

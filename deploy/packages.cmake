@@ -20,6 +20,10 @@ if(TARGET spank_vitamin)
   list(APPEND packages "slurm slurm-spank-vitamin")
   list(APPEND package_targets spank_vitamin)
 endif()
+if(TARGET vitamin-k8s-plugin)
+  list(APPEND packages "kubernetes vitamin-k8s-plugin")
+  list(APPEND package_targets vitamin-k8s-plugin)
+endif()
 
 # What every package of Debian has in its documentation folder.
 find_program(gzip gzip REQUIRED)
@@ -103,9 +107,10 @@ set(CPACK_DEBIAN_KUBERNETES_PACKAGE_RECOMMENDS vitamind)
 # Building a package builds what is in it, and nothing else.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON PARENT_SCOPE)
 include(CPack)
+add_custom_target(package-contents DEPENDS ${package_targets})
 add_custom_target(packages
   COMMAND ${CMAKE_CPACK_COMMAND} --config ${CMAKE_BINARY_DIR}/CPackConfig.cmake
-  DEPENDS ${package_targets}
+  DEPENDS package-contents
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
   COMMENT "Packages in ${CPACK_PACKAGE_DIRECTORY}"
   USES_TERMINAL VERBATIM)

@@ -92,6 +92,10 @@ class Device {
   virtual Result<std::unique_ptr<PhysicalContext>> create_context(ComputeSet compute) = 0;
   // Wraps a stream of the application (whole device). Does not own the native stream.
   virtual std::unique_ptr<Queue> adopt_queue(void* native_stream) = 0;
+  // How many queues of pool entries this process should hold now: fewer than pool_queues_max while
+  // other processes on the device need some. Slow; never on the dispatch path. Where there is no
+  // such maximum it means nothing.
+  virtual std::uint32_t pool_queues_now() { return info().pool_queues_max; }
   // A stream of ours on the whole device that synchronises with the legacy default stream as an
   // ordinary blocking stream does. Stands in for a thread's per-thread default stream, whose own
   // handle means another stream on every other thread.

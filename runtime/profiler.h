@@ -53,6 +53,8 @@ class Profiler {
     countdown_ = options_.every;
     return true;
   }
+  // due() will say so the next time.
+  bool next_is_due() const { return countdown_ == 1; }
   // Around the work that is timed, on the queue where it is submitted. start() answers null when no
   // stopwatch is free or the event was refused: then the work goes untimed.
   struct Stopwatch;

@@ -161,6 +161,8 @@ hal::Result<hal::Event> CudaDevice::make_event(unsigned flags) {
 hal::Result<hal::KernelLayout> CudaDevice::kernel_layout(hal::KernelHandle handle) {
   if (api_.cuKernelGetParamInfo == nullptr || api_.cuFuncGetParamInfo == nullptr)
     return hal::fail(hal::Errc::kUnsupported, "the driver has no parameter layouts (before 12.4)");
+  // The driver calls the index out of range then (measured), which would read as no parameters.
+  if (handle == nullptr) return hal::fail(hal::Errc::kInvalidArgument, "there is no kernel");
   void* const kernel = const_cast<void*>(handle);
   hal::KernelLayout layout;
   // There is no count: parameters are asked for until the index is out of range. The two sorts of

@@ -27,8 +27,8 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
   timespec now{}, wall{};
   ::clock_gettime(clock, &now);
   ::clock_gettime(CLOCK_REALTIME, &wall);
-  const std::int64_t left = std::min<std::int64_t>(until->tv_sec - now.tv_sec, 2) * kSecond +
-                            until->tv_nsec - now.tv_nsec;
+  const std::int64_t seconds = std::clamp<std::int64_t>(until->tv_sec - now.tv_sec, -2, 2);
+  const std::int64_t left = seconds * kSecond + until->tv_nsec - now.tv_nsec;
   const std::int64_t ends = wall.tv_nsec + std::clamp<std::int64_t>(left, 0, kSecond);
   const timespec at{wall.tv_sec + ends / kSecond, ends % kSecond};
   return ::pthread_cond_timedwait(condition, mutex, &at);

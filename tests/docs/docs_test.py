@@ -23,6 +23,7 @@ PAGES = {
     "vitamin-doctor.1": ["doctor"],
     "vitamin-policy.1": ["policy", "policy list", "policy show", "policy test", "profile",
                          "profile show", "simulate"],
+    "vitamin-cdi.1": ["cdi", "cdi generate", "cdi check"],
     "vitamin-config.1": ["config", "config check", "config show", "config schema"],
     "vitamin-status.1": ["status", "top", "drain", "resume"],
     "vitamin-trace.1": ["trace", "trace record", "trace export", "trace replay"],

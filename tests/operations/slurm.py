@@ -82,7 +82,7 @@ class Cluster(Machine):
             slurmctld >/dev/null 2>&1
             for i in $(seq %d); do slurmd -N node$i >/dev/null 2>&1; done
             """ % self.nodes, timeout=120)
-        wait_until(lambda: self.nodes_in("idle") == self.nodes, 20, "that all nodes are idle")
+        wait_until(lambda: self.nodes_in("idle") == self.nodes, 120, "that all nodes are idle")
 
     def nodes_in(self, state):
         said = self.run("sinfo", "-h", "-t", state, "-o", "%D", check=False).stdout.strip()

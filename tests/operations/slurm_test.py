@@ -163,5 +163,28 @@ class OneNode(SlurmTest):
         self.assertRegex(said.stderr, "[Ii]ncompatible")
 
 
+class ManyNodes(SlurmTest):
+    NODES = 64
+
+    def test_64_nodes_run_one_job_each_by_its_own_rules(self):
+        cluster = self.cluster(nodes=self.NODES, arguments="socket=/run/vitamin/%n.sock")
+        with_daemon = {"node1", "node40"}
+        for node in sorted(with_daemon):
+            cluster.daemons.append(cluster.start(
+                "vitamind", "--system", "--socket", f"/run/vitamin/{node}.sock", user="vitamin"))
+            wait_until(lambda: cluster.exists(f"/run/vitamin/{node}.sock"), what=f"{node}'s daemon")
+        job = cluster.srun("-N", self.NODES, "--vitamin=25", "sh", "-c",
+                           "echo $SLURMD_NODENAME ${VITAMIN_DAEMON:-unshared}", timeout=250)
+        lines = dict(line.split() for line in job.stdout.splitlines())
+        self.assertEqual(len(lines), self.NODES)
+        for number in range(1, self.NODES + 1):
+            node = f"node{number}"
+            self.assertEqual(lines[node], f"/run/vitamin/{node}.sock" if node in with_daemon
+                             else "unshared")
+        self.assertEqual(job.stderr.count("the task runs unshared"), self.NODES - len(with_daemon))
+        wait_until(lambda: cluster.nodes_in("idle") == self.NODES, 120, "that all are free again")
+        self.assertEqual(cluster.nodes_in("drain"), 0)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "policies/registry.h"
+#include "tools/vitamin/cdi.h"
 #include "tools/vitamin/completion.h"
 #include "tools/vitamin/config_verbs.h"
 #include "tools/vitamin/exit_code.h"
@@ -117,6 +118,7 @@ struct CommandLine {
   RunOptions options;
   VerifyOptions verification;
   PolicyVerbs policy_verbs;
+  CdiVerbs cdi_verbs;
   TraceVerbs trace_verbs;
   ConfigVerbs config_verbs;
   bool json = false;
@@ -140,6 +142,7 @@ struct CommandLine {
     policy->footer("\nExamples:\n  vitamin policy list\n  vitamin policy test tpot-first\n");
     policy_list = policy->add_subcommand("list", "Name every policy, one a line");
     policy_verbs.add(app, *policy);
+    cdi_verbs.add(app);
     trace_verbs.add(app, options);
     config_verbs.add(app);
     version = app.add_subcommand("version", "Show the version");
@@ -333,6 +336,7 @@ int dispatch(CommandLine& line) {
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json, line.bundle);
   if (const auto code = line.policy_verbs.run()) return *code;
+  if (const auto code = line.cdi_verbs.run()) return *code;
   if (const auto code = line.trace_verbs.run()) return *code;
   if (const auto code = line.config_verbs.run()) return *code;
   if (line.policy_list->parsed()) return list_policies(line.json);

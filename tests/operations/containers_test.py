@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""CDI: the file that `vitamin cdi generate` writes, and podman that reads it."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from machine import BUILD, Machine, package, tool, wait_until
+
+VITAMIN = BUILD / "bin/vitamin"
+
+
+def vitamin(*words):
+    return subprocess.run([VITAMIN, "cdi", *words], text=True, capture_output=True)
+
+
+class Specification(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-cdi-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def generated(self, *words):
+        """With a socket's folder that is there."""
+        said = vitamin("generate", "--output", "-", "--socket", self.folder / "vitamind.sock",
+                       *words)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        return json.loads(said.stdout)
+
+    def check(self, specification):
+        file = self.folder / "vitamin.json"
+        file.write_text(specification if isinstance(specification, str)
+                        else json.dumps(specification))
+        return vitamin("check", file)
+
+    def test_a_container_gets_a_socket_libraries_and_variables(self):
+        made = self.generated("--share", "25,50", "--class", "latency", "--mps", self.folder)
+        self.assertEqual(made["cdiVersion"], "0.3.0")
+        self.assertEqual(made["kind"], "vitamin.dev/share")
+        edits = made["containerEdits"]
+        self.assertEqual({line.split("=")[0] for line in edits["env"]},
+                         {"VITAMIN_DAEMON", "LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY"})
+        self.assertEqual([mount["hostPath"] for mount in edits["mounts"]],
+                         [str(self.folder), str(BUILD / "lib"), str(self.folder)])
+        self.assertTrue(all("ro" in mount["options"] for mount in edits["mounts"]))
+        self.assertEqual({device["name"]: device["containerEdits"]["env"]
+                          for device in made["devices"]},
+                         {"all": ["VITAMIN_SHARE=100"], "percent-25": ["VITAMIN_SHARE=25"],
+                          "percent-50": ["VITAMIN_SHARE=50"],
+                          "class-latency": ["VITAMIN_CLASS=latency"]})
+        self.assertEqual(self.check(made).returncode, 0)
+
+    def test_what_an_engine_refuses_is_found(self):
+        good = self.generated()
+        damages = {
+            "unknown field 'device'": lambda it: it.update(device=[]),
+            "unknown field 'enviroment'": lambda it: it["containerEdits"].update(enviroment=[]),
+            "cdiVersion '0.3'": lambda it: it.update(cdiVersion="0.3"),
+            "kind 'share'": lambda it: it.update(kind="share"),
+            "there is no device": lambda it: it.update(devices=[]),
+            "two devices are named 'all'": lambda it: it["devices"].append(it["devices"][0]),
+            "is no name of a device": lambda it: it["devices"][0].update(name="a b"),
+            "is not NAME=VALUE": lambda it: it["containerEdits"]["env"].append("ALONE"),
+            "/nowhere/at/all does not exist": lambda it: it["containerEdits"]["mounts"].append(
+                {"hostPath": "/nowhere/at/all", "containerPath": "/x"}),
+            "does nothing": lambda it: it["devices"][0].update(containerEdits={}),
+        }
+        for words, damage in damages.items():
+            bad = json.loads(json.dumps(good))
+            damage(bad)
+            said = self.check(bad)
+            self.assertEqual(said.returncode, 1, words)
+            self.assertIn(words, said.stderr)
+        self.assertIn("is no JSON", self.check("{").stderr)
+
+    def test_folders_that_are_none_are_told(self):
+        file = self.folder / "file"
+        file.write_text("")
+        said = vitamin("generate", "--socket", self.folder / "s", "--output", file / "x.json")
+        self.assertEqual(said.returncode, 125)
+        self.assertIn(f"cannot write {file}/x.json: Not a directory", said.stderr)
+        said = vitamin("check", self.folder / "none")
+        self.assertEqual((said.returncode, said.stderr.count("No such file")), (1, 1))
+        said = vitamin("check", self.folder)
+        self.assertIn("no CDI file", said.stderr)
+        said = vitamin("generate", "--output", "-", "--socket", "/nowhere/s")
+        self.assertEqual(said.returncode, 125)
+        self.assertIn("/nowhere does not exist", said.stderr)
+        said = vitamin("generate", "--output", "-", "--share", "0")
+        self.assertEqual(said.returncode, 125)
+        self.assertIn("0 is no percentage", said.stderr)
+
+
+class Podman(unittest.TestCase):
+    """A container of the busybox of this machine: no image is fetched."""
+
+    NAMES = ("vitamind", "vitamin-preload", "vitamin-cli")
+
+    def setUp(self):
+        tool("podman")
+        self.machine = Machine()
+        self.addCleanup(self.machine.close)
+        self.machine.run("dpkg", "--force-unsafe-io", "-i",
+                         *(package(name) for name in self.NAMES))
+        root = self.machine.root / "srv/image"
+        # Programs with a C library, as in any image: what preloading needs.
+        for program in ("env", "cat", "ls", "sh"):
+            path = self.machine.run("readlink", "-f", shutil.which(program)).stdout.strip()
+            needed = [path, *(word for word in self.machine.run("ldd", path).stdout.split()
+                              if word.startswith("/"))]
+            for file in needed:
+                target = root / file.lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self.machine.root / file.lstrip("/"), target)
+            if path != f"/bin/{program}":
+                (root / "bin").mkdir(exist_ok=True)
+                (root / "bin" / program).symlink_to(path)
+        for library in ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libc.so.6"):
+            path = pathlib.Path("lib/x86_64-linux-gnu") / library
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.machine.root / path, root / path)
+        for folder in ("proc", "dev", "sys", "tmp", "run", "etc"):
+            (root / folder).mkdir(exist_ok=True)
+
+    def podman(self, device, *words, check=True, options=()):
+        return self.machine.run(
+            "podman", "--storage-driver=vfs", "--root=/tmp/podman", "--runroot=/run/podman",
+            "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm",
+            "--cgroups=disabled", "--network=host", "--security-opt=seccomp=unconfined",
+            "--device", device, *options, "--rootfs", "/srv/image", *words, check=check)
+
+    def test_a_container_sees_the_socket_and_the_libraries(self):
+        daemon = self.machine.start("vitamind", "--system", user="vitamin")
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.kill)
+        wait_until(lambda: self.machine.exists("/run/vitamin/vitamind.sock"), what="the socket")
+        self.machine.run("vitamin", "cdi", "generate")
+        self.assertEqual(self.machine.run("vitamin", "cdi", "check").stdout, "")
+        seen = self.podman("vitamin.dev/share=percent-25", "/bin/sh", "-c",
+                           "env; cat /proc/$$/maps; ls /run/vitamin").stdout
+        self.assertIn("VITAMIN_SHARE=25\n", seen)
+        self.assertIn("VITAMIN_DAEMON=/run/vitamin/vitamind.sock\n", seen)
+        self.assertIn("/usr/lib/vitamin/preload/libvitamin_cuda.so\n", seen)
+        self.assertRegex(seen, r"(?m)^vitamind.sock$")
+        refused = self.podman("vitamin.dev/share=most", "/bin/env", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("unresolvable CDI devices vitamin.dev/share=most", refused.stderr)
+
+    def test_podman_refuses_what_the_check_refuses(self):
+        self.machine.run("vitamin", "cdi", "generate")
+        file = "/etc/cdi/vitamin.json"
+        specification = json.loads(self.machine.read(file))
+        specification["devicez"] = []
+        self.machine.write(file, json.dumps(specification))
+        self.assertEqual(self.machine.run("vitamin", "cdi", "check", check=False).returncode, 1)
+        refused = self.podman("vitamin.dev/share=all", "/bin/env", check=False)
+        self.assertNotEqual(refused.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

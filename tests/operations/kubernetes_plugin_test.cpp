@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The device plugin, as its own process beside a real vitamind, and a kubelet that is played here.
+#include <doctest/doctest.h>
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device_plugin.grpc.pb.h"
+
+namespace {
+
+using std::chrono::milliseconds;
+constexpr auto kPatience = std::chrono::seconds(30);
+
+bool soon(const std::function<bool()>& true_now) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!true_now()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return true;
+}
+
+class Process {
+ public:
+  explicit Process(std::vector<std::string> words) {
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    REQUIRE(::posix_spawn(&id_, words[0].c_str(), nullptr, nullptr, pointers.data(), environ) == 0);
+  }
+  ~Process() { end(SIGKILL); }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  int end(int signal) {
+    if (id_ == 0) return 0;
+    int status = 0;
+    ::kill(id_, signal);
+    ::waitpid(id_, &status, 0);
+    id_ = 0;
+    return status;
+  }
+
+ private:
+  pid_t id_ = 0;
+};
+
+// Takes registrations and, for the last, watches its devices.
+class Kubelet final : public v1beta1::Registration::Service {
+ public:
+  explicit Kubelet(std::string folder) : folder_(std::move(folder)) { start(); }
+  ~Kubelet() override { stop(); }
+
+  void start() {
+    ::unlink((folder_ + "/kubelet.sock").c_str());
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix://" + folder_ + "/kubelet.sock",
+                             grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    REQUIRE(server_ != nullptr);
+  }
+  void stop() {
+    if (server_ == nullptr) return;
+    server_->Shutdown();
+    server_.reset();
+  }
+  // As the kubelet does: whatever lies in its folder goes.
+  void restart() {
+    stop();
+    for (const auto& file : std::filesystem::directory_iterator(folder_))
+      if (file.is_socket()) std::filesystem::remove(file);
+    start();
+  }
+
+  std::size_t registrations() {
+    const std::lock_guard lock(mutex_);
+    return requests_.size();
+  }
+  v1beta1::RegisterRequest last() {
+    const std::lock_guard lock(mutex_);
+    return requests_.back();
+  }
+  std::unique_ptr<v1beta1::DevicePlugin::Stub> plugin() {
+    return v1beta1::DevicePlugin::NewStub(grpc::CreateChannel(
+        "unix://" + folder_ + "/" + last().endpoint(), grpc::InsecureChannelCredentials()));
+  }
+
+ private:
+  grpc::Status Register(grpc::ServerContext* /*call*/, const v1beta1::RegisterRequest* request,
+                        v1beta1::Empty* /*answer*/) override {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(*request);
+    return grpc::Status::OK;
+  }
+
+  const std::string folder_;
+  std::mutex mutex_;
+  std::vector<v1beta1::RegisterRequest> requests_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+struct Node {
+  Node() {
+    REQUIRE(::mkdtemp(folder.data()) != nullptr);
+    kubelet = std::make_unique<Kubelet>(folder);
+    start_daemon();
+    plugin = std::make_unique<Process>(
+        std::vector<std::string>{build + "/bin/vitamin-k8s-plugin", "--kubelet", folder, "--socket",
+                                 socket(), "--gpu", "GPU-1", "--gpu", "GPU-2", "--per-gpu", "4",
+                                 "--every", "20", "--libraries", build + "/lib"});
+    REQUIRE(soon([&] { return kubelet->registrations() > 0; }));
+  }
+  ~Node() {
+    plugin.reset();
+    kubelet.reset();
+    daemon.reset();
+    std::filesystem::remove_all(folder);
+  }
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  std::string socket() const { return folder + "/daemon/vitamind"; }
+  void start_daemon() {
+    daemon = std::make_unique<Process>(std::vector<std::string>{
+        build + "/bin/vitamind", "--socket", socket(), "--lock-directory", folder, "--quiet"});
+    REQUIRE(soon([&] { return std::filesystem::exists(socket()); }));
+  }
+
+  std::string build = ::getenv("BUILD");
+  std::string folder = "/tmp/vitamin-kubelet-XXXXXX";
+  std::unique_ptr<Kubelet> kubelet;
+  std::unique_ptr<Process> daemon, plugin;
+};
+
+grpc::Status allocate(Node& node, const std::vector<std::string>& ids,
+                      v1beta1::AllocateResponse& answer) {
+  v1beta1::AllocateRequest request;
+  auto& container = *request.add_container_requests();
+  for (const std::string& id : ids) container.add_devices_ids(id);
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() + kPatience);
+  return node.kubelet->plugin()->Allocate(&call, request, &answer);
+}
+
+// Reads the stream until so many devices are healthy.
+bool sees_healthy(grpc::ClientReader<v1beta1::ListAndWatchResponse>& reader, int wanted) {
+  v1beta1::ListAndWatchResponse response;
+  while (reader.Read(&response)) {
+    int healthy = 0;
+    for (const auto& device : response.devices()) healthy += device.health() == "Healthy" ? 1 : 0;
+    CHECK(response.devices_size() == 8);
+    if (healthy == wanted) return true;
+  }
+  return false;
+}
+
+TEST_CASE("the plugin registers and gives a container what it needs") {
+  Node node;
+  CHECK(node.kubelet->last().version() == "v1beta1");
+  CHECK(node.kubelet->last().resource_name() == "vitamin.dev/share");
+  CHECK(node.kubelet->last().options().get_preferred_allocation_available());
+  v1beta1::AllocateResponse answer;
+  REQUIRE(soon([&] { return allocate(node, {"GPU-1.0", "GPU-1.3"}, answer).ok(); }));
+  REQUIRE(answer.container_responses_size() == 1);
+  const auto& container = answer.container_responses(0);
+  CHECK(container.envs().at("VITAMIN_SHARE") == "50");
+  CHECK(container.envs().at("VITAMIN_DAEMON") == node.socket());
+  CHECK(container.envs().at("NVIDIA_VISIBLE_DEVICES") == "GPU-1");
+  CHECK(container.envs().at("LD_PRELOAD").find("libvitamin_") != std::string::npos);
+  REQUIRE(container.mounts_size() == 2);
+  CHECK(container.mounts(0).host_path() == node.folder + "/daemon");
+  CHECK(container.mounts(0).read_only());
+
+  const grpc::Status refused = allocate(node, {"GPU-3.0"}, answer);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(refused.error_message() == "there is no device GPU-3.0");
+
+  v1beta1::PreferredAllocationRequest wish;
+  auto& wanted = *wish.add_container_requests();
+  for (const char* id : {"GPU-1.0", "GPU-2.0", "GPU-2.1"}) wanted.add_available_deviceids(id);
+  wanted.set_allocation_size(2);
+  v1beta1::PreferredAllocationResponse chosen;
+  grpc::ClientContext call;
+  REQUIRE(node.kubelet->plugin()->GetPreferredAllocation(&call, wish, &chosen).ok());
+  REQUIRE(chosen.container_responses(0).deviceids_size() == 2);
+  CHECK(chosen.container_responses(0).deviceids(0) == "GPU-2.0");
+}
+
+TEST_CASE("devices are unhealthy while no vitamind answers") {
+  Node node;
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() + kPatience);
+  v1beta1::Empty empty;
+  const auto plugin = node.kubelet->plugin();
+  const auto reader = plugin->ListAndWatch(&call, empty);
+  CHECK(sees_healthy(*reader, 8));
+  node.daemon->end(SIGKILL);
+  CHECK(sees_healthy(*reader, 0));
+  v1beta1::AllocateResponse answer;
+  const grpc::Status refused = allocate(node, {"GPU-1.0"}, answer);
+  CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(refused.error_message().find("GPU-1.0 is unhealthy") != std::string::npos);
+  node.start_daemon();
+  CHECK(sees_healthy(*reader, 8));
+  CHECK(allocate(node, {"GPU-1.0"}, answer).ok());
+  call.TryCancel();
+}
+
+TEST_CASE("a kubelet that was restarted is registered with again") {
+  Node node;
+  for (std::size_t i = 1; i <= 3; ++i) {
+    node.kubelet->restart();
+    REQUIRE(soon([&] { return node.kubelet->registrations() > i; }));
+    v1beta1::AllocateResponse answer;
+    CHECK(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
+  }
+  const int status = node.plugin->end(SIGTERM);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("a plugin that starts before the kubelet waits for it") {
+  Node node;
+  node.kubelet->stop();
+  std::filesystem::remove(node.folder + "/kubelet.sock");
+  std::this_thread::sleep_for(milliseconds(100));
+  const std::size_t before = node.kubelet->registrations();
+  node.kubelet->start();
+  CHECK(soon([&] { return node.kubelet->registrations() > before; }));
+}
+
+}  // namespace
