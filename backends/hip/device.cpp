@@ -27,9 +27,9 @@ class HipDevice final : public hal::Device {
   const hal::DeviceInfo& info() const noexcept override { return info_; }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override {
-    return std::make_unique<StreamQueue>(
-        api_, options_.ordinal, static_cast<hipStream_t>(native_stream),
-        StreamQueue::Ownership::kBorrowed, stream_ticket());
+    return std::make_unique<StreamQueue>(api_, options_.ordinal,
+                                         static_cast<hipStream_t>(native_stream),
+                                         StreamQueue::Ownership::kBorrowed, stream_ticket());
   }
   std::uint32_t pool_queues_now() override {
     if (queues_.ledger() == nullptr) return info_.pool_queues_max;
@@ -67,6 +67,11 @@ class HipDevice final : public hal::Device {
   hal::Outcome classify(NativeStatus status) const noexcept override {
     return hip::classify(status);
   }
+  std::uint64_t free_bytes() noexcept override {
+    const CurrentDevice current(api_, options_.ordinal);
+    std::size_t free = 0, total = 0;
+    return api_.hipMemGetInfo(&free, &total) == hipSuccess ? free : 0;
+  }
   NativeStatus not_ready() const noexcept override { return hipErrorNotReady; }
   NativeStatus out_of_memory() const noexcept override { return hipErrorOutOfMemory; }
   void attach_thread() noexcept override { static_cast<void>(api_.hipSetDevice(options_.ordinal)); }
@@ -91,7 +96,7 @@ class HipDevice final : public hal::Device {
   const Api api_;
   const DeviceOptions options_;
   hal::DeviceInfo info_;
-  MaskPlan plan_;  // of no units: the pool has none
+  MaskPlan plan_;                    // of no units: the pool has none
   std::optional<GreenSplit> split_;  // none: entries are CU-masked streams
   PoolQueues queues_;
 };
@@ -142,8 +147,7 @@ void HipDevice::plan_units() {
 
 void HipDevice::share_queues(unsigned plain) {
   if (options_.lock_folder.empty()) return;
-  auto ledger =
-      QueueLedger::open(options_.lock_folder, info_.uuid, options_.queues_of_gpu, plain);
+  auto ledger = QueueLedger::open(options_.lock_folder, info_.uuid, options_.queues_of_gpu, plain);
   if (!ledger)
     return tell(ledger.error().message + ": each process holds its " +
                 std::to_string(info_.pool_queues_max) + ", whatever others hold.");
