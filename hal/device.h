@@ -33,8 +33,8 @@ enum class Vendor : std::uint8_t { kSoftware, kNvidia, kAmd };
 struct DeviceInfo {
   Vendor vendor = Vendor::kSoftware;
   std::string name;
-  std::string uuid;                           // as the vendor prints it
-  std::uint32_t processors = 0;               // SMs or CUs of the whole device
+  std::string uuid;              // as the vendor prints it
+  std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
   // A launch deeper than this on one queue may block inside the driver (measured or documented).
@@ -128,6 +128,9 @@ class Device {
   // The error that the launch would return natively, at once, for a launch that is only copied now
   // and submitted later (bad block, too much shared memory, null kernel). Off the fast path.
   virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
+
+  // Free memory of the device, to all processes; 0: unknown. Unit: bytes.
+  virtual std::uint64_t free_bytes() noexcept { return 0; }
 
   virtual Outcome classify(NativeStatus status) const noexcept = 0;
   virtual NativeStatus not_ready() const noexcept = 0;      // the vendor's "still running"

@@ -8,11 +8,13 @@
 #include "advice/vitamin_advice.h"
 #include "interpose/context.h"
 #include "interpose/nvtx.h"
+#include "runtime/clock.h"
 
 namespace vitamin::interpose {
 namespace {
 
 using runtime::Advice;
+using runtime::now_ns;
 using runtime::OperationClass;
 
 // The open ranges of one thread, of both kinds, innermost last. One that says nothing counts, so
@@ -35,11 +37,6 @@ struct Ranges {
 };
 constinit thread_local Ranges ranges [[gnu::tls_model("initial-exec")]];
 
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
-
 std::uint64_t at(std::uint64_t in_ns) { return in_ns == 0 ? 0 : now_ns() + in_ns; }
 
 bool valid(const vitamin_work* work) {
@@ -52,19 +49,21 @@ Advice advice_of(const vitamin_work& work) {
           at(work.deadline_in_ns), work.queued_ns};
 }
 
-// Runs `call` with the virtual context and the stream of a handle, if they are managed.
-template <class Call>
-int with_stream(void* handle, Call call) {
-  const StreamRecord* record = find_stream(static_cast<NativeStream>(handle), false);
-  if (record == nullptr || record->stream == nullptr) return VITAMIN_INACTIVE;
-  const Inside ours;
-  return call(*record->context->virtual_context, *record->stream);
-}
-
 bool managed() {
   bool any = false;
   for_each_context([&](Context&) { any = true; });
   return any;
+}
+
+// Runs `call` with the virtual context and the stream of a handle, if they are managed. Of a
+// process that does not use this vendor nothing is asked: its runtime is not even loaded.
+template <class Call>
+int with_stream(void* handle, Call call) {
+  if (!managed()) return VITAMIN_INACTIVE;
+  const StreamRecord* record = find_stream(static_cast<NativeStream>(handle), false);
+  if (record == nullptr || record->stream == nullptr) return VITAMIN_INACTIVE;
+  const Inside ours;
+  return call(*record->context->virtual_context, *record->stream);
 }
 
 const vitamin_advice_functions functions = {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/dispatcher.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "runtime/audit.h"
@@ -27,6 +30,16 @@ constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(k
 // How soon a change of our share of the device's queues is noticed.
 constexpr std::chrono::milliseconds kShareEvery{500};
 
+// Of this process; 0: unknown.
+std::uint64_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  if (file == nullptr) return 0;
+  unsigned long total = 0, resident = 0;
+  const bool read = std::fscanf(file, "%lu %lu", &total, &resident) == 2;
+  std::fclose(file);
+  return read ? std::uint64_t{resident} * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
 // Driver calls of ours are legal while another thread captures only between these two.
 class Internal {
  public:
@@ -45,6 +58,8 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
                                                             std::unique_ptr<Policy> policy,
                                                             const DispatchOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
+  const std::uint64_t free_before = device.free_bytes();
+  const std::uint64_t resident_before = resident_bytes();
   PoolLimits limits = options.pool;
   std::unique_ptr<Arbiter> arbiter;
   if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
@@ -75,6 +90,10 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   facts.queues.set(dispatcher->pool_.queue_count());
   facts.creation_ns.set(static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
+  // Upper bounds, each: others may have allocated meanwhile.
+  const std::uint64_t free_after = device.free_bytes();
+  facts.device_bytes.set(free_before - std::min(free_before, free_after));
+  facts.host_bytes.set(std::max(resident_bytes(), resident_before) - resident_before);
   if (options.thread)
     dispatcher->thread_ = std::thread([raw = dispatcher.get()] { raw->run_thread(); });
   return dispatcher;
@@ -101,9 +120,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
   segment_operations_ = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(std::min<std::uint64_t>(ahead, depth_) / 8, 1, 100));
-  profiler_.on_sample([this](std::uint64_t kernel, std::uint32_t processors, double ns) {
-    arbiter_->timed(kernel, processors, ns);
-  });
+  profiler_.on_sample([this](const ProfileCell& cell) { arbiter_->timed(cell); });
   lanes_share_ = arbiter_->lanes_share();
   between_processes_ = arbiter_->between_processes();
   if (between_processes_) options_.slots_stay = options_.leased_slots_stay;
@@ -153,8 +170,8 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   return {};
 }
 
-bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel,
-                                    const hal::KernelLaunch& launch, NativeStatus& status) {
+bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
+                                    NativeStatus& status) {
   PhysicalQueue* const queue = stream.tail;
   const std::uint32_t needed = kernel.known_processors(launch);
   const bool nothing_open = queue != nullptr && stream.deferred.empty() && !stream.gate &&
@@ -536,6 +553,13 @@ void Dispatcher::end_segment(Stream& stream) {
     trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
+}
+
+bool Dispatcher::emptied(Stream& stream) {
+  poll(stream);
+  if (!stream.segments.empty() || !stream.deferred.empty()) return false;
+  stream.segments.release();
+  return true;
 }
 
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {

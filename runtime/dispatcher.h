@@ -88,10 +88,10 @@ struct DispatchOptions {
   bool cooperative_collective = false;
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
-  stats::DevicePage* page = nullptr;  // required
-  std::shared_ptr<Audit> audit;       // null: none (runtime/audit.h)
+  stats::DevicePage* page = nullptr;       // required
+  std::shared_ptr<Audit> audit;            // null: none (runtime/audit.h)
   std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
-  MakeArbiter make_arbiter;           // unset, or null made: policy and leases in this process
+  MakeArbiter make_arbiter;                // unset, or null made: policy and leases in this process
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
   bool native_legacy_order = true;
@@ -185,6 +185,8 @@ class Dispatcher {
   PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
   // The stream's next operation comes behind everything that is on `queue` now.
   void come_after(Stream& stream, hal::Queue& queue);
+  // Of a retired stream: true once it holds nothing any more, neither markers nor memory.
+  bool emptied(Stream& stream);
   // Everything submitted of the stream was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
 

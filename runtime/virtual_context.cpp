@@ -73,6 +73,8 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy) {
   // The real stream is about to go: from now on a marker says where its last work is.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   stream.retired = true;
+  std::erase_if(retired_, [&](Stream* one) { return dispatcher_->emptied(*one); });
+  retired_.push_back(&stream);
   if (Audit* audit = dispatcher_->audit()) audit->retired(stream);
   return destroy.submit(*stream.own.queue);
 }

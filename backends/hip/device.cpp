@@ -67,6 +67,11 @@ class HipDevice final : public hal::Device {
   hal::Outcome classify(NativeStatus status) const noexcept override {
     return hip::classify(status);
   }
+  std::uint64_t free_bytes() noexcept override {
+    const CurrentDevice current(api_, options_.ordinal);
+    std::size_t free = 0, total = 0;
+    return api_.hipMemGetInfo(&free, &total) == hipSuccess ? free : 0;
+  }
   NativeStatus not_ready() const noexcept override { return hipErrorNotReady; }
   NativeStatus out_of_memory() const noexcept override { return hipErrorOutOfMemory; }
   void attach_thread() noexcept override { static_cast<void>(api_.hipSetDevice(options_.ordinal)); }
