@@ -10,6 +10,7 @@
 #include "backends/hip/shape.h"
 #include "backends/hip/status.h"
 #include "backends/hip/stream_queue.h"
+#include "hal/residency.h"
 
 namespace vitamin::hip {
 namespace {
@@ -213,10 +214,7 @@ std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool
   if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
     return info_.processors + 1;
   if (!resident) return 1;
-  const std::uint64_t per_processor = resident_blocks(launch);
-  if (per_processor == 0) return info_.processors + 1;
-  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+  return hal::processors_to_hold(info_, launch.grid.volume(), resident_blocks(launch));
 }
 
 std::uint32_t HipDevice::resident_blocks(const hal::KernelLaunch& launch) {
