@@ -307,6 +307,53 @@ class Obstacles(Programs):
         self.assertEqual(report["signal"], -native.returncode, result.stderr)
         self.assertIn("the device is lost", result.stderr)
 
+    def test_masks_that_the_users_own_reduces_are_refused_as_natively(self):
+        native = self.native("masks", "try_masks", HSA_CU_MASK="0:0-7")
+        self.assertIn("hipErrorOutOfMemory", native.stdout)
+        result, _ = self.shared("masks", "try_masks", HSA_CU_MASK="0:0-7")
+        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+
+    def broken_runtime(self, library):
+        """A folder in which these bytes are every libamdhip64."""
+        folder = self.new_file("runtime")
+        folder.mkdir()
+        for number in "567":
+            (folder / f"libamdhip64.so.{number}").write_bytes(library)
+        return str(folder)
+
+    def test_without_a_runtime_the_loader_speaks_and_its_exit_code_is_passed(self):
+        path = {"LD_LIBRARY_PATH": self.broken_runtime(b"no library")}
+        native = self.native("streams", **path)
+        self.assertEqual(native.returncode, 127)
+        result, _ = self.shared("streams", **path)
+        self.assertEqual(result.returncode, 127)
+        self.assertIn(native.stderr, result.stderr)
+        self.assertIn("no launch was seen: ", result.stderr)
+
+    def older_runtime(self):
+        """A folder with the real runtime behind a library that says it is HIP 5.1."""
+        folder = self.new_file("older")
+        folder.mkdir()
+        source = folder / "older.c"
+        source.write_text("int hipRuntimeGetVersion(int* v) { *v = 50130000; return 0; }\n")
+        make = [os.environ["CXX"], "-x", "c", source, "-shared", "-fPIC", "-x", "none"]
+        real = folder / "libreal_runtime.so"
+        subprocess.run([*make, f"-Wl,-soname,{real.name}", "-o", real], check=True)
+        subprocess.run([*make, "-Wl,-soname,libamdhip64.so.5,--no-as-needed", real,
+                        "-o", folder / "libamdhip64.so.5"], check=True)
+        real.unlink()
+        real.symlink_to(os.environ["RUNTIME"])
+        return folder
+
+    def test_a_runtime_that_is_too_old_is_left_alone(self):
+        path = {"LD_LIBRARY_PATH": f"{self.older_runtime()}:{software_amd.LIBRARIES}"}
+        native = self.native("streams", **path)
+        self.assertEqual(native.returncode, 0, native.stdout + native.stderr)
+        result, report = self.shared("streams", **path)
+        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+        self.assertIn("libamdhip64 is too old (version 50130000)", result.stderr)
+        self.assertEqual(report["totals"]["launches"]["bound"], 0, report["totals"])
+
     def test_doctor_names_the_devices_and_that_they_are_software(self):
         result = self.run_command([VITAMIN, "doctor"], {"VITAMIN_SOFT_AMDGPU_COUNT": "2"})
         self.assertRegex(result.stdout, r"(?m)^ok +hip +\S+libamdhip64\.so\.5, HIP 5\.2")
@@ -314,11 +361,8 @@ class Obstacles(Programs):
 
     def doctor_with(self, runtime, **settings):
         """What `vitamin doctor` says of HIP where these bytes are its runtime."""
-        folder = self.new_file("runtime")
-        folder.mkdir()
-        for number in "567":
-            (folder / f"libamdhip64.so.{number}").write_bytes(runtime)
-        result = self.run_command([VITAMIN, "doctor"], {"LD_LIBRARY_PATH": str(folder)} | settings)
+        path = {"LD_LIBRARY_PATH": self.broken_runtime(runtime)}
+        result = self.run_command([VITAMIN, "doctor"], path | settings)
         return next(line for line in result.stdout.splitlines() if " hip " in line)
 
     def test_doctor_says_what_is_wrong_with_a_runtime(self):
