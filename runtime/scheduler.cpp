@@ -256,7 +256,10 @@ ComputeSet Scheduler::set_aside() const {
 void Scheduler::collect() {
   waiting_.clear();
   holdings_.clear();
+  draining_.clear();
   for (const Lane* lane : active_) {
+    for (const Grant& grant : lane->grants)
+      if (!grant.open) draining_.push_back({lane->next, grant.entry, grant.since_ns});
     if (!lane->wants) continue;
     if (const Grant* grant = lane->open())
       holdings_.push_back({lane->next, grant->entry, grant->since_ns});
@@ -271,6 +274,7 @@ PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   view.barred = barred(client);
   view.waiting = waiting_;
   view.holdings = holdings_;
+  view.draining = draining_;
   view.set_aside = set_aside();
   view.profile = profile_;
   view.now_ns = now_ns;

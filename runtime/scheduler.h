@@ -190,6 +190,7 @@ class Scheduler {
   // Scratch of decide(), kept for its storage.
   std::vector<ReadyOperation> waiting_;
   std::vector<Holding> holdings_;
+  std::vector<Holding> draining_;
   std::vector<ReadyOperation> ready_;
   std::vector<EntryId> eligible_;
   std::vector<Planned> plans_;

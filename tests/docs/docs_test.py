@@ -3,6 +3,7 @@
 
 Needs in the environment: VITAMIN, VITAMIND (the programs), SOURCE (the tree).
 """
+import json
 import os
 import pathlib
 import re
@@ -15,6 +16,8 @@ import xml.etree.ElementTree
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 DOCS = SOURCE / "docs"
 PROGRAMS = {"vitamin": os.environ["VITAMIN"], "vitamind": os.environ["VITAMIND"]}
+if os.environ.get("K8S_PLUGIN"):  # built where gRPC is
+    PROGRAMS["vitamin-k8s-plugin"] = os.environ["K8S_PLUGIN"]
 # Which page has the options of which verbs.
 PAGES = {
     "vitamin.1": ["", "version", "completion"],
@@ -28,6 +31,7 @@ PAGES = {
     "vitamin-status.1": ["status", "top", "drain", "resume"],
     "vitamin-trace.1": ["trace", "trace record", "trace export", "trace replay"],
     "vitamind.8": None,
+    "vitamin-k8s-plugin.8": None,
 }
 
 
@@ -80,10 +84,37 @@ class ManPages(unittest.TestCase):
             text = (DOCS / "man" / page).read_text()
             told = {"-" + flag for flag in re.findall(r"\bFl (-[a-z][a-z-]*)", text)}
             if verbs is None:
-                there = options_of("", "vitamind")
+                program = page.split(".")[0]
+                if program not in PROGRAMS:
+                    continue
+                there = options_of("", program)
             else:
                 there = set().union(*(options_of(verb) for verb in verbs))
             self.assertEqual(told, there, page)
+
+    def test_the_page_of_the_file_is_clean_and_has_every_key_of_the_schema(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".5") as page:
+            page.write(run(PROGRAMS["vitamin"], "config", "schema", "--man").stdout)
+            page.flush()
+            result = run("mandoc", "-Tlint", "-Wwarning", page.name)
+            self.assertEqual((result.returncode, result.stdout), (0, ""))
+            shown = run("mandoc", "-Tutf8", "-Owidth=200", page.name).stdout
+        text = " ".join(re.sub(".\b", "", shown).split())
+        schema = json.loads(run(PROGRAMS["vitamin"], "config", "schema").stdout)
+        sections = {name: section["properties"]
+                    for name, section in schema["properties"].items() if "properties" in section}
+        keys = {f"{name}.{key}": facts for name, section in sections.items()
+                for key, facts in section.items()}
+        keys |= schema["properties"]["class"]["items"]["properties"]
+        self.assertGreater(len(keys), 30)
+        for key, facts in keys.items():
+            place = re.search(rf" {re.escape(key)} (.{{1,400}})", text)
+            self.assertTrue(place, key)
+            meaning = facts["description"]
+            self.assertIn(meaning[1:], place[1], key)
+            for choice in facts.get("enum", []):
+                self.assertIn(choice, place[1], key)
+        self.assertIn('Default: "4ms". Variable: VITAMIN_CONFIG_POLICY_QUANTUM.', text)
 
     def test_every_verb_has_a_page(self):
         named = {verb for verbs in PAGES.values() for verb in verbs or []}
