@@ -48,8 +48,12 @@ class Process {
   Process& operator=(const Process&) = delete;
   int end(int signal) {
     if (id_ == 0) return 0;
-    int status = 0;
     ::kill(id_, signal);
+    return wait();
+  }
+  // As waitpid() says it.
+  int wait() {
+    int status = 0;
     ::waitpid(id_, &status, 0);
     id_ = 0;
     return status;
@@ -255,6 +259,31 @@ TEST_CASE("devices are unhealthy while no vitamind answers") {
   node.start_daemon();
   CHECK(sees_healthy(*reader, 8));
   CHECK(allocate(node, {"GPU-1.0"}, answer).ok());
+  call.TryCancel();
+}
+
+TEST_CASE("a drained GPU's devices are unhealthy, and no other's") {
+  Node node;
+  // vitamind knows a GPU from its clients.
+  ::setenv("MEMBER_DEVICE", "GPU-1", 1);
+  Process member({node.build + "/tests/daemon/daemon_member", node.socket(), "hold"});
+  const auto tell = [&](const char* verb) {
+    Process tool({node.build + "/bin/vitamin", verb, "GPU-1", "--socket", node.socket()});
+    return tool.wait() == 0;
+  };
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() + 2 * kPatience);
+  v1beta1::Empty empty;
+  const auto plugin = node.kubelet->plugin();
+  const auto reader = plugin->ListAndWatch(&call, empty);
+  CHECK(sees_healthy(*reader, 8));
+  REQUIRE(soon([&] { return tell("drain"); }));
+  CHECK(sees_healthy(*reader, 4));
+  v1beta1::AllocateResponse answer;
+  CHECK_FALSE(allocate(node, {"GPU-1.0"}, answer).ok());
+  CHECK(allocate(node, {"GPU-2.0"}, answer).ok());
+  REQUIRE(tell("resume"));
+  CHECK(sees_healthy(*reader, 8));
   call.TryCancel();
 }
 
