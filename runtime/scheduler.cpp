@@ -41,7 +41,9 @@ Scheduler::Scheduler(const PoolLayout& layout, std::unique_ptr<Policy> policy,
       options_(options),
       profile_(profile),
       leases_(layout),
-      by_width_(narrowest_first(layout)) { adopt_terms(); }
+      by_width_(narrowest_first(layout)) {
+  adopt_terms();
+}
 
 void Scheduler::adopt_terms() {
   const Terms terms = policy_->terms();
@@ -119,9 +121,8 @@ void Scheduler::returned(ClientId client, LaneId id, EntryId entry, std::uint64_
 }
 
 void Scheduler::hint(const Hint& hint, std::uint64_t) {
-  std::erase_if(hints_, [&](const Hint& old) {
-    return old.client == hint.client && old.lane == hint.lane;
-  });
+  std::erase_if(
+      hints_, [&](const Hint& old) { return old.client == hint.client && old.lane == hint.lane; });
   if (hint.cancelled) {
     Lane* lane = find(hint.client, hint.lane);
     if (lane != nullptr && !lane->wants) cancel(*lane);
@@ -394,8 +395,7 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
     }
     if (best == kNoEntry || lane->reservation.overdue) continue;
     reserve(*lane, {best, kNever, true});
-    if (lane->reservation.entry == best)
-      close_overlapping(layout_.at(best).compute, client);
+    if (lane->reservation.entry == best) close_overlapping(layout_.at(best).compute, client);
   }
 }
 
@@ -444,9 +444,8 @@ void Scheduler::bind(std::uint64_t now_ns) {
 // changed, when the lease table refuses.
 bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
   const ClientId client = lane.next.client;
-  const auto same = std::find_if(lane.grants.begin(), lane.grants.end(), [&](const Grant& held) {
-    return held.entry == choice.entry;
-  });
+  const auto same = std::find_if(lane.grants.begin(), lane.grants.end(),
+                                 [&](const Grant& held) { return held.entry == choice.entry; });
   if (choice.entry == kWholeDevice) {
     ++counters_.whole_device;
   } else {
@@ -463,8 +462,8 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
   if (same == lane.grants.end()) lane.grants.push_back({choice.entry, true, now_ns});
   cancel(lane);
   lane.next.last_entry = choice.entry;
-  decisions_.push_back({Decision::Kind::kGrant, client, lane.next.lane, choice.entry,
-                        choice.launches});
+  decisions_.push_back(
+      {Decision::Kind::kGrant, client, lane.next.lane, choice.entry, choice.launches});
   ++counters_.grants;
   counters_.moves += moved ? 1 : 0;
   return true;

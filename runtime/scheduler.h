@@ -65,12 +65,12 @@ struct Decision {
 
 struct SchedulerCounters {
   std::uint64_t grants = 0;
-  std::uint64_t moves = 0;            // grants to a lane that held another entry
+  std::uint64_t moves = 0;  // grants to a lane that held another entry
   std::uint64_t gates_closed = 0;
-  std::uint64_t recalled = 0;         // grants ended by the quantum
-  std::uint64_t overdue = 0;          // grants by age
-  std::uint64_t refused = 0;          // answers of the policy that validation refused
-  std::uint64_t whole_device = 0;     // grants of the whole device: shared, not leased
+  std::uint64_t recalled = 0;      // grants ended by the quantum
+  std::uint64_t overdue = 0;       // grants by age
+  std::uint64_t refused = 0;       // answers of the policy that validation refused
+  std::uint64_t whole_device = 0;  // grants of the whole device: shared, not leased
 };
 
 class Scheduler {
@@ -128,10 +128,10 @@ class Scheduler {
   struct Lane {
     ReadyOperation next;
     bool wants = false;
-    std::vector<Grant> grants;  // at most one of them open
-    Reservation reservation;       // for the next grant
-    EntryId standing = kNoEntry;   // for all of them
-    bool listed = false;           // in active_
+    std::vector<Grant> grants;    // at most one of them open
+    Reservation reservation;      // for the next grant
+    EntryId standing = kNoEntry;  // for all of them
+    bool listed = false;          // in active_
     const Grant* open() const;
     bool waits() const { return wants && open() == nullptr; }
     bool drains(EntryId entry) const;
@@ -182,10 +182,10 @@ class Scheduler {
   std::uint64_t overdue_ns_ = kNever;
   const Profile* profile_;
   LeaseTable leases_;
-  std::vector<EntryId> by_width_;  // narrowest first, the whole device last
+  std::vector<EntryId> by_width_;                  // narrowest first, the whole device last
   std::unordered_map<std::uint64_t, Lane> lanes_;  // by client and lane
   std::vector<Lane*> active_;                      // in the order in which they became so
-  std::vector<Hint> hints_;  // not yet answered
+  std::vector<Hint> hints_;                        // not yet answered
   std::vector<Decision> decisions_;
   // Scratch of decide(), kept for its storage.
   std::vector<ReadyOperation> waiting_;
