@@ -15,6 +15,7 @@ Link Connection::link() {
   link.gate_changes = &theirs.gate_changes;
   link.home = static_cast<EntryId>(welcome.home);
   link.answer_within_ns = welcome.answer_within_ns;
+  link.daemon_minor = welcome.preamble.minor;
   return link;
 }
 

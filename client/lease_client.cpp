@@ -38,6 +38,12 @@ const protocol::LeaseWords& home_words() {
   return *words;
 }
 
+// 0 stays 0: nothing was said. What is over is as near as can be said.
+std::uint64_t from_now(std::uint64_t at_ns, std::uint64_t now_ns) {
+  if (at_ns == 0) return 0;
+  return at_ns > now_ns ? at_ns - now_ns : 1;
+}
+
 bool contains(std::span<const EntryId> entries, EntryId entry) {
   return std::find(entries.begin(), entries.end(), entry) != entries.end();
 }
@@ -162,6 +168,9 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   ready.kernel = operation.kernel;
   ready.predicted_ns = operation.predicted_ns;
   ready.queued_ns = operation.queued_ns;
+  ready.ready_in_ns = from_now(operation.ready_at_ns, now_ns);
+  ready.deadline_in_ns = from_now(operation.deadline_ns, now_ns);
+  ready.kind = static_cast<std::uint8_t>(operation.kind);
   ready.processors = operation.processors;
   ready.last_entry = lane.last_entry;
   ready.moves_on = moves_on ? 1 : 0;
@@ -171,6 +180,32 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   lane.asked_width = operation.processors;
   lane.asked_ns = now_ns;
   counters_.asked += lane.wanting ? 1 : 0;
+}
+
+void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
+  if (words_->load(std::memory_order_relaxed) == nullptr || away()) return;
+  protocol::HintRecord said;
+  said.head.lane = hint.lane % static_cast<LaneId>(kLanes);
+  said.kernel = hint.kernel;
+  said.ready_in_ns = from_now(hint.ready_at_ns, now_ns);
+  said.deadline_in_ns = from_now(hint.deadline_ns, now_ns);
+  said.queued_ns = hint.queued_ns;
+  said.processors = hint.processors;
+  said.cancelled = hint.cancelled ? 1 : 0;
+  said.kind = static_cast<std::uint8_t>(hint.kind);
+  send(protocol::encode(said));
+  flush();
+}
+
+void LeaseClient::timed(const runtime::ProfileCell& cell) {
+  if (words_->load(std::memory_order_relaxed) == nullptr || away()) return;
+  if (link_.daemon_minor < 2 || link_.requests.room() < protocol::kRequests / 2) return;
+  protocol::Timed said;
+  said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(cell.mean_ns));
+  said.processors = cell.processors;
+  said.launches = static_cast<std::uint32_t>(std::min<std::uint64_t>(cell.count, 0xffffffff));
+  send(protocol::encode(said));
+  flush();
 }
 
 void LeaseClient::submitted(EntryId entry, LaneId id) {

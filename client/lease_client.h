@@ -29,8 +29,10 @@
 #include <vector>
 
 #include "protocol/segment.h"
+#include "protocol/version.h"
 #include "runtime/policy.h"
 #include "runtime/pool_layout.h"
+#include "runtime/profile.h"
 
 namespace vitamin::client {
 
@@ -50,6 +52,7 @@ struct Link {
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
   EntryId home = runtime::kWholeDevice;
   std::uint64_t answer_within_ns = 0;
+  std::uint16_t daemon_minor = protocol::kMinor;
 };
 
 struct ClientCounters {
@@ -87,6 +90,10 @@ class LeaseClient {
   // `eligible`.
   Choice grant(LaneId lane, const runtime::ReadyOperation& operation,
                std::span<const EntryId> eligible, std::uint64_t now_ns);
+  // Something is expected of the lane, or not any more.
+  void hint(const runtime::Hint& hint, std::uint64_t now_ns);
+  // Launches were timed. Lost while the ring has little room: requests come first.
+  void timed(const runtime::ProfileCell& cell);
   void submitted(EntryId entry, LaneId lane);
   void retired(EntryId entry, LaneId lane, std::uint32_t operations);
 

@@ -9,19 +9,13 @@
 #include <csignal>
 
 #include "protocol/life.h"
+#include "runtime/clock.h"
 
 namespace vitamin::client {
-namespace {
 
+using runtime::now_ns;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-
-std::uint64_t now() {
-  return static_cast<std::uint64_t>(
-      nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
-
-}  // namespace
 
 hal::Result<std::unique_ptr<RemoteArbiter>> RemoteArbiter::connect(const RemoteOptions& options,
                                                                    const hal::DeviceInfo& info) {
@@ -40,7 +34,7 @@ RemoteArbiter::RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo
       connection_(std::move(connection)),
       client_(layout_, [this] { protocol::ring_doorbell(connection_->socket); }),
       poke_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  client_.connect(connection_->link(), now());
+  client_.connect(connection_->link(), now_ns());
   // Signals of the application are for its own threads.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -67,7 +61,7 @@ void RemoteArbiter::on_change(std::function<void()> wake) {
 
 Choice RemoteArbiter::grant(const runtime::ReadyOperation& operation,
                             std::span<const EntryId> eligible) {
-  std::uint64_t time = now();
+  std::uint64_t time = now_ns();
   const std::uint64_t until = time + static_cast<std::uint64_t>(options_.spin.count());
   for (;;) {
     const Choice choice = client_.grant(operation.lane, operation, eligible, time);
@@ -76,9 +70,11 @@ Choice RemoteArbiter::grant(const runtime::ReadyOperation& operation,
         connection_->memory.daemon->park.asleep())
       return choice;
     for (int i = 0; i < 8; ++i) __builtin_ia32_pause();
-    time = now();
+    time = now_ns();
   }
 }
+
+void RemoteArbiter::expect(const runtime::Hint& hint) { client_.hint(hint, now_ns()); }
 
 void RemoteArbiter::service() {
   attention_.store(false, std::memory_order_release);
@@ -88,14 +84,14 @@ void RemoteArbiter::service() {
     next = std::move(next_);
   }
   if (next != nullptr) adopt(std::move(next));
-  const std::uint64_t time = now();
+  const std::uint64_t time = now_ns();
   client_.service(time);
   suspect(time);
 }
 
 void RemoteArbiter::adopt(std::unique_ptr<Connection> connection) {
   std::swap(connection_, connection);
-  client_.connect(connection_->link(), now());
+  client_.connect(connection_->link(), now_ns());
   turned_ns_ = 0;
   // `connection`, the one before, is unmapped here: nothing refers to it any more.
 }

@@ -55,6 +55,8 @@ class RemoteArbiter final : public runtime::Arbiter {
     client_.retired(entry, lane, operations);
   }
   void release(EntryId, LaneId) override {}
+  void expect(const runtime::Hint& hint) override;
+  void timed(const runtime::ProfileCell& cell) override { client_.timed(cell); }
   bool lanes_share() const override { return true; }
   bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;

@@ -27,6 +27,14 @@ std::vector<EntryId> choose_homes(const runtime::PoolLayout& layout) {
   return homes;
 }
 
+// Where the profile holds all of a client's launches.
+std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
+
+// What the program says of an operation comes before what its class says of the client.
+runtime::OperationClass kind_of(std::uint8_t said, const Traits& traits) {
+  return said != 0 ? static_cast<runtime::OperationClass>(said) : traits.kind;
+}
+
 }  // namespace
 
 DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
@@ -36,7 +44,7 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
       settings_(settings),
       epoch_(epoch),
       outlet_(outlet),
-      scheduler_(layout_, std::move(policy), settings.scheduler),
+      scheduler_(layout_, std::move(policy), settings.scheduler, &profile_),
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
 
@@ -126,14 +134,14 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   runtime::ReadyOperation operation;
   operation.client = id;
   operation.lane = ready.head.lane;
-  operation.kernel = ready.kernel;
+  operation.kernel = curve_of(id);
   operation.processors = ready.processors;
   operation.predicted_ns = ready.predicted_ns;
   operation.queued_ns = ready.queued_ns;
   operation.ready_at_ns = ready.ready_in_ns != 0 ? now_ns + ready.ready_in_ns : 0;
   operation.deadline_ns =
       ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : lane.deadline_ns;
-  operation.kind = client.traits.kind;
+  operation.kind = kind_of(ready.kind, client.traits);
   operation.last_entry = ready.last_entry;
   operation.iteration_end = ready.iteration_end != 0;
   scheduler_.wants(operation, now_ns);
@@ -193,13 +201,31 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord
   hint.client = id;
   hint.lane = said.head.lane;
   hint.processors = said.processors;
-  hint.kernel = said.kernel;
+  hint.kernel = curve_of(id);
   hint.ready_at_ns = now_ns + said.ready_in_ns;
   hint.deadline_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
   hint.queued_ns = said.queued_ns;
   hint.cancelled = said.cancelled != 0;
-  hint.kind = client.traits.kind;
+  hint.kind = kind_of(said.kind, client.traits);
   scheduler_.hint(hint, now_ns);
+}
+
+void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std::uint64_t) {
+  runtime::ProfileCell cell;
+  cell.processors = timed.processors;
+  cell.count = timed.launches;
+  cell.mean_ns = static_cast<double>(timed.mean_ns);
+  profile_.merge(curve_of(id), cell);
+}
+
+// Standing grants were chosen by what was known then. The plan changes only where that is worth a
+// move (policies/planner.cpp).
+void DeviceArbiter::reconsider(std::uint64_t now_ns) {
+  if (profile_.version() == considered_ || now_ns - considered_ns_ < settings_.reconsider_ns)
+    return;
+  considered_ = profile_.version();
+  considered_ns_ = now_ns;
+  scheduler_.profile_changed();
 }
 
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
@@ -223,6 +249,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
   clients_.erase(found);
+  profile_.forget(curve_of(id));
   scheduler_.forget(id, now_ns);
 }
 
@@ -231,6 +258,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
 void DeviceArbiter::step(std::uint64_t now_ns) {
   told(Kind::kStep, 0, now_ns);
   take_back_overdue(now_ns);
+  reconsider(now_ns);
   // A grant that cannot be delivered is taken back, which is news for the scheduler.
   for (const runtime::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
 }

@@ -12,6 +12,10 @@
 // `answer_within_ns` is overdue (stopped, starved): its grant counts as returned, and whatever it
 // still submits there is a stale submission, which changes placement only.
 //
+// Profiles. Clients say how long their launches took on how many processors. A grant stands for
+// whatever its lane launches next, so what a policy is told of an operation is the curve of all its
+// client's launches together: the mean launch at each width. Nobody's word counts for others.
+//
 // Threads: one at a time.
 #pragma once
 
@@ -24,6 +28,7 @@
 #include "daemon/exposition.h"
 #include "protocol/record.h"
 #include "protocol/segment.h"
+#include "runtime/profile.h"
 #include "runtime/scheduler.h"
 #include "runtime/trace.h"
 
@@ -36,6 +41,8 @@ using runtime::LaneId;
 struct ArbiterSettings {
   runtime::SchedulerOptions scheduler;
   std::uint64_t answer_within_ns = 1'000'000'000;
+  // What was learnt since is a reason to plan anew, not more often than this.
+  std::uint64_t reconsider_ns = 100'000'000;
 };
 
 // What is known of a client from its workload class (config/configuration.h) and its job.
@@ -104,6 +111,7 @@ class DeviceArbiter {
   const runtime::PoolLayout& layout() const { return layout_; }
   const runtime::Scheduler& scheduler() const { return scheduler_; }
   const ArbiterCounters& counters() const { return counters_; }
+  const runtime::Profile& profile() const { return profile_; }
   const WaitHistogram& waits() const { return waits_; }
   std::vector<Held> held() const;
   std::uint32_t epoch() const { return epoch_; }
@@ -139,6 +147,8 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Draining& draining, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
+  void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
+  void reconsider(std::uint64_t now_ns);
   void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const runtime::Decision& decision, std::uint64_t now_ns);
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);
@@ -154,6 +164,7 @@ class DeviceArbiter {
   ArbiterSettings settings_;
   std::uint32_t epoch_;
   Outlet& outlet_;
+  runtime::Profile profile_;  // by client: curve_of()
   runtime::Scheduler scheduler_;
   std::map<ClientId, Client> clients_;
   std::vector<EntryId> homes_;         // disjoint, narrowest first
@@ -162,6 +173,7 @@ class DeviceArbiter {
   WaitHistogram waits_;
   runtime::trace::Recorder* trace_ = nullptr;
   std::uint64_t overdue_at_ = runtime::kNever;
+  std::uint64_t considered_ = 0, considered_ns_ = 0;  // version of the profile; when
 };
 
 }  // namespace vitamin::daemon

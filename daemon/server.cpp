@@ -18,18 +18,15 @@
 #include "daemon/notify.h"
 #include "policies/registry.h"
 #include "protocol/life.h"
+#include "runtime/clock.h"
 
 namespace vitamin::daemon {
 namespace {
 
+using runtime::now_ns;
 using std::chrono::nanoseconds;
 
 constexpr std::uint64_t kLookEvery = 100'000;  // ns between looks at the descriptors while busy
-
-std::uint64_t now() {
-  return static_cast<std::uint64_t>(
-      nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
 
 std::uint64_t in_ns(nanoseconds duration) { return static_cast<std::uint64_t>(duration.count()); }
 
@@ -51,7 +48,7 @@ Server::Server(const Settings& settings) : settings_(settings) {
 }
 
 Server::~Server() {
-  while (!sessions_.empty()) end_session(sessions_.begin()->first, now());
+  while (!sessions_.empty()) end_session(sessions_.begin()->first, now_ns());
 }
 
 hal::Status Server::open() {
@@ -78,7 +75,7 @@ hal::Status Server::open() {
     placement_ = std::make_unique<Placement>();
     allowed_ = placement_->allowed();
   }
-  started_ns_ = alone_ns_ = busy_ns_ = now();
+  started_ns_ = alone_ns_ = busy_ns_ = now_ns();
   if (const auto interval = watchdog_interval()) watchdog_every_ns_ = in_ns(*interval) / 3;
   return {};
 }
@@ -97,7 +94,7 @@ void Server::reload() { ::eventfd_write(reload_.get(), 1); }
 int Server::run() {
   notify("READY=1");
   while (!stopping_) {
-    const std::uint64_t time = now();
+    const std::uint64_t time = now_ns();
     if (turn(time)) busy_ns_ = time;
     watchdog(time);
     if (time - busy_ns_ >= settings_.configuration.daemon.spin_ns) {
@@ -239,7 +236,7 @@ void Server::look_at_descriptors(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-  const std::uint64_t time = looked_ns_ = now();
+  const std::uint64_t time = looked_ns_ = now_ns();
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
     if (fd == stop_.get()) {

@@ -33,8 +33,8 @@ enum class Vendor : std::uint8_t { kSoftware, kNvidia, kAmd };
 struct DeviceInfo {
   Vendor vendor = Vendor::kSoftware;
   std::string name;
-  std::string uuid;                           // as the vendor prints it
-  std::uint32_t processors = 0;               // SMs or CUs of the whole device
+  std::string uuid;              // as the vendor prints it
+  std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
   // A launch deeper than this on one queue may block inside the driver (measured or documented).
@@ -92,6 +92,10 @@ class Device {
   virtual Result<std::unique_ptr<PhysicalContext>> create_context(ComputeSet compute) = 0;
   // Wraps a stream of the application (whole device). Does not own the native stream.
   virtual std::unique_ptr<Queue> adopt_queue(void* native_stream) = 0;
+  // How many queues of pool entries this process should hold now: fewer than pool_queues_max while
+  // other processes on the device need some. Slow; never on the dispatch path. Where there is no
+  // such maximum it means nothing.
+  virtual std::uint32_t pool_queues_now() { return info().pool_queues_max; }
   // A stream of ours on the whole device that synchronises with the legacy default stream as an
   // ordinary blocking stream does. Stands in for a thread's per-thread default stream, whose own
   // handle means another stream on every other thread.
@@ -124,6 +128,9 @@ class Device {
   // The error that the launch would return natively, at once, for a launch that is only copied now
   // and submitted later (bad block, too much shared memory, null kernel). Off the fast path.
   virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
+
+  // Free memory of the device, to all processes; 0: unknown. Unit: bytes.
+  virtual std::uint64_t free_bytes() noexcept { return 0; }
 
   virtual Outcome classify(NativeStatus status) const noexcept = 0;
   virtual NativeStatus not_ready() const noexcept = 0;      // the vendor's "still running"

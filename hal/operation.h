@@ -45,6 +45,9 @@ struct KernelLaunch {
   std::uint32_t cluster_blocks = 1;  // blocks in one cluster; 1 without clusters
   bool cooperative = false;          // the whole grid must be resident at once
   bool programmatic = false;         // may overlap the kernel directly ahead in its stream (PDL)
+  // The device's context is known to be current on the calling thread: a backend whose default
+  // stream means that of the current context need not ask.
+  bool in_context = false;
 };
 
 // Where each parameter lies in the packed argument buffer. Unit: bytes.

@@ -20,6 +20,7 @@ enum class Errc : std::uint8_t {
   kInvalidArgument,  // the caller's mistake
   kUnsupported,      // this backend cannot do it, ever
   kOutOfMemory,
+  kBusy,  // others have what this would take; later it may be free
   kDeviceLost,
   kInternal,
 };

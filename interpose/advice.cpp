@@ -8,11 +8,13 @@
 #include "advice/vitamin_advice.h"
 #include "interpose/context.h"
 #include "interpose/nvtx.h"
+#include "runtime/clock.h"
 
 namespace vitamin::interpose {
 namespace {
 
 using runtime::Advice;
+using runtime::now_ns;
 using runtime::OperationClass;
 
 // The open ranges of one thread, of both kinds, innermost last. One that says nothing counts, so
@@ -34,11 +36,6 @@ struct Ranges {
   }
 };
 constinit thread_local Ranges ranges [[gnu::tls_model("initial-exec")]];
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
 
 std::uint64_t at(std::uint64_t in_ns) { return in_ns == 0 ? 0 : now_ns() + in_ns; }
 

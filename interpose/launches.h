@@ -68,7 +68,9 @@ Answer launched(NativeStream stream, bool per_thread, const hal::KernelLaunch& l
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
   if (way.record->confined)
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kConfined, call);
-  return result(way.context().launch(way.stream(), launch, current_advice()));
+  hal::KernelLaunch asked = launch;
+  asked.in_context = way.record->legacy;  // that is how it was found
+  return result(way.context().launch(way.stream(), asked, current_advice()));
 }
 
 // A launch that stays on the application's own stream.

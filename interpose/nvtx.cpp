@@ -10,6 +10,7 @@
 
 #include "advice/vitamin_advice.h"
 #include "interpose/client.h"
+#include "runtime/clock.h"
 
 extern "C" const vitamin_advice_functions* VITAMIN_ADVICE_SYMBOL();
 
@@ -17,6 +18,7 @@ namespace vitamin::interpose {
 namespace {
 
 using runtime::Advice;
+using runtime::now_ns;
 using runtime::OperationClass;
 
 // --- what a message says -------------------------------------------------------------------------
@@ -96,11 +98,6 @@ Said parse_message(std::string_view message, std::uint64_t now_ns) {
 // --- NVTX ----------------------------------------------------------------------------------------
 
 namespace {
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
 
 int push(std::string_view message) {
   const Said spoken = parse_message(message, now_ns());

@@ -19,6 +19,12 @@ Verdict in_pool(std::uint32_t entry, const Bounds& bounds) {
   return {};
 }
 
+Verdict check_kind(std::uint8_t kind) {
+  if (kind > static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort))
+    return wrong("a class of operations that does not exist");
+  return {};
+}
+
 Verdict check(const Ready& ready, const Bounds& bounds) {
   // One more than there are: only the whole device takes it.
   if (ready.processors == 0 || ready.processors > bounds.processors + 1)
@@ -29,7 +35,7 @@ Verdict check(const Ready& ready, const Bounds& bounds) {
   if (ready.last_entry != runtime::kNoEntry && ready.last_entry >= bounds.entries)
     return wrong("a last entry that is not in the pool");
   if (ready.moves_on > 1 || ready.iteration_end > 1) return wrong("a flag that is neither 0 nor 1");
-  return {};
+  return check_kind(ready.kind);
 }
 Verdict check(const Idle&, const Bounds&) { return {}; }
 Verdict check(const Returned& returned, const Bounds& bounds) {
@@ -47,6 +53,13 @@ Verdict check(const HintRecord& hint, const Bounds& bounds) {
   if (hint.ready_in_ns > kLongest || hint.deadline_in_ns > kLongest || hint.queued_ns > kLongest)
     return wrong("a time beyond reason");
   if (hint.cancelled > 1) return wrong("a hint that is neither given nor cancelled");
+  return check_kind(hint.kind);
+}
+Verdict check(const Timed& timed, const Bounds& bounds) {
+  if (timed.processors == 0 || timed.processors > bounds.processors)
+    return wrong("a launch timed on no or on too many processors");
+  if (timed.launches == 0 || timed.mean_ns == 0) return wrong("a time of nothing");
+  if (timed.mean_ns > kLongest) return wrong("a time beyond reason");
   return {};
 }
 Verdict check(const Grant& grant, const Bounds& bounds) {
@@ -80,6 +93,7 @@ template Record encode(const Returned&);
 template Record encode(const Draining&);
 template Record encode(const Holding&);
 template Record encode(const HintRecord&);
+template Record encode(const Timed&);
 template Record encode(const Grant&);
 
 tl::expected<Request, Malformed> decode_request(const Record& copy, const Bounds& bounds) {
@@ -96,6 +110,8 @@ tl::expected<Request, Malformed> decode_request(const Record& copy, const Bounds
       return as<Holding, Request>(copy, bounds);
     case Type::kHint:
       return as<HintRecord, Request>(copy, bounds);
+    case Type::kTimed:
+      return as<Timed, Request>(copy, bounds);
     case Type::kGrant:
       break;
   }

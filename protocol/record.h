@@ -20,6 +20,7 @@
 #include <tl/expected.hpp>
 #include <variant>
 
+#include "runtime/policy.h"
 #include "runtime/pool_layout.h"
 
 namespace vitamin::protocol {
@@ -46,6 +47,7 @@ enum class Type : std::uint8_t {
   kDraining,   // the gate was seen closed; work is still outstanding
   kHolding,    // after a reconnection: work of an earlier epoch is outstanding there
   kHint,       // an operation is expected
+  kTimed,      // since 1.2: launches took so long on so many processors
   // daemon -> client
   kGrant = 64,
 };
@@ -70,7 +72,8 @@ struct Ready {
   // too narrow. Nothing is submitted under it any more.
   std::uint8_t moves_on = 0;
   std::uint8_t iteration_end = 0;  // runtime::ReadyOperation
-  std::uint64_t unused = 0;
+  std::uint8_t kind = 0;           // since 1.2: runtime::OperationClass, where the program says it
+  std::uint8_t unused[7] = {};
 };
 
 struct Idle {
@@ -115,7 +118,18 @@ struct HintRecord {
   std::uint64_t queued_ns = 0;
   std::uint32_t processors = 0;
   std::uint32_t cancelled = 0;
-  std::uint64_t unused[2] = {};
+  std::uint8_t kind = 0;  // since 1.2, as Ready's
+  std::uint8_t unused[15] = {};
+};
+
+// What a client measured of launches of its own, a fair sample of them (runtime::Profiler).
+struct Timed {
+  static constexpr Type kType = Type::kTimed;
+  Head head{};                // the lane means nothing
+  std::uint64_t mean_ns = 0;  // of so many launches
+  std::uint32_t launches = 0;
+  std::uint32_t processors = 0;  // on which they ran
+  std::uint64_t unused[5] = {};
 };
 
 struct Grant {
@@ -127,7 +141,7 @@ struct Grant {
   std::uint64_t unused[5] = {};
 };
 
-using Request = std::variant<Ready, Idle, Returned, Draining, Holding, HintRecord>;
+using Request = std::variant<Ready, Idle, Returned, Draining, Holding, HintRecord, Timed>;
 using Reply = std::variant<Grant>;
 
 template <class T>

@@ -72,6 +72,11 @@ class RingProducer {
   void publish() { tail_->store(next_, std::memory_order_seq_cst); }
 
   std::uint64_t written() const { return next_; }
+  // Cells that can be written now.
+  std::uint64_t room() const {
+    const std::uint64_t used = next_ - head_->load(std::memory_order_acquire);
+    return used < kCapacity ? kCapacity - used : 0;
+  }
 
  private:
   Cells* cells_ = nullptr;

@@ -2,17 +2,10 @@
 #include "runtime/arbiter.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "runtime/clock.h"
 
 namespace vitamin::runtime {
-namespace {
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
-
-}  // namespace
 
 PoolView LocalArbiter::view(LesseeId lessee) const {
   PoolView view{layout_.entries(), leases_.barred(lessee)};

@@ -12,6 +12,7 @@
 
 #include "runtime/lease_table.h"
 #include "runtime/policy.h"
+#include "runtime/profile.h"
 
 namespace vitamin::runtime {
 
@@ -34,10 +35,8 @@ class Arbiter {
   virtual bool lanes_share() const = 0;
   // What a lane is expected to want.
   virtual void expect(const Hint& hint) { static_cast<void>(hint); }
-  // A launch was timed on so many processors (Profiler).
-  virtual void timed(std::uint64_t kernel, std::uint32_t processors, double ns) {
-    static_cast<void>(kernel), static_cast<void>(processors), static_cast<void>(ns);
-  }
+  // Launches of some kernel were timed on so many processors (Profiler).
+  virtual void timed(const ProfileCell& cell) { static_cast<void>(cell); }
   // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
   // the entry it was granted, instead of going where it shares with them.
   virtual bool between_processes() const { return false; }

@@ -258,6 +258,7 @@ class WatchedDevice final : public hal::Device {
   hal::Outcome classify(hal::NativeStatus status) const noexcept override {
     return device_->classify(status);
   }
+  std::uint64_t free_bytes() noexcept override { return device_->free_bytes(); }
   hal::NativeStatus not_ready() const noexcept override { return device_->not_ready(); }
   hal::NativeStatus out_of_memory() const noexcept override { return device_->out_of_memory(); }
   void attach_thread() noexcept override { device_->attach_thread(); }

@@ -19,6 +19,11 @@ class DefaultStreamOrder {
  public:
   // Adds to `after` what the next operation of `stream` comes behind.
   void arrive(Stream& stream, Stream& legacy, std::vector<Predecessor>& after);
+  // arrive() would add nothing.
+  bool adds_nothing(const Stream& stream) const {
+    if (stream.kind == StreamKind::kLegacy) return dirty_.empty();
+    return stream.kind == StreamKind::kNonBlocking || stream.legacy_seen == legacy_operations_;
+  }
   // The operation that arrived with `after` did not come about: what arrive() took for seen or for
   // done is not.
   void retract(Stream& stream, std::span<const Predecessor> after);

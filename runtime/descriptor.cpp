@@ -22,6 +22,7 @@ class KeptLaunch final : public LaunchOperation {
     const auto* records = static_cast<const std::byte*>(launch.attributes.records);
     attributes_.assign(records, records + launch.attributes.count * kAttributeRecordBytes);
     launch_.attributes.records = attributes_.data();
+    launch_.in_context = false;  // it may be made on any thread
   }
 
   void copy_arguments(const hal::KernelLayout& layout) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/dispatcher.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "runtime/audit.h"
@@ -24,6 +27,19 @@ constexpr std::chrono::seconds kBetweenKeeps{5};
 using trace::Kind;
 constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
 
+// How soon a change of our share of the device's queues is noticed.
+constexpr std::chrono::milliseconds kShareEvery{500};
+
+// Of this process; 0: unknown.
+std::uint64_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  if (file == nullptr) return 0;
+  unsigned long total = 0, resident = 0;
+  const bool read = std::fscanf(file, "%lu %lu", &total, &resident) == 2;
+  std::fclose(file);
+  return read ? std::uint64_t{resident} * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
 // Driver calls of ours are legal while another thread captures only between these two.
 class Internal {
  public:
@@ -42,6 +58,8 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
                                                             std::unique_ptr<Policy> policy,
                                                             const DispatchOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
+  const std::uint64_t free_before = device.free_bytes();
+  const std::uint64_t resident_before = resident_bytes();
   PoolLimits limits = options.pool;
   std::unique_ptr<Arbiter> arbiter;
   if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
@@ -72,6 +90,10 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   facts.queues.set(dispatcher->pool_.queue_count());
   facts.creation_ns.set(static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
+  // Upper bounds, each: others may have allocated meanwhile.
+  const std::uint64_t free_after = device.free_bytes();
+  facts.device_bytes.set(free_before - std::min(free_before, free_after));
+  facts.host_bytes.set(std::max(resident_bytes(), resident_before) - resident_before);
   if (options.thread)
     dispatcher->thread_ = std::thread([raw = dispatcher.get()] { raw->run_thread(); });
   return dispatcher;
@@ -91,13 +113,14 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
                                                                    &profiler_.profile())),
       kernels_(device, *options.page, options.wide_only, options.collectives) {
   bounded_ = !strict() && options_.window.ahead_ns != Window::kUnbounded;
+  unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
+                options_.trace == nullptr;
+  depth_ = device.info().queue_depth * 9 / 10;
   // Progress must be seen several times within the window, and within the driver's own depth.
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
-  segment_operations_ = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-      std::min<std::uint64_t>(ahead, device.info().queue_depth * 9 / 10) / 8, 1, 100));
-  profiler_.on_sample([this](std::uint64_t kernel, std::uint32_t processors, double ns) {
-    arbiter_->timed(kernel, processors, ns);
-  });
+  segment_operations_ = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(std::min<std::uint64_t>(ahead, depth_) / 8, 1, 100));
+  profiler_.on_sample([this](const ProfileCell& cell) { arbiter_->timed(cell); });
   lanes_share_ = arbiter_->lanes_share();
   between_processes_ = arbiter_->between_processes();
   if (between_processes_) options_.slots_stay = options_.leased_slots_stay;
@@ -145,6 +168,47 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   commit(stream, queue);
   if (request.intent == Intent::kBridgeGate || gated_by_others) stream.gate = tail_marker(stream);
   return {};
+}
+
+bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
+                                    NativeStatus& status) {
+  PhysicalQueue* const queue = stream.tail;
+  const std::uint32_t needed = kernel.known_processors(launch);
+  const bool nothing_open = queue != nullptr && stream.deferred.empty() && !stream.gate &&
+                            !stream.allocated && stream.also_after.empty() && !stream.advice;
+  if (!nothing_open || !unobserved_ || profiler_.next_is_due()) return false;
+  // Where the last answer of the policy says, and where everything before it went.
+  if (stream.grant.launches != kUntilChanged || queue->entry != stream.grant.entry) return false;
+  if (needed == 0 || needed > queue->processors || needed > widest_narrow_ || kernel.collective ||
+      kernel.refused.test(queue->entry) || !arbiter_->admits(queue->entry, stream.lane))
+    return false;
+  // No marker falls due behind it.
+  if (stream.timeline.outstanding() + 1 >= depth_ ||
+      stream.since_segment + 1 >= segment_operations_ ||
+      (blocking_streams_ && stream.kind == StreamKind::kLegacy))
+    return false;
+  const bool narrow = !queue->whole();
+  if (narrow && (!stream.attributes.empty() ||
+                 (launch.grid.volume() > 1 && kernel.proven_processors > queue->processors)))
+    return false;
+
+  status = queue->queue->launch(launch);
+  if (status != hal::kNativeOk) [[unlikely]] {
+    if (narrow && device_.classify(status) == Outcome::kEntryRefused) return false;
+    page_.launches.failed.add();
+    return true;
+  }
+  profiler_.due();  // counts it
+  count(stream, kernel, {.queue = queue, .narrow_eligible = true}, *queue);
+  stream.tail_marker.reset();
+  ++stream.timeline.issued;
+  ++stream.timeline.submitted;
+  ++stream.since_segment;
+  if (narrow) {
+    arbiter_->submitted(queue->entry, stream.lane);
+    ++stream.leased_since_segment;
+  }
+  return true;
 }
 
 Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
@@ -207,7 +271,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     if (!computes) page_.launches.failed.add();
     return {Blocked::kNo, status};
   }
-  if (!computes) count(stream, request, binding, *binding.queue);
+  if (!computes) count(stream, kernel, binding, *binding.queue);
   commit(stream, *binding.queue, !binding.queue->whole(), predicted);
   if (collective || gated_by_others) stream.gate = tail_marker(stream);
   if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
@@ -454,9 +518,8 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   }
   // Only launches are held back by the window; what follows them is bound by the queue's depth,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
-  const std::uint64_t depth = device_.info().queue_depth * 9 / 10;
   auto fits = [&] {
-    return stream.timeline.outstanding() < depth &&
+    return stream.timeline.outstanding() < depth_ &&
            (!launch || !bounded_ || stream.timeline.outstanding() == 0 ||
             stream.ahead_ns + predicted_ns <= options_.window.ahead_ns);
   };
@@ -490,6 +553,13 @@ void Dispatcher::end_segment(Stream& stream) {
     trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
+}
+
+bool Dispatcher::emptied(Stream& stream) {
+  poll(stream);
+  if (!stream.segments.empty() || !stream.deferred.empty()) return false;
+  stream.segments.release();
+  return true;
 }
 
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
@@ -687,11 +757,11 @@ bool Dispatcher::may_want() const {
          (!pool_.full() || std::chrono::steady_clock::now() >= slots_stay_until_);
 }
 
-void Dispatcher::count(Stream& stream, Request& request, const Binding& binding,
-                       PhysicalQueue& queue) {
+inline void Dispatcher::count(Stream& stream, Kernel& kernel, const Binding& binding,
+                              const PhysicalQueue& queue) {
   stats::Launches& launches = page_.launches;
-  stats::LibrarySlot& library = *request.kernel->library;
-  ++request.kernel->launches;
+  stats::LibrarySlot& library = *kernel.library;
+  ++kernel.launches;
   launches.seen.add();
   launches.bound.add();
   library.seen.add();
@@ -862,9 +932,13 @@ void Dispatcher::run_thread() {
   device_.attach_thread();
   Lock lock(mutex_);
   Backoff backoff;
-  auto next_look = std::chrono::steady_clock::now();
+  auto next_look = std::chrono::steady_clock::now(), next_share = next_look + kShareEvery;
   auto next_keep = next_look + kBetweenKeeps;
   while (!stopping_) {
+    if (pool_.slots() && std::chrono::steady_clock::now() >= next_share) {
+      keep_to_share(lock);
+      next_share = std::chrono::steady_clock::now() + kShareEvery;
+    }
     if (!wanted_queues_.empty()) grow_queues(lock);
     const auto now = std::chrono::steady_clock::now();
     if ((!watched_.empty() || profiler_.awaits()) && now >= next_look) {
@@ -893,10 +967,14 @@ void Dispatcher::run_thread() {
       wake_.wait_for(lock, kBetweenLooks);
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
-      wake_.wait(lock, [&] {
+      const auto rung = [&] {
         return stopping_ || !deferring_.empty() || !watched_.empty() || !wanted_queues_.empty() ||
                profiler_.awaits() || arbiter_->wants_service();
-      });
+      };
+      if (pool_.slots())
+        wake_.wait_until(lock, next_share, rung);
+      else
+        wake_.wait(lock, rung);
     }
   }
 }
@@ -935,8 +1013,29 @@ void Dispatcher::grow_queues(Lock& lock) {
     std::erase(wanted_queues_, std::pair(entry, priority));
     if (queue)
       pool_.add(std::move(*queue));
+    else if (queue.error().code == hal::Errc::kBusy)
+      slots_stay_until_ = std::chrono::steady_clock::now() + options_.slots_stay;
     else if (pool_.slots())
       pool_.shrink();
+    page_.pool.queues.set(pool_.queue_count());
+  }
+}
+
+// Other processes on the device come and go, and their streams: what is beyond our share by now is
+// given back, as it comes idle.
+void Dispatcher::keep_to_share(Lock& lock) {
+  lock.unlock();
+  const std::uint32_t share = device_.pool_queues_now();
+  lock.lock();
+  pool_.limit(share);
+  if (!pool_.over_limit()) return;
+  release_idle();
+  while (pool_.over_limit()) {
+    std::unique_ptr<PhysicalQueue> beyond = pool_.take_idle(markers_);
+    if (beyond == nullptr) return;
+    lock.unlock();
+    beyond.reset();
+    lock.lock();
     page_.pool.queues.set(pool_.queue_count());
   }
 }

@@ -38,6 +38,11 @@ struct Kernel {
 
   // How many processors this launch needs; asks the device once for each distinct configuration.
   std::uint32_t processors_needed(hal::Device& device, const hal::KernelLaunch& launch);
+  // The same for an ordinary launch, if it was asked before; else 0.
+  std::uint32_t known_processors(const hal::KernelLaunch& launch) const {
+    const bool plain = !launch.cooperative && !resident && launch.cluster_blocks <= 1;
+    return plain ? plain_processors_ : 0;
+  }
 
  private:
   struct Need {

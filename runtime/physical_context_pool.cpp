@@ -10,8 +10,9 @@ hal::Result<PhysicalContextPool> PhysicalContextPool::realise(hal::Device& devic
   PhysicalContextPool pool;
   pool.contexts_.resize(layout.size());
   pool.queues_.resize(layout.size());
-  pool.queues_max_ = device.info().pool_queues_max;
-  pool.slots_ = pool.queues_max_ > 0;
+  pool.queues_made_max_ = device.info().pool_queues_max;
+  pool.slots_ = pool.queues_made_max_ > 0;
+  if (pool.slots_) pool.limit(device.pool_queues_now());
   pool.priorities_ = device.info().pool_priorities;
   hal::Error first_error;
   for (const PoolEntry& entry : layout.entries()) {
@@ -48,6 +49,7 @@ void PhysicalContextPool::fill_slots(const PoolLayout& layout) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t step = count > 1 ? i * (narrow.size() - 1) / (count - 1) : narrow.size() / 2;
     auto queue = make_queue(narrow[step], 0);
+    if (!queue && queue.error().code == hal::Errc::kBusy) return;
     if (!queue) return shrink();
     add(std::move(*queue));
   }

@@ -13,6 +13,7 @@
 // kernel that spins on a flag which another stream sets cannot lock itself out.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -63,8 +64,11 @@ class PhysicalContextPool {
   }
   bool slots() const { return slots_; }  // pool queues are scarce
   bool full() const { return slots_ && queue_count() >= queues_max_; }
-  // A queue could not be created: there are as many slots as there are queues now.
-  void shrink() { queues_max_ = queue_count(); }
+  // A queue could not be created: there are as many slots as there are queues now, for good.
+  void shrink() { queues_made_max_ = queues_max_ = queue_count(); }
+  // As many slots as the device has for this process now (hal::Device::pool_queues_now).
+  void limit(std::size_t queues) { queues_max_ = std::min(queues_made_max_, queues); }
+  bool over_limit() const { return slots_ && queue_count() > queues_max_; }
   // No queue of the pool is without a stream that it belongs to.
   bool all_owned() const;
   // Takes out the oldest queue whose work has ended; null: none is idle.
@@ -76,7 +80,8 @@ class PhysicalContextPool {
   std::vector<std::unique_ptr<hal::PhysicalContext>> contexts_;  // index = EntryId; [0] is null
   std::vector<std::vector<std::unique_ptr<PhysicalQueue>>> queues_;
   bool slots_ = false, priorities_ = true;
-  std::size_t queues_max_ = 0;      // where there are slots
+  std::size_t queues_max_ = 0;       // where there are slots: how many now,
+  std::size_t queues_made_max_ = 0;  // and how many could be made
   std::uint64_t queues_made_ = 0;
 };
 

@@ -105,6 +105,10 @@ void Profile::merge(const Profile& other) {
   }
 }
 
+void Profile::forget(std::uint64_t key) {
+  if (kernels_.erase(key) > 0) ++version_;
+}
+
 void Profile::describe(std::uint64_t key, std::string name, std::uint64_t blocks,
                        std::uint32_t resident) {
   KernelProfile& kernel = kernels_[key];

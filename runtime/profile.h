@@ -66,6 +66,7 @@ class Profile {
   void add(std::uint64_t key, std::uint32_t processors, double ns);
   void merge(std::uint64_t key, const ProfileCell& cell);
   void merge(const Profile& other);
+  void forget(std::uint64_t key);
   void describe(std::uint64_t key, std::string name, std::uint64_t blocks, std::uint32_t resident);
   Prediction predict(std::uint64_t key, std::uint32_t processors) const;
   const KernelProfile* find(std::uint64_t key) const;

@@ -139,7 +139,7 @@ bool Profiler::collect() {
     for (const ProfileCell& cell : what.cells) {
       profile_.merge(kernel, cell);
       learnt_.merge(kernel, cell);
-      if (told_) told_(kernel, cell.processors, cell.mean_ns);
+      if (told_) told_(cell);
     }
   return awaits();
 }

@@ -44,7 +44,7 @@ class Profiler {
   Profiler& operator=(const Profiler&) = delete;
 
   // `told` of what was learnt since the last time, by collect().
-  using Sample = std::function<void(std::uint64_t kernel, std::uint32_t processors, double ns)>;
+  using Sample = std::function<void(const ProfileCell& cell)>;
   void on_sample(Sample told) { told_ = std::move(told); }
   bool learns() const { return options_.every > 0; }
   // Whether this launch is one to be timed. Counts the launches that ask.
@@ -53,6 +53,8 @@ class Profiler {
     countdown_ = options_.every;
     return true;
   }
+  // due() will say so the next time.
+  bool next_is_due() const { return countdown_ == 1; }
   // Around the work that is timed, on the queue where it is submitted. start() answers null when no
   // stopwatch is free or the event was refused: then the work goes untimed.
   struct Stopwatch;

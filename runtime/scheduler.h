@@ -109,6 +109,8 @@ class Scheduler {
   void set(const SchedulerOptions& options);
   // Another policy from now on; standing reservations of the old one are cancelled.
   void replace_policy(std::unique_ptr<Policy> policy, std::uint64_t now_ns);
+  // The profile says other things than before: what was planned may be worth another plan.
+  void profile_changed() { demand_changed(); }
   // The policy object says other things from now on than before; the same.
   void policy_changed();
   std::size_t waiting() const;

@@ -21,7 +21,7 @@
 
 namespace vitamin::runtime {
 
-// A queue of bounded room that never allocates after its making. Room: a power of two.
+// A queue of bounded room that allocates once, for its first item. Room: a power of two.
 template <class T, std::size_t kRoom>
 class Ring {
  public:
@@ -30,15 +30,20 @@ class Ring {
   bool full() const { return size_ == kRoom; }
   std::size_t size() const { return size_; }
   T& operator[](std::size_t i) { return items_[(first_ + i) & (kRoom - 1)]; }
-  void push(T item) { (*this)[size_++] = std::move(item); }
+  void push(T item) {
+    if (items_.empty()) items_.resize(kRoom);
+    (*this)[size_++] = std::move(item);
+  }
   void pop() {
     items_[first_] = T();  // lets go of what it held
     first_ = (first_ + 1) & (kRoom - 1);
     --size_;
   }
+  // Gives its memory back; it must be empty.
+  void release() { items_ = {}; }
 
  private:
-  std::vector<T> items_ = std::vector<T>(kRoom);
+  std::vector<T> items_;  // from the first push on
   std::size_t first_ = 0, size_ = 0;
 };
 

@@ -10,13 +10,10 @@
 #include <csignal>
 #include <cstdio>
 
+#include "runtime/clock.h"
+
 namespace vitamin::runtime::trace {
 namespace {
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
 
 void set(char* to, std::size_t room, const std::string& text) {
   const std::size_t length = std::min(text.size(), room - 1);

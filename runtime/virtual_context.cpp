@@ -73,6 +73,8 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy) {
   // The real stream is about to go: from now on a marker says where its last work is.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   stream.retired = true;
+  std::erase_if(retired_, [&](Stream* one) { return dispatcher_->emptied(*one); });
+  retired_.push_back(&stream);
   if (Audit* audit = dispatcher_->audit()) audit->retired(stream);
   return destroy.submit(*stream.own.queue);
 }
@@ -99,9 +101,6 @@ NativeStatus VirtualContext::run(Dispatcher::Lock& lock, Stream& stream, Arrival
 }
 
 NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
-  if (arrival.intent == Intent::kLaunch)
-    arrival.kernel = &dispatcher_->kernels().find(
-        static_cast<LaunchOperation*>(arrival.operation)->launch().kernel);
   default_order_.arrive(stream, *legacy_, arrival.after);
   if (Audit* audit = dispatcher_->audit()) [[unlikely]]
     audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, arrival.after);
@@ -287,8 +286,17 @@ bool VirtualContext::gated_behind(Stream& stream, const Arrival& arrival) {
 
 NativeStatus VirtualContext::launch(Stream& stream, const hal::KernelLaunch& launch,
                                     const Advice* advice) {
+  Dispatcher::Lock lock(dispatcher_->mutex());
+  Kernel& kernel = dispatcher_->kernels().find(launch.kernel);
+  NativeStatus status = hal::kNativeOk;
+  if (advice == nullptr && default_order_.adds_nothing(stream) &&
+      dispatcher_->launch_straight_on(stream, kernel, launch, status)) {
+    if (status == hal::kNativeOk) default_order_.arrive(stream, *legacy_, spare_);
+    return status;
+  }
   LaunchOperation operation(*device_, launch, advice);
-  return run(stream, {.operation = &operation, .intent = Intent::kLaunch});
+  Arrival arrival{.operation = &operation, .intent = Intent::kLaunch, .kernel = &kernel};
+  return run(lock, stream, arrival);
 }
 
 void VirtualContext::advise(Stream& stream, std::optional<Advice> advice) {

@@ -206,6 +206,7 @@ class VirtualContext {
   std::unique_ptr<Dispatcher> dispatcher_;
   Stream* legacy_ = nullptr;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<Stream*> retired_;  // which may still hold something
   DefaultStreamOrder default_order_;
   std::vector<Predecessor> spare_;  // the memory of the last arrival's predecessors
 };

@@ -18,7 +18,6 @@ using hal::NativeStatus;
 // 16, runs on none (measured on an H200; cuDNN uses it).
 constexpr std::uint32_t kClusterBlocksMax = 8;
 
-
 class CudaDevice final : public hal::Device {
  public:
   CudaDevice(const Api& api, const DeviceOptions& options) : api_(api), options_(options) {}
@@ -52,6 +51,11 @@ class CudaDevice final : public hal::Device {
   std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override;
   std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override;
   NativeStatus validate(const hal::KernelLaunch& launch) noexcept override;
+  std::uint64_t free_bytes() noexcept override {
+    const CurrentContext current(api_, options_.primary);
+    std::size_t free = 0, total = 0;
+    return api_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
+  }
   hal::Outcome classify(NativeStatus status) const noexcept override {
     return cuda::classify(status);
   }
@@ -97,8 +101,7 @@ hal::Status CudaDevice::open() {
 
 hal::Status CudaDevice::split() {
   CUdevResource all{};
-  CUresult status =
-      api_.cuDeviceGetDevResource(options_.ordinal, &all, CU_DEV_RESOURCE_TYPE_SM);
+  CUresult status = api_.cuDeviceGetDevResource(options_.ordinal, &all, CU_DEV_RESOURCE_TYPE_SM);
   if (status != CUDA_SUCCESS) return failed("the device's SMs cannot be asked for", status);
   info_.processors = all.sm.smCount;
 
@@ -121,8 +124,7 @@ hal::Status CudaDevice::split() {
   return {};
 }
 
-hal::Result<std::unique_ptr<hal::PhysicalContext>> CudaDevice::create_context(
-    hal::ComputeSet set) {
+hal::Result<std::unique_ptr<hal::PhysicalContext>> CudaDevice::create_context(hal::ComputeSet set) {
   std::vector<CUdevResource> resources;
   for (unsigned unit = 0; unit < info_.units(); ++unit)
     if (set.has(unit)) resources.push_back(units_[unit]);
@@ -142,8 +144,7 @@ std::unique_ptr<hal::Queue> CudaDevice::adopt_queue(void* native_stream) {
 hal::Result<std::unique_ptr<hal::Queue>> CudaDevice::create_whole_queue(int priority) {
   const CurrentContext current(api_, options_.primary);
   CUstream stream = nullptr;
-  const CUresult status =
-      api_.cuStreamCreateWithPriority(&stream, CU_STREAM_DEFAULT, priority);
+  const CUresult status = api_.cuStreamCreateWithPriority(&stream, CU_STREAM_DEFAULT, priority);
   if (status != CUDA_SUCCESS) return failed("a stream cannot be created", status);
   return std::make_unique<StreamQueue>(api_, stream, StreamQueue::Ownership::kOwned);
 }
@@ -256,8 +257,7 @@ std::uint32_t CudaDevice::processors_needed(const hal::KernelLaunch& launch, boo
   std::uint32_t needed = std::max(1U, cluster);
   if (cluster > kClusterBlocksMax) needed = info_.processors + 1;
   if (cluster > 2 && options_.ignore_coscheduling) needed = info_.processors + 1;
-  if (launch.cooperative || resident)
-    needed = std::max(needed, resident_processors(launch));
+  if (launch.cooperative || resident) needed = std::max(needed, resident_processors(launch));
   return needed;
 }
 
@@ -270,8 +270,7 @@ NativeStatus CudaDevice::validate(const hal::KernelLaunch& launch) noexcept {
       b.x > kBlockXY || b.y > kBlockXY || b.z > kBlockZ)
     return CUDA_ERROR_INVALID_VALUE;
   const CUfunction function = function_of(launch.kernel);
-  const int threads =
-      function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024);
+  const int threads = function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024);
   const int shared =
       function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 30);
   if (b.volume() > static_cast<std::uint64_t>(threads) ||

@@ -96,6 +96,7 @@ NativeStatus StreamQueue::query() noexcept { return api_.cuStreamQuery(stream_);
 NativeStatus StreamQueue::synchronize() noexcept { return api_.cuStreamSynchronize(stream_); }
 
 NativeStatus LegacyQueue::launch(const hal::KernelLaunch& launch) noexcept {
+  if (launch.in_context) return StreamQueue::launch(launch);
   const CurrentContext current(api_, context_);
   return StreamQueue::launch(launch);
 }

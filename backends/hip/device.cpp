@@ -21,7 +21,7 @@ const Kernel& kernel_of(hal::KernelHandle handle) { return *static_cast<const Ke
 class HipDevice final : public hal::Device {
  public:
   HipDevice(const Api& api, const DeviceOptions& options)
-      : api_(api), options_(options), refusal_(options.notice) {}
+      : api_(api), options_(options), queues_(api_, options_.ordinal, options_.notice) {}
   hal::Status open();
 
   const hal::DeviceInfo& info() const noexcept override { return info_; }
@@ -29,7 +29,13 @@ class HipDevice final : public hal::Device {
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override {
     return std::make_unique<StreamQueue>(api_, options_.ordinal,
                                          static_cast<hipStream_t>(native_stream),
-                                         StreamQueue::Ownership::kBorrowed);
+                                         StreamQueue::Ownership::kBorrowed, stream_ticket());
+  }
+  std::uint32_t pool_queues_now() override {
+    if (queues_.ledger() == nullptr) return info_.pool_queues_max;
+    const std::uint32_t share = queues_.ledger()->limit();
+    if (share == 0) static_cast<void>(queues_.none_left());
+    return std::min(info_.pool_queues_max, share);
   }
   hal::Result<std::unique_ptr<hal::Queue>> create_whole_queue(int priority) override;
   hal::Result<hal::Event> create_event() override { return make_event(hipEventDisableTiming); }
@@ -61,6 +67,11 @@ class HipDevice final : public hal::Device {
   hal::Outcome classify(NativeStatus status) const noexcept override {
     return hip::classify(status);
   }
+  std::uint64_t free_bytes() noexcept override {
+    const CurrentDevice current(api_, options_.ordinal);
+    std::size_t free = 0, total = 0;
+    return api_.hipMemGetInfo(&free, &total) == hipSuccess ? free : 0;
+  }
   NativeStatus not_ready() const noexcept override { return hipErrorNotReady; }
   NativeStatus out_of_memory() const noexcept override { return hipErrorOutOfMemory; }
   void attach_thread() noexcept override { static_cast<void>(api_.hipSetDevice(options_.ordinal)); }
@@ -74,6 +85,10 @@ class HipDevice final : public hal::Device {
   }
   void plan_units();
   hal::Result<hal::Event> make_event(unsigned flags);
+  void share_queues(unsigned plain);
+  QueueLedger::Ticket stream_ticket() const {
+    return queues_.ledger() != nullptr ? queues_.ledger()->stream() : nullptr;
+  }
   void tell(const std::string& sentence) const {
     if (options_.notice != nullptr) options_.notice(sentence.c_str());
   }
@@ -81,9 +96,9 @@ class HipDevice final : public hal::Device {
   const Api api_;
   const DeviceOptions options_;
   hal::DeviceInfo info_;
-  MaskPlan plan_;  // of no units: the pool has none
+  MaskPlan plan_;                    // of no units: the pool has none
   std::optional<GreenSplit> split_;  // none: entries are CU-masked streams
-  QueueRefusal refusal_;
+  PoolQueues queues_;
 };
 
 hal::Status HipDevice::open() {
@@ -112,6 +127,7 @@ void HipDevice::plan_units() {
   info_.pool_queues_max = limits.slots;
   info_.processors_per_unit = {info_.processors};
   if (limits.confined) return;
+  share_queues(limits.plain);
   const std::optional<DeviceShape> shape = shape_of(api_, options_.ordinal);
   if (!shape)
     return tell(
@@ -129,6 +145,15 @@ void HipDevice::plan_units() {
   info_.pool_priorities = split_.has_value();
 }
 
+void HipDevice::share_queues(unsigned plain) {
+  if (options_.lock_folder.empty()) return;
+  auto ledger = QueueLedger::open(options_.lock_folder, info_.uuid, options_.queues_of_gpu, plain);
+  if (!ledger)
+    return tell(ledger.error().message + ": each process holds its " +
+                std::to_string(info_.pool_queues_max) + ", whatever others hold.");
+  queues_.share(std::move(*ledger));
+}
+
 hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal::ComputeSet set) {
   if (plan_.units() == 0)
     return hal::fail(hal::Errc::kUnsupported, "the device is not divided into units");
@@ -139,9 +164,9 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal
                          ")");
   if (split_)
     return std::make_unique<GreenContext>(api_, options_.ordinal, set, info_.processors_of(set),
-                                          *split_, refusal_);
-  return std::make_unique<MaskedContext>(api_, options_.ordinal, set, info_.processors_of(set),
-                                         plan_.mask(set), refusal_);
+                                          *split_, queues_);
+  return std::make_unique<MaskedContext>(api_, set, info_.processors_of(set), plan_.mask(set),
+                                         queues_);
 }
 
 hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int priority) {
@@ -150,7 +175,7 @@ hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int prior
   const hipError_t status = api_.hipStreamCreateWithPriority(&stream, hipStreamDefault, priority);
   if (status != hipSuccess) return failed("a stream cannot be created", status);
   return std::make_unique<StreamQueue>(api_, options_.ordinal, stream,
-                                       StreamQueue::Ownership::kOwned);
+                                       StreamQueue::Ownership::kOwned, stream_ticket());
 }
 
 hal::Result<hal::Event> HipDevice::make_event(unsigned flags) {

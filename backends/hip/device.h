@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "backends/hip/api.h"
 #include "backends/hip/kernel.h"
@@ -28,6 +29,10 @@ struct DeviceOptions {
   // Compute queues that this process may hold on the device, the application's own included. A GPU
   // has 21 (gfx90a) to 24 (gfx942) for all processes before the driver begins to take turns.
   unsigned queue_budget = 8;
+  // And all processes together, for which they keep a file in this folder (queue_ledger.h); empty:
+  // each process knows of itself only.
+  unsigned queues_of_gpu = 20;
+  std::string lock_folder = {};
   Settings settings = Settings::of_process();
   // Captures that are open in this process; null: never any. While it is not 0, our own calls run
   // in relaxed capture mode.

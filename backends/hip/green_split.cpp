@@ -130,23 +130,15 @@ GreenContext::~GreenContext() {
 }
 
 hal::Result<std::unique_ptr<hal::Queue>> GreenContext::create_queue(int priority) {
-  const CurrentDevice current(api_, ordinal_);
   if (native_ == nullptr) {
+    const CurrentDevice current(api_, ordinal_);
     const hal::Result<ExecutionContext> made = split_.create(compute_);
-    if (!made) {
-      refusal_.tell(static_cast<hipError_t>(made.error().native));
-      return tl::unexpected(made.error());
-    }
+    if (!made) return queues_.refused(static_cast<hipError_t>(made.error().native));
     native_ = *made;
   }
-  hipStream_t stream = nullptr;
-  const hipError_t status =
-      api_.hipExecutionCtxStreamCreate(&stream, native_, hipStreamNonBlocking, priority);
-  if (status != hipSuccess) {
-    refusal_.tell(status);
-    return failed("a queue of an execution context cannot be created", status);
-  }
-  return std::make_unique<StreamQueue>(api_, ordinal_, stream, StreamQueue::Ownership::kOwned);
+  return queues_.make([&](hipStream_t* stream) {
+    return api_.hipExecutionCtxStreamCreate(stream, native_, hipStreamNonBlocking, priority);
+  });
 }
 
 }  // namespace vitamin::hip

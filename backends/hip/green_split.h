@@ -41,13 +41,13 @@ class GreenSplit {
 class GreenContext final : public hal::PhysicalContext {
  public:
   GreenContext(const Api& api, int ordinal, hal::ComputeSet compute, std::uint32_t processors,
-               const GreenSplit& split, QueueRefusal& refusal)
+               const GreenSplit& split, PoolQueues& queues)
       : api_(api),
         ordinal_(ordinal),
         compute_(compute),
         processors_(processors),
         split_(split),
-        refusal_(refusal) {}
+        queues_(queues) {}
   ~GreenContext() override;
   hal::ComputeSet compute() const noexcept override { return compute_; }
   std::uint32_t processors() const noexcept override { return processors_; }
@@ -59,7 +59,7 @@ class GreenContext final : public hal::PhysicalContext {
   hal::ComputeSet compute_;
   std::uint32_t processors_;
   const GreenSplit& split_;            // the device's
-  QueueRefusal& refusal_;              // the device's
+  PoolQueues& queues_;                 // the device's
   ExecutionContext native_ = nullptr;  // made with the first queue: most entries never have one
 };
 

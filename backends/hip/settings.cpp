@@ -42,6 +42,7 @@ Limits limits_of(const Settings& settings, unsigned queue_budget) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), asked);
     if (error == std::errc() && end == text.data() + text.size() && asked > 0) plain = asked;
   }
+  limits.plain = plain;
   limits.slots = std::max(1U, queue_budget - std::min(queue_budget, plain));
   if (plain > kPlainQueues && !limits.confined)
     limits.notices.push_back("GPU_MAX_HW_QUEUES=" + *settings.max_hw_queues + " leaves room for " +

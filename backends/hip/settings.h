@@ -21,6 +21,7 @@ struct Limits {
   // The user confined the process: a mask of ours that names a CU outside would be refused or
   // silently cut, so the device has one unit and every launch stays on the application's streams.
   bool confined = false;
+  unsigned plain = 0;                // queues that the application's streams share
   unsigned slots = 0;                // masked queues at one time
   std::vector<std::string> notices;  // a sentence each
 };

@@ -66,23 +66,27 @@ NativeStatus StreamQueue::wait(hal::Event event) noexcept {
 NativeStatus StreamQueue::query() noexcept { return api_.hipStreamQuery(stream_); }
 NativeStatus StreamQueue::synchronize() noexcept { return api_.hipStreamSynchronize(stream_); }
 
-void QueueRefusal::tell(hipError_t status) {
-  if (notice_ == nullptr || told_.exchange(true)) return;
-  notice_(("A CU-masked queue cannot be created (HIP error " + std::to_string(int(status)) +
-           "): launches share those that there are, or stay on the application's streams.")
-              .c_str());
+tl::unexpected<hal::Error> PoolQueues::refused(hipError_t status) {
+  if (notice_ != nullptr && !told_.exchange(true))
+    notice_(("A CU-masked queue cannot be created (HIP error " + std::to_string(int(status)) +
+             "): launches share those that there are, or stay on the application's streams.")
+                .c_str());
+  return failed("a CU-masked queue cannot be created", status);
+}
+
+tl::unexpected<hal::Error> PoolQueues::none_left() {
+  if (notice_ != nullptr && !told_.exchange(true))
+    notice_(
+        "Other processes have the GPU's compute queues: launches share those that there are, or "
+        "stay on the application's streams. GPU_MAX_HW_QUEUES=1 or 2 leaves more to all.");
+  return hal::fail(hal::Errc::kBusy, "other processes have the GPU's compute queues");
 }
 
 hal::Result<std::unique_ptr<hal::Queue>> MaskedContext::create_queue(int) {
-  const CurrentDevice current(api_, ordinal_);
-  hipStream_t stream = nullptr;
-  const hipError_t status = api_.hipExtStreamCreateWithCUMask(
-      &stream, static_cast<std::uint32_t>(mask_.size()), mask_.data());
-  if (status != hipSuccess) {
-    refusal_.tell(status);
-    return failed("a CU-masked queue cannot be created", status);
-  }
-  return std::make_unique<StreamQueue>(api_, ordinal_, stream, StreamQueue::Ownership::kOwned);
+  return queues_.make([&](hipStream_t* stream) {
+    return api_.hipExtStreamCreateWithCUMask(stream, static_cast<std::uint32_t>(mask_.size()),
+                                             mask_.data());
+  });
 }
 
 }  // namespace vitamin::hip

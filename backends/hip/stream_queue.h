@@ -10,6 +10,7 @@
 
 #include "backends/hip/api.h"
 #include "backends/hip/kernel.h"
+#include "backends/hip/queue_ledger.h"
 #include "hal/device.h"
 
 namespace vitamin::hip {
@@ -37,8 +38,14 @@ class CurrentDevice {
 class StreamQueue : public hal::Queue {
  public:
   enum class Ownership : bool { kBorrowed, kOwned };
-  StreamQueue(const Api& api, int ordinal, hipStream_t stream, Ownership ownership)
-      : api_(api), ordinal_(ordinal), stream_(stream), owned_(ownership == Ownership::kOwned) {}
+  // `ticket`: given back when the stream is gone; null where queues are not shared out.
+  StreamQueue(const Api& api, int ordinal, hipStream_t stream, Ownership ownership,
+              QueueLedger::Ticket ticket)
+      : api_(api),
+        ordinal_(ordinal),
+        stream_(stream),
+        owned_(ownership == Ownership::kOwned),
+        ticket_(std::move(ticket)) {}
   ~StreamQueue() override;
   void* native() const noexcept override { return stream_; }
   hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override;
@@ -53,29 +60,50 @@ class StreamQueue : public hal::Queue {
   int ordinal_;
   hipStream_t stream_;
   bool owned_;
+  QueueLedger::Ticket ticket_;
 };
 
-// Says to a person, once, that there are fewer queues than hoped for.
-class QueueRefusal {
+// What a device's pool queues are made within: a queue of the GPU for each, or a sentence to a
+// person, once, that there are fewer than hoped for.
+class PoolQueues {
  public:
-  explicit QueueRefusal(void (*notice)(const char*)) : notice_(notice) {}
-  void tell(hipError_t status);
+  PoolQueues(const Api& api, int ordinal, void (*notice)(const char*))
+      : api_(api), ordinal_(ordinal), notice_(notice) {}
+  // Null (and before this): the GPU's queues are not shared out.
+  void share(std::shared_ptr<QueueLedger> ledger) { ledger_ = std::move(ledger); }
+  QueueLedger* ledger() const { return ledger_.get(); }
+
+  // `create(&stream)`: the runtime's way. kBusy: other processes have the GPU's queues.
+  template <class Create>
+  hal::Result<std::unique_ptr<hal::Queue>> make(Create create) {
+    QueueLedger::Ticket ticket = ledger_ != nullptr ? ledger_->pool_queue() : nullptr;
+    if (ledger_ != nullptr && ticket == nullptr) return none_left();
+    const CurrentDevice current(api_, ordinal_);
+    hipStream_t stream = nullptr;
+    if (const hipError_t status = create(&stream); status != hipSuccess) return refused(status);
+    return std::make_unique<StreamQueue>(api_, ordinal_, stream, StreamQueue::Ownership::kOwned,
+                                         std::move(ticket));
+  }
+  tl::unexpected<hal::Error> refused(hipError_t status);
+  tl::unexpected<hal::Error> none_left();
 
  private:
+  const Api& api_;
+  int ordinal_;
   void (*notice_)(const char*);
+  std::shared_ptr<QueueLedger> ledger_;
   std::atomic<bool> told_ = false;
 };
 
 class MaskedContext final : public hal::PhysicalContext {
  public:
-  MaskedContext(const Api& api, int ordinal, hal::ComputeSet compute, std::uint32_t processors,
-                std::vector<std::uint32_t> mask, QueueRefusal& refusal)
+  MaskedContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors,
+                std::vector<std::uint32_t> mask, PoolQueues& queues)
       : api_(api),
-        ordinal_(ordinal),
         compute_(compute),
         processors_(processors),
         mask_(std::move(mask)),
-        refusal_(refusal) {}
+        queues_(queues) {}
   hal::ComputeSet compute() const noexcept override { return compute_; }
   std::uint32_t processors() const noexcept override { return processors_; }
   // A masked stream has no priority: HIP has no call that takes both.
@@ -83,11 +111,10 @@ class MaskedContext final : public hal::PhysicalContext {
 
  private:
   const Api& api_;
-  int ordinal_;
   hal::ComputeSet compute_;
   std::uint32_t processors_;
   std::vector<std::uint32_t> mask_;
-  QueueRefusal& refusal_;  // the device's
+  PoolQueues& queues_;  // the device's
 };
 
 }  // namespace vitamin::hip

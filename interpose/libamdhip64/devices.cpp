@@ -7,6 +7,7 @@
 #include "interpose/drift.h"
 #include "interpose/libamdhip64/handlers.h"
 #include "interpose/treatments.h"
+#include "runtime/environment.h"
 
 namespace vitamin::interpose {
 
@@ -89,6 +90,8 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, int) {
   hip::DeviceOptions options;
   options.ordinal = ordinal;
   options.open_captures = &open_captures;
+  const char* folder = std::getenv(runtime::environment::kLockFolder);
+  options.lock_folder = folder != nullptr ? folder : "/run/lock";
   options.notice = [](const char* sentence) { warn(Problem::kDeviceNotice, "%s", sentence); };
   // The runtime destroys its own objects when the process ends, and answers a call that comes then
   // with a fault, where CUDA's driver answers "deinitialised". Registered behind the runtime's own

@@ -140,6 +140,7 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
   launch.cluster_blocks = attributes.cluster_blocks;
   launch.cooperative = attributes.cooperative;
   launch.programmatic = attributes.programmatic;
+  launch.in_context = way.record->legacy;
   return result(way.context().launch(way.stream(), launch, current_advice()));
 }
 

@@ -15,7 +15,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, DaemonTest
+from harness import MAJOR, MINOR, DaemonTest
 
 POINTS = int(os.environ.get("VITAMIN_TEST_POINTS", "60"))
 RESTARTS = int(os.environ.get("VITAMIN_TEST_RESTARTS", "30"))
@@ -24,6 +24,19 @@ CLIENTS = int(os.environ.get("VITAMIN_TEST_CLIENTS", "4"))
 
 def no_clients(daemon):
     return lambda: not daemon.status()["clients"]
+
+
+def settled_descriptors(daemon):
+    """How many it has when nobody is there: the fewest seen in a while, for a session's end and the
+    connection that asks for the status come and go."""
+    until = time.monotonic() + 10
+    while daemon.status()["clients"] and time.monotonic() < until:
+        time.sleep(0.002)
+    counts = []
+    for _ in range(50):
+        counts.append(daemon.descriptors())
+        time.sleep(0.002)
+    return min(counts)
 
 
 class Clients(DaemonTest):
@@ -87,8 +100,7 @@ class Clients(DaemonTest):
         self.result(whole)
         accesses = int(pathlib.Path(count).read_text())
         self.assertGreater(accesses, 100)
-        self.until(no_clients(daemon))
-        descriptors = daemon.descriptors()
+        descriptors = settled_descriptors(daemon)
         honest = self.member(daemon, "work", 2_000_000)  # for the whole of the test
         # Every access of the beginning, then spread: their number depends on how long it waits.
         dense = list(range(1, POINTS * 2 // 3))
@@ -107,7 +119,7 @@ class Clients(DaemonTest):
         honest.wait()
         self.until(no_clients(daemon))
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
-        self.until(lambda: daemon.descriptors() <= descriptors)
+        self.until(lambda: daemon.descriptors() == descriptors)
 
     def test_a_stopped_client_is_overdue_and_its_lease_granted_again(self):
         # One client at a time: the second one needs the first one's gate shut.
@@ -136,7 +148,7 @@ class Clients(DaemonTest):
     def test_ten_thousand_half_open_connections_leave_it_small(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         self.result(self.member(daemon, "work", 10))
-        before, resident = daemon.descriptors(), daemon.resident_kib()
+        before, resident = settled_descriptors(daemon), daemon.resident_kib()
         flood = self.member(daemon, "greet", 10_000)
         most = 0
         while flood.poll() is None:
@@ -144,14 +156,14 @@ class Clients(DaemonTest):
             time.sleep(0.01)
         self.assertLess(most, before + 300)
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
-        self.until(lambda: daemon.descriptors() <= before)
+        self.until(lambda: daemon.descriptors() == before)
         self.assertLess(daemon.resident_kib(), resident + 8192)
 
     def test_another_version_is_refused_by_its_number(self):
         daemon = self.daemon()
         answer = self.result(self.member(daemon, "skew"))
-        self.assertIn(f"version {MAJOR}.", answer["refused"])
-        self.assertIn(f"version {MAJOR + 1}.", answer["refused"])
+        self.assertIn(f"version {MAJOR}.{MINOR} ", answer["refused"])
+        self.assertIn(f"version {MAJOR + 1}.{MINOR} ", answer["refused"])
 
     def test_a_daemon_of_another_version_is_refused_by_the_client(self):
         path = os.path.join(self.folder.name, "s")

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/device_arbiter.h"
+#include "policies/registry.h"
 
 namespace vitamin::daemon {
 
@@ -47,9 +48,11 @@ class OneEntry final : public runtime::Policy {
 class Node final : public daemon::Outlet {
  public:
   explicit Node(std::uint64_t units, std::uint64_t quantum = 1000)
+      : Node(std::make_unique<OneEntry>(hal::ComputeSet(units)), quantum) {}
+  explicit Node(std::unique_ptr<runtime::Policy> policy, std::uint64_t quantum = 1000)
       : layout(runtime::PoolLayout::build(kInfo)),
-        settings{{.quantum_ns = quantum}, 10'000},
-        arbiter(layout, std::make_unique<OneEntry>(hal::ComputeSet(units)), settings, 7, *this) {}
+        settings{{.quantum_ns = quantum}, 10'000, 500},
+        arbiter(layout, std::move(policy), settings, 7, *this) {}
 
   void set_word(runtime::ClientId, runtime::LaneId lane, protocol::LeaseWord word) override {
     words[lane] = word;
@@ -57,6 +60,7 @@ class Node final : public daemon::Outlet {
   bool grant(runtime::ClientId client, const protocol::Grant& grant) override {
     if (full) return false;
     grants.push_back({client, grant});
+    given.push_back({client, grant});
     return true;
   }
   void gates_closed(runtime::ClientId) override { ++closed; }
@@ -66,6 +70,16 @@ class Node final : public daemon::Outlet {
     ready.processors = processors;
     ready.moves_on = moves_on ? 1 : 0;
     arbiter.request(client, ready, now);
+    arbiter.step(now);
+  }
+  // What was closed of the client on the entry, by its grant's word.
+  void returns_closed(runtime::ClientId client, EntryId entry) {
+    for (const auto& [to, grant] : given)
+      if (to == client && grant.entry == entry) last_word[{to, entry}] = grant.word;
+    protocol::Returned returned;
+    returned.word = last_word[{client, entry}];
+    returned.entry = entry;
+    arbiter.request(client, returned, now);
     arbiter.step(now);
   }
   void returns(runtime::ClientId client, const protocol::Grant& grant) {
@@ -81,6 +95,8 @@ class Node final : public daemon::Outlet {
   daemon::DeviceArbiter arbiter;
   std::map<runtime::LaneId, protocol::LeaseWord> words;
   std::vector<std::pair<runtime::ClientId, protocol::Grant>> grants;
+  std::vector<std::pair<runtime::ClientId, protocol::Grant>> given;  // all that ever were
+  std::map<std::pair<runtime::ClientId, EntryId>, protocol::LeaseWord> last_word;
   int closed = 0;
   bool full = false;
   std::uint64_t now = 1;
@@ -207,6 +223,50 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
   node.arbiter.request(1, returned, node.now);
   node.arbiter.step(node.now);
   CHECK(node.grants.size() == 1);
+}
+
+// Who gains nothing from more processors gives them up, to who does, though nobody waits.
+TEST_CASE("standing grants are thought over when it is known what processors gain") {
+  Node node(*policies::make("throughput", 0));
+  std::map<runtime::ClientId, EntryId> held;
+  auto settle = [&] {
+    // Clients return at once what is closed, and ask again.
+    for (int round = 0; round < 20; ++round) {
+      node.arbiter.step(++node.now);
+      for (const auto& [client, grant] : node.grants)
+        held[client] = static_cast<EntryId>(grant.entry);
+      node.grants.clear();
+      for (const DeviceArbiter::Held& hold : node.arbiter.held())
+        if (!hold.open) node.returns_closed(hold.client, hold.entry);
+    }
+  };
+  auto width = [&](runtime::ClientId client) { return node.layout.at(held[client]).processors; };
+  for (const runtime::ClientId client : {1U, 2U}) {
+    node.arbiter.attach(client);
+    node.wants(client);
+  }
+  settle();
+  CHECK(width(1) == 8);
+  CHECK(width(2) == 8);
+  const auto said = [&](runtime::ClientId client, std::uint32_t processors, std::uint64_t ns) {
+    node.arbiter.request(client,
+                         protocol::Timed{.mean_ns = ns, .launches = 200, .processors = processors},
+                         node.now);
+  };
+  for (const std::uint32_t processors : {4U, 8U, 16U}) {
+    said(1, processors, 10'000);                // as fast on few
+    said(2, processors, 160'000 / processors);  // twice as fast on twice as many
+  }
+  settle();
+  CHECK(width(1) == 8);  // not yet: not more often than agreed
+  node.now += 500;
+  settle();
+  CHECK(width(1) == 4);
+  CHECK(width(2) == 12);
+  // Who is gone is forgotten, and the next one is not taken for it.
+  node.arbiter.forget(1, node.now);
+  node.arbiter.attach(1);
+  CHECK(node.arbiter.profile().kernels().size() == 1);
 }
 
 }  // namespace vitamin::daemon

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-MAJOR = 1
+MAJOR, MINOR = 1, 2  # protocol/version.h
 
 
 class Daemon:

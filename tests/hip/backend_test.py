@@ -63,11 +63,17 @@ class Settings(Backend):
 
 class Queues(Backend):
     def test_launches_move_between_masked_queues(self):
-        code, values, notices, trace = self.probe("launch", "random", 200, 3_600_000)
-        self.assertEqual((code, notices), (0, []))
-        self.check_launches(values, 200)
-        self.assertGreater(int(values["moved"]), 20)  # a busy machine moves less
-        widths = {line["cus"] for line in trace if line.get("kernel", "").startswith("add_later")}
+        moved, widths = 0, set()
+        for _ in range(6):  # slots are made off the path: on a busy machine late
+            code, values, notices, trace = self.probe("launch", "random", 200, 3_600_000)
+            self.assertEqual((code, notices), (0, []))
+            self.check_launches(values, 200)
+            moved = max(moved, int(values["moved"]))
+            widths |= {line["cus"] for line in trace
+                       if line.get("kernel", "").startswith("add_later")}
+            if moved > 100 and len(widths) > 3:
+                break
+        self.assertGreater(moved, 100)
         self.assertGreater(len(widths), 3, widths)
 
     def launches_and_changes(self, stay_ms):

@@ -2,12 +2,13 @@
 //
 // The HIP backend and the runtime over it, as backend_test.py asks for them.
 //
-// With VITAMIN_TEST_GREEN set, over a stand-in for HIP's execution contexts (green_stand_in.h).
 //   probe open                            what the device says of itself
 //   probe launch POLICY COUNT STAY_MS     COUNT launches on each of two streams; slots stay so long
 //   probe hide NAME                       a runtime without this function
 //   probe version NUMBER                  a runtime of this version
-// Prints "key value" lines, and "notice ..." for each sentence that the backend tells a person.
+// With VITAMIN_TEST_VERSION the runtime says that this is its version; with VITAMIN_TEST_GREEN it
+// has execution contexts (green_stand_in.h). Prints "key value" lines, and "notice ..." for each
+// sentence that the backend tells a person.
 #include <hip/hip_runtime_api.h>
 
 #include <cstdio>
@@ -40,8 +41,9 @@ void check(int status, const char* what) {
 
 bool green() { return std::getenv("VITAMIN_TEST_GREEN") != nullptr; }
 std::unique_ptr<hal::Device> opened() {
-  const hip::Api api =
-      needed(green() ? tests::open_runtime_with_green_contexts() : hip::open_runtime());
+  hip::Api api = needed(green() ? tests::open_runtime_with_green_contexts() : hip::open_runtime());
+  if (const char* claimed = std::getenv("VITAMIN_TEST_VERSION"); claimed != nullptr)
+    api.version = std::atoi(claimed);
   return needed(hip::open_device(api, {.notice = &notice}));
 }
 

@@ -1,41 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unmodified hipcc programs under `vitamin run`, over the software AMD GPU and the real runtime.
 
-Needs in the environment: VITAMIN, SOFT_LIBRARIES (where our libhsakmt.so.1 is) and PROGRAMS. Never
-run on AMD silicon: what is shown is that program, runtime and interposer agree.
+Needs in the environment: VITAMIN and what software_amd.py says. Never run on AMD silicon: what is
+shown is that program, runtime and interposer agree.
 """
 import collections
 import json
 import os
 import pathlib
 import subprocess
-import tempfile
+import sys
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
+import software_amd  # noqa: E402
+from software_amd import launches, read_trace  # noqa: E402
+
 VITAMIN = os.environ["VITAMIN"]
-LIBRARIES = os.environ["SOFT_LIBRARIES"]
-PROGRAMS = pathlib.Path(os.environ["PROGRAMS"])
 
 
-def words(line):
-    name, *pairs = line.split()
-    return {"": name} | dict(pair.split("=", 1) for pair in pairs)
-
-
-class Programs(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-hip-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def environment(self, **settings):
-        result = {name: value for name, value in os.environ.items()
-                  if not name.startswith(("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_"))}
-        result |= {"LD_LIBRARY_PATH": LIBRARIES, "MODULE_FILE": str(PROGRAMS / "module.co")}
-        return result | settings
-
+class Programs(software_amd.Programs):
     def native(self, *command, **settings):
-        return self.run_command([PROGRAMS / command[0], *command[1:]], settings)
+        return self.run_command([self.PROGRAMS / command[0], *command[1:]], settings)
 
     def run_command(self, command, settings):
         return subprocess.run(command, text=True, capture_output=True, timeout=250,
@@ -45,7 +31,7 @@ class Programs(unittest.TestCase):
         """The result of a program under `vitamin run`, and its report."""
         report = self.folder / "report.json"
         result = self.run_command([VITAMIN, "run", "--report", report, *options, "--",
-                                   PROGRAMS / command[0], *command[1:]], settings)
+                                   self.PROGRAMS / command[0], *command[1:]], settings)
         return result, json.loads(report.read_text()) if report.exists() else {}
 
     def check_same(self, *command, **settings):
@@ -61,9 +47,9 @@ class Programs(unittest.TestCase):
         return report["totals"]
 
     def trace(self, run, *command, **settings):
-        file = self.folder / f"trace{len(list(self.folder.iterdir()))}"
+        file = self.new_file("trace")
         run(*command, VITAMIN_SOFT_AMDGPU_TRACE=str(file), **settings)
-        return [words(line) for line in file.read_text().splitlines()]
+        return read_trace(file)
 
 
 class Output(Programs):
@@ -91,12 +77,62 @@ class Output(Programs):
         self.assertNotEqual(others, {native})
 
 
+class Corners(Programs):
+    def check(self, check, **counts):
+        """As natively, every launch bound; what was counted."""
+        native = self.native("corners", check)
+        self.assertEqual((native.returncode, "WRONG" in native.stdout), (0, False),
+                         native.stdout + native.stderr)
+        result, report = self.shared("corners", check)
+        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+        launches = report["totals"]["launches"]
+        self.assertEqual(launches["bound"], launches["seen"], report["totals"])
+        for name, count in counts.items():
+            self.assertEqual(launches[name], count, report["totals"])
+        return report["totals"]
+
+    def test_captured_graphs_run_among_bound_launches(self):
+        self.check("captured_graph", seen=40, captured=2)
+
+    def test_graphs_built_by_hand_are_as_natively(self):
+        self.check("built_graph", seen=0)
+
+    def test_entry_points_asked_for_by_name_are_bound(self):
+        self.check("asked_for_by_name", seen=10)
+
+    def test_the_last_error_is_the_applications_own(self):
+        self.check("last_error")
+
+    def test_times_between_events_around_launches(self):
+        self.check("times_between_events", seen=10)
+
+    def test_devices_that_are_not_there_and_launches_over_all(self):
+        self.check("devices")
+
+    def test_events_and_memory_for_other_processes_answer_as_natively(self):
+        self.check("other_processes", seen=1)
+
+    def test_cooperative_grids_run_on_the_whole_device_and_say_so(self):
+        trace = self.trace(self.shared, "streams", "cooperative")
+        grids = [line["cus"] for line in launches(trace) if "meet" in line["kernel"]]
+        self.assertEqual(grids, ["104"])
+        report = json.loads((self.folder / "report.json").read_text())
+        self.assertEqual(sum(report["totals"]["whole_device"].values()), 1, report["totals"])
+
+
+@unittest.skipUnless((Programs.PROGRAMS / "libraries").exists(),
+                     "rocPRIM and hipRAND are not installed")
+class Libraries(Programs):
+    def test_libraries_of_debian_are_as_natively(self):
+        self.check_same("libraries")
+
+
 class Packets(Programs):
     def launches(self, trace):
         """How often each launch was made. `?` are kernels of the runtime's own."""
         return collections.Counter(
             tuple(line[key] for key in ("kernel", "grid", "block", "packet", "kernarg"))
-            for line in trace if line[""] == "dispatch" and line["kernel"] != "?")
+            for line in launches(trace))
 
     def test_every_packet_and_its_arguments_are_those_of_the_bare_run(self):
         names = Output.ORDERED
@@ -108,10 +144,9 @@ class Packets(Programs):
         """What each stream of the program `lanes` launched, in the order in which it ran: the
         launches' shared memory names their stream, whatever queue they are on."""
         lanes = collections.defaultdict(list)
-        for line in trace:
-            if line[""] == "dispatch" and line["kernel"] != "?":
-                lanes[line["lds"]].append(
-                    tuple(line[key] for key in ("kernel", "grid", "block", "packet", "kernarg")))
+        for line in launches(trace):
+            lanes[line["lds"]].append(
+                tuple(line[key] for key in ("kernel", "grid", "block", "packet", "kernarg")))
         return lanes
 
     def test_every_stream_has_the_packets_of_the_bare_run_in_their_order(self):
@@ -129,14 +164,13 @@ class Packets(Programs):
                 for label, packets in bare.items():
                     different = [i for i, (a, b) in enumerate(zip(packets, lanes[label])) if a != b]
                     self.assertEqual((len(lanes[label]), different[:3]), (180, []), label)
-                queues = {(line["lds"], line["queue"]) for line in trace
-                          if line[""] == "dispatch" and line["kernel"] != "?"}
+                queues = {(line["lds"], line["queue"]) for line in launches(trace)}
                 self.assertGreater(len(queues), 5, "no launch moved")
 
     def test_fills_and_device_copies_run_under_a_mask(self):
         trace = self.trace(lambda *command, **settings: self.shared(
             *command, options=("--policy", "static"), **settings), "kernels", "fills_and_copies")
-        own = [line for line in trace if line[""] == "dispatch" and line["kernel"] != "?"]
+        own = launches(trace)
         self.assertGreater(len(own), 3)
         whole = [line["kernel"] for line in own if line["cus"] == "104"]
         self.assertEqual(whole, [])

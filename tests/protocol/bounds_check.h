@@ -21,6 +21,9 @@ inline int check_decoding(const Record& record, const Bounds& bounds) {
                    typed.deadline_in_ns < kClockMax && typed.predicted_ns < kClockMax;
           } else if constexpr (std::is_same_v<T, HintRecord>) {
             good = typed.ready_in_ns < kClockMax && typed.deadline_in_ns < kClockMax;
+          } else if constexpr (std::is_same_v<T, Timed>) {
+            good = typed.processors >= 1 && typed.processors <= bounds.processors &&
+                   typed.launches > 0 && typed.mean_ns > 0 && typed.mean_ns < kClockMax;
           } else if constexpr (!std::is_same_v<T, Idle>) {
             good = typed.entry < bounds.entries;
           }

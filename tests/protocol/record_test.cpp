@@ -68,6 +68,15 @@ TEST_CASE("what no correct client sends is refused") {
   CHECK_FALSE(accepted(Draining{.entry = 1u << 20}));
   CHECK_FALSE(accepted(Holding{.entry = 0}));  // the whole device is not leased
   CHECK_FALSE(accepted(HintRecord{.cancelled = 2}));
+  CHECK(accepted(Ready{.kind = 3}));
+  CHECK_FALSE(accepted(Ready{.kind = 4}));
+  CHECK_FALSE(accepted(HintRecord{.kind = 4}));
+  CHECK(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 0, .launches = 1, .processors = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = ~0ULL, .launches = 1, .processors = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 0, .processors = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 0}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 133}));
   CHECK_FALSE(decode_request(encode(Grant{.launches = 1}), kBounds));
   CHECK_FALSE(decode_request(Record{}, kBounds));
 }
@@ -108,7 +117,9 @@ TEST_CASE("a handshake of another major version is refused by its number") {
   hello.preamble.major = kMajor + 1;
   const auto refused = parse<Hello>(bytes_of(hello));
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().message.find("version 2.") != std::string::npos);
+  const std::string theirs =
+      "version " + std::to_string(kMajor + 1) + "." + std::to_string(kMinor) + " ";
+  CHECK(refused.error().message.find(theirs) != std::string::npos);
   Welcome welcome;
   welcome.preamble.kind = Kind::kWelcome;
   REQUIRE(parse<Welcome>(bytes_of(welcome)));

@@ -157,7 +157,8 @@ TEST_CASE("a record costs little beside a system call") {
   });
   MESSAGE("a record is " << static_cast<double>(store.count()) / static_cast<double>(call.count())
                          << " of a system call");
-  CHECK(store < call);
+  // A launch makes three: at 2.85 us a launch (H200) two percent are 57 ns, half a call.
+  CHECK(3 * store < call);
 }
 
 }  // namespace vitamin::runtime::trace

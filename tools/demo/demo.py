@@ -97,7 +97,8 @@ def software_amd(prefix, reason, folder):
         "  machine code on this CPU, under the real ROCm runtime and programs of hipcc. It shows\n"
         "  placement and bits; its times say nothing of AMD silicon, on which this never ran.",
         {"LD_LIBRARY_PATH": library_path(prefix / "lib/soft"),
-         "VITAMIN_SOFT_AMDGPU_LEDGER": str(folder / "ledger")},
+         "VITAMIN_SOFT_AMDGPU_LEDGER": str(folder / "ledger"),
+         "VITAMIN_LOCK_FOLDER": str(folder)},
         (20, 100), "-hip", "compute units")
 
 

@@ -150,7 +150,8 @@ bool Queues::destroy(Device& device, std::uint64_t id) {
     queue = std::move(found->second);
     queues_.erase(found);
   }
-  device.trace.line("destroy queue=%llu caller=%s preemptions=%llu", wide(id), caller(),
+  device.trace.line("destroy queue=%llu kind=%s caller=%s preemptions=%llu", wide(id),
+                    queue->kind() == Queue::Kind::kCompute ? "compute" : "copy", caller(),
                     wide(device.count_preemption()));
   return true;
 }

@@ -39,6 +39,7 @@ class Queue {
 
   void start(Device& device);
   std::uint32_t id() const { return id_; }
+  Kind kind() const { return kind_; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
   void set_mask(std::vector<std::uint32_t> mask);
   // Indices of the CUs that the mask allows, in mask order.

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The compute queues of one GPU, shared out among the processes on it. A GPU has 21 (gfx90a) to 24
+// (gfx942) for all; beyond that the driver takes turns between them, and nothing is spatial any
+// more.
+//
+// The record is a file that every process locks pieces of, so that the kernel forgets a process
+// with its last breath, and nobody needs a daemon:
+//
+//   offset     0 .. 255   one locked byte for each process
+//            256 .. 511   one for each queue that the applications' own streams have: theirs to
+//            make,
+//                         so never refused, only counted
+//            512 ..       one for each pool queue; those below what the plain ones leave may be
+//            taken
+//
+// Each process may hold an equal share of the rest, and gives back what is above it (limit()). Two
+// are left free, for the runtime's queue and the default stream's of the next process.
+//
+// Limits. Processes that do not run under Vitamin, or are confined by the user's own mask, are not
+// counted, nor are queues of other priorities and of cooperative grids. A child that was forked and
+// does not exec keeps its parent's pieces until it ends. Where applications' streams have every
+// queue, nobody has a pool queue. A share that shrinks is given back as its queues come idle,
+// looked at twice a second: until then processes that come together may have more than there are.
+//
+// Threads: any.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hal/result.h"
+
+namespace vitamin::hip {
+
+class QueueLedger : public std::enable_shared_from_this<QueueLedger> {
+ public:
+  // One queue; destroying it gives it back. Keeps the ledger.
+  using Ticket = std::shared_ptr<void>;
+
+  // `folder`: one that all users of the GPU have, as /run/lock. `gpu`: its name in it. `plain_max`:
+  // how many queues the application's streams share at most. kUnavailable: no such file.
+  static hal::Result<std::shared_ptr<QueueLedger>> open(const std::string& folder,
+                                                        const std::string& gpu, unsigned queues,
+                                                        unsigned plain_max);
+  ~QueueLedger();
+  QueueLedger(const QueueLedger&) = delete;
+  QueueLedger& operator=(const QueueLedger&) = delete;
+
+  // A stream of the application's lives as long as the ticket.
+  Ticket stream();
+  // A pool queue; null: the GPU has none left.
+  Ticket pool_queue();
+  // How many pool queues this process should hold now.
+  unsigned limit();
+
+ private:
+  QueueLedger(int file, unsigned queues, unsigned plain_max)
+      : file_(file), queues_(queues), plain_max_(plain_max) {}
+  bool lock(unsigned piece);
+  void unlock(unsigned piece);
+  unsigned of_others(unsigned first, unsigned count) const;
+  unsigned left() const;
+  void count_plain();
+  void end_stream();
+  void end_pool_queue(unsigned piece);
+
+  const int file_;
+  const unsigned queues_, plain_max_;
+  std::mutex mutex_;
+  unsigned streams_ = 0;
+  std::vector<unsigned> plain_, pool_;  // pieces that are ours
+};
+
+}  // namespace vitamin::hip

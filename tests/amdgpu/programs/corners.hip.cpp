@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an interposer is easily wrong about: graphs, doors past the linker, the thread's last error,
+// times between events, devices that are not there, events and memory of other processes.
+#include <dlfcn.h>
+
+#include "program.h"
+
+namespace {
+
+__global__ void add(int* value, int by) { atomicAdd(value, by); }
+
+__global__ void spin(int* value, int rounds) {
+  int x = static_cast<int>(threadIdx.x);
+  for (int i = 0; i < rounds; ++i) x = x * 1664525 + 1013904223;
+  if (threadIdx.x == 0) atomicAdd(value, x == 12345 ? 2 : 1);
+}
+
+hipStream_t free_stream() {
+  hipStream_t stream = nullptr;
+  HIP_OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  return stream;
+}
+
+// A captured graph, launched between ordinary launches on the same stream and on another.
+void captured_graph() {
+  constexpr int kRounds = 20;
+  const hipStream_t stream = free_stream(), other = free_stream();
+  DeviceArray<int> value(std::vector<int>(1));
+  hipEvent_t done = nullptr;
+  HIP_OK(hipEventCreateWithFlags(&done, hipEventDisableTiming));
+  hipGraph_t graph = nullptr;
+  hipGraphExec_t ready = nullptr;
+  HIP_OK(hipStreamBeginCapture(stream, hipStreamCaptureModeGlobal));
+  add<<<2, 64, 0, stream>>>(value.data(), 1);
+  add<<<1, 64, 0, stream>>>(value.data(), 3);
+  HIP_OK(hipStreamEndCapture(stream, &graph));
+  std::size_t nodes = 0;
+  HIP_OK(hipGraphGetNodes(graph, nullptr, &nodes));
+  HIP_OK(hipGraphInstantiate(&ready, graph, nullptr, nullptr, 0));
+  for (int i = 0; i < kRounds; ++i) {
+    add<<<1, 64, 0, stream>>>(value.data(), 5);
+    HIP_OK(hipGraphLaunch(ready, stream));
+    HIP_OK(hipEventRecord(done, stream));
+    HIP_OK(hipStreamWaitEvent(other, done, 0));
+    add<<<1, 64, 0, other>>>(value.data(), 7);
+    HIP_OK(hipEventRecord(done, other));
+    HIP_OK(hipStreamWaitEvent(stream, done, 0));
+  }
+  HIP_OK(hipDeviceSynchronize());
+  report("a captured graph among launches",
+         nodes == 2 && value.host()[0] == kRounds * 64 * (2 + 3 + 5 + 7));
+  HIP_OK(hipGraphExecDestroy(ready));
+  HIP_OK(hipGraphDestroy(graph));
+}
+
+// The same kernel by a graph that was built by hand.
+void built_graph() {
+  DeviceArray<int> value(std::vector<int>(1));
+  hipGraph_t graph = nullptr;
+  hipGraphExec_t ready = nullptr;
+  HIP_OK(hipGraphCreate(&graph, 0));
+  int* where = value.data();
+  int by = 2;
+  void* arguments[] = {&where, &by};
+  hipKernelNodeParams kernel{};
+  kernel.func = reinterpret_cast<void*>(add);
+  kernel.gridDim = dim3(1);
+  kernel.blockDim = dim3(64);
+  kernel.kernelParams = arguments;
+  hipGraphNode_t first = nullptr, second = nullptr;
+  HIP_OK(hipGraphAddKernelNode(&first, graph, nullptr, 0, &kernel));
+  HIP_OK(hipGraphAddKernelNode(&second, graph, &first, 1, &kernel));
+  HIP_OK(hipGraphInstantiate(&ready, graph, nullptr, nullptr, 0));
+  HIP_OK(hipGraphLaunch(ready, nullptr));
+  HIP_OK(hipStreamSynchronize(nullptr));
+  report("a graph built by hand", value.host()[0] == 2 * 64 * 2);
+  HIP_OK(hipGraphExecDestroy(ready));
+  HIP_OK(hipGraphDestroy(graph));
+}
+
+// Entry points that the program asks the loader for are bound as those that it is linked with.
+void asked_for_by_name() {
+  void* library = ::dlopen("libamdhip64.so.5", RTLD_NOW | RTLD_LOCAL);
+  const auto launch =
+      reinterpret_cast<decltype(&hipLaunchKernel)>(::dlsym(library, "hipLaunchKernel"));
+  const auto fill = reinterpret_cast<decltype(&hipMemsetAsync)>(::dlsym(library, "hipMemsetAsync"));
+  DeviceArray<int> value(std::vector<int>(1));
+  int* where = value.data();
+  int by = 1;
+  void* arguments[] = {&where, &by};
+  const hipStream_t stream = free_stream();
+  HIP_OK(fill(where, 1, sizeof(int), stream));
+  for (int i = 0; i < 10; ++i)
+    HIP_OK(launch(reinterpret_cast<const void*>(add), dim3(1), dim3(64), arguments, 0, stream));
+  HIP_OK(hipStreamSynchronize(stream));
+  report("entry points that were asked for by name", value.host()[0] == 0x01010101 + 640);
+}
+
+// HIP 5 replaces the last error with every call, one that succeeds too.
+void last_error() {
+  DeviceArray<int> value(std::vector<int>(1));
+  const hipError_t refused = hipMemcpy(value.data(), nullptr, 4, hipMemcpyHostToDevice);
+  const hipError_t peeked = hipPeekAtLastError();
+  const hipError_t told = hipGetLastError(), then = hipGetLastError();
+  add<<<1, 64>>>(value.data(), 1);
+  const hipError_t launched = hipGetLastError();
+  add<<<1, 4096>>>(value.data(), 1);
+  const hipError_t too_wide = hipGetLastError();
+  const hipError_t early = hipStreamQuery(free_stream());
+  const hipError_t after_query = hipGetLastError();
+  std::printf("refused %d peeked %d told %d then %d launched %d too wide %d early %d after %d\n",
+              refused, peeked, told, then, launched, too_wide, early, after_query);
+  HIP_OK(hipDeviceSynchronize());
+  report("errors are told as the runtime tells them",
+         refused != hipSuccess && peeked == refused && told == refused && then == hipSuccess &&
+             launched == hipSuccess && too_wide != hipSuccess && value.host()[0] == 64);
+}
+
+// Events around one launch, and around several: no negative time, the longer work takes longer.
+void times_between_events() {
+  DeviceArray<int> value(std::vector<int>(1));
+  int* where = value.data();
+  int rounds = 200;
+  void* arguments[] = {&where, &rounds};
+  const hipStream_t stream = free_stream();
+  hipEvent_t start = nullptr, stop = nullptr, before = nullptr, after = nullptr;
+  for (hipEvent_t* event : {&start, &stop, &before, &after}) HIP_OK(hipEventCreate(event));
+  HIP_OK(hipEventRecord(before, stream));
+  for (int i = 0; i < 9; ++i) spin<<<4, 64, 0, stream>>>(where, rounds);
+  HIP_OK(hipExtLaunchKernel(reinterpret_cast<void*>(spin), dim3(4), dim3(64), arguments, 0, stream,
+                            start, stop, 0));
+  HIP_OK(hipEventRecord(after, stream));
+  HIP_OK(hipStreamSynchronize(stream));
+  for (const hipEvent_t event : {start, stop, before, after}) HIP_OK(hipEventSynchronize(event));
+  float one = -1, all = -1;
+  HIP_OK(hipEventElapsedTime(&one, start, stop));
+  HIP_OK(hipEventElapsedTime(&all, before, after));
+  report("times between events", one > 0 && all > one && value.host()[0] == 40);
+}
+
+void devices() {
+  int count = 0, current = -1;
+  HIP_OK(hipGetDeviceCount(&count));
+  const hipError_t set = hipSetDevice(count);
+  HIP_OK(hipGetDevice(&current));
+  hipStream_t stream = free_stream();
+  DeviceArray<int> value(std::vector<int>(1));
+  int* where = value.data();
+  int by = 1;
+  void* arguments[] = {&where, &by};
+  hipLaunchParams launch{reinterpret_cast<void*>(add), dim3(2), dim3(64), arguments, 0, stream};
+  HIP_OK(hipExtLaunchMultiKernelMultiDevice(&launch, 1, 0));
+  HIP_OK(hipDeviceSynchronize());
+  std::printf("%d device(s), the next is %d\n", count, set);
+  report("a device that is not there, and a launch over all that are",
+         count == 1 && set != hipSuccess && current == 0 && value.host()[0] == 128);
+}
+
+// The same answers as natively, whatever they are here.
+void other_processes() {
+  DeviceArray<int> value(std::vector<int>(1));
+  hipEvent_t event = nullptr;
+  HIP_OK(hipEventCreateWithFlags(&event, hipEventDisableTiming | hipEventInterprocess));
+  hipIpcEventHandle_t event_handle{};
+  const hipError_t of_event = hipIpcGetEventHandle(&event_handle, event);
+  hipIpcMemHandle_t memory_handle{};
+  const hipError_t of_memory = hipIpcGetMemHandle(&memory_handle, value.data());
+  const hipStream_t stream = free_stream();
+  add<<<1, 64, 0, stream>>>(value.data(), 1);
+  HIP_OK(hipEventRecord(event, stream));
+  HIP_OK(hipEventSynchronize(event));
+  std::printf("event handle %d, memory handle %d\n", of_event, of_memory);
+  report("an event for other processes", value.host()[0] == 64);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return run_checks({{"captured_graph", captured_graph},
+                     {"built_graph", built_graph},
+                     {"asked_for_by_name", asked_for_by_name},
+                     {"last_error", last_error},
+                     {"times_between_events", times_between_events},
+                     {"devices", devices},
+                     {"other_processes", other_processes}},
+                    count, arguments);
+}

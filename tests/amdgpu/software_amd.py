@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests over the software AMD GPU share: an environment without the caller's own settings, a
+folder for each test, the GPU's trace.
+
+Needs in the environment: SOFT_LIBRARIES (where our libhsakmt.so.1 is) and PROGRAMS.
+"""
+import os
+import pathlib
+import tempfile
+import unittest
+
+LIBRARIES = os.environ["SOFT_LIBRARIES"]
+OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
+
+
+def words(line):
+    """'mask queue=2 cus=8' as {'': 'mask', 'queue': '2', 'cus': '8'}."""
+    name, *pairs = line.split()
+    return {"": name} | dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def read_trace(file):
+    return [words(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def launches(trace):
+    """The dispatches that are not the runtime's own."""
+    return [line for line in trace if line[""] == "dispatch" and line["kernel"] != "?"]
+
+
+class SoftwareAmd(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-amd-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def environment(self, **settings):
+        """Each test's GPU is its own, so what processes on one share lies in the test's folder."""
+        result = {name: value for name, value in os.environ.items()
+                  if not name.startswith(OF_USERS)}
+        return result | {"LD_LIBRARY_PATH": LIBRARIES, "VITAMIN_LOCK_FOLDER": str(self.folder)
+                         } | settings
+
+    def new_file(self, name):
+        return self.folder / f"{name}{len(list(self.folder.iterdir()))}"
+
+
+class Programs(SoftwareAmd):
+    PROGRAMS = pathlib.Path(os.environ.get("PROGRAMS", "."))
+
+    def environment(self, **settings):
+        return super().environment(MODULE_FILE=str(self.PROGRAMS / "module.co")) | settings

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes of `vitamin run --daemon` on one software AMD GPU: leases, seen from the CUs,
+and the GPU's compute queues. Needs in the environment: VITAMIN, VITAMIND and what software_amd.py
+says.
+"""
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
+from software_amd import Programs, read_trace  # noqa: E402
+
+VITAMIN, VITAMIND = os.environ["VITAMIN"], os.environ["VITAMIND"]
+QUEUES_OF_GPU = 20
+OF_NEWCOMER = 2  # left free for the process that comes next
+
+
+class Shared(Programs):
+    def daemon(self, policy):
+        """The options of its clients. Its folder of locks is its own, as the GPU is."""
+        folder = self.new_file("daemon")
+        folder.mkdir()
+        socket = folder / "socket"
+        daemon = subprocess.Popen([VITAMIND, "--socket", socket, "--policy", policy,
+                                   "--lock-directory", folder], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, env=self.environment())
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.terminate)
+        while not socket.exists():
+            self.assertIsNone(daemon.poll())
+            time.sleep(0.01)
+        return ["--daemon", "--socket", socket]
+
+    def together(self, count, check, options, bare=0, settled=lambda: True, **settings):
+        """Runs `masks CHECK` in so many leased processes and so many bare ones. They start one
+        after another, since what the runtime itself launches then has no mask, each when things
+        are settled, and work together."""
+        ledger, runs = self.new_file("ledger"), []
+        for number in range(count + bare):
+            report, trace = self.new_file("report"), self.new_file("trace")
+            trace.touch()
+            report.touch()
+            command = [self.PROGRAMS / "masks", check]
+            if number < count:
+                command = [VITAMIN, "run", "--report", report, *options, "--", *command]
+            process = subprocess.Popen(
+                command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, env=self.environment(
+                    VITAMIN_SOFT_AMDGPU_LEDGER=str(ledger), VITAMIN_SOFT_AMDGPU_HOLD_US="2000",
+                    **{"VITAMIN_SOFT_AMDGPU_TRACE": str(trace)} | settings))
+            self.addCleanup(process.kill)
+            self.assertEqual(process.stdout.readline(), "ready\n")
+            runs.append((process, report, trace))
+            for _ in range(6000):
+                if settled():
+                    break
+                time.sleep(0.01)
+        for process, _, _ in runs:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        errors = []
+        for process, _, _ in runs:
+            out, error = process.communicate(timeout=200)
+            self.assertEqual((process.returncode, out[:3]), (0, "ok "), out + error)
+            errors.append(error)
+        reports = [json.loads(report.read_text()) for _, report, _ in runs[:count]]
+        return reports, [read_trace(trace) for _, _, trace in runs], errors
+
+
+class Leases(Shared):
+    def overlaps(self, count, check, policy, bare=0):
+        """How many CUs two processes ever held at one time, in a run in which no lease came too
+        late for a launch (a machine that stands still for long makes launches go elsewhere)."""
+        for _ in range(3):
+            reports, traces, _ = self.together(count, check, self.daemon(policy), bare)
+            for report in reports:
+                launches = report["totals"]["launches"]
+                self.assertEqual((launches["seen"], launches["bound"]), (41, 41))
+            if not any(report["totals"]["whole_device"] for report in reports):
+                return max(int(trace[-1]["shared_cus"]) for trace in traces), reports
+        self.skipTest("this machine is too slow for leases to come in time")
+
+    def test_two_processes_with_leases_never_meet_on_a_cu(self):
+        self.assertEqual(self.overlaps(2, "occupy_with_fills", "static:parts=2")[0], 0)
+
+    def test_four_processes_with_leases_never_meet_on_a_cu(self):
+        self.assertEqual(self.overlaps(4, "occupy_with_fills", "static:parts=4")[0], 0)
+
+    def test_leases_that_move_with_every_launch_never_meet_on_a_cu(self):
+        shared, reports = self.overlaps(2, "occupy", "random:max=40")
+        self.assertEqual(shared, 0)
+        for report in reports:
+            self.assertGreater(report["totals"]["launches"]["moved"], 10)
+
+    def test_fills_without_a_lease_meet_the_others(self):
+        # On a busy machine one may be over before the other begins.
+        met = (self.overlaps(1, "occupy", "static:parts=2", bare=1)[0] for _ in range(10))
+        self.assertTrue(any(met))
+
+
+class Budget(Shared):
+    def queues(self, trace):
+        """How many there were from one change to the next, in one trace of all processes, until the
+        first of them ended (and with it its queues, of which no line tells)."""
+        alive = itertools.takewhile(lambda line: line[""] != "summary", trace)
+        changes = [{"create": 1, "destroy": -1}[line[""]] for line in alive
+                   if line.get("kind") == "compute"]
+        return list(itertools.accumulate(changes, initial=0))
+
+    def run_eight(self, **settings):
+        trace = self.new_file("all")
+        reports, _, errors = self.together(
+            8, "occupy", self.daemon("static:parts=8"), VITAMIN_SOFT_AMDGPU_TRACE=str(trace),
+            settled=lambda: self.queues(read_trace(trace))[-1] <= QUEUES_OF_GPU - OF_NEWCOMER,
+            **settings)
+        for report in reports:
+            launches = report["totals"]["launches"]
+            self.assertEqual((launches["seen"], launches["bound"]), (41, 41))
+        return read_trace(trace), reports, errors
+
+    def test_eight_clients_hold_no_more_queues_than_the_gpu_has(self):
+        trace, reports, _ = self.run_eight(GPU_MAX_HW_QUEUES="1")
+        self.assertLessEqual(max(self.queues(trace)), QUEUES_OF_GPU)
+        masked = [line for line in trace if line[""] == "mask"]
+        self.assertGreater(len(masked), 4)
+
+    def test_queues_that_others_have_are_said_once_and_cost_no_launch(self):
+        # Eight times the runtime's queue and up to four for streams are more than there are.
+        _, _, errors = self.run_eight()
+        said = [error.count("vitamin: Other processes have the GPU's compute queues")
+                for error in errors]
+        self.assertEqual(max(said), 1, said)
+        self.assertIn("GPU_MAX_HW_QUEUES=1 or 2 leaves more to all", "".join(errors))
+
+
+if __name__ == "__main__":
+    unittest.main()
