@@ -63,13 +63,13 @@ struct Hello {
   std::uint32_t vendor = 0;      // hal::Vendor
   std::uint32_t processors = 0;  // of the whole device
   std::uint32_t units = 0;
-  std::uint32_t share = 0;  // since 1.2: Claim::share
+  std::uint32_t share = 0;  // since 1.3: Claim::share
   std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> processors_per_unit{};
   Text<64> uuid;
   Text<64> device_name;
   Text<64> program;         // for people; nothing is decided by it
   Text<64> workload_class;  // since 1.1: Claim
-  Text<64> job;             // since 1.2
+  Text<64> job;             // since 1.3
 };
 
 struct Welcome {

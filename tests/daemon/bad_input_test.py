@@ -144,10 +144,11 @@ class BadInput(DaemonTest):
         daemon = self.daemon()
         welcome, refusal = 2, 3
         self.assertEqual(self.greet(daemon, hello(0, less=128))[0], welcome)  # before classes
-        self.assertEqual(self.greet(daemon, hello(1, less=64))[0], welcome)  # before jobs
-        self.assertEqual(self.greet(daemon, hello(2))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(1, less=64))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(2, less=64))[0], welcome)  # before jobs
+        self.assertEqual(self.greet(daemon, hello(3))[0], welcome)
         self.assertEqual(self.greet(daemon, hello(9, more=b"news" * 50))[0], welcome)
-        kind, why = self.greet(daemon, hello(2, less=64))  # ours, and cut off
+        kind, why = self.greet(daemon, hello(3, less=64))  # ours, and cut off
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
 
