@@ -22,6 +22,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+class Refusal(Exception):
+    """What makes a run impossible, as a sentence for whoever started it."""
+
+
 def prefix():
     """The tree that `cmake --install` made: $VITAMIN_PREFIX, or dist/ beside bench/."""
     return pathlib.Path(os.environ.get("VITAMIN_PREFIX", ROOT / "dist")).resolve()
@@ -83,8 +87,8 @@ class Result:
 
 def environment_with(changes):
     """The environment of a command: ours, where the libraries are, and the changes."""
-    return dict(os.environ, LD_LIBRARY_PATH=library_path(), PYTHONUNBUFFERED="1",
-                HF_HUB_OFFLINE="1", **(changes or {}))
+    return {**os.environ, "LD_LIBRARY_PATH": library_path(), "PYTHONUNBUFFERED": "1",
+            "HF_HUB_OFFLINE": "1", **(changes or {})}
 
 
 def run(command, timeout, environment=None, cpus=None):
@@ -190,13 +194,14 @@ def header():
 
 
 class Results:
-    """DIR/NAME.jsonl: the header, then one object a line, each written at once."""
+    """DIR/NAME.jsonl: the header, then one object a line, each written at once. `more` keeps what
+    is there, and a further header begins what this command adds."""
 
-    def __init__(self, directory, name):
+    def __init__(self, directory, name, more=False):
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{name}.jsonl"
-        self._file = open(self.path, "w")
+        self._file = open(self.path, "a" if more else "w")
         self.add({"header": header()})
 
     def add(self, record):

@@ -49,19 +49,21 @@ Advice advice_of(const vitamin_work& work) {
           at(work.deadline_in_ns), work.queued_ns};
 }
 
-// Runs `call` with the virtual context and the stream of a handle, if they are managed.
-template <class Call>
-int with_stream(void* handle, Call call) {
-  const StreamRecord* record = find_stream(static_cast<NativeStream>(handle), false);
-  if (record == nullptr || record->stream == nullptr) return VITAMIN_INACTIVE;
-  const Inside ours;
-  return call(*record->context->virtual_context, *record->stream);
-}
-
 bool managed() {
   bool any = false;
   for_each_context([&](Context&) { any = true; });
   return any;
+}
+
+// Runs `call` with the virtual context and the stream of a handle, if they are managed. Of a
+// process that does not use this vendor nothing is asked: its runtime is not even loaded.
+template <class Call>
+int with_stream(void* handle, Call call) {
+  if (!managed()) return VITAMIN_INACTIVE;
+  const StreamRecord* record = find_stream(static_cast<NativeStream>(handle), false);
+  if (record == nullptr || record->stream == nullptr) return VITAMIN_INACTIVE;
+  const Inside ours;
+  return call(*record->context->virtual_context, *record->stream);
 }
 
 const vitamin_advice_functions functions = {

@@ -134,6 +134,24 @@ print(vitamin.active(), vitamin.expect(vitamin.DECODE), vitamin.deadline(3))
 """, preload=False)
         self.assertEqual(said, "False False False")
 
+    def test_a_process_that_uses_no_gpu_may_give_advice(self):
+        """As one that uses the other vendor's: both libraries are preloaded, one has no runtime."""
+        script = """
+import sys
+sys.path.insert(0, {advice!r})
+import vitamin_advice as vitamin
+assert vitamin._libraries
+with vitamin.decode(deadline_ms=1), vitamin.on_stream(None, vitamin.PREFILL):
+    print(vitamin.active(), vitamin.iteration_end(), vitamin.expect(vitamin.DECODE),
+          vitamin.cancel())
+""".format(advice=str(SOURCE / "advice"))
+        environment = doors_test.changed_environment(True, (), True, {})
+        environment["LD_LIBRARY_PATH"] = ""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                              timeout=60, env=environment, check=False)
+        self.assertEqual((done.returncode, done.stdout.strip(), done.stderr),
+                         (0, "False False False False", ""))
+
     def test_advice_changes_no_result(self):
         for script in ("program.use_nvtx()", "program.use_c_api()"):
             counts = {self.told(f"{script}; program.finish(); print(program.launches())",

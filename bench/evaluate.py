@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The evaluation: workloads x modes in one command of at most ten minutes.
+
+    evaluate.py E0 [--workloads D0.6,I-L8,...]         does each build, how long is its step
+    evaluate.py E3 [--pairs W1,W2]                     colocated training
+    evaluate.py E4 [--pairs M1] [--rho 0.5]            training beside open-loop inference
+    evaluate.py E5 [--traces azure2024_conv_synth]     prefill and decode processes on a trace
+    evaluate.py E6 | E7 | E8                           GEMM; the pool; chains, and decode alone
+    evaluate.py E9 [--steps 50]                        bitwise training beside others, SIGKILL
+    evaluate.py --smoke                                all of it in seconds, on the software device
+
+E1 and E2 are bench/determinism/run.py and decode.py. Common: --modes exclusive,temporal,mps,mps50,
+static,ours (evaluation/modes.py has all), --budget SECONDS, --resume, --out DIR. Results are JSON
+lines with every raw sample, DIR/EXPERIMENT.jsonl; tables and figures: evaluation/report.py.
+"""
+
+import argparse
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
+
+import experiments  # noqa: E402
+import harness  # noqa: E402
+import modes  # noqa: E402
+import report  # noqa: E402
+
+DEFAULT_MODES = {
+    "E0": "exclusive",
+    "E3": "exclusive,temporal,mps,mps50,static,ours",
+    "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
+    "E5": "mps,mps-priority,ours,ours-tpot-first",
+    "E8": "exclusive,ours-alone",
+    "E9": "temporal,mps,mps50,static,ours,ours-tpot-first",
+}
+MICRO = {"E6": ["gemm"], "E7": ["pool"], "E8": ["chain"]}
+ALL = ("E0", "E3", "E4", "E5", "E6", "E7", "E8", "E9")
+BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
+
+
+def gpu_query(what):
+    try:
+        answer = subprocess.run(["nvidia-smi", what[0], "--format=csv,noheader,nounits", *what[1:]],
+                                capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise harness.Refusal(f"no NVIDIA GPU here ({error}): --smoke needs none") from None
+    if answer.returncode:
+        raise harness.Refusal("nvidia-smi finds no GPU: " + (answer.stdout + answer.stderr).strip())
+    return [line.split(", ") for line in answer.stdout.strip().splitlines()]
+
+
+def free_memory(options):
+    """GiB; refuses a GPU that somebody else uses."""
+    if options.device != "cuda":
+        return min(options.memory, 1e6)
+    used, free, clock = gpu_query(["--query-gpu=memory.used,memory.free,clocks.sm"])[0]
+    others = gpu_query(["--query-compute-apps=pid,used_memory"])
+    if not options.busy_ok and (others or int(used) > BUSY_MIB):
+        raise harness.Refusal(
+            f"the GPU is busy: {len(others)} processes, {used} MiB in use; its times would say "
+            "nothing (--busy-ok runs all the same)")
+    return min(int(free) / 1024, options.memory)
+
+
+def check_packages(names):
+    for name in names:
+        for package in experiments.packages(name):
+            if importlib.util.find_spec(package) is None:
+                raise harness.Refusal(f"the Python package '{package}' is missing ({name} needs "
+                                      f"it): pip install {package}")
+
+
+def check_tree():
+    if not (harness.prefix() / "bin" / "vitamin").exists():
+        raise harness.Refusal(f"there is no Vitamin in {harness.prefix()}: run bench/install_tree, "
+                              "or name a tree in VITAMIN_PREFIX")
+
+
+def training_pairs(options):
+    demo = options.device == "soft"
+    for pair in options.pairs:
+        names = experiments.TRAINING_PAIRS.get(pair)
+        if names is None:
+            raise harness.Refusal(f"there is no training pair '{pair}': "
+                                  + ", ".join(experiments.TRAINING_PAIRS))
+        yield pair, [experiments.spec("train", "demo" if demo else n) for n in names]
+
+
+def mixed_pairs(options):
+    demo = options.device == "soft"
+    for pair in options.pairs:
+        names = experiments.MIXED_PAIRS.get(pair)
+        if names is None:
+            raise harness.Refusal(f"there is no mixed pair '{pair}': "
+                                  + ", ".join(experiments.MIXED_PAIRS))
+        names = ("demo", "demo") if demo else names
+        yield pair, [experiments.spec("train", names[0]),
+                     experiments.spec("infer", names[1], latency=True)]
+
+
+def serving_specs(options):
+    name = "demo" if options.device == "soft" else "I-L8"
+    more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
+    cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
+    return [experiments.spec("prefill", name, more=more, gib=(17.5 * (name != "demo"), 2)),
+            experiments.spec("decode", name, True, [*more, "--slots", options.slots],
+                             gib=(16.5 * (name != "demo") + cache, 1))]
+
+
+def micro(session, name, options):
+    """The measurements of bench/micro.py, which has results of its own."""
+    words = [sys.executable, str(HERE / "micro.py"), *MICRO[name], "--out", options.out,
+             "--rounds", str(options.repeats)]
+    session.cells += 1
+    session.allow(5)
+    left = options.budget - session.elapsed()
+    result = harness.run(words, max(5, left), session.surroundings.base())
+    measured = [r for m in MICRO[name] for r in report.read(options.out, f"micro_{m}")]
+    ok = result.ok and any(r["ok"] for r in measured)
+    why = result.why() or next((r["why"] for r in measured if r["why"]), "nothing was measured")
+    session.add(name, "micro", " ".join(MICRO[name]), 0,
+                {"ok": ok, "why": "" if ok else why, "table": result.output})
+    if not ok:
+        session.say(f"{name}: {why}")
+        return
+    print(result.output.strip(), flush=True)
+
+
+def run_one(name, session, options):
+    if name == "E0":
+        names = ["demo"] if options.device == "soft" else options.workloads
+        experiments.Calibration(session).run(
+            [experiments.spec("infer" if n.startswith("I-") else "train", n) for n in names])
+    elif name == "E3":
+        for pair, specs in training_pairs(options):
+            experiments.Training(session).run(pair, specs)
+    elif name == "E4":
+        for pair, specs in mixed_pairs(options):
+            experiments.Mixed(session).run(f"{pair} {options.arrivals} {options.rho:g}", specs)
+    elif name == "E5":
+        for trace in options.traces:
+            subject = f"{trace} {options.load:g}"
+            experiments.Serving(session, trace).run(subject, serving_specs(options))
+    elif name == "E9":
+        experiments.BitwiseTraining(session).run()
+    if name in MICRO and not options.no_micro:
+        micro(session, name, options)
+    if name == "E8":
+        n = "demo" if options.device == "soft" else options.workloads[0]
+        experiments.DecodeAlone(session).run(n, [experiments.spec("infer", n)])
+
+
+def needed(name, options):
+    """Workloads whose packages a command needs, and the specs are known only later."""
+    if options.device == "soft":
+        return []
+    table = {"E0": options.workloads, "E5": ["I-L8"], "E8": options.workloads[:1],
+             "E9": ["D0.6", "RN"]}
+    pairs = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS}.get(name, {})
+    return [*table.get(name, []), *(n for p in options.pairs for n in pairs.get(p, ()))]
+
+
+def run(name, options):
+    """One experiment; the exit code."""
+    old = report.read(options.out, name) if options.resume else []
+    with tempfile.TemporaryDirectory(prefix="vitamin-eval-") as folder:
+        try:
+            check_tree()
+            check_packages(needed(name, options))
+            free = free_memory(options)
+            for mode in options.modes:
+                modes.mode(mode)
+            results = harness.Results(options.out, name, more=options.resume)
+            with modes.Surroundings(folder, options.device) as surroundings:
+                session = experiments.Session(options, results, old, folder, surroundings, free)
+                try:
+                    run_one(name, session, options)
+                except experiments.OutOfTime:
+                    print(f"{name}: the budget of {options.budget:.0f} s is spent with "
+                          f"{session.cells - session.ended} cells to go; the same command with "
+                          "--resume runs what is left", flush=True)
+                    return 3
+        except harness.Refusal as error:
+            print(f"evaluate: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print(f"{name}: interrupted; the same command with --resume runs what is left",
+                  file=sys.stderr)
+            return 130
+    failed = [r for r in report.read(options.out, name) if r.get("ok") is False]
+    print(f"{name}: {session.ended} cells in {session.elapsed():.0f} s, "
+          f"{len(failed)} could not be run", flush=True)
+    return 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0],
+                                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="\n".join(__doc__.splitlines()[1:]))
+    words = lambda text: [w for w in text.split(",") if w]
+    parser.add_argument("experiment", nargs="?", choices=ALL)
+    parser.add_argument("--smoke", action="store_true", help="on the software device")
+    parser.add_argument("--modes", type=words)
+    parser.add_argument("--pairs", type=words, default=None)
+    parser.add_argument("--traces", type=words, default=["azure2024_conv_synth"])
+    parser.add_argument("--workloads", type=words,
+                        default=words("I-L8,D0.6,RN,D1.7,BE,L4,L8,Q8,I-J6"))
+    parser.add_argument("--out", default=None)
+    parser.add_argument("--budget", type=float, default=540, help="seconds of the whole command")
+    parser.add_argument("--resume", action="store_true", help="run what the results do not have")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--window", type=float, default=10)
+    parser.add_argument("--warm-up", type=float, default=2)
+    parser.add_argument("--drain", type=float, default=10, help="seconds to finish requests in")
+    parser.add_argument("--rho", type=float, default=0.5, help="E4: offered load")
+    parser.add_argument("--arrivals", default="poisson", help="E4: poisson, or a trace")
+    parser.add_argument("--load", type=float, default=0.7, help="E5: share of the capacity")
+    parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")
+    parser.add_argument("--prompt", type=int, default=2048, help="E5: tokens, longer ones are cut")
+    parser.add_argument("--output", type=int, default=256)
+    parser.add_argument("--host-mib", type=int, default=4096, help="E5: for keys and values")
+    parser.add_argument("--steps", type=int, default=50, help="E9")
+    parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
+    parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
+    parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
+    parser.add_argument("--memory", type=float, default=1e9, help="GiB, at most")
+    parser.add_argument("--busy-ok", action="store_true")
+    parser.add_argument("--device", choices=["cuda", "cpu", "soft"], default="cuda",
+                        help="cpu: PyTorch with tiny shapes; soft: the demo programs")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--start-timeout", type=float, default=180)
+    parser.add_argument("--start-s", type=float, default=30, help="that processes need to start")
+    options = parser.parse_args()
+    if not options.smoke and not options.experiment:
+        parser.error("name an experiment: " + ", ".join(ALL))
+    options.given = {name for name in ("modes", "pairs") if getattr(options, name) is not None}
+    options.out = options.out or os.environ.get("OUT") or str(
+        harness.ROOT / "bench" / "results" / "evaluation")
+    if options.device == "cpu":
+        options.tiny = True
+    if options.smoke:
+        options.device = "soft"
+        options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
+        options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
+        options.load, options.rho = 0.3, 0.3
+    return options
+
+
+def main():
+    options = parse()
+    # Ended from outside: jobs, vitamind and MPS are ended, the results stay.
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    codes, begin = [], time.monotonic()
+    for name in [options.experiment] if options.experiment else ALL:
+        if "modes" not in options.given:
+            options.modes = DEFAULT_MODES.get(name, "exclusive").split(",")
+        if "pairs" not in options.given:
+            options.pairs = {"E3": ["W1", "W2"], "E4": ["M1"]}.get(name, [])
+            if options.smoke:
+                options.pairs = options.pairs[:1]
+        codes.append(run(name, options))
+        if codes[-1] in (2, 130):
+            break
+    if 2 in codes:
+        sys.exit(2)
+    report.write(options.out)
+    print(f"{time.monotonic() - begin:.0f} s in all; tables and figures in {options.out}")
+    sys.exit(max(codes))
+
+
+if __name__ == "__main__":
+    main()

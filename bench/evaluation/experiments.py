@@ -1,0 +1,600 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experiments that colocate jobs: E0, E3, E4, E5, E8's decoding, E9's training.
+
+An experiment names its cells (subject x mode x repeat), starts the processes of as many settings as
+fit into the memory at once, and runs the cells in ABBA order: forward in one repeat, backward in
+the next. What lies in the results already is not run again.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import harness
+import load
+import modes
+from processes import Job, JobFailed, together
+
+# GiB of device memory: what a job keeps between windows, and what it needs more while it runs.
+MEMORY = {"D0.6": (6, 16), "D1.7": (15, 22), "D0.6-big": (6, 60), "D1.7-big": (15, 75),
+          "L4": (10, 16), "L8": (19, 20), "Q8": (5, 24), "RN": (2, 14), "BE": (5, 10),
+          "I-L8": (19, 1), "I-J6": (15, 1), "demo": (0, 0)}
+TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
+                  "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
+                  "W1-big": ("D0.6-big", "D0.6-big"), "RN+D0.6": ("RN", "D0.6")}
+MIXED_PAIRS = {"M1": ("RN", "I-L8"), "M2": ("RN", "I-J6"), "M3": ("BE", "I-L8"),
+               "M4": ("BE", "I-J6")}
+PACKAGES = {"RN": ("torchvision",), "L4": ("transformers", "peft"), "L8": ("transformers", "peft"),
+            "I-L8": (), "I-J6": (), "demo": ()}
+
+
+def packages(name):
+    return () if name == "demo" else ("torch", "numpy", *PACKAGES.get(name, ("transformers",)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    role: str
+    name: str
+    latency: bool = False
+    more: tuple = ()  # further words
+    gib: tuple = (0, 0)
+
+
+def spec(role, name, latency=False, more=(), gib=None):
+    return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name])
+
+
+class OutOfTime(Exception):
+    pass
+
+
+class Session:
+    """One command: its clock, results, surroundings and jobs."""
+
+    def __init__(self, options, results, old, folder, surroundings, free_gib):
+        self.options, self.results, self.folder = options, results, folder
+        self.surroundings, self.free_gib = surroundings, free_gib
+        self.begin = time.monotonic()
+        # Unique, so that results of several machines can be put into one file.
+        self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
+        self.done = {self._key(r) for r in old if r.get("ok") and "cell" in r}
+        self.cells, self.ended, self.longest = 0, 0, 0.0
+
+    @staticmethod
+    def _key(record):
+        return json.dumps([record["experiment"], record["subject"], record["cell"],
+                           record["repeat"]])
+
+    def is_done(self, experiment, subject, mode, repeat):
+        return self._key({"experiment": experiment, "subject": subject, "cell": mode,
+                          "repeat": repeat}) in self.done
+
+    def elapsed(self):
+        return time.monotonic() - self.begin
+
+    def allow(self, seconds):
+        if self.elapsed() + seconds > self.options.budget:
+            raise OutOfTime
+
+    def add(self, experiment, subject, mode, repeat, record):
+        record = {"experiment": experiment, "subject": subject, "cell": mode, "repeat": repeat,
+                  "session": self.number, **record}
+        self.results.add(record)
+        self.ended += 1
+
+    def say(self, text, left=None):
+        eta = "" if left is None else f", about {left:.0f} s left"
+        print(f"[{self.elapsed():4.0f} s, {self.ended} of {max(self.cells, self.ended)}{eta}] "
+              f"{text}", flush=True)
+
+    def start(self, setting, specs):
+        """Processes of one setting; not yet ready."""
+        jobs = []
+        link = f"{self.folder}/{setting.replace(':', '-').replace('/', '-')}"
+        try:
+            for index, s in enumerate(specs):
+                words, environment = self.surroundings.place(setting, index, s.latency)
+                arguments = [s.role, s.name, *s.more]
+                if s.role in ("prefill", "decode"):
+                    arguments += ["--link", link]
+                if self.options.tiny:
+                    arguments.append("--tiny")
+                if self.options.device != "soft":
+                    arguments += ["--device", self.options.device]
+                    if self.options.pin:
+                        first = self.options.pin * index
+                        arguments += ["--cpus", f"{first}-{first + self.options.pin - 1}"]
+                jobs.append(Job(f"{s.name} ({s.role}, {setting})", arguments, words, environment))
+        except BaseException:
+            end(jobs)
+            raise
+        return jobs
+
+
+def end(jobs):
+    threads = [threading.Thread(target=job.end) for job in jobs]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+
+
+def needs(specs):
+    """GiB: kept by the processes of one setting, a context each included; more while they run."""
+    return (sum(s.gib[0] + 1 for s in specs), sum(s.gib[1] for s in specs))
+
+
+def batches(settings, specs, free):
+    """Settings that fit into the memory together; the first setting stays through all."""
+    kept, more = needs(specs)
+    together_ = max(1, int((free - more) // kept)) if kept else len(settings)
+    if free < kept + more:
+        raise harness.Refusal(
+            f"too little memory: {' and '.join(s.name for s in specs)} need about "
+            f"{kept + more:.0f} GiB, {free:.0f} GiB are free")
+    first, rest = settings[0], settings[1:]
+    if together_ < 2:
+        return [[s] for s in settings]
+    size = together_ - 1
+    return [[first, *rest[i:i + size]] for i in range(0, len(rest), size)] or [[first]]
+
+
+class Experiment:
+    name = ""
+    lead = 0.5
+
+    def __init__(self, session):
+        self.session, self.options = session, session.options
+
+    def prepare(self, jobs):
+        """Once the jobs of the first setting are ready."""
+
+    def cell(self, jobs, specs, mode, repeat):
+        """One measurement: a record."""
+        raise NotImplementedError
+
+    def seconds(self, mode, specs):
+        """An estimate of one cell's."""
+        jobs = len(specs) if mode.alone else 1
+        return jobs * (self.options.warm_up + self.options.window + self.lead + 0.5)
+
+    def run(self, subject, specs):
+        s, o = self.session, self.options
+        chosen = [modes.mode(name) for name in o.modes]
+        repeats = range(o.repeats)
+        todo = [(m, r) for m in chosen for r in repeats
+                if not s.is_done(self.name, subject, m.name, r)]
+        if all(m.name == "exclusive" for m, _ in todo):
+            if todo == [] or len(todo) < o.repeats:
+                s.say(f"{self.name} {subject}: nothing left to run")
+                return
+        # Ratios are formed within one session: exclusive is measured again with whatever is left.
+        wanted = {(m.name, r) for m, r in todo}
+        for m in chosen:
+            if m.name == "exclusive":
+                wanted |= {(m.name, r) for r in repeats}
+        s.cells += len(wanted)
+        settings = list(dict.fromkeys(m.setting for m in chosen
+                                      if any((m.name, r) in wanted for r in repeats)))
+        live, broken = {}, {}
+        try:
+            for batch in batches(settings, specs, s.free_gib):
+                for gone in [x for x in live if x not in batch]:
+                    end(live.pop(gone))
+                self._start(batch, specs, live, broken, subject)
+                mine = [m for m in chosen if m.setting in batch]
+                for repeat in repeats:
+                    for m in mine if repeat % 2 == 0 else reversed(mine):
+                        if (m.name, repeat) not in wanted:
+                            continue
+                        wanted.discard((m.name, repeat))
+                        self._one(subject, specs, live, broken, m, repeat)
+        finally:
+            end(list(itertools.chain.from_iterable(live.values())))
+
+    def _start(self, batch, specs, live, broken, subject):
+        s = self.session
+        s.allow(self.options.start_s)
+        begin, fresh = s.elapsed(), [x for x in batch if x not in live and x not in broken]
+        for setting in fresh:
+            try:
+                live[setting] = s.start(setting, specs)
+            except (harness.Refusal, OSError) as error:
+                broken[setting] = str(error)
+                s.say(f"{setting}: {error}")
+        for setting in fresh:
+            try:
+                for job in live.get(setting, []):
+                    job.wait_ready(self.options.start_timeout)
+            except JobFailed as error:
+                broken[setting] = str(error)
+                end(live.pop(setting))
+                s.say(f"{setting}: {error}")
+        if fresh:
+            ready = {x: [{"name": j.name, **j.ready} for j in live[x]] for x in fresh if x in live}
+            s.results.add({"started": subject, "experiment": self.name, "session": s.number,
+                           "seconds": round(s.elapsed() - begin, 1), "jobs": ready})
+            s.say(f"{self.name} {subject}: processes of {', '.join(ready) or 'nothing'} ready "
+                  f"after {s.elapsed() - begin:.0f} s")
+        for setting in fresh:
+            if setting in live:
+                try:
+                    self.prepare(live[setting])
+                except JobFailed as error:
+                    broken[setting] = str(error)
+                    end(live.pop(setting))
+                    s.say(f"{setting}: {error}")
+
+    def _one(self, subject, specs, live, broken, mode, repeat):
+        s = self.session
+        seconds = self.seconds(mode, specs)
+        s.allow(seconds)
+        try:
+            if mode.setting in broken:
+                raise JobFailed(broken[mode.setting])
+            s.surroundings.use(mode)
+            record = {"ok": True, **self.cell(live[mode.setting], specs, mode, repeat)}
+        except (JobFailed, harness.Refusal) as error:
+            record = {"ok": False, "why": str(error)}
+            if mode.setting in live:  # a job that has failed once is not trusted again
+                end(live.pop(mode.setting))
+                broken[mode.setting] = str(error)
+        s.add(self.name, subject, mode.name, repeat, record)
+        left = (s.cells - s.ended) * seconds
+        s.say(f"{subject} {mode.name} {repeat}: " + (record.pop("words", "")
+                                                     if record["ok"] else record["why"]), left)
+
+
+def rate(ends, begin, until):
+    """Steps a second between the first and the last end within [begin, until]."""
+    inside = [t for t in ends if begin <= t <= until]
+    if len(inside) >= 2:
+        return (len(inside) - 1) / (inside[-1] - inside[0])
+    return len(inside) / (until - begin)
+
+
+class Training(Experiment):
+    """E3: two closed loops of training."""
+    name = "E3"
+
+    def cell(self, jobs, specs, mode, repeat):
+        o = self.options
+        command = {"do": "window", "seconds": o.warm_up + o.window}
+        wait = 60 + 3 * (o.warm_up + o.window)
+        if mode.alone:
+            alike = specs[0] == specs[-1]  # two of one kind: one is measured
+            answers = [together([(job, command)], timeout=wait)[0]
+                       for job in (jobs[:1] if alike else jobs)]
+            answers = answers * len(jobs) if alike else answers
+        else:
+            answers = together([(job, command) for job in jobs], timeout=wait)
+        found = []
+        for s, answer in zip(specs, answers):
+            found.append({"name": s.name, "most_mib": answer["most_mib"],
+                          "per_s": rate(answer["ends"], o.warm_up, o.warm_up + o.window),
+                          "ends": answer["ends"]})
+        return {"jobs": found, "window_s": o.window, "warm_up_s": o.warm_up,
+                "words": ", ".join(f"{f['name']} {f['per_s']:.3f}/s" for f in found)}
+
+
+class Mixed(Experiment):
+    """E4: training in a closed loop beside inference in an open one."""
+    name = "E4"
+
+    def prepare(self, jobs):
+        if hasattr(self, "request_s"):
+            return
+        count = 20 if self.options.device == "cuda" else 3
+        measured = jobs[1].ask(120, do="measure", count=count)
+        self.request_s = sum(measured["seconds"]) / count
+        self.session.results.add({"experiment": "E4", "session": self.session.number,
+                                  "measured": measured, "request_s": self.request_s})
+        self.session.say(f"a request alone takes {1e3 * self.request_s:.1f} ms "
+                         f"(prefill {1e3 * load.percentile(measured['prefill'], 0.5):.1f} ms, a "
+                         f"decode step {1e3 * load.percentile(measured['decode_step'], 0.5):.2f})")
+
+    def cell(self, jobs, specs, mode, repeat):
+        o = self.options
+        seconds, per_s = o.warm_up + o.window, o.rho / self.request_s
+        if o.arrivals == "poisson":
+            arrivals = load.poisson(per_s, seconds, seed=100 + repeat)
+            cut = {"arrivals": "poisson", "seed": 100 + repeat}
+        else:
+            requests, cut = load.Trace(o.arrivals).requests(per_s, seconds, 100 + repeat, 1, 1)
+            arrivals = [r["at"] for r in requests]
+        train = (jobs[0], {"do": "window", "seconds": seconds})
+        infer = (jobs[1], {"do": "serve", "arrivals": arrivals, "seconds": seconds,
+                           "drain": o.drain})
+        wait = 60 + 3 * seconds + o.drain
+        if mode.alone:
+            a, b = (together([one], timeout=wait)[0] for one in (train, infer))
+        else:
+            a, b = together([train, infer], timeout=wait)
+        timed = [r for r in b["requests"] if r[0] >= o.warm_up]
+        latency = [r[3] - r[0] for r in timed if r[3] is not None]
+        record = {
+            "train": {"name": specs[0].name,
+                      "per_s": rate(a["ends"], o.warm_up, seconds), "ends": a["ends"]},
+            "infer": {"name": specs[1].name, "asked": len(timed), "answered": len(latency),
+                      "p50": load.percentile(latency, 0.5), "p95": load.percentile(latency, 0.95),
+                      "p99": load.percentile(latency, 0.99),
+                      "p99_interval": load.percentile_interval(latency, 0.99),
+                      "requests": b["requests"]},
+            "rho": o.rho, "rate": per_s, "request_s": self.request_s, "window_s": o.window, **cut}
+        ms = lambda v: "-" if v is None else f"{1e3 * v:.1f}"
+        return {**record, "words": f"{specs[0].name} {record['train']['per_s']:.2f}/s, latency "
+                f"p50 {ms(record['infer']['p50'])} p95 {ms(record['infer']['p95'])} p99 "
+                f"{ms(record['infer']['p99'])} ms of {len(latency)}"}
+
+
+class Serving(Experiment):
+    """E5: prefill and decode of one model as two processes, replaying a trace."""
+    name = "E5"
+
+    def __init__(self, session, trace):
+        super().__init__(session)
+        self.trace = load.Trace(trace)
+
+    def prepare(self, jobs):
+        if hasattr(self, "rate"):
+            return
+        o = self.options
+        prompt, output = self.trace.means(o.prompt, o.output)
+        rows = min(16, o.slots)
+        prefill = jobs[0].ask(120, do="measure", count=10 if o.device == "cuda" else 2,
+                              tokens=round(prompt))["seconds"]
+        decode = jobs[1].ask(120, do="measure", count=20 if o.device == "cuda" else 2, rows=rows,
+                             position=round(prompt + output / 2))["seconds"]
+        prefill, step = load.percentile(prefill, 0.5), load.percentile(decode, 0.5)
+        self.capacity = 1 / (prefill + output * step / rows)
+        self.rate = o.load * self.capacity
+        self.session.results.add({
+            "experiment": "E5", "session": self.session.number, "trace": self.trace.name,
+            "prefill_s": prefill, "decode_step_s": step, "rows": rows, "mean_prompt": prompt,
+            "mean_output": output, "capacity": self.capacity, "rate": self.rate})
+        self.session.say(f"prefill of {prompt:.0f} tokens {1e3 * prefill:.1f} ms, a decode step of "
+                         f"{rows} rows {1e3 * step:.2f} ms: {self.capacity:.2f} requests/s in "
+                         f"turns, {self.rate:.2f} asked")
+
+    def seconds(self, mode, specs):
+        return self.options.window + self.options.drain / 3 + 1
+
+    def cell(self, jobs, specs, mode, repeat):
+        o = self.options
+        requests, cut = self.trace.requests(self.rate, o.window, 200 + repeat, o.prompt, o.output)
+        more = {"seconds": o.window, "drain": o.drain}
+        first, rest = together(
+            [(jobs[0], {"do": "requests", "requests": requests, **more}),
+             (jobs[1], {"do": "requests", **more})], timeout=60 + 2 * o.window + 2 * o.drain)
+        for number, (request, at) in enumerate(zip(requests, first["firsts"])):
+            request["tokens"] = [] if at is None else [at, *rest["tokens"].get(str(number), [])]
+        figures = load.serving(requests, o.window)
+        violations = figures["violations"]["interactive"]
+        show = lambda v, scale=1: "-" if v is None else f"{scale * v:.1f}"
+        return {"serving": figures, "cut": cut, "rate": self.rate, "load": o.load,
+                "steps": rest["steps"], "requests": requests,
+                "words": f"TTFT p99 {show(figures['ttft'].get('p99'), 1e3)} ms, TPOT p90 "
+                f"{show(figures['tpot'].get('p90'), 1e3)} ms, violations TTFT "
+                f"{show(violations['ttft'], 100)} % TPOT {show(violations['tpot'], 100)} %"}
+
+
+class DecodeAlone(Experiment):
+    """E8: what a job loses that has the GPU for itself: the decoder natively and under ours."""
+    name = "E8"
+
+    def seconds(self, mode, specs):
+        return 5
+
+    def cell(self, jobs, specs, mode, repeat):
+        count = 12 if self.options.device == "cuda" else 2
+        measured = jobs[0].ask(120, do="measure", count=count)
+        step = load.percentile(measured["decode_step"], 0.5)
+        prefill = load.percentile(measured["prefill"], 0.5)
+        return {"decode_step_s": step, "prefill_s": prefill, "samples": measured,
+                "words": f"decode step {1e3 * step:.3f} ms, prefill {1e3 * prefill:.2f} ms"}
+
+
+class Calibration:
+    """E0: does every workload build, how long is its step, how busy is the GPU."""
+    name = "E0"
+
+    def __init__(self, session):
+        self.session, self.options = session, session.options
+
+    def run(self, specs):
+        s, o = self.session, self.options
+        todo = [(sp, m) for sp in specs for m in map(modes.mode, o.modes)
+                if not s.is_done("E0", sp.name, m.name, 0)]
+        s.cells += len(todo)
+        while todo:
+            group, kept, more = [], 0, 0
+            while todo and len(group) < o.beside:
+                sp, _ = todo[0]
+                need, extra = needs([sp])
+                if group and kept + need + max(more, extra) > s.free_gib:
+                    break
+                kept, more = kept + need, max(more, extra)
+                group.append(todo.pop(0))
+            self._group(group)
+
+    def _group(self, group):
+        s = self.session
+        s.allow(self.options.start_s)
+        jobs = []
+        try:
+            for sp, mode in group:
+                try:
+                    jobs.append(s.start(mode.setting, [sp])[0])
+                except (harness.Refusal, OSError) as error:
+                    jobs.append(error)
+            waiting = []
+            for job in jobs:  # all are built before the first is measured
+                try:
+                    waiting.append(job.wait_ready(self.options.start_timeout)
+                                   if isinstance(job, Job) else JobFailed(str(job)))
+                except JobFailed as error:
+                    waiting.append(error)
+            for (sp, mode), job, ready in zip(group, jobs, waiting):
+                try:
+                    if isinstance(ready, JobFailed):
+                        raise ready
+                    s.allow(5)
+                    s.surroundings.use(mode)
+                    record = {"ok": True, **self._measure(sp, job), "ready": ready}
+                except (JobFailed, harness.Refusal) as error:
+                    record = {"ok": False, "why": str(error)}
+                words = record.pop("words", record.get("why"))
+                s.add("E0", sp.name, mode.name, 0, record)
+                s.say(f"{sp.name} {mode.name}: {words}")
+        finally:
+            end([job for job in jobs if isinstance(job, Job)])
+
+    def _measure(self, sp, job):
+        gpu = self.options.device == "cuda"
+        job.ask(120, do="measure", count=3 if gpu else 1)
+        measured = job.ask(120, do="measure", count=12 if gpu else 2)
+        seen = job.ask(120, do="profile")
+        step = load.percentile(measured["seconds"], 0.5)
+        words = f"built in {job.ready['build_s']:.0f} s, {1e3 * step:.1f} ms"
+        if sp.role == "infer":
+            words += (f" a request, prefill {1e3 * load.percentile(measured['prefill'], 0.5):.1f}"
+                      f" ms, decode step {1e3 * load.percentile(measured['decode_step'], 0.5):.2f}")
+        if seen["launches"]:
+            words += f", {seen['launches']} launches, busy {100 * seen['busy_share']:.0f} %"
+        return {"step_s": step, "samples": measured, "profile": seen,
+                "most_mib": measured["most_mib"], "words": words}
+
+
+class BitwiseTraining:
+    """E9: training of two programs beside each other in every mode, hashed at every step, and one
+    that survives the other's SIGKILL."""
+    name = "E9"
+
+    def __init__(self, session):
+        self.session, self.options = session, session.options
+
+    def commands(self):
+        o = self.options
+        if o.device == "soft":
+            program = str(harness.prefix() / "bin" / "demo-train")
+            return {"demo-a": [program, "200"], "demo-b": [program, "220"]}
+        more = ["--size", "tiny", "--device", "cpu"] if o.tiny else []
+        script = str(harness.ROOT / "bench" / "workloads.py")
+        return {name: [sys.executable, script, name, "--steps", str(steps), *more]
+                for name, steps in (("qwen-train", o.steps), ("resnet-train", o.steps))}
+
+    @staticmethod
+    def hashes(output):
+        lines = [line for line in output.splitlines() if line.startswith("{") or "hash " in line]
+        found = []
+        for line in lines:
+            if line.startswith("{"):
+                record = json.loads(line)
+                if "hash" in record:
+                    found.append([record["name"], record["hash"]])
+            else:  # the demo's result line
+                found.append(["result", line.split("hash ")[1].split(",")[0]])
+        return found
+
+    def _together(self, setting, commands, victim=None):
+        """Runs commands beside each other; output of each. The victim is killed once it has
+        printed its first hashes (or, the demo, after a moment)."""
+        running = {}
+        try:
+            for index, (name, command) in enumerate(commands.items()):
+                words, environment = self.session.surroundings.place(setting, index, False)
+                out = open(f"{self.session.folder}/{name}.out", "w+")
+                err = open(f"{self.session.folder}/{name}.err", "w+")
+                running[name] = (subprocess.Popen(
+                    [*words, *command], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                    start_new_session=True, env=harness.environment_with(environment)), out, err)
+            limit = time.monotonic() + self.options.start_timeout
+            if victim:
+                process, out, _ = running[victim]
+                while process.poll() is None and time.monotonic() < limit:
+                    out.seek(0)
+                    if "step 3" in out.read() or self.options.device == "soft":
+                        break
+                    time.sleep(0.05)
+                killed = process.poll() is None
+                kill_group(process)
+            seconds, answers = {}, {}
+            begin = time.monotonic()
+            for name, (process, out, err) in running.items():
+                try:
+                    code = process.wait(max(1, limit + 120 - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise JobFailed(f"{name} does not end") from None
+                seconds[name] = round(time.monotonic() - begin, 2)
+                out.seek(0), err.seek(0)
+                if code and name != victim:
+                    tail = " / ".join(err.read().strip().splitlines()[-3:])
+                    raise JobFailed(f"{name} ended with code {code}: {tail[-300:]}")
+                answers[name] = self.hashes(out.read())
+            if victim and not killed:
+                raise JobFailed(f"{victim} had ended before it was killed")
+            return answers, seconds
+        finally:
+            for process, out, err in running.values():
+                kill_group(process)
+                out.close(), err.close()
+
+    def run(self):
+        s, o = self.session, self.options
+        commands = self.commands()
+        chosen = [m for m in map(modes.mode, o.modes) if not m.alone]
+        cells = [(m, False) for m in chosen] + \
+            [(m, True) for m in chosen if m.name in ("mps", "ours")]
+        cells = [(m, k) for m, k in cells
+                 if not s.is_done("E9", "pair", m.name + (", one killed" if k else ""), 0)]
+        if not cells:
+            return s.say("E9: nothing left to run")
+        s.cells += len(cells)
+        reference, longest = {}, 0
+        for name, command in commands.items():
+            begin = time.monotonic()
+            first, again = (self._together("native", {name: command})[0][name] for _ in range(2))
+            longest = max(longest, (time.monotonic() - begin) / 2)
+            if first != again:
+                s.say(f"{name} differs from itself natively: left out")
+                s.add("E9", name, "native twice", 0,
+                      {"ok": False, "why": "differs from itself natively"})
+            else:
+                reference[name] = first
+        s.results.add({"experiment": "E9", "reference": reference, "session": s.number})
+        names = list(commands)
+        for mode, kill in cells:
+            s.allow(2 * longest)
+            victim = names[1] if kill else None
+            try:
+                if mode.setting == "ours":
+                    # The daemon knows a device from its first client on: the policy is its first.
+                    s.surroundings.place(mode.setting, 0, False)
+                    s.surroundings.daemon.restart(mode.policy)
+                answers, seconds = self._together(mode.setting, commands, victim)
+                differ = {name: [a[0] for a, b in zip(answers[name], reference[name]) if a != b]
+                          for name in reference if name != victim}
+                compared = {name: len(reference[name]) for name in differ}
+                short = [n for n in differ if len(answers[n]) != len(reference[n])]
+                record = {"ok": True, "equal": not any(differ.values()) and not short,
+                          "compared": compared, "seconds": seconds,
+                          "differ": {n: d[:5] for n, d in differ.items() if d},
+                          "differing": {n: len(d) for n, d in differ.items()}}
+                words = (f"{'equal' if record['equal'] else 'DIFFERENT'} "
+                         f"({', '.join(f'{n}: {c} hashes' for n, c in compared.items())})")
+            except (JobFailed, harness.Refusal) as error:
+                record, words = {"ok": False, "why": str(error)}, str(error)
+            s.add("E9", "pair", mode.name + (", one killed" if kill else ""), 0, record)
+            s.say(f"E9 {mode.name}{', one killed' if kill else ''}: {words}")
+
+
+def kill_group(process):
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass

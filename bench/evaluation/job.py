@@ -1,0 +1,572 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job of the evaluation: a process that is built once and then runs windows when told to.
+
+    job.py train D0.6 | infer I-L8 | prefill I-L8 --link PATH | decode I-L8 --link PATH
+
+An ordinary program that knows nothing of Vitamin but its advice module, which does nothing without
+Vitamin. Commands come as JSON lines on standard input, each answered by one line on standard
+output; times are of the machine's monotonic clock, the same in every process.
+
+    {"do": "window", "at": T, "seconds": S}                 train: ends of the steps
+    {"do": "serve", "at": T, "arrivals": [...], ...}        infer: open loop, one request at a time
+    {"do": "measure", "count": N}                           closed loop: seconds of each
+    {"do": "profile"}                                       launches and busy share of a step
+    {"do": "requests", "at": T, "requests": [...], ...}     prefill and decode: one trace
+
+The name `demo` is for a machine without a GPU: a step is a run of Vitamin's demo programs on the
+software device, and PyTorch is not needed.
+"""
+
+import argparse
+import collections
+import json
+import mmap
+import multiprocessing.connection
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import types
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import harness  # noqa: E402
+
+sys.path.append(str(harness.prefix() / "lib" / "vitamin" / "python"))
+try:
+    import vitamin_advice as advice
+except ImportError:  # a build folder, or a tree without Vitamin
+    import contextlib
+    advice = types.SimpleNamespace(
+        prefill=contextlib.nullcontext, decode=lambda **_: contextlib.nullcontext(),
+        expect=lambda *_, **__: False, iteration_end=lambda: False, DECODE=2)
+
+BLOCK = 256  # tokens of keys and values that are handed over at once
+
+
+def now():
+    return time.monotonic()
+
+
+def sleep_until(at):
+    """Sleeps, and spins the last half millisecond."""
+    while (left := at - now()) > 0:
+        if left > 0.001:
+            time.sleep(left - 0.0005)
+
+
+# ------------------------------------------------------------- where there is no GPU: the demo
+
+
+class DemoMachine:
+    """Stands for the device: `run` is one demo program from its start to its end."""
+
+    tiny = True
+
+    @staticmethod
+    def run(name, count):
+        answer = subprocess.run([str(harness.prefix() / "bin" / f"demo-{name}"), str(count)],
+                                capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if answer.returncode:
+            raise RuntimeError(f"demo-{name} ended with {answer.returncode}: {answer.stderr}")
+        return answer.stdout.split("hash ")[1].split(",")[0]
+
+    def synchronize(self):
+        pass
+
+    def trim(self):
+        return 0
+
+
+class DemoTraining:
+    def __init__(self, machine):
+        self.machine = machine
+
+    def step(self):
+        return self.machine.run("train", 3)
+
+    def mark(self):
+        return None
+
+
+class DemoEngine:
+    """Prefill and decode are demo programs; keys and values are a byte a token."""
+
+    block_bytes = BLOCK
+
+    def __init__(self, machine, slots, length, host):
+        self.machine, self.slots, self.length, self.host = machine, slots, length, host
+        self.cache = [bytearray(length) for _ in range(slots)]
+
+    def prefill(self, tokens):
+        self.machine.run("train", 1)
+        self.cache[0][:tokens] = bytes([tokens % 256]) * tokens
+        return tokens % 256
+
+    def give(self, blocks, tokens):
+        for index, block in enumerate(blocks):
+            part = bytes(self.cache[0][index * BLOCK:min(tokens, (index + 1) * BLOCK)])
+            self.host[block * BLOCK:block * BLOCK + len(part)] = part
+
+    def take(self, blocks, tokens, slot):
+        for index, block in enumerate(blocks):
+            count = min(tokens - index * BLOCK, BLOCK)
+            self.cache[slot][index * BLOCK:index * BLOCK + count] = \
+                self.host[block * BLOCK:block * BLOCK + count]
+        if self.cache[slot][:tokens] != bytes([tokens % 256]) * tokens:
+            raise RuntimeError("what was handed over is not what the prefill wrote")
+        return lambda: True
+
+    def decode(self, rows):
+        self.machine.run("serve", 1)
+        return [0] * len(rows)
+
+
+# ------------------------------------------------------------------------------ with PyTorch
+
+
+class TorchMachine:
+    def __init__(self, device, tiny):
+        import torch
+        if device == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("PyTorch finds no GPU")
+        self.torch, self.device, self.tiny = torch, torch.device(device), tiny
+        torch.set_num_threads(2)
+
+    def synchronize(self):
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def trim(self):
+        """Gives cached memory back for whoever runs the next window; MiB at the most."""
+        if self.device.type != "cuda":
+            return 0
+        self.torch.cuda.synchronize()
+        most = self.torch.cuda.max_memory_reserved() >> 20
+        self.torch.cuda.empty_cache()
+        return most
+
+
+class TorchTraining:
+    def __init__(self, machine, name):
+        import training
+        self.machine = machine
+        self.work = training.make(name, machine.device, machine.tiny)
+
+    def step(self):
+        return self.work.step()
+
+    def mark(self):
+        """Something to wait for: the end of the step that was just queued."""
+        if self.machine.device.type != "cuda":
+            return None
+        event = self.machine.torch.cuda.Event(blocking=False)
+        event.record()
+        return event
+
+
+class TorchEngine:
+    def __init__(self, machine, name, slots, length, host=None):
+        import decoder
+        torch = self.torch = machine.torch
+        self.machine = machine
+        shape = (decoder.TINY if machine.tiny else decoder.SHAPES)[name]
+        self.model = decoder.Decoder(shape, machine.device, slots, length)
+        self.slots, self.length = slots, length
+        draw = torch.Generator().manual_seed(5)
+        self.prompt = torch.randint(0, shape.vocabulary, (length,), generator=draw).to(
+            machine.device)
+        cache = self.model.cache
+        block = (cache.shape[0], 2, cache.shape[3], BLOCK, cache.shape[5])
+        self.block_bytes = 2 * int(torch.Size(block).numel())
+        self.rows = None
+        self.copies = torch.cuda.Stream() if machine.device.type == "cuda" else None
+        if host is not None:
+            whole = torch.frombuffer(host, dtype=torch.bfloat16)
+            if machine.device.type == "cuda":
+                status = torch.cuda.cudart().cudaHostRegister(whole.data_ptr(),
+                                                              2 * whole.numel(), 0)
+                if int(status) != 0:
+                    raise RuntimeError(f"the shared memory cannot be pinned (error {status})")
+            self.blocks = whole[:len(host) // self.block_bytes * (self.block_bytes // 2)].view(
+                -1, *block)
+
+    def prefill(self, tokens):
+        with advice.prefill():
+            return int(self.model.prefill(self.prompt[:tokens], 0))
+
+    def give(self, blocks, tokens):
+        for index, block in enumerate(blocks):
+            begin, end = index * BLOCK, min(tokens, (index + 1) * BLOCK)
+            part = self.model.cache[:, :, 0, :, begin:end].contiguous()
+            if end - begin == BLOCK:
+                self.blocks[block].copy_(part, non_blocking=True)
+            else:  # the first words of the block, densely
+                self.blocks[block].view(-1)[:part.numel()].view(part.shape).copy_(
+                    part, non_blocking=True)
+        self.machine.synchronize()
+
+    def take(self, blocks, tokens, slot):
+        """Queues the copies behind which the next decode stands; answers whether they ended."""
+        torch, cache = self.torch, self.model.cache
+        advice.expect(advice.DECODE, ready_ms=1)
+
+        def copy():
+            for index, block in enumerate(blocks):
+                begin, end = index * BLOCK, min(tokens, (index + 1) * BLOCK)
+                shape = (*cache.shape[:2], cache.shape[3], end - begin, cache.shape[5])
+                source = self.blocks[block].view(-1)[:torch.Size(shape).numel()].view(shape)
+                cache[:, :, slot, :, begin:end].copy_(
+                    source.to(cache.device, non_blocking=True), non_blocking=True)
+
+        if self.copies is None:
+            copy()
+            return lambda: True
+        with torch.cuda.stream(self.copies):
+            copy()
+            arrived = self.copies.record_event()
+        torch.cuda.current_stream().wait_event(arrived)
+        return arrived.query
+
+    def decode(self, rows):
+        """`rows`: (slot, position, token) of each sequence. Waits for the tokens."""
+        slots = [slot for slot, _, _ in rows]
+        if self.rows != slots or self.expected != [position for _, position, _ in rows]:
+            tensor = lambda values: self.torch.tensor(values, device=self.machine.device)
+            self.on_device = [tensor(list(column)) for column in zip(*rows)]
+        slot, position, token = self.on_device
+        with advice.decode(deadline_ms=30):
+            answer = self.model.decode(token, slot, position)
+            tokens = answer.tolist()
+        self.on_device[1] = position + 1
+        self.on_device[2] = answer
+        self.rows, self.expected = slots, [p + 1 for _, p, _ in rows]
+        return tokens
+
+
+# -------------------------------------------------------------------------------------- roles
+
+
+class Trainer:
+    """Closed loop: steps until the window ends."""
+
+    def __init__(self, options, machine):
+        self.machine = machine
+        demo = isinstance(machine, DemoMachine)
+        self.work = DemoTraining(machine) if demo else TorchTraining(machine, options.name)
+        for _ in range(1 if demo or machine.tiny else 3):
+            self.work.step()
+
+    def window(self, at, seconds):
+        sleep_until(at)
+        ends, last, answer = [], None, None
+        while answer is None or now() < at + seconds:
+            answer = self.work.step()
+            advice.iteration_end()
+            mark = self.work.mark()
+            if mark is None:
+                ends.append(now() - at)
+            if last is not None:  # at most two steps are queued
+                last.synchronize()
+                ends.append(now() - at)
+            last = mark
+        self.machine.synchronize()
+        return {"ends": [round(t, 6) for t in ends],
+                "hash": answer if isinstance(answer, str) else None}
+
+    def measure(self, count):
+        seconds = []
+        for _ in range(count):
+            begin = now()
+            self.work.step()
+            self.machine.synchronize()
+            seconds.append(now() - begin)
+        return {"seconds": seconds}
+
+    def once(self):
+        self.work.step()
+
+
+class Inference:
+    """Open loop, requests of batch 1 in the order of their arrival."""
+
+    def __init__(self, options, machine):
+        self.machine, demo = machine, isinstance(machine, DemoMachine)
+        self.prompt, self.output = (4, 2) if machine.tiny else (options.prompt, options.output)
+        length = self.prompt + self.output
+        self.engine = DemoEngine(machine, 1, length, None) if demo else \
+            TorchEngine(machine, options.name, 1, length)
+        for _ in range(1 if demo else 2):
+            self.request()
+
+    def request(self):
+        token = self.engine.prefill(self.prompt)
+        first = now()
+        for i in range(self.output - 1):
+            token, = self.engine.decode([(0, self.prompt + i, token)])
+        return first
+
+    def serve(self, at, arrivals, seconds, drain):
+        sleep_until(at)
+        done = []
+        for scheduled in arrivals:
+            sleep_until(at + scheduled)
+            if now() > at + seconds + drain:
+                done.append([scheduled, None, None, None])
+                continue
+            begin = now()
+            first = self.request()
+            done.append([scheduled, *(round(t - at, 6) for t in (begin, first, now()))])
+        self.machine.synchronize()
+        return {"requests": done}
+
+    def measure(self, count):
+        seconds, firsts, steps = [], [], []
+        for _ in range(count):
+            begin = now()
+            first = self.request()
+            seconds.append(now() - begin)
+            firsts.append(first - begin)
+            steps.append((begin + seconds[-1] - first) / max(1, self.output - 1))
+        return {"seconds": seconds, "prefill": firsts, "decode_step": steps}
+
+    def once(self):
+        self.request()
+
+
+def shared_memory(link, size, create):
+    """Mapped by both; in memory where there is room: files on a disk may not be pinned."""
+    path = pathlib.Path(f"{link}.kv")
+    memory = pathlib.Path("/dev/shm")
+    in_memory = memory / str(path).strip("/").replace("/", "-")
+    if create:
+        room = os.statvfs(memory) if memory.is_dir() else None
+        if room and room.f_bavail * room.f_frsize > size:
+            path = in_memory
+        with open(path, "wb") as file:
+            file.truncate(size)
+    elif in_memory.exists():
+        path = in_memory
+    with open(path, "r+b") as file:
+        mapped = mmap.mmap(file.fileno(), size)
+    if not create:
+        path.unlink()  # both have it now: it ends with them
+    return mapped
+
+
+def pin_to(cores):
+    """Every thread that there is; those to come inherit it. Building may use all cores."""
+    first, last = map(int, cores.split("-"))
+    wanted = set(range(first, last + 1)) & os.sched_getaffinity(0)
+    for thread in os.listdir("/proc/self/task") if wanted else ():
+        try:
+            os.sched_setaffinity(int(thread), wanted)
+        except OSError:  # it has ended
+            pass
+
+
+class Prefill:
+    """Prompts in the order of their arrival, one at a time, each handed to the decoding process
+    through pinned memory that both map."""
+
+    def __init__(self, options, machine):
+        self.machine, demo = machine, isinstance(machine, DemoMachine)
+        limit = now() + options.patience
+        while True:
+            try:
+                self.link = multiprocessing.connection.Client(options.link, "AF_UNIX")
+                break
+            except OSError:
+                if now() > limit:
+                    raise RuntimeError("the decoding process does not listen") from None
+                time.sleep(0.05)
+        host = shared_memory(options.link, options.host_mib << 20, False)
+        self.engine = DemoEngine(machine, 1, options.prompt, host) if demo else \
+            TorchEngine(machine, options.name, 1, options.prompt, host)
+        self.free = collections.deque(range(len(host) // self.engine.block_bytes))
+        if len(self.free) * BLOCK < options.prompt:
+            raise RuntimeError("the host memory is too small for one prompt: raise --host-mib")
+        for _ in range(1 if demo else 2):
+            self.engine.prefill(options.prompt)
+
+    def requests(self, at, requests, seconds, drain):
+        sleep_until(at)
+        firsts = []
+        for number, request in enumerate(requests):
+            sleep_until(at + request["at"])
+            need = -(-request["prompt"] // BLOCK)
+            while (len(self.free) < need or self.link.poll()) and now() < at + seconds + drain:
+                if self.link.poll(0.001):
+                    self.free.extend(self.link.recv()[1])
+            if now() > at + seconds + drain or len(self.free) < need:
+                firsts.append(None)
+                continue
+            token = self.engine.prefill(request["prompt"])
+            first = now()
+            firsts.append(round(first - at, 6))
+            if request["output"] > 1:
+                blocks = [self.free.popleft() for _ in range(need)]
+                self.engine.give(blocks, request["prompt"])
+                self.link.send(("take", number, blocks, request["prompt"], request["output"],
+                                token))
+        self.link.send(("end",))
+        while (message := self.link.recv())[0] != "ended":
+            self.free.extend(message[1])
+        return {"firsts": firsts}
+
+    def measure(self, count, tokens):
+        seconds = []
+        for _ in range(count):
+            begin = now()
+            self.engine.prefill(tokens)
+            seconds.append(now() - begin)
+        return {"seconds": seconds}
+
+    def once(self):
+        self.engine.prefill(self.engine.length)
+
+
+class Decode:
+    """Continuous batching of what the prefill process hands over."""
+
+    def __init__(self, options, machine):
+        self.machine, demo = machine, isinstance(machine, DemoMachine)
+        pathlib.Path(options.link).unlink(missing_ok=True)
+        listener = multiprocessing.connection.Listener(options.link, "AF_UNIX")
+        host = shared_memory(options.link, options.host_mib << 20, True)
+        length = options.prompt + options.output
+        self.engine = DemoEngine(machine, options.slots, length, host) if demo else \
+            TorchEngine(machine, options.name, options.slots, length, host)
+        for rows in {1, 2, options.slots}:
+            self.engine.decode([(slot, 1, 0) for slot in range(rows)])
+        self.link = listener.accept()
+
+    def requests(self, at, seconds, drain):
+        waiting, active, copying = collections.deque(), [], []
+        free, tokens, more, steps = list(range(self.engine.slots)), {}, True, 0
+        while more or waiting or active:
+            while self.link.poll(0 if active or waiting else 0.0005):
+                message = self.link.recv()
+                more = message[0] != "end"
+                if not more:
+                    break
+                waiting.append(message[1:])
+            if now() > at + seconds + drain:
+                if not more:
+                    break
+                for _, blocks, *_ in waiting:
+                    self.link.send(("free", blocks))
+                waiting.clear(), active.clear()
+                time.sleep(0.001)
+                continue
+            while waiting and free:
+                number, blocks, prompt, output, token = waiting.popleft()
+                slot = free.pop()
+                copying.append((self.engine.take(blocks, prompt, slot), blocks))
+                tokens[number] = []
+                active.append([slot, prompt, token, number, output - 1])
+            for arrived, blocks in [c for c in copying if c[0]()]:
+                self.link.send(("free", blocks))
+            copying = [c for c in copying if not c[0]()] if copying else copying
+            if not active:
+                continue
+            answer = self.engine.decode([tuple(row[:3]) for row in active])
+            steps += 1
+            stamp = round(now() - at, 6)
+            for row, token in zip(active, answer):
+                row[1], row[2], row[4] = row[1] + 1, token, row[4] - 1
+                tokens[row[3]].append(stamp)
+            free += [row[0] for row in active if row[4] == 0]
+            active = [row for row in active if row[4] > 0]
+        self.machine.synchronize()
+        for _, blocks in copying:
+            self.link.send(("free", blocks))
+        self.link.send(("ended",))
+        return {"tokens": tokens, "steps": steps}
+
+    def measure(self, count, rows, position):
+        seconds = []
+        for i in range(count):
+            begin = now()
+            self.engine.decode([(slot, position, 0) for slot in range(rows)])
+            seconds.append(now() - begin)
+        return {"seconds": seconds}
+
+    def once(self):
+        self.engine.decode([(0, 1, 0)])
+
+
+def profile(role, machine):
+    """Launches, and the share of the time in which a kernel runs, of one step."""
+    if isinstance(machine, DemoMachine) or machine.device.type != "cuda":
+        return {"launches": None, "busy_share": None}
+    torch = machine.torch
+    from torch.profiler import ProfilerActivity
+    role.once(), machine.synchronize()
+    begin = now()
+    role.once(), machine.synchronize()
+    wall = now() - begin
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as trace:
+        role.once(), machine.synchronize()
+    spans = sorted((e.time_range.start, e.time_range.end) for e in trace.events()
+                   if str(e.device_type).endswith("CUDA"))
+    kernels, busy, until = len(spans), 0.0, 0.0
+    for begin, end in spans:
+        busy += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return {"launches": kernels, "busy_share": busy / 1e6 / wall, "step_s": wall}
+
+
+ROLES = {"train": Trainer, "infer": Inference, "prefill": Prefill, "decode": Decode}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("name")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--link", help="a path: where prefill and decode meet")
+    parser.add_argument("--host-mib", type=int, default=4096)
+    parser.add_argument("--slots", type=int, default=32)
+    parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")
+    parser.add_argument("--output", type=int, default=32)
+    parser.add_argument("--patience", type=float, default=300)
+    parser.add_argument("--cpus", help="the first and last core, as 0-3")
+    options = parser.parse_args()
+
+    # What libraries print must not be taken for answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(record):
+        answers.write(json.dumps(record) + "\n")
+        answers.flush()
+
+    try:
+        begin = now()
+        machine = DemoMachine() if options.name == "demo" else \
+            TorchMachine(options.device, options.tiny)
+        role = ROLES[options.role](options, machine)
+        machine.synchronize()
+        if options.cpus:
+            pin_to(options.cpus)
+        answer({"ready": True, "build_s": round(now() - begin, 3), "most_mib": machine.trim()})
+        for line in sys.stdin:
+            command = json.loads(line)
+            what = command.pop("do")
+            result = profile(role, machine) if what == "profile" else \
+                getattr(role, what)(**command)
+            answer({**result, "most_mib": machine.trim()})
+    except ModuleNotFoundError as error:
+        answer({"error": f"the Python package '{error.name}' is missing"})
+        sys.exit(1)
+    except Exception as error:  # whatever it is, the harness must learn of it
+        answer({"error": f"{type(error).__name__}: {str(error).strip()[:300]}"})
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways of sharing a GPU that are compared, and what each needs around the jobs.
+
+A mode is a setting of processes (environment and what they are started under) and, for ours, the
+policy of their vitamind. Modes of one setting share the processes: only the policy is changed, by
+SIGHUP. `alone` means one job at a time.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import harness
+import micro
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    name: str
+    setting: str
+    label: str
+    alone: bool = False
+    policy: str = ""  # of vitamind
+
+
+SETTINGS = {
+    "native": "processes as they are",
+    "mps": "under an MPS daemon",
+    "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job",
+    "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job",
+    "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
+    "ours": "under MPS, `vitamin run --daemon` with one vitamind",
+}
+MODES = {m.name: m for m in (
+    Mode("exclusive", "native", "each job alone, no Vitamin", alone=True),
+    Mode("temporal", "native", "time-sliced by the driver, no MPS"),
+    Mode("mps", "mps", "MPS default"),
+    Mode("mps50", "mps50", "MPS, 50 % of the SMs each (changes bits)"),
+    Mode("mps-priority", "mps-priority", "MPS with client priorities"),
+    Mode("static", "static", "static green partition, 64 + 68 SMs"),
+    Mode("ours", "ours", "Vitamin, throughput", policy="throughput"),
+    Mode("ours-tpot-first", "ours", "Vitamin, tpot-first", policy="tpot-first"),
+    Mode("ours-fifo", "ours", "Vitamin, fifo", policy="fifo"),
+    Mode("ours-static", "ours", "Vitamin's daemon, static partition", policy="static"),
+    Mode("orion", "ours", "Orion's policy on our mechanism", policy="orion"),
+    Mode("salus", "ours", "Salus' policy on our mechanism", policy="salus"),
+    Mode("temporal-leases", "ours", "turns of 2 ms on our mechanism", policy="temporal"),
+    Mode("ours-alone", "ours", "each job alone under Vitamin", alone=True, policy="throughput"),
+    Mode("mps-alone", "mps", "each job alone under MPS", alone=True),
+)}
+# The paper's baselines that no mode stands for, and why.
+MISSING = {
+    "LithOS": "reshaped and sliced kernels are in E1 (bench/determinism); its scheduler is not "
+              "public, and library kernels cannot be sliced from outside",
+    "MIG": "needs the right to reconfigure the GPU",
+    "stream priorities": "two Python jobs in one process measure the interpreter's lock",
+    "a serving engine": "vLLM and SGLang are not on the machine; the decoder here is ours",
+}
+
+
+def mode(name):
+    """MODES, and `ours:SPECIFICATION` for any policy, `static:UNITS+UNITS` for any partition."""
+    if name in MODES:
+        return MODES[name]
+    head, _, rest = name.partition(":")
+    if head == "ours" and rest:
+        return Mode(name, "ours", f"Vitamin, {rest}", policy=rest)
+    if head == "static" and rest.count("/") == 1:
+        return Mode(name, name, f"static green partition, units {rest.replace('/', ' and ')}")
+    raise harness.Refusal(f"there is no mode '{name}': {', '.join(MODES)}, ours:POLICY, "
+                          "static:UNITS/UNITS")
+
+
+class Daemon:
+    """A vitamind of our own, its policy changed while it runs."""
+
+    def __init__(self, folder, environment):
+        self.folder, self.socket = pathlib.Path(folder), f"{folder}/vitamind.sock"
+        self.file, self.policy = self.folder / "vitamin.toml", None
+        self.environment = harness.environment_with(environment)
+        self.process = None
+
+    def _write(self, policy):
+        name, _, parameters = policy.partition(":")
+        pairs = [p.split("=", 1) for p in parameters.split(",") if p]
+        quoted = ", ".join(f'{k} = {v if v.lstrip("-").isdigit() else json.dumps(v)}'
+                           for k, v in pairs)
+        self.file.write_text(
+            f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
+            '\n[[class]]\nname = "latency"\ncommand = ["no-program"]\nkind = "latency"\n'
+            'tpot = "30ms"\n\n[[class]]\nname = "batch"\ncommand = ["no-program"]\n'
+            'kind = "batch"\n')
+
+    def _log(self):
+        return (self.folder / "vitamind.log").read_text(errors="replace")
+
+    def start(self, policy):
+        self._write(policy)
+        self.policy = policy
+        log = open(self.folder / "vitamind.log", "w")
+        self.process = subprocess.Popen(
+            [str(harness.prefix() / "bin" / "vitamind"), "--socket", self.socket, "--config",
+             str(self.file), "--lock-directory", str(self.folder)], stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL, env=self.environment)
+        limit = time.monotonic() + 30
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None or time.monotonic() > limit:
+                raise harness.Refusal("vitamind does not start: "
+                                      + " / ".join(self._log().strip().splitlines()[-3:]))
+            time.sleep(0.05)
+
+    def status(self):
+        answer = subprocess.run([*harness.vitamin("status", "--socket", self.socket, "--json")],
+                                capture_output=True, text=True, timeout=30, env=self.environment)
+        try:
+            return json.loads(answer.stdout)
+        except ValueError:
+            return {}
+
+    def use(self, policy):
+        """Every device under this policy, or a Refusal."""
+        if policy != self.policy:
+            self._write(policy)
+            self.process.send_signal(signal.SIGHUP)
+        limit = time.monotonic() + 20
+        while True:
+            devices = self.status().get("devices", [])
+            if devices and all(d.get("policy") == policy for d in devices):
+                self.policy = policy
+                return
+            if time.monotonic() > limit:
+                raise harness.Refusal(f"vitamind does not take the policy '{policy}': "
+                                      + " / ".join(self._log().strip().splitlines()[-2:]))
+            time.sleep(0.05)
+
+    def restart(self, policy):
+        self.stop()
+        self.start(policy)
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Surroundings:
+    """MPS and vitamind, each started when the first job needs it, ended with the run."""
+
+    def __init__(self, folder, device):
+        self.folder, self.device = pathlib.Path(folder), device
+        self.mps = self.daemon = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *problem):
+        if self.daemon:
+            self.daemon.stop()
+        if self.mps:
+            self.mps.__exit__(*problem)
+
+    def _mps(self):
+        if self.mps is None:
+            self.mps = micro.Mps()
+            self.mps.__enter__()
+        if not self.mps.control:
+            raise harness.Refusal("no MPS binary here (nvidia-cuda-mps-control)")
+        if not self.mps.running:
+            raise harness.Refusal("the MPS daemon does not start here")
+        return dict(self.mps.environment)
+
+    def base(self):
+        if self.device != "soft":
+            return {}
+        soft = str(harness.prefix() / "lib" / "soft")
+        return {"LD_LIBRARY_PATH": ":".join(filter(None, [soft, harness.library_path()])),
+                "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
+
+    def place(self, setting, index, latency):
+        """Words before a job's command, and its environment. `index`: of the job in its pair;
+        `latency`: it is the one that must not wait."""
+        environment = self.base()
+        if setting == "native":
+            return [], environment
+        if self.device != "soft" or setting.startswith("mps"):
+            # Processes overlap on the software device as they are.
+            environment.update(self._mps())
+        if setting == "mps":
+            return [], environment
+        if setting == "mps50":
+            return [], {**environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+        if setting == "mps-priority":
+            return [], {**environment, "CUDA_MPS_CLIENT_PRIORITY": "0" if latency else "1"}
+        if setting.startswith("static"):
+            units = (setting.partition(":")[2] or "0-7/8-15").split("/")[index % 2]
+            return [*harness.vitamin("run", "--quiet", "--policy", f"static:units={units}"),
+                    "--"], environment
+        if self.daemon is None:
+            self.daemon = Daemon(self.folder, environment)
+            self.daemon.start("throughput")
+        return [*harness.vitamin("run", "--quiet", "--daemon", "--socket", self.daemon.socket,
+                                 "--class", "latency" if latency else "batch"), "--"], \
+            {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
+
+    def use(self, mode_):
+        if mode_.policy:
+            self.daemon.use(mode_.policy)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs as processes: started once, told by a pipe to run windows."""
+
+import json
+import os
+import pathlib
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import harness
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class JobFailed(Exception):
+    """What went wrong with a job, as a sentence."""
+
+
+class Job:
+    def __init__(self, name, arguments, words=(), environment=None):
+        self.name = name
+        self.command = [*words, sys.executable, str(HERE / "job.py"), *map(str, arguments)]
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, start_new_session=True, env=harness.environment_with(environment))
+        self._answers = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.ready = None
+
+    def _read(self):
+        for line in self.process.stdout:
+            try:
+                self._answers.put(json.loads(line))
+            except ValueError:
+                pass
+        self._answers.put(None)
+
+    def tail(self):
+        self._errors.seek(0)
+        return " / ".join(self._errors.read().strip().splitlines()[-3:])[-400:]
+
+    def answer(self, timeout):
+        try:
+            record = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            raise JobFailed(f"{self.name}: no answer in {timeout:.0f} s") from None
+        if record is None:
+            code = self.process.wait()
+            raise JobFailed(f"{self.name} ended with code {code}: {self.tail()}")
+        if "error" in record:
+            raise JobFailed(f"{self.name}: {record['error']}")
+        return record
+
+    def wait_ready(self, timeout):
+        if self.ready is None:
+            self.ready = self.answer(timeout)
+        return self.ready
+
+    def tell(self, **command):
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise JobFailed(f"{self.name} has ended: {self.tail()}") from None
+
+    def ask(self, timeout, **command):
+        self.tell(**command)
+        return self.answer(timeout)
+
+    def end(self):
+        """Its input is closed, which ends it; then everything that it started."""
+        if self.process.poll() is None:
+            try:
+                self.process.stdin.close()
+                self.process.wait(10)
+            except (OSError, subprocess.TimeoutExpired):
+                pass
+        self.kill()
+
+    def kill(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        self.process.wait()
+
+
+def together(commands, lead=0.5, timeout=120):
+    """Tells several jobs to begin at one moment; their answers, in order. `commands`: job and
+    command of each."""
+    at = time.monotonic() + lead
+    for job, command in commands:
+        job.tell(**command, at=at)
+    return [job.answer(timeout) for job, _ in commands]

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training workloads: ordinary PyTorch, random weights from fixed seeds, synthetic data.
+
+make(NAME, device, tiny) gives an object whose step() is one training step, without waiting for it.
+`tiny` is the same code with few numbers, for a machine without a GPU.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import kernels
+
+# hidden, inner, layers, heads, heads of k and v, tied; sequences and tokens of a step
+QWEN = {
+    "D0.6": (1024, 3072, 28, 16, 8, True, 4, 1024),
+    "D1.7": (2048, 6144, 28, 16, 8, True, 4, 1024),
+    "D0.6-big": (1024, 3072, 28, 16, 8, True, 16, 1024),
+    "D1.7-big": (2048, 6144, 28, 16, 8, True, 16, 1024),
+    "L4": (2560, 9728, 36, 32, 8, True, 2, 1024),
+    "L8": (4096, 12288, 36, 32, 8, False, 2, 1024),
+    "Q8": (4096, 12288, 36, 32, 8, False, 2, 1024),
+}
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+RANK = 16
+
+
+class Offload:
+    """Frozen weights of 4 bits in pinned host memory, brought to the device one product ahead.
+
+    `order` is that of the forward pass; the backward pass goes through it from the end.
+    """
+
+    AHEAD = 4
+
+    def __init__(self, device):
+        self.device, self.order, self.coming = device, [], {}
+        self.stream = torch.cuda.Stream() if device.type == "cuda" else None
+
+    def add(self, linear):
+        linear.index = len(self.order)
+        self.order.append(linear)
+
+    def _bring(self, index):
+        if index in self.coming or not 0 <= index < len(self.order):
+            return
+        linear = self.order[index]
+        if self.stream is None:
+            self.coming[index] = (linear.packed, linear.scales, None)
+            return
+        with torch.cuda.stream(self.stream):
+            packed = linear.packed.to(self.device, non_blocking=True)
+            scales = linear.scales.to(self.device, non_blocking=True)
+            self.coming[index] = (packed, scales, self.stream.record_event())
+
+    def fetch(self, linear, direction):
+        for step in range(self.AHEAD + 1):
+            self._bring(linear.index + direction * step)
+        packed, scales, arrived = self.coming.pop(linear.index)
+        if arrived is not None:
+            current = torch.cuda.current_stream()
+            current.wait_event(arrived)
+            packed.record_stream(current), scales.record_stream(current)
+        return kernels.unpack(packed, scales, linear.shape)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, linear):
+        context.linear = linear
+        return F.linear(x, linear.offload.fetch(linear, 1))
+
+    @staticmethod
+    def backward(context, gradient):
+        linear = context.linear
+        return gradient @ linear.offload.fetch(linear, -1), None
+
+
+class OffloadedLinear(nn.Module):
+    """QLoRA: a frozen product whose weights live in host memory, and adapters of low rank."""
+
+    def __init__(self, rows, columns, offload, adapted):
+        super().__init__()
+        self.offload, self.shape = offload, (rows, columns)
+        count, pin = rows * columns, offload.device.type == "cuda"
+        drawn = torch.randint(0, 256, (count // 2,), dtype=torch.uint8, device=offload.device)
+        self.packed = torch.empty(count // 2, dtype=torch.uint8, pin_memory=pin).copy_(drawn)
+        self.scales = torch.full((count // kernels.GROUP,), 0.2 / math.sqrt(columns),
+                                 dtype=torch.bfloat16)
+        if pin:
+            self.scales = self.scales.pin_memory()
+        offload.add(self)
+        self.down = self.up = None
+        if adapted:
+            make = {"device": offload.device, "dtype": torch.bfloat16}
+            self.down = nn.Parameter(torch.randn(RANK, columns, **make) / math.sqrt(columns))
+            self.up = nn.Parameter(torch.zeros(rows, RANK, **make))
+
+    def forward(self, x):
+        y = _Product.apply(x, self)
+        return y if self.up is None else y + F.linear(F.linear(x, self.down), self.up)
+
+
+class Qwen:
+    def __init__(self, name, device, tiny):
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+        hidden, inner, layers, heads, kv, tied, batch, length = QWEN[name]
+        if tiny:
+            hidden, inner, layers, heads, kv, batch, length = 64, 128, 2, 4, 2, 2, 16
+        dimension = 16 if tiny else 128
+        vocabulary = 512 if tiny else 151936
+        offloaded = name == "Q8"
+        config = Qwen3Config(
+            hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+            num_attention_heads=heads, num_key_value_heads=kv, head_dim=dimension,
+            vocab_size=vocabulary, tie_word_embeddings=tied, use_cache=False,
+            attn_implementation="sdpa")
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device("meta" if offloaded else device):
+                model = Qwen3ForCausalLM(config)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        if offloaded:
+            model = self._offload(model, device)
+        elif name.startswith("L"):
+            from peft import LoraConfig, get_peft_model
+            model = get_peft_model(model, LoraConfig(
+                r=RANK, lora_alpha=2 * RANK, target_modules=list(LORA_TARGETS)))
+        self.model = model.train()
+        self.trained = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=1e-5, fused=device.type == "cuda")
+        draw = torch.Generator().manual_seed(1)
+        self.data = [torch.randint(0, vocabulary, (batch, length), generator=draw).to(device)
+                     for _ in range(4)]
+        self.count = 0
+
+    @staticmethod
+    def _offload(model, device):
+        """Every product of the layers in host memory; what remains on the device."""
+        offload = Offload(device)
+        for layer in model.model.layers:
+            for part, names in ((layer.self_attn, LORA_TARGETS),
+                                (layer.mlp, ("gate_proj", "up_proj", "down_proj"))):
+                for name in names:
+                    old = getattr(part, name)
+                    setattr(part, name, OffloadedLinear(old.out_features, old.in_features, offload,
+                                                        part is layer.self_attn))
+        for module in model.modules():
+            if isinstance(module, OffloadedLinear):
+                continue
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if parameter.is_meta:
+                    value = torch.empty(parameter.shape, dtype=torch.bfloat16, device=device)
+                    value.fill_(1) if parameter.dim() == 1 else value.normal_(0, 0.02)
+                    setattr(module, name, nn.Parameter(value, requires_grad=False))
+        rotary = model.model.rotary_emb  # its table was computed on no device
+        with torch.device(device):
+            model.model.rotary_emb = type(rotary)(config=model.config)
+        return model
+
+    def step(self):
+        batch = self.data[self.count % len(self.data)]
+        self.count += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.model(input_ids=batch, labels=batch).loss
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+class Resnet:
+    def __init__(self, name, device, tiny):
+        import torchvision
+        torch.manual_seed(0)
+        with torch.device(device):
+            model = torchvision.models.resnet18() if tiny else torchvision.models.resnet152()
+        self.model = model.to(memory_format=torch.channels_last).train()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        images, side = (2, 64) if tiny else (64, 224)
+        draw = torch.Generator().manual_seed(2)
+        self.images = torch.randn(images, 3, side, side, generator=draw).to(device).to(
+            memory_format=torch.channels_last)
+        self.labels = torch.randint(0, 1000, (images,), generator=draw).to(device)
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.images.device.type, dtype=torch.bfloat16):
+            loss = F.cross_entropy(self.model(self.images), self.labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+class Bert:
+    def __init__(self, name, device, tiny):
+        from transformers import BertConfig, BertForMaskedLM
+        torch.manual_seed(0)
+        config = BertConfig(
+            hidden_size=64 if tiny else 1024, num_hidden_layers=2 if tiny else 24,
+            num_attention_heads=4 if tiny else 16, intermediate_size=128 if tiny else 4096,
+            vocab_size=512 if tiny else 30522, attn_implementation="sdpa")
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device(device):
+                self.model = BertForMaskedLM(config).train()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5,
+                                           fused=device.type == "cuda")
+        draw = torch.Generator().manual_seed(3)
+        self.data = torch.randint(0, config.vocab_size, (2, 16) if tiny else (16, 384),
+                                  generator=draw).to(device)
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.model(input_ids=self.data, labels=self.data).loss
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def make(name, device, tiny):
+    kind = {"RN": Resnet, "BE": Bert}.get(name, Qwen)
+    return kind(name, device, tiny)
+
+
+NAMES = (*QWEN, "RN", "BE")

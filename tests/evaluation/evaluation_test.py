@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/evaluate.py where there is no GPU: its experiments on the software device, its figures from
+known samples, and what it says when it cannot run. Needs in the environment: BENCH and
+VITAMIN_PREFIX (a build folder)."""
+import json
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BENCH = pathlib.Path(os.environ["BENCH"])
+sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
+sys.dont_write_bytecode = True
+
+import experiments  # noqa: E402
+import harness  # noqa: E402
+import load  # noqa: E402
+import modes  # noqa: E402
+import report  # noqa: E402
+
+FAKE_MPS = """#!/bin/sh
+echo "$@" "$(test -t 0 || test "$1" = -d || cat)" >>"{log}"
+"""
+FAKE_SMI = """#!/bin/sh
+case "$*" in
+  *compute-apps*) {apps} ;;
+  *memory.used*) echo "{used}, {free}, 1980" ;;
+  *) echo "NVIDIA Test, 1.0" ;;
+esac
+"""
+
+
+class Evaluation(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="vitamin-evaluation-")
+        self.addCleanup(self._folder.cleanup)
+        self.folder = pathlib.Path(self._folder.name)
+        self.out = self.folder / "out"
+
+    def program(self, name, text):
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def command(self, *words):
+        return [sys.executable, "-B", str(BENCH / "evaluate.py"), *words, "--out", str(self.out)]
+
+    def environment(self, **more):
+        return {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+                "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+    def evaluate(self, *words, code=0, **more):
+        result = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=280,
+                                env=self.environment(**more))
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result
+
+    def cells(self, name):
+        return [r for r in report.read(self.out, name) if "cell" in r]
+
+    def by_mode(self, name):
+        return {r["cell"]: r for r in self.cells(name)}
+
+
+class Smoke(Evaluation):
+    def test_colocated_training_in_every_mode(self):
+        log = self.folder / "mps.log"
+        self.program("nvidia-cuda-mps-control", FAKE_MPS.format(log=log))
+        self.evaluate("E3", "--smoke")
+        found = self.by_mode("E3")
+        self.assertEqual(set(found), {"exclusive", "temporal", "mps", "mps50", "static", "ours"})
+        for mode, record in found.items():
+            self.assertTrue(record["ok"], record)
+            for job in record["jobs"]:
+                self.assertGreater(len(job["ends"]), 0, mode)
+        # The control daemon was started once, and told to quit in the end.
+        asked = log.read_text().split()
+        self.assertEqual((asked[0], asked[-1]), ("-d", "quit"))
+        self.assertEqual((asked.count("-d"), asked.count("quit")), (1, 1))
+
+    def test_a_machine_without_mps_says_so_and_runs_the_rest(self):
+        self.evaluate("E4", "--smoke", "--modes", "exclusive,mps,ours,ours-tpot-first")
+        found = self.by_mode("E4")
+        self.assertIn("no MPS binary", found["mps"]["why"])
+        for mode in ("exclusive", "ours", "ours-tpot-first"):
+            self.assertTrue(found[mode]["ok"], found[mode])
+            self.assertEqual(found[mode]["infer"]["answered"], found[mode]["infer"]["asked"])
+        self.assertIn("no MPS binary", (self.out / "report.md").read_text())
+
+    def test_a_trace_through_prefill_and_decode(self):
+        self.evaluate("E5", "--smoke", "--modes", "ours,ours-tpot-first")
+        for record in self.cells("E5"):
+            self.assertTrue(record["ok"], record)
+            for request in record["requests"]:
+                self.assertEqual(len(request["tokens"]), request["output"])
+                self.assertEqual(request["tokens"], sorted(request["tokens"]))
+                self.assertGreaterEqual(request["tokens"][0], request["at"])
+
+    def test_bits_beside_others_and_a_survivor(self):
+        self.evaluate("E9", "--smoke", "--modes", "temporal,ours")
+        found = self.by_mode("E9")
+        self.assertEqual(set(found), {"temporal", "ours", "ours, one killed"})
+        for record in found.values():
+            self.assertTrue(record["ok"] and record["equal"], record)
+        self.assertEqual(list(found["ours, one killed"]["compared"]), ["demo-a"])
+
+    def test_calibration_and_decoding_alone(self):
+        self.evaluate("E0", "--smoke")
+        self.assertTrue(self.cells("E0")[0]["ok"])
+        self.evaluate("E8", "--smoke", "--no-micro")
+        self.assertEqual({r["cell"] for r in self.cells("E8") if r["ok"]},
+                         {"exclusive", "ours-alone"})
+
+    def test_an_interrupted_run_ends_its_processes_and_resumes(self):
+        words = ("E3", "--smoke", "--modes", "exclusive,temporal,ours,ours-fifo,ours-static,orion")
+        process = subprocess.Popen(self.command(*words), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=self.environment())
+        for line in process.stdout:
+            if "temporal 0" in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        _, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("--resume runs what is left", errors)
+        with open(self.out / "E3.jsonl", "a") as file:
+            file.write('{"cut off in the mid')
+        self.evaluate(*words, "--resume")
+        temporal = [r["session"] for r in self.cells("E3") if r["cell"] == "temporal"]
+        exclusive = [r["session"] for r in self.cells("E3") if r["cell"] == "exclusive"]
+        self.assertEqual(temporal, exclusive[:1])  # not run again
+        self.assertTrue(self.by_mode("E3")["orion"]["ok"])
+        self.assertEqual(exclusive[1:], [self.by_mode("E3")["orion"]["session"]])  # normalises it
+        before = len(self.cells("E3"))
+        self.evaluate(*words, "--resume")
+        self.assertEqual(len(self.cells("E3")), before)
+
+    def test_a_spent_budget_says_how_to_go_on(self):
+        result = self.evaluate("E3", "--smoke", "--budget", "1", "--start-s", "0", code=3)
+        self.assertIn("with --resume", result.stdout)
+
+
+class BadInput(Evaluation):
+    def refused(self, *words, code=2, **more):
+        result = self.evaluate(*words, code=code, **more)
+        self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+        return result.stderr
+
+    def smi(self, used=10, free=140000, apps="true"):
+        self.program("nvidia-smi", FAKE_SMI.format(used=used, free=free, apps=apps))
+
+    def package(self, *names):
+        for name in names:
+            (self.folder / "python" / name).mkdir(parents=True)
+            (self.folder / "python" / name / "__init__.py").write_text("")
+        return {"PYTHONPATH": str(self.folder / "python")}
+
+    ALL = ("torch", "numpy", "transformers", "peft", "torchvision")
+
+    def test_no_gpu(self):
+        self.program("nvidia-smi", "#!/bin/sh\necho no devices; exit 9\n")
+        self.assertIn("finds no GPU", self.refused("E3", **self.package(*self.ALL)))
+
+    def test_a_busy_gpu(self):
+        self.smi(apps="echo 4711, 9000")
+        self.assertIn("the GPU is busy: 1 processes",
+                      self.refused("E3", **self.package(*self.ALL)))
+
+    def test_too_little_memory(self):
+        self.smi(free=8000)
+        self.assertIn("too little memory: D0.6 and D0.6 need about",
+                      self.refused("E3", "--pairs", "W1", **self.package(*self.ALL)))
+
+    def test_a_missing_package_is_named(self):
+        self.smi()
+        packages = self.package("torch", "numpy", "transformers")
+        try:
+            import peft  # noqa: F401
+            self.skipTest("peft is here")
+        except ImportError:
+            pass
+        self.assertIn("package 'peft' is missing (L4 needs it)",
+                      self.refused("E3", "--pairs", "W3", **packages))
+
+    def test_no_tree(self):
+        self.assertIn("run bench/install_tree",
+                      self.refused("E3", "--smoke", VITAMIN_PREFIX=str(self.folder)))
+
+    def test_unknown_pairs_modes_and_traces(self):
+        self.assertIn("no training pair 'W99'", self.refused("E3", "--smoke", "--pairs", "W99"))
+        self.assertIn("there is no mode 'mig'", self.refused("E3", "--smoke", "--modes", "mig"))
+        self.assertIn("there is no trace 'x'", self.refused("E5", "--smoke", "--traces", "x"))
+
+
+class Figures(unittest.TestCase):
+    def test_percentiles(self):
+        self.assertEqual(load.percentile([4, 1, 3, 2], 0.5), 2.5)
+        self.assertEqual(load.percentile([1, 2, 3, 4, 5], 1), 5)
+        self.assertAlmostEqual(load.percentile(range(101), 0.99), 99)
+        self.assertIsNone(load.percentile([], 0.5))
+        low, high = load.percentile_interval(list(range(1000)), 0.99)
+        self.assertTrue(980 <= low < 990 < high <= 999)
+
+    def test_poisson_arrivals_have_their_rate(self):
+        times = load.poisson(50, 200, seed=1)
+        self.assertEqual(times, sorted(times))
+        self.assertLess(abs(len(times) - 10_000), 5 * 10_000 ** 0.5)
+        self.assertEqual(times, load.poisson(50, 200, seed=1))
+        self.assertNotEqual(times, load.poisson(50, 200, seed=2))
+
+    def test_a_trace_is_scaled_in_time(self):
+        requests, cut = load.Trace("azure2023_code").requests(4, 30, 1, 1000, 20)
+        self.assertEqual(len(requests), 120)
+        self.assertEqual((requests[0]["at"], round(requests[-1]["at"], 6)), (0, 30))
+        self.assertLessEqual(max(r["prompt"] for r in requests), 1000)
+        self.assertAlmostEqual(cut["span_s"] * cut["time_factor"], 30)
+        self.assertTrue(load.Trace("burstgpt_conv_synth").synthetic)
+
+    def test_serving_figures(self):
+        requests = [
+            {"at": 0.0, "output": 3, "tokens": [0.1, 0.12, 0.14]},    # good
+            {"at": 1.0, "output": 3, "tokens": [1.7, 1.72, 1.74]},    # late
+            {"at": 2.0, "output": 3, "tokens": [2.1, 2.2, 2.3]},      # slow
+            {"at": 3.0, "output": 3, "tokens": [3.1, 3.12]},          # never ended: both
+            {"at": 4.0, "output": 1, "tokens": [4.1]}]                # no TPOT
+        found = load.serving(requests, 10)
+        goal = found["violations"]["interactive"]
+        self.assertEqual((goal["ttft"], goal["tpot"]), (2 / 5, 2 / 4))
+        self.assertAlmostEqual(goal["goodput"], 0.2)
+        self.assertEqual(found["ended"], 4)
+        self.assertAlmostEqual(found["tpot"]["p50"], 0.02)
+
+    def test_ratios_are_formed_within_a_session(self):
+        def cell(mode, session, *rates):
+            return {"experiment": "E3", "subject": "W", "cell": mode, "repeat": 0, "ok": True,
+                    "session": session, "jobs": [{"per_s": r} for r in rates]}
+        ratios, agree = report.normalised([
+            cell("exclusive", 1, 10, 20), cell("mps", 1, 5, 10),
+            cell("exclusive", 2, 20, 40), cell("mps", 2, 10, 30), cell("mps", 3, 1, 1)])
+        self.assertEqual(ratios["W"]["mps"], [[0.5, 0.5], [0.5, 0.75]])
+        self.assertEqual(agree["W"], 0)
+
+    def test_rates_are_those_of_the_window(self):
+        self.assertAlmostEqual(experiments.rate([0.5, 1, 1.5, 2, 2.5, 9], 1, 3), 2)
+
+    def test_settings_are_packed_into_the_memory(self):
+        specs = [experiments.spec("train", "D1.7"), experiments.spec("train", "L8")]
+        kept, more = experiments.needs(specs)
+        names = ["native", "mps", "static", "ours"]
+        self.assertEqual(experiments.batches(names, specs, 4 * kept + more), [names])
+        self.assertEqual(experiments.batches(names, specs, 2 * kept + more),
+                         [["native", "mps"], ["native", "static"], ["native", "ours"]])
+        with self.assertRaises(harness.Refusal):
+            experiments.batches(names, specs, kept)
+
+    def test_what_was_not_run_is_named_with_its_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = report.write(folder)
+        for name in ("E3", "E4", "E5", "E9"):
+            self.assertIn(f"`python3 bench/evaluate.py {name}", text)
+        self.assertIn("**Not run.**", text)
+
+    def test_any_policy_and_partition_is_a_mode(self):
+        self.assertEqual(modes.mode("ours:static:parts=4").policy, "static:parts=4")
+        self.assertEqual(modes.mode("static:0-3/4-15").setting, "static:0-3/4-15")
+
+
+if __name__ == "__main__":
+    unittest.main()
