@@ -40,8 +40,8 @@ reads the file again when it gets SIGHUP.
 .Em Durations
 are texts with a unit: ns, us, ms, s, min or h.
 .Em Patterns
-are texts in which * stands for anything, ? for one character, [1-64] for numbers and a comma between
-two of them for either; or lists of such texts.
+are texts in which * stands for anything, ? for one character, [1-64] for numbers and a comma
+between two of them for either; or lists of such texts.
 .Sh KEYS
 .Bl -tag -width Ds
 )";

@@ -117,7 +117,7 @@ void ConfigVerbs::add(CLI::App& app) {
 
 std::optional<int> ConfigVerbs::run() {
   if (schema_->parsed()) {
-    fmt::print("{}\n", man_ ? config::man_page() : config::json_schema().dump(2));
+    fmt::print("{}", man_ ? config::man_page() : config::json_schema().dump(2) + "\n");
     return 0;
   }
   if (check_->parsed() || show_->parsed()) {
