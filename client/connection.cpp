@@ -22,7 +22,7 @@ Link Connection::link() {
 hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
                                                  const hal::DeviceInfo& info,
                                                  const std::string& program,
-                                                 const std::string& workload_class,
+                                                 const protocol::Claim& claim,
                                                  std::chrono::milliseconds patience) {
   auto connection = std::make_unique<Connection>();
   auto socket = protocol::connect_to(path);
@@ -31,7 +31,7 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
   auto daemon = protocol::peer_of(connection->socket);
   if (!daemon) return tl::unexpected(daemon.error());
   connection->daemon = std::move(*daemon);
-  const protocol::Hello hello = protocol::hello_of(info, program, workload_class);
+  const protocol::Hello hello = protocol::hello_of(info, program, claim);
   // A daemon that refuses this user may have hung up already: its sentence is still to be read.
   const auto sent = protocol::send_message(connection->socket, protocol::bytes_of(hello));
   auto parcel = protocol::receive_parcel(connection->socket, 4096, patience);

@@ -30,7 +30,7 @@ struct Connection {
 hal::Result<std::unique_ptr<Connection>> connect(const std::string& socket,
                                                  const hal::DeviceInfo& info,
                                                  const std::string& program,
-                                                 const std::string& workload_class,
+                                                 const protocol::Claim& claim,
                                                  std::chrono::milliseconds patience);
 
 }  // namespace vitamin::client

@@ -19,8 +19,8 @@ using std::chrono::nanoseconds;
 
 hal::Result<std::unique_ptr<RemoteArbiter>> RemoteArbiter::connect(const RemoteOptions& options,
                                                                    const hal::DeviceInfo& info) {
-  auto connection = client::connect(options.socket, info, options.program, options.workload_class,
-                                    options.patience);
+  auto connection =
+      client::connect(options.socket, info, options.program, options.claim, options.patience);
   if (!connection) return tl::unexpected(connection.error());
   return std::unique_ptr<RemoteArbiter>(new RemoteArbiter(options, info, std::move(*connection)));
 }
@@ -172,7 +172,7 @@ std::unique_ptr<Connection> RemoteArbiter::reconnect() {
   milliseconds pause(5);
   std::string told;
   for (;;) {
-    auto made = client::connect(options_.socket, info_, options_.program, options_.workload_class,
+    auto made = client::connect(options_.socket, info_, options_.program, options_.claim,
                                 options_.patience);
     if (made && (*made)->welcome.pool_hash == pool_hash_) return std::move(*made);
     const std::string why =

@@ -29,7 +29,7 @@ namespace vitamin::client {
 struct RemoteOptions {
   std::string socket;                        // where the daemon listens
   std::string program;                       // what it shows to people
-  std::string workload_class;                // that it says it is of; empty: none
+  protocol::Claim claim;                     // what it says of itself
   std::chrono::milliseconds patience{1000};  // for the answer to a connection
   // While a request waits, a daemon that does not turn for this long is gone.
   std::chrono::milliseconds silence{200};

@@ -98,6 +98,7 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
     record.flags = static_cast<std::uint32_t>(traits.kind);
     record.a = traits.tpot_ns;
     record.b = traits.most | std::uint64_t{traits.reserved} << 32;
+    record.lane = traits.group;
     trace_->add(record);
   }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());

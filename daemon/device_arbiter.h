@@ -45,13 +45,13 @@ struct ArbiterSettings {
   std::uint64_t reconsider_ns = 100'000'000;
 };
 
-// What a client's workload class says of it (config/configuration.h).
+// What is known of a client from its workload class (config/configuration.h) and its job.
 struct Traits {
   runtime::OperationClass kind = runtime::OperationClass::kUnknown;
   // A step, from when the client first asks for it, is to take no longer; 0: no target.
   std::uint64_t tpot_ns = 0;
   // What policies::Bounded keeps the policy to for this client; here only so that it is recorded.
-  std::uint32_t most = 0, reserved = 0;
+  std::uint32_t most = 0, reserved = 0, group = 0;
 };
 
 // Where answers go. A client that the outlet does not know any more is ignored.

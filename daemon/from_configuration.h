@@ -9,7 +9,8 @@
 namespace vitamin::daemon {
 
 ArbiterSettings arbiter_settings(const config::Configuration& configuration);
-// Null: of no class.
-Traits traits_of(const config::WorkloadClass* workload, std::uint32_t processors);
+// `workload` null: of no class. `share`: percent of the device that something else leaves it.
+Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
+                 std::uint32_t processors);
 
 }  // namespace vitamin::daemon

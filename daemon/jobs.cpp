@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -59,6 +61,11 @@ hal::Result<Job> parse(const std::vector<std::string_view>& words) {
 
 }  // namespace
 
+bool Jobs::is_of(std::string_view step, std::string_view job) {
+  return step == job ||
+         (step.size() > job.size() && step.starts_with(job) && step[job.size()] == '.');
+}
+
 hal::Status Jobs::begin(std::string_view text) {
   const auto words = split(text, ' ');
   auto job = parse(words);
@@ -80,21 +87,64 @@ hal::Status Jobs::begin(std::string_view text) {
   }
   if (steps_.size() >= kMost && !steps_.contains(step))
     return hal::fail(hal::Errc::kUnavailable, "as many jobs are known as may be; job-end ends one");
+  const auto known = steps_.find(step);
+  job->number = known != steps_.end() ? known->second.number : ++begun_;
   steps_.insert_or_assign(step, std::move(*job));
   return {};
 }
 
 std::size_t Jobs::end(std::string_view step) {
-  return std::erase_if(steps_, [&](const auto& known) {
-    const std::string_view name = known.first;
-    return name == step ||
-           (name.size() > step.size() && name.starts_with(step) && name[step.size()] == '.');
-  });
+  return std::erase_if(steps_, [&](const auto& known) { return is_of(known.first, step); });
 }
 
 const Job* Jobs::find(std::string_view step, uid_t user) const {
   const auto found = steps_.find(step);
   return found != steps_.end() && found->second.user == user ? &found->second : nullptr;
+}
+
+// `job` empty: of any.
+Jobs::Found Jobs::widest(uid_t user, std::string_view job) const {
+  Found found;
+  for (const auto& [step, known] : steps_)
+    if (known.user == user && (job.empty() || is_of(step, job)) &&
+        (found.job == nullptr || known.share > found.job->share))
+      found = {step, &known};
+  return found;
+}
+
+Jobs::Found Jobs::of(uid_t user, std::string_view group, std::string_view claimed) const {
+  for (const std::string_view step : {group, group.empty() ? claimed : ""})
+    if (const auto known = steps_.find(step); known != steps_.end() && known->second.user == user)
+      return {known->first, &known->second};
+  // Another step of the same job: one that was not begun with a share, or where a shell was opened.
+  const Found same = group.empty() ? Found() : widest(user, group.substr(0, group.find('.')));
+  return same.job != nullptr ? same : widest(user, "");
+}
+
+std::string cgroup_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/cgroup");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string slurm_step(std::string_view cgroup) {
+  for (const std::string_view line : split(cgroup, '\n')) {
+    // "5:freezer:/slurm/uid_1000/job_12/step_0/task_0" or, of the unified hierarchy,
+    // "0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0".
+    const std::size_t path = line.find(":/");
+    if (path == line.npos) continue;
+    auto parts = split(line.substr(path + 2), '/');
+    std::size_t at = parts[0] == "system.slice" ? 1 : 0;
+    if (at >= parts.size() || parts[at].find("slurm") == line.npos) continue;
+    for (++at; at < parts.size(); ++at) {
+      constexpr std::string_view kJob = "job_", kStep = "step_";
+      if (!parts[at].starts_with(kJob)) continue;
+      std::string step(parts[at].substr(kJob.size()));
+      if (at + 1 < parts.size() && parts[at + 1].starts_with(kStep))
+        step.append(".").append(parts[at + 1].substr(kStep.size()));
+      return step;
+    }
+  }
+  return {};
 }
 
 nlohmann::json Jobs::status() const {

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 #include "daemon/command.h"
 
@@ -84,14 +85,47 @@ MpsFacts Mps::facts() const {
   return facts_;
 }
 
+void Mps::terminate(const std::vector<pid_t>& processes) {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    doomed_.insert(doomed_.end(), processes.begin(), processes.end());
+  }
+  wake_.notify_all();
+}
+
 void Mps::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait_for(lock, nanoseconds(settings_.check_every_ns), [this] { return stopping_; });
+    wake_.wait_for(lock, nanoseconds(settings_.check_every_ns),
+                   [this] { return stopping_ || !doomed_.empty(); });
     if (stopping_) return;
+    const std::vector<pid_t> doomed = std::exchange(doomed_, {});
     lock.unlock();
-    check();
+    if (doomed.empty())
+      check();
+    else
+      terminate_clients(doomed);
     lock.lock();
+  }
+}
+
+void Mps::terminate_clients(const std::vector<pid_t>& processes) {
+  const auto servers = control("get_server_list");
+  if (!servers) return;
+  for (const std::string& server : words_of(*servers)) {
+    const auto list = is_number(server) ? control("get_client_list " + server)
+                                        : hal::Result<std::string>(std::string());
+    if (!list) continue;
+    const std::vector<std::string> clients = words_of(*list);
+    for (const pid_t process : processes) {
+      const std::string client = std::to_string(process);
+      if (std::find(clients.begin(), clients.end(), client) == clients.end()) continue;
+      if (!control("terminate_client " + server + " " + client)) continue;
+      spdlog::info("MPS: the work of process {} is ended, its job is over", client);
+      const std::lock_guard lock(mutex_);
+      ++facts_.terminated;
+    }
   }
 }
 

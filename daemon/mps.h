@@ -16,6 +16,8 @@
 // any thread. Facts of the control program: "Multi-Process Service", docs.nvidia.com/deploy/mps.
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -43,6 +45,7 @@ struct MpsFacts {
   std::uint64_t starts = 0;
   std::uint64_t faults = 0;
   std::uint64_t checks = 0;
+  std::uint64_t terminated = 0;  // clients whose work was ended for the end of their job
 };
 
 class Mps {
@@ -56,10 +59,14 @@ class Mps {
   Mps& operator=(const Mps&) = delete;
 
   MpsFacts facts() const;
+  // Soon: the GPU work of these processes is ended, as far as they are clients. Before they are
+  // killed, because a client that dies with work outstanding may take the others along.
+  void terminate(const std::vector<pid_t>& processes);
 
  private:
   void run();
   void check();
+  void terminate_clients(const std::vector<pid_t>& processes);
   void start();
   void restart();
   void fail(const std::string& problem);
@@ -71,9 +78,10 @@ class Mps {
   std::uint32_t failures_ = 0;        // starts in a row that failed
   std::uint64_t skip_checks_ = 0;     // before the next start is tried
   std::vector<std::string> faulted_;  // servers whose clients have not all left
-  mutable std::mutex mutex_;          // of the next two
+  mutable std::mutex mutex_;          // of the next three
   MpsFacts facts_;
   bool stopping_ = false;
+  std::vector<pid_t> doomed_;  // to be terminated
   std::condition_variable wake_;
   std::thread thread_;
 };

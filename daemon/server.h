@@ -88,6 +88,8 @@ class Server final : public Outlet {
     Device* device = nullptr;
     std::string program;
     std::string workload_class;  // empty: none
+    std::string job;             // step; empty: of none that is known
+    Traits traits;
     std::uint64_t since_ns = 0;
     bool dying = false;
     bool granted = false;       // grants were written and not published yet
@@ -141,7 +143,8 @@ class Server final : public Outlet {
   void move_next_to_gpus();
   void read_configuration();
   hal::Status apply(const config::Configuration& configuration);
-  const config::WorkloadClass* class_for(const protocol::Hello& hello, uid_t uid);
+  const config::WorkloadClass* class_for(const std::string& name, const std::string& program,
+                                         uid_t uid);
   const std::vector<std::string>& user_names(uid_t uid);
 
   Settings settings_;
@@ -153,7 +156,7 @@ class Server final : public Outlet {
   std::vector<unsigned> allowed_;          // processors that the loop was given
   std::map<std::string, Device> devices_;  // by UUID
   std::map<std::string, Exposition::Labels> labels_;  // of the metrics, by UUID
-  std::map<int, Greeting> greetings_;      // by descriptor
+  std::map<int, Greeting> greetings_;                 // by descriptor
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<int, ClientId> by_socket_, by_pidfd_;
   std::vector<Session*> dirty_;

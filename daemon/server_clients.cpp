@@ -135,9 +135,14 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
     return nlohmann::json{{"schema", 1}}.dump();
   }
   if (name == "job-end") {
+    std::vector<pid_t> left;
+    for (const auto& [id, session] : sessions_)
+      if (session->peer.pid != 0 && Jobs::is_of(session->job, rest))
+        left.push_back(session->peer.pid);
+    if (!left.empty()) mps_->terminate(left);
     const std::size_t ended = jobs_.end(rest);
-    if (ended > 0) spdlog::info("job {}: gone", rest);
-    return nlohmann::json{{"schema", 1}, {"steps", ended}}.dump();
+    if (ended > 0) spdlog::info("job {}: gone, {} of its clients are left", rest, left.size());
+    return nlohmann::json{{"schema", 1}, {"steps", ended}, {"left", left.size()}}.dump();
   }
   const std::string which = rest.empty() ? "all" : rest;
   std::size_t changed = 0;
@@ -176,7 +181,7 @@ hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
   device.pool = mine.pool;
   auto policy = policies::make(device.policy, device.seed);
   if (!policy) return tl::unexpected(policy.error());
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy));
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info->processors_per_unit);
   device.lock = std::move(*lock);
   device.bounded = bounded.get();
   device.arbiter =
@@ -249,15 +254,25 @@ void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_
   session->device = *device;
   session->program = hello.program.get();
   session->since_ns = time;
-  const config::WorkloadClass* const workload = class_for(hello, session->peer.uid);
+  const protocol::Claim claim = protocol::claim_of(hello);
+  const Jobs::Found job =
+      jobs_.of(session->peer.uid, slurm_step(cgroup_of(session->peer.pid)), claim.job);
+  const bool classed = job.job != nullptr && !job.job->workload_class.empty();
+  const config::WorkloadClass* const workload =
+      class_for(classed ? job.job->workload_class : claim.workload_class, session->program,
+                session->peer.uid);
+  session->job = job.step;
   if (workload != nullptr) session->workload_class = workload->name;
   const protocol::ClientSegment& theirs = *session->memory.client;
   protocol::DaemonSegment& mine = *session->memory.daemon;
   session->requests = {theirs.requests, theirs.request_tail, mine.request_head};
   session->grants = {mine.grants, mine.grant_tail, theirs.grant_head};
 
-  const Traits traits = traits_of(workload, (*device)->info.processors);
-  if (workload != nullptr) (*device)->bounded->bound(session->id, {traits.most, traits.reserved});
+  std::uint32_t share = claim.share != 0 ? claim.share : 100;
+  if (job.job != nullptr) share = std::min(share, job.job->share);
+  Traits& traits = session->traits = traits_of(workload, share, (*device)->info.processors);
+  if (job.job != nullptr) traits.group = job.job->number;
+  (*device)->bounded->bound(session->id, {traits.most, traits.reserved, traits.group});
   const DeviceArbiter::Home home = (*device)->arbiter->attach(session->id, traits);
   protocol::Welcome welcome;
   welcome.preamble.kind = protocol::Kind::kWelcome;
@@ -283,9 +298,10 @@ void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_
       protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
   admitted.memory.client_fd.reset();
   admitted.memory.daemon_fd.reset();
-  spdlog::info("client {}: {} (process {}, user {}), class {}, home {}{}", admitted.id,
+  spdlog::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
                admitted.program, admitted.peer.pid, admitted.peer.uid,
-               workload != nullptr ? workload->name : "none", welcome.home,
+               workload != nullptr ? workload->name : "none",
+               admitted.job.empty() ? "none" : admitted.job, welcome.home,
                welcome.home_shared != 0 ? ", shared" : "");
   if (!sent) end_session(admitted.id, time);
 }

@@ -21,13 +21,15 @@ ArbiterSettings arbiter_settings(const config::Configuration& configuration) {
   return settings;
 }
 
-Traits traits_of(const config::WorkloadClass* workload, std::uint32_t processors) {
+Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
+                 std::uint32_t processors) {
   Traits traits;
+  if (workload != nullptr) share = std::min(share, workload->share);
+  if (share < 100) traits.most = std::max(1U, processors * share / 100);
   if (workload == nullptr) return traits;
   if (workload->kind == config::Kind::kLatency) traits.kind = runtime::OperationClass::kDecode;
   if (workload->kind == config::Kind::kBatch) traits.kind = runtime::OperationClass::kBestEffort;
   traits.tpot_ns = workload->tpot_ns;
-  if (workload->share < 100) traits.most = std::max(1U, processors * workload->share / 100);
   traits.reserved = workload->reservation;
   return traits;
 }
@@ -39,18 +41,19 @@ const std::vector<std::string>& Server::user_names(uid_t uid) {
   return user_names_.emplace(uid, config::names_of_user(uid)).first->second;
 }
 
-// The one that the client names, if its user may be in it; else what its program's name alone says.
-const config::WorkloadClass* Server::class_for(const protocol::Hello& hello, uid_t uid) {
+// The one that is named, if the user may be in it; else what the program's name alone says.
+const config::WorkloadClass* Server::class_for(const std::string& name, const std::string& program,
+                                               uid_t uid) {
   const config::Configuration& configuration = settings_.configuration;
   if (configuration.classes.empty()) return nullptr;
-  if (const std::string name = hello.workload_class.get(); !name.empty()) {
+  if (!name.empty()) {
     const config::WorkloadClass* const named = configuration.find_class(name);
     if (named != nullptr && config::may_be_in(*named, user_names(uid))) return named;
     spdlog::warn("a program of user {} says that it is of class '{}', {}", uid, name,
                  named == nullptr ? "which is not configured" : "which is not for that user");
   }
-  return config::class_of(configuration, {hello.program.get(), user_names(uid),
-                                          [](const std::string&) { return std::nullopt; }});
+  return config::class_of(
+      configuration, {program, user_names(uid), [](const std::string&) { return std::nullopt; }});
 }
 
 void Server::read_configuration() {

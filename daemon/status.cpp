@@ -15,7 +15,8 @@ json Server::mps_status() const {
   const MpsFacts facts = mps_->facts();
   return {{"state", name_of(facts.state)}, {"directory", facts.directory},
           {"problem", facts.problem},      {"starts", facts.starts},
-          {"faults", facts.faults},        {"checks", facts.checks}};
+          {"faults", facts.faults},        {"checks", facts.checks},
+          {"terminated", facts.terminated}};
 }
 
 json Server::status() const {
@@ -75,6 +76,8 @@ json Server::status() const {
     result["clients"].push_back({{"client", id},
                                  {"program", session->program},
                                  {"class", session->workload_class},
+                                 {"job", session->job},
+                                 {"processors_most", session->traits.most},
                                  {"process", session->peer.pid},
                                  {"user", session->peer.uid},
                                  {"device", session->device->info.uuid},

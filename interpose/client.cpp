@@ -87,6 +87,22 @@ bool remember_wide_only(const char* kernel) {
   return written == static_cast<ssize_t>(line.size());
 }
 
+protocol::Claim claim_of_environment() {
+  const auto text = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  protocol::Claim claim{text(environment::kClass), text(environment::kJob)};
+  std::uint64_t share = 0;
+  if (!decimal(environment::kShare, share)) return claim;
+  if (share >= 1 && share <= 100)
+    claim.share = static_cast<std::uint32_t>(share);
+  else
+    warn(Problem::kVariable, "%s=%s is no percentage; the default is used", environment::kShare,
+         std::getenv(environment::kShare));
+  return claim;
+}
+
 // The daemon's arbiter for a device, or, with the reason on stderr, none: then this process decides
 // for itself, as it would natively.
 std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
@@ -94,7 +110,7 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   client::RemoteOptions options;
   options.socket = std::getenv(environment::kDaemon);
   options.program = ::program_invocation_short_name;
-  if (const char* name = std::getenv(environment::kClass)) options.workload_class = name;
+  options.claim = claim_of_environment();
   options.say = [](const char* line) { warn(Problem::kDaemonLeft, "%s", line); };
   auto arbiter = client::RemoteArbiter::connect(options, info);
   if (!arbiter) {

@@ -8,18 +8,19 @@ namespace vitamin::policies {
 
 using hal::ComputeSet;
 using runtime::Choice;
+using runtime::ClientId;
 using runtime::EntryId;
 using runtime::kNoEntry;
 using runtime::kWholeDevice;
 using runtime::PoolView;
 
-void Bounded::bound(runtime::ClientId id, const Bounds& bounds) {
+void Bounded::bound(ClientId id, const Bounds& bounds) {
   if (bounds.most != 0 || bounds.reserved != 0) clients_[id].bounds = bounds;
 }
 
 void Bounded::replace(std::unique_ptr<runtime::Policy> policy) { policy_ = std::move(policy); }
 
-void Bounded::forget(runtime::ClientId id) {
+void Bounded::forget(ClientId id) {
   clients_.erase(id);
   policy_->forget(id);
 }
@@ -27,6 +28,37 @@ void Bounded::forget(runtime::ClientId id) {
 std::string Bounded::take_message() {
   if (!message_.empty()) return std::exchange(message_, {});
   return policy_->take_message();
+}
+
+// Where work of the client and of those of its group may run, this lane apart: what it submits next
+// runs behind what it submitted before. The whole device is shared by everybody and held by nobody.
+ComputeSet Bounded::held_beside(ClientId id, const Client& client, runtime::LaneId lane,
+                                const PoolView& pool) const {
+  ComputeSet held;
+  const std::span<const runtime::Holding> planned(planned_);
+  for (const auto& holdings : {pool.holdings, pool.draining, planned})
+    for (const runtime::Holding& holding : holdings) {
+      const ClientId holder = holding.next.client;
+      if (holding.entry == kWholeDevice || (holder == id && holding.next.lane == lane)) continue;
+      const auto other = clients_.find(holder);
+      const bool together = client.bounds.group != 0 && other != clients_.end() &&
+                            other->second.bounds.group == client.bounds.group;
+      if (holder == id || together) held |= pool.entries[holding.entry].compute;
+    }
+  return held;
+}
+
+// Whether an operation that needs so many processors may run there, beside what is held.
+bool Bounded::within(const Client& client, std::uint32_t needed, EntryId entry, ComputeSet held,
+                     const PoolView& pool) const {
+  const std::size_t narrowest = std::min<std::size_t>(1, pool.entries.size() - 1);
+  const std::uint32_t most =
+      std::max({client.bounds.most, needed, pool.entries[narrowest].processors});
+  std::uint32_t processors = 0;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+    if ((held | pool.entries[entry].compute).has(static_cast<unsigned>(unit)))
+      processors += units_[unit];
+  return processors <= most;
 }
 
 Choice Bounded::select(const runtime::ReadyOperation& operation, std::span<const EntryId> eligible,
@@ -38,9 +70,9 @@ Choice Bounded::select(const runtime::ReadyOperation& operation, std::span<const
     if (std::find(eligible.begin(), eligible.end(), reserved) != eligible.end())
       return {reserved, runtime::kUntilChanged};
   }
-  const std::uint32_t bound = own == clients_.end() ? 0 : own->second.bounds.most;
-  // What needs more than its share cannot run at all with less.
-  const std::uint32_t most = bound == 0 ? ~0U : std::max(bound, operation.processors);
+  const bool bound = own != clients_.end() && own->second.bounds.most != 0;
+  const ComputeSet held =
+      bound ? held_beside(own->first, own->second, operation.lane, pool) : ComputeSet();
   // The widest part is the last entry.
   const bool some_part_fits = operation.processors <= pool.entries.back().processors;
   const bool others_reserve = std::any_of(clients_.begin(), clients_.end(), [&](const auto& each) {
@@ -48,8 +80,9 @@ Choice Bounded::select(const runtime::ReadyOperation& operation, std::span<const
   });
   left_.clear();
   for (const EntryId id : eligible) {
-    if (id == kWholeDevice && some_part_fits && (bound != 0 || others_reserve)) continue;
-    if (id == kWholeDevice || pool.entries[id].processors <= most) left_.push_back(id);
+    if (id == kWholeDevice && some_part_fits && (bound || others_reserve)) continue;
+    if (id == kWholeDevice || !bound || within(own->second, operation.processors, id, held, pool))
+      left_.push_back(id);
   }
   // No part that is free is within its share, or was not yet: it waits for one.
   if (left_.empty()) return {kNoEntry, 0};
@@ -61,10 +94,19 @@ runtime::Plan Bounded::prepare(const runtime::Hint& hint, const PoolView& pool) 
   const auto own = clients_.find(hint.client);
   if (own == clients_.end()) return plan;
   Client& client = own->second;
+  if (std::exchange(planned_epoch_, pool.epoch) != pool.epoch) planned_.clear();
   if (client.bounds.most != 0 && plan.target != kNoEntry &&
-      pool.entries[plan.target].processors > std::max(client.bounds.most, hint.processors)) {
+      !within(client, hint.processors, plan.target,
+              held_beside(own->first, client, hint.lane, pool), pool)) {
     plan.target = kNoEntry;
     plan.close_gates = false;
+  }
+  if (client.bounds.most != 0 && plan.target != kNoEntry) {
+    runtime::Holding target;
+    target.next.client = hint.client;
+    target.next.lane = hint.lane;
+    target.entry = plan.target;
+    planned_.push_back(target);
   }
   if (client.bounds.reserved == 0) return plan;
   if (!client.tried) choose_reservation(client, hint, pool);

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a workload class asks for its clients, around any policy: a most share of the device, and
-// processors that are kept for a client though it has nothing to run.
+// What a workload class and a scheduler's job ask for clients, around any policy: a most share of
+// the device, and processors that are kept for a client though it has nothing to run.
+//
+// What a client, or all clients of one group together, run on at a time is within the share. Beyond
+// it goes only what cannot be avoided: an operation that needs more, the narrowest part where the
+// share is less, and whom the scheduler serves by age, whatever a policy says.
 //
 // A client with a reservation runs there, whatever fits. The policy inside decides among what is
 // left. While something is reserved, the whole device,
@@ -20,13 +24,16 @@
 namespace vitamin::policies {
 
 struct Bounds {
-  std::uint32_t most = 0;      // processors of one grant; 0: no bound
+  std::uint32_t most = 0;      // processors that are held at a time; 0: no bound
   std::uint32_t reserved = 0;  // processors; 0: none
+  std::uint32_t group = 0;     // `most` is of all clients of this group together; 0: of this one
 };
 
 class Bounded final : public runtime::Policy {
  public:
-  explicit Bounded(std::unique_ptr<runtime::Policy> policy) : policy_(std::move(policy)) {}
+  // `units`: processors of each unit of the device.
+  Bounded(std::unique_ptr<runtime::Policy> policy, std::vector<std::uint32_t> units)
+      : policy_(std::move(policy)), units_(std::move(units)) {}
 
   // From now on, for this client; forget() ends it.
   void bound(runtime::ClientId client, const Bounds& bounds);
@@ -54,11 +61,20 @@ class Bounded final : public runtime::Policy {
     runtime::LaneId lane = 0;  // that carries the reservation
     bool tried = false;
   };
+  bool within(const Client& client, std::uint32_t needed, runtime::EntryId entry,
+              hal::ComputeSet held, const runtime::PoolView& pool) const;
+  hal::ComputeSet held_beside(runtime::ClientId id, const Client& client, runtime::LaneId lane,
+                              const runtime::PoolView& pool) const;
   void choose_reservation(Client& client, const runtime::Hint& hint, const runtime::PoolView& pool);
 
   std::unique_ptr<runtime::Policy> policy_;
+  std::vector<std::uint32_t> units_;
   std::map<runtime::ClientId, Client> clients_;  // with bounds
-  std::vector<runtime::EntryId> left_;           // scratch of select()
+  // Targets of bounded clients in this epoch: lanes that are planned for one after the other move
+  // at once.
+  std::vector<runtime::Holding> planned_;
+  std::uint64_t planned_epoch_ = 0;
+  std::vector<runtime::EntryId> left_;  // scratch of select()
   std::string message_;
 };
 

@@ -85,8 +85,7 @@ hal::Result<hal::DeviceInfo> device_of(const Hello& hello) {
   return info;
 }
 
-Hello hello_of(const hal::DeviceInfo& info, std::string_view program,
-               std::string_view workload_class) {
+Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Claim& claim) {
   Hello hello;
   hello.preamble.kind = Kind::kHello;
   hello.vendor = static_cast<std::uint32_t>(info.vendor);
@@ -97,8 +96,16 @@ Hello hello_of(const hal::DeviceInfo& info, std::string_view program,
   hello.uuid.set(info.uuid);
   hello.device_name.set(info.name);
   hello.program.set(program);
-  hello.workload_class.set(workload_class);
+  hello.workload_class.set(claim.workload_class);
+  hello.job.set(claim.job);
+  hello.share = claim.share;
   return hello;
+}
+
+Claim claim_of(const Hello& hello) {
+  Claim claim{hello.workload_class.get(), hello.job.get(), hello.share};
+  if (claim.share > 100) claim.share = 0;
+  return claim;
 }
 
 runtime::PoolLimits limits_of(const Welcome& welcome) {

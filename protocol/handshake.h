@@ -49,18 +49,27 @@ struct Text {
   std::string get() const;
 };
 
+// What a program says of itself. It can make its own part smaller; what makes it larger is
+// believed only as far as the daemon knows it from elsewhere.
+struct Claim {
+  std::string workload_class;  // of vitamin.toml; empty: none
+  std::string job;             // the step of a scheduler's job, "12.0"; empty: none
+  std::uint32_t share = 0;     // percent of the device, at most; 0: not said
+};
+
 struct Hello {
   static constexpr Kind kKind = Kind::kHello;
   Preamble preamble;
   std::uint32_t vendor = 0;      // hal::Vendor
   std::uint32_t processors = 0;  // of the whole device
   std::uint32_t units = 0;
-  std::uint32_t unused = 0;
+  std::uint32_t share = 0;  // since 1.3: Claim::share
   std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> processors_per_unit{};
   Text<64> uuid;
   Text<64> device_name;
   Text<64> program;         // for people; nothing is decided by it
-  Text<64> workload_class;  // since 1.1: which one it says it is of; empty: none
+  Text<64> workload_class;  // since 1.1: Claim
+  Text<64> job;             // since 1.3
 };
 
 struct Welcome {
@@ -114,8 +123,9 @@ hal::Result<Message> parse(std::span<const std::byte> bytes);
 
 // Checked for what later code relies on.
 hal::Result<hal::DeviceInfo> device_of(const Hello& hello);
-Hello hello_of(const hal::DeviceInfo& info, std::string_view program,
-               std::string_view workload_class = {});
+Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Claim& claim = {});
+// A share that is none counts as not said.
+Claim claim_of(const Hello& hello);
 runtime::PoolLimits limits_of(const Welcome& welcome);
 Refusal refusal(std::string_view sentence);
 

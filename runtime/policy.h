@@ -65,6 +65,7 @@ struct PoolView {
   // What follows is empty where one client decides for itself.
   std::span<const ReadyOperation> waiting{};  // every bindable operation that holds no grant
   std::span<const Holding> holdings{};        // every grant whose gate is open
+  std::span<const Holding> draining{};        // every other grant: its work may still run
   hal::ComputeSet set_aside{};  // standing reservations: of one client each, not to be planned with
   const Profile* profile = nullptr;
   std::uint64_t now_ns = 0;

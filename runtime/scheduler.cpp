@@ -41,7 +41,9 @@ Scheduler::Scheduler(const PoolLayout& layout, std::unique_ptr<Policy> policy,
       options_(options),
       profile_(profile),
       leases_(layout),
-      by_width_(narrowest_first(layout)) { adopt_terms(); }
+      by_width_(narrowest_first(layout)) {
+  adopt_terms();
+}
 
 void Scheduler::adopt_terms() {
   const Terms terms = policy_->terms();
@@ -119,9 +121,8 @@ void Scheduler::returned(ClientId client, LaneId id, EntryId entry, std::uint64_
 }
 
 void Scheduler::hint(const Hint& hint, std::uint64_t) {
-  std::erase_if(hints_, [&](const Hint& old) {
-    return old.client == hint.client && old.lane == hint.lane;
-  });
+  std::erase_if(
+      hints_, [&](const Hint& old) { return old.client == hint.client && old.lane == hint.lane; });
   if (hint.cancelled) {
     Lane* lane = find(hint.client, hint.lane);
     if (lane != nullptr && !lane->wants) cancel(*lane);
@@ -162,6 +163,7 @@ void Scheduler::policy_changed() {
     cancel(*lane);
     set_standing(*lane, kNoEntry);
   }
+  recall_all_ = true;  // what stands was the old policy's wish
   demand_changed();
 }
 
@@ -210,9 +212,21 @@ void Scheduler::expire(std::uint64_t now_ns) {
   }
 }
 
+void Scheduler::recall(Lane& lane, Grant& grant, std::uint64_t now_ns) {
+  ++counters_.recalled;
+  close(lane, grant);
+  grant.recalled = true;
+  lane.next.since_ns = now_ns;
+  ++epoch_;
+}
+
 // While somebody waits, nobody keeps a grant for longer than the quantum; but what is set aside
 // for a client, and what it was given around that, is the policy's to take back.
 void Scheduler::recall(std::uint64_t now_ns) {
+  if (std::exchange(recall_all_, false))
+    for (Lane* lane : active_)
+      for (Grant& grant : lane->grants)
+        if (grant.open) recall(*lane, grant, now_ns);
   // Who has a reservation is being served: its units drain already.
   const bool somebody_waits = std::any_of(active_.begin(), active_.end(), [](const Lane* lane) {
     return lane->waits() && lane->reservation.entry == kNoEntry;
@@ -224,11 +238,7 @@ void Scheduler::recall(std::uint64_t now_ns) {
       if (lane->standing != kNoEntry && grant.entry != kWholeDevice &&
           layout_.at(grant.entry).compute.contains(layout_.at(lane->standing).compute))
         continue;
-      ++counters_.recalled;
-      close(*lane, grant);
-      grant.recalled = true;
-      lane->next.since_ns = now_ns;
-      ++epoch_;
+      recall(*lane, grant, now_ns);
     }
 }
 
@@ -256,7 +266,10 @@ ComputeSet Scheduler::set_aside() const {
 void Scheduler::collect() {
   waiting_.clear();
   holdings_.clear();
+  draining_.clear();
   for (const Lane* lane : active_) {
+    for (const Grant& grant : lane->grants)
+      if (!grant.open) draining_.push_back({lane->next, grant.entry, grant.since_ns});
     if (!lane->wants) continue;
     if (const Grant* grant = lane->open())
       holdings_.push_back({lane->next, grant->entry, grant->since_ns});
@@ -271,6 +284,7 @@ PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   view.barred = barred(client);
   view.waiting = waiting_;
   view.holdings = holdings_;
+  view.draining = draining_;
   view.set_aside = set_aside();
   view.profile = profile_;
   view.now_ns = now_ns;
@@ -390,8 +404,7 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
     }
     if (best == kNoEntry || lane->reservation.overdue) continue;
     reserve(*lane, {best, kNever, true});
-    if (lane->reservation.entry == best)
-      close_overlapping(layout_.at(best).compute, client);
+    if (lane->reservation.entry == best) close_overlapping(layout_.at(best).compute, client);
   }
 }
 
@@ -440,9 +453,8 @@ void Scheduler::bind(std::uint64_t now_ns) {
 // changed, when the lease table refuses.
 bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
   const ClientId client = lane.next.client;
-  const auto same = std::find_if(lane.grants.begin(), lane.grants.end(), [&](const Grant& held) {
-    return held.entry == choice.entry;
-  });
+  const auto same = std::find_if(lane.grants.begin(), lane.grants.end(),
+                                 [&](const Grant& held) { return held.entry == choice.entry; });
   if (choice.entry == kWholeDevice) {
     ++counters_.whole_device;
   } else {
@@ -459,8 +471,8 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
   if (same == lane.grants.end()) lane.grants.push_back({choice.entry, true, now_ns});
   cancel(lane);
   lane.next.last_entry = choice.entry;
-  decisions_.push_back({Decision::Kind::kGrant, client, lane.next.lane, choice.entry,
-                        choice.launches});
+  decisions_.push_back(
+      {Decision::Kind::kGrant, client, lane.next.lane, choice.entry, choice.launches});
   ++counters_.grants;
   counters_.moves += moved ? 1 : 0;
   return true;

@@ -27,7 +27,9 @@ enum class Kind : std::uint16_t {
   kSubmitted,  // it was given to a queue of `entry`
   kCompleted,  // everything of the lane up to `serial` was seen to have ended
   // vitamind's: what it was told
-  kAttach,   // `client`, as daemon::Traits: `flags`: kind; `a`: target; `b`: most, reserved << 32
+  // `client`, as daemon::Traits: `flags`: kind; `a`: target; `b`: most, reserved << 32; `lane`:
+  // group
+  kAttach,
   kRequest,  // of `client`: the protocol's record behind it
   kDying,
   kForget,

@@ -547,6 +547,18 @@ class Doctor(CliTest):
         (self.folder / "tree/lib/libvitamin_cuda.so").write_text("not an object")
         self.assertRegex(self.call("doctor").stdout, r"(?m)^problem +preload ")
 
+    def test_it_says_whether_mps_serves_several_users(self):
+        for option, words in (("-multiuser-server", "of all users"),
+                              ("-d", "of one user at a time .*-multiuser-server")):
+            control = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)",
+                                        option])
+            self.addCleanup(control.wait)
+            self.addCleanup(control.kill)
+            (self.folder / "control").touch()
+            (self.folder / "nvidia-cuda-mps-control.pid").write_text(f"{control.pid}\n")
+            result = self.call("doctor", CUDA_MPS_PIPE_DIRECTORY=str(self.folder))
+            self.assertRegex(result.stdout, rf"(?m)^ok +mps +.*{words}")
+
     def test_an_mps_percentage_is_a_problem(self):
         result = self.call("doctor", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50")
         self.assertRegex(result.stdout, r"(?m)^problem +mps +CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")

@@ -22,13 +22,13 @@ def may_unshare(*options):
                           check=False).returncode == 0
 
 
-def hello(minor, more=b"", less=0, workload_class=b""):
+def hello(minor, more=b"", less=0, workload_class=b"", job=b""):
     """What a client of another minor version says."""
     units = [8] * 15 + [12]
     text = b"vitamin\0" + struct.pack("<HHHH", MAJOR, minor, 1, 0)
     text += struct.pack("<IIII", 0, 132, 16, 0)  # of the software's vendor
     text += struct.pack("<64I", *(units + [0] * 48))
-    for word in (b"GPU-member", b"member", b"skewed", workload_class):
+    for word in (b"GPU-member", b"member", b"skewed", workload_class, job):
         text += word.ljust(64, b"\0")
     return text[:len(text) - less] + more
 
@@ -143,10 +143,12 @@ class BadInput(DaemonTest):
     def test_a_client_of_another_minor_version_is_welcome(self):
         daemon = self.daemon()
         welcome, refusal = 2, 3
-        self.assertEqual(self.greet(daemon, hello(0, less=64))[0], welcome)  # before classes
-        self.assertEqual(self.greet(daemon, hello(1))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(0, less=128))[0], welcome)  # before classes
+        self.assertEqual(self.greet(daemon, hello(1, less=64))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(2, less=64))[0], welcome)  # before jobs
+        self.assertEqual(self.greet(daemon, hello(3))[0], welcome)
         self.assertEqual(self.greet(daemon, hello(9, more=b"news" * 50))[0], welcome)
-        kind, why = self.greet(daemon, hello(1, less=64))  # ours, and cut off
+        kind, why = self.greet(daemon, hello(3, less=64))  # ours, and cut off
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
 

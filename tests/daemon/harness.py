@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-MAJOR, MINOR = 1, 2  # protocol/version.h
+MAJOR, MINOR = 1, 3  # protocol/version.h
 
 
 class Daemon:
@@ -91,10 +91,10 @@ class DaemonTest(unittest.TestCase):
         self.addCleanup(daemon.end)
         return daemon
 
-    def member(self, daemon, *words, program="MEMBER", environment=None):
+    def member(self, daemon, *words, program="MEMBER", environment=None, before=None):
         process = subprocess.Popen([os.environ[program], str(daemon.socket), *map(str, words)],
                                    env=os.environ | (environment or {}), stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, text=True)
+                                   stdout=subprocess.PIPE, text=True, preexec_fn=before)
 
         def end():
             process.kill()

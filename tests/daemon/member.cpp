@@ -54,7 +54,10 @@ std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket) {
   client::RemoteOptions options;
   options.socket = socket;
   options.program = "member";
-  if (const char* name = std::getenv("MEMBER_CLASS")) options.workload_class = name;
+  if (const char* name = std::getenv("MEMBER_CLASS")) options.claim.workload_class = name;
+  if (const char* step = std::getenv("MEMBER_JOB")) options.claim.job = step;
+  if (const char* share = std::getenv("MEMBER_SHARE"))
+    options.claim.share = static_cast<std::uint32_t>(std::strtoul(share, nullptr, 10));
   options.patience = std::chrono::milliseconds(3000);
   auto made = client::RemoteArbiter::connect(options, device());
   if (!made) {
@@ -259,7 +262,7 @@ void scribble_over(unsigned char* bytes, std::size_t size, long milliseconds, F 
 
 int scribble(const std::string& socket, long milliseconds) {
   auto connection =
-      client::connect(socket, device(), "scribble", "", std::chrono::milliseconds(3000));
+      client::connect(socket, device(), "scribble", {}, std::chrono::milliseconds(3000));
   if (!connection) return 3;
   scribble_over(reinterpret_cast<unsigned char*>((*connection)->memory.client.get()),
                 sizeof(protocol::ClientSegment), milliseconds,

@@ -37,6 +37,9 @@ def obey(command):
         return servers[words[1]]["status"] + "\n" if words[1] in servers else "Server not found\n"
     if words[0] == "get_client_list":
         return "".join(f"{pid}\n" for pid in servers.get(words[1], {"clients": []})["clients"])
+    if words[0] == "terminate_client":
+        known = servers.get(words[1], {"clients": []})["clients"]
+        return "" if int(words[2]) in known else "Client not found\n"
     if words[0] == "get_default_active_thread_percentage":
         return world().get("share", "100.0") + "\n"
     return f"Unrecognized command: {words[0]}\n" if words[0] != "quit" else ""

@@ -127,6 +127,28 @@ class Mps(DaemonTest):
         self.assertEqual(facts["state"], "failed")
         self.assertIn("not a folder of this user alone", facts["problem"])
 
+    def test_the_work_of_a_job_that_ended_is_ended_and_no_other(self):
+        daemon = self.watched()
+        for step in ("12.0", "13.0"):
+            daemon.ask(f"job-begin {step} {os.getuid()} 40 - -")
+        members = {}
+        for step in ("12.0", "12.0", "13.0"):
+            member = self.member(daemon, "hold", environment={"MEMBER_JOB": step})
+            self.assertTrue(member.stdout.readline())
+            members[member.pid] = step
+        (ended, idle) = [pid for pid, step in members.items() if step == "12.0"]
+        # One of the job's is no client of MPS (any more).
+        self.say(servers={"4711": {"status": "ACTIVE", "clients":
+                                   [pid for pid in members if pid != idle]}})
+        self.assertEqual(daemon.ask("job-end 12")["left"], 2)
+        self.until(lambda: self.facts(daemon)["terminated"] == 1)
+        checks = self.facts(daemon)["checks"]
+        self.until(lambda: self.facts(daemon)["checks"] > checks + 1)
+        ends = [line for line in (self.mps / "commands").read_text().splitlines()
+                if line.startswith("terminate_client")]
+        self.assertEqual(ends, [f"terminate_client 4711 {ended}"])
+        self.assertEqual(daemon.ask("job-end 12"), {"schema": 1, "steps": 0, "left": 2})
+
     def test_off_is_off_and_a_machine_without_the_control_program_is_no_trouble(self):
         self.assertEqual(self.facts(self.watched(mode="off"))["state"], "off")
         self.assertFalse(self.mps.exists())

@@ -3,6 +3,7 @@
 
 Needs in the environment: VITAMIN, VITAMIND (the programs), SOURCE (the tree).
 """
+import json
 import os
 import pathlib
 import re
@@ -15,6 +16,8 @@ import xml.etree.ElementTree
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 DOCS = SOURCE / "docs"
 PROGRAMS = {"vitamin": os.environ["VITAMIN"], "vitamind": os.environ["VITAMIND"]}
+if os.environ.get("K8S_PLUGIN"):  # built where gRPC is
+    PROGRAMS["vitamin-k8s-plugin"] = os.environ["K8S_PLUGIN"]
 # Which page has the options of which verbs.
 PAGES = {
     "vitamin.1": ["", "version", "completion"],
@@ -28,6 +31,7 @@ PAGES = {
     "vitamin-status.1": ["status", "top", "drain", "resume"],
     "vitamin-trace.1": ["trace", "trace record", "trace export", "trace replay"],
     "vitamind.8": None,
+    "vitamin-k8s-plugin.8": None,
 }
 
 
@@ -80,10 +84,33 @@ class ManPages(unittest.TestCase):
             text = (DOCS / "man" / page).read_text()
             told = {"-" + flag for flag in re.findall(r"\bFl (-[a-z][a-z-]*)", text)}
             if verbs is None:
-                there = options_of("", "vitamind")
+                program = page.split(".")[0]
+                if program not in PROGRAMS:
+                    continue
+                there = options_of("", program)
             else:
                 there = set().union(*(options_of(verb) for verb in verbs))
             self.assertEqual(told, there, page)
+
+    def test_the_page_of_the_file_is_clean_and_has_every_key_of_the_schema(self):
+        source = run(PROGRAMS["vitamin"], "config", "schema", "--man").stdout
+        with tempfile.NamedTemporaryFile("w", suffix=".5") as page:
+            page.write(source)
+            page.flush()
+            result = run("mandoc", "-Tlint", "-Wwarning", page.name)
+            self.assertEqual((result.returncode, result.stdout), (0, ""))
+        told = dict(re.findall(r"^\.It Ic (\S+)\n(.*?)(?=^\.(?:It|El))", source, re.M | re.S))
+        schema = json.loads(run(PROGRAMS["vitamin"], "config", "schema").stdout)["properties"]
+        keys = {f"{name}.{key}": facts for name, section in schema.items()
+                for key, facts in section.get("properties", {}).items()}
+        keys |= schema["class"]["items"]["properties"]
+        self.assertEqual(set(told), set(keys))
+        for key, facts in keys.items():
+            self.assertIn(facts["description"][1:], told[key])
+            for choice in facts.get("enum", []):
+                self.assertIn(choice, told[key])
+        self.assertIn('Default: "4ms".\n', told["policy.quantum"])
+        self.assertIn(".Ev VITAMIN_CONFIG_POLICY_QUANTUM .\n", told["policy.quantum"])
 
     def test_every_verb_has_a_page(self):
         named = {verb for verbs in PAGES.values() for verb in verbs or []}

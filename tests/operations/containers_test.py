@@ -43,15 +43,16 @@ class Specification(unittest.TestCase):
         self.assertEqual(made["kind"], "vitamin.dev/share")
         edits = made["containerEdits"]
         self.assertEqual({line.split("=")[0] for line in edits["env"]},
-                         {"VITAMIN_DAEMON", "LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY"})
+                         {"LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY"})
         self.assertEqual([mount["hostPath"] for mount in edits["mounts"]],
                          [str(self.folder), str(BUILD / "lib"), str(self.folder)])
+        daemon = f"VITAMIN_DAEMON={self.folder}/vitamind.sock"
         self.assertTrue(all("ro" in mount["options"] for mount in edits["mounts"]))
         self.assertEqual({device["name"]: device["containerEdits"]["env"]
                           for device in made["devices"]},
-                         {"all": ["VITAMIN_SHARE=100"], "percent-25": ["VITAMIN_SHARE=25"],
-                          "percent-50": ["VITAMIN_SHARE=50"],
-                          "class-latency": ["VITAMIN_CLASS=latency"]})
+                         {"all": [daemon], "percent-25": [daemon, "VITAMIN_SHARE=25"],
+                          "percent-50": [daemon, "VITAMIN_SHARE=50"],
+                          "class-latency": [daemon, "VITAMIN_CLASS=latency"]})
         self.assertEqual(self.check(made).returncode, 0)
 
     def test_what_an_engine_refuses_is_found(self):

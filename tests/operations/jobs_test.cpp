@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -51,6 +53,50 @@ TEST_CASE("shares of a device never add up to more than all of it") {
   CHECK_MESSAGE(jobs.begin("4.0 1000 100 - 0"), "no bound was asked for");
   CHECK(jobs.end("1") == 1);
   CHECK(jobs.begin("5.0 1000 60 - 0"));
+}
+
+TEST_CASE("a client's job is looked up by what it cannot make up") {
+  Jobs jobs;
+  REQUIRE(jobs.begin("12.0 1000 25 - -"));
+  REQUIRE(jobs.begin("12.1 1000 30 - -"));
+  REQUIRE(jobs.begin("13.0 1000 50 - -"));
+  REQUIRE(jobs.begin("14.0 1001 75 - -"));
+  const auto share = [&](uid_t user, const char* group, const char* claimed) {
+    const Jobs::Found found = jobs.of(user, group, claimed);
+    CHECK((found.job == nullptr) == found.step.empty());
+    return found.job != nullptr ? found.job->share : 0;
+  };
+  CHECK(share(1000, "", "12.0") == 25);
+  CHECK(share(1000, "13.0", "") == 50);
+  CHECK_MESSAGE(share(1000, "12.0", "13.0") == 25, "the control group is believed first");
+  CHECK_MESSAGE(share(1000, "12.extern", "13.0") == 30, "another step of the same job");
+  CHECK_MESSAGE(share(1000, "99.0", "12.0") == 50, "a job that is not known");
+  CHECK_MESSAGE(share(1000, "", "14.0") == 50, "another user's");
+  CHECK_MESSAGE(share(1000, "", "") == 50, "who leaves the variable out gains nothing");
+  CHECK(share(1001, "", "99.0") == 75);
+  CHECK_MESSAGE(share(1002, "", "12.0") == 0, "a user without jobs");
+  CHECK(jobs.of(1000, "", "12.0").job->number != jobs.of(1000, "", "12.1").job->number);
+  const auto number = jobs.of(1000, "", "12.0").job->number;
+  REQUIRE(jobs.begin("12.0 1000 25 - -"));
+  CHECK(jobs.of(1000, "", "12.0").job->number == number);
+}
+
+TEST_CASE("Slurm's control groups name the step") {
+  CHECK(slurm_step("0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0\n") == "12.0");
+  CHECK(slurm_step("0::/system.slice/node1_slurmstepd.scope/job_7/step_batch/user/task_0") ==
+        "7.batch");
+  CHECK(slurm_step("3:cpuset:/\n5:freezer:/slurm/uid_1000/job_12/step_extern/task_0\n1::/x\n") ==
+        "12.extern");
+  CHECK(slurm_step("4:memory:/slurm_node1/uid_1000/job_12\n") == "12");
+  for (const char* other :
+       {"", "0::/", "0::/user.slice/user-1000.slice/session-1.scope\n", "job_12/step_0", "::/",
+        "0::/user.slice/user-1000.slice/user@1000.service/slurm/job_12/step_0\n",
+        "0::/system.slice/ssh.service/job_12/step_0\n"}) {
+    CAPTURE(other);
+    CHECK(slurm_step(other).empty());
+  }
+  CHECK_FALSE(cgroup_of(::getpid()).empty());
+  CHECK(cgroup_of(0).empty());
 }
 
 TEST_CASE("what no scheduler says is refused with a sentence") {

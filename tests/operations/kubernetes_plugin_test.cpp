@@ -48,8 +48,12 @@ class Process {
   Process& operator=(const Process&) = delete;
   int end(int signal) {
     if (id_ == 0) return 0;
-    int status = 0;
     ::kill(id_, signal);
+    return wait();
+  }
+  // As waitpid() says it.
+  int wait() {
+    int status = 0;
     ::waitpid(id_, &status, 0);
     id_ = 0;
     return status;
@@ -115,14 +119,28 @@ class Kubelet final : public v1beta1::Registration::Service {
 };
 
 struct Node {
-  Node() {
+  // `more`: options of the plugin.
+  explicit Node(const std::vector<std::string>& more = {}) {
     REQUIRE(::mkdtemp(folder.data()) != nullptr);
     kubelet = std::make_unique<Kubelet>(folder);
     start_daemon();
-    plugin = std::make_unique<Process>(
-        std::vector<std::string>{build + "/bin/vitamin-k8s-plugin", "--kubelet", folder, "--socket",
-                                 socket(), "--gpu", "GPU-1", "--gpu", "GPU-2", "--per-gpu", "4",
-                                 "--every", "20", "--libraries", build + "/lib"});
+    std::vector<std::string> words = {build + "/bin/vitamin-k8s-plugin",
+                                      "--kubelet",
+                                      folder,
+                                      "--socket",
+                                      socket(),
+                                      "--gpu",
+                                      "GPU-1",
+                                      "--gpu",
+                                      "GPU-2",
+                                      "--per-gpu",
+                                      "4",
+                                      "--every",
+                                      "20",
+                                      "--libraries",
+                                      build + "/lib"};
+    words.insert(words.end(), more.begin(), more.end());
+    plugin = std::make_unique<Process>(words);
     REQUIRE(soon([&] { return kubelet->registrations() > 0; }));
   }
   ~Node() {
@@ -201,6 +219,29 @@ TEST_CASE("the plugin registers and gives a container what it needs") {
   CHECK(chosen.container_responses(0).deviceids(0) == "GPU-2.0");
 }
 
+TEST_CASE("an engine with CDI is told names instead of mounts") {
+  Node node({"--cdi", "nvidia.com/gpu"});
+  v1beta1::AllocateResponse answer;
+  REQUIRE(soon([&] { return allocate(node, {"GPU-1.0", "GPU-2.1"}, answer).ok(); }));
+  const auto& container = answer.container_responses(0);
+  CHECK(container.mounts_size() == 0);
+  CHECK(container.envs().size() == 1);
+  CHECK(container.envs().at("VITAMIN_SHARE") == "25");
+  REQUIRE(container.cdi_devices_size() == 3);
+  CHECK(container.cdi_devices(0).name() == "vitamin.dev/share=all");
+  CHECK(container.cdi_devices(1).name() == "nvidia.com/gpu=GPU-1");
+  CHECK(container.cdi_devices(2).name() == "nvidia.com/gpu=GPU-2");
+}
+
+TEST_CASE("MPS's pipes are handed on") {
+  Node node({"--mps", "/run/vitamin-mps"});
+  v1beta1::AllocateResponse answer;
+  REQUIRE(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
+  const auto& container = answer.container_responses(0);
+  CHECK(container.envs().at("CUDA_MPS_PIPE_DIRECTORY") == "/run/vitamin-mps");
+  CHECK(container.mounts(container.mounts_size() - 1).host_path() == "/run/vitamin-mps");
+}
+
 TEST_CASE("devices are unhealthy while no vitamind answers") {
   Node node;
   grpc::ClientContext call;
@@ -218,6 +259,31 @@ TEST_CASE("devices are unhealthy while no vitamind answers") {
   node.start_daemon();
   CHECK(sees_healthy(*reader, 8));
   CHECK(allocate(node, {"GPU-1.0"}, answer).ok());
+  call.TryCancel();
+}
+
+TEST_CASE("a drained GPU's devices are unhealthy, and no other's") {
+  Node node;
+  // vitamind knows a GPU from its clients.
+  ::setenv("MEMBER_DEVICE", "GPU-1", 1);
+  Process member({node.build + "/tests/daemon/daemon_member", node.socket(), "hold"});
+  const auto tell = [&](const char* verb) {
+    Process tool({node.build + "/bin/vitamin", verb, "GPU-1", "--socket", node.socket()});
+    return tool.wait() == 0;
+  };
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() + 2 * kPatience);
+  v1beta1::Empty empty;
+  const auto plugin = node.kubelet->plugin();
+  const auto reader = plugin->ListAndWatch(&call, empty);
+  CHECK(sees_healthy(*reader, 8));
+  REQUIRE(soon([&] { return tell("drain"); }));
+  CHECK(sees_healthy(*reader, 4));
+  v1beta1::AllocateResponse answer;
+  CHECK_FALSE(allocate(node, {"GPU-1.0"}, answer).ok());
+  CHECK(allocate(node, {"GPU-2.0"}, answer).ok());
+  REQUIRE(tell("resume"));
+  CHECK(sees_healthy(*reader, 8));
   call.TryCancel();
 }
 

@@ -18,6 +18,18 @@ def program(name):
     return [BUILD / "bin" / name, STEPS[name]]
 
 
+def open_to(status, job):
+    """Processors that the clients of a job may submit to."""
+    device = status["devices"][0]
+    clients = {client["client"] for client in status["clients"] if client["job"] == job}
+    units = 0
+    for hold in device["held"]:
+        if hold["client"] in clients and hold["open"] and not hold["whole"]:
+            units |= hold["units"]
+    return sum(width for unit, width in enumerate(device["processors_per_unit"])
+               if units >> unit & 1)
+
+
 def hash_of(text):
     return re.search(r"hash (\w+)", text)[1]
 
@@ -28,7 +40,8 @@ class OneNode(SlurmTest):
         users = {"alice": "demo-train", "bob": "demo-serve"}
         alone = {name: hash_of(cluster.srun(*program(name), env=SOFT).stdout)
                  for name in users.values()}
-        cluster.vitamind("--policy", "random:max=32")
+        # Nobody is served by age, whatever his share.
+        cluster.vitamind("--policy", "random:max=32", "--set", "policy.overdue_after=1h")
         jobs = {user: subprocess.Popen(
             cluster.words("srun", "--gres=shard:4", "--vitamin", *program(name), user=user),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -36,6 +49,10 @@ class OneNode(SlurmTest):
         together, promised = set(), {}
         while any(job.poll() is None for job in jobs.values()):
             status = cluster.sees()
+            for client in status["clients"]:  # four of eight shards
+                half = status["devices"][0]["processors"] // 2
+                self.assertEqual(client["processors_most"], half)
+                self.assertLessEqual(open_to(status, client["job"]), half)
             together = max(together, {client["user"] for client in status["clients"]}, key=len)
             promised.update({job["user"]: job for job in status["jobs"]})
         for user, job in jobs.items():
@@ -142,6 +159,32 @@ class OneNode(SlurmTest):
         self.assertRegex(said.stderr, "vitamin: .*[Pp]ermission.*; the task runs unshared")
         self.assertNotIn("LD_PRELOAD", said.stdout)
 
+    def test_a_file_that_is_wrong_decides_nothing_and_an_unknown_class_is_told(self):
+        cluster = self.cluster()
+        cluster.vitamind()
+        cluster.write("/etc/vitamin/vitamin.toml", '[[class]]\nname = "small"\nkind = "batch"\n')
+        said = cluster.srun("--vitamin=smal", "echo", "ran")
+        self.assertEqual(said.stdout, "ran\n")
+        self.assertIn("vitamin.toml has no class 'smal'; it has small; the task runs unshared",
+                      said.stderr)
+        cluster.write("/etc/vitamin/vitamin.toml", "failure.absnt = 1\n")
+        said = cluster.srun("--vitamin", "echo", "ran")
+        self.assertEqual(said.stdout, "ran\n")
+        self.assertRegex(said.stderr, "vitamin.toml:1:.*absnt.*; the task runs unshared")
+
+    def test_a_task_is_not_started_where_the_operator_chose_so(self):
+        cluster = self.cluster()
+        cluster.write("/etc/vitamin/vitamin.toml", 'failure.absent = "closed"\n')
+        said = cluster.srun("--vitamin", "echo", "ran", check=False)
+        self.assertNotEqual(said.returncode, 0)
+        self.assertEqual(said.stdout, "")
+        self.assertIn("the task is not started, as failure.absent says", said.stderr)
+        self.assertEqual(cluster.srun("echo", "ran").stdout, "ran\n")
+        wait_until(lambda: cluster.nodes_in("idle") == 1, what="that the node is free again")
+        self.assertEqual(cluster.nodes_in("drain"), 0)
+        cluster.vitamind()
+        self.assertEqual(cluster.srun("--vitamin", "echo", "ran").stdout, "ran\n")
+
     def test_a_plugin_of_another_slurm_is_refused_by_name(self):
         cluster = self.cluster()
         path = cluster.run("find", "/usr/lib", "-name", "spank_vitamin.so").stdout.strip()
@@ -166,24 +209,45 @@ class OneNode(SlurmTest):
 class ManyNodes(SlurmTest):
     NODES = 64
 
+    # One file for all of them. Interactive jobs are for the first half; on the last five nodes
+    # nobody runs unshared.
+    FILE = """
+[nodes."node[60-64]".failure]
+absent = "closed"
+[[nodes."node[1-32]".class]]
+name = "interactive"
+kind = "latency"
+"""
+
     def test_64_nodes_run_one_job_each_by_its_own_rules(self):
         cluster = self.cluster(nodes=self.NODES, arguments="socket=/run/vitamin/%n.sock")
-        with_daemon = {"node1", "node40"}
+        cluster.write("/etc/vitamin/vitamin.toml", self.FILE)
+        with_daemon = {1, 20, 40, 63}
         for node in sorted(with_daemon):
-            cluster.daemons.append(cluster.start(
-                "vitamind", "--system", "--socket", f"/run/vitamin/{node}.sock", user="vitamin"))
-            wait_until(lambda: cluster.exists(f"/run/vitamin/{node}.sock"), what=f"{node}'s daemon")
-        job = cluster.srun("-N", self.NODES, "--vitamin=25", "sh", "-c",
-                           "echo $SLURMD_NODENAME ${VITAMIN_DAEMON:-unshared}", timeout=250)
-        lines = dict(line.split() for line in job.stdout.splitlines())
-        self.assertEqual(len(lines), self.NODES)
-        for number in range(1, self.NODES + 1):
-            node = f"node{number}"
-            self.assertEqual(lines[node], f"/run/vitamin/{node}.sock" if node in with_daemon
-                             else "unshared")
-        self.assertEqual(job.stderr.count("the task runs unshared"), self.NODES - len(with_daemon))
+            socket = f"/run/vitamin/node{node}.sock"
+            cluster.daemons.append(cluster.start("vitamind", "--system", "--socket", socket,
+                                                 user="vitamin"))
+            wait_until(lambda: cluster.exists(socket), what=f"the daemon of node {node}")
+        job = cluster.srun("-N", self.NODES, "--no-kill", "--kill-on-bad-exit=0", "--vitamin=25",
+                           "sh", "-c", "echo $SLURMD_NODENAME ${VITAMIN_DAEMON:-unshared}",
+                           check=False, timeout=250)
+        ran = dict(line.split() for line in job.stdout.splitlines())
+        closed = set(range(60, 65)) - with_daemon
+        self.assertEqual(ran, {
+            f"node{number}": f"/run/vitamin/node{number}.sock" if number in with_daemon
+            else "unshared" for number in set(range(1, self.NODES + 1)) - closed})
+        self.assertEqual(job.stderr.count("the task runs unshared"),
+                         self.NODES - len(closed | with_daemon))
+        self.assertEqual(job.stderr.count("the task is not started, as failure.absent says"),
+                         len(closed))
         wait_until(lambda: cluster.nodes_in("idle") == self.NODES, 120, "that all are free again")
         self.assertEqual(cluster.nodes_in("drain"), 0)
+        for number in (20, 40):
+            job = cluster.srun("-w", f"node{number}", "--vitamin=interactive", "sh", "-c",
+                               "echo ${VITAMIN_CLASS:-none}")
+            self.assertEqual(job.stdout, "interactive\n" if number <= 32 else "none\n")
+            if number > 32:
+                self.assertIn("vitamin.toml has no class 'interactive'", job.stderr)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,25 @@ TEST_CASE("a handshake of another major version is refused by its number") {
   CHECK_FALSE(parse<Welcome>(bytes_of(welcome)));
 }
 
+TEST_CASE("what a program says of itself comes back, and a share that is none does not") {
+  const hal::DeviceInfo info{hal::Vendor::kSoftware, "soft", "GPU-1", 4, {2, 2}, 1000};
+  Hello hello = hello_of(info, "test", {"latency", "12.0", 25});
+  const auto back = parse<Hello>(bytes_of(hello));
+  REQUIRE(back);
+  CHECK(claim_of(*back).workload_class == "latency");
+  CHECK(claim_of(*back).job == "12.0");
+  CHECK(claim_of(*back).share == 25);
+  hello.share = 101;
+  CHECK(claim_of(hello).share == 0);
+  // Of a client that knows 1.1 only, and sends less.
+  hello.preamble.minor = 1;
+  hello.share = 0;
+  const auto older = parse<Hello>(bytes_of(hello).first(sizeof hello - sizeof hello.job));
+  REQUIRE(older);
+  CHECK(claim_of(*older).workload_class == "latency");
+  CHECK(claim_of(*older).job.empty());
+}
+
 TEST_CASE("a refusal is read as its sentence") {
   const auto answer = parse<Welcome>(bytes_of(refusal("the device is draining")));
   REQUIRE_FALSE(answer);

@@ -57,7 +57,6 @@ ordered_json cdi_specification(const CdiOptions& options, const Libraries& libra
   namespace names = runtime::environment;
   const std::string socket = options.socket.empty() ? protocol::kSystemSocket : options.socket;
   std::vector<std::string> variables = {
-      variable(names::kDaemon, socket),
       variable("LD_PRELOAD", preload_variable(libraries, nullptr)),
   };
   ordered_json mounts = {mount(fs::path(socket).parent_path()),
@@ -66,12 +65,15 @@ ordered_json cdi_specification(const CdiOptions& options, const Libraries& libra
     variables.push_back(variable("CUDA_MPS_PIPE_DIRECTORY", options.mps));
     mounts.push_back(mount(options.mps));
   }
-  ordered_json devices = {device("all", {variable(names::kShare, "100")})};
+  // A device must change something. "all" says no share, for it would stand over one that the
+  // container was given otherwise.
+  const std::string daemon = variable(names::kDaemon, socket);
+  ordered_json devices = {device("all", {daemon})};
   for (const unsigned share : options.shares)
-    devices.push_back(
-        device(fmt::format("percent-{}", share), {variable(names::kShare, fmt::to_string(share))}));
+    devices.push_back(device(fmt::format("percent-{}", share),
+                             {daemon, variable(names::kShare, fmt::to_string(share))}));
   for (const std::string& name : options.classes)
-    devices.push_back(device("class-" + name, {variable(names::kClass, name)}));
+    devices.push_back(device("class-" + name, {daemon, variable(names::kClass, name)}));
   return {{"cdiVersion", kVersion},
           {"kind", kKind},
           {"containerEdits", {{"env", variables}, {"mounts", mounts}}},

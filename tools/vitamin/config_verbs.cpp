@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/load.h"
+#include "config/man.h"
 #include "config/schema.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"
@@ -105,6 +106,7 @@ void ConfigVerbs::add(CLI::App& app) {
   show_ = config_->add_subcommand("show", "Show what holds on this node");
   show_->add_flag("--origin", origin_, "And who said so");
   schema_ = config_->add_subcommand("schema", "Print its JSON schema");
+  schema_->add_flag("--man", man_, "As a manual page instead: vitamin.toml(5)");
   for (CLI::App* verb : {check_, show_}) {
     verb->add_option("--config", file_, "Instead of /etc/vitamin/vitamin.toml")->type_name("FILE");
     verb->add_option("--host", host_, "As this node would read it")->type_name("NAME");
@@ -115,7 +117,7 @@ void ConfigVerbs::add(CLI::App& app) {
 
 std::optional<int> ConfigVerbs::run() {
   if (schema_->parsed()) {
-    fmt::print("{}\n", config::json_schema().dump(2));
+    fmt::print("{}", man_ ? config::man_page() : config::json_schema().dump(2) + "\n");
     return 0;
   }
   if (check_->parsed() || show_->parsed()) {

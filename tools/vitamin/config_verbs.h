@@ -27,6 +27,7 @@ class ConfigVerbs {
   std::vector<std::string> overrides_;
   bool json_ = false;
   bool origin_ = false;
+  bool man_ = false;
 };
 
 }  // namespace vitamin::tools

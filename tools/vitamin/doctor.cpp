@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -67,12 +68,28 @@ std::vector<Check> check_devices(const DriverFacts& facts) {
   return checks;
 }
 
+// Whether the control daemon there was started to have one server for all users.
+bool mps_is_of_all_users(const std::string& folder) {
+  std::ifstream file(folder + "/nvidia-cuda-mps-control.pid");
+  long process = 0;
+  if (!(file >> process)) return false;
+  std::ifstream command(fmt::format("/proc/{}/cmdline", process));
+  for (std::string word; std::getline(command, word, '\0');)
+    if (word.ends_with("-multiuser-server")) return true;
+  return false;
+}
+
 // MPS lets processes overlap on an NVIDIA device; without it they take turns.
 Check check_mps() {
   const char* variable = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const std::string folder = variable != nullptr ? variable : "/tmp/nvidia-mps";
   if (::access((folder + "/control").c_str(), F_OK) == 0)
-    return {"mps", Verdict::kGood, fmt::format("a control daemon's pipe is in {}", folder)};
+    return {"mps", Verdict::kGood,
+            fmt::format("a control daemon's pipe is in {}; {}", folder,
+                        mps_is_of_all_users(folder)
+                            ? "its server is of all users"
+                            : "its server is of one user at a time (jobs of several users need "
+                              "-multiuser-server)")};
   return {"mps", Verdict::kNote,
           "no control daemon: several processes take turns on an NVIDIA device instead of sharing "
           "it. Start one with `nvidia-cuda-mps-control -d`."};

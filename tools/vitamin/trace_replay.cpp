@@ -50,7 +50,8 @@ hal::Result<std::unique_ptr<Replay>> Replay::create(const Trace& trace) {
   settings.scheduler.reservation_ns = header.reservation_ns;
   settings.answer_within_ns = header.answer_within_ns;
   replay->layout_ = runtime::PoolLayout::build(trace.device(), trace.limits());
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy));
+  auto bounded =
+      std::make_unique<policies::Bounded>(std::move(*policy), trace.device().processors_per_unit);
   replay->bounded_ = bounded.get();
   replay->arbiter_ = std::make_unique<daemon::DeviceArbiter>(replay->layout_, std::move(bounded),
                                                              settings, header.epoch, *replay);
@@ -112,7 +113,8 @@ void Replay::attach(const Record& record) {
   traits.tpot_ns = record.a;
   traits.most = static_cast<std::uint32_t>(record.b);
   traits.reserved = static_cast<std::uint32_t>(record.b >> 32);
-  if (record.b != 0) bounded_->bound(record.client, {traits.most, traits.reserved});
+  traits.group = record.lane;
+  if (record.b != 0) bounded_->bound(record.client, {traits.most, traits.reserved, traits.group});
   arbiter_->attach(record.client, traits);
 }
 

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that a cluster's scheduler registered: their share bounds what vitamind grants."""
+import os
+import pathlib
+import unittest
+
+from harness import DaemonTest
+
+MINE = os.getuid()
+
+
+class Jobs(DaemonTest):
+    def begin(self, daemon, step, share, user=MINE, workload_class="-"):
+        answer = daemon.ask(f"job-begin {step} {user} {share} {workload_class} -")
+        self.assertNotIn("error", answer)
+
+    def hold(self, daemon, enter=None, **claim):
+        """A client that holds a lease and never gives it back: its line of status."""
+        member = self.member(daemon, "hold", before=enter, environment={
+            f"MEMBER_{name.upper()}": str(value) for name, value in claim.items()})
+        self.assertTrue(member.stdout.readline())
+        client = daemon.status()["clients"][-1]
+        return client, member
+
+    def width(self, daemon, *clients):
+        """Processors of what these clients hold together; of all when none is named."""
+        (device,) = daemon.status()["devices"]
+        units = 0
+        for hold in device["held"]:
+            if not clients or hold["client"] in clients:
+                self.assertFalse(hold["whole"])
+                units |= hold["units"]
+        return sum(width for unit, width in enumerate(device["processors_per_unit"])
+                   if units >> unit & 1)
+
+    def test_a_registered_share_bounds_its_client(self):
+        daemon = self.daemon("--policy", "throughput")
+        self.begin(daemon, "12.0", 25)
+        client, member = self.hold(daemon, job="12.0")
+        self.assertEqual((client["job"], client["processors_most"]), ("12.0", 33))
+        self.assertLessEqual(self.width(daemon), 33)
+        member.kill()
+        self.until(lambda: not daemon.status()["clients"])
+        daemon.ask("job-end 12")
+        client, _ = self.hold(daemon, job="12.0")
+        self.assertEqual((client["job"], client["processors_most"]), ("", 0))
+        self.assertGreater(self.width(daemon), 33)
+
+    def test_its_processes_share_it(self):
+        daemon = self.daemon("--policy", "throughput", "--set", "policy.overdue_after=1h")
+        self.begin(daemon, "12.0", 50)
+        self.begin(daemon, "13.0", 50)
+        workers = [self.member(daemon, "work", 20000, environment={"MEMBER_JOB": step})
+                   for step in ("12.0", "12.0", "13.0")]
+        jobs, seen = {}, set()
+        while any(worker.poll() is None for worker in workers):
+            status = daemon.status()
+            self.check_disjoint(status)
+            jobs |= {client["client"]: client["job"] for client in status["clients"]}
+            for step in ("12.0", "13.0"):
+                of_step = [client for client, job in jobs.items() if job == step]
+                if of_step:
+                    seen.add(step)
+                    self.assertLessEqual(self.open_width(status, of_step), 66)
+        for worker in workers:
+            self.assertEqual(self.result(worker)["submitted"], 20000)
+        self.assertEqual(seen, {"12.0", "13.0"})
+
+    def open_width(self, status, clients):
+        device, = status["devices"]
+        units = 0
+        for hold in device["held"]:
+            if hold["client"] in clients and hold["open"] and not hold["whole"]:
+                units |= hold["units"]
+        return sum(width for unit, width in enumerate(device["processors_per_unit"])
+                   if units >> unit & 1)
+
+    def test_a_claim_makes_smaller_and_never_larger(self):
+        daemon = self.daemon("--policy", "throughput")
+        self.begin(daemon, "12.0", 25)
+        for claim, job, most in (({}, "12.0", 33),  # what is left out
+                                 ({"job": "99.0"}, "12.0", 33),  # what is not registered
+                                 ({"job": "12.0", "share": 100}, "12.0", 33),
+                                 ({"job": "12.0", "share": 10}, "12.0", 13),
+                                 ({"job": "12.0", "share": 400}, "12.0", 33)):
+            client, member = self.hold(daemon, **claim)
+            self.assertEqual((client["job"], client["processors_most"]), (job, most), claim)
+            member.kill()
+            self.until(lambda: not daemon.status()["clients"])
+        daemon.ask("job-end 12")
+        for share, most in ((20, 26), (100, 0), (400, 0)):
+            client, member = self.hold(daemon, job="12.0", share=share)
+            self.assertEqual((client["job"], client["processors_most"]), ("", most))
+            member.kill()
+            self.until(lambda: not daemon.status()["clients"])
+
+    def group(self):
+        """A control group as Slurm makes them, of step 12.0, for a process to enter."""
+        for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"):
+            top = pathlib.Path(root, f"slurm-test-{os.getpid()}")
+            step = top / "uid_0/job_12/step_0"
+            try:
+                if not pathlib.Path(root, "cgroup.procs").exists():
+                    continue
+                step.mkdir(parents=True)
+            except OSError:
+                continue
+            for folder in (top, top / "uid_0", top / "uid_0/job_12", step):  # the last one first
+                self.addCleanup(self.remove, folder)
+            return step
+        self.skipTest("no control group can be made here")
+
+    def remove(self, folder):
+        self.until(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+    def test_the_control_group_is_believed_and_not_the_claim(self):
+        daemon = self.daemon("--policy", "throughput")
+        self.begin(daemon, "12.0", 25)
+        self.begin(daemon, "13.0", 75)
+        client, member = self.hold(daemon, job="13.0")
+        self.assertEqual((client["job"], client["processors_most"]), ("13.0", 99))
+        member.kill()
+        self.until(lambda: not daemon.status()["clients"])
+        step = self.group()
+        client, member = self.hold(
+            daemon, job="13.0",
+            enter=lambda: (step / "cgroup.procs").write_text(str(os.getpid())))
+        self.assertEqual((client["job"], client["processors_most"]), ("12.0", 33))
+        member.kill()
+        member.wait()
+
+    def test_another_users_job_is_not_ones_own(self):
+        daemon = self.daemon("--policy", "throughput")
+        self.begin(daemon, "12.0", 25, user=MINE + 1)
+        client, _ = self.hold(daemon, job="12.0")
+        self.assertEqual((client["job"], client["processors_most"]), ("", 0))
+
+    def test_the_smaller_of_class_and_job_holds_and_the_jobs_class_is_the_clients(self):
+        daemon = self.daemon("--policy", "throughput", "--config", self.file(
+            '[[class]]\nname = "small"\ncommand = "nobody"\nshare = 20\n'
+            '[[class]]\nname = "large"\ncommand = "nobody"\nshare = 80\n'))
+        self.begin(daemon, "12.0", 50, workload_class="large")
+        client, member = self.hold(daemon, job="12.0", **{"class": "small"})
+        self.assertEqual((client["class"], client["processors_most"]), ("large", 66))
+        member.kill()
+        self.begin(daemon, "12.0", 50, workload_class="small")
+        client, _ = self.hold(daemon, job="12.0")
+        self.assertEqual((client["class"], client["processors_most"]), ("small", 26))
+
+    def file(self, text):
+        path = os.path.join(self.folder.name, "vitamin.toml")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+        return path
+
+
+if __name__ == "__main__":
+    unittest.main()
