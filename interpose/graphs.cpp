@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/graphs.h"
 
+#include <vector>
+
 #include "interpose/handle_map.h"
 #include "interpose/handlers.h"
 
@@ -8,6 +10,37 @@ namespace vitamin::interpose {
 namespace {
 
 constinit HandleMap<GraphRecord> graphs;
+
+// Adds what the nodes of a graph need.
+void look_at(Graph graph, GraphRecord& record, int depth) {
+  constexpr int kDeepest = 16;
+  std::size_t count = 0;
+  if (depth > kDeepest || nodes_of(graph, nullptr, count) != kSuccess) {
+    record = {};
+    return;
+  }
+  std::vector<GraphNode> nodes(count);
+  if (count > 0) static_cast<void>(nodes_of(graph, nodes.data(), count));
+  for (const GraphNode node : nodes) {
+    Graph child{};
+    switch (kind_of(node, child)) {
+      case NodeKind::kWork:
+        break;
+      case NodeKind::kGraph:
+        look_at(child, record, depth + 1);
+        break;
+      case NodeKind::kWaitsEvent:
+        record.waits_events = record.gate = true;
+        break;
+      case NodeKind::kGate:
+        record.gate = true;
+        break;
+      case NodeKind::kUnreadable:
+        record = {};
+        break;
+    }
+  }
+}
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 // graph's launch is work of the whole device on the application's own stream.
 #pragma once
 
+#include "interpose/hook.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {
@@ -13,8 +14,18 @@ struct GraphRecord {
   bool gate = true;          // somebody outside must act before it ends
   bool waits_events = true;  // events of the application, when it is launched
 };
-// By the vendor: adds what the nodes of a graph need.
-void look_at(Graph graph, GraphRecord& record, int depth);
+
+enum class NodeKind : std::uint8_t {
+  kWork,        // ends by itself
+  kGraph,       // of nodes of its own
+  kWaitsEvent,  // of the application's
+  kGate,        // host functions, value waits, semaphores, and what is newer than this code
+  kUnreadable,
+};
+// By the vendor. `child`: set for kGraph.
+NodeKind kind_of(GraphNode node, Graph& child);
+// By the vendor: how many nodes, and, with `nodes`, which; not kSuccess: it does not tell.
+Answer nodes_of(Graph graph, GraphNode* nodes, std::size_t& count);
 
 // After the vendor's instantiation answered.
 Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph graph);
@@ -42,5 +53,40 @@ Answer begin_capture_with(NativeStream stream, bool per_thread, Call call) {
   if (answer != kSuccess) capture_may_have_ended(native, false);
   return answer;
 }
+
+// --- treatments ----------------------------------------------------------------------------------
+
+// (stream, ...)
+struct BeginsCapture {
+  template <class... Rest>
+  static Answer run(Via<Answer(NativeStream, Rest...)> via, NativeStream stream, Rest... rest) {
+    return begin_capture_with(stream, via.per_thread,
+                              [&](NativeStream native) { return via.real(native, rest...); });
+  }
+};
+
+// (executable, graph, ...)
+struct Instantiates {
+  template <class... Rest>
+  static Answer run(Via<Answer(GraphExec*, Graph, Rest...)> via, GraphExec* executable, Graph graph,
+                    Rest... rest) {
+    return graph_instantiated(via.real(executable, graph, rest...), executable, graph);
+  }
+};
+
+// The event that an argument makes a graph record: the vendor's words.h knows of more than these.
+inline NativeEvent recorded_event(NativeEvent event) { return event; }
+template <class T>
+NativeEvent recorded_event(T) {
+  return nullptr;
+}
+
+struct RecordsInGraph {
+  template <class... Args>
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
+    (note_recorded(recorded_event(args)), ...);
+    return via.real(args...);
+  }
+};
 
 }  // namespace vitamin::interpose

@@ -48,23 +48,6 @@ int current_device() {
   return VITAMIN_REAL(hipGetDevice)(&device) == hipSuccess ? device : -1;
 }
 
-// Makes a device current for its lifetime.
-class OnDevice {
- public:
-  explicit OnDevice(int device) : before_(current_device()) {
-    changed_ = before_ != device && VITAMIN_REAL(hipSetDevice)(device) == hipSuccess;
-  }
-  ~OnDevice() {
-    if (changed_) static_cast<void>(VITAMIN_REAL(hipSetDevice)(before_));
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int before_;
-  bool changed_;
-};
-
 }  // namespace
 
 void note_runtime(hipError_t answer) {
@@ -97,7 +80,7 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, int) {
 }
 
 hal::Result<hipStream_t> legacy_stream(int device) {
-  const OnDevice current(device);
+  const CurrentContext current(device);
   hipStream_t stream = nullptr;
   const hipError_t status = VITAMIN_REAL(hipStreamCreateWithFlags)(&stream, hipStreamNonBlocking);
   if (status != hipSuccess)

@@ -3,6 +3,7 @@
 // The hand-written overrides of calls that only HIP has, or has in this form.
 #pragma once
 
+#include "interpose/graphs.h"
 #include "interpose/handlers.h"
 #include "interpose/libamdhip64/words.h"
 #include "interpose/treatments.h"
@@ -111,24 +112,5 @@ hipError_t device_count(Via<hipError_t(int*)> via, int* count);
 hipError_t device_synchronize(Via<hipError_t()> via);
 hipError_t device_reset(Via<hipError_t()> via);
 hipError_t primary_reset(Via<hipError_t(hipDevice_t)> via, hipDevice_t device);
-
-// graphs.cpp
-hipError_t begin_capture(Via<decltype(::hipStreamBeginCapture)> via, hipStream_t stream,
-                         hipStreamCaptureMode mode);
-hipError_t graph_instantiate(Via<decltype(::hipGraphInstantiate)> via, hipGraphExec_t* executable,
-                             hipGraph_t graph, hipGraphNode_t* error_node, char* log,
-                             std::size_t room);
-hipError_t graph_instantiate_with_flags(Via<decltype(::hipGraphInstantiateWithFlags)> via,
-                                        hipGraphExec_t* executable, hipGraph_t graph,
-                                        unsigned long long flags);
-hipError_t graph_add_event_record(Via<decltype(::hipGraphAddEventRecordNode)> via,
-                                  hipGraphNode_t* node, hipGraph_t graph,
-                                  const hipGraphNode_t* dependencies, std::size_t count,
-                                  hipEvent_t event);
-hipError_t graph_set_event_record(Via<decltype(::hipGraphEventRecordNodeSetEvent)> via,
-                                  hipGraphNode_t node, hipEvent_t event);
-hipError_t graph_exec_set_event_record(Via<decltype(::hipGraphExecEventRecordNodeSetEvent)> via,
-                                       hipGraphExec_t executable, hipGraphNode_t node,
-                                       hipEvent_t event);
 
 }  // namespace vitamin::interpose

@@ -45,6 +45,7 @@ using StreamCallback = hipStreamCallback_t;
 
 using Graph = hipGraph_t;
 using GraphExec = hipGraphExec_t;
+using GraphNode = hipGraphNode_t;
 using CaptureMode = hipStreamCaptureMode;
 
 inline constexpr const char* kLibraries[] = {"libamdhip64.so.7", "libamdhip64.so.6",

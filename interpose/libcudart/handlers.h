@@ -3,6 +3,7 @@
 // The hand-written overrides of calls that only CUDA has, or has in this form.
 #pragma once
 
+#include "interpose/graphs.h"
 #include "interpose/handlers.h"
 #include "interpose/libcudart/words.h"
 #include "interpose/treatments.h"
@@ -67,41 +68,6 @@ CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstrea
                               CUstreamAttrID attribute, const CUstreamAttrValue* value);
 CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
                                 CUstream from);
-
-// graphs.cpp
-CUresult begin_capture_v1(Via<decltype(::cuStreamBeginCapture)> via, CUstream stream);
-CUresult begin_capture(Via<decltype(::cuStreamBeginCapture_v2)> via, CUstream stream,
-                       CUstreamCaptureMode mode);
-CUresult begin_capture_to_graph(Via<decltype(::cuStreamBeginCaptureToGraph)> via, CUstream stream,
-                                CUgraph graph, const CUgraphNode* dependencies,
-                                const CUgraphEdgeData* edges, std::size_t count,
-                                CUstreamCaptureMode mode);
-CUresult graph_instantiate(Via<decltype(::cuGraphInstantiate)> via, CUgraphExec* executable,
-                           CUgraph graph, CUgraphNode* error_node, char* log, std::size_t room);
-CUresult graph_instantiate_with_flags(Via<decltype(::cuGraphInstantiateWithFlags)> via,
-                                      CUgraphExec* executable, CUgraph graph,
-                                      unsigned long long flags);
-CUresult graph_instantiate_with_params(Via<decltype(::cuGraphInstantiateWithParams)> via,
-                                       CUgraphExec* executable, CUgraph graph,
-                                       CUDA_GRAPH_INSTANTIATE_PARAMS* parameters);
-CUresult graph_add_event_record(Via<decltype(::cuGraphAddEventRecordNode)> via, CUgraphNode* node,
-                                CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                CUevent event);
-CUresult graph_set_event_record(Via<decltype(::cuGraphEventRecordNodeSetEvent)> via,
-                                CUgraphNode node, CUevent event);
-CUresult graph_exec_set_event_record(Via<decltype(::cuGraphExecEventRecordNodeSetEvent)> via,
-                                     CUgraphExec executable, CUgraphNode node, CUevent event);
-CUresult graph_add_node(Via<decltype(::cuGraphAddNode)> via, CUgraphNode* node, CUgraph graph,
-                        const CUgraphNode* dependencies, std::size_t count,
-                        CUgraphNodeParams* parameters);
-CUresult graph_add_node_v2(Via<decltype(::cuGraphAddNode_v2)> via, CUgraphNode* node, CUgraph graph,
-                           const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                           std::size_t count, CUgraphNodeParams* parameters);
-CUresult graph_node_set_params(Via<decltype(::cuGraphNodeSetParams)> via, CUgraphNode node,
-                               CUgraphNodeParams* parameters);
-CUresult graph_exec_node_set_params(Via<decltype(::cuGraphExecNodeSetParams)> via,
-                                    CUgraphExec executable, CUgraphNode node,
-                                    CUgraphNodeParams* parameters);
 
 // contexts.cpp
 CUresult context_synchronize(Via<CUresult()> via);

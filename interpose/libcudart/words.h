@@ -44,6 +44,11 @@ using StreamCallback = CUstreamCallback;
 
 using Graph = CUgraph;
 using GraphExec = CUgraphExec;
+using GraphNode = CUgraphNode;
+inline NativeEvent recorded_event(CUgraphNodeParams* node) {
+  return node != nullptr && node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? node->eventRecord.event
+                                                                          : nullptr;
+}
 using CaptureMode = CUstreamCaptureMode;
 
 inline constexpr const char* kLibraries[] = {"libcuda.so.1"};
