@@ -38,6 +38,9 @@ const protocol::LeaseWords& home_words() {
   return *words;
 }
 
+static_assert(static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort) + 1 ==
+              protocol::kKinds);
+
 // 0 stays 0: nothing was said. What is over is as near as can be said.
 std::uint64_t from_now(std::uint64_t at_ns, std::uint64_t now_ns) {
   if (at_ns == 0) return 0;

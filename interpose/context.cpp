@@ -127,6 +127,14 @@ std::vector<NativeStream>& capture_origins() {
   return *origins;
 }
 
+// Reads the times that nobody has read yet, and makes no more calls where they would fault.
+void before_runtime_ends(Context& context) {
+  if (kFaultsAtExit)
+    context.virtual_context->stop();
+  else
+    context.virtual_context->finish_timing();
+}
+
 }  // namespace
 
 std::mutex& adoption() { return adoption_mutex; }
@@ -147,9 +155,9 @@ Context* make_context(NativeContext handle, int ordinal) {
   if (!policy) return degrade(policy.error().message.c_str()), nullptr;
   configuration.dispatch.trace = make_trace(ordinal, (*device)->info(), configuration);
   set_up_profile(configuration.dispatch, (*device)->info().name, ordinal);
-  // Times that nobody has read yet. Registered behind the driver's own start, so it comes first.
-  [[maybe_unused]] static const int registered = std::atexit(
-      [] { for_each_context([](Context& context) { context.virtual_context->finish_timing(); }); });
+  // Registered behind the runtime's own start, so this comes before its end.
+  [[maybe_unused]] static const int registered =
+      std::atexit([] { for_each_context(&before_runtime_ends); });
   if (configuration.dispatch.audit)
     *device = runtime::Audit::watch(configuration.dispatch.audit, std::move(*device));
   const auto legacy = legacy_stream(handle);

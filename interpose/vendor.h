@@ -12,6 +12,7 @@
 //   NativeStream, NativeEvent, NativeContext          handles
 //   kLegacyStream, kThreadStream                      handles of the default streams
 //   kEventInterprocess                                flag of an event
+//   kCallsItself, kLegacyIsReal, kFaultsAtExit        how the runtime behaves
 //   HostFunction, StreamCallback, CallbackTail        what a stream calls on the host
 //   Graph, GraphExec
 //   kLibraries                                        sonames of the runtime, newest first

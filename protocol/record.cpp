@@ -20,8 +20,7 @@ Verdict in_pool(std::uint32_t entry, const Bounds& bounds) {
 }
 
 Verdict check_kind(std::uint8_t kind) {
-  if (kind > static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort))
-    return wrong("a class of operations that does not exist");
+  if (kind >= kKinds) return wrong("a class of operations that does not exist");
   return {};
 }
 

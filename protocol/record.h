@@ -20,7 +20,6 @@
 #include <tl/expected.hpp>
 #include <variant>
 
-#include "runtime/policy.h"
 #include "runtime/pool_layout.h"
 
 namespace vitamin::protocol {
@@ -38,6 +37,9 @@ static_assert(sizeof(Record) == 64);
 
 // What a lease word says (segment.h).
 using LeaseWord = std::uint64_t;
+
+// Of runtime::OperationClass, which the peers know by its number.
+inline constexpr std::uint8_t kKinds = 4;
 
 enum class Type : std::uint8_t {
   // client -> daemon

@@ -171,17 +171,20 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
 }
 
 bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
-                                    NativeStatus& status) {
+                                    const Advice* advice, NativeStatus& status) {
   PhysicalQueue* const queue = stream.tail;
   const std::uint32_t needed = kernel.known_processors(launch);
   const bool nothing_open = queue != nullptr && stream.deferred.empty() && !stream.gate &&
-                            !stream.allocated && stream.also_after.empty() && !stream.advice;
+                            !stream.allocated && stream.also_after.empty();
   if (!nothing_open || !unobserved_ || profiler_.next_is_due()) return false;
   // Where the last answer of the policy says, and where everything before it went.
   if (stream.grant.launches != kUntilChanged || queue->entry != stream.grant.entry) return false;
   if (needed == 0 || needed > queue->processors || needed > widest_narrow_ || kernel.collective ||
       kernel.refused.test(queue->entry) || !arbiter_->admits(queue->entry, stream.lane))
     return false;
+  // Advice is heard when the policy is asked; till then only the width that it wants counts.
+  if (advice == nullptr && stream.advice) advice = &*stream.advice;
+  if (advice != nullptr && std::min(advice->processors, widest_) > queue->processors) return false;
   // No marker falls due behind it.
   if (stream.timeline.outstanding() + 1 >= depth_ ||
       stream.since_segment + 1 >= segment_operations_ ||

@@ -139,7 +139,7 @@ class Dispatcher {
   // what attempt() would do, in a fifth of the instructions: between the launches of a program that
   // is bound by the host its caches have forgotten us. False: nothing was done, take the long way.
   bool launch_straight_on(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
-                          hal::NativeStatus& status);
+                          const Advice* advice, hal::NativeStatus& status);
   void defer(Stream& stream, Deferred deferred);
   // Submits what is deferred of the stream, up to an operation, and whatever that waits for, onto
   // the streams' own real queues with device-side waits. Waits for nothing; false when the

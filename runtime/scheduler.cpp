@@ -163,6 +163,7 @@ void Scheduler::policy_changed() {
     cancel(*lane);
     set_standing(*lane, kNoEntry);
   }
+  recall_all_ = true;  // what stands was the old policy's wish
   demand_changed();
 }
 
@@ -211,9 +212,21 @@ void Scheduler::expire(std::uint64_t now_ns) {
   }
 }
 
+void Scheduler::recall(Lane& lane, Grant& grant, std::uint64_t now_ns) {
+  ++counters_.recalled;
+  close(lane, grant);
+  grant.recalled = true;
+  lane.next.since_ns = now_ns;
+  ++epoch_;
+}
+
 // While somebody waits, nobody keeps a grant for longer than the quantum; but what is set aside
 // for a client, and what it was given around that, is the policy's to take back.
 void Scheduler::recall(std::uint64_t now_ns) {
+  if (std::exchange(recall_all_, false))
+    for (Lane* lane : active_)
+      for (Grant& grant : lane->grants)
+        if (grant.open) recall(*lane, grant, now_ns);
   // Who has a reservation is being served: its units drain already.
   const bool somebody_waits = std::any_of(active_.begin(), active_.end(), [](const Lane* lane) {
     return lane->waits() && lane->reservation.entry == kNoEntry;
@@ -225,11 +238,7 @@ void Scheduler::recall(std::uint64_t now_ns) {
       if (lane->standing != kNoEntry && grant.entry != kWholeDevice &&
           layout_.at(grant.entry).compute.contains(layout_.at(lane->standing).compute))
         continue;
-      ++counters_.recalled;
-      close(*lane, grant);
-      grant.recalled = true;
-      lane->next.since_ns = now_ns;
-      ++epoch_;
+      recall(*lane, grant, now_ns);
     }
 }
 

@@ -107,7 +107,7 @@ class Scheduler {
   Policy& policy() { return *policy_; }
   // Other times from now on.
   void set(const SchedulerOptions& options);
-  // Another policy from now on; standing reservations of the old one are cancelled.
+  // Another policy from now on: what the old one reserved is cancelled, what it granted recalled.
   void replace_policy(std::unique_ptr<Policy> policy, std::uint64_t now_ns);
   // The profile says other things than before: what was planned may be worth another plan.
   void profile_changed() { demand_changed(); }
@@ -160,6 +160,7 @@ class Scheduler {
   void drop_what_is_too_narrow();
   void expire(std::uint64_t now_ns);
   void recall(std::uint64_t now_ns);
+  void recall(Lane& lane, Grant& grant, std::uint64_t now_ns);
   void prepare_all(std::uint64_t now_ns);
   void apply(Lane& lane, const Plan& plan, std::uint64_t now_ns);
   void fulfil(std::uint64_t now_ns);
@@ -201,6 +202,7 @@ class Scheduler {
   std::uint64_t epoch_ = 1;
   std::uint64_t wake_at_ = kNever;
   bool changed_ = false;
+  bool recall_all_ = false;
 };
 
 }  // namespace vitamin::runtime

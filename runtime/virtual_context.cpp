@@ -289,8 +289,8 @@ NativeStatus VirtualContext::launch(Stream& stream, const hal::KernelLaunch& lau
   Dispatcher::Lock lock(dispatcher_->mutex());
   Kernel& kernel = dispatcher_->kernels().find(launch.kernel);
   NativeStatus status = hal::kNativeOk;
-  if (advice == nullptr && default_order_.adds_nothing(stream) &&
-      dispatcher_->launch_straight_on(stream, kernel, launch, status)) {
+  if (default_order_.adds_nothing(stream) &&
+      dispatcher_->launch_straight_on(stream, kernel, launch, advice, status)) {
     if (status == hal::kNativeOk) default_order_.arrive(stream, *legacy_, spare_);
     return status;
   }

@@ -8,6 +8,7 @@
 
 #include "backends/cuda/green_context.h"
 #include "backends/cuda/status.h"
+#include "hal/residency.h"
 
 namespace vitamin::cuda {
 namespace {
@@ -71,7 +72,6 @@ class CudaDevice final : public hal::Device {
   // The CUfunction of a CUfunction or CUkernel, as the occupancy and attribute calls want it.
   CUfunction function_of(hal::KernelHandle kernel);
   int function_attribute(CUfunction function, CUfunction_attribute attribute, int otherwise);
-  std::uint32_t resident_processors(const hal::KernelLaunch& launch);
 
   const Api api_;
   const DeviceOptions options_;
@@ -236,13 +236,6 @@ std::uint32_t CudaDevice::resident_blocks(const hal::KernelLaunch& launch) {
   return status == CUDA_SUCCESS ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
 }
 
-std::uint32_t CudaDevice::resident_processors(const hal::KernelLaunch& launch) {
-  const std::uint64_t per_processor = resident_blocks(launch);
-  if (per_processor == 0) return info_.processors + 1;
-  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
-}
-
 std::uint32_t CudaDevice::processors_needed(const hal::KernelLaunch& launch, bool resident) {
   const CUfunction function = function_of(launch.kernel);
   std::uint32_t cluster = launch.cluster_blocks;
@@ -257,7 +250,9 @@ std::uint32_t CudaDevice::processors_needed(const hal::KernelLaunch& launch, boo
   std::uint32_t needed = std::max(1U, cluster);
   if (cluster > kClusterBlocksMax) needed = info_.processors + 1;
   if (cluster > 2 && options_.ignore_coscheduling) needed = info_.processors + 1;
-  if (launch.cooperative || resident) needed = std::max(needed, resident_processors(launch));
+  if (launch.cooperative || resident)
+    needed = std::max(
+        needed, hal::processors_to_hold(info_, launch.grid.volume(), resident_blocks(launch)));
   return needed;
 }
 

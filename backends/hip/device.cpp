@@ -10,6 +10,7 @@
 #include "backends/hip/shape.h"
 #include "backends/hip/status.h"
 #include "backends/hip/stream_queue.h"
+#include "hal/residency.h"
 
 namespace vitamin::hip {
 namespace {
@@ -163,10 +164,9 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> HipDevice::create_context(hal
                          std::to_string(set.bits()) + ", units " + std::to_string(plan_.units()) +
                          ")");
   if (split_)
-    return std::make_unique<GreenContext>(api_, options_.ordinal, set, info_.processors_of(set),
-                                          *split_, queues_);
-  return std::make_unique<MaskedContext>(api_, set, info_.processors_of(set), plan_.mask(set),
-                                         queues_);
+    return std::make_unique<GreenContext>(api_, set, info_.processors_of(set), queues_, *split_);
+  return std::make_unique<MaskedContext>(api_, set, info_.processors_of(set), queues_,
+                                         plan_.mask(set));
 }
 
 hal::Result<std::unique_ptr<hal::Queue>> HipDevice::create_whole_queue(int priority) {
@@ -214,10 +214,7 @@ std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool
   if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
     return info_.processors + 1;
   if (!resident) return 1;
-  const std::uint64_t per_processor = resident_blocks(launch);
-  if (per_processor == 0) return info_.processors + 1;
-  const std::uint64_t needed = (launch.grid.volume() + per_processor - 1) / per_processor;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, info_.processors + 1));
+  return hal::processors_to_hold(info_, launch.grid.volume(), resident_blocks(launch));
 }
 
 std::uint32_t HipDevice::resident_blocks(const hal::KernelLaunch& launch) {

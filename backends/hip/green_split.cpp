@@ -95,6 +95,7 @@ hal::Result<ExecutionContext> GreenSplit::create(hal::ComputeSet set) const {
   std::vector<Resource> adjacent;
   for (unsigned unit = 0; unit < units_.size(); ++unit)
     if (set.has(unit)) adjacent.insert(adjacent.end(), units_[unit].begin(), units_[unit].end());
+  const CurrentDevice current(*api_, ordinal_);
   ResourceDescriptor descriptor = nullptr;
   hipError_t status = api_->hipDevResourceGenerateDesc(&descriptor, adjacent.data(),
                                                        static_cast<unsigned>(adjacent.size()));
@@ -131,8 +132,7 @@ GreenContext::~GreenContext() {
 
 hal::Result<std::unique_ptr<hal::Queue>> GreenContext::create_queue(int priority) {
   if (native_ == nullptr) {
-    const CurrentDevice current(api_, ordinal_);
-    const hal::Result<ExecutionContext> made = split_.create(compute_);
+    const hal::Result<ExecutionContext> made = split_.create(compute());
     if (!made) return queues_.refused(static_cast<hipError_t>(made.error().native));
     native_ = *made;
   }

@@ -38,28 +38,16 @@ class GreenSplit {
 
 // A pool entry as an execution context: its streams are outside the legacy stream's order and have
 // priorities, neither of which CU-masked streams can.
-class GreenContext final : public hal::PhysicalContext {
+class GreenContext final : public PoolContext {
  public:
-  GreenContext(const Api& api, int ordinal, hal::ComputeSet compute, std::uint32_t processors,
-               const GreenSplit& split, PoolQueues& queues)
-      : api_(api),
-        ordinal_(ordinal),
-        compute_(compute),
-        processors_(processors),
-        split_(split),
-        queues_(queues) {}
+  GreenContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors,
+               PoolQueues& queues, const GreenSplit& split)
+      : PoolContext(api, compute, processors, queues), split_(split) {}
   ~GreenContext() override;
-  hal::ComputeSet compute() const noexcept override { return compute_; }
-  std::uint32_t processors() const noexcept override { return processors_; }
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override;
 
  private:
-  const Api& api_;
-  int ordinal_;
-  hal::ComputeSet compute_;
-  std::uint32_t processors_;
   const GreenSplit& split_;            // the device's
-  PoolQueues& queues_;                 // the device's
   ExecutionContext native_ = nullptr;  // made with the first queue: most entries never have one
 };
 

@@ -95,26 +95,33 @@ class PoolQueues {
   std::atomic<bool> told_ = false;
 };
 
-class MaskedContext final : public hal::PhysicalContext {
+// A pool entry, whatever makes its streams.
+class PoolContext : public hal::PhysicalContext {
  public:
-  MaskedContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors,
-                std::vector<std::uint32_t> mask, PoolQueues& queues)
-      : api_(api),
-        compute_(compute),
-        processors_(processors),
-        mask_(std::move(mask)),
-        queues_(queues) {}
+  PoolContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors, PoolQueues& queues)
+      : api_(api), queues_(queues), compute_(compute), processors_(processors) {}
   hal::ComputeSet compute() const noexcept override { return compute_; }
   std::uint32_t processors() const noexcept override { return processors_; }
+
+ protected:
+  const Api& api_;
+  PoolQueues& queues_;  // the device's
+
+ private:
+  hal::ComputeSet compute_;
+  std::uint32_t processors_;
+};
+
+class MaskedContext final : public PoolContext {
+ public:
+  MaskedContext(const Api& api, hal::ComputeSet compute, std::uint32_t processors,
+                PoolQueues& queues, std::vector<std::uint32_t> mask)
+      : PoolContext(api, compute, processors, queues), mask_(std::move(mask)) {}
   // A masked stream has no priority: HIP has no call that takes both.
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override;
 
  private:
-  const Api& api_;
-  hal::ComputeSet compute_;
-  std::uint32_t processors_;
   std::vector<std::uint32_t> mask_;
-  PoolQueues& queues_;  // the device's
 };
 
 }  // namespace vitamin::hip

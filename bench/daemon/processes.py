@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes on one GPU under one vitamind: are the bits, the leases and the speed right?
 
-    processes.py [jobs] [loops] [kill] [reclaim] [--policies random,throughput] [--steps N] [--out DIR]
+    processes.py [jobs] [loops] [kill] [--policies random,throughput] [--steps N] [--out DIR]
 
-jobs     two and four PyTorch jobs at once for each policy: bytes against each job's run alone, moves
-         of leases a second, and in every look at the daemon that no two open leases overlap
-loops    two loops of kernels that fill their processors: rate beside the other against the rate alone
-         on as many processors
-kill     SIGKILL of one of two jobs in mid-step, again and again: the other's bytes, and how long the
-         dead job's leases stand
+jobs     two and four PyTorch jobs at once for each policy: bytes against each job's run alone,
+         and in every look at the daemon that no two open leases overlap
+loops    two loops of kernels that fill their processors: rate beside the other against the rate
+         alone on as many processors
+kill     SIGKILL of one of two jobs in mid-step, again and again: the other's bytes, and how long
+         the dead job's leases stand
 
-Everything runs under an MPS daemon of our own; without one processes take turns (said in the result).
+Everything runs under an MPS daemon of our own; without one processes take turns, which is said.
 """
 import argparse
 import json
@@ -177,7 +177,8 @@ def jobs(options, results, mps):
                              f"{result.seconds:.1f}", result.why()[:60]])
             results.add({"part": "jobs", "mode": policy, "jobs": names, "seconds": seconds,
                          "looks": daemon.looks, "overlaps": daemon.overlaps[:3],
-                         "clients_holding_at_once": daemon.most, "daemon": counters, "log": log[-1500:]})
+                         "clients_holding_at_once": daemon.most, "daemon": counters,
+                         "log": log[-1500:]})
             rate = (counters.get("moves") or 0) / seconds
             rows.append([policy, len(names), "daemon", f"{len(daemon.overlaps)} overlaps",
                          f"{daemon.looks} looks", f"{rate:.0f} moves/s", f"{seconds:.1f}", ""])
@@ -208,7 +209,8 @@ def loops(options, results, mps):
             os.killpg(neighbour.process.pid, signal.SIGKILL)
             neighbour.wait(20)
             log = daemon.end()
-            value = lambda r: next((l["per_kernel_us"] for l in r.lines if "per_kernel_us" in l), None)
+            value = lambda r: next((line["per_kernel_us"] for line in r.lines
+                                    if "per_kernel_us" in line), None)
             record = {"part": "loops", "cycles": cycles, "round": round_, "alone_us": value(alone),
                       "beside_us": value(ended), "neighbour_ran_to_the_end": not still,
                       "coverage": brief(beside.coverage),
@@ -216,7 +218,8 @@ def loops(options, results, mps):
             results.add(record)
             share = value(alone) / value(ended) if value(alone) and value(ended) else None
             rows.append([cycles, round_, value(alone), value(ended), harness.percent(share)])
-    return harness.table(rows, ["cycles", "round", "alone on half, us", "beside another, us", "rate"])
+    return harness.table(rows, ["cycles", "round", "alone on half, us", "beside another, us",
+                                "rate"])
 
 
 def kill(options, results, mps):

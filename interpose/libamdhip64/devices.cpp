@@ -93,11 +93,6 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, int) {
   const char* folder = std::getenv(runtime::environment::kLockFolder);
   options.lock_folder = folder != nullptr ? folder : "/run/lock";
   options.notice = [](const char* sentence) { warn(Problem::kDeviceNotice, "%s", sentence); };
-  // The runtime destroys its own objects when the process ends, and answers a call that comes then
-  // with a fault, where CUDA's driver answers "deinitialised". Registered behind the runtime's own
-  // start, so this comes first.
-  [[maybe_unused]] static const int registered = std::atexit(
-      [] { for_each_context([](Context& context) { context.virtual_context->stop(); }); });
   return hip::open_device(*api, options);
 }
 

@@ -26,6 +26,8 @@ inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
 inline constexpr bool kCallsItself = false;
 // Our own work beside the legacy default stream's does not disturb it, so nothing stands for it.
 inline constexpr bool kLegacyIsReal = true;
+// When the process ends the driver answers that it is deinitialised.
+inline constexpr bool kFaultsAtExit = false;
 // After an override: the driver keeps no last error.
 inline void finished(Answer) {}
 

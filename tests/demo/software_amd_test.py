@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/demo/demo.py on the software AMD GPU. Needs in the environment: DEMO and PREFIX (a build
 folder)."""
+import json
 import os
 import pathlib
 import re
@@ -20,11 +21,15 @@ UNSTEADY = """#!/bin/sh
 """
 
 
-def demo(prefix, *options):
+def run(command, **settings):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_"))}
-    return subprocess.run([sys.executable, "-B", DEMO, "--prefix", prefix, *options], text=True,
-                          env=environment, capture_output=True, timeout=280)
+    return subprocess.run(command, text=True, env=environment | settings, capture_output=True,
+                          timeout=280)
+
+
+def demo(prefix, *options):
+    return run([sys.executable, "-B", DEMO, "--prefix", prefix, *options])
 
 
 class Demo(unittest.TestCase):
@@ -66,6 +71,34 @@ class Demo(unittest.TestCase):
             result = demo(prefix, "--device", "amd")
         self.assertEqual(result.returncode, 1)
         self.assertIn("the software AMD GPU was not built: install hipcc", result.stderr)
+
+
+@unittest.skipUnless((PREFIX / "bin/demo-train").exists(), "the CUDA part was not built")
+class BothVendors(unittest.TestCase):
+    SOFTWARE = {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft")}
+
+    def test_one_run_binds_the_launches_of_programs_of_both(self):
+        programs = [PREFIX / "bin/demo-train", PREFIX / "bin/demo-train-hip"]
+        with tempfile.TemporaryDirectory(prefix="vitamin-demo-") as folder:
+            report = pathlib.Path(folder) / "report"
+            result = run([PREFIX / "bin/vitamin", "run", "--strict", "--policy", "random",
+                          "--report", report, "--", "sh", "-c",
+                          f"{programs[0]} 2 && {programs[1]} 2"],
+                         VITAMIN_LOCK_FOLDER=folder, **self.SOFTWARE)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            processes = json.loads(report.read_text())["processes"]
+        devices = {process["program"]: process["devices"] for process in processes}
+        for program, name in zip(programs, ("Vitamin Software GPU", "Vitamin software AMD GPU")):
+            (device,) = devices[program.name]
+            self.assertEqual(device["name"], name)
+            self.assertGreater(device["launches"]["bound"], 10)
+            self.assertGreater(device["launches"]["moved"], 0)
+
+    def test_doctor_names_the_devices_of_both(self):
+        result = run([PREFIX / "bin/vitamin", "doctor"], **self.SOFTWARE)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^ok +device +Vitamin Software GPU")
+        self.assertRegex(result.stdout, r"(?m)^ok +hip_device +Vitamin software AMD GPU")
 
 
 if __name__ == "__main__":

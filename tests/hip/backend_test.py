@@ -4,36 +4,29 @@ runtimes and refused queues do, and what reaches the hardware queues."""
 import os
 import pathlib
 import subprocess
-import tempfile
+import sys
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
+from software_amd import SoftwareAmd, read_trace  # noqa: E402
+
 PROBE = os.environ["PROBE"]
-SOFT = os.environ["SOFT_LIBRARIES"]
 KERNELS = os.environ["KERNELS"]
 
 
-def words(line):
-    name, *rest = line.split()
-    return {"": name} | dict(word.split("=", 1) for word in rest if "=" in word)
-
-
-class Backend(unittest.TestCase):
+class Backend(SoftwareAmd):
     def probe(self, *arguments, **settings):
         """(exit code, {key: value}, notices, trace lines)"""
-        with tempfile.TemporaryDirectory() as folder:
-            trace = pathlib.Path(folder) / "trace"
-            environment = {name: value for name, value in os.environ.items()
-                           if not name.startswith(("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_"))}
-            environment |= {"LD_LIBRARY_PATH": SOFT, "VITAMIN_TEST_KERNELS": KERNELS,
-                            "VITAMIN_SOFT_AMDGPU_TRACE": str(trace)} | settings
-            result = subprocess.run([PROBE, *map(str, arguments)], env=environment, text=True,
-                                    capture_output=True, timeout=120, check=False)
-            lines = trace.read_text().splitlines() if trace.exists() else []
+        trace = self.new_file("trace")
+        environment = self.environment(VITAMIN_TEST_KERNELS=KERNELS,
+                                       VITAMIN_SOFT_AMDGPU_TRACE=str(trace), **settings)
+        result = subprocess.run([PROBE, *map(str, arguments)], env=environment, text=True,
+                                capture_output=True, timeout=120, check=False)
         pairs = [line.split(" ", 1) for line in result.stdout.splitlines()]
         notices = [text for key, text in pairs if key == "notice"]
         values = {key: text for key, text in pairs if key != "notice"}
         self.assertIn(result.returncode, (0, 1), result.stdout + result.stderr)
-        return result.returncode, values, notices, [words(line) for line in lines]
+        return result.returncode, values, notices, read_trace(trace)
 
     def check_launches(self, values, count):
         self.assertEqual((values["right"], values["bound"]), ("1", str(2 * count)), values)
@@ -173,6 +166,16 @@ class Runtimes(Backend):
         self.assertEqual(code, 1)
         self.assertIn("too old (version 50130000)", values["error"])
         self.assertEqual(self.probe("version", 50_221_153)[0], 0)
+
+    def test_where_mask_bits_have_no_known_meaning_nothing_is_divided_or_lost(self):
+        for version in (50_300_000, 50_500_000):
+            settings = {"VITAMIN_SOFT_AMDGPU": "gfx1030", "VITAMIN_TEST_VERSION": str(version)}
+            _, values, notices, trace = self.probe("launch", "random", 20, 0, **settings)
+            self.check_launches(values, 20)
+            self.assertEqual((values["narrow"], len(notices)), ("0", 1), notices)
+            self.assertIn("Launches are not moved: it is not known", notices[0])
+            self.assertEqual([line for line in trace if line[""] == "mask"], [])
+        self.assertEqual(self.probe("open", VITAMIN_TEST_VERSION="50300000")[1]["units"], "13")
 
     def test_without_a_device_the_error_says_so(self):
         code, values, _, _ = self.probe("open", LD_LIBRARY_PATH="")

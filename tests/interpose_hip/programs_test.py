@@ -8,6 +8,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -125,6 +126,12 @@ class Corners(Programs):
 class Libraries(Programs):
     def test_libraries_of_debian_are_as_natively(self):
         self.check_same("libraries")
+
+
+@unittest.skipUnless((Programs.PROGRAMS / "sparse").exists(), "rocSPARSE is not installed")
+class Sparse(Programs):
+    def test_rocsparse_is_as_natively(self):
+        self.check_same("sparse")
 
 
 class Packets(Programs):
@@ -254,10 +261,104 @@ class Obstacles(Programs):
         result, _ = self.shared("obstacles", "own_mask")
         self.assertEqual(result.stdout, native.stdout)
 
-    def test_doctor_names_the_device_and_that_it_is_software(self):
-        result = self.run_command([VITAMIN, "doctor"], {})
-        self.assertRegex(result.stdout, r"(?m)^ok +hip +\S+libamdhip64\.so\.5")
-        self.assertRegex(result.stdout, r"(?m)^ok +hip_device .*software")
+    def check_goes_on(self, *command, says, **settings):
+        """Output as natively without the settings, every launch accounted for, `says` said once."""
+        native = self.native(*command)
+        result, report = self.shared(*command, **settings)
+        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+        said = [line for line in result.stderr.splitlines() if line.startswith("vitamin: ")]
+        self.assertEqual([says in line for line in said], [True], result.stderr)
+        self.assertRegex(said[0], r"\[VIT-\d+\]$")
+        launches = report["totals"]["launches"]
+        self.assertGreater(launches["seen"], 0)
+        self.assertEqual(launches["bound"], launches["seen"], report["totals"])
+        return report["totals"]
+
+    def test_masks_of_the_users_keep_every_launch_on_its_stream(self):
+        for name, value in (("HSA_CU_MASK", "0:0-31"), ("ROC_GLOBAL_CU_MASK", "0xffff")):
+            totals = self.check_goes_on("kernels", *Output.ORDERED, **{name: value},
+                                        says=f"{name}={value} confines this process")
+            self.assertEqual(totals["launches"]["narrow"], 0, totals)
+
+    def test_many_plain_queues_leave_one_slot(self):
+        self.check_goes_on("kernels", *Output.ORDERED, GPU_MAX_HW_QUEUES="8",
+                           says="GPU_MAX_HW_QUEUES=8 leaves room for 1 CU-masked queue")
+
+    def test_queues_that_cannot_be_made_or_masked_cost_no_launch(self):
+        # The second is a plain stream's of the program; the runtime tries seven sizes for each.
+        for fault in ("set_mask@1+", "create_queue@3-9"):
+            self.check_goes_on("kernels", *Output.ORDERED, VITAMIN_SOFT_AMDGPU_FAULTS=fault,
+                               says="A CU-masked queue cannot be created")
+
+    def test_masks_that_make_no_sense_are_answered_as_natively(self):
+        for part in ("gfx90a", "gfx1030"):
+            native = self.native("obstacles", "odd_masks", VITAMIN_SOFT_AMDGPU=part)
+            result, report = self.shared("obstacles", "odd_masks", VITAMIN_SOFT_AMDGPU=part)
+            self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+            self.assertIn("no words: hipErrorInvalidValue", result.stdout)
+            confined = report["totals"]["not_bound"]["confined"]
+            self.assertEqual(confined, report["totals"]["launches"]["seen"])
+
+    def test_a_lost_device_ends_the_program_as_natively(self):
+        lost = {"VITAMIN_SOFT_AMDGPU_FAULTS": "device_lost@3"}
+        native = self.native("kernels", "vector_add", **lost)
+        self.assertLess(native.returncode, 0)
+        result, report = self.shared("kernels", "vector_add", **lost)
+        self.assertEqual(report["signal"], -native.returncode, result.stderr)
+        self.assertIn("the device is lost", result.stderr)
+
+    def test_doctor_names_the_devices_and_that_they_are_software(self):
+        result = self.run_command([VITAMIN, "doctor"], {"VITAMIN_SOFT_AMDGPU_COUNT": "2"})
+        self.assertRegex(result.stdout, r"(?m)^ok +hip +\S+libamdhip64\.so\.5, HIP 5\.2")
+        self.assertEqual(len(re.findall(r"(?m)^ok +hip_device .*software", result.stdout)), 2)
+
+    def doctor_with(self, runtime, **settings):
+        """What `vitamin doctor` says of HIP where these bytes are its runtime."""
+        folder = self.new_file("runtime")
+        folder.mkdir()
+        for number in "567":
+            (folder / f"libamdhip64.so.{number}").write_bytes(runtime)
+        result = self.run_command([VITAMIN, "doctor"], {"LD_LIBRARY_PATH": str(folder)} | settings)
+        return next(line for line in result.stdout.splitlines() if " hip " in line)
+
+    def test_doctor_says_what_is_wrong_with_a_runtime(self):
+        runtime = pathlib.Path(os.environ["STAND_IN_RUNTIME"]).read_bytes()
+        self.assertIn("no HIP runtime was found (", self.doctor_with(b"no library"))
+        self.assertIn("is HIP 5.1; 5.2 or newer is needed",
+                      self.doctor_with(runtime, STAND_IN_VERSION="50130000"))
+        self.assertIn("sees no device (hipErrorNoDevice): check that /dev/kfd exists",
+                      self.doctor_with(runtime, STAND_IN_DEVICES="0"))
+        self.assertIn("HIP_VISIBLE_DEVICES is '-1': unset it",
+                      self.doctor_with(runtime, STAND_IN_DEVICES="0", HIP_VISIBLE_DEVICES="-1"))
+        self.assertIn("crashed", self.doctor_with(runtime, STAND_IN_CRASH="1"))
+
+
+class Several(Programs):
+    GPUS = {"VITAMIN_SOFT_AMDGPU_COUNT": "2"}
+
+    def test_each_of_two_devices_has_a_pool_and_launches_move_on_both(self):
+        for check in ("alone_on_each", "threads_on_each"):
+            self.check_same("several", check, **self.GPUS)
+            report = json.loads((self.folder / "report.json").read_text())
+            (process,) = report["processes"]
+            self.assertEqual([device["ordinal"] for device in process["devices"]], [0, 1])
+            self.assertEqual(len({device["uuid"] for device in process["devices"]}), 2)
+            for device in process["devices"]:
+                self.assertEqual(device["launches"]["bound"], 40)
+                self.assertGreater(device["launches"]["moved"], 0, device)
+
+    def test_events_peer_memory_and_copies_between_devices_are_as_natively(self):
+        self.check_same("several", "events_between", "copies_between", **self.GPUS)
+
+    def test_a_launch_over_all_devices_goes_out_as_it_came(self):
+        native = self.native("several", "launch_over_all", **self.GPUS)
+        result, report = self.shared("several", "launch_over_all", **self.GPUS)
+        self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
+        self.assertEqual(report["totals"]["launches"]["bound"], 0)
+
+    def test_processes_share_memory_and_events_as_natively(self):
+        totals = self.check_same("several", "memory_of_two_processes", "event_of_two_processes")
+        self.assertGreater(totals["launches"]["moved"], 0)
 
 
 if __name__ == "__main__":

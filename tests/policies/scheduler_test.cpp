@@ -12,6 +12,7 @@ namespace vitamin::policies {
 namespace {
 
 using runtime::Choice;
+using runtime::ClientId;
 using runtime::Decision;
 using runtime::EntryId;
 using runtime::kNoEntry;
@@ -72,6 +73,33 @@ TEST_CASE("throughput gives a lone client all units, and cuts them in two when a
   CHECK(decisions[1].entry == all);
 }
 
+TEST_CASE("Another policy decides at once: what the old one granted is recalled") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  Scheduler scheduler(layout, policy("throughput"));
+  std::map<ClientId, EntryId> held;
+  std::uint64_t now = 0;
+  auto settle = [&] {
+    for (int round = 0; round < 10; ++round) {
+      std::vector<Decision> closed;
+      for (const Decision& decision : decide(scheduler, ++now)) {
+        if (decision.kind == Decision::Kind::kGrant) held[decision.client] = decision.entry;
+        if (decision.kind == Decision::Kind::kCloseGate) closed.push_back(decision);
+      }
+      for (const Decision& one : closed) scheduler.returned(one.client, one.lane, one.entry, ++now);
+    }
+  };
+  scheduler.wants(operation(1), now);
+  scheduler.wants(operation(2), now);
+  settle();
+  CHECK(layout.at(held[1]).processors + layout.at(held[2]).processors == 132);
+  // Nobody waits, so nothing else would ever take the halves back.
+  scheduler.replace_policy(policy("fifo"), now);
+  settle();
+  CHECK(held[1] == runtime::kWholeDevice);
+  CHECK(held[2] == runtime::kWholeDevice);
+  CHECK(scheduler.counters().recalled == 2);
+}
+
 TEST_CASE("A late or repeated message about a grant that is gone changes nothing") {
   const PoolLayout layout = PoolLayout::build(h200());
   Scheduler scheduler(layout, policy("throughput"));
@@ -107,8 +135,7 @@ class Wild final : public runtime::Policy {
  public:
   explicit Wild(unsigned seed) : random_(seed) {}
   std::string_view name() const override { return "wild"; }
-  std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
-                                  const PoolView&) override {
+  std::optional<std::size_t> pick(std::span<const ReadyOperation> ready, const PoolView&) override {
     if (random_() % 4 == 0) return std::nullopt;
     return random_() % (ready.size() + 1);
   }
@@ -164,10 +191,10 @@ std::vector<Work> arrivals(unsigned seed, unsigned clients, unsigned count) {
 }
 
 TEST_CASE("No policy overlaps clients or is granted what cannot run; everything ends") {
-  for (const char* name : {"throughput", "throughput:launches=1", "throughput:launches=7",
-                           "tpot-first", "tpot-first:reservation=0", "tpot-first:lookahead=0",
-                           "static", "static:parts=4", "exclusive", "temporal", "salus", "orion",
-                           "random", "fifo"})
+  for (const char* name :
+       {"throughput", "throughput:launches=1", "throughput:launches=7", "tpot-first",
+        "tpot-first:reservation=0", "tpot-first:lookahead=0", "static", "static:parts=4",
+        "exclusive", "temporal", "salus", "orion", "random", "fifo"})
     for (const unsigned units : {2U, 4U, 16U}) {
       const std::string what = std::string(name) + " on " + std::to_string(units) + " units";
       CAPTURE(what);
@@ -194,8 +221,10 @@ TEST_CASE("Whatever a policy answers, everybody runs within the bound") {
     CAPTURE(seed);
     const unsigned clients = 2 + seed % 6;
     std::unique_ptr<runtime::Policy> policy;
-    if (seed % 3 == 0) policy = std::make_unique<Idler>();
-    else policy = std::make_unique<Wild>(seed);
+    if (seed % 3 == 0)
+      policy = std::make_unique<Idler>();
+    else
+      policy = std::make_unique<Wild>(seed);
     World world(layout, std::move(policy), options);
     auto work = arrivals(seed, clients, 60);
     for (Work& item : work) item.operation.processors = std::min(item.operation.processors, 32U);

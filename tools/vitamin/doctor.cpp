@@ -47,7 +47,8 @@ Check check_driver(const DriverFacts& facts, bool needed) {
 Check check_hip(const HipFacts& facts, bool needed) {
   if (const auto wrong = problem(facts))
     return {"hip", needed && !facts.path.empty() ? Verdict::kBad : Verdict::kNote, *wrong};
-  return {"hip", Verdict::kGood, fmt::format("{}, HIP {}", facts.path, facts.version)};
+  return {"hip", Verdict::kGood,
+          fmt::format("{}, HIP {}", facts.path, hip_version_text(facts.version))};
 }
 
 std::vector<Check> check_hip_devices(const HipFacts& facts) {

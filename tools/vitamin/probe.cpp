@@ -106,9 +106,7 @@ HipFacts ask_hip() {
   }
   link_map* map = nullptr;
   if (::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) facts.path = map->l_name;
-  int version = 0;
-  if (auto f = symbol<int (*)(int*)>(library, "hipRuntimeGetVersion")) f(&version);
-  facts.version = fmt::format("{}.{}", version / 10'000'000, version / 100'000 % 100);
+  if (auto f = symbol<int (*)(int*)>(library, "hipRuntimeGetVersion")) f(&facts.version);
   int count = 0;
   if (auto f = symbol<int (*)(int*)>(library, "hipGetDeviceCount")) facts.status = f(&count);
   if (auto f = symbol<const char* (*)(int)>(library, "hipGetErrorName"))
@@ -176,6 +174,10 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
+std::string hip_version_text(int version) {
+  return fmt::format("{}.{}", version / 10'000'000, version / 100'000 % 100);
+}
+
 std::optional<std::string> problem(const DriverFacts& facts) {
   if (!facts.answered)
     return fmt::format(
@@ -225,6 +227,17 @@ std::optional<std::string> problem(const HipFacts& facts) {
   if (facts.path.empty())
     return fmt::format("no HIP runtime was found ({}): install ROCm 5.2 or newer.",
                        facts.load_error);
+  if (facts.version < kOldestHip)
+    return fmt::format(
+        "the HIP runtime ({}) is HIP {}; {} or newer is needed to divide a device: "
+        "update ROCm.",
+        facts.path, hip_version_text(facts.version), hip_version_text(kOldestHip));
+  for (const char* name : {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
+    if (const char* visible = std::getenv(name); facts.devices.empty() && visible != nullptr)
+      return fmt::format(
+          "the HIP runtime ({}) sees no device ({}); {} is '{}': unset it or name a device that "
+          "`rocminfo` lists.",
+          facts.path, facts.error, name, visible);
   if (facts.devices.empty())
     return fmt::format(
         "the HIP runtime ({}) sees no device ({}): check that /dev/kfd exists and "

@@ -32,6 +32,7 @@ struct DriverFacts {
 
 inline constexpr int kProbeSeconds = 30;
 inline constexpr int kOldestDriver = 12040;
+inline constexpr int kOldestHip = 50'200'000;
 
 DriverFacts probe_driver();
 
@@ -39,7 +40,7 @@ struct HipFacts {
   bool answered = false;
   std::string path;  // of libamdhip64.so.7, .6 or .5; empty: not found
   std::string load_error;
-  std::string version;               // "5.2"
+  int version = 0;                   // 50221153 is HIP 5.2
   bool software = false;             // the stand-in for the kernel driver, not a GPU
   int status = 0;                    // hipGetDeviceCount's answer
   std::string error;                 // its name
@@ -55,7 +56,8 @@ std::optional<std::string> problem(const HipFacts& facts);
 // the other vendor's has one.
 std::optional<std::string> no_device(bool asked);
 
-// "12.4"
+// "12.4", "5.2"
 std::string version_text(int version);
+std::string hip_version_text(int version);
 
 }  // namespace vitamin::tools

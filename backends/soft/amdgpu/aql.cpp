@@ -8,8 +8,8 @@
 
 #include <cstdio>
 
-#include "backends/soft/amdgpu/device.h"
 #include "backends/soft/amdgpu/dispatch.h"
+#include "backends/soft/amdgpu/machine.h"
 
 namespace vitamin::soft::amdgpu {
 namespace {
@@ -71,7 +71,7 @@ void wait_until(const Queue& queue, Open&& open) {
 
 }  // namespace
 
-void Queue::run_compute(Device& device) {
+void Queue::run_compute(Machine& machine) {
   const std::uint64_t capacity = bytes_ / kPacketBytes;
   Patience patience;
   while (!stopped()) {
@@ -81,30 +81,30 @@ void Queue::run_compute(Device& device) {
     const bool written =
         index < __atomic_load_n(write_index_, __ATOMIC_ACQUIRE) &&
         (__atomic_load_n(header, __ATOMIC_ACQUIRE) & 0xff) != HSA_PACKET_TYPE_INVALID;
-    if (device.lost && !inactive_) abandon(kHardwareException);
+    if (gpu_.lost && !inactive_) abandon(kHardwareException);
     if (!written || inactive_) {
       patience.wait();
       continue;
     }
     patience.reset();
-    if (!run_packet(device, packet)) continue;
+    if (!run_packet(machine, packet)) continue;
     __atomic_store_n(header, static_cast<std::uint16_t>(HSA_PACKET_TYPE_INVALID), __ATOMIC_RELEASE);
     __atomic_store_n(read_index_, index + 1, __ATOMIC_RELEASE);
   }
 }
 
 // False: the packet stays where it is, and so does the queue.
-bool Queue::run_packet(Device& device, std::uint8_t* packet) {
+bool Queue::run_packet(Machine& machine, std::uint8_t* packet) {
   const std::uint64_t start = now_ns();
   const unsigned type = packet[0];
   if (type == HSA_PACKET_TYPE_KERNEL_DISPATCH) {
     auto* const shared = reinterpret_cast<amd_queue_t*>(
         reinterpret_cast<std::uint8_t*>(write_index_) - offsetof(amd_queue_t, write_dispatch_id));
     const auto& dispatch = *reinterpret_cast<hsa_kernel_dispatch_packet_t*>(packet);
-    const auto outcome = run_dispatch(device, *this, *shared, dispatch);
+    const auto outcome = run_dispatch(machine, *this, *shared, dispatch);
     if (outcome == DispatchOutcome::kFaulted) abandon(kIllegalInstruction);
     if (outcome != DispatchOutcome::kDone) return false;
-    complete_signal(device, dispatch.completion_signal.handle, start);
+    complete_signal(machine, dispatch.completion_signal.handle, start);
     return true;
   }
   if (type == HSA_PACKET_TYPE_BARRIER_AND || type == HSA_PACKET_TYPE_BARRIER_OR) {
@@ -112,8 +112,8 @@ bool Queue::run_packet(Device& device, std::uint8_t* packet) {
     const bool all = type == HSA_PACKET_TYPE_BARRIER_AND;
     wait_until(*this, [&] { return barrier_open(barrier, all); });
     if (stopped()) return false;
-    device.trace.line("barrier queue=%u kind=%s", id_, all ? "and" : "or");
-    complete_signal(device, barrier.completion_signal.handle, start);
+    machine.trace.line("barrier queue=%u kind=%s", id_, all ? "and" : "or");
+    complete_signal(machine, barrier.completion_signal.handle, start);
     return true;
   }
   if (type == HSA_PACKET_TYPE_VENDOR_SPECIFIC) {
@@ -121,8 +121,8 @@ bool Queue::run_packet(Device& device, std::uint8_t* packet) {
     const auto& vendor = *reinterpret_cast<BarrierValuePacket*>(packet);
     if (vendor.format == kBarrierValue) wait_until(*this, [&] { return value_reached(vendor); });
     if (stopped()) return false;
-    device.trace.line("vendor queue=%u format=%u", id_, unsigned{vendor.format});
-    complete_signal(device, vendor.completion_signal, start);
+    machine.trace.line("vendor queue=%u format=%u", id_, unsigned{vendor.format});
+    complete_signal(machine, vendor.completion_signal, start);
     return true;
   }
   std::fprintf(stderr, "software AMD GPU: queue %u holds a packet of the unknown type %u\n", id_,

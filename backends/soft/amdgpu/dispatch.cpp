@@ -11,7 +11,7 @@
 #include <numeric>
 #include <utility>
 
-#include "backends/soft/amdgpu/device.h"
+#include "backends/soft/amdgpu/machine.h"
 #include "backends/soft/hash.h"
 
 namespace vitamin::soft::amdgpu {
@@ -23,7 +23,7 @@ constexpr std::uint32_t kLdsBytesPerCu = 64 * 1024;
 
 unsigned long long wide(std::uint64_t value) { return value; }
 
-isa::Dispatch describe(Device& device, const amd_queue_t& shared,
+isa::Dispatch describe(Machine& machine, const amd_queue_t& shared,
                        const hsa_kernel_dispatch_packet_t& packet, isa::GridBarrier& barrier) {
   isa::Dispatch dispatch;
   dispatch.descriptor = packet.kernel_object;
@@ -41,9 +41,9 @@ isa::Dispatch describe(Device& device, const amd_queue_t& shared,
   dispatch.private_bytes = packet.private_segment_size;
   dispatch.shared_aperture = shared.group_segment_aperture_base_hi;
   dispatch.private_aperture = shared.private_segment_aperture_base_hi;
-  dispatch.packed_ids = device.part.packed_ids;
-  dispatch.wave32_part = device.part.wave_width == 32;
-  dispatch.code = &device.code;
+  dispatch.packed_ids = machine.part.packed_ids;
+  dispatch.wave32_part = machine.part.wave_width == 32;
+  dispatch.code = &machine.code;
   dispatch.barrier = &barrier;
   return dispatch;
 }
@@ -63,7 +63,7 @@ std::uint64_t packet_hash(const isa::Dispatch& dispatch, const hsa_kernel_dispat
 // Explicit arguments, byte for byte, except addresses: an aligned word inside an argument that
 // points into memory the device knows becomes a mark. Padding and the runtime's own arguments are
 // left out.
-std::uint64_t kernarg_hash(const Device& device, const isa::Dispatch& dispatch,
+std::uint64_t kernarg_hash(const Machine& machine, const isa::Dispatch& dispatch,
                            const KernelInfo& kernel) {
   constexpr std::uint64_t kAddressMark = 0x61646472;
   std::uint64_t hash = 0;
@@ -76,7 +76,7 @@ std::uint64_t kernarg_hash(const Device& device, const isa::Dispatch& dispatch,
     for (; at + 8 <= argument.bytes && argument.offset % 8 == 0; at += 8) {
       std::uint64_t word;
       std::memcpy(&word, bytes + at, sizeof word);
-      const bool address = word != 0 && (argument.pointer || device.memory.find(word));
+      const bool address = word != 0 && (argument.pointer || machine.memory.find(word));
       hash = combine(hash, address ? kAddressMark : word);
     }
     hash = hash_bytes(bytes + at, argument.bytes - at, hash);
@@ -94,14 +94,14 @@ struct Slot {
 };
 
 // Slots are dealt over the CUs in mask order, one to each CU before the second to any.
-std::vector<Slot> make_slots(const Device& device, const isa::Dispatch& dispatch,
+std::vector<Slot> make_slots(const Machine& machine, const isa::Dispatch& dispatch,
                              const std::vector<unsigned>& cus, std::uint64_t groups) {
   const std::uint64_t items =
       std::uint64_t{dispatch.block[0]} * dispatch.block[1] * dispatch.block[2];
   const std::uint64_t waves =
-      std::max<std::uint64_t>((items + device.part.wave_width - 1) / device.part.wave_width, 1);
+      std::max<std::uint64_t>((items + machine.part.wave_width - 1) / machine.part.wave_width, 1);
   std::uint64_t each =
-      std::max<std::uint64_t>(device.part.simds_per_cu() * kWavesPerSimd / waves, 1);
+      std::max<std::uint64_t>(machine.part.simds_per_cu() * kWavesPerSimd / waves, 1);
   if (dispatch.lds_bytes != 0)
     each = std::min<std::uint64_t>(each, std::max(kLdsBytesPerCu / dispatch.lds_bytes, 1u));
   std::vector<Slot> slots;
@@ -136,29 +136,31 @@ std::vector<unsigned> held_cus(const std::vector<Slot>& slots) {
 // Workgroups of one dispatch, started in their order and run in turns.
 class Grid {
  public:
-  Grid(Device& device, const isa::Dispatch& dispatch, const std::vector<unsigned>& cus)
-      : device_(device),
+  Grid(const Machine& machine, Gpu& gpu, const isa::Dispatch& dispatch,
+       const std::vector<unsigned>& cus)
+      : machine_(machine),
+        gpu_(gpu),
         dispatch_(dispatch),
         total_(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1] * dispatch.groups[2]),
-        slots_(make_slots(device, dispatch, cus, total_)),
+        slots_(make_slots(machine, dispatch, cus, total_)),
         order_(turn_order(slots_, cus)) {}
 
   DispatchOutcome run(const Queue& queue) {
     const std::vector<unsigned> held = held_cus(slots_);
-    device_.occupancy.enter(held);
+    gpu_.occupancy.enter(held);
     DispatchOutcome outcome = DispatchOutcome::kDone;
     try {
       while (finished_ < total_ && outcome == DispatchOutcome::kDone) {
-        if (queue.stopped() || device_.lost)
+        if (queue.stopped() || gpu_.lost)
           outcome = DispatchOutcome::kHung;
         else if (!take_turns())
           throw isa::Fault("every workgroup waits at a grid barrier that more waves must reach");
       }
     } catch (...) {
-      device_.occupancy.leave(held);
+      gpu_.occupancy.leave(held);
       throw;
     }
-    device_.occupancy.leave(held);
+    gpu_.occupancy.leave(held);
     return outcome;
   }
 
@@ -194,11 +196,12 @@ class Grid {
         static_cast<std::uint32_t>(index % dispatch_.groups[0]),
         static_cast<std::uint32_t>(index / dispatch_.groups[0] % dispatch_.groups[1]),
         static_cast<std::uint32_t>(index / dispatch_.groups[0] / dispatch_.groups[1])};
-    slot.group = std::make_unique<isa::Workgroup>(dispatch_, id, device_.cus[slot.cu]);
+    slot.group = std::make_unique<isa::Workgroup>(dispatch_, id, machine_.cus[slot.cu]);
     return true;
   }
 
-  Device& device_;
+  const Machine& machine_;
+  Gpu& gpu_;
   const isa::Dispatch& dispatch_;
   std::uint64_t total_, next_ = 0, finished_ = 0, executed_ = 0;
   std::vector<Slot> slots_;
@@ -219,25 +222,25 @@ void hold(std::uint64_t start, std::uint64_t microseconds, const Queue& queue) {
 
 }  // namespace
 
-DispatchOutcome run_dispatch(Device& device, Queue& queue, const amd_queue_t& shared,
+DispatchOutcome run_dispatch(Machine& machine, Queue& queue, const amd_queue_t& shared,
                              const hsa_kernel_dispatch_packet_t& packet) {
-  if (device.fails(FaultPoint::kDeviceLost)) {
-    device.lose("as VITAMIN_SOFT_AMDGPU_FAULTS says");
+  if (machine.fails(FaultPoint::kDeviceLost)) {
+    machine.lose(queue.gpu(), "as VITAMIN_SOFT_AMDGPU_FAULTS says");
     return DispatchOutcome::kHung;
   }
-  static isa::GridBarrier barrier;  // one resource a device; grids that use it run one at a time
-  const isa::Dispatch dispatch = describe(device, shared, packet, barrier);
-  const std::vector<unsigned> cus = queue.allowed_cus(device);
-  if (device.trace.on() || device.settings.verbose || cus.empty()) {
-    const KernelInfo kernel = device.kernels.read(device.memory, dispatch.descriptor);
-    device.trace.line(
-        "dispatch queue=%u kernel=%s grid=%u,%u,%u block=%u,%u,%u lds=%u private=%u "
+  Gpu& gpu = queue.gpu();
+  const isa::Dispatch dispatch = describe(machine, shared, packet, gpu.barrier);
+  const std::vector<unsigned> cus = queue.allowed_cus(machine);
+  if (machine.trace.on() || machine.settings.verbose || cus.empty()) {
+    const KernelInfo kernel = machine.kernels.read(machine.memory, dispatch.descriptor);
+    machine.trace.line(
+        "dispatch gpu=%u queue=%u kernel=%s grid=%u,%u,%u block=%u,%u,%u lds=%u private=%u "
         "packet=%016llx kernarg=%016llx cus=%zu",
-        queue.id(), kernel.name.c_str(), dispatch.grid[0], dispatch.grid[1], dispatch.grid[2],
-        dispatch.block[0], dispatch.block[1], dispatch.block[2], dispatch.lds_bytes,
-        dispatch.private_bytes, wide(packet_hash(dispatch, packet, kernel)),
-        wide(kernarg_hash(device, dispatch, kernel)), cus.size());
-    if (device.settings.verbose || cus.empty())
+        gpu.number, queue.id(), kernel.name.c_str(), dispatch.grid[0], dispatch.grid[1],
+        dispatch.grid[2], dispatch.block[0], dispatch.block[1], dispatch.block[2],
+        dispatch.lds_bytes, dispatch.private_bytes, wide(packet_hash(dispatch, packet, kernel)),
+        wide(kernarg_hash(machine, dispatch, kernel)), cus.size());
+    if (machine.settings.verbose || cus.empty())
       std::fprintf(stderr, "software AMD GPU: queue %u runs %s on %zu CUs%s\n", queue.id(),
                    kernel.name.c_str(), cus.size(),
                    cus.empty() ? "; a queue with an empty CU mask hangs" : "");
@@ -248,21 +251,21 @@ DispatchOutcome run_dispatch(Device& device, Queue& queue, const amd_queue_t& sh
     return DispatchOutcome::kHung;
   }
   const std::uint64_t start = now_ns(), cpu_start = cpu_ns();
-  ++device.dispatches;
-  Grid grid(device, dispatch, cus);
+  ++gpu.dispatches;
+  Grid grid(machine, gpu, dispatch, cus);
   DispatchOutcome outcome = DispatchOutcome::kFaulted;
   try {
     outcome = grid.run(queue);
-    hold(start, device.settings.hold_us, queue);
+    hold(start, machine.settings.hold_us, queue);
   } catch (const isa::Fault& fault) {
-    const KernelInfo kernel = device.kernels.read(device.memory, dispatch.descriptor);
+    const KernelInfo kernel = machine.kernels.read(machine.memory, dispatch.descriptor);
     std::fprintf(stderr, "software AMD GPU: kernel %s failed: %s\n", kernel.name.c_str(),
                  fault.what());
-    device.trace.line("fault queue=%u kernel=%s", queue.id(), kernel.name.c_str());
+    machine.trace.line("fault queue=%u kernel=%s", queue.id(), kernel.name.c_str());
   }
-  device.instructions += grid.executed();
-  device.trace.line("done queue=%u instructions=%llu ns=%llu cpu_ns=%llu", queue.id(),
-                    wide(grid.executed()), wide(now_ns() - start), wide(cpu_ns() - cpu_start));
+  gpu.instructions += grid.executed();
+  machine.trace.line("done queue=%u instructions=%llu ns=%llu cpu_ns=%llu", queue.id(),
+                     wide(grid.executed()), wide(now_ns() - start), wide(cpu_ns() - cpu_start));
   return outcome;
 }
 

@@ -10,7 +10,7 @@
 
 namespace vitamin::soft::amdgpu {
 
-struct Device;
+struct Machine;
 class Queue;
 
 enum class DispatchOutcome : std::uint8_t {
@@ -19,7 +19,7 @@ enum class DispatchOutcome : std::uint8_t {
   kHung,     // the queue was stopped, or the device lost, before the end
 };
 
-DispatchOutcome run_dispatch(Device& device, Queue& queue, const amd_queue_t& shared,
+DispatchOutcome run_dispatch(Machine& machine, Queue& queue, const amd_queue_t& shared,
                              const hsa_kernel_dispatch_packet_t& packet);
 
 }  // namespace vitamin::soft::amdgpu

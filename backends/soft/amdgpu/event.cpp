@@ -6,7 +6,7 @@
 #include <chrono>
 #include <vector>
 
-#include "backends/soft/amdgpu/device.h"
+#include "backends/soft/amdgpu/machine.h"
 #include "backends/soft/amdgpu/thunk.h"
 
 namespace vitamin::soft::amdgpu {
@@ -94,33 +94,33 @@ bool Events::wait(HsaEvent* const* events, std::uint32_t count, bool all,
 
 }  // namespace vitamin::soft::amdgpu
 
-using vitamin::soft::amdgpu::device;
+using vitamin::soft::amdgpu::machine;
 
 VITAMIN_THUNK hsaKmtCreateEvent(HsaEventDescriptor* descriptor, bool manual_reset, bool signalled,
                                 HsaEvent** event) {
-  *event = device().events.create(*descriptor, manual_reset, signalled);
+  *event = machine().events.create(*descriptor, manual_reset, signalled);
   return HSAKMT_STATUS_SUCCESS;
 }
 
 VITAMIN_THUNK hsaKmtDestroyEvent(HsaEvent* event) {
-  device().events.destroy(event);
+  machine().events.destroy(event);
   return HSAKMT_STATUS_SUCCESS;
 }
 
 VITAMIN_THUNK hsaKmtSetEvent(HsaEvent* event) {
-  device().events.raise(event->EventId);
+  machine().events.raise(event->EventId);
   return HSAKMT_STATUS_SUCCESS;
 }
 
 VITAMIN_THUNK hsaKmtResetEvent(HsaEvent* event) {
-  device().events.reset(event->EventId);
+  machine().events.reset(event->EventId);
   return HSAKMT_STATUS_SUCCESS;
 }
 
 VITAMIN_THUNK hsaKmtWaitOnMultipleEvents(HsaEvent* events[], HSAuint32 count, bool all,
                                          HSAuint32 milliseconds) {
-  return device().events.wait(events, count, all, milliseconds) ? HSAKMT_STATUS_SUCCESS
-                                                                : HSAKMT_STATUS_WAIT_TIMEOUT;
+  return machine().events.wait(events, count, all, milliseconds) ? HSAKMT_STATUS_SUCCESS
+                                                                 : HSAKMT_STATUS_WAIT_TIMEOUT;
 }
 
 VITAMIN_THUNK hsaKmtWaitOnEvent(HsaEvent* event, HSAuint32 milliseconds) {

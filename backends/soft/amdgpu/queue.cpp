@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <string>
 
-#include "backends/soft/amdgpu/device.h"
+#include "backends/soft/amdgpu/machine.h"
 #include "backends/soft/amdgpu/thunk.h"
 
 namespace vitamin::soft::amdgpu {
@@ -44,7 +44,7 @@ void Patience::wait() {
     ::usleep(rounds_ < kShortSleeps ? 50 : 500);
 }
 
-void complete_signal(Device& device, std::uint64_t handle, std::uint64_t start_ns) {
+void complete_signal(Machine& machine, std::uint64_t handle, std::uint64_t start_ns) {
   if (handle == 0) return;
   auto* const signal = reinterpret_cast<amd_signal_t*>(handle);
   signal->start_ts = start_ns;
@@ -52,12 +52,13 @@ void complete_signal(Device& device, std::uint64_t handle, std::uint64_t start_n
   __atomic_fetch_sub(const_cast<std::int64_t*>(&signal->value), 1, __ATOMIC_ACQ_REL);
   if (signal->event_mailbox_ptr == 0) return;
   *reinterpret_cast<volatile std::uint64_t*>(signal->event_mailbox_ptr) = signal->event_id;
-  device.events.raise(signal->event_id);
+  machine.events.raise(signal->event_id);
 }
 
-Queue::Queue(std::uint32_t id, Kind kind, void* ring, std::uint64_t bytes,
+Queue::Queue(Gpu& gpu, std::uint32_t id, Kind kind, void* ring, std::uint64_t bytes,
              HsaQueueResource& resource, std::uint64_t* doorbell)
-    : id_(id),
+    : gpu_(gpu),
+      id_(id),
       kind_(kind),
       ring_(static_cast<std::uint8_t*>(ring)),
       bytes_(bytes),
@@ -77,12 +78,12 @@ Queue::~Queue() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Queue::start(Device& device) {
-  thread_ = std::thread([this, &device] {
+void Queue::start(Machine& machine) {
+  thread_ = std::thread([this, &machine] {
     if (kind_ == Kind::kCompute)
-      run_compute(device);
+      run_compute(machine);
     else
-      run_copies(device);
+      run_copies(machine);
   });
 }
 
@@ -92,10 +93,10 @@ void Queue::set_mask(std::vector<std::uint32_t> mask) {
   mask_ = std::move(mask);
 }
 
-std::vector<unsigned> Queue::allowed_cus(const Device& device) const {
+std::vector<unsigned> Queue::allowed_cus(const Machine& machine) const {
   const std::lock_guard lock(mask_mutex_);
   std::vector<unsigned> allowed;
-  for (unsigned bit = 0; bit < device.cus.size(); ++bit) {
+  for (unsigned bit = 0; bit < machine.cus.size(); ++bit) {
     const bool named = bit / 32 < mask_.size() && (mask_[bit / 32] >> (bit % 32) & 1) != 0;
     if (!masked_ || named) allowed.push_back(bit);
   }
@@ -111,7 +112,7 @@ void Queue::abandon(std::uint32_t error) {
   if (signal == nullptr) return;
   __atomic_store_n(const_cast<std::int64_t*>(&signal->value), std::int64_t{error},
                    __ATOMIC_RELEASE);
-  if (signal->event_mailbox_ptr != 0) device().events.raise(signal->event_id);
+  if (signal->event_mailbox_ptr != 0) machine().events.raise(signal->event_id);
 }
 
 Queues::Queues() {
@@ -120,28 +121,29 @@ Queues::Queues() {
                                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
-HSAKMT_STATUS Queues::create(Device& device, HSA_QUEUE_TYPE type, void* ring, std::uint64_t bytes,
-                             HsaQueueResource& resource) {
+HSAKMT_STATUS Queues::create(Machine& machine, Gpu& gpu, HSA_QUEUE_TYPE type, void* ring,
+                             std::uint64_t bytes, HsaQueueResource& resource) {
   const bool compute = type == HSA_QUEUE_COMPUTE_AQL;
-  if (device.lost) return HSAKMT_STATUS_ERROR;
-  if (compute && device.fails(FaultPoint::kCreateQueue)) {
-    device.trace.line("refused call=create_queue");
+  if (gpu.lost) return HSAKMT_STATUS_ERROR;
+  if (compute && machine.fails(FaultPoint::kCreateQueue)) {
+    machine.trace.line("refused call=create_queue");
     return HSAKMT_STATUS_OUT_OF_RESOURCES;
   }
   const std::lock_guard lock(mutex_);
   if (next_id_ >= kDoorbells) return HSAKMT_STATUS_OUT_OF_RESOURCES;
   const std::uint32_t id = next_id_++;
-  auto queue = std::make_unique<Queue>(id, compute ? Queue::Kind::kCompute : Queue::Kind::kCopy,
-                                       ring, bytes, resource, doorbells_ + id);
-  ++created_;
-  device.trace.line("create queue=%u kind=%s caller=%s preemptions=%llu", id,
-                    compute ? "compute" : "copy", caller(), wide(device.count_preemption()));
-  queue->start(device);
+  auto queue =
+      std::make_unique<Queue>(gpu, id, compute ? Queue::Kind::kCompute : Queue::Kind::kCopy, ring,
+                              bytes, resource, doorbells_ + id);
+  ++gpu.queues;
+  machine.trace.line("create gpu=%u queue=%u kind=%s caller=%s preemptions=%llu", gpu.number, id,
+                     compute ? "compute" : "copy", caller(), wide(gpu.count_preemption()));
+  queue->start(machine);
   queues_.emplace(id, std::move(queue));
   return HSAKMT_STATUS_SUCCESS;
 }
 
-bool Queues::destroy(Device& device, std::uint64_t id) {
+bool Queues::destroy(Machine& machine, std::uint64_t id) {
   std::unique_ptr<Queue> queue;
   {
     const std::lock_guard lock(mutex_);
@@ -150,54 +152,67 @@ bool Queues::destroy(Device& device, std::uint64_t id) {
     queue = std::move(found->second);
     queues_.erase(found);
   }
-  device.trace.line("destroy queue=%llu kind=%s caller=%s preemptions=%llu", wide(id),
-                    queue->kind() == Queue::Kind::kCompute ? "compute" : "copy", caller(),
-                    wide(device.count_preemption()));
+  machine.trace.line("destroy gpu=%u queue=%llu kind=%s caller=%s preemptions=%llu",
+                     queue->gpu().number, wide(id),
+                     queue->kind() == Queue::Kind::kCompute ? "compute" : "copy", caller(),
+                     wide(queue->gpu().count_preemption()));
   return true;
 }
 
-HSAKMT_STATUS Queues::set_mask(Device& device, std::uint64_t id, std::vector<std::uint32_t> mask) {
-  if (device.lost) return HSAKMT_STATUS_ERROR;
+bool Queues::update(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = queues_.find(id);
+  if (found == queues_.end()) return false;
+  found->second->gpu().count_preemption();
+  return true;
+}
+
+HSAKMT_STATUS Queues::set_mask(Machine& machine, std::uint64_t id,
+                               std::vector<std::uint32_t> mask) {
   const std::lock_guard lock(mutex_);
   const auto found = queues_.find(id);
   if (found == queues_.end()) return HSAKMT_STATUS_INVALID_HANDLE;
-  if (device.fails(FaultPoint::kSetMask)) {
-    device.trace.line("refused call=set_mask queue=%llu", wide(id));
+  Gpu& gpu = found->second->gpu();
+  if (gpu.lost) return HSAKMT_STATUS_ERROR;
+  if (machine.fails(FaultPoint::kSetMask)) {
+    machine.trace.line("refused call=set_mask queue=%llu", wide(id));
     return HSAKMT_STATUS_ERROR;
   }
-  if (device.fails(FaultPoint::kEmptyMask)) mask.assign(mask.size(), 0);
-  ++masks_set_;
+  if (machine.fails(FaultPoint::kEmptyMask)) mask.assign(mask.size(), 0);
+  ++gpu.masks;
   found->second->set_mask(mask);
-  device.trace.line("mask queue=%llu bits=%zu mask=%s cus=%zu caller=%s preemptions=%llu", wide(id),
-                    mask.size() * 32, hex(mask).c_str(), found->second->allowed_cus(device).size(),
-                    caller(), wide(device.count_preemption()));
+  machine.trace.line("mask queue=%llu bits=%zu mask=%s cus=%zu caller=%s preemptions=%llu",
+                     wide(id), mask.size() * 32, hex(mask).c_str(),
+                     found->second->allowed_cus(machine).size(), caller(),
+                     wide(gpu.count_preemption()));
   return HSAKMT_STATUS_SUCCESS;
 }
 
 }  // namespace vitamin::soft::amdgpu
 
-using vitamin::soft::amdgpu::device;
+using vitamin::soft::amdgpu::machine;
 
-VITAMIN_THUNK hsaKmtCreateQueue(HSAuint32, HSA_QUEUE_TYPE type, HSAuint32, HSA_QUEUE_PRIORITY,
+VITAMIN_THUNK hsaKmtCreateQueue(HSAuint32 node, HSA_QUEUE_TYPE type, HSAuint32, HSA_QUEUE_PRIORITY,
                                 void* ring, HSAuint64 bytes, HsaEvent*,
                                 HsaQueueResource* resource) {
-  return device().queues.create(device(), type, ring, bytes, *resource);
+  vitamin::soft::amdgpu::Gpu* const gpu = machine().gpu_of_node(node);
+  if (gpu == nullptr) return HSAKMT_STATUS_INVALID_NODE_UNIT;
+  return machine().queues.create(machine(), *gpu, type, ring, bytes, *resource);
 }
 
-VITAMIN_THUNK hsaKmtUpdateQueue(HSA_QUEUEID, HSAuint32, HSA_QUEUE_PRIORITY, void*, HSAuint64,
+VITAMIN_THUNK hsaKmtUpdateQueue(HSA_QUEUEID id, HSAuint32, HSA_QUEUE_PRIORITY, void*, HSAuint64,
                                 HsaEvent*) {
-  device().count_preemption();
-  return HSAKMT_STATUS_SUCCESS;
+  return machine().queues.update(id) ? HSAKMT_STATUS_SUCCESS : HSAKMT_STATUS_INVALID_HANDLE;
 }
 
 VITAMIN_THUNK hsaKmtDestroyQueue(HSA_QUEUEID id) {
-  return device().queues.destroy(device(), id) ? HSAKMT_STATUS_SUCCESS
-                                               : HSAKMT_STATUS_INVALID_HANDLE;
+  return machine().queues.destroy(machine(), id) ? HSAKMT_STATUS_SUCCESS
+                                                 : HSAKMT_STATUS_INVALID_HANDLE;
 }
 
 VITAMIN_THUNK hsaKmtSetQueueCUMask(HSA_QUEUEID id, HSAuint32 bits, HSAuint32* mask) {
   if (bits == 0 || bits % 32 != 0 || mask == nullptr) return HSAKMT_STATUS_INVALID_PARAMETER;
-  return device().queues.set_mask(device(), id, {mask, mask + bits / 32});
+  return machine().queues.set_mask(machine(), id, {mask, mask + bits / 32});
 }
 
 VITAMIN_THUNK hsaKmtAllocQueueGWS(HSA_QUEUEID, HSAuint32, HSAuint32* first) {

@@ -15,7 +15,8 @@
 
 namespace vitamin::soft::amdgpu {
 
-struct Device;
+struct Gpu;
+struct Machine;
 
 // Polls politely: spins, then yields, then sleeps for longer and longer.
 class Patience {
@@ -31,29 +32,31 @@ class Queue {
  public:
   enum class Kind : std::uint8_t { kCompute, kCopy };
 
-  Queue(std::uint32_t id, Kind kind, void* ring, std::uint64_t bytes, HsaQueueResource& resource,
-        std::uint64_t* doorbell);
+  Queue(Gpu& gpu, std::uint32_t id, Kind kind, void* ring, std::uint64_t bytes,
+        HsaQueueResource& resource, std::uint64_t* doorbell);
   ~Queue();  // stops in the middle of whatever it does
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  void start(Device& device);
+  void start(Machine& machine);
+  Gpu& gpu() const { return gpu_; }
   std::uint32_t id() const { return id_; }
   Kind kind() const { return kind_; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
   void set_mask(std::vector<std::uint32_t> mask);
   // Indices of the CUs that the mask allows, in mask order.
-  std::vector<unsigned> allowed_cus(const Device& device) const;
+  std::vector<unsigned> allowed_cus(const Machine& machine) const;
 
   // The packet processors, aql.cpp and sdma.cpp.
-  void run_compute(Device& device);
-  void run_copies(Device& device);
+  void run_compute(Machine& machine);
+  void run_copies(Machine& machine);
 
  private:
-  bool run_packet(Device& device, std::uint8_t* packet);
-  std::uint32_t run_copy_packet(Device& device, const std::uint32_t* packet);  // dwords
+  bool run_packet(Machine& machine, std::uint8_t* packet);
+  std::uint32_t run_copy_packet(Machine& machine, const std::uint32_t* packet);  // dwords
   void abandon(std::uint32_t error);  // tells the runtime that the queue is inactive
 
+  Gpu& gpu_;
   std::uint32_t id_;
   Kind kind_;
   std::uint8_t* ring_;
@@ -73,22 +76,20 @@ class Queue {
 class Queues {
  public:
   Queues();
-  HSAKMT_STATUS create(Device& device, HSA_QUEUE_TYPE type, void* ring, std::uint64_t bytes,
-                       HsaQueueResource& resource);
-  bool destroy(Device& device, std::uint64_t id);
-  HSAKMT_STATUS set_mask(Device& device, std::uint64_t id, std::vector<std::uint32_t> mask);
-  std::uint64_t created() const { return created_.load(); }
-  std::uint64_t masks_set() const { return masks_set_.load(); }
+  HSAKMT_STATUS create(Machine& machine, Gpu& gpu, HSA_QUEUE_TYPE type, void* ring,
+                       std::uint64_t bytes, HsaQueueResource& resource);
+  bool destroy(Machine& machine, std::uint64_t id);
+  HSAKMT_STATUS set_mask(Machine& machine, std::uint64_t id, std::vector<std::uint32_t> mask);
+  bool update(std::uint64_t id);  // of the ring or the priority, which is nothing here
 
  private:
   std::mutex mutex_;
   std::map<std::uint64_t, std::unique_ptr<Queue>> queues_;
   std::uint32_t next_id_ = 1;
   std::uint64_t* doorbells_;
-  std::atomic<std::uint64_t> created_{0}, masks_set_{0};
 };
 
 // Takes one from a signal, stamps it and wakes who sleeps on it. 0: no signal.
-void complete_signal(Device& device, std::uint64_t signal, std::uint64_t start_ns);
+void complete_signal(Machine& machine, std::uint64_t signal, std::uint64_t start_ns);
 
 }  // namespace vitamin::soft::amdgpu

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "backends/soft/amdgpu/device.h"
+#include "backends/soft/amdgpu/machine.h"
 
 namespace vitamin::soft::amdgpu {
 namespace {
@@ -52,25 +52,25 @@ bool holds(std::uint32_t relation, std::uint32_t value, std::uint32_t reference)
 
 }  // namespace
 
-void Queue::run_copies(Device& device) {
+void Queue::run_copies(Machine& machine) {
   Patience patience;
   while (!stopped()) {
     std::uint64_t read = *read_index_;
     const std::uint64_t written = __atomic_load_n(doorbell_, __ATOMIC_ACQUIRE);
-    if (read >= written || device.lost) {
+    if (read >= written || gpu_.lost) {
       patience.wait();
       continue;
     }
     patience.reset();
     while (read < written && !stopped()) {
       const auto* packet = reinterpret_cast<const std::uint32_t*>(ring_ + read % bytes_);
-      read += std::uint64_t{run_copy_packet(device, packet)} * sizeof(std::uint32_t);
+      read += std::uint64_t{run_copy_packet(machine, packet)} * sizeof(std::uint32_t);
       __atomic_store_n(read_index_, read, __ATOMIC_RELEASE);
     }
   }
 }
 
-std::uint32_t Queue::run_copy_packet(Device& device, const std::uint32_t* packet) {
+std::uint32_t Queue::run_copy_packet(Machine& machine, const std::uint32_t* packet) {
   const std::uint32_t operation = packet[0] & 0xff, sub = packet[0] >> 8 & 0xff;
   switch (operation) {
     case kNop:
@@ -79,14 +79,14 @@ std::uint32_t Queue::run_copy_packet(Device& device, const std::uint32_t* packet
       if (sub != 0) break;
       const std::size_t bytes = (packet[1] & 0x3fffffff) + std::size_t{1};
       std::memmove(pointer_at<void>(packet, 5), pointer_at<void>(packet, 3), bytes);
-      device.trace.line("copy queue=%u bytes=%zu", id_, bytes);
+      machine.trace.line("copy queue=%u bytes=%zu", id_, bytes);
       return 7;
     }
     case kFence:
       __atomic_store_n(pointer_at<std::uint32_t>(packet, 1), packet[3], __ATOMIC_RELEASE);
       return 4;
     case kTrap:
-      device.events.raise(packet[1]);
+      machine.events.raise(packet[1]);
       return 2;
     case kPoll: {
       const std::uint32_t relation = packet[0] >> 28 & 7;
@@ -123,7 +123,7 @@ std::uint32_t Queue::run_copy_packet(Device& device, const std::uint32_t* packet
   std::fprintf(stderr,
                "software AMD GPU: copy queue %u holds an unknown packet (operation %u.%u, %#x)\n",
                id_, operation, sub, packet[0]);
-  device.lose("an unknown copy packet");
+  machine.lose(gpu_, "an unknown copy packet");
   return 1;
 }
 

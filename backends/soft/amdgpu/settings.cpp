@@ -12,6 +12,8 @@
 namespace vitamin::soft::amdgpu {
 namespace {
 
+constexpr std::uint64_t kGpusMax = 8;
+
 [[noreturn]] void refuse(const char* variable, std::string_view value, const std::string& wanted) {
   std::fprintf(stderr, "software AMD GPU: %s=%.*s is not understood; it takes %s\n", variable,
                static_cast<int>(value.size()), value.data(), wanted.c_str());
@@ -84,6 +86,11 @@ Settings read_settings() {
   const std::string part = variable("VITAMIN_SOFT_AMDGPU");
   settings.part = part.empty() ? &known_parts().front() : find_part(part);
   if (settings.part == nullptr) refuse("VITAMIN_SOFT_AMDGPU", part, part_names());
+  const std::string count = variable("VITAMIN_SOFT_AMDGPU_COUNT");
+  const auto gpus = count.empty() ? std::optional<std::uint64_t>(1) : number(count);
+  if (!gpus || *gpus < 1 || *gpus > kGpusMax)
+    refuse("VITAMIN_SOFT_AMDGPU_COUNT", count, "1 to " + std::to_string(kGpusMax));
+  settings.gpus = static_cast<unsigned>(*gpus);
   settings.trace = variable("VITAMIN_SOFT_AMDGPU_TRACE");
   settings.ledger = variable("VITAMIN_SOFT_AMDGPU_LEDGER");
   settings.faults = parse_faults("VITAMIN_SOFT_AMDGPU_FAULTS");

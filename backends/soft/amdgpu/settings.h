@@ -28,6 +28,7 @@ struct ScriptedFault {
 
 struct Settings {
   const Part* part = nullptr;         // VITAMIN_SOFT_AMDGPU
+  unsigned gpus = 1;                  // VITAMIN_SOFT_AMDGPU_COUNT
   std::string trace;                  // VITAMIN_SOFT_AMDGPU_TRACE: a file, appended to
   std::string ledger;                 // VITAMIN_SOFT_AMDGPU_LEDGER: a file, shared by processes
   std::vector<ScriptedFault> faults;  // VITAMIN_SOFT_AMDGPU_FAULTS

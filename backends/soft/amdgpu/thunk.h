@@ -10,7 +10,7 @@
 
 namespace vitamin::soft::amdgpu {
 
-constexpr HSAuint32 kCpuNode = 0, kGpuNode = 1;
+constexpr HSAuint32 kCpuNode = 0, kFirstGpuNode = 1;
 
 // Apertures of flat addresses, one page of 4 GiB each.
 constexpr HSAuint64 kSharedAperture = 0x1000000000000, kPrivateAperture = 0x2000000000000;

@@ -1,36 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The machine as the runtime sees it: one CPU node, one GPU node, a link between them.
+// The machine as the runtime sees it: one CPU node, a node for each GPU, links between all of them.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
-#include "backends/soft/amdgpu/device.h"
+#include "backends/soft/amdgpu/machine.h"
 #include "backends/soft/amdgpu/thunk.h"
 
 namespace vitamin::soft::amdgpu {
 namespace {
 
 constexpr HSAuint64 kSystemBytes = 16ull << 30, kVideoBytes = 8ull << 30;
-constexpr HSAuint32 kFirstGpuProcessor = 0x80000000;  // numbers of processors on GPU nodes
+constexpr HSAuint32 kFirstGpuProcessor = 0x80000000;           // numbers of processors on GPU nodes
+constexpr HSAuint32 kProcessorsOfNode = 0x1000;                // more than any part has
+constexpr HSAuint32 kLocation = 0x300, kNextLocation = 0x100;  // PCI bus in the upper byte
+
+HSAuint32 first_processor(const Gpu& gpu) {
+  return kFirstGpuProcessor + gpu.number * kProcessorsOfNode;
+}
+
+// Every node is linked with every other one, CPU or GPU.
+HSAuint32 links() { return static_cast<HSAuint32>(machine().gpus.size()); }
 constexpr HSAuint32 kDoorbell64 = 2;
 
 void describe_cpu(HsaNodeProperties& node) {
   node.NumCPUCores = static_cast<HSAuint32>(::sysconf(_SC_NPROCESSORS_ONLN));
   node.NumMemoryBanks = 1;
   node.NumCaches = 2;
-  node.NumIOLinks = 1;
+  node.NumIOLinks = links();
   node.DrmRenderMinor = -1;
 }
 
-void describe_gpu(const Part& part, HsaNodeProperties& node) {
+void describe_gpu(const Part& part, const Gpu& gpu, HsaNodeProperties& node) {
   constexpr std::string_view kName = "Vitamin software AMD GPU";
   node.NumFComputeCores = part.cus() * part.simds_per_cu();
   node.NumMemoryBanks = 3;
   node.NumCaches = 2;
-  node.NumIOLinks = 1;
-  node.FComputeIdLo = kFirstGpuProcessor;
+  node.NumIOLinks = links();
+  node.FComputeIdLo = first_processor(gpu);
   node.MaxWavesPerSIMD = 8;
   node.LDSSizeInKB = 64;
   node.WaveFrontSize = part.wave_width;
@@ -46,9 +56,9 @@ void describe_gpu(const Part& part, HsaNodeProperties& node) {
   node.uCodeEngineVersions.uCodeSDMA = 8;
   node.VendorId = 0x1002;
   node.DeviceId = 0x740f;
-  node.LocationId = 0x300;
+  node.LocationId = kLocation + gpu.number * kNextLocation;
   node.MaxEngineClockMhzFCompute = 1700;
-  node.DrmRenderMinor = 128;
+  node.DrmRenderMinor = static_cast<HSAint32>(128 + gpu.number);
   node.LocalMemSize = kVideoBytes;
   for (std::size_t at = 0; at < kName.size(); ++at)
     node.MarketingName[at] = static_cast<HSAuint16>(kName[at]);
@@ -57,7 +67,7 @@ void describe_gpu(const Part& part, HsaNodeProperties& node) {
   node.NumSdmaQueuesPerEngine = 8;
   node.NumCpQueues = 24;
   node.NumGws = 64;
-  node.UniqueID = 0x50f7;
+  node.UniqueID = 0x50f7 + gpu.number;
   node.Capability.ui32.QueueSizePowerOfTwo = 1;
   node.Capability.ui32.DoorbellType = kDoorbell64;
   node.VGPRSizePerCU = 512 << 10;
@@ -69,14 +79,15 @@ void describe_gpu(const Part& part, HsaNodeProperties& node) {
 
 using vitamin::soft::amdgpu::describe_cpu;
 using vitamin::soft::amdgpu::describe_gpu;
-using vitamin::soft::amdgpu::device;
+using vitamin::soft::amdgpu::first_processor;
+using vitamin::soft::amdgpu::Gpu;
 using vitamin::soft::amdgpu::kCpuNode;
-using vitamin::soft::amdgpu::kFirstGpuProcessor;
-using vitamin::soft::amdgpu::kGpuNode;
 using vitamin::soft::amdgpu::kPrivateAperture;
 using vitamin::soft::amdgpu::kSharedAperture;
 using vitamin::soft::amdgpu::kSystemBytes;
 using vitamin::soft::amdgpu::kVideoBytes;
+using vitamin::soft::amdgpu::links;
+using vitamin::soft::amdgpu::machine;
 using vitamin::soft::amdgpu::now_ns;
 
 VITAMIN_THUNK hsaKmtGetVersion(HsaVersionInfo* version) {
@@ -87,7 +98,7 @@ VITAMIN_THUNK hsaKmtGetVersion(HsaVersionInfo* version) {
 
 VITAMIN_THUNK hsaKmtAcquireSystemProperties(HsaSystemProperties* properties) {
   std::memset(properties, 0, sizeof *properties);
-  properties->NumNodes = 2;
+  properties->NumNodes = 1 + static_cast<HSAuint32>(machine().gpus.size());
   return HSAKMT_STATUS_SUCCESS;
 }
 
@@ -95,11 +106,13 @@ VITAMIN_THUNK hsaKmtReleaseSystemProperties() { return HSAKMT_STATUS_SUCCESS; }
 
 VITAMIN_THUNK hsaKmtGetNodeProperties(HSAuint32 node, HsaNodeProperties* properties) {
   std::memset(properties, 0, sizeof *properties);
-  if (node > kGpuNode) return HSAKMT_STATUS_INVALID_NODE_UNIT;
+  const Gpu* const gpu = machine().gpu_of_node(node);
   if (node == kCpuNode)
     describe_cpu(*properties);
+  else if (gpu != nullptr)
+    describe_gpu(machine().part, *gpu, *properties);
   else
-    describe_gpu(device().part, *properties);
+    return HSAKMT_STATUS_INVALID_NODE_UNIT;
   return HSAKMT_STATUS_SUCCESS;
 }
 
@@ -123,14 +136,15 @@ VITAMIN_THUNK hsaKmtGetNodeMemoryProperties(HSAuint32 node, HSAuint32 count,
 VITAMIN_THUNK hsaKmtGetNodeCacheProperties(HSAuint32 node, HSAuint32, HSAuint32 count,
                                            HsaCacheProperties* caches) {
   std::memset(caches, 0, sizeof *caches * count);
+  const Gpu* const gpu = machine().gpu_of_node(node);
   for (HSAuint32 at = 0; at < count; ++at) {
     HsaCacheProperties& cache = caches[at];
-    cache.ProcessorIdLow = node == kCpuNode ? 0 : kFirstGpuProcessor;
+    cache.ProcessorIdLow = gpu == nullptr ? 0 : first_processor(*gpu);
     cache.CacheLevel = at + 1;
     cache.CacheSize = at == 0 ? 16 : 8192;  // KiB
     cache.CacheLineSize = 64;
     cache.CacheType.ui32.Data = 1;
-    if (node == kCpuNode)
+    if (gpu == nullptr)
       cache.CacheType.ui32.CPU = 1;
     else
       cache.CacheType.ui32.HSACU = 1;
@@ -139,14 +153,15 @@ VITAMIN_THUNK hsaKmtGetNodeCacheProperties(HSAuint32 node, HSAuint32, HSAuint32 
 }
 
 VITAMIN_THUNK hsaKmtGetNodeIoLinkProperties(HSAuint32 node, HSAuint32 count,
-                                            HsaIoLinkProperties* links) {
-  std::memset(links, 0, sizeof *links * count);
-  for (HSAuint32 at = 0; at < count; ++at) {
-    links[at].IoLinkType = HSA_IOLINKTYPE_PCIEXPRESS;
-    links[at].NodeFrom = node;
-    links[at].NodeTo = 1 - node;
-    links[at].Weight = 20;
-    links[at].Flags.LinkProperty = 1;
+                                            HsaIoLinkProperties* list) {
+  std::memset(list, 0, sizeof *list * count);
+  for (HSAuint32 at = 0; at < std::min(count, links()); ++at) {
+    const HSAuint32 to = at < node ? at : at + 1;  // all but itself
+    list[at].IoLinkType = HSA_IOLINKTYPE_PCIEXPRESS;
+    list[at].NodeFrom = node;
+    list[at].NodeTo = to;
+    list[at].Weight = node == kCpuNode || to == kCpuNode ? 20 : 40;
+    list[at].Flags.LinkProperty = 1;
   }
   return HSAKMT_STATUS_SUCCESS;
 }

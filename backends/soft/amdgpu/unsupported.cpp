@@ -42,19 +42,6 @@ VITAMIN_THUNK hsaKmtSVMSetAttr(void*, HSAuint64, unsigned int, HSA_SVM_ATTRIBUTE
   return unsupported("shared virtual memory (hsaKmtSVMSetAttr)");
 }
 
-VITAMIN_THUNK hsaKmtShareMemory(void*, HSAuint64, HsaSharedMemoryHandle*) {
-  return unsupported("sharing memory between processes (hsaKmtShareMemory)");
-}
-
-VITAMIN_THUNK hsaKmtRegisterSharedHandle(const HsaSharedMemoryHandle*, void**, HSAuint64*) {
-  return unsupported("sharing memory between processes (hsaKmtRegisterSharedHandle)");
-}
-
-VITAMIN_THUNK hsaKmtRegisterSharedHandleToNodes(const HsaSharedMemoryHandle*, void**, HSAuint64*,
-                                                HSAuint64, HSAuint32*) {
-  return unsupported("sharing memory between processes (hsaKmtRegisterSharedHandleToNodes)");
-}
-
 VITAMIN_THUNK hsaKmtRegisterGraphicsHandleToNodes(HSAuint64, HsaGraphicsResourceInfo*, HSAuint64,
                                                   HSAuint32*) {
   return unsupported("graphics interoperability (hsaKmtRegisterGraphicsHandleToNodes)");

@@ -90,9 +90,35 @@ void own_mask() {
   report("the mask that was asked for", told == asked, bits_of(told));
 }
 
+// Masks that make no sense, or only half: whatever the runtime says, and what it then computes.
+void odd_masks() {
+  constexpr std::uint32_t kAll = 0xffffffff;
+  const std::vector<std::vector<std::uint32_t>> masks = {
+      {0, 0, 0, 0},                          // no CU
+      {kAll, kAll, kAll, kAll, kAll, kAll},  // more than there are
+      {1},                                   // half a workgroup processor, where CUs are paired
+      {7},                                   // one and a half
+  };
+  for (const auto& mask : masks) {
+    hipStream_t stream = nullptr;
+    const hipError_t answer =
+        hipExtStreamCreateWithCUMask(&stream, static_cast<std::uint32_t>(mask.size()), mask.data());
+    std::printf("%zu words, %08x: %s\n", mask.size(), mask[0], hipGetErrorName(answer));
+    if (answer != hipSuccess || mask[0] == 0) continue;  // without a CU a launch hangs its queue
+    DeviceArray<int> value(std::vector<int>(1));
+    for (int i = 0; i < 5; ++i) on_own_mask<<<4, 64, 0, stream>>>(value.data());
+    HIP_OK(hipStreamSynchronize(stream));
+    report("launches under it", value.host()[0] == 5 * 4 * 64);
+    HIP_OK(hipStreamDestroy(stream));
+  }
+  hipStream_t stream = nullptr;
+  std::printf("no words: %s\n", hipGetErrorName(hipExtStreamCreateWithCUMask(&stream, 0, nullptr)));
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  return run_checks({{"unreadable_code", unreadable_code}, {"own_mask", own_mask}}, count,
-                    arguments);
+  return run_checks(
+      {{"unreadable_code", unreadable_code}, {"own_mask", own_mask}, {"odd_masks", odd_masks}},
+      count, arguments);
 }

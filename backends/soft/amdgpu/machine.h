@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one GPU of a process: what every entry point of the thunk works on. Made at the first use and
-// never destroyed, because the runtime's threads outlive the program's main().
+// What every entry point of the thunk works on: the GPUs that a process sees, and what they have in
+// common. Made at the first use and never destroyed, because the runtime's threads outlive the
+// program's main().
 #pragma once
 
 #include <array>
@@ -21,35 +22,46 @@
 
 namespace vitamin::soft::amdgpu {
 
-struct Device {
-  explicit Device(Settings from_environment);
+// One GPU, as far as it is not like the others. They all reach all memory of the process.
+struct Gpu {
+  Gpu(unsigned its_number, const Settings& settings);
 
-  // True when this call is one that the settings make fail.
-  bool fails(FaultPoint point);
-  // Every queue reports an exception to the runtime and stops. Later calls fail.
-  void lose(const char* why);
   // Creating, destroying or masking one queue unmaps every user queue of the GPU on parts without
   // a micro-engine scheduler, which are all that this device stands for.
   std::uint64_t count_preemption() { return preemptions.fetch_add(1) + 1; }
 
+  const unsigned number;  // from 0; its node is one more
+  Occupancy occupancy;
+  isa::GridBarrier barrier;  // one resource of the GPU; grids that use it run one at a time
+  std::atomic<bool> lost{false};
+  std::atomic<std::uint64_t> preemptions{0}, queues{0}, masks{0}, dispatches{0}, instructions{0};
+};
+
+struct Machine {
+  explicit Machine(Settings from_environment);
+
+  // True when this call is one that the settings make fail.
+  bool fails(FaultPoint point);
+  // Every queue of the GPU reports an exception to the runtime and stops. Later calls fail.
+  void lose(Gpu& gpu, const char* why);
+  Gpu* gpu_of_node(std::uint32_t node);  // null: no GPU
+
   const Settings settings;
   const Part& part;
   const std::vector<isa::Place> cus;
+  std::vector<std::unique_ptr<Gpu>> gpus;
   Memory memory;
   Events events;
   isa::CodeCache code;
   KernelInfos kernels;
   Trace trace;
-  Occupancy occupancy;
   Queues queues;
-  std::atomic<bool> lost{false};
-  std::atomic<std::uint64_t> preemptions{0}, dispatches{0}, instructions{0};
 
  private:
   std::array<std::atomic<std::uint64_t>, kFaultPoints> calls_{};
 };
 
-Device& device();
+Machine& machine();
 
 std::uint64_t now_ns();
 

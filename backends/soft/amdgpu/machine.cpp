@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/soft/amdgpu/machine.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "backends/soft/amdgpu/thunk.h"
+
+namespace vitamin::soft::amdgpu {
+namespace {
+
+// Processes share a ledger for each GPU.
+std::string ledger_of(const Settings& settings, unsigned number) {
+  if (settings.ledger.empty() || number == 0) return settings.ledger;
+  return settings.ledger + "." + std::to_string(number);
+}
+
+}  // namespace
+
+Gpu::Gpu(unsigned its_number, const Settings& settings)
+    : number(its_number), occupancy(ledger_of(settings, its_number), settings.part->cus()) {}
+
+Machine::Machine(Settings from_environment)
+    : settings(std::move(from_environment)),
+      part(*settings.part),
+      cus(mask_order(part)),
+      code(part.name, part.preserves_halves,
+           [this](std::uint64_t address) {
+             const auto found = memory.find(address);
+             return found ? isa::CodeCache::Extent{found->begin, found->bytes}
+                          : isa::CodeCache::Extent{};
+           }),
+      trace(settings.trace) {
+  for (unsigned number = 0; number < settings.gpus; ++number)
+    gpus.push_back(std::make_unique<Gpu>(number, settings));
+}
+
+bool Machine::fails(FaultPoint point) {
+  const auto index = static_cast<std::size_t>(point);
+  const std::uint64_t call = calls_[index].fetch_add(1) + 1;
+  for (const ScriptedFault& fault : settings.faults)
+    if (fault.point == point && call >= fault.first && call <= fault.last) return true;
+  return false;
+}
+
+void Machine::lose(Gpu& gpu, const char* why) {
+  if (gpu.lost.exchange(true)) return;
+  std::fprintf(stderr, "software AMD GPU: the device is lost: %s\n", why);
+  trace.line("lost gpu=%u reason=%s", gpu.number, why);
+}
+
+Gpu* Machine::gpu_of_node(std::uint32_t node) {
+  return node >= kFirstGpuNode && node - kFirstGpuNode < gpus.size()
+             ? gpus[node - kFirstGpuNode].get()
+             : nullptr;
+}
+
+// Leaked on purpose. What must be said at the end is said from a destructor function, which runs
+// while the runtime's threads still wait on the devices.
+Machine& machine() {
+  static Machine* const instance = new Machine(read_settings());
+  return *instance;
+}
+
+std::uint64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+namespace {
+
+std::atomic<bool> opened{false};
+
+__attribute__((destructor)) void summarise() {
+  if (!opened.load()) return;
+  for (const auto& gpu : machine().gpus)
+    machine().trace.line(
+        "summary gpu=%u dispatches=%llu instructions=%llu queues=%llu masks=%llu preemptions=%llu "
+        "shared_cus=%u",
+        gpu->number, static_cast<unsigned long long>(gpu->dispatches.load()),
+        static_cast<unsigned long long>(gpu->instructions.load()),
+        static_cast<unsigned long long>(gpu->queues.load()),
+        static_cast<unsigned long long>(gpu->masks.load()),
+        static_cast<unsigned long long>(gpu->preemptions.load()), gpu->occupancy.shared_cus());
+}
+
+}  // namespace
+}  // namespace vitamin::soft::amdgpu
+
+VITAMIN_THUNK hsaKmtOpenKFD() {
+  vitamin::soft::amdgpu::Machine& machine = vitamin::soft::amdgpu::machine();
+  if (!vitamin::soft::amdgpu::opened.exchange(true))
+    machine.trace.line("open part=%s cus=%u gpus=%zu", machine.part.name, machine.part.cus(),
+                       machine.gpus.size());
+  const bool any = std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                               [](const auto& gpu) { return !gpu->lost; });
+  return any ? HSAKMT_STATUS_SUCCESS : HSAKMT_STATUS_KERNEL_IO_CHANNEL_NOT_OPENED;
+}
+
+VITAMIN_THUNK hsaKmtCloseKFD() { return HSAKMT_STATUS_SUCCESS; }

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What backends have in common when they answer Device::processors_needed.
+#pragma once
+
+#include <cstdint>
+
+#include "hal/device.h"
+
+namespace vitamin::hal {
+
+// How many processors hold `blocks` blocks at once, where each holds `resident` (0: unknown).
+// processors + 1: more than there are.
+inline std::uint32_t processors_to_hold(const DeviceInfo& device, std::uint64_t blocks,
+                                        std::uint64_t resident) {
+  if (resident == 0 || blocks > resident * device.processors) return device.processors + 1;
+  return static_cast<std::uint32_t>((blocks + resident - 1) / resident);
+}
+
+}  // namespace vitamin::hal
