@@ -14,7 +14,7 @@
 //   kEventInterprocess                                flag of an event
 //   kCallsItself, kLegacyIsReal, kFaultsAtExit        how the runtime behaves
 //   HostFunction, StreamCallback, CallbackTail        what a stream calls on the host
-//   Graph, GraphExec, GraphNode                       and recorded_event, where an argument holds one
+//   Graph, GraphExec, GraphNode, recorded_event       handles; the event that an argument holds
 //   kLibraries                                        sonames of the runtime, newest first
 //   may_be_entry_point, per_thread_variant, base_name of an entry point's name
 //   VITAMIN_CALLED(USE)                               functions that are called, not overridden
