@@ -34,16 +34,19 @@ std::string Bounded::take_message() {
 // runs behind what it submitted before. The whole device is shared by everybody and held by nobody.
 ComputeSet Bounded::held_beside(ClientId id, const Client& client, runtime::LaneId lane,
                                 const PoolView& pool) const {
+  const std::uint32_t group = client.bounds.group;
+  const auto together = [&](ClientId holder) {
+    if (holder == id || group == 0) return holder == id;
+    const auto other = clients_.find(holder);
+    return other != clients_.end() && other->second.bounds.group == group;
+  };
   ComputeSet held;
   const std::span<const runtime::Holding> planned(planned_);
   for (const auto& holdings : {pool.holdings, pool.draining, planned})
     for (const runtime::Holding& holding : holdings) {
       const ClientId holder = holding.next.client;
       if (holding.entry == kWholeDevice || (holder == id && holding.next.lane == lane)) continue;
-      const auto other = clients_.find(holder);
-      const bool together = client.bounds.group != 0 && other != clients_.end() &&
-                            other->second.bounds.group == client.bounds.group;
-      if (holder == id || together) held |= pool.entries[holding.entry].compute;
+      if (together(holder)) held |= pool.entries[holding.entry].compute;
     }
   return held;
 }

@@ -162,7 +162,7 @@ class Clients(DaemonTest):
     def test_another_version_is_refused_by_its_number(self):
         daemon = self.daemon()
         answer = self.result(self.member(daemon, "skew"))
-        self.assertIn(f"version {MAJOR}.{MINOR} ", answer["refused"])
+        self.assertIn(f"version {MAJOR}.{MINOR}:", answer["refused"])
         self.assertIn(f"version {MAJOR + 1}.{MINOR} ", answer["refused"])
 
     def test_a_daemon_of_another_version_is_refused_by_the_client(self):

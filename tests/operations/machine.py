@@ -49,6 +49,7 @@ mount -t tmpfs -o mode=1777 tmp root/tmp
 mkdir -p -m 1777 root/run/lock
 [ -z "$3" ] || for kept in $3; do mkdir -p "root$kept"; mount --rbind "$kept" "root$kept"; done
 hostname machine
+rm -f root/var/lib/man-db/auto-update # its index would be made anew for each package
 echo '127.0.0.1 localhost machine' >root/etc/hosts
 printf '#!/bin/sh\nexit 101\n' >root/usr/sbin/policy-rc.d
 chmod 755 root/usr/sbin/policy-rc.d

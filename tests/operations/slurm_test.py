@@ -159,20 +159,7 @@ class OneNode(SlurmTest):
         self.assertRegex(said.stderr, "vitamin: .*[Pp]ermission.*; the task runs unshared")
         self.assertNotIn("LD_PRELOAD", said.stdout)
 
-    def test_a_file_that_is_wrong_decides_nothing_and_an_unknown_class_is_told(self):
-        cluster = self.cluster()
-        cluster.vitamind()
-        cluster.write("/etc/vitamin/vitamin.toml", '[[class]]\nname = "small"\nkind = "batch"\n')
-        said = cluster.srun("--vitamin=smal", "echo", "ran")
-        self.assertEqual(said.stdout, "ran\n")
-        self.assertIn("vitamin.toml has no class 'smal'; it has small; the task runs unshared",
-                      said.stderr)
-        cluster.write("/etc/vitamin/vitamin.toml", "failure.absnt = 1\n")
-        said = cluster.srun("--vitamin", "echo", "ran")
-        self.assertEqual(said.stdout, "ran\n")
-        self.assertRegex(said.stderr, "vitamin.toml:1:.*absnt.*; the task runs unshared")
-
-    def test_a_task_is_not_started_where_the_operator_chose_so(self):
+    def test_the_file_says_what_runs_unshared_and_which_classes_there_are(self):
         cluster = self.cluster()
         cluster.write("/etc/vitamin/vitamin.toml", 'failure.absent = "closed"\n')
         said = cluster.srun("--vitamin", "echo", "ran", check=False)
@@ -184,6 +171,16 @@ class OneNode(SlurmTest):
         self.assertEqual(cluster.nodes_in("drain"), 0)
         cluster.vitamind()
         self.assertEqual(cluster.srun("--vitamin", "echo", "ran").stdout, "ran\n")
+        cluster.write("/etc/vitamin/vitamin.toml", '[[class]]\nname = "small"\nkind = "batch"\n')
+        said = cluster.srun("--vitamin=smal", "echo", "ran")
+        self.assertEqual(said.stdout, "ran\n")
+        self.assertIn("vitamin.toml has no class 'smal'; it has small; the task runs unshared",
+                      said.stderr)
+        # One that is wrong decides nothing.
+        cluster.write("/etc/vitamin/vitamin.toml", "failure.absnt = 1\n")
+        said = cluster.srun("--vitamin", "echo", "ran")
+        self.assertEqual(said.stdout, "ran\n")
+        self.assertRegex(said.stderr, "vitamin.toml:1:.*absnt.*; the task runs unshared")
 
     def test_a_plugin_of_another_slurm_is_refused_by_name(self):
         cluster = self.cluster()

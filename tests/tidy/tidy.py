@@ -21,7 +21,7 @@ COLUMNS = 100
 FUNCTION_LINES = 80
 SUFFIXES = {".h", ".cpp", ".cu", ".def", ".py", ".cmake", ".sh", ".in"}
 NAMES = {"CMakeLists.txt", "demo", "test", "run"}
-SKIPPED = {".git", "build", "shared", "__pycache__", ".cache"}
+SKIPPED = {".git", "build", "dist", "shared", "__pycache__", ".cache"}
 
 # What each directory may include from the others. The longest match counts; a directory may always
 # include itself. "file.h" entries are single files.

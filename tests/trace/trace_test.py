@@ -19,7 +19,7 @@ from harness import DaemonTest  # noqa: E402
 import unittest  # noqa: E402
 
 HEADER, RECORD = 4096, 64
-KINDS = {"request": 9, "step": 12, "word": 13, "grant": 14}
+KINDS = {"attach": 8, "request": 9, "step": 12, "word": 13, "grant": 14}
 # Offsets of the header's words (runtime/trace_file.h).
 RECORDS_AT, DROPPED_AT = 64, 72
 
@@ -102,9 +102,11 @@ class TraceTest(DaemonTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         return Events(self, result.stdout)
 
-    def daemon_trace(self, policy="random", members=3, work=40):
+    def daemon_trace(self, policy="random", members=3, work=40, share=None):
         self.trace.mkdir()
         daemon = self.daemon("--trace", str(self.trace), "--policy", policy, "--quiet")
+        if share is not None:
+            daemon.ask(f"job-begin 12.0 {os.getuid()} {share} - -")
         running = [self.member(daemon, "work", work) for _ in range(members)]
         for member in running:
             self.result(member)
@@ -142,6 +144,14 @@ class OfDaemon(TraceTest):
                 lines.append(decisions.read_bytes())
             self.assertEqual(*lines)
             self.assertIn(b"grant entry", lines[0], policy)
+
+    def test_a_replay_knows_the_share_of_a_job(self):
+        path = self.daemon_trace("throughput", share=10)
+        result = vitamin("trace", "replay", self.trace)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("every one the same", result.stdout)
+        self.change(path, self.first(path, "attach") + 40, bytes(4))  # no bound any more
+        self.assertEqual(vitamin("trace", "replay", self.trace).returncode, 1)
 
     def test_a_decision_that_was_changed_is_found(self):
         path = self.daemon_trace()
