@@ -187,8 +187,11 @@ def normalised(found):
     middles = [middle(rates) for rates in base]
     spreads = [spread(rates) for rates in base]
     agree = max(spreads) if spreads and None not in spreads else None
-    return {c: [{"repeat": r["repeat"], "each": [j["per_s"] / b for j, b in zip(r["jobs"], middles)]}
-                for r in runs] for c, runs in found.items() if middles and all(middles)}, agree
+    if not middles or not all(middles):
+        return {}, agree
+    each = lambda r: [job["per_s"] / b for job, b in zip(r["jobs"], middles)]
+    return {cell: [{"repeat": r["repeat"], "each": each(r)} for r in runs]
+            for cell, runs in found.items()}, agree
 
 
 def training_section(records, figure):
