@@ -21,10 +21,13 @@ import load
 import modes
 from processes import Job, JobFailed, together
 
-# GiB of device memory: what a job keeps between windows, and what it needs more while it runs.
-MEMORY = {"D0.6": (6, 16), "D1.7": (15, 22), "D0.6-big": (6, 60), "D1.7-big": (15, 75),
-          "L4": (10, 16), "L8": (19, 20), "Q8": (5, 24), "RN": (2, 14), "BE": (5, 10),
-          "I-L8": (19, 1), "I-J6": (15, 1), "demo": (0, 0)}
+# GiB of device memory: what a job keeps between windows, and what it needs more while it runs. The
+# sums are the most that an H200 has seen (`most_mib` of the records of E0 and E3, where it was
+# between 6.7 for RN and 34.4 for L8) and a twentieth to a fifth more; those of -big are estimates.
+MEMORY = {"D0.6": (8.5, 12.5), "D1.7": (24, 9), "D0.6-big": (8.5, 60), "D1.7-big": (24, 75),
+          "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "BE": (6, 4),
+          "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0)}
+CONTEXT = 1.5  # GiB of a process besides: its context, the pool's entries
 TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
                   "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
                   "W1-big": ("D0.6-big", "D0.6-big"), "RN+D0.6": ("RN", "D0.6")}
@@ -64,7 +67,8 @@ class Session:
         self.begin = time.monotonic()
         # Unique, so that results of several machines can be put into one file.
         self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
-        self.done = {self._key(r) for r in old if r.get("ok") and "cell" in r}
+        self.done = {self._key(r) for r in old
+                     if r.get("ok") and "cell" in r and not r.get("void")}
         self.cells, self.ended, self.longest = 0, 0, 0.0
 
     @staticmethod
@@ -126,7 +130,7 @@ def end(jobs):
 
 def needs(specs):
     """GiB: kept by the processes of one setting, a context each included; more while they run."""
-    return (sum(s.gib[0] + 1 for s in specs), sum(s.gib[1] for s in specs))
+    return (sum(s.gib[0] + CONTEXT for s in specs), sum(s.gib[1] for s in specs))
 
 
 def batches(settings, specs, free):
@@ -142,6 +146,16 @@ def batches(settings, specs, free):
         return [[s] for s in settings]
     size = together_ - 1
     return [[first, *rest[i:i + size]] for i in range(0, len(rest), size)] or [[first]]
+
+
+def waves(settings, held, specs, free):
+    """Settings whose processes are built at once, beside `held` settings that wait: a job needs its
+    most while it is built."""
+    kept, more = needs(specs)
+    while settings:
+        size = max(1, int((free - kept * held) // (kept + more))) if kept + more else len(settings)
+        yield settings[:size]
+        settings, held = settings[size:], held + size
 
 
 class Experiment:
@@ -201,20 +215,21 @@ class Experiment:
         s = self.session
         s.allow(self.options.start_s)
         begin, fresh = s.elapsed(), [x for x in batch if x not in live and x not in broken]
-        for setting in fresh:
-            try:
-                live[setting] = s.start(setting, specs)
-            except (harness.Refusal, OSError) as error:
-                broken[setting] = str(error)
-                s.say(f"{setting}: {error}")
-        for setting in fresh:
-            try:
-                for job in live.get(setting, []):
-                    job.wait_ready(self.options.start_timeout)
-            except JobFailed as error:
-                broken[setting] = str(error)
-                end(live.pop(setting))
-                s.say(f"{setting}: {error}")
+        for wave in waves(fresh, len(live), specs, s.free_gib):
+            for setting in wave:
+                try:
+                    live[setting] = s.start(setting, specs)
+                except (harness.Refusal, OSError) as error:
+                    broken[setting] = str(error)
+                    s.say(f"{setting}: {error}")
+            for setting in wave:
+                try:
+                    for job in live.get(setting, []):
+                        job.wait_ready(self.options.start_timeout)
+                except JobFailed as error:
+                    broken[setting] = str(error)
+                    end(live.pop(setting))
+                    s.say(f"{setting}: {error}")
         if fresh:
             ready = {x: [{"name": j.name, **j.ready} for j in live[x]] for x in fresh if x in live}
             s.results.add({"started": subject, "experiment": self.name, "session": s.number,
@@ -238,7 +253,10 @@ class Experiment:
             if mode.setting in broken:
                 raise JobFailed(broken[mode.setting])
             s.surroundings.use(mode)
-            record = {"ok": True, **self.cell(live[mode.setting], specs, mode, repeat)}
+            with s.surroundings.watch(mode, self.seconds(mode, specs)) as watch:
+                record = {"ok": True, **self.cell(live[mode.setting], specs, mode, repeat)}
+            if watch:
+                record["daemon"] = watch.record([j.process.pid for j in live[mode.setting]])
         except (JobFailed, harness.Refusal) as error:
             record = {"ok": False, "why": str(error)}
             if mode.setting in live:  # a job that has failed once is not trusted again
@@ -412,13 +430,12 @@ class Calibration:
                 if not s.is_done("E0", sp.name, m.name, 0)]
         s.cells += len(todo)
         while todo:
-            group, kept, more = [], 0, 0
+            group, most = [], 0
             while todo and len(group) < o.beside:
                 sp, _ = todo[0]
-                need, extra = needs([sp])
-                if group and kept + need + max(more, extra) > s.free_gib:
+                most += sum(needs([sp]))  # all are built at once
+                if group and most > s.free_gib:
                     break
-                kept, more = kept + need, max(more, extra)
                 group.append(todo.pop(0))
             self._group(group)
 

@@ -77,7 +77,7 @@ class DemoMachine:
         pass
 
     def trim(self):
-        return 0
+        return {"most_mib": 0}
 
 
 class DemoTraining:
@@ -140,13 +140,13 @@ class TorchMachine:
             self.torch.cuda.synchronize()
 
     def trim(self):
-        """Gives cached memory back for whoever runs the next window; MiB at the most."""
+        """Gives cached memory back for whoever runs the next window; MiB at the most, and kept."""
         if self.device.type != "cuda":
-            return 0
+            return {"most_mib": 0}
         self.torch.cuda.synchronize()
         most = self.torch.cuda.max_memory_reserved() >> 20
         self.torch.cuda.empty_cache()
-        return most
+        return {"most_mib": most, "kept_mib": self.torch.cuda.memory_reserved() >> 20}
 
 
 class TorchTraining:
@@ -553,13 +553,13 @@ def main():
         machine.synchronize()
         if options.cpus:
             pin_to(options.cpus)
-        answer({"ready": True, "build_s": round(now() - begin, 3), "most_mib": machine.trim()})
+        answer({"ready": True, "build_s": round(now() - begin, 3), **machine.trim()})
         for line in sys.stdin:
             command = json.loads(line)
             what = command.pop("do")
             result = profile(role, machine) if what == "profile" else \
                 getattr(role, what)(**command)
-            answer({**result, "most_mib": machine.trim()})
+            answer({**result, **machine.trim()})
     except ModuleNotFoundError as error:
         answer({"error": f"the Python package '{error.name}' is missing"})
         sys.exit(1)

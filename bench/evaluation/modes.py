@@ -6,12 +6,14 @@ policy of their vitamind. Modes of one setting share the processes: only the pol
 SIGHUP. `alone` means one job at a time.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import threading
 import time
 
 import harness
@@ -114,11 +116,13 @@ class Daemon:
             time.sleep(0.05)
 
     def status(self):
-        answer = subprocess.run([*harness.vitamin("status", "--socket", self.socket, "--json")],
-                                capture_output=True, text=True, timeout=30, env=self.environment)
+        """Empty where the daemon does not answer."""
         try:
+            answer = subprocess.run(harness.vitamin("status", "--socket", self.socket, "--json"),
+                                    capture_output=True, text=True, timeout=30,
+                                    env=self.environment)
             return json.loads(answer.stdout)
-        except ValueError:
+        except (ValueError, OSError, subprocess.TimeoutExpired):
             return {}
 
     def use(self, policy):
@@ -149,6 +153,59 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+class Watch:
+    """What vitamind counted over a cell (its warm-up included), and the widths that were held at a
+    few moments of it."""
+    COUNTERS = ("requests", "grants", "moves", "gates_closed", "recalled", "overdue", "stale")
+
+    def __init__(self, daemon, seconds, samples=6):
+        self.daemon, self.pause = daemon, seconds / samples
+        self.samples, self.stop = samples, threading.Event()
+        self.held, self.groups, self.counted = [], {}, []
+
+    @staticmethod
+    def _sums(status):
+        return status and {k: sum(d[k] for d in status["devices"]) for k in Watch.COUNTERS}
+
+    def _look(self):
+        for _ in range(self.samples):
+            at = time.monotonic()
+            status = self.daemon.status()
+            for c in status.get("clients", []):
+                try:  # a job and whatever it starts are a process group
+                    self.groups[c["client"]] = os.getpgid(c["process"])
+                except OSError:  # gone
+                    continue
+            self.held.append([round(at - self.begin, 3), [
+                [h["client"], h["processors"], h["open"]]
+                for d in status.get("devices", []) for h in d["held"]]])
+            if self.stop.wait(self.pause):
+                return
+
+    def __enter__(self):
+        self.counted = [self._sums(self.daemon.status())]
+        self.begin = time.monotonic()
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind, *problem):
+        self.stop.set()
+        self.thread.join()
+        if kind is None:
+            self.counted.append(self._sums(self.daemon.status()))
+
+    def record(self, processes):
+        """`held`: [seconds, [[job, processors, open]]]; a job is its index in `processes` (those it
+        was started as), or the client's number where it is none of them."""
+        index = {c: processes.index(p) for c, p in self.groups.items() if p in processes}
+        before, after = self.counted
+        counted = {k: after[k] - before[k] for k in after} if before and after else None
+        return {"counted": counted,
+                "held": [[at, [[index.get(c, f"client {c}"), *more] for c, *more in holds]]
+                         for at, holds in self.held]}
 
 
 class Surroundings:
@@ -213,3 +270,7 @@ class Surroundings:
     def use(self, mode_):
         if mode_.policy:
             self.daemon.use(mode_.policy)
+
+    def watch(self, mode_, seconds):
+        """Around a cell: a Watch for a mode with vitamind, else nothing (None)."""
+        return Watch(self.daemon, seconds) if mode_.policy else contextlib.nullcontext()

@@ -78,6 +78,14 @@ class Smoke(Evaluation):
             self.assertTrue(record["ok"], record)
             for job in record["jobs"]:
                 self.assertGreater(len(job["ends"]), 0, mode)
+        # What vitamind did meanwhile stands beside its figures.
+        seen = found["ours"]["daemon"]
+        self.assertGreater(seen["counted"]["grants"], 0)
+        self.assertTrue(seen["held"])
+        for _, holds in seen["held"]:
+            for _, processors, _ in holds:
+                self.assertGreater(processors, 0)
+        self.assertNotIn("daemon", found["static"])
         # The control daemon was started once, and told to quit in the end.
         asked = log.read_text().split()
         self.assertEqual((asked[0], asked[-1]), ("-d", "quit"))
@@ -235,15 +243,71 @@ class Figures(unittest.TestCase):
         self.assertEqual(found["ended"], 4)
         self.assertAlmostEqual(found["tpot"]["p50"], 0.02)
 
+    @staticmethod
+    def cell(mode, session, *rates, repeat=0):
+        return {"experiment": "E3", "subject": "W", "cell": mode, "repeat": repeat, "ok": True,
+                "session": session, "jobs": [{"per_s": r} for r in rates]}
+
+    def written(self, name, *records):
+        """RESULTS.md of records, a header before each session."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(pathlib.Path(folder) / f"{name}.jsonl", "w") as file:
+                session = None
+                for r in records:
+                    if r.get("session") != session:
+                        session = r.get("session")
+                        file.write(json.dumps({"header": {
+                            "command": "c", "commit": "0", "gpu": "g", "driver": "d",
+                            "date": "then"}}) + "\n")
+                    file.write(json.dumps(r) + "\n")
+            return report.write(folder)
+
     def test_ratios_are_formed_within_a_session(self):
-        def cell(mode, session, *rates):
-            return {"experiment": "E3", "subject": "W", "cell": mode, "repeat": 0, "ok": True,
-                    "session": session, "jobs": [{"per_s": r} for r in rates]}
-        ratios, agree = report.normalised([
-            cell("exclusive", 1, 10, 20), cell("mps", 1, 5, 10),
-            cell("exclusive", 2, 20, 40), cell("mps", 2, 10, 30), cell("mps", 3, 1, 1)])
-        self.assertEqual(ratios["W"]["mps"], [[0.5, 0.5], [0.5, 0.75]])
-        self.assertEqual(agree["W"], 0)
+        found = [report.normalised(cells)[0].get("mps", []) for _, _, cells in report.by_session([
+            self.cell("exclusive", 1, 10, 20), self.cell("mps", 1, 5, 10),
+            self.cell("exclusive", 2, 20, 40), self.cell("mps", 2, 10, 30),
+            self.cell("mps", 3, 1, 1)])]
+        self.assertEqual([[r["each"] for r in runs] for runs in found],
+                         [[[0.5, 0.5]], [[0.5, 0.75]], []])
+
+    def test_neighbours_are_cells_of_one_repeat(self):
+        runs = [{"repeat": 0, "v": 2}, {"repeat": 1, "v": 9}, {"repeat": 2, "v": 8}]
+        base = [{"repeat": 0, "v": 1}, {"repeat": 2, "v": 2}]
+        self.assertEqual(report.neighbours(runs, base, lambda r: r["v"]), [2, 4])
+
+    def test_a_run_whose_exclusive_cells_differ_is_not_usable(self):
+        def of(second):
+            text = self.written(
+                "E3", self.cell("exclusive", 1, 100, 10), self.cell("mps", 1, 50, 5),
+                self.cell("ours", 1, 90, 9), self.cell("ours", 1, 90, 9, repeat=1),
+                self.cell("mps", 1, 50, 5, repeat=1),
+                self.cell("exclusive", 1, second, 10, repeat=1))
+            return next(line for line in text.splitlines() if "ours / MPS" in line)
+        self.assertIn("1.800, asked at least 0.98: reached.", of(101))
+        self.assertIn("but the run is not usable", of(103))
+        self.assertEqual(report.differ(report.spread([7])), "one cell: **not usable**")
+
+    def test_cells_that_are_not_what_they_say_are_in_no_table(self):
+        text = self.written(
+            "E3", self.cell("exclusive", 1, 10, 10), self.cell("ours:fifo", 1, 5, 5),
+            self.cell("exclusive", 2, 10, 10), self.cell("ours:fifo", 2, 7, 7),
+            {"note": "something else ran", "session": 1, "cells": ["ours:fifo"], "void": True},
+            {"note": "a remark"})
+        rows = [line for line in text.splitlines() if line.startswith("| W")]
+        self.assertEqual(["run 1" in r for r in rows if "ours:fifo" in r], [False])
+        self.assertIn("not in the tables: run 1, ours:fifo: something else ran", text)
+        self.assertIn("* a remark", text)
+
+    def test_p99_of_few_requests_is_an_interval(self):
+        def mixed(mode, p99):
+            return {"experiment": "E4", "subject": "M", "cell": mode, "repeat": 0, "ok": True,
+                    "session": 1, "train": {"per_s": 10},
+                    "infer": {"asked": 31, "answered": 31, "p50": 0.1, "p95": 0.2, "p99": p99,
+                              "p99_interval": [0.25, 0.4]}}
+        text = self.written("E4", mixed("exclusive", 0.3), mixed("ours", 0.36))
+        self.assertIn("250 to 400", text)
+        self.assertIn("31 requests is below the true p99 with a probability of 73.2 %", text)
+        self.assertIn("1.200, asked at most 1.15: **missed**", text)
 
     def test_rates_are_those_of_the_window(self):
         self.assertAlmostEqual(experiments.rate([0.5, 1, 1.5, 2, 2.5, 9], 1, 3), 2)
@@ -258,12 +322,47 @@ class Figures(unittest.TestCase):
         with self.assertRaises(harness.Refusal):
             experiments.batches(names, specs, kept)
 
+    def test_processes_are_built_in_waves_that_fit(self):
+        specs = [experiments.spec("train", "D0.6"), experiments.spec("train", "D0.6")]
+        kept, more = experiments.needs(specs)
+        names = ["native", "mps", "static", "ours"]
+        for free in (kept * 4 + more, kept * 4 + 2 * more, 4 * (kept + more)):
+            held = 0
+            for wave in experiments.waves(names, 0, specs, free):
+                self.assertLessEqual(kept * (held + len(wave)) + more * len(wave), free)
+                held += len(wave)
+            self.assertEqual(held, len(names))
+        self.assertEqual(list(experiments.waves(names, 0, specs, 4 * (kept + more))), [names])
+        self.assertEqual(list(experiments.waves(names, 1, specs, 0))[0], ["native"])
+
     def test_what_was_not_run_is_named_with_its_command(self):
         with tempfile.TemporaryDirectory() as folder:
             text = report.write(folder)
         for name in ("E3", "E4", "E5", "E9"):
             self.assertIn(f"`python3 bench/evaluate.py {name}", text)
         self.assertIn("**Not run.**", text)
+
+    def test_holds_are_told_by_job(self):
+        process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        counters = dict.fromkeys(modes.Watch.COUNTERS, 0)
+
+        class Daemon:
+            asked = 0
+
+            def status(self):
+                self.asked += 1
+                return {"devices": [{**counters, "grants": 10 * self.asked, "held": [
+                            {"client": 7, "processors": 64, "open": True},
+                            {"client": 8, "processors": 68, "open": False}]}],
+                        "clients": [{"client": 7, "process": process.pid}]}
+        with modes.Watch(Daemon(), 0, samples=1) as watch:
+            watch.thread.join()
+        record = watch.record([1, process.pid])
+        self.assertEqual(record["counted"], {**counters, "grants": 20})
+        self.assertEqual([holds for _, holds in record["held"]],
+                         [[[1, 64, True], ["client 8", 68, False]]])
 
     def test_any_policy_and_partition_is_a_mode(self):
         self.assertEqual(modes.mode("ours:static:parts=4").policy, "static:parts=4")
