@@ -85,7 +85,7 @@ void Scheduler::wants(const ReadyOperation& operation, std::uint64_t now_ns) {
   Lane* const lane = &find_or_add(operation.client, operation.lane);
   // Its age counts from when it began to wait, however often it says so; where it was is what we
   // know better.
-  const bool waited = lane->waits();
+  const bool waited = lane->waits() || now_ns - lane->gave_up_ns < kComesBack;
   const std::uint64_t since = lane->next.since_ns;
   const EntryId last = lane->next.last_entry;
   lane->next = operation;
@@ -98,9 +98,10 @@ void Scheduler::wants(const ReadyOperation& operation, std::uint64_t now_ns) {
   demand_changed();
 }
 
-void Scheduler::idle(ClientId client, LaneId id, std::uint64_t) {
+void Scheduler::idle(ClientId client, LaneId id, std::uint64_t now_ns) {
   Lane* lane = find(client, id);
   if (lane == nullptr || !lane->wants) return;
+  lane->gave_up_ns = lane->waits() ? now_ns : kLongAgo;
   lane->wants = false;
   cancel(*lane);
   for (Grant& grant : lane->grants) grant.open = false;

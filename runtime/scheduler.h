@@ -116,6 +116,8 @@ class Scheduler {
   std::size_t waiting() const;
 
  private:
+  static constexpr std::uint64_t kComesBack = 1'000'000'000;
+  static constexpr std::uint64_t kLongAgo = 0 - 2 * kComesBack;  // the clock wraps to it
   struct Grant {
     EntryId entry = kNoEntry;
     bool open = false;
@@ -130,6 +132,9 @@ class Scheduler {
   struct Lane {
     ReadyOperation next;
     bool wants = false;
+    // It went idle then without having been served. A client that gets no processor time looks
+    // like that; when it comes back soon, it has waited all the while.
+    std::uint64_t gave_up_ns = kLongAgo;
     std::vector<Grant> grants;    // at most one of them open
     Reservation reservation;      // for the next grant
     EntryId standing = kNoEntry;  // for all of them

@@ -100,6 +100,45 @@ TEST_CASE("Another policy decides at once: what the old one granted is recalled"
   CHECK(scheduler.counters().recalled == 2);
 }
 
+// Only the scheduler itself serves anybody else, by age.
+class FirstTakesAll final : public runtime::Policy {
+ public:
+  std::string_view name() const override { return "first-takes-all"; }
+  runtime::Terms terms() const override { return {runtime::kNever, {}}; }
+  Choice select(const ReadyOperation& operation, std::span<const EntryId> eligible,
+                const PoolView& pool) override {
+    if (operation.client != 1) return {kNoEntry, 0};
+    for (const EntryId id : eligible)
+      if (id != runtime::kWholeDevice && pool.entries[id].processors == 132)
+        return {id, runtime::kUntilChanged};
+    return {kNoEntry, 0};
+  }
+};
+
+TEST_CASE("Who goes idle unserved and comes back soon has waited all the while") {
+  for (const std::uint64_t away : {1'000'000ULL, 2'000'000'000ULL}) {
+    const PoolLayout layout = PoolLayout::build(h200());
+    Scheduler scheduler(layout, std::make_unique<FirstTakesAll>());
+    scheduler.wants(operation(1), 0);
+    CHECK(decide(scheduler, 0).size() == 1);
+    std::uint64_t now = 0;
+    bool served = false;
+    // As a client that is stopped for a while between any two of its looks.
+    while (now < 4'000'000'000 && !served) {
+      scheduler.wants(operation(2), now);
+      for (std::uint64_t until = now + 20'000'000; now < until; now += 1'000'000)
+        for (const Decision& decision : decide(scheduler, now))
+          served = served || decision.client == 2;
+      if (served) break;
+      scheduler.idle(2, 0, now);
+      decide(scheduler, now);
+      now += away;
+    }
+    CHECK(served == (away < 1'000'000'000));
+    if (served) CHECK(now <= 1'100'000'000);
+  }
+}
+
 TEST_CASE("A late or repeated message about a grant that is gone changes nothing") {
   const PoolLayout layout = PoolLayout::build(h200());
   Scheduler scheduler(layout, policy("throughput"));
