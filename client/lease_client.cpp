@@ -44,7 +44,7 @@ static_assert(static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort) + 
 // 0 stays 0: nothing was said. What is over is as near as can be said.
 std::uint64_t from_now(std::uint64_t at_ns, std::uint64_t now_ns) {
   if (at_ns == 0) return 0;
-  return at_ns > now_ns ? at_ns - now_ns : 1;
+  return at_ns > now_ns ? std::min(at_ns - now_ns, protocol::kLongest) : 1;
 }
 
 bool contains(std::span<const EntryId> entries, EntryId entry) {
@@ -170,7 +170,7 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
   ready.head.lane = id;
   ready.kernel = operation.kernel;
   ready.predicted_ns = operation.predicted_ns;
-  ready.queued_ns = operation.queued_ns;
+  ready.queued_ns = std::min(operation.queued_ns, protocol::kLongest);
   ready.ready_in_ns = from_now(operation.ready_at_ns, now_ns);
   ready.deadline_in_ns = from_now(operation.deadline_ns, now_ns);
   ready.kind = static_cast<std::uint8_t>(operation.kind);
@@ -192,7 +192,7 @@ void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
   said.kernel = hint.kernel;
   said.ready_in_ns = from_now(hint.ready_at_ns, now_ns);
   said.deadline_in_ns = from_now(hint.deadline_ns, now_ns);
-  said.queued_ns = hint.queued_ns;
+  said.queued_ns = std::min(hint.queued_ns, protocol::kLongest);
   said.processors = hint.processors;
   said.cancelled = hint.cancelled ? 1 : 0;
   said.kind = static_cast<std::uint8_t>(hint.kind);

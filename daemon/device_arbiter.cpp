@@ -343,7 +343,11 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
   }
 }
 
-std::uint64_t DeviceArbiter::wake_at() const { return std::min(overdue_at_, scheduler_.wake_at()); }
+std::uint64_t DeviceArbiter::wake_at() const {
+  const std::uint64_t reconsider_at =
+      profile_.version() != considered_ ? considered_ns_ + settings_.reconsider_ns : kNever;
+  return std::min({overdue_at_, reconsider_at, scheduler_.wake_at()});
+}
 
 std::vector<DeviceArbiter::Held> DeviceArbiter::held() const {
   std::vector<Held> all;

@@ -108,14 +108,14 @@ Jobs::Found Jobs::widest(uid_t user, std::string_view job) const {
   for (const auto& [step, known] : steps_)
     if (known.user == user && (job.empty() || is_of(step, job)) &&
         (found.job == nullptr || known.share > found.job->share))
-      found = {step, &known};
+      found = {step, &known, false};
   return found;
 }
 
 Jobs::Found Jobs::of(uid_t user, std::string_view group, std::string_view claimed) const {
   for (const std::string_view step : {group, group.empty() ? claimed : ""})
     if (const auto known = steps_.find(step); known != steps_.end() && known->second.user == user)
-      return {known->first, &known->second};
+      return {known->first, &known->second, true};
   // Another step of the same job: one that was not begun with a share, or where a shell was opened.
   const Found same = group.empty() ? Found() : widest(user, group.substr(0, group.find('.')));
   return same.job != nullptr ? same : widest(user, "");

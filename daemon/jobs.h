@@ -62,6 +62,7 @@ class Jobs {
   struct Found {
     std::string_view step;
     const Job* job = nullptr;
+    bool own = false;  // not only the share: the client is of that step
   };
   Found of(uid_t user, std::string_view group, std::string_view claimed) const;
   nlohmann::json status() const;

@@ -88,7 +88,8 @@ class Server final : public Outlet {
     Device* device = nullptr;
     std::string program;
     std::string workload_class;  // empty: none
-    std::string job;             // step; empty: of none that is known
+    std::string job;             // the step whose share it is kept to; empty: none
+    bool in_job = false;         // and it is a process of that step
     Traits traits;
     std::uint64_t since_ns = 0;
     bool dying = false;

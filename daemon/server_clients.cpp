@@ -135,9 +135,11 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
     return nlohmann::json{{"schema", 1}}.dump();
   }
   if (name == "job-end") {
+    if (rest.empty()) return error_text("job-end: which step or job?");
+    // Not who is only kept to its share: that is another step's, or outside of any.
     std::vector<pid_t> left;
     for (const auto& [id, session] : sessions_)
-      if (session->peer.pid != 0 && Jobs::is_of(session->job, rest))
+      if (session->peer.pid != 0 && session->in_job && Jobs::is_of(session->job, rest))
         left.push_back(session->peer.pid);
     if (!left.empty()) mps_->terminate(left);
     const std::size_t ended = jobs_.end(rest);
@@ -262,6 +264,7 @@ void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_
       class_for(classed ? job.job->workload_class : claim.workload_class, session->program,
                 session->peer.uid);
   session->job = job.step;
+  session->in_job = job.own;
   if (workload != nullptr) session->workload_class = workload->name;
   const protocol::ClientSegment& theirs = *session->memory.client;
   protocol::DaemonSegment& mine = *session->memory.daemon;

@@ -37,7 +37,12 @@ struct Ranges {
 };
 constinit thread_local Ranges ranges [[gnu::tls_model("initial-exec")]];
 
-std::uint64_t at(std::uint64_t in_ns) { return in_ns == 0 ? 0 : now_ns() + in_ns; }
+// What is further away than the clock reaches is never.
+std::uint64_t at(std::uint64_t in_ns) {
+  if (in_ns == 0) return 0;
+  const std::uint64_t now = now_ns();
+  return in_ns > ~std::uint64_t{0} - now ? ~std::uint64_t{0} : now + in_ns;
+}
 
 bool valid(const vitamin_work* work) {
   return work != nullptr && work->size >= sizeof(vitamin_work) &&
@@ -59,7 +64,7 @@ bool managed() {
 // process that does not use this vendor nothing is asked: its runtime is not even loaded.
 template <class Call>
 int with_stream(void* handle, Call call) {
-  if (!managed()) return VITAMIN_INACTIVE;
+  if (!managed() && !find_driver(false)) return VITAMIN_INACTIVE;
   const StreamRecord* record = find_stream(static_cast<NativeStream>(handle), false);
   if (record == nullptr || record->stream == nullptr) return VITAMIN_INACTIVE;
   const Inside ours;

@@ -109,6 +109,9 @@ runtime::Plan Bounded::prepare(const runtime::Hint& hint, const PoolView& pool) 
     target.next.client = hint.client;
     target.next.lane = hint.lane;
     target.entry = plan.target;
+    std::erase_if(planned_, [&](const runtime::Holding& earlier) {
+      return earlier.next.client == hint.client && earlier.next.lane == hint.lane;
+    });
     planned_.push_back(target);
   }
   if (client.bounds.reserved == 0) return plan;

@@ -11,9 +11,6 @@ using Verdict = tl::expected<void, Malformed>;
 
 Verdict wrong(std::string_view what) { return tl::unexpected(Malformed{what}); }
 
-// A time from now that no program can mean; added to a clock it must not overflow.
-constexpr std::uint64_t kLongest = 1'000'000'000'000'000'000;  // 30 years
-
 Verdict in_pool(std::uint32_t entry, const Bounds& bounds) {
   if (entry >= bounds.entries) return wrong("an entry that is not in the pool");
   return {};

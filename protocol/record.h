@@ -38,6 +38,10 @@ static_assert(sizeof(Record) == 64);
 // What a lease word says (segment.h).
 using LeaseWord = std::uint64_t;
 
+// The longest time that is ever said, 30 years: nobody means more, and added to a clock it does not
+// overflow.
+inline constexpr std::uint64_t kLongest = 1'000'000'000'000'000'000;
+
 // Of runtime::OperationClass, which the peers know by its number.
 inline constexpr std::uint8_t kKinds = 4;
 

@@ -35,7 +35,7 @@ class Arbiter {
   virtual bool lanes_share() const = 0;
   // What a lane is expected to want.
   virtual void expect(const Hint& hint) { static_cast<void>(hint); }
-  // Launches of some kernel were timed on so many processors (Profiler).
+  // Launches, of whatever kernels, were timed on so many processors (Profiler). Once a width.
   virtual void timed(const ProfileCell& cell) { static_cast<void>(cell); }
   // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
   // the entry it was granted, instead of going where it shares with them.

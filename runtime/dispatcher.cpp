@@ -561,7 +561,11 @@ void Dispatcher::end_segment(Stream& stream) {
 bool Dispatcher::emptied(Stream& stream) {
   poll(stream);
   if (!stream.segments.empty() || !stream.deferred.empty()) return false;
+  if (!markers_.fired(stream.tail_marker) || !markers_.fired(stream.gate)) return false;
   stream.segments.release();
+  stream.tail_marker.reset();
+  stream.gate.reset();
+  stream.also_after.clear();
   return true;
 }
 
@@ -603,7 +607,8 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
   }
   auto take = [&](PhysicalQueue& queue) {
     if (stream.grant.launches != kUntilChanged) --stream.grant.launches;
-    stream.queue_wanted_since.reset();
+    // On the whole device it still wants: else every launch would wait anew for what never comes.
+    if (!queue.whole()) stream.queue_wanted_since.reset();
     binding.queue = &queue;
     return binding;
   };

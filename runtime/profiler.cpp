@@ -133,14 +133,16 @@ void Profiler::collect_ended_first() {
 
 bool Profiler::collect() {
   std::erase_if(running_, [&](Stopwatch* stopwatch) { return read(stopwatch); });
-  Profile fresh;
+  Profile fresh, together;  // together: all kernels as one
   learner_.harvest(fresh);
   for (const auto& [kernel, what] : fresh.kernels())
     for (const ProfileCell& cell : what.cells) {
       profile_.merge(kernel, cell);
       learnt_.merge(kernel, cell);
-      if (told_) told_(cell);
+      together.merge(1, cell);
     }
+  if (const KernelProfile* all = together.find(1); all != nullptr && told_)
+    for (const ProfileCell& cell : all->cells) told_(cell);
   return awaits();
 }
 

@@ -351,8 +351,10 @@ void Scheduler::prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns) 
 
 void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   const ClientId client = lane.next.client;
+  // What a client says of its future may be wrong; nobody's units stand empty for long over it.
   const std::uint64_t expires =
-      plan.expires_ns != 0 ? plan.expires_ns : now_ns + options_.reservation_ns;
+      std::min(plan.expires_ns != 0 ? plan.expires_ns : now_ns + options_.reservation_ns,
+               now_ns + kLongestReservation * options_.reservation_ns);
   if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
   if (held != nullptr && held->entry == plan.target) return;

@@ -116,6 +116,7 @@ class Scheduler {
   std::size_t waiting() const;
 
  private:
+  static constexpr std::uint64_t kLongestReservation = 50;  // times the usual one
   static constexpr std::uint64_t kComesBack = 1'000'000'000;
   static constexpr std::uint64_t kLongAgo = 0 - 2 * kComesBack;  // the clock wraps to it
   struct Grant {

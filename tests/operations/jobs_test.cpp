@@ -76,6 +76,12 @@ TEST_CASE("a client's job is looked up by what it cannot make up") {
   CHECK(share(1001, "", "99.0") == 75);
   CHECK_MESSAGE(share(1002, "", "12.0") == 0, "a user without jobs");
   CHECK(jobs.of(1000, "", "12.0").job->number != jobs.of(1000, "", "12.1").job->number);
+  // Who is only kept to a share does not end with the step that it is of.
+  CHECK(jobs.of(1000, "12.0", "").own);
+  CHECK(jobs.of(1000, "", "12.0").own);
+  CHECK(!jobs.of(1000, "12.batch", "12.0").own);
+  CHECK(!jobs.of(1000, "", "").own);
+  CHECK(!jobs.of(1000, "99.0", "12.0").own);
   const auto number = jobs.of(1000, "", "12.0").job->number;
   REQUIRE(jobs.begin("12.0 1000 25 - -"));
   CHECK(jobs.of(1000, "", "12.0").job->number == number);
