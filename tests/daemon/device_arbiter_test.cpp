@@ -259,6 +259,7 @@ TEST_CASE("standing grants are thought over when it is known what processors gai
   }
   settle();
   CHECK(width(1) == 8);  // not yet: not more often than agreed
+  CHECK(node.arbiter.wake_at() <= node.now + 500);  // and without anybody's word
   node.now += 500;
   settle();
   CHECK(width(1) == 4);
