@@ -2,6 +2,7 @@
 """A Slurm cluster on a throw-away machine: Debian's own daemons, without systemd, on as many nodes
 as are asked for (each a slurmd with a port of its own)."""
 import json
+import tempfile
 import unittest
 
 from machine import Machine, package, tool, wait_until
@@ -89,12 +90,21 @@ class Cluster(Machine):
         return int(said) if said else 0
 
     def vitamind(self, *words, user="vitamin"):
-        """Started, listening."""
-        process = self.start("vitamind", "--system", *words, user=user)
-        self.daemons.append(process)
-        wait_until(lambda: self.run("vitamin", "status", check=False).returncode == 0,
-                   what="vitamind")
-        return process
+        """Started, listening. A start that hangs is said and made again: once in a while one did,
+        in these nested namespaces, and was not understood."""
+        for attempt in range(3):
+            log = tempfile.TemporaryFile("w+")
+            process = self.start("vitamind", "--system", *words, user=user, log=log)
+            self.daemons.append(process)
+            try:
+                wait_until(lambda: self.run("vitamin", "status", check=False).returncode == 0,
+                           15, what="vitamind")
+                return process
+            except AssertionError:
+                log.seek(0)
+                print(f"vitamind, start {attempt}: {process.poll()}, {log.read()}", flush=True)
+                self.run("pkill", "-KILL", "-x", "vitamind", check=False)
+        raise AssertionError("vitamind did not start")
 
     def kill_vitamind(self, signal="KILL"):
         self.run("pkill", f"-{signal}", "-x", "vitamind")
