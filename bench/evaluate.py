@@ -83,23 +83,23 @@ def check_tree():
                               "or name a tree in VITAMIN_PREFIX")
 
 
+def named_pairs(options, known, kind):
+    """(name, workloads) of each pair that was asked for."""
+    for pair in options.pairs:
+        if pair not in known:
+            raise harness.Refusal(f"there is no {kind} pair '{pair}': " + ", ".join(known))
+        yield pair, known[pair]
+
+
 def training_pairs(options):
     demo = options.device == "soft"
-    for pair in options.pairs:
-        names = experiments.TRAINING_PAIRS.get(pair)
-        if names is None:
-            raise harness.Refusal(f"there is no training pair '{pair}': "
-                                  + ", ".join(experiments.TRAINING_PAIRS))
+    for pair, names in named_pairs(options, experiments.TRAINING_PAIRS, "training"):
         yield pair, [experiments.spec("train", "demo" if demo else n) for n in names]
 
 
 def mixed_pairs(options):
     demo = options.device == "soft"
-    for pair in options.pairs:
-        names = experiments.MIXED_PAIRS.get(pair)
-        if names is None:
-            raise harness.Refusal(f"there is no mixed pair '{pair}': "
-                                  + ", ".join(experiments.MIXED_PAIRS))
+    for pair, names in named_pairs(options, experiments.MIXED_PAIRS, "mixed"):
         names = ("demo", "demo") if demo else names
         yield pair, [experiments.spec("train", names[0]),
                      experiments.spec("infer", names[1], latency=True)]

@@ -136,7 +136,7 @@ class Dispatcher {
   Attempt attempt(Stream& stream, Request& request);
   // The short way of most launches: this one, which comes behind nothing but its own stream, goes
   // where the one before it went, and nothing has to be decided, waited for, timed or watched. Does
-  // what attempt() would do, in a fifth of the instructions: between the launches of a program that
+  // what attempt() would do, in half of the instructions: between the launches of a program that
   // is bound by the host its caches have forgotten us. False: nothing was done, take the long way.
   bool launch_straight_on(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
                           const Advice* advice, hal::NativeStatus& status);
