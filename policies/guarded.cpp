@@ -89,8 +89,10 @@ runtime::Plan Guarded::prepare(const runtime::Hint& hint, const PoolView& pool) 
     const runtime::Plan answer = policy.prepare(hint, pool);
     std::string problem;
     for (const EntryId entry : {answer.target, answer.standing})
-      if (entry != kNoEntry && (entry >= pool.entries.size() || entry == runtime::kWholeDevice))
-        problem = "entry " + std::to_string(entry) + ", which cannot be reserved";
+      if (entry != kNoEntry && entry >= pool.entries.size())
+        problem = "entry " + std::to_string(entry) + ", which is none";
+    if (answer.standing == runtime::kWholeDevice)
+      problem = "the whole device, which cannot be reserved";
     return std::pair{answer, problem};
   };
   return guard("Prepare", runtime::Plan{}, asked);
