@@ -195,8 +195,8 @@ def partition(options, results, environment):
         log = daemon.end()
     rows = []
     for i, name in enumerate(names):
-        ratios = [a[i] / b[i] for a, b in zip(found["leases"], found["static"])]
-        again = [b[i] / a[i] for a, b in zip(found["static"], found["static"][1:])]
+        ratios = [a[i] / b[i] for a, b in zip(found["leases"], found["static"]) if b[i]]
+        again = [b[i] / a[i] for a, b in zip(found["static"], found["static"][1:]) if a[i]]
         results.add({"part": "partition", "job": name, "beside": names[1 - i], "ratios": ratios,
                      "median": harness.median(ratios), "static_again": again, "log": log[-400:]})
         rows.append([name, names[1 - i], harness.percent(harness.median(ratios)),
@@ -328,8 +328,9 @@ def kill(options, results, environment):
         job, leased, again = group.alone(other)
         other.end()
         decided = daemon.decisions.reuse() if daemon.decisions else []
-        gone = [g for g in decided if g["forget"] and any(
-            0 <= g["dying"] - t < 1_000_000_000 for t in killed)]
+        # The first to die behind each kill.
+        gone = [g for g in (min((d for d in decided if d["dying"] >= t), default=None,
+                                key=lambda d: d["dying"]) for t in killed) if g and g["forget"]]
         ms = lambda a, b: [(g[b] - g[a]) / 1e6 for g in gone if g["units"] and g[b]]
         closed = [(g["dying"] - max(t for t in killed if t <= g["dying"])) / 1e6 for g in gone]
         again_ms, all_ms = ms("forget", "again"), ms("forget", "all_again")
