@@ -82,19 +82,20 @@ class Daemon:
                 continue
             self.looks += 1
             self.last = status
-            device = status["devices"][0]
-            held = [h for h in device["held"] if not h["whole"]]
-            self.most = max(self.most, len({h["client"] for h in held}))
-            for i, a in enumerate(held):
-                for b in held[i + 1:]:
-                    if a["client"] != b["client"] and a["units"] & b["units"]:
-                        self.overlaps.append([a, b])
+            for device in status["devices"]:
+                held = [h for h in device["held"] if not h["whole"]]
+                self.most = max(self.most, len({h["client"] for h in held}))
+                for i, a in enumerate(held):
+                    for b in held[i + 1:]:
+                        if a["client"] != b["client"] and a["units"] & b["units"]:
+                            self.overlaps.append([a, b])
             self.seen.append((now, [c["process"] for c in status["clients"]]))
 
     def counters(self):
-        device = (self.last.get("devices") or [{}])[0]
-        return {k: device.get(k) for k in ("grants", "moves", "gates_closed", "recalled", "overdue",
-                                           "stale", "undelivered", "requests")}
+        """As they were at the last look, of all devices."""
+        return {k: sum(d.get(k) or 0 for d in self.last.get("devices") or []) for k in (
+            "grants", "moves", "gates_closed", "recalled", "overdue", "stale", "undelivered",
+            "requests")}
 
     def end(self):
         self.over.set()
