@@ -117,12 +117,13 @@ class Daemon:
 class Job:
     """A command in the background and what it says."""
 
-    def __init__(self, command, environment, daemon=None, words=(), talk=False):
+    def __init__(self, command, environment, daemon=None, words=(), talk=False, policy=None):
         self.folder = tempfile.TemporaryDirectory()
         self.report = pathlib.Path(self.folder.name) / "report.json"
-        if daemon is not None:
-            command = [*harness.vitamin("run", "--quiet", "--daemon", "--socket",
-                                        str(daemon.socket), "--report", str(self.report),
+        place = ["--daemon", "--socket", str(daemon.socket)] if daemon is not None else \
+            ["--policy", policy] if policy else None
+        if place:
+            command = [*harness.vitamin("run", "--quiet", *place, "--report", str(self.report),
                                         *words), "--", *command]
         self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
         self.begin = time.monotonic()
