@@ -103,12 +103,12 @@ def words_of(job, options):
 class Job:
     """A command in the background and what it says."""
 
-    def __init__(self, command, environment, daemon=None):
+    def __init__(self, command, environment, daemon=None, words=()):
         self.folder = tempfile.TemporaryDirectory()
         self.report = pathlib.Path(self.folder.name) / "report.json"
         if daemon is not None:
             command = [*harness.vitamin("run", "--quiet", "--daemon", "--socket",
-                                        str(daemon.socket), "--report", str(self.report)),
+                                        str(daemon.socket), "--report", str(self.report), *words),
                        "--", *command]
         self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
         self.begin = time.monotonic()
