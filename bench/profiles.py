@@ -19,12 +19,13 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "daemon")]
 
+import common  # noqa: E402
 import harness  # noqa: E402
-import micro  # noqa: E402
-import processes  # noqa: E402
 
 
 def words(job, steps):
+    if job.startswith("demo-"):
+        return [str(harness.prefix() / "bin" / job), str(steps)]
     return [sys.executable, str(HERE / "workloads.py"), job, "--steps", str(steps)]
 
 
@@ -85,14 +86,17 @@ def main():
     parser.add_argument("--offline-steps", type=int, default=8)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--least", type=int, default=3, help="samples of a measured cell")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "soft"],
+                        help="soft: the demo's programs on the software device")
     parser.add_argument("--timeout", type=float, default=150)
     parser.add_argument("--out", default=harness.default_output())
     options = parser.parse_args()
-    jobs = options.jobs.split(",")
+    jobs = ["demo-train", "demo-serve"] if options.device == "soft" else options.jobs.split(",")
     results = harness.Results(options.out, "profiles")
 
-    with tempfile.TemporaryDirectory() as folder, micro.Mps() as mps:
-        environment = mps.environment if mps.running else {}
+    with tempfile.TemporaryDirectory() as folder, common.Surroundings(options.device) as around:
+        environment = around.environment
+        print(around.words, flush=True)
         alone, beside = pathlib.Path(folder, "alone"), pathlib.Path(folder, "beside")
         for job in jobs:
             run = harness.run([*harness.vitamin("profile", "--profiles", str(alone)), "--",
@@ -100,13 +104,13 @@ def main():
             results.add({"part": "offline", "job": job, "ok": run.ok, "why": run.why(),
                          "seconds": run.seconds})
             print(f"offline {job}: {run.seconds:.0f} s {run.why()[:200]}", flush=True)
-        daemon = processes.Daemon("random", environment)
-        running = [processes.Job(words(job, options.steps), environment, daemon,
+        daemon = common.Daemon("random", environment)
+        running = [common.Job(words(job, options.steps), environment, daemon,
                                  ["--profiles", str(beside)]) for job in jobs]
         for job, process in zip(jobs, running):
             run = process.wait(options.timeout)
             results.add({"part": "online", "job": job, "ok": run.ok, "why": run.why(),
-                         "seconds": run.seconds, "coverage": processes.brief(process.coverage)})
+                         "seconds": run.seconds, "coverage": common.brief(process.coverage)})
             print(f"online {job}: {run.seconds:.0f} s {run.why()[:200]}", flush=True)
         counters = daemon.counters()
         log = daemon.end()
