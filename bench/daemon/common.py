@@ -152,12 +152,6 @@ class Job:
         return result
 
 
-def brief(cover):
-    return {k: cover[k] for k in ("launches", "bound", "bound_share", "narrow_share", "moved_share",
-                                  "deferred", "whole_device", "widths", "warnings", "problem")
-            } if cover else None
-
-
 class Resident(Job):
     """A program that answers each line that it reads with a line."""
 
