@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// keep_awake FIRST-LAST: gives each of these processors something to do, of the least priority, until
-// its standard input ends. What really wants to run takes the processor at once, and finds it awake.
+// keep_awake FIRST-LAST: gives each of these processors something to do, of the least priority,
+// until its standard input ends. What really wants to run takes the processor at once, and finds it
+// awake.
 #include <immintrin.h>
 #include <sched.h>
 #include <sys/prctl.h>
