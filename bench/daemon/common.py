@@ -82,19 +82,20 @@ class Daemon:
                 continue
             self.looks += 1
             self.last = status
-            device = status["devices"][0]
-            held = [h for h in device["held"] if not h["whole"]]
-            self.most = max(self.most, len({h["client"] for h in held}))
-            for i, a in enumerate(held):
-                for b in held[i + 1:]:
-                    if a["client"] != b["client"] and a["units"] & b["units"]:
-                        self.overlaps.append([a, b])
+            for device in status["devices"]:
+                held = [h for h in device["held"] if not h["whole"]]
+                self.most = max(self.most, len({h["client"] for h in held}))
+                for i, a in enumerate(held):
+                    for b in held[i + 1:]:
+                        if a["client"] != b["client"] and a["units"] & b["units"]:
+                            self.overlaps.append([a, b])
             self.seen.append((now, [c["process"] for c in status["clients"]]))
 
     def counters(self):
-        device = (self.last.get("devices") or [{}])[0]
-        return {k: device.get(k) for k in ("grants", "moves", "gates_closed", "recalled", "overdue",
-                                           "stale", "undelivered", "requests")}
+        """As they were at the last look, of all devices."""
+        return {k: sum(d.get(k) or 0 for d in self.last.get("devices") or []) for k in (
+            "grants", "moves", "gates_closed", "recalled", "overdue", "stale", "undelivered",
+            "requests")}
 
     def end(self):
         self.over.set()
@@ -116,12 +117,13 @@ class Daemon:
 class Job:
     """A command in the background and what it says."""
 
-    def __init__(self, command, environment, daemon=None, words=(), talk=False):
+    def __init__(self, command, environment, daemon=None, words=(), talk=False, policy=None):
         self.folder = tempfile.TemporaryDirectory()
         self.report = pathlib.Path(self.folder.name) / "report.json"
-        if daemon is not None:
-            command = [*harness.vitamin("run", "--quiet", "--daemon", "--socket",
-                                        str(daemon.socket), "--report", str(self.report),
+        place = ["--daemon", "--socket", str(daemon.socket)] if daemon is not None else \
+            ["--policy", policy] if policy else None
+        if place:
+            command = [*harness.vitamin("run", "--quiet", *place, "--report", str(self.report),
                                         *words), "--", *command]
         self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
         self.begin = time.monotonic()

@@ -310,7 +310,7 @@ def kill(options, results, environment):
         if options.device == "soft":
             group = DemoPrograms(environment, daemon, options.kills)
         else:
-            more = ["--tiny", "--device", "cpu"] if options.device == "cpu" else []
+            more = ["--size", "tiny", "--device", "cpu"] if options.device == "cpu" else []
             group = SmallModels(environment, daemon, options.kills, more)
         killed, draw = [], random.Random(7)
         for i in range(options.kills):

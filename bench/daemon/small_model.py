@@ -2,10 +2,11 @@
 """A small deterministic training job whose bytes are told after every step.
 
     small_model.py --steps N | --until-told [--seed S]       one process
-    small_model.py --rank R --world W --store FILE ...       one rank of data-parallel training
+    small_model.py --rank R --world W --store FILE --steps N [--timed M]   a rank of data-parallel
+                                                             training
     small_model.py --nursery                                 processes to be killed
 
-A decoder of four layers in ordinary PyTorch, which knows nothing of Vitamin. `--until-told` trains
+A decoder in ordinary PyTorch, which knows nothing of Vitamin. `--until-told` trains
 until its standard input is closed. A nursery has PyTorch loaded and forks a trainer for each line
 that it reads, `SEED`; a trainer is ready when it says so, and begins when a file of that name
 (`--go FOLDER`, FOLDER/SEED) appears, so that starting takes no time when it must not.
@@ -28,8 +29,9 @@ from torch import nn  # noqa: E402
 
 import workloads  # noqa: E402
 
-HIDDEN, LAYERS, HEADS, VOCABULARY, BATCH, LENGTH = 1024, 4, 16, 8192, 4, 512
-TINY = 64, 2, 4, 256, 2, 16
+# hidden, layers, heads, vocabulary, sequences, tokens of each
+SIZES = {"tiny": (64, 2, 4, 256, 2, 16), "small": (1024, 4, 16, 8192, 4, 512),
+         "large": (1536, 12, 12, 8192, 4, 1024)}
 
 
 class Block(nn.Module):
@@ -69,7 +71,7 @@ class Trainer:
     def __init__(self, options, seed):
         self.device = options.device
         cuda = self.device.type == "cuda"
-        sizes = TINY if options.tiny else (HIDDEN, LAYERS, HEADS, VOCABULARY, BATCH, LENGTH)
+        sizes = SIZES[options.size]
         torch.manual_seed(seed)
         with torch.device(self.device):
             model = Model(sizes).to(torch.bfloat16)
@@ -77,7 +79,7 @@ class Trainer:
         self.model = model
         if options.world > 1:
             self.model = nn.parallel.DistributedDataParallel(
-                model, device_ids=[self.device] if cuda else None)
+                model, device_ids=[options.rank] if cuda else None)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, fused=cuda)
         draw = torch.Generator().manual_seed(1000 * seed + options.rank)
         self.data = [torch.randint(0, sizes[3], (sizes[4], sizes[5] + 1), generator=draw).to(
@@ -96,6 +98,22 @@ class Trainer:
             loss.backward()
         self.optimizer.step()
         return loss
+
+    def timed(self, steps):
+        """Ends of steps, of which at most two are queued."""
+        ends, last = [], None
+        for _ in range(steps):
+            self.step()
+            if self.device.type != "cuda":
+                ends.append(time.monotonic())
+                continue
+            mark = torch.cuda.Event()
+            mark.record()
+            if last is not None:
+                last.synchronize()
+                ends.append(time.monotonic())
+            last = mark
+        return ends
 
     def hash(self, loss):
         each = self.digest.each([*self.parameters, loss])
@@ -125,6 +143,11 @@ def train(options, seed, steps, until):
         tell({"name": f"step {i}", "hash": trainer.hash(loss), "seed": seed,
               "at": time.monotonic()})
         i += 1
+    if options.timed:
+        ends = trainer.timed(options.timed)
+        tell({"seed": seed, "ends": [round(t, 6) for t in ends]})
+        tell({"name": f"after {options.timed} more", "hash": trainer.hash(trainer.step()),
+              "seed": seed})
 
 
 def nursery(options):
@@ -148,9 +171,11 @@ def distributed(options):
     if options.device.type == "cuda":
         torch.cuda.set_device(options.rank)
         options.device = torch.device("cuda", options.rank)
-    dist.init_process_group("nccl" if options.device.type == "cuda" else "gloo",
-                            init_method=f"file://{options.store}", rank=options.rank,
-                            world_size=options.world)
+        dist.init_process_group("nccl", init_method=f"file://{options.store}", rank=options.rank,
+                                world_size=options.world, device_id=options.device)
+    else:
+        dist.init_process_group("gloo", init_method=f"file://{options.store}", rank=options.rank,
+                                world_size=options.world)
 
 
 def main():
@@ -163,7 +188,8 @@ def main():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=1)
     parser.add_argument("--store", default=None)
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--timed", type=int, default=0, help="then so many steps, timed")
+    parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     options = parser.parse_args()
     torch.set_num_threads(1)
