@@ -136,6 +136,11 @@ class Job:
         self.out.seek(0)
         return [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
 
+    def kill(self):
+        """It and whatever it started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        return self.wait(20)
+
     def wait(self, timeout):
         timed_out = False
         try:

@@ -244,8 +244,7 @@ class SmallModels:
 
     def end(self):
         result = self.survivor.end()
-        os.killpg(self.nursery.process.pid, signal.SIGKILL)
-        self.nursery.wait(20)
+        self.nursery.kill()
         self.folder.cleanup()
         self.lines = [line for line in result.lines if "hash" in line]
         self.hashes = [(line["name"], line["hash"]) for line in self.lines]
