@@ -63,7 +63,8 @@ def compare(offline, online, offline_counts, online_counts, least):
             other = online.get(key, {"at": {}})["at"].get(processors)
             if other is None or not cell["ns"] or not other["ns"]:
                 continue
-            behind = [counts.get((key, processors), 0) for counts in (offline_counts, online_counts)]
+            behind = [counts.get((key, processors), 0)
+                      for counts in (offline_counts, online_counts)]
             yield {"kernel": key, "name": known["name"][:60], "processors": processors,
                    "offline_ns": round(cell["ns"]), "online_ns": round(other["ns"]),
                    "samples": behind, "both_measured": min(behind) >= least}

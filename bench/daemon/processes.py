@@ -344,7 +344,8 @@ def kill(options, results, environment):
         results.add({
             "part": "kill", "policy": policy, "kills": len(killed), "ok": result.ok,
             "why": [result.why(), native.why(), leased.why()], "equal": equal,
-            "of": len(reference), "told": len(group.hashes), "leased_alone_equal": again == reference,
+            "of": len(reference), "told": len(group.hashes),
+            "leased_alone_equal": again == reference,
             "coverage": brief(mine), "coverage_alone": brief(theirs), "coverage_same": bool(same),
             "gates_closed_ms": closed, "gone": gone, "killed_ns": killed,
             "leased_again_ms": again_ms, "all_leased_again_ms": all_ms,
@@ -375,7 +376,8 @@ def main():
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=4, help="loops, partition")
     parser.add_argument("--seconds", type=float, default=1.0, help="scale of the windows")
-    parser.add_argument("--pair", default="RN+D0.6", help="partition: two of evaluation/training.py")
+    parser.add_argument("--pair", default="RN+D0.6",
+                        help="partition: two of evaluation/training.py")
     parser.add_argument("--timeout", type=float, default=150)
     parser.add_argument("--device", choices=["cuda", "soft", "cpu"], default="cuda",
                         help="soft: the software device; cpu: kill, its PyTorch without a GPU")

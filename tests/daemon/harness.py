@@ -15,7 +15,7 @@ MAJOR, MINOR = 1, 3  # protocol/version.h
 
 
 def open_width(status, clients):
-    """Processors that these clients of the only device may submit to; the whole one counts for none."""
+    """Processors that these clients of the only device may submit to, but for the whole one."""
     device, = status["devices"]
     units = 0
     for hold in device["held"]:
