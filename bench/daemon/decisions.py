@@ -112,13 +112,14 @@ class Decisions:
                             g["all_again"] = e.ns
             elif e.kind == "returned":
                 held[e.client].pop((e.lane, e.entry), None)
-            elif e.kind == "dying":
+            elif e.kind == "dying" or (e.kind == "forget" and e.client not in gone):
                 units = 0
                 for _, entry in held[e.client]:
                     units |= self.units[entry] if entry else 0
-                gone[e.client] = {"client": e.client, "dying": e.ns, "forget": None,
+                gone[e.client] = {"client": e.client, "dying": e.ns,
+                                  "forget": e.ns if e.kind == "forget" else None,
                                   "units": units, "left": units, "again": None,
                                   "all_again": None}
-            elif e.kind == "forget" and e.client in gone:
+            elif e.kind == "forget":
                 gone[e.client]["forget"] = e.ns
         return list(gone.values())

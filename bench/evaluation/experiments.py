@@ -25,9 +25,8 @@ from processes import Job, JobFailed, together
 # sums are the most that an H200 has seen (`most_mib` of the records of E0 and E3, where it was
 # between 6.7 for RN and 34.4 for L8) and a twentieth to a fifth more; those of -big are estimates.
 MEMORY = {"D0.6": (8.5, 12.5), "D1.7": (24, 9), "D0.6-big": (8.5, 60), "D1.7-big": (24, 75),
-          "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "BE": (6, 4),
-          "RN-big": (2, 26), "BE-big": (6, 12),
-          "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0)}
+          "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "RN-big": (2, 26),
+          "BE": (6, 4), "BE-big": (6, 12), "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0)}
 CONTEXT = 1.5  # GiB of a process besides: its context, the pool's entries
 TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
                   "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
@@ -36,8 +35,8 @@ TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "
                   "BE+D1.7": ("BE", "D1.7"), "RN-big+BE-big": ("RN-big", "BE-big")}
 MIXED_PAIRS = {"M1": ("RN", "I-L8"), "M2": ("RN", "I-J6"), "M3": ("BE", "I-L8"),
                "M4": ("BE", "I-J6")}
-PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "L4": ("transformers", "peft"), "L8": ("transformers", "peft"),
-            "I-L8": (), "I-J6": (), "demo": ()}
+PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "L4": ("transformers", "peft"),
+            "L8": ("transformers", "peft"), "I-L8": (), "I-J6": (), "demo": ()}
 
 
 def packages(name):
