@@ -13,7 +13,10 @@ function(vitamin_interposer target)
   set(shared ${PROJECT_SOURCE_DIR}/interpose)
   set(vendor ${shared}/${arg_VENDOR})
   list(TRANSFORM arg_SOURCES PREPEND ${vendor}/)
+  # loader.cpp comes first: of an inline function that was not inlined the linker keeps the first
+  # definition, and the loader's must be the one without sanitizers (see below).
   add_library(${target} SHARED
+    ${shared}/loader.cpp
     ${shared}/advice.cpp
     ${shared}/client.cpp
     ${shared}/context.cpp
@@ -22,7 +25,6 @@ function(vitamin_interposer target)
     ${shared}/exports.cpp
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
-    ${shared}/loader.cpp
     ${shared}/nvtx.cpp
     ${shared}/origins.cpp
     ${shared}/streams.cpp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/dispatcher.h"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,10 @@ constexpr std::chrono::seconds kBetweenKeeps{5};
 
 using trace::Kind;
 constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
+
+// Of waiting: about 0.1 ms of spinning, then 10 ms of short sleeps.
+constexpr unsigned kSpins = 64, kShortSleeps = 400;
+constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
 
 // How soon a change of our share of the device's queues is noticed.
 constexpr std::chrono::milliseconds kShareEvery{500};
@@ -53,6 +58,24 @@ class Internal {
 };
 
 }  // namespace
+
+void Backoff::pause() {
+  ++rounds_;
+  if (rounds_ <= kSpins) {
+    for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
+    return;
+  }
+  // By default a timer is late by 50 us, so that the processor wakes less often.
+  if (slack_ns_ < 0) {
+    slack_ns_ = ::prctl(PR_GET_TIMERSLACK);
+    ::prctl(PR_SET_TIMERSLACK, 1000UL);
+  }
+  std::this_thread::sleep_for(rounds_ <= kSpins + kShortSleeps ? kShortSleep : kLongSleep);
+}
+
+Backoff::~Backoff() {
+  if (slack_ns_ >= 0) ::prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack_ns_));
+}
 
 hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
                                                             std::unique_ptr<Policy> policy,

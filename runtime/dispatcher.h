@@ -316,21 +316,21 @@ class Dispatcher {
   bool stopping_ = false;
 };
 
-// Spins first, since most waits end within microseconds, then sleeps longer and longer.
+// Spins first, since most waits end within microseconds, then sleeps. What is waited for is the end
+// of a kernel or a grant, and somebody else's lease waits behind it: the sleeps stay near 20 us
+// until the wait has lasted for some 10 ms, which keeps a thread below a tenth of a core.
 class Backoff {
  public:
-  void pause() {
-    if (++rounds_ < 64) {
-      for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
-    } else {
-      const auto step = std::min<unsigned>(rounds_ - 63, 20);
-      std::this_thread::sleep_for(std::chrono::microseconds(10 * step));
-    }
-  }
+  Backoff() = default;
+  ~Backoff();  // gives the thread back the slack that its timers had
+  Backoff(const Backoff&) = delete;
+  Backoff& operator=(const Backoff&) = delete;
+  void pause();
   void reset() { rounds_ = 0; }
 
  private:
   unsigned rounds_ = 0;
+  int slack_ns_ = -1;  // what it was; -1: untouched
 };
 
 template <class Done, class Moved>

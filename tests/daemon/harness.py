@@ -14,6 +14,17 @@ import unittest
 MAJOR, MINOR = 1, 4  # protocol/version.h
 
 
+def open_width(status, clients):
+    """Processors that these clients of the only device may submit to, but for the whole one."""
+    device, = status["devices"]
+    units = 0
+    for hold in device["held"]:
+        if hold["client"] in clients and hold["open"] and not hold["whole"]:
+            units |= hold["units"]
+    return sum(width for unit, width in enumerate(device["processors_per_unit"])
+               if units >> unit & 1)
+
+
 class Daemon:
     """A vitamind of this test, in a folder of its own."""
 

@@ -316,6 +316,24 @@ TEST_CASE("No policy overlaps clients or is granted what cannot run; everything 
     }
 }
 
+TEST_CASE("While others hold entries, nobody is sent to the whole device who fits an entry") {
+  const PoolLayout layout = PoolLayout::build(device(4, 8, 8));
+  // Not tpot-first: who fits no entry beside its standing reservations goes there after a second.
+  for (const char* name : {"throughput", "static", "exclusive", "temporal", "salus", "random",
+                           "random:min=8,max=16", "extremes"}) {
+    const std::string what = name;
+    CAPTURE(what);
+    for (unsigned seed = 1; seed <= 20; ++seed) {
+      World world(layout, policy(name, seed));
+      auto work = arrivals(seed, 2 + seed % 5, 60);
+      for (Work& item : work) item.operation.processors = std::min(item.operation.processors, 16U);
+      world.run(std::move(work));
+      REQUIRE(world.complete());
+      REQUIRE(world.scheduler().counters().whole_device == 0);
+    }
+  }
+}
+
 TEST_CASE("Whatever a policy answers, everybody runs within the bound") {
   SchedulerOptions options;
   options.quantum_ns = 2'000'000;
