@@ -171,8 +171,7 @@ TEST_CASE("A gain that turns into a loss is noticed, and one that appears") {
   CHECK(!bench.is_whole);
 }
 
-TEST_CASE(
-    "What is known of a set of clients is known when it comes back, until one of them is gone") {
+TEST_CASE("What is known of a set of clients is known when it comes back, while all live") {
   Bench bench(two(0.2));
   bench.run(10 * kSecond);
   REQUIRE(!bench.is_whole);
