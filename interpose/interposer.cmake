@@ -47,7 +47,10 @@ function(vitamin_interposer target)
     LINKER:-Bsymbolic LINKER:-z,now LINKER:--as-needed)
   vitamin_glibc_floor(${target})
   set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
-  if(NOT VITAMIN_SANITIZE)
+  if(VITAMIN_SANITIZE)
+    # The vendors' enumerations are C's, where programs may pass any number.
+    target_compile_options(${target} PRIVATE -fno-sanitize=enum)
+  else()
     target_link_options(${target} PRIVATE -static-libgcc -static-libstdc++ LINKER:-z,defs)
   endif()
   # Runs while the loader works, before the runtime of a sanitizer is ready. Its own calls of the

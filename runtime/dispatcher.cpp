@@ -28,9 +28,9 @@ constexpr std::chrono::seconds kBetweenKeeps{5};
 using trace::Kind;
 constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
 
-// Of waiting: about 0.1 ms of spinning, then 10 ms of short sleeps.
-constexpr unsigned kSpins = 64, kShortSleeps = 400;
-constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
+// Of waiting: about 0.1 ms of spinning, then 10 ms of short sleeps, or 20 ms between urgent looks.
+constexpr unsigned kSpins = 64, kShortSleeps = 400, kUrgentLooks = 2000;
+constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200}, kBetweenUrgentLooks{10};
 
 // How soon a change of our share of the device's queues is noticed.
 constexpr std::chrono::milliseconds kShareEvery{500};
@@ -59,10 +59,16 @@ class Internal {
 
 }  // namespace
 
-void Backoff::pause() {
+void Backoff::pause(bool urgent) {
   ++rounds_;
   if (rounds_ <= kSpins) {
     for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
+    return;
+  }
+  if (urgent && rounds_ <= kSpins + kUrgentLooks) {
+    const auto until = std::chrono::steady_clock::now() + kBetweenUrgentLooks;
+    do std::this_thread::yield();
+    while (std::chrono::steady_clock::now() < until);
     return;
   }
   // By default a timer is late by 50 us, so that the processor wakes less often.
@@ -987,8 +993,9 @@ void Dispatcher::run_thread() {
       if (pump()) {
         backoff.reset();
       } else {
+        const bool urgent = arbiter_->draining();
         lock.unlock();
-        backoff.pause();
+        backoff.pause(urgent);
         lock.lock();
       }
       continue;

@@ -316,16 +316,18 @@ class Dispatcher {
   bool stopping_ = false;
 };
 
-// Spins first, since most waits end within microseconds, then sleeps. What is waited for is the end
-// of a kernel or a grant, and somebody else's lease waits behind it: the sleeps stay near 20 us
-// until the wait has lasted for some 10 ms, which keeps a thread below a tenth of a core.
+// Spins first, since most waits end within microseconds, then sleeps: near 20 us until the wait has
+// lasted for some 10 ms, which keeps a thread below a tenth of a core. A processor that sleeps
+// wakes late, by 50 to 100 us in a virtual machine; where somebody else waits for what this wait is
+// for
+// (`urgent`), it gives the processor to whoever wants it instead, for 20 ms.
 class Backoff {
  public:
   Backoff() = default;
   ~Backoff();  // gives the thread back the slack that its timers had
   Backoff(const Backoff&) = delete;
   Backoff& operator=(const Backoff&) = delete;
-  void pause();
+  void pause(bool urgent = false);
   void reset() { rounds_ = 0; }
 
  private:
