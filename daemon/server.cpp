@@ -131,6 +131,7 @@ bool Server::turn(std::uint64_t time) {
   for (auto& [uuid, device] : devices_) {
     if (!device.touched && device.arbiter->wake_at() > time) continue;
     device.touched = false;
+    if (device.arbiter->wants_progress(time)) look_at_progress(device, time);
     device.arbiter->step(time);
     busy = true;
   }
@@ -167,6 +168,14 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   session.requests.release();
   session.device->touched = true;
   return true;
+}
+
+// One load for each client, and only when the policy looks.
+void Server::look_at_progress(Device& device, std::uint64_t time) {
+  for (const auto& [id, session] : sessions_)
+    if (session->device == &device)
+      device.arbiter->progressed(
+          id, session->memory.client->progress.load(std::memory_order_relaxed), time);
 }
 
 // --- answers ---------------------------------------------------------------------------------

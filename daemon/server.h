@@ -113,6 +113,7 @@ class Server final : public Outlet {
   void gates_closed(ClientId client) override;
 
   bool turn(std::uint64_t now_ns);
+  void look_at_progress(Device& device, std::uint64_t now_ns);
   bool read_requests(Session& session, std::uint64_t now_ns);
   void flush();
   void look_at_descriptors(int timeout_ms);
