@@ -236,6 +236,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   ++stream.timeline.issued;
   ++stream.timeline.submitted;
   ++stream.since_segment;
+  arbiter_->progressed();
   if (narrow) {
     arbiter_->submitted(queue->entry, stream.lane);
     ++stream.leased_since_segment;
@@ -492,6 +493,7 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
   stream.also_after.clear();
   stream.allocated = false;
   ++stream.timeline.submitted;
+  arbiter_->progressed();
   if (options_.audit) [[unlikely]]
     options_.audit->submitted(stream, queue);
   if (options_.trace) [[unlikely]]
