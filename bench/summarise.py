@@ -222,10 +222,13 @@ def loops_rows(file):
     for record in file.records:
         if "medians" not in record:
             continue
+        static = "; without a daemon, on static partitions: " + ", ".join(
+            map(harness.percent, record["static_medians"])) if "static_medians" in record else ""
         yield (f"{record['loops']} loops of {record['kernel_us']} us kernels, each on its part",
                "rate >= 97 % of alone on the part",
                ", ".join(map(harness.percent, record["medians"])) +
-               f" (medians of {len(record['ratios'][0])})", met(min(record["medians"]) >= 0.97))
+               f" (medians of {len(record['ratios'][0])})" + static,
+               met(min(record["medians"]) >= 0.97))
 
 
 def partition_rows(file):
