@@ -364,8 +364,10 @@ class TpotFirst final : public runtime::Policy {
 
   Options options_;
   std::uint64_t target_ns_;
-  Planner planner_;
-  Planner shares_;  // the plan of `throughput`
+  // The paper's objective: beside decodes, prefills are the ones whose curve is steep, and what gains
+  // most by sharing alone would be another half for the decodes.
+  Planner planner_{Objective::kPaper};
+  Planner shares_{Objective::kPaper};  // the plan of `throughput`
   std::span<const runtime::PoolEntry> entries_;
   std::vector<Decoder> decoders_;
   std::vector<Planner::Lane*> decodes_;
