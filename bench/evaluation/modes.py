@@ -46,6 +46,8 @@ MODES = {m.name: m for m in (
     Mode("static", "static", "static green partition, 64 + 68 SMs"),
     Mode("ours", "ours", "Vitamin, throughput", policy="throughput"),
     Mode("ours-tpot-first", "ours", "Vitamin, tpot-first", policy="tpot-first"),
+    Mode("ours-lend", "ours", "Vitamin, tpot-first, 8 ms a token, what is reserved is lent",
+         policy="tpot-first:target=8,lend=1"),
     Mode("ours-fifo", "ours", "Vitamin, fifo", policy="fifo"),
     Mode("ours-static", "ours", "Vitamin's daemon, static partition", policy="static"),
     Mode("orion", "ours", "Orion's policy on our mechanism", policy="orion"),
