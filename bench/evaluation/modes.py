@@ -79,6 +79,12 @@ def mode(name):
                           "static:UNITS/UNITS")
 
 
+def parts(policy):
+    """Of a specification: its name, and its parameters in whatever order."""
+    name, _, parameters = policy.partition(":")
+    return name, sorted(parameters.split(","))
+
+
 class Daemon:
     """A vitamind of our own, its policy changed while it runs."""
 
@@ -135,7 +141,7 @@ class Daemon:
         limit = time.monotonic() + 20
         while True:
             devices = self.status().get("devices", [])
-            if devices and all(d.get("policy") == policy for d in devices):
+            if devices and all(parts(d.get("policy", "")) == parts(policy) for d in devices):
                 self.policy = policy
                 return
             if time.monotonic() > limit:
