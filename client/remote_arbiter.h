@@ -54,6 +54,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   void retired(EntryId entry, LaneId lane, std::uint32_t operations) override {
     client_.retired(entry, lane, operations);
   }
+  void progressed() override { client_.progressed(); }
   void release(EntryId, LaneId) override {}
   void expect(const runtime::Hint& hint) override;
   void timed(const runtime::ProfileCell& cell) override { client_.timed(cell); }

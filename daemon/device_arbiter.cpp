@@ -106,6 +106,7 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   Client& client = clients_[id];
   client.home = {homes_[index], *fewest > 0};
   client.traits = traits;
+  scheduler_.progressed(id, 0);
   ++*fewest;
   return client.home;
 }
@@ -236,6 +237,19 @@ void DeviceArbiter::reconsider(std::uint64_t now_ns) {
   considered_ = profile_.version();
   considered_ns_ = now_ns;
   scheduler_.profile_changed();
+}
+
+void DeviceArbiter::progressed(ClientId id, std::uint64_t operations, std::uint64_t now_ns) {
+  if (!clients_.contains(id)) return;
+  if (trace_ != nullptr) [[unlikely]] {
+    runtime::trace::Record record;
+    record.kind = Kind::kProgress;
+    record.client = id;
+    record.time = now_ns;
+    record.a = operations;
+    trace_->add(record);
+  }
+  scheduler_.progressed(id, operations);
 }
 
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {

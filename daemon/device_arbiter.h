@@ -99,6 +99,10 @@ class DeviceArbiter {
   // Other settings from now on, and perhaps another policy inside of the object that was given.
   void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
+  // How far the client has got, cumulative (ClientSegment::progress): to be told of everybody,
+  // before step(), when wants_progress() says so.
+  void progressed(ClientId client, std::uint64_t operations, std::uint64_t now_ns);
+  bool wants_progress(std::uint64_t now_ns) const { return scheduler_.look_at() <= now_ns; }
   // Its process is ending: it submits nothing more, and what it submitted still runs.
   void dying(ClientId client, std::uint64_t now_ns);
   // It is gone, and so is its work.

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policies/guarded.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -89,8 +92,10 @@ runtime::Plan Guarded::prepare(const runtime::Hint& hint, const PoolView& pool) 
     const runtime::Plan answer = policy.prepare(hint, pool);
     std::string problem;
     for (const EntryId entry : {answer.target, answer.standing})
-      if (entry != kNoEntry && (entry >= pool.entries.size() || entry == runtime::kWholeDevice))
-        problem = "entry " + std::to_string(entry) + ", which cannot be reserved";
+      if (entry != kNoEntry && entry >= pool.entries.size())
+        problem = "entry " + std::to_string(entry) + ", which is none";
+    if (answer.standing == runtime::kWholeDevice)
+      problem = "the whole device, which cannot be reserved";
     return std::pair{answer, problem};
   };
   return guard("Prepare", runtime::Plan{}, asked);
@@ -121,6 +126,12 @@ struct TimedThread::State {
   bool pending = false;
   bool stop = false;
   pid_t thread = 0;
+  std::optional<clockid_t> processor_time;  // of the thread, once it runs
+  std::chrono::nanoseconds used() const {
+    timespec time{};
+    if (!processor_time || ::clock_gettime(*processor_time, &time) != 0) return {};
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
 };
 
 TimedThread::TimedThread() : state_(std::make_shared<State>()) {
@@ -136,6 +147,8 @@ TimedThread::~TimedThread() {
 void TimedThread::serve(std::shared_ptr<State> state) {
   std::unique_lock lock(state->mutex);
   state->thread = static_cast<pid_t>(::syscall(SYS_gettid));
+  if (clockid_t clock = 0; ::pthread_getcpuclockid(::pthread_self(), &clock) == 0)
+    state->processor_time = clock;
   while (true) {
     state->changed.wait(lock, [&] { return state->pending || state->stop; });
     if (state->stop) return;
@@ -154,21 +167,30 @@ void TimedThread::serve(std::shared_ptr<State> state) {
   }
 }
 
-bool TimedThread::run(std::function<void()> call, std::chrono::milliseconds within) {
+TimedThread::Outcome TimedThread::run(std::function<void()> call, const Limits& limits) {
+  using std::chrono::steady_clock;
   std::unique_lock lock(state_->mutex);
-  if (state_->stop || state_->pending) return false;
+  if (state_->stop || state_->pending) return Outcome::kStopped;
+  const steady_clock::time_point until = steady_clock::now() + limits.clock;
+  const std::chrono::nanoseconds before = state_->used();
+  std::chrono::nanoseconds left = limits.processor;
   state_->call = std::move(call);
   state_->thrown = nullptr;
   state_->pending = true;
   state_->changed.notify_all();
-  if (!state_->changed.wait_for(lock, within, [&] { return !state_->pending; })) {
+  // It cannot have used up its processor time sooner than after that time by the clock.
+  while (!state_->changed.wait_until(lock, std::min(until, steady_clock::now() + left),
+                                     [&] { return !state_->pending; })) {
+    left = limits.processor - (state_->used() - before);
+    const bool used_up = left <= std::chrono::nanoseconds(0);
+    if (!used_up && steady_clock::now() < until) continue;
     state_->stop = true;
     sched_param lowest{};
     ::sched_setscheduler(state_->thread, SCHED_IDLE, &lowest);
-    return false;
+    return used_up ? Outcome::kProcessorTime : Outcome::kClock;
   }
   if (state_->thrown) std::rethrow_exception(std::exchange(state_->thrown, nullptr));
-  return true;
+  return Outcome::kReturned;
 }
 
 }  // namespace vitamin::policies

@@ -29,6 +29,8 @@ class Arbiter {
   virtual bool admits(EntryId entry, LaneId lane) const = 0;
   virtual void submitted(EntryId entry, LaneId lane) = 0;
   virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
+  // One more operation was submitted, wherever it went: the client gets on.
+  virtual void progressed() {}
   // Given up; ends when nothing of the lane is outstanding there.
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.

@@ -127,6 +127,12 @@ void Scheduler::returned(ClientId client, LaneId id, EntryId entry, std::uint64_
   demand_changed();
 }
 
+void Scheduler::progressed(ClientId client, std::uint64_t operations) {
+  for (Progress& known : progress_)
+    if (known.client == client) return void(known.operations = operations);
+  progress_.push_back({client, operations});
+}
+
 void Scheduler::hint(const Hint& hint, std::uint64_t) {
   std::erase_if(
       hints_, [&](const Hint& old) { return old.client == hint.client && old.lane == hint.lane; });
@@ -157,6 +163,7 @@ void Scheduler::forget(ClientId client, std::uint64_t) {
   std::erase_if(active_, [&](const Lane* lane) { return lane->next.client == client; });
   std::erase_if(lanes_, [&](const auto& lane) { return lane.second.next.client == client; });
   std::erase_if(hints_, [&](const Hint& hint) { return hint.client == client; });
+  std::erase_if(progress_, [&](const Progress& known) { return known.client == client; });
   demand_changed();
 }
 
@@ -184,6 +191,7 @@ std::size_t Scheduler::waiting() const {
 
 std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   decisions_.clear();
+  if (policy_->look_at() <= now_ns) demand_changed();
   if (!changed_ && now_ns < wake_at_) return decisions_;
   changed_ = false;
   uncollected_ = true;
@@ -298,6 +306,7 @@ PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   view.draining = draining_;
   view.set_aside = set_aside();
   view.profile = profile_;
+  view.progress = progress_;
   view.now_ns = now_ns;
   view.epoch = epoch_;
   return view;
@@ -348,14 +357,13 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
 void Scheduler::prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns) {
   Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
   auto refuse = [&](EntryId& entry, std::uint32_t processors) {
-    if (entry == kNoEntry || (entry != kWholeDevice && entry < layout_.size() &&
-                              layout_.at(entry).processors >= processors))
+    if (entry == kNoEntry || (entry < layout_.size() && layout_.at(entry).processors >= processors))
       return;
     ++counters_.refused;
     entry = kNoEntry;
   };
   refuse(plan.target, hint.processors);
-  refuse(plan.standing, 1);
+  refuse(plan.standing, plan.standing == kWholeDevice ? ~0U : 1);
   plans_.push_back({&lane, plan});
 }
 
@@ -368,6 +376,11 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
   if (held != nullptr && held->entry == plan.target) return;
+  if (plan.target == kWholeDevice) {
+    if (held != nullptr && !lane.drains(kWholeDevice))
+      grant(lane, {kWholeDevice, kUntilChanged}, now_ns);
+    return;
+  }
   if (can_grant(lane, plan.target, barred(client))) {
     if (held == nullptr) reserve(lane, {plan.target, expires});
     if (held != nullptr && lane.wants) grant(lane, {plan.target, kUntilChanged}, now_ns);
@@ -559,6 +572,7 @@ void Scheduler::schedule_wake(std::uint64_t now_ns) {
   auto at = [&](std::uint64_t time) {
     if (time > now_ns) wake_at_ = std::min(wake_at_, time);
   };
+  at(policy_->look_at());
   for (const Lane* lane : active_) {
     if (lane->reservation.entry != kNoEntry) at(lane->reservation.expires_ns);
     if (lane->waits() && overdue_ns_ != kNever) at(lane->next.since_ns + overdue_ns_);

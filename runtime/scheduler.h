@@ -88,6 +88,9 @@ class Scheduler {
   // Nothing of the lane is outstanding on the entry, and it submits nothing more there under the
   // grant that it had.
   void returned(ClientId client, LaneId lane, EntryId entry, std::uint64_t now_ns);
+  // How far the client has got, cumulative. Worth telling when look_at() has come.
+  void progressed(ClientId client, std::uint64_t operations);
+  std::uint64_t look_at() const { return policy_->look_at(); }
   // Something is expected (or, with `cancelled`, not any more) of the lane.
   void hint(const Hint& hint, std::uint64_t now_ns);
   // Work that was submitted under an earlier scheduler is outstanding on the entry: a grant of the
@@ -197,6 +200,7 @@ class Scheduler {
   Lane* found_ = nullptr;                          // by find(), the last time
   std::vector<Lane*> active_;                      // in the order in which they became so
   std::vector<Hint> hints_;                        // not yet answered
+  std::vector<Progress> progress_;                 // by client
   std::vector<Decision> decisions_;
   // Scratch of decide(), kept for its storage.
   std::vector<ReadyOperation> waiting_;

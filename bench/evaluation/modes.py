@@ -208,6 +208,22 @@ class Watch:
                          for at, holds in self.held]}
 
 
+@contextlib.contextmanager
+def awake(cores):
+    """A virtual machine's processor that sleeps takes long to wake, now more and now less. One that
+    always has something to do, of the least priority, does not sleep. For the first `cores`."""
+    keeper = None
+    if cores:
+        keeper = subprocess.Popen([harness.program("keep_awake"), f"0-{cores - 1}"],
+                                  stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        if keeper:
+            keeper.stdin.close()
+            keeper.wait(10)
+
+
 class Surroundings:
     """MPS and vitamind, each started when the first job needs it, ended with the run."""
 

@@ -74,6 +74,10 @@ class Busy {
     return processors;
   }
   std::uint64_t grants(ClientId client) { return grants_[client]; }
+  bool holds_whole() const {
+    return std::any_of(open_.begin(), open_.end(),
+                       [](const auto& each) { return each.second == runtime::kWholeDevice; });
+  }
 
  private:
   using Who = std::pair<ClientId, LaneId>;
@@ -131,6 +135,22 @@ TEST_CASE("clients of a group stay within the share together, and others have th
     Busy apart(name);
     for (const ClientId client : {1, 2}) apart.bound(client, {.most = 66});
     CHECK(most_used(apart, {1, 2}, {1, 2}) > 66);
+  }
+}
+
+// `throughput` would have everybody on the whole device; somebody's own processors come first.
+TEST_CASE("beside a reservation or a bound nobody shares the whole device") {
+  for (const Bounds bounds : {Bounds{.reserved = 32}, Bounds{.most = 32}}) {
+    for (const bool with : {false, true}) {
+      Busy busy("throughput:whole=always");
+      if (with) busy.bound(1, bounds);
+      for (int i = 0; i < 300; ++i) {
+        for (const ClientId client : {1, 2, 3}) busy.want(client, 0, 1);
+        busy.step();
+      }
+      CHECK(busy.holds_whole() == !with);
+      for (const ClientId client : {1, 2, 3}) CHECK(busy.grants(client) > 0);
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -212,6 +213,22 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   CHECK(wait_for(alive));
   ::waitpid(ends, nullptr, 0);
   CHECK(memory->client->life.load(std::memory_order_acquire) == 0);  // an orderly end
+}
+
+// Peers of 1.3 map the same bytes: one that writes `progress` under a daemon that does not know it,
+// and one that never writes it under a daemon that looks.
+TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
+  CHECK(sizeof(ClientSegment) == 4 * 64 + kRequests * sizeof(Record));
+  CHECK(offsetof(ClientSegment, life) == 0);
+  CHECK(offsetof(ClientSegment, progress) >= sizeof(std::uint32_t));
+  CHECK(offsetof(ClientSegment, progress) + sizeof(std::uint64_t) <= 64);
+  CHECK(offsetof(ClientSegment, request_tail) == 64);
+  CHECK(offsetof(ClientSegment, grant_head) == 128);
+  CHECK(offsetof(ClientSegment, park) == 192);
+  CHECK(offsetof(ClientSegment, requests) == 256);
+  auto made = make_session_memory();
+  REQUIRE(made.has_value());
+  CHECK(made->client->progress.load(std::memory_order_relaxed) == 0);
 }
 
 }  // namespace vitamin::protocol
