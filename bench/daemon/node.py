@@ -77,7 +77,7 @@ def scribbler(node, tries):
         daemon = node.daemon("--policy", "random:max=32", "--quiet")
         other = node.member(daemon, arm, 60_000)
         time.sleep(0.2)
-        honest = node.result(node.member(daemon, "work", 300_000), timeout=120)
+        honest = node.result(node.member(daemon, "work", 30_000), timeout=120)
         rates[arm].append(honest["submitted"] / honest["seconds"])
         other.kill()
         daemon.end()
