@@ -36,27 +36,31 @@ struct LeaseTable::Moves {
 
 LeaseTable::LeaseTable(const PoolLayout& layout) : layout_(layout), leases_(layout.size()) {}
 
-bool LeaseTable::move(Event event, EntryId entry, LesseeId lessee) {
+// Every launch makes two moves that lead nowhere else, so these are a look into the table.
+[[gnu::always_inline]] inline bool LeaseTable::move(Event event, EntryId entry, LesseeId lessee) {
   static constexpr Moves kMoves;
-  Lease& lease = leases_[entry];
+  const Lease& lease = leases_[entry];
   const Moves::Move& move =
       kMoves.of[static_cast<int>(event)][static_cast<int>(lease.state)][lease.outstanding > 0];
   if (!move.listed) return false;
   if (move.when == When::kFree && layout_.at(entry).compute.overlaps(barred(lessee))) return false;
   if (move.when == When::kUnreserved && reserved_by_others(entry, lessee)) return false;
-  if (lease.state == move.to) return true;
+  if (lease.state != move.to) change(entry, lessee, move.to);
+  return true;
+}
+
+void LeaseTable::change(EntryId entry, LesseeId lessee, LeaseState to) {
+  Lease& lease = leases_[entry];
   if (lease.state == LeaseState::kIdle) {
     note(lessee);
     use(entry);
     lease.lessee = lessee;
   }
-  lease.state = move.to;
-  if (lease.state == LeaseState::kIdle) {
-    lease.lessee = kNobody;
-    lease.outstanding = 0;
-    disuse(entry);
-  }
-  return true;
+  lease.state = to;
+  if (to != LeaseState::kIdle) return;
+  lease.lessee = kNobody;
+  lease.outstanding = 0;
+  disuse(entry);
 }
 
 LeaseVerdict LeaseTable::acquire(EntryId entry, LesseeId lessee) {

@@ -92,6 +92,7 @@ class LeaseTable {
   };
   // Makes the move that lease_moves.def has for this event of the lessee. False: it has none.
   bool move(Event event, EntryId entry, LesseeId lessee);
+  void change(EntryId entry, LesseeId lessee, LeaseState to);
   void use(EntryId entry);
   void disuse(EntryId entry);
   bool reserved_by_others(EntryId entry, LesseeId lessee) const;
