@@ -88,7 +88,7 @@ function(vitamin_fuzzer target)
   set(found ${CMAKE_BINARY_DIR}/fuzzed/${target})
   file(MAKE_DIRECTORY ${found})
   # Without the weights of its inputs, which cost it more than ours do: three times as many.
-  set(run ${program} -max_len=${arg_MAX_LENGTH} -entropic=0 -timeout=10 -print_final_stats=1
+  set(run ${program} -max_len=${arg_MAX_LENGTH} -entropic=0 -timeout=60 -print_final_stats=1
       -artifact_prefix=${found}-)
   if(arg_DICTIONARY)
     get_filename_component(dictionary ${arg_DICTIONARY} ABSOLUTE)

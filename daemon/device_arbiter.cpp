@@ -118,18 +118,28 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   return client.home;
 }
 
+DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
+  if (id != found_id_) {  // what is said of a client comes in a row
+    const auto known = clients_.find(id);
+    if (known == clients_.end()) return nullptr;
+    found_id_ = id;
+    found_ = &known->second;
+  }
+  return found_;
+}
+
 // --- what clients say ------------------------------------------------------------------------
 
 void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::uint64_t now_ns) {
-  const auto client = clients_.find(id);
-  if (client == clients_.end() || client->second.dying) return;
+  Client* const client = find(id);
+  if (client == nullptr || client->dying) return;
   ++counters_.requests;
   if (trace_ != nullptr) [[unlikely]] {
     const protocol::Record copy =
         std::visit([](const auto& said) { return protocol::encode(said); }, request);
     told(Kind::kRequest, id, now_ns, &copy);
   }
-  std::visit([&](const auto& said) { take(id, client->second, said, now_ns); }, request);
+  std::visit([&](const auto& said) { take(id, *client, said, now_ns); }, request);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
@@ -281,6 +291,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
   clients_.erase(found);
+  found_id_ = runtime::kNobody;
   profile_.forget(curve_of(id));
   scheduler_.forget(id, now_ns);
 }
@@ -296,9 +307,9 @@ void DeviceArbiter::step(std::uint64_t now_ns) {
 }
 
 void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now_ns) {
-  const auto found = clients_.find(decision.client);
-  if (found == clients_.end()) return;
-  Lane& lane = found->second.lanes[decision.lane];
+  Client* const client = find(decision.client);
+  if (client == nullptr) return;
+  Lane& lane = client->lanes[decision.lane];
   const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(),
                                  [&](const Hold& held) { return held.entry == decision.entry; });
   if (decision.kind == runtime::Decision::Kind::kCloseGate) {

@@ -146,6 +146,7 @@ class DeviceArbiter {
     std::map<LaneId, Lane> lanes;
   };
 
+  Client* find(ClientId id);
   void take(ClientId id, Client& client, const protocol::Ready& ready, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Idle& idle, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Returned& returned, std::uint64_t now_ns);
@@ -172,6 +173,8 @@ class DeviceArbiter {
   runtime::Profile profile_;  // by client: curve_of()
   runtime::Scheduler scheduler_;
   std::map<ClientId, Client> clients_;
+  ClientId found_id_ = runtime::kNobody;  // by find(), the last time
+  Client* found_ = nullptr;
   std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;

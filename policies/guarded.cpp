@@ -41,13 +41,14 @@ void Guarded::replace(std::string why) {
   if (sink_) sink_(why_);
 }
 
-// `call` answers through a pair: what it was told, and what is wrong with it ("" when nothing is).
+// `call` answers what it was told, and puts down what is wrong with that, if anything is.
 template <class Answer, class Call>
 Answer Guarded::guard(const char* callback, Answer otherwise, Call call) {
-  std::string wrong;
+  std::string wrong, problem;
   try {
-    auto [answer, problem] = call(*policy_);
-    if (problem.empty()) return answer;
+    Answer answer = call(*policy_, problem);
+    if (problem.empty()) [[likely]]
+      return answer;
     wrong = "answers nonsense in " + std::string(callback) + " (" + problem + ")";
   } catch (const std::exception& error) {
     wrong = "fails in " + std::string(callback) + " (" + error.what() + ")";
@@ -62,58 +63,55 @@ Answer Guarded::guard(const char* callback, Answer otherwise, Call call) {
 std::optional<std::size_t> Guarded::pick(std::span<const ReadyOperation> ready,
                                          const PoolView& pool) {
   using Answer = std::optional<std::size_t>;
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string& problem) {
     const Answer answer = policy.pick(ready, pool);
-    std::string problem;
     if (answer && *answer >= ready.size())
       problem = "operation " + std::to_string(*answer) + " of " + std::to_string(ready.size());
-    return std::pair{answer, problem};
+    return answer;
   };
   return guard("Pick", Answer(), asked);
 }
 
 Choice Guarded::select(const ReadyOperation& operation, std::span<const EntryId> eligible,
                        const PoolView& pool) {
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string& problem) {
     const Choice answer = policy.select(operation, eligible, pool);
-    std::string problem;
-    if (answer.entry == kNoEntry) return std::pair{answer, problem};
-    if (std::find(eligible.begin(), eligible.end(), answer.entry) == eligible.end())
+    if (answer.entry == kNoEntry) return answer;
+    if (answer.entry != eligible.back() &&
+        std::find(eligible.begin(), eligible.end(), answer.entry) == eligible.end())
       problem = "entry " + std::to_string(answer.entry) + ", which is not eligible";
     else if (answer.launches == 0)
       problem = "a grant for no launch";
-    return std::pair{answer, problem};
+    return answer;
   };
   return guard("Select", Choice{eligible.back(), 1}, asked);
 }
 
 runtime::Plan Guarded::prepare(const runtime::Hint& hint, const PoolView& pool) {
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string& problem) {
     const runtime::Plan answer = policy.prepare(hint, pool);
-    std::string problem;
     for (const EntryId entry : {answer.target, answer.standing})
       if (entry != kNoEntry && entry >= pool.entries.size())
         problem = "entry " + std::to_string(entry) + ", which is none";
     if (answer.standing == runtime::kWholeDevice)
       problem = "the whole device, which cannot be reserved";
-    return std::pair{answer, problem};
+    return answer;
   };
   return guard("Prepare", runtime::Plan{}, asked);
 }
 
 void Guarded::forget(runtime::ClientId client) {
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string&) {
     policy.forget(client);
-    return std::pair{0, std::string()};
+    return 0;
   };
   guard("forget", 0, asked);
 }
 
 std::string Guarded::take_message() {
   if (!untold_.empty()) return std::exchange(untold_, {});
-  return guard("take_message", std::string(), [&](runtime::Policy& policy) {
-    return std::pair{policy.take_message(), std::string()};
-  });
+  return guard("take_message", std::string(),
+               [&](runtime::Policy& policy, std::string&) { return policy.take_message(); });
 }
 
 // --- TimedThread -----------------------------------------------------------------------------

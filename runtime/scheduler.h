@@ -164,6 +164,7 @@ class Scheduler {
   hal::ComputeSet barred(ClientId client) const;
   hal::ComputeSet set_aside() const;
   bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
+  std::span<const EntryId> eligible_for(const Lane& lane, hal::ComputeSet barred);
   void collect();
 
   void drop_what_is_too_narrow();
@@ -196,6 +197,7 @@ class Scheduler {
   LeaseTable leases_;
   std::vector<EntryId> by_width_;                  // narrowest first, the whole device last
   std::unordered_map<std::uint64_t, Lane> lanes_;  // by client and lane
+  Lane* found_ = nullptr;                          // by find(), the last time
   std::vector<Lane*> active_;                      // in the order in which they became so
   std::vector<Hint> hints_;                        // not yet answered
   std::vector<Progress> progress_;                 // by client
@@ -212,6 +214,7 @@ class Scheduler {
   std::uint64_t epoch_ = 1;
   std::uint64_t wake_at_ = kNever;
   bool changed_ = false;
+  bool uncollected_ = true;  // waiting_, holdings_, draining_ are of an earlier state
   bool recall_all_ = false;
 };
 

@@ -194,9 +194,10 @@ class Resident(Job):
         return self.wait(20)
 
 
-def occupant(environment, daemon=None, words=()):
+def occupant(environment, daemon=None, words=(), policy=None):
     """bench/programs/occupy.cpp, ready."""
-    made = Resident([harness.program("occupy")], environment, daemon=daemon, words=words)
+    made = Resident([harness.program("occupy")], environment, daemon=daemon, words=words,
+                    policy=policy)
     made.next()
     return made
 

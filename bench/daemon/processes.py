@@ -8,7 +8,7 @@
 jobs       two and four PyTorch jobs at once for each policy: bytes against each job's run alone,
            and in every look at the daemon that no two open leases overlap
 loops      two and four loops of kernels that compute, each on a fixed part of the device: rate
-           beside the others against the rate alone on the same part
+           beside the others against the rate alone on the same part, by leases and without a daemon
 partition  PyTorch jobs on leases of fixed halves against the same jobs on a static partition
            without a daemon, with the same neighbour
 kill       SIGKILL of one job in mid-step, again and again: the survivor's bytes and coverage, and
@@ -86,70 +86,78 @@ def jobs(options, results, mps):
 
 
 class Loops:
-    """Resident loops of kernels that compute, each on its part of the device for good."""
+    """Resident loops of kernels that compute, each on its part of the device for good: by leases of
+    a vitamind, or by a static partition in each process."""
 
-    def __init__(self, parts, environment):
-        self.parts = parts
-        self.daemon = Daemon(f"static:parts={parts}", environment, watch=False)
-        self.jobs = []
-        for _ in range(parts):  # parts go to clients in the order in which they come
-            self.jobs.append(occupant(environment, self.daemon))
-            self.rate(self.jobs[-1:], 1000, 50_000, 4, 0.1)
+    def __init__(self, parts, setting, environment):
+        self.daemon = None
+        if setting == "leases":
+            self.daemon = Daemon(f"static:parts={parts}", environment, watch=False)
+        self.jobs, each = [], 16 // parts
+        for i in range(parts):  # leases go to clients in the order in which they come
+            policy = None if self.daemon else f"static:units={each * i}-{each * (i + 1) - 1}"
+            self.jobs.append(occupant(environment, self.daemon, policy=policy))
+            self.rate(self.jobs[-1:], 64, 1000, 50_000, 4, 0.1)
         # Blocks of 256 threads: as many as the narrowest part holds at once.
-        units = 16 // parts
-        self.blocks = 8 * units * 8
+        self.blocks = 8 * each * 8
 
-    def rate(self, jobs, rounds, ns, batch, seconds, blocks=None):
+    @staticmethod
+    def rate(jobs, blocks, rounds, ns, batch, seconds):
         """Microseconds a kernel of each of the jobs, which run at once."""
         at = time.monotonic_ns() + 20_000_000
         for job in jobs:
-            job.tell(f"compute {at} {rounds} {blocks or 64} {ns} {batch} {seconds}")
+            job.tell(f"compute {at} {rounds} {blocks} {ns} {batch} {seconds}")
         return [job.next(30 + seconds)["us"] for job in jobs]
 
     def end(self):
         for job in self.jobs:
             job.end()
-        return self.daemon.end()
+        return self.daemon.end() if self.daemon else ""
 
 
 def loops(options, results, environment):
-    rows = []
+    rows, until = [], time.monotonic() + options.budget
     for parts in (2, 4):
-        group = Loops(parts, environment)
+        groups = {s: Loops(parts, s, environment) for s in ("leases", "static")}
+        blocks = groups["leases"].blocks
         for us in (11, 100):
-            rounds, probe = 100_000, None
+            rounds = 100_000
             if options.device == "cuda":
-                probe, = group.rate(group.jobs[:1], rounds, 0, 4, 0.3, group.blocks)
+                probe, = Loops.rate(groups["leases"].jobs[:1], blocks, rounds, 0, 4, 0.3)
                 rounds = max(1, int(rounds * us / probe))
-            batch = max(4, 3000 // us)
-            run = lambda jobs: group.rate(jobs, rounds, 1000 * us, batch, options.seconds / 2,
-                                          group.blocks)
-            ratios, samples = [[] for _ in range(parts)], []
+            run = lambda jobs: Loops.rate(jobs, blocks, rounds, 1000 * us, max(4, 3000 // us),
+                                          options.seconds / 4)
+            samples = {setting: [] for setting in groups}
             for repeat in range(options.repeats):
-                # Beside each other between two runs alone: drift cancels.
-                before = [run([job])[0] for job in group.jobs]
-                beside = run(group.jobs)
-                after = [run([job])[0] for job in reversed(group.jobs)][::-1]
-                for i in range(parts):
-                    ratios[i].append((before[i] + after[i]) / 2 / beside[i])
-                samples.append({"alone_before": before, "beside": beside, "alone_after": after})
-            medians = [harness.median(r) for r in ratios]
-            results.add({"part": "loops", "loops": parts, "kernel_us": us, "rounds": rounds,
-                         "blocks": group.blocks, "probe_us": probe, "samples": samples,
-                         "ratios": ratios, "medians": medians})
-            noise = [abs(s["alone_after"][i] / s["alone_before"][i] - 1)
-                     for s in samples for i in range(parts)]
-            rows.append([parts, us, " ".join(f"{s:.2f}" for s in samples[0]["alone_before"]),
-                         " ".join(f"{s:.2f}" for s in samples[0]["beside"]),
-                         " ".join(harness.percent(m) for m in medians),
-                         harness.percent(min(min(r) for r in ratios)),
-                         harness.percent(harness.median(noise))])
-        covers = group.jobs
-        log = group.end()
-        results.add({"part": "loops", "loops": parts, "log": log[-500:],
-                     "coverage": [brief(job.coverage) for job in covers]})
-    return harness.table(rows, ["loops", "kernel us", "alone us", "beside us",
-                                "rate beside / alone, medians", "least", "alone against itself"])
+                if repeat and time.monotonic() > until:
+                    break
+                for setting in list(groups)[::1 if repeat % 2 else -1]:
+                    jobs = groups[setting].jobs
+                    alone = [run([job])[0] for job in jobs]
+                    samples[setting].append({"alone": alone, "beside": run(jobs)})
+            record = {"part": "loops", "loops": parts, "kernel_us": us, "rounds": rounds,
+                      "blocks": blocks, "samples": samples}
+            ratios = {s: [[sample["alone"][i] / sample["beside"][i] for sample in samples[s]]
+                          for i in range(parts)] for s in samples}
+            medians = {s: [harness.median(r) for r in ratios[s]] for s in ratios}
+            against = [harness.median([a["beside"][i] / b["beside"][i] for a, b in zip(
+                samples["static"], samples["leases"])]) for i in range(parts)]
+            record.update(ratios=ratios["leases"], medians=medians["leases"],
+                          static_medians=medians["static"], against_static=against)
+            results.add(record)
+            together = samples["leases"][0]["beside"]
+            show = lambda values: " ".join(harness.percent(v) for v in values)
+            rows.append([parts, us, len(samples["leases"]),
+                         " ".join(f"{t:.2f}" for t in samples["leases"][0]["alone"]),
+                         " ".join(f"{t:.2f}" for t in together), show(medians["leases"]),
+                         show(medians["static"]), show(against),
+                         f"{sum(1e3 / t for t in together):.0f}"])
+        logs = {setting: group.end() for setting, group in groups.items()}
+        results.add({"part": "loops", "loops": parts, "log": logs["leases"][-500:],
+                     "coverage": [brief(job.coverage) for job in groups["leases"].jobs]})
+    return harness.table(rows, ["loops", "kernel us", "repeats", "alone us", "beside us",
+                                "rate beside / alone", "the same without a daemon",
+                                "leases / static, beside", "kernels a ms in all"])
 
 
 def partition(options, results, environment):
@@ -376,6 +384,7 @@ def main():
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=4, help="loops, partition")
     parser.add_argument("--seconds", type=float, default=1.0, help="scale of the windows")
+    parser.add_argument("--budget", type=float, default=45, help="loops: seconds")
     parser.add_argument("--pair", default="RN+D0.6",
                         help="partition: two of evaluation/training.py")
     parser.add_argument("--timeout", type=float, default=150)

@@ -72,6 +72,23 @@ TEST_CASE("a stale socket is replaced, a live one is not") {
   CHECK(listen_at(folder.socket(), 0600));
 }
 
+TEST_CASE("the socket of a daemon that is being killed is replaced") {
+  const Folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto listener = listen_at(folder.socket(), 0600);
+    for (;;) ::pause();
+  }
+  while (!connect_to(folder.socket())) ::usleep(1000);
+  std::thread killer([&] {
+    ::usleep(100'000);  // as long as its end takes
+    ::kill(child, SIGKILL);
+  });
+  CHECK(listen_at(folder.socket(), 0600));
+  killer.join();
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST_CASE("the mode of the socket is what was asked for") {
   const Folder folder;
   const auto listener = listen_at(folder.socket(), 0660);
