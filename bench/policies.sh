@@ -8,10 +8,12 @@ set -eu
 paper=throughput:whole=never,objective=paper
 half=107.686
 
-set -- "$1" "$2" "$3" ''
-for margin in 80 85 90 93 95 97 98; do set -- "$1" "$2" "$3" "$4 --policy tpot-first:margin=$margin"; done
+margins=
+for margin in 80 85 90 93 95 97 98; do
+  margins="$margins --policy tpot-first:margin=$margin"
+done
 "$1" simulate --trace "$2/azure2024_conv_synth.csv" --seconds $half --load 0.7 --json \
-  --policy $paper $4 > "$3/tuning.json"
+  --policy $paper $margins > "$3/tuning.json"
 for trace in azure2024_conv_synth longbench_synth_poisson1 burstgpt_conv_synth; do
   from=0
   [ $trace = azure2024_conv_synth ] && from=$half
