@@ -14,8 +14,8 @@
     restarts   the daemon killed under the load of 16 clients, again and again
 
 Needs MEMBER and VITAMIND, the paths of the built programs. Writes JSON lines, the first of which
-says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate` measures
-the daemon and not how long each of three processes waits for a processor.
+says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate`
+measures the daemon and not how long each of three processes waits for a processor.
 """
 import argparse
 import datetime
