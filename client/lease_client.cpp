@@ -204,13 +204,15 @@ void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
   flush();
 }
 
-void LeaseClient::timed(const runtime::ProfileCell& cell) {
+void LeaseClient::timed(const runtime::TimedLaunches& launches) {
   if (page_->words.load(std::memory_order_relaxed) == nullptr || away()) return;
   if (link_.daemon_minor < 2 || link_.requests.room() < protocol::kRequests / 2) return;
   protocol::Timed said;
-  said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(cell.mean_ns));
-  said.processors = cell.processors;
-  said.launches = static_cast<std::uint32_t>(std::min<std::uint64_t>(cell.count, 0xffffffff));
+  said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(launches.mean_ns));
+  said.whole_ns = static_cast<std::uint64_t>(launches.whole_ns);
+  said.processors = launches.processors;
+  said.launches =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(launches.launches, 0xffffffff));
   send(protocol::encode(said));
   flush();
 }

@@ -99,7 +99,7 @@ class LeaseClient {
   // Something is expected of the lane, or not any more.
   void hint(const runtime::Hint& hint, std::uint64_t now_ns);
   // Launches were timed. Lost while the ring has little room: requests come first.
-  void timed(const runtime::ProfileCell& cell);
+  void timed(const runtime::TimedLaunches& launches);
   void submitted(EntryId entry, LaneId lane);
   void retired(EntryId entry, LaneId lane, std::uint32_t operations);
 

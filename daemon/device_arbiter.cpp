@@ -27,6 +27,13 @@ std::vector<EntryId> choose_homes(const runtime::PoolLayout& layout) {
   return homes;
 }
 
+// Timed launches of a width that count: some seconds of a busy client, of which one in 97 is timed.
+constexpr std::uint64_t kRemembered = 2'000;
+
+// What a launch is taken to last, where only ratios count: half of all kernels of training last
+// less.
+constexpr double kUsualNs = 10'000;
+
 // Where the profile holds all of a client's launches.
 std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
 
@@ -222,11 +229,22 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord
 }
 
 void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std::uint64_t) {
+  // What ran on the whole device ran beside whatever others had there: no measure of its width.
+  const auto submits = [](const auto& client) {
+    return std::any_of(client.second.lanes.begin(), client.second.lanes.end(),
+                       [](const auto& lane) { return lane.second.submits(); });
+  };
+  if (timed.processors == layout_.at(runtime::kWholeDevice).processors &&
+      std::count_if(clients_.begin(), clients_.end(), submits) > 1)
+    return;
   runtime::ProfileCell cell;
   cell.processors = timed.processors;
   cell.count = timed.launches;
+  // Only how times compare between widths is asked of the curve; against what the same kernels took
+  // at first, so that a change of kernels is none of scaling.
   cell.mean_ns = static_cast<double>(timed.mean_ns);
-  profile_.merge(curve_of(id), cell);
+  if (timed.whole_ns != 0) cell.mean_ns *= kUsualNs / static_cast<double>(timed.whole_ns);
+  profile_.merge(curve_of(id), cell, kRemembered);
 }
 
 // Standing grants were chosen by what was known then. The plan changes only where that is worth a

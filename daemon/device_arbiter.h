@@ -12,9 +12,10 @@
 // `answer_within_ns` is overdue (stopped, starved): its grant counts as returned, and whatever it
 // still submits there is a stale submission, which changes placement only.
 //
-// Profiles. Clients say how long their launches took on how many processors. A grant stands for
-// whatever its lane launches next, so what a policy is told of an operation is the curve of all its
-// client's launches together: the mean launch at each width. Nobody's word counts for others.
+// Profiles. Clients say how long their launches took on how many processors, and how long the same
+// ones are taken to last on the whole device. A grant stands for whatever its lane launches next,
+// so what a policy is told of an operation is the curve of all its client's launches together: how
+// many times as long they take at each width, lately. Nobody's word counts for others.
 //
 // Threads: one at a time.
 #pragma once

@@ -149,7 +149,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
   segment_operations_ = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(std::min<std::uint64_t>(ahead, depth_) / 8, 1, 100));
-  profiler_.on_sample([this](const ProfileCell& cell) { arbiter_->timed(cell); });
+  profiler_.on_sample([this](const TimedLaunches& timed) { arbiter_->timed(timed); });
   lanes_share_ = arbiter_->lanes_share();
   between_processes_ = arbiter_->between_processes();
   if (between_processes_) options_.slots_stay = options_.leased_slots_stay;

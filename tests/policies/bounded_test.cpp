@@ -154,22 +154,19 @@ TEST_CASE("beside a reservation or a bound nobody shares the whole device") {
   }
 }
 
-TEST_CASE("a share that is less than the narrowest part is that part") {
-  Busy busy("throughput");
-  busy.bound(1, {.most = 1});
-  busy.want(1, 0, 1);
-  busy.step();
-  CHECK(busy.grants(1) == 1);
-  CHECK(busy.used_by({1}) == 8);
-}
-
-TEST_CASE("what needs more than the share runs all the same") {
-  Busy busy("throughput");
-  busy.bound(1, {.most = 16});
-  busy.want(1, 0, 100);
-  busy.step();
-  CHECK(busy.grants(1) == 1);
-  CHECK(busy.used_by({1}) >= 100);
+TEST_CASE("a share below the narrowest part is that part, and what needs more runs all the same") {
+  struct Case {
+    std::uint32_t most, needs, least, widest;
+  };
+  for (const Case each : {Case{1, 1, 8, 8}, Case{16, 100, 100, 132}}) {
+    Busy busy("throughput");
+    busy.bound(1, {.most = each.most});
+    busy.want(1, 0, each.needs);
+    busy.step();
+    CHECK(busy.grants(1) == 1);
+    CHECK(busy.used_by({1}) >= each.least);
+    CHECK(busy.used_by({1}) <= each.widest);
+  }
 }
 
 }  // namespace
