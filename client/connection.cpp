@@ -37,6 +37,8 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
   const auto sent = protocol::send_message(connection->socket, protocol::bytes_of(hello));
   auto parcel = protocol::receive_parcel(connection->socket, 4096, patience);
   if (!parcel) return tl::unexpected(sent ? parcel.error() : sent.error());
+  if (parcel->bytes.empty())
+    return hal::fail(hal::Errc::kUnavailable, "vitamind went away while it was asked");
   const auto welcome = protocol::parse<protocol::Welcome>(parcel->bytes);
   if (!welcome) return tl::unexpected(welcome.error());
   connection->welcome = *welcome;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node's daemon costs its clients when things go wrong, and when nothing happens.
 
-    node.py [--out FILE] [--tries N] [gate] [scribbler] [idle] [home] [restarts]
+    node.py [--out FILE] [--tries N] [--operations N] [gate] [scribbler] [idle] [home] [restarts]
 
     gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
                the daemon's status is asked again and again)
@@ -14,8 +14,8 @@
     restarts   the daemon killed under the load of 16 clients, again and again
 
 Needs MEMBER and VITAMIND, the paths of the built programs. Writes JSON lines, the first of which
-says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate` measures
-the daemon and not how long each of three processes waits for a processor.
+says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate`
+measures the daemon and not how long each of three processes waits for a processor.
 """
 import argparse
 import datetime
@@ -123,9 +123,10 @@ def home(node, tries):
 
 
 def restarts(node, tries):
-    clients, each = 16, 1_000_000
+    clients, each = 16, OPERATIONS or 1_000_000 * max(1, tries // 25)
     daemon = node.daemon("--policy", "random:max=32", "--quiet")
-    members = [node.member(daemon, "work", each * max(1, tries // 25)) for _ in range(clients)]
+    members = [node.member(daemon, "work", each) for _ in range(clients)]
+    node.until(lambda: len(daemon.status()["clients"]) == clients, 30)
     done, begin, gaps_ms = 0, time.monotonic(), []
     while done < tries and all(member.poll() is None for member in members):
         time.sleep(0.02)
@@ -136,10 +137,9 @@ def restarts(node, tries):
         done += 1
     seconds = time.monotonic() - begin
     results = [node.result(member, timeout=600) for member in members]
-    wanted = each * max(1, tries // 25)
     yield {"measurement": "daemon killed under load", "restarts": done, "clients": clients,
-           "seconds": seconds, "operations_each": wanted,
-           "lost_or_done_twice": sum(abs(r["submitted"] - wanted) for r in results),
+           "seconds": seconds, "operations_each": each,
+           "lost_or_done_twice": sum(abs(r["submitted"] - each) for r in results),
            "at_home": sum(r["at_home"] for r in results),
            "malformed": sum(r["malformed"] for r in results),
            "service_gap_p50_ms": percentile(gaps_ms, 0.5),
@@ -147,6 +147,7 @@ def restarts(node, tries):
     daemon.end()
 
 
+OPERATIONS = None
 PARTS = {"gate": gate, "scribbler": scribbler, "idle": idle, "home": home,
          "restarts": restarts}
 
@@ -157,8 +158,11 @@ def main():
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--out")
     parser.add_argument("--tries", type=int, default=20)
+    parser.add_argument("--operations", type=int, help="of each client, under restarts")
     parser.add_argument("--commit", default="")
     options = parser.parse_args()
+    global OPERATIONS
+    OPERATIONS = options.operations
     model = [line for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
     lines = [{"header": {"command": ("chrt -r 20 " if real_time() else "") + "bench/daemon/node.py "
                          + " ".join(sys.argv[1:]),

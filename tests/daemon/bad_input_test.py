@@ -153,6 +153,18 @@ class BadInput(DaemonTest):
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
 
+    def test_a_daemon_that_ends_in_the_middle_of_a_greeting_has_gone_away(self):
+        path = pathlib.Path(self.folder.name) / "s"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            words = [os.environ["MEMBER"], str(path), "work", "1"]
+            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as member:
+                connection, _ = listener.accept()
+                connection.recv(4096)
+                connection.close()
+                self.assertIn("went away", member.communicate(timeout=10)[0])
+
     # --- processes -------------------------------------------------------------------------
 
     def test_the_thread_that_connected_may_end_before_its_process(self):
