@@ -24,7 +24,7 @@
 namespace vitamin::runtime::audit {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e41;  // "vitaminA"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 
 enum class Kind : std::uint32_t {
   kLaunch,
@@ -33,6 +33,7 @@ enum class Kind : std::uint32_t {
   kOther,   // a copy, a fill, a bridged call
   kResult,  // bytes that a copy brought to the host: `structure` their number, `content` a digest
   kName,    // `index`, `lane` bytes of text in the records behind it
+  kGraph,   // a launch of a graph as a whole: `grid` its nodes, `structure` and `content` of all
 };
 
 enum Flag : std::uint32_t {

@@ -72,6 +72,7 @@ class KernelTable {
   void clear();
   // For the rest of this process; DispatchOptions::on_hang may remember it for later ones.
   void remember_wide_only(Kernel& kernel);
+  bool wide_only(const std::string& name) const { return wide_only_.contains(name); }
 
  private:
   Kernel& add(hal::KernelHandle handle);
