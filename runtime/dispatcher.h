@@ -355,6 +355,7 @@ class Dispatcher {
   std::vector<Stream*> deferring_;  // streams with deferred operations
   std::vector<Watched> watched_;
   std::deque<WantedGraph> wanted_graphs_;  // what is to be done for graphs off the path
+  std::vector<EntryId> ready_;             // entries that a graph could go to at once
   std::vector<Graph*> graphs_;             // those that have executables of ours
   std::uint64_t graph_bytes_ = 0;          // what those take
   std::uint64_t graph_clock_ = 0;          // counts their launches

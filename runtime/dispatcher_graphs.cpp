@@ -111,6 +111,19 @@ Dispatcher::GraphPlace Dispatcher::place_graph(Stream& stream, Graph& graph) {
   want(graph.shared_from_this(), entry);
   // It never was this stream's, unless its earlier work is there: then it still is.
   if (!lanes_share_ && binding.queue != stream.tail) arbiter_->release(entry, stream.lane);
+  // Meanwhile the policy chooses among the entries that there are executables for.
+  ready_.clear();
+  for (const EntryId id : eligible(stream, graph.kernel, graph.needed))
+    if (graph.ready(id) != nullptr) ready_.push_back(id);
+  if (!ready_.empty()) {
+    const Choice choice = ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
+    stream.grant = {kWholeDevice, 0};  // what it did not choose first stands for one launch only
+    if (choice.entry != kNoEntry && choice.entry != kWholeDevice) {
+      if (PhysicalQueue* queue = free_queue(stream, choice.entry))
+        return {queue, graph.ready(choice.entry)};
+      if (!lanes_share_) arbiter_->release(choice.entry, stream.lane);
+    }
+  }
   return {&stream.own, nullptr, GraphReason::kNotMade};
 }
 

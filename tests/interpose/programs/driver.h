@@ -37,10 +37,20 @@
                                                               X(cuCtxSynchronize)                  \
                                                                   X(cuFuncSetAttribute)            \
                                                                       X(cuCtxCreate)
+#define GRAPH_FUNCTIONS(X)                                                                      \
+  X(cuGraphCreate) X(cuGraphClone) X(cuGraphAddKernelNode) X(cuGraphAddEmptyNode)               \
+      X(cuGraphAddMemsetNode) X(cuGraphAddMemcpyNode) X(cuGraphAddHostNode)                     \
+          X(cuGraphAddChildGraphNode) X(cuGraphAddEventRecordNode) X(cuGraphGetNodes)           \
+              X(cuGraphNodeGetType) X(cuGraphKernelNodeGetParams) X(cuGraphKernelNodeSetParams) \
+                  X(cuGraphKernelNodeSetAttribute) X(cuGraphExecUpdate)                         \
+                      X(cuGraphExecKernelNodeSetParams) X(cuGraphExecMemcpyNodeSetParams)       \
+                          X(cuGraphExecMemsetNodeSetParams) X(cuGraphNodeSetEnabled)            \
+                              X(cuGraphUpload)
 
 struct Driver {
 #define DRIVER_ENTRY(name) decltype(&::name) name;
   DRIVER_FUNCTIONS(DRIVER_ENTRY)
+  GRAPH_FUNCTIONS(DRIVER_ENTRY)
 #undef DRIVER_ENTRY
 };
 extern Driver drv;
