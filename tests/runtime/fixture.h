@@ -15,6 +15,7 @@
 
 #include "backends/soft/device.h"
 #include "policies/registry.h"
+#include "runtime/audit.h"
 #include "runtime/virtual_context.h"
 
 namespace vitamin::tests {
@@ -39,6 +40,7 @@ struct FixtureOptions {
   void (*on_hang)(const char*, std::uint32_t, double) = nullptr;
   runtime::ProfilerOptions profiler = {};
   std::function<void(const runtime::Profile&)> keep_profile = {};
+  std::shared_ptr<runtime::Audit> audit = {};
 };
 
 class Fixture {
@@ -70,7 +72,12 @@ class Fixture {
     auto policy = policies::make(options.policy, options.seed);
     REQUIRE(policy.has_value());
     void* legacy = device_->legacy_stream();
-    auto made = runtime::VirtualContext::create(std::move(*opened), std::move(*policy), dispatch,
+    std::unique_ptr<hal::Device> device = std::move(*opened);
+    if (options.audit != nullptr) {
+      dispatch.audit = options.audit;
+      device = runtime::Audit::watch(options.audit, std::move(device));
+    }
+    auto made = runtime::VirtualContext::create(std::move(device), std::move(*policy), dispatch,
                                                 legacy);
     REQUIRE(made.has_value());
     context = std::move(*made);
