@@ -76,9 +76,9 @@ inline std::uint64_t masked_hash(const void* data, std::size_t count) {
 // What a graph is, whoever holds it and in whatever order its nodes are listed.
 struct GraphShape {
   std::uint32_t nodes = 0, edges = 0;  // those of graphs inside it, too
-  std::uint64_t structure = 0;         // kinds, kernels, geometry, attributes, and who waits for whom
-  std::uint64_t arguments = 0;         // with what looks like an address left out
-  std::uint64_t exact = 0;             // everything, to the byte
+  std::uint64_t structure = 0;  // kinds, kernels, geometry, attributes, and who waits for whom
+  std::uint64_t arguments = 0;  // with what looks like an address left out
+  std::uint64_t exact = 0;      // everything, to the byte
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
 };
 
@@ -86,8 +86,8 @@ struct GraphShape {
 struct GraphDescription {
   struct Node {
     std::uint64_t structure = 0, arguments = 0, exact = 0;
-    std::uint64_t attributes = 0;         // of a kernel; also in `structure`
-    std::uint32_t nodes = 1, edges = 0;   // more, of a graph inside it
+    std::uint64_t attributes = 0;        // of a kernel; also in `structure`
+    std::uint32_t nodes = 1, edges = 0;  // more, of a graph inside it
   };
   struct Edge {
     std::uint32_t from = 0, to = 0;
@@ -169,8 +169,8 @@ class GraphSource {
   // An executable of the same nodes that runs on the entry, or `older`, which is one of an earlier
   // state, brought up to date. kUnsupported: as look(); kInternal: what came out is not the same
   // graph.
-  virtual Result<std::shared_ptr<GraphExecutable>> make(
-      Device& device, PhysicalContext& entry, std::shared_ptr<GraphExecutable> older) = 0;
+  virtual Result<std::shared_ptr<GraphExecutable>> make(Device& device, PhysicalContext& entry,
+                                                        std::shared_ptr<GraphExecutable> older) = 0;
 };
 
 }  // namespace vitamin::hal

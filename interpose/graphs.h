@@ -27,8 +27,8 @@ struct FollowedGraph {
 
 // What is known of an executable graph. Unknown ones are taken for the worst.
 struct GraphRecord {
-  bool gate = true;          // somebody outside must act before it ends
-  bool waits_events = true;  // events of the application, when it is launched
+  bool gate = true;                         // somebody outside must act before it ends
+  bool waits_events = true;                 // events of the application, when it is launched
   std::shared_ptr<FollowedGraph> followed;  // null: it stays on the whole device, because:
   runtime::stats::GraphReason stays = runtime::stats::GraphReason::kUnknown;
 };
@@ -119,8 +119,8 @@ struct RecordsInGraph {
   }
 };
 
-// (executable, ...): changes what its launches do. `kFollow`: (followed, answer, ...), by the vendor,
-// does the same to what is followed, and says whether it could.
+// (executable, ...): changes what its launches do. `kFollow`: (followed, answer, ...), by the
+// vendor, does the same to what is followed, and says whether it could.
 template <auto kFollow>
 struct ChangesGraph {
   template <class... Rest>

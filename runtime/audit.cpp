@@ -495,8 +495,8 @@ bool Audit::is_uncovered(const Pending& pending, const Clock& clock) const {
 
 void Audit::launched_graph(const PhysicalQueue& queue, const hal::GraphShape* got) {
   const std::lock_guard lock(mutex_);
-  launched_graphs_.push_back({queue.queue->native(), got != nullptr ? std::optional(*got)
-                                                                    : std::nullopt});
+  launched_graphs_.push_back(
+      {queue.queue->native(), got != nullptr ? std::optional(*got) : std::nullopt});
 }
 
 void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {

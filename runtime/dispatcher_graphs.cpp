@@ -31,10 +31,14 @@ std::uint64_t most_bytes(const Graph& graph) {
 
 GraphReason reason_of(stats::WholeReason reason) {
   switch (reason) {
-    case stats::WholeReason::kNoQueue: return GraphReason::kNoQueue;
-    case stats::WholeReason::kPoolMissing: return GraphReason::kUnsupported;
-    case stats::WholeReason::kPolicy: return GraphReason::kPolicy;
-    default: return GraphReason::kNarrow;
+    case stats::WholeReason::kNoQueue:
+      return GraphReason::kNoQueue;
+    case stats::WholeReason::kPoolMissing:
+      return GraphReason::kUnsupported;
+    case stats::WholeReason::kPolicy:
+      return GraphReason::kPolicy;
+    default:
+      return GraphReason::kNarrow;
   }
 }
 
@@ -213,7 +217,8 @@ void Dispatcher::graph_changed(Graph& graph, bool followed) {
 
 std::vector<Graph::Made> Dispatcher::forget_graph(Graph& graph) {
   graph.gone = true;
-  std::erase_if(wanted_graphs_, [&](const WantedGraph& want) { return want.graph.get() == &graph; });
+  std::erase_if(wanted_graphs_,
+                [&](const WantedGraph& want) { return want.graph.get() == &graph; });
   std::erase(graphs_, &graph);
   for (Graph::Made& made : graph.made) drop(made);
   graph.last_stream = nullptr;
@@ -291,8 +296,7 @@ void Dispatcher::describe(Graph& graph, const hal::GraphContents& contents) {
       graph.libraries.emplace_back(kernel.library, 1);
   }
   if (graph.needed > widest_ && !graph.stays) graph.stays = GraphReason::kNarrow;
-  if (least_bytes(graph) > options_.graph_bytes && !graph.stays)
-    graph.stays = GraphReason::kMemory;
+  if (least_bytes(graph) > options_.graph_bytes && !graph.stays) graph.stays = GraphReason::kMemory;
   char name[64];
   std::snprintf(name, sizeof name, "graph of %u nodes (%016llx)", contents.shape.nodes,
                 static_cast<unsigned long long>(contents.shape.structure));
@@ -310,9 +314,8 @@ void Dispatcher::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   if (Graph::Made* stale = graph->find(entry)) older = stale->executable;
   std::vector<Graph::Made> dropped;
   if (older == nullptr) dropped = make_room(least_bytes(*graph), *graph);
-  hal::PhysicalContext& context = options_.audit != nullptr
-                                      ? Audit::watched(pool_.context(entry))
-                                      : pool_.context(entry);
+  hal::PhysicalContext& context =
+      options_.audit != nullptr ? Audit::watched(pool_.context(entry)) : pool_.context(entry);
   lock.unlock();
   dropped.clear();
   const std::uint64_t free_before = device_.free_bytes();

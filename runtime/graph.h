@@ -49,8 +49,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
     std::uint64_t used = 0;     // when it was launched last, by the dispatcher's count
   };
   Made* find(EntryId entry) {
-    const auto found = std::find_if(made.begin(), made.end(),
-                                    [&](const Made& one) { return one.entry == entry; });
+    const auto found =
+        std::find_if(made.begin(), made.end(), [&](const Made& one) { return one.entry == entry; });
     return found != made.end() ? &*found : nullptr;
   }
   // The executable for an entry, of the graph as it is now; null: there is none.
@@ -66,8 +66,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   }
 
   const std::shared_ptr<hal::GraphSource> source;
-  bool gone = false;          // destroyed by the application, or its context is
-  std::uint64_t version = 1;  // of what it does
+  bool gone = false;           // destroyed by the application, or its context is
+  std::uint64_t version = 1;   // of what it does
   std::uint32_t launches = 0;  // of this version
   bool asked = false;          // somebody is to look at this version
   bool looked = false;         // what follows is known
@@ -101,7 +101,9 @@ class GraphOperation : public Operation {
   // What the application's own executable holds, for the audit; empty: nobody asked.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
   // Null: the application's own.
-  void use(std::shared_ptr<hal::GraphExecutable> executable) { executable_ = std::move(executable); }
+  void use(std::shared_ptr<hal::GraphExecutable> executable) {
+    executable_ = std::move(executable);
+  }
   const hal::GraphExecutable* used() const { return executable_.get(); }
 
   hal::NativeStatus submit(hal::Queue& queue) noexcept final {

@@ -95,8 +95,7 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kerne
   stopwatch->kernel = kernel;
   stopwatch->processors = processors;
   if (const KernelProfile* known = learnt_.find(kernel); known == nullptr || known->blocks == 0) {
-    const std::uint32_t resident =
-        launch.kernel != nullptr ? device_.resident_blocks(launch) : 0;
+    const std::uint32_t resident = launch.kernel != nullptr ? device_.resident_blocks(launch) : 0;
     for (Profile* profile : {&profile_, &learnt_})
       profile->describe(kernel, name, launch.grid.volume(), resident);
   }

@@ -118,8 +118,8 @@ enum class UnboundReason : std::uint32_t {
 };
 inline constexpr unsigned kUnboundReasons = static_cast<unsigned>(UnboundReason::kCount);
 inline constexpr const char* kUnboundReasonText[kUnboundReasons] = {
-    "foreign context", "stream capture", "no pool", "unknown stream", "other",
-    "stream with a mask of its own",
+    "foreign context", "stream capture", "no pool",
+    "unknown stream",  "other",          "stream with a mask of its own",
 };
 inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
     "foreign_context", "capture", "no_pool", "unknown_stream", "other", "confined",
@@ -148,16 +148,28 @@ enum class GraphReason : std::uint32_t {
 };
 inline constexpr unsigned kGraphReasons = static_cast<unsigned>(GraphReason::kCount);
 inline constexpr const char* kGraphReasonText[kGraphReasons] = {
-    "policy",         "new or changed",   "executable not made yet", "no lease at hand",
-    "no free queue",  "behind host work", "nodes that stay",         "several contexts",
-    "device-side",    "no eligible entry", "collective",             "graph memory",
-    "entry refused",  "change not followed", "origin unknown",       "stream capture",
+    "policy",
+    "new or changed",
+    "executable not made yet",
+    "no lease at hand",
+    "no free queue",
+    "behind host work",
+    "nodes that stay",
+    "several contexts",
+    "device-side",
+    "no eligible entry",
+    "collective",
+    "graph memory",
+    "entry refused",
+    "change not followed",
+    "origin unknown",
+    "stream capture",
     "not supported",
 };
 inline constexpr const char* kGraphReasonKey[kGraphReasons] = {
-    "policy",     "fresh",       "not_made",       "no_lease",   "no_queue", "host_gated",
-    "nodes",      "contexts",    "device_side",    "no_eligible_entry", "collective", "memory",
-    "refused",    "unfollowed",  "unknown",        "capture",    "unsupported",
+    "policy",  "fresh",      "not_made",    "no_lease",          "no_queue",    "host_gated",
+    "nodes",   "contexts",   "device_side", "no_eligible_entry", "collective",  "memory",
+    "refused", "unfollowed", "unknown",     "capture",           "unsupported",
 };
 
 struct WidthSlot {

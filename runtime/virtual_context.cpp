@@ -379,8 +379,7 @@ NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind beh
 
 NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  Arrival arrival{
-      .operation = &graph, .intent = Intent::kGraph, .now = graph.stays().has_value()};
+  Arrival arrival{.operation = &graph, .intent = Intent::kGraph, .now = graph.stays().has_value()};
   const NativeStatus status = run(lock, stream, arrival);
   if (!dispatcher_->options().thread) dispatcher_->make_graphs(lock);
   return status;

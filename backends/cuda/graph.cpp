@@ -77,8 +77,7 @@ hal::Result<hal::GraphContents> RememberedGraph::look(hal::Device& device) {
 }
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
-    hal::Device& device, hal::PhysicalContext& entry,
-    std::shared_ptr<hal::GraphExecutable> older) {
+    hal::Device& device, hal::PhysicalContext& entry, std::shared_ptr<hal::GraphExecutable> older) {
   const std::lock_guard lock(mutex_);
   if (!shape_) {
     if (const auto reading = read(device); !reading) return tl::unexpected(reading.error());
@@ -101,8 +100,8 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
   executable->shape = moved.shape();
   for (const CUgraphNode node : disabled_) {
     const CUgraphNode there = moved.find(node);
-    status = there != nullptr ? api_.cuGraphNodeSetEnabled(made, there, 0)
-                              : CUDA_ERROR_INVALID_VALUE;
+    status =
+        there != nullptr ? api_.cuGraphNodeSetEnabled(made, there, 0) : CUDA_ERROR_INVALID_VALUE;
     if (status != CUDA_SUCCESS) return failed("a node cannot be disabled", status);
   }
   return executable;

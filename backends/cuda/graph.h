@@ -57,8 +57,8 @@ class CaptureGuard {
 };
 
 struct RememberOptions {
-  unsigned long long flags = 0;    // that the application instantiated it with
-  CUcontext home = nullptr;        // of the kernel nodes of graphs that may move
+  unsigned long long flags = 0;      // that the application instantiated it with
+  CUcontext home = nullptr;          // of the kernel nodes of graphs that may move
   CaptureGuard* captures = nullptr;  // null: nobody else makes calls
 };
 

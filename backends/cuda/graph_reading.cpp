@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a graph holds, by the driver's own answers, in hashes.
+#include <algorithm>
 #include <map>
 
 #include "backends/cuda/graph.h"
@@ -89,8 +90,8 @@ struct Reader {
       return unsupported("a graph does not tell its edges");
     std::vector<CUgraphNode> from(count), to(count);
     std::vector<CUgraphEdgeData> data(count);
-    if (count > 0 && api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count) !=
-                         CUDA_SUCCESS)
+    if (count > 0 &&
+        api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count) != CUDA_SUCCESS)
       return unsupported("a graph does not tell its edges");
     for (std::size_t i = 0; i < count; ++i)
       description.edges.push_back({index.at(from[i]), index.at(to[i]),
@@ -105,7 +106,8 @@ struct Reader {
     if (api.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS)
       return unsupported("a node does not tell its type");
     switch (type) {
-      case CU_GRAPH_NODE_TYPE_KERNEL: return kernel(handle);
+      case CU_GRAPH_NODE_TYPE_KERNEL:
+        return kernel(handle);
       case CU_GRAPH_NODE_TYPE_MEMCPY: {
         CUDA_MEMCPY3D box{};
         if (api.cuGraphMemcpyNodeGetParams(handle, &box) != CUDA_SUCCESS)
@@ -118,9 +120,12 @@ struct Reader {
           return unsupported("a fill does not tell its parameters");
         return describe_fill(fill);
       }
-      case CU_GRAPH_NODE_TYPE_EMPTY: return Words(type).node();
-      case CU_GRAPH_NODE_TYPE_GRAPH: return child(handle, depth);
-      default: return unsupported("a node of the graph stays where the application put it");
+      case CU_GRAPH_NODE_TYPE_EMPTY:
+        return Words(type).node();
+      case CU_GRAPH_NODE_TYPE_GRAPH:
+        return child(handle, depth);
+      default:
+        return unsupported("a node of the graph stays where the application put it");
     }
   }
 
@@ -191,7 +196,8 @@ struct Reader {
         if (value.deviceUpdatableKernelNode.deviceUpdatable != 0)
           return unsupported("kernels change a node of the graph");
         break;
-      default: break;
+      default:
+        break;
     }
     return {};
   }
@@ -215,9 +221,9 @@ hal::Result<Node> describe_kernel(hal::Device& device, const CUDA_KERNEL_NODE_PA
   hal::ContentHash named;
   named.bytes(name.data(), name.size());
   words.shape(named.value());
-  for (const unsigned size : {parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ,
-                              parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ,
-                              parameters.sharedMemBytes})
+  for (const unsigned size :
+       {parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ, parameters.blockDimX,
+        parameters.blockDimY, parameters.blockDimZ, parameters.sharedMemBytes})
     words.shape(size);
   words.shape(attributes);
   if (parameters.extra != nullptr && parameters.kernelParams == nullptr) {
@@ -235,24 +241,31 @@ hal::Result<Node> describe_kernel(hal::Device& device, const CUDA_KERNEL_NODE_PA
   return node;
 }
 
+// The driver tells a copy in other words than it was given: where its first byte lies and how far
+// apart rows and layers are is what both agree on.
 Node describe_copy(const CUDA_MEMCPY3D& box) {
+  const std::uint64_t rows = std::max<std::size_t>(box.Height, 1);
+  const std::uint64_t layers = std::max<std::size_t>(box.Depth, 1);
   Words words(CU_GRAPH_NODE_TYPE_MEMCPY);
-  for (const std::uint64_t word :
-       {std::uint64_t{box.WidthInBytes}, std::uint64_t{box.Height}, std::uint64_t{box.Depth},
-        std::uint64_t{box.srcXInBytes}, std::uint64_t{box.srcY}, std::uint64_t{box.srcZ},
-        std::uint64_t{box.dstXInBytes}, std::uint64_t{box.dstY}, std::uint64_t{box.dstZ},
-        std::uint64_t{box.srcPitch}, std::uint64_t{box.srcHeight}, std::uint64_t{box.dstPitch},
-        std::uint64_t{box.dstHeight}, static_cast<std::uint64_t>(box.srcMemoryType),
-        static_cast<std::uint64_t>(box.dstMemoryType)})
-    words.shape(word);
-  // What the memory types leave out may hold anything.
-  const auto side = [&](CUmemorytype type, const void* host, CUdeviceptr unified, CUarray array) {
-    words.address(type == CU_MEMORYTYPE_HOST    ? reinterpret_cast<std::uintptr_t>(host)
-                  : type == CU_MEMORYTYPE_ARRAY ? reinterpret_cast<std::uintptr_t>(array)
-                                                : std::uintptr_t{unified});
+  for (const std::uint64_t size : {std::uint64_t{box.WidthInBytes}, rows, layers})
+    words.shape(size);
+  const auto side = [&](CUmemorytype type, const void* host, CUdeviceptr device, CUarray array,
+                        std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t pitch,
+                        std::uint64_t height) {
+    if (type == CU_MEMORYTYPE_ARRAY) {
+      for (const std::uint64_t place : {x, y, z}) words.shape(place);
+      return words.address(reinterpret_cast<std::uintptr_t>(array));
+    }
+    words.shape(rows > 1 || layers > 1 ? pitch : 0);
+    words.shape(layers > 1 ? height : 0);
+    const std::uint64_t base =
+        type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uintptr_t>(host) : std::uint64_t{device};
+    words.address(base + x + (y + z * height) * pitch);
   };
-  side(box.srcMemoryType, box.srcHost, box.srcDevice, box.srcArray);
-  side(box.dstMemoryType, box.dstHost, box.dstDevice, box.dstArray);
+  side(box.srcMemoryType, box.srcHost, box.srcDevice, box.srcArray, box.srcXInBytes, box.srcY,
+       box.srcZ, box.srcPitch, box.srcHeight);
+  side(box.dstMemoryType, box.dstHost, box.dstDevice, box.dstArray, box.dstXInBytes, box.dstY,
+       box.dstZ, box.dstPitch, box.dstHeight);
   return words.node();
 }
 

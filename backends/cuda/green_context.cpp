@@ -26,8 +26,8 @@ class Attributes {
   explicit Attributes(const hal::KernelLaunch& launch) {
     const std::span given(static_cast<const CUlaunchAttribute*>(launch.attributes.records),
                           launch.attributes.count);
-    const bool drop = !launch.programmatic &&
-                      std::any_of(given.begin(), given.end(), is_programmatic);
+    const bool drop =
+        !launch.programmatic && std::any_of(given.begin(), given.end(), is_programmatic);
     const bool add_cooperative = launch.form == hal::LaunchForm::kCooperative;
     if (!drop && !add_cooperative) {
       attributes_ = given;

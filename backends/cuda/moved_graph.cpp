@@ -173,8 +173,8 @@ hal::Status MovedGraph::capture(CUgraph graph, CUstream stream, const CUlaunchCo
   CUresult status = api_.cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
                                                      CU_STREAM_CAPTURE_MODE_RELAXED);
   if (status == CUDA_SUCCESS) {
-    status = api_.cuLaunchKernelEx(&config, parameters.func, parameters.kernelParams,
-                                   parameters.extra);
+    status =
+        api_.cuLaunchKernelEx(&config, parameters.func, parameters.kernelParams, parameters.extra);
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     const CUgraphNode* tail = nullptr;
     std::size_t count = 0;

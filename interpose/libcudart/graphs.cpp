@@ -159,9 +159,9 @@ NodeKind kind_of(CUgraphNode node, CUgraph& child) {
 }
 
 std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphReason& stays) {
-  constexpr std::uint64_t kFollowed =
-      CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
-      CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  constexpr std::uint64_t kFollowed = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                      CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+                                      CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
   const auto none = [&](GraphReason why) {
     stays = why;
     return nullptr;
@@ -229,13 +229,15 @@ bool node_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
       std::memcpy(&kernel, &parameters->kernel, sizeof kernel);
       return set_kernel(followed, node, kernel);
     }
-    case CU_GRAPH_NODE_TYPE_MEMCPY: return set_copy(followed, node, parameters->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return set_copy(followed, node, parameters->memcpy.copyParams);
     case CU_GRAPH_NODE_TYPE_MEMSET:
-      return set_fill(followed, node,
-                      {parameters->memset.dst, parameters->memset.pitch, parameters->memset.value,
-                       parameters->memset.elementSize, parameters->memset.width,
-                       parameters->memset.height});
-    default: return false;
+      return set_fill(
+          followed, node,
+          {parameters->memset.dst, parameters->memset.pitch, parameters->memset.value,
+           parameters->memset.elementSize, parameters->memset.width, parameters->memset.height});
+    default:
+      return false;
   }
 }
 bool node_enabled(FollowedGraph& followed, CUresult answer, CUgraphNode node, unsigned enabled) {

@@ -64,17 +64,15 @@ VITAMIN_RULE(graph_node_parameters,
     for (CUfunction launched : {function, as_function(kernel)}) {
       CUDA_KERNEL_NODE_PARAMS parameters{};
       const CUgraph graph = captured(stream, launched, words);
-      Say{"{} on {}: {}",
-          launched == function ? "a function" : "a kernel",
+      Say{"{} on {}: {}", launched == function ? "a function" : "a kernel",
           stream == plain ? "a stream" : "a green stream",
           code(api.cuGraphKernelNodeGetParams(only_node(graph), &parameters))};
       Say{"  the kernel is named: {}",
           parameters.kern == kernel || parameters.func == as_function(kernel) ? "yes" : "no"};
-      Say{"  context {}",
-          parameters.ctx == session.primary() ? "primary"
-          : parameters.ctx == converted       ? "green"
-          : parameters.ctx == nullptr         ? "none"
-                                              : "another"};
+      Say{"  context {}", parameters.ctx == session.primary() ? "primary"
+                          : parameters.ctx == converted       ? "green"
+                          : parameters.ctx == nullptr         ? "none"
+                                                              : "another"};
     }
 }
 
@@ -97,8 +95,7 @@ VITAMIN_RULE(graph_node_given_a_kernel_and_a_context,
       parameters.kern = kernel;
       parameters.ctx = context_of(green);
       parameters.kernelParams = arguments;
-      Say{"{}{}: {}",
-          clone ? "of a clone" : "of a captured graph",
+      Say{"{}{}: {}", clone ? "of a clone" : "of a captured graph",
           with_function ? ", with a function" : "",
           code(api.cuGraphKernelNodeSetParams(only_node(used), &parameters))};
       Say{"  {}", processors(session, used, words)};
@@ -124,10 +121,9 @@ VITAMIN_RULE(graph_function_captured_again,
   CUstreamCaptureStatus status{};
   const CUgraphNode* tail = nullptr;
   std::size_t count = 0;
-  Say{"information {}", code(api.cuStreamGetCaptureInfo(on_green, &status, nullptr, nullptr,
-                                                           &tail, nullptr, &count))};
-  Say{"  {} nodes at the end, another one: {}", count,
-      count == 1 && tail[0] != old ? "yes" : "no"};
+  Say{"information {}", code(api.cuStreamGetCaptureInfo(on_green, &status, nullptr, nullptr, &tail,
+                                                        nullptr, &count))};
+  Say{"  {} nodes at the end, another one: {}", count, count == 1 && tail[0] != old ? "yes" : "no"};
   CUgraph ended = nullptr;
   Say{"end {}", code(api.cuStreamEndCapture(on_green, &ended))};
   Say{"  the same graph: {}", ended == graph ? "yes" : "no"};
@@ -159,12 +155,10 @@ VITAMIN_RULE(graph_context_of_an_instantiated_node,
   Say{"by parameters {}",
       code(api.cuGraphExecKernelNodeSetParams(executable, only_node(graph), &parameters))};
   CUgraphExecUpdateResultInfo info{};
-  Say{"by an update {}",
-      code(api.cuGraphExecUpdate(executable, captured(on_green, as_function(kernel), words),
-                                    &info))};
+  Say{"by an update {}", code(api.cuGraphExecUpdate(
+                             executable, captured(on_green, as_function(kernel), words), &info))};
   Say{"by an update in its own context {}",
-      code(api.cuGraphExecUpdate(executable, captured(plain, as_function(kernel), words),
-                                    &info))};
+      code(api.cuGraphExecUpdate(executable, captured(plain, as_function(kernel), words), &info))};
 }
 
 VITAMIN_RULE(graph_clones, "Does a clone outlive its graph, and do nodes find theirs in it?") {
@@ -294,8 +288,7 @@ VITAMIN_RULE(context_wait_while_a_green_stream_captures,
     Say{"  end {}", code(api.cuStreamEndCapture(on_green, &graph))};
   };
   while_capturing("cuStreamSynchronize", [&] { return api.cuStreamSynchronize(plain); });
-  while_capturing("cuStreamSynchronize of NULL",
-                  [&] { return api.cuStreamSynchronize(nullptr); });
+  while_capturing("cuStreamSynchronize of NULL", [&] { return api.cuStreamSynchronize(nullptr); });
   while_capturing("cuCtxSynchronize", [&] { return api.cuCtxSynchronize(); });
   while_capturing("cuMemFree", [&] { return api.cuMemFree(more); });
 }

@@ -8,8 +8,8 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <set>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,8 +77,8 @@ class Fixture {
       dispatch.audit = options.audit;
       device = runtime::Audit::watch(options.audit, std::move(device));
     }
-    auto made = runtime::VirtualContext::create(std::move(device), std::move(*policy), dispatch,
-                                                legacy);
+    auto made =
+        runtime::VirtualContext::create(std::move(device), std::move(*policy), dispatch, legacy);
     REQUIRE(made.has_value());
     context = std::move(*made);
     engine->set_trace([this](const soft::TraceRecord& r) { note(r); });
@@ -126,8 +126,8 @@ class Fixture {
     if (r.kind != soft::OperationKind::kKernel) return;
     const auto key = std::pair(r.queue, r.ticket);
     if (r.phase == soft::TraceRecord::Phase::kEnqueue) {
-      open_[key] = {r.queue, r.queue_tag, r.launch_hash, r.at, 0, 0, *r.sms,
-                    {r.grid.x, r.grid.y, r.grid.z}};
+      open_[key] = {r.queue, r.queue_tag, r.launch_hash, r.at,
+                    0,       0,           *r.sms,        {r.grid.x, r.grid.y, r.grid.z}};
     } else if (r.phase == soft::TraceRecord::Phase::kStart) {
       open_[key].start = r.at;
     } else {

@@ -42,16 +42,11 @@ constexpr std::pair<const char*, stats::Counter stats::OtherWork::*> kOtherCount
     {"edges", &stats::OtherWork::edges},
 };
 constexpr std::pair<const char*, stats::Counter stats::Graphs::*> kGraphCounters[] = {
-    {"bound", &stats::Graphs::bound},
-    {"narrow", &stats::Graphs::narrow},
-    {"moved", &stats::Graphs::moved},
-    {"successors", &stats::Graphs::successors},
-    {"deferred", &stats::Graphs::deferred},
-    {"made", &stats::Graphs::made},
-    {"updated", &stats::Graphs::updated},
-    {"evicted", &stats::Graphs::evicted},
-    {"held", &stats::Graphs::held},
-    {"held_bytes", &stats::Graphs::held_bytes},
+    {"bound", &stats::Graphs::bound},       {"narrow", &stats::Graphs::narrow},
+    {"moved", &stats::Graphs::moved},       {"successors", &stats::Graphs::successors},
+    {"deferred", &stats::Graphs::deferred}, {"made", &stats::Graphs::made},
+    {"updated", &stats::Graphs::updated},   {"evicted", &stats::Graphs::evicted},
+    {"held", &stats::Graphs::held},         {"held_bytes", &stats::Graphs::held_bytes},
 };
 static_assert(sizeof(stats::Graphs) == std::size(kGraphCounters) * sizeof(stats::Counter));
 static_assert(sizeof(stats::Launches) == std::size(kLaunchCounters) * sizeof(stats::Counter));
@@ -79,8 +74,9 @@ Totals read_totals(const stats::DevicePage& page) {
   for (const stats::LibrarySlot& slot : page.libraries) {
     if (slot.used.load(std::memory_order_acquire) == 0) continue;
     LibraryTotals& library = totals.libraries[text(slot.name)];
-    library = {slot.seen.get(),   slot.bound.get(),         slot.bridged.get(),
-               slot.passed.get(), slot.narrow.get(),        slot.moved.get(),
+    library = {slot.seen.get(),          slot.bound.get(),
+               slot.bridged.get(),       slot.passed.get(),
+               slot.narrow.get(),        slot.moved.get(),
                slot.graph_kernels.get(), slot.graph_kernels_bound.get()};
   }
   return totals;

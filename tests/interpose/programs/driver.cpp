@@ -41,7 +41,7 @@ void reach_driver() {
   drv.name = reinterpret_cast<decltype(drv.name)>(dlsym(library, TEXT_OF(name))); \
   must(reinterpret_cast<void*>(drv.name), #name);
     DRIVER_FUNCTIONS(DRIVER_ENTRY)
-  GRAPH_FUNCTIONS(DRIVER_ENTRY)
+    GRAPH_FUNCTIONS(DRIVER_ENTRY)
 #undef DRIVER_ENTRY
     return;
   }

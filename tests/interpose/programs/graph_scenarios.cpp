@@ -87,8 +87,8 @@ std::vector<CUgraphNode> nodes_of(CUgraph graph, CUgraphNodeType type) {
   return found;
 }
 
-// As PyTorch does it: captured on a side stream in thread-local or relaxed mode, with a fork, a copy
-// and a fill; the graph is destroyed at once; replayed very often, with eager work between.
+// As PyTorch does it: captured on a side stream in thread-local or relaxed mode, with a fork, a
+// copy and a fill; the graph is destroyed at once; replayed very often, with eager work between.
 void replays(bool of_library, int times) {
   Session s;
   const Kernels kernels(s, of_library);
@@ -133,9 +133,8 @@ void one_graph_in_many_streams() {
   const CUstream streams[] = {s.stream(), s.stream(), s.stream(CU_STREAM_DEFAULT),
                               CU_STREAM_PER_THREAD, nullptr};
   const CUdeviceptr x = s.words(2);
-  const CUgraph graph = captured(capture, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
-    add_slowly(kernels, capture, x, x + 4, 1, 20'000);
-  });
+  const CUgraph graph = captured(capture, CU_STREAM_CAPTURE_MODE_RELAXED,
+                                 [&] { add_slowly(kernels, capture, x, x + 4, 1, 20'000); });
   const CUgraphExec run = executable(graph);
   for (int i = 0; i < 200; ++i) {
     check(drv.cuGraphLaunch(run, streams[i % 5]));
@@ -240,8 +239,8 @@ void node_updates() {
   launch("as before");
 }
 
-// What the application does to an executable concerns later launches only, wherever the earlier ones
-// still wait.
+// What the application does to an executable concerns later launches only, wherever the earlier
+// ones still wait.
 void changes_behind_a_gate() {
   Session s;
   const Kernels kernels(s, true);
@@ -489,9 +488,9 @@ void reset_device() {
     const Kernels kernels(s, true);
     const CUstream a = s.stream();
     const CUdeviceptr x = s.words(2);
-    const CUgraphExec run =
-        executable(captured(a, CU_STREAM_CAPTURE_MODE_RELAXED,
-                            [&] { kernels.launch("slow_add", a, x, Word{1}, kShort); }));
+    const CUgraphExec run = executable(captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+      kernels.launch("slow_add", a, x, Word{1}, kShort);
+    }));
     for (int i = 0; i < 30; ++i) {
       check(drv.cuGraphLaunch(run, a));
       pause();
@@ -507,10 +506,9 @@ void leaves_at_once() {
   const Kernels kernels(s, false);
   const CUstream a = s.stream();
   const CUdeviceptr x = s.words(2);
-  const CUgraphExec run =
-      executable(captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
-        for (int n = 0; n < 200; ++n) kernels.launch("slow_add", a, x, Word{1}, std::uint64_t{10});
-      }));
+  const CUgraphExec run = executable(captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] {
+    for (int n = 0; n < 200; ++n) kernels.launch("slow_add", a, x, Word{1}, std::uint64_t{10});
+  }));
   for (int i = 0; i < 30; ++i) check(drv.cuGraphLaunch(run, a));
   print("launched", 30ULL);
 }

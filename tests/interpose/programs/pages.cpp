@@ -38,8 +38,12 @@ int main(int count, char** words) {
     unsigned long long reasons[stats::kGraphReasons] = {};
     for (const stats::DevicePage& device : page->devices) {
       const stats::Graphs& g = device.graphs;
-      const stats::Counter* counters[] = {&device.other.graph_launches, &g.bound,   &g.narrow,
-                                          &g.moved,                     &g.made,    &g.updated,
+      const stats::Counter* counters[] = {&device.other.graph_launches,
+                                          &g.bound,
+                                          &g.narrow,
+                                          &g.moved,
+                                          &g.made,
+                                          &g.updated,
                                           &g.evicted};
       for (int i = 0; i < 7; ++i) graphs[i] += counters[i]->get();
       for (unsigned i = 0; i < stats::kGraphReasons; ++i) reasons[i] += device.graph_whole[i].get();
