@@ -39,7 +39,7 @@ def first_difference(a, b):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=harness.default_output())
-    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--patience", type=int, default=150, help="milliseconds")
     parser.add_argument("--timeout", type=float, default=200)
     parser.add_argument("--once", action="store_true", help="do not ask a second time")

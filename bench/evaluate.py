@@ -101,8 +101,9 @@ def mixed_pairs(options):
     demo = options.device == "soft"
     for pair, names in named_pairs(options, experiments.MIXED_PAIRS, "mixed"):
         names = ("demo", "demo") if demo else names
+        more = ["--output", options.tokens] if options.tokens else []
         yield pair, [experiments.spec("train", names[0]),
-                     experiments.spec("infer", names[1], latency=True)]
+                     experiments.spec("infer", names[1], latency=True, more=more)]
 
 
 def serving_specs(options):
@@ -143,7 +144,9 @@ def run_one(name, session, options):
             experiments.Training(session).run(pair, specs)
     elif name == "E4":
         for pair, specs in mixed_pairs(options):
-            experiments.Mixed(session).run(f"{pair} {options.arrivals} {options.rho:g}", specs)
+            tokens = f" {options.tokens} tokens" if options.tokens else ""
+            experiments.Mixed(session).run(f"{pair} {options.arrivals} {options.rho:g}{tokens}",
+                                           specs)
     elif name == "E5":
         for trace in options.traces:
             subject = f"{trace} {options.load:g}"
@@ -178,7 +181,8 @@ def run(name, options):
             for mode in options.modes:
                 modes.mode(mode)
             results = harness.Results(options.out, name, more=options.resume)
-            with modes.Surroundings(folder, options.device) as surroundings:
+            with modes.awake(2 * options.pin if options.awake else 0), \
+                    modes.Surroundings(folder, options.device) as surroundings:
                 session = experiments.Session(options, results, old, folder, surroundings, free)
                 try:
                     run_one(name, session, options)
@@ -220,6 +224,9 @@ def parse():
     parser.add_argument("--warm-up", type=float, default=2)
     parser.add_argument("--drain", type=float, default=10, help="seconds to finish requests in")
     parser.add_argument("--rho", type=float, default=0.5, help="E4: offered load")
+    parser.add_argument("--tokens", type=int, default=0,
+                        help="E4: that a request answers (default 32): fewer, more requests a "
+                        "second, a p99 that means something in a short window")
     parser.add_argument("--arrivals", default="poisson", help="E4: poisson, or a trace")
     parser.add_argument("--load", type=float, default=0.7, help="E5: share of the capacity")
     parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")
@@ -230,6 +237,10 @@ def parse():
     parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
+    parser.add_argument("--nice", type=int, default=-10, help="of the jobs, where it is allowed")
+    parser.add_argument("--awake", action="store_true",
+                        help="keep the processors of the jobs from sleeping (programs/keep_awake)")
+    parser.add_argument("--settle", type=float, default=3, help="E3, E4: before the first cell")
     parser.add_argument("--memory", type=float, default=1e9, help="GiB, at most")
     parser.add_argument("--busy-ok", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu", "soft"], default="cuda",
@@ -249,7 +260,7 @@ def parse():
         options.device = "soft"
         options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
         options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
-        options.load, options.rho = 0.3, 0.3
+        options.load, options.rho, options.settle = 0.3, 0.3, 0
     return options
 
 

@@ -11,6 +11,7 @@ import argparse
 import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 import time
 
@@ -247,7 +248,56 @@ def pool(options, results):
         rows.append([arm, number(m.median(arm, "pool_ms"), 0), number(mib, 0),
                      number(m.median(arm, "pool_resident_mib"), 0),
                      number(mib / count if mib else None, 2)])
+    with Mps() as mps:
+        if mps.running:
+            rows += pool_under_mps(m, results, mps.environment)
+        else:
+            rows.append(["under MPS: the daemon does not start here", "", "", "", ""])
     return harness.table(rows, ["pool", "ms", "GPU MiB", "resident MiB", "GPU MiB an entry"])
+
+
+def device_mib():
+    """Of all processes; nothing where there is no GPU."""
+    answer = harness.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                         20)
+    return float(answer.output.splitlines()[0]) if answer.ok else None
+
+
+def pool_under_mps(m, results, environment):
+    """The paper's other pool, of MPS contexts; and what a client of MPS holds, with and without
+    vitamin."""
+    rows = []
+    for count in (8, 16, 32, 59):
+        arm = f"{count} MPS contexts, one stream each"
+        m.run(arm, [harness.program("mps_pool"), "--entries", str(count)], environment=environment)
+        made, mib = m.median(arm, "entries"), m.median(arm, "pool_mib")
+        note = "" if made in (count, None) else \
+            f" (only {made:.0f}: error {m.median(arm, 'refused'):.0f})"
+        rows.append([arm + note, number(m.median(arm, "pool_ms"), 0), number(mib, 0),
+                     number(m.median(arm, "pool_resident_mib"), 0),
+                     number(mib / made if mib and made else None, 2)])
+    for name, words in (("a client of MPS", []),
+                        ("a client of MPS under vitamin",
+                         [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"])):
+        clients, used = [], [device_mib()]
+        try:
+            for _ in range(3):
+                clients.append(subprocess.Popen(
+                    [*words, harness.program("occupy")], stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                    env=harness.environment_with(environment)))
+                clients[-1].stdout.readline()  # it is ready
+                used.append(device_mib())
+        finally:
+            for client in clients:
+                client.stdin.close()
+                client.wait(20)
+        results.add({"measurement": "pool", "arm": name, "round": 0, "ok": None not in used,
+                     "why": "", "lines": [], "device_mib": used})
+        steps = [b - a for a, b in zip(used, used[1:])] if None not in used else [None] * 3
+        rows.append([name + " (the first starts the server; each further one)", "",
+                     " / ".join(number(s, 0) for s in steps), "", ""])
+    return rows
 
 
 MEASUREMENTS = {"launch": launch, "path": path, "chain": chain, "gemm": gemm, "blocked": blocked,

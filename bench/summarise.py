@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of results: what was to be shown, what was measured, whether it was met.
 
-    summarise.py [DIR]        reads DIR/*.jsonl (bench/results), writes Markdown to standard output
+    summarise.py [DIR]        reads DIR/*.jsonl (results/slice, results/daemon), writes Markdown to
+                              standard output
 """
 
 import json
@@ -190,6 +191,111 @@ def differential_rows(file):
            met(good == len(rules)))
 
 
+def span(values, unit, digits=0):
+    """p50, p99 and the most, of a record of three."""
+    return " / ".join(show(v, "", digits) for v in values.values()) + unit
+
+
+def jobs_rows(file):
+    for record in file.records:
+        if record.get("mode") in (None, "alone") or "job" not in record:
+            continue
+        cover = record["coverage"] or {}
+        yield (f"{record['job']} under {record['mode']}, beside {record['beside']}",
+               "bytes equal to alone, 100 % bound",
+               f"{record['equal']} of {record['hashes']} hashes, "
+               f"{harness.percent(cover.get('bound_share'))} bound, "
+               f"{harness.percent(cover.get('moved_share'))} moved {record['why'][:60]}",
+               met(record["equal"] == record["hashes"] and cover.get("bound_share") == 1))
+    for record in file.records:
+        if "overlaps" in record:
+            rate = record["daemon"]["moves"] / record["seconds"] / len(record["jobs"])
+            asked = "disjoint, >= 100 moves a second and job" \
+                if record["mode"].startswith("random") else "disjoint"
+            good = not record["overlaps"] and (rate >= 100 or "moves" not in asked)
+            yield (f"leases of {len(record['jobs'])} jobs, {record['mode']}", asked,
+                   f"{len(record['overlaps'])} overlaps in {record['looks']} looks, "
+                   f"{rate:.0f} moves a second and job", met(good))
+
+
+def loops_rows(file):
+    for record in file.records:
+        if "medians" not in record:
+            continue
+        static = "; without a daemon, on static partitions: " + ", ".join(
+            map(harness.percent, record["static_medians"])) if "static_medians" in record else ""
+        yield (f"{record['loops']} loops of {record['kernel_us']} us kernels, each on its part",
+               "rate >= 97 % of alone on the part",
+               ", ".join(map(harness.percent, record["medians"])) +
+               f" (medians of {len(record['ratios'][0])})" + static,
+               met(min(record["medians"]) >= 0.97))
+
+
+def partition_rows(file):
+    for record in file.records:
+        if "median" in record:
+            ratios = record["ratios"]
+            yield (f"{record['job']} beside {record['beside']}, leases against a static partition",
+                   "rate >= 97 %", f"{harness.percent(record['median'])} "
+                   f"({harness.percent(min(ratios))} to {harness.percent(max(ratios))})",
+                   met(record["median"] >= 0.97))
+
+
+def kill_rows(file):
+    for record in file.records:
+        again = record["all_leased_again_ms"]
+        yield (f"{record['kills']} SIGKILLs in mid-step, {record['policy']}",
+               "the survivor's bytes and coverage unchanged; SMs in use within 100 ms",
+               f"{record['equal']} of {record['of']} hashes equal, coverage "
+               f"{'the same' if record['coverage_same'] else 'differs'}; gates closed after at "
+               f"most {show(max(record['gates_closed_ms'], default=None), ' ms', 1)}; all of the "
+               f"dead job's SMs leased again {show(max(again, default=None), ' ms', 1)} after it "
+               f"was gone at most ({len(again)} times it held some)",
+               met(record["equal"] == record["of"] > 0 and record["coverage_same"]
+                   and bool(again) and max(again) <= 100))
+
+
+def reclaim_rows(file):
+    for record in file.records:
+        asked = "beyond what was outstanding: <= 50 us"
+        yield (f"gate closed to lease granted, window {record['window']}, kernels of "
+               f"{record['kernel_us']} us", asked,
+               f"{record['closures']} gates: outstanding {span(record['outstanding_us'], ' us')}, "
+               f"beyond it {span(record['beyond_us'], ' us')} (p50 / p99 / most), "
+               f"{record['within_50_us']} within 50 us, {record['overlaps']} overlaps",
+               met(record["within_50_us"] == record["closures"] and not record["overlaps"]))
+
+
+def hazard_rows(file):
+    native = {r["hazard"]: r for r in file.records if r.get("mode") == "native"}
+    for record in file.records:
+        if "attempt" not in record:
+            continue
+        again = ", started again" if record["attempt"] else ""
+        ended = (native[record["hazard"]]["said"] or {}).get("status")
+        yield (record["hazard"].replace("_", " ") + again, "ends as natively",
+               f"natively status {ended}; {record['done']}; "
+               f"{'right' if record['same'] else 'NOT RIGHT'}",
+               met(record["same"] and not record["hung"]))
+
+
+def two_gpus_rows(file):
+    for record in file.records:
+        if "job" not in record:
+            if record.get("sum"):
+                yield (f"both jobs, {record['mode']}", "", f"{record['sum']:.3f} of alone in sum",
+                       "–")
+            continue
+        bound = [c["bound_share"] for c in record["coverage"] if c]
+        asked = "bytes equal to alone, no hang" if record["mode"] != "alone" else ""
+        yield (f"data-parallel job {record['job']}, {record['mode']}", asked,
+               f"{record['equal']} of {record['of']} hashes{', HUNG' if record['hung'] else ''}"
+               + (", bound " + ", ".join(map(harness.percent, bound)) if bound else "")
+               + (f", {record['per_s']:.2f} steps/s" if record["per_s"] else ""),
+               met(record["equal"] == record["of"] > 0 and not record["hung"]
+                   if record["mode"] != "alone" else None))
+
+
 SECTIONS = {
     "differential": ("Questions asked of the driver", differential_rows),
     "bits_workloads": ("PyTorch: bits and coverage", workload_rows),
@@ -202,6 +308,13 @@ SECTIONS = {
     "micro_gemm": ("GEMM bf16 (512, 8192, 28672)", gemm_rows),
     "micro_blocked": ("Blocked streams", blocked_rows),
     "micro_pool": ("The pool", pool_rows),
+    "processes_jobs": ("PyTorch jobs at once", jobs_rows),
+    "processes_loops": ("Loops that compute", loops_rows),
+    "processes_partition": ("Leases against a static partition", partition_rows),
+    "processes_kill": ("SIGKILL", kill_rows),
+    "processes_reclaim": ("Reclaiming a lease", reclaim_rows),
+    "hazards": ("Hazards", hazard_rows),
+    "two_gpus": ("Two data-parallel jobs on two GPUs", two_gpus_rows),
 }
 
 

@@ -3,6 +3,7 @@
 
     workloads.py qwen-train resnet-train llama-generate   bytes of losses, gradients, weights, ...
     workloads.py --timed ...                               step times instead
+    workloads.py --resident NAME       waits to be told a number of steps, and tells each one's time
     workloads.py --cause                                   why Qwen3 training differs from itself
 
 Shapes are those of Qwen3-0.6B, ResNet-152 and Llama-3.1-8B; weights and data are random from fixed
@@ -20,6 +21,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -270,6 +272,9 @@ def generate(options):
     tell({"name": f"{work.name} tokens", "value": chosen[0, :8].tolist(), "hash": sha256(chosen)})
 
 
+GENERATED = 4  # tokens of a step of a resident generation
+
+
 # ------------------------------------------------------------- why Qwen3 differs from itself
 
 
@@ -327,6 +332,30 @@ def cause(options):
             torch.cuda.empty_cache()
 
 
+def resident(name, options):
+    """Built and warm; then for each line of input, `N`, milliseconds of N steps, the device idle
+    before the first and after each. A step of generation is a prefill and GENERATED tokens."""
+    if name == "llama-generate":
+        work = LlamaGeneration(options)
+        step = lambda _: work.run(GENERATED)
+    else:
+        work = {"qwen-train": QwenTraining, "resnet-train": ResnetTraining}[name](options)
+        step = work.step
+    clock, count = Clock(options.device), 0
+    for count in range(5):
+        step(count)
+    clock.now()
+    tell({"name": name, "ready": True})
+    for line in sys.stdin:
+        steps_ms = []
+        for _ in range(int(line)):
+            count += 1
+            begin = clock.now()
+            step(count)
+            steps_ms.append(1e3 * (clock.now() - begin))
+        tell({"name": name, "steps_ms": steps_ms})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*",
@@ -335,6 +364,7 @@ def main():
     parser.add_argument("--size", choices=["full", "tiny"], default="full")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     parser.add_argument("--timed", action="store_true")
+    parser.add_argument("--resident", action="store_true")
     parser.add_argument("--cause", action="store_true")
     options = parser.parse_args()
     tell({"name": "versions", "torch": torch.__version__, "cuda": torch.version.cuda,
@@ -344,6 +374,10 @@ def main():
         cause(options)
         return
     flags("raise")
+    if options.resident:
+        name, = options.workloads
+        resident(name, options)
+        return
     runs = {"qwen-train": lambda: train(QwenTraining, options),
             "resnet-train": lambda: train(ResnetTraining, options),
             "llama-generate": lambda: generate(options)}

@@ -13,6 +13,7 @@ Link Connection::link() {
   link.own_park = &mine.park;
   link.daemon_park = &theirs.park;
   link.gate_changes = &theirs.gate_changes;
+  link.progress = &mine.progress;
   link.home = static_cast<EntryId>(welcome.home);
   link.answer_within_ns = welcome.answer_within_ns;
   link.daemon_minor = welcome.preamble.minor;

@@ -58,14 +58,16 @@ LeaseClient::LeaseClient(const runtime::PoolLayout& layout, std::function<void()
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw std::bad_alloc();
   ::madvise(page, kPage, MADV_WIPEONFORK);
-  words_ = new (page) std::atomic<const protocol::LeaseWords*>(&home_words());
+  page_ = new (page) Page{&home_words()};
 }
 
-LeaseClient::~LeaseClient() { ::munmap(words_, kPage); }
+LeaseClient::~LeaseClient() { ::munmap(page_, kPage); }
 
-void LeaseClient::lose() { words_->store(&home_words(), std::memory_order_release); }
+void LeaseClient::lose() { page_->words.store(&home_words(), std::memory_order_release); }
 
-bool LeaseClient::away() const { return words_->load(std::memory_order_acquire) == &home_words(); }
+bool LeaseClient::away() const {
+  return page_->words.load(std::memory_order_acquire) == &home_words();
+}
 
 void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   link_ = link;
@@ -92,7 +94,9 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   flush();
   at_home_ = false;
   parked_ = false;
-  words_->store(link_.words, std::memory_order_release);
+  operations_ = 0;
+  page_->progress = link_.progress;
+  page_->words.store(link_.words, std::memory_order_release);
 }
 
 Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
@@ -100,7 +104,7 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
   const LaneId index = id % static_cast<LaneId>(kLanes);
   Lane& lane = lanes_[index];
   lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
-  if (words_->load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
+  if (page_->words.load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
   if (away()) return go_home(lane, operation, eligible);
   take_grants(now_ns);
   if (lane.entry != kNoEntry && !admits(lane.entry, index)) notice_closed();
@@ -186,7 +190,7 @@ void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& oper
 }
 
 void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
-  if (words_->load(std::memory_order_relaxed) == nullptr || away()) return;
+  if (page_->words.load(std::memory_order_relaxed) == nullptr || away()) return;
   protocol::HintRecord said;
   said.head.lane = hint.lane % static_cast<LaneId>(kLanes);
   said.kernel = hint.kernel;
@@ -200,13 +204,15 @@ void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
   flush();
 }
 
-void LeaseClient::timed(const runtime::ProfileCell& cell) {
-  if (words_->load(std::memory_order_relaxed) == nullptr || away()) return;
+void LeaseClient::timed(const runtime::TimedLaunches& launches) {
+  if (page_->words.load(std::memory_order_relaxed) == nullptr || away()) return;
   if (link_.daemon_minor < 2 || link_.requests.room() < protocol::kRequests / 2) return;
   protocol::Timed said;
-  said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(cell.mean_ns));
-  said.processors = cell.processors;
-  said.launches = static_cast<std::uint32_t>(std::min<std::uint64_t>(cell.count, 0xffffffff));
+  said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(launches.mean_ns));
+  said.whole_ns = static_cast<std::uint64_t>(launches.whole_ns);
+  said.processors = launches.processors;
+  said.launches =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(launches.launches, 0xffffffff));
   send(protocol::encode(said));
   flush();
 }
@@ -314,7 +320,7 @@ void LeaseClient::give_back(LaneId id, Lane& lane, std::uint64_t now_ns) {
 }
 
 void LeaseClient::service(std::uint64_t now_ns) {
-  if (words_->load(std::memory_order_relaxed) == nullptr) return;
+  if (page_->words.load(std::memory_order_relaxed) == nullptr) return;
   if (away()) leave_for_home();
   if (!at_home_) {
     take_grants(now_ns);

@@ -50,6 +50,7 @@ struct Link {
   protocol::ParkFlag<protocol::Native>* own_park = nullptr;
   const protocol::ParkFlag<protocol::Native>* daemon_park = nullptr;
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
+  protocol::Shared<std::uint64_t>* progress = nullptr;
   EntryId home = runtime::kWholeDevice;
   std::uint64_t answer_within_ns = 0;
   std::uint16_t daemon_minor = protocol::kMinor;
@@ -82,9 +83,14 @@ class LeaseClient {
   // The launch path: may the lane submit on the entry now?
   bool admits(EntryId entry, LaneId lane) const {
     const Lane& mine = lanes_[lane % protocol::kLanes];
-    const protocol::LeaseWords* words = words_->load(std::memory_order_acquire);
+    const protocol::LeaseWords* words = page_->words.load(std::memory_order_acquire);
     return words != nullptr && mine.entry == entry &&
            (*words)[lane % protocol::kLanes].load(std::memory_order_acquire) == mine.word;
+  }
+  // One more operation was submitted, on whichever entry, the whole device included.
+  void progressed() {
+    if (protocol::Shared<std::uint64_t>* told = page_->progress) [[likely]]
+      told->store(++operations_, std::memory_order_relaxed);
   }
   // What the lane may submit on, at once or not at all (kNoEntry: asked for, retry). An element of
   // `eligible`.
@@ -93,7 +99,7 @@ class LeaseClient {
   // Something is expected of the lane, or not any more.
   void hint(const runtime::Hint& hint, std::uint64_t now_ns);
   // Launches were timed. Lost while the ring has little room: requests come first.
-  void timed(const runtime::ProfileCell& cell);
+  void timed(const runtime::TimedLaunches& launches);
   void submitted(EntryId entry, LaneId lane);
   void retired(EntryId entry, LaneId lane, std::uint32_t operations);
 
@@ -152,8 +158,14 @@ class LeaseClient {
 
   const runtime::PoolLayout& layout_;
   std::function<void()> ring_;
-  // What admits() reads, in a page that a forked child finds empty: a child is not this client.
-  std::atomic<const protocol::LeaseWords*>* words_;
+  // What the launch path goes through, in a page that a forked child finds empty: a child is not
+  // this client.
+  struct Page {
+    std::atomic<const protocol::LeaseWords*> words;
+    protocol::Shared<std::uint64_t>* progress = nullptr;
+  };
+  Page* page_;
+  std::uint64_t operations_ = 0;  // submitted since the connection
   Link link_;
   std::vector<Lane> lanes_;
   std::size_t lanes_used_ = 0;  // none at or beyond this index ever asked or was granted anything

@@ -54,9 +54,10 @@ class RemoteArbiter final : public runtime::Arbiter {
   void retired(EntryId entry, LaneId lane, std::uint32_t operations) override {
     client_.retired(entry, lane, operations);
   }
+  void progressed() override { client_.progressed(); }
   void release(EntryId, LaneId) override {}
   void expect(const runtime::Hint& hint) override;
-  void timed(const runtime::ProfileCell& cell) override { client_.timed(cell); }
+  void timed(const runtime::TimedLaunches& launches) override { client_.timed(launches); }
   bool lanes_share() const override { return true; }
   bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;

@@ -182,9 +182,17 @@ Loaded load(const Sources& sources) {
 }
 
 Loaded load_text(std::string_view text, const std::string& name, const std::string& host) {
+  const Text alone{name, text};
+  return load_texts({&alone, 1}, {}, host);
+}
+
+Loaded load_texts(std::span<const Text> files, std::span<const Assignment> assignments,
+                  const std::string& host) {
   Loaded loaded;
   Merge merge;
-  merge.add(read_toml(text, name, host, loaded.problems));
+  for (const Text& file : files) merge.add(read_toml(file.text, file.name, host, loaded.problems));
+  for (const Assignment& assignment : assignments)
+    merge.add(read_assignment(assignment, loaded.problems));
   merge.finish(loaded);
   return loaded;
 }

@@ -12,6 +12,7 @@
 // All or nothing: with any problem the result is not to be used. Every problem is found in one go.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,7 +73,14 @@ struct Sources {
 Sources sources(const std::string& file, const std::vector<std::string>& overrides);
 
 Loaded load(const Sources& sources);
-// The same from a text, as if it stood in a file of this name: for tests and fuzzing.
+// The same from texts, as if each stood in a file of this name, later ones over earlier ones: for
+// tests and fuzzing.
+struct Text {
+  std::string name;
+  std::string_view text;
+};
+Loaded load_texts(std::span<const Text> files, std::span<const Assignment> assignments,
+                  const std::string& host);
 Loaded load_text(std::string_view text, const std::string& name, const std::string& host);
 
 }  // namespace vitamin::config

@@ -75,9 +75,10 @@ std::vector<SettingKey> daemon_keys() {
       within(kMillisecond, 3600 * kSecond,
              VITAMIN_SETTING(kDuration, daemon.answer_within_ns, "daemon.answer_within",
                              "a client that does not answer a closed gate for so long is overdue")),
-      within(0, kSecond,
-             VITAMIN_SETTING(kDuration, daemon.spin_ns, "daemon.spin",
-                             "look for work this long before sleeping")),
+      within(
+          0, kSecond,
+          VITAMIN_SETTING(kDuration, daemon.spin_ns, "daemon.spin",
+                          "look for work this long before sleeping; 20 ms while somebody waits")),
       within(0, kDay,
              VITAMIN_SETTING(kDuration, daemon.exit_when_idle_ns, "daemon.exit_when_idle",
                              "end after so long without a client; 0: never")),

@@ -27,6 +27,13 @@ std::vector<EntryId> choose_homes(const runtime::PoolLayout& layout) {
   return homes;
 }
 
+// Timed launches of a width that count: some seconds of a busy client, of which one in 97 is timed.
+constexpr std::uint64_t kRemembered = 2'000;
+
+// What a launch is taken to last, where only ratios count: half of all kernels of training last
+// less.
+constexpr double kUsualNs = 10'000;
+
 // Where the profile holds all of a client's launches.
 std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
 
@@ -106,22 +113,33 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   Client& client = clients_[id];
   client.home = {homes_[index], *fewest > 0};
   client.traits = traits;
+  scheduler_.progressed(id, 0);
   ++*fewest;
   return client.home;
+}
+
+DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
+  if (id != found_id_) {  // what is said of a client comes in a row
+    const auto known = clients_.find(id);
+    if (known == clients_.end()) return nullptr;
+    found_id_ = id;
+    found_ = &known->second;
+  }
+  return found_;
 }
 
 // --- what clients say ------------------------------------------------------------------------
 
 void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::uint64_t now_ns) {
-  const auto client = clients_.find(id);
-  if (client == clients_.end() || client->second.dying) return;
+  Client* const client = find(id);
+  if (client == nullptr || client->dying) return;
   ++counters_.requests;
   if (trace_ != nullptr) [[unlikely]] {
     const protocol::Record copy =
         std::visit([](const auto& said) { return protocol::encode(said); }, request);
     told(Kind::kRequest, id, now_ns, &copy);
   }
-  std::visit([&](const auto& said) { take(id, client->second, said, now_ns); }, request);
+  std::visit([&](const auto& said) { take(id, *client, said, now_ns); }, request);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
@@ -211,11 +229,22 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord
 }
 
 void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std::uint64_t) {
+  // What ran on the whole device ran beside whatever others had there: no measure of its width.
+  const auto submits = [](const auto& client) {
+    return std::any_of(client.second.lanes.begin(), client.second.lanes.end(),
+                       [](const auto& lane) { return lane.second.submits(); });
+  };
+  if (timed.processors == layout_.at(runtime::kWholeDevice).processors &&
+      std::count_if(clients_.begin(), clients_.end(), submits) > 1)
+    return;
   runtime::ProfileCell cell;
   cell.processors = timed.processors;
   cell.count = timed.launches;
+  // Only how times compare between widths is asked of the curve; against what the same kernels took
+  // at first, so that a change of kernels is none of scaling.
   cell.mean_ns = static_cast<double>(timed.mean_ns);
-  profile_.merge(curve_of(id), cell);
+  if (timed.whole_ns != 0) cell.mean_ns *= kUsualNs / static_cast<double>(timed.whole_ns);
+  profile_.merge(curve_of(id), cell, kRemembered);
 }
 
 // Standing grants were chosen by what was known then. The plan changes only where that is worth a
@@ -226,6 +255,19 @@ void DeviceArbiter::reconsider(std::uint64_t now_ns) {
   considered_ = profile_.version();
   considered_ns_ = now_ns;
   scheduler_.profile_changed();
+}
+
+void DeviceArbiter::progressed(ClientId id, std::uint64_t operations, std::uint64_t now_ns) {
+  if (!clients_.contains(id)) return;
+  if (trace_ != nullptr) [[unlikely]] {
+    runtime::trace::Record record;
+    record.kind = Kind::kProgress;
+    record.client = id;
+    record.time = now_ns;
+    record.a = operations;
+    trace_->add(record);
+  }
+  scheduler_.progressed(id, operations);
 }
 
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
@@ -249,6 +291,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
   clients_.erase(found);
+  found_id_ = runtime::kNobody;
   profile_.forget(curve_of(id));
   scheduler_.forget(id, now_ns);
 }
@@ -264,9 +307,9 @@ void DeviceArbiter::step(std::uint64_t now_ns) {
 }
 
 void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now_ns) {
-  const auto found = clients_.find(decision.client);
-  if (found == clients_.end()) return;
-  Lane& lane = found->second.lanes[decision.lane];
+  Client* const client = find(decision.client);
+  if (client == nullptr) return;
+  Lane& lane = client->lanes[decision.lane];
   const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(),
                                  [&](const Hold& held) { return held.entry == decision.entry; });
   if (decision.kind == runtime::Decision::Kind::kCloseGate) {

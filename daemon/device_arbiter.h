@@ -12,9 +12,10 @@
 // `answer_within_ns` is overdue (stopped, starved): its grant counts as returned, and whatever it
 // still submits there is a stale submission, which changes placement only.
 //
-// Profiles. Clients say how long their launches took on how many processors. A grant stands for
-// whatever its lane launches next, so what a policy is told of an operation is the curve of all its
-// client's launches together: the mean launch at each width. Nobody's word counts for others.
+// Profiles. Clients say how long their launches took on how many processors, and how long the same
+// ones are taken to last on the whole device. A grant stands for whatever its lane launches next,
+// so what a policy is told of an operation is the curve of all its client's launches together: how
+// many times as long they take at each width, lately. Nobody's word counts for others.
 //
 // Threads: one at a time.
 #pragma once
@@ -99,6 +100,10 @@ class DeviceArbiter {
   // Other settings from now on, and perhaps another policy inside of the object that was given.
   void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
+  // How far the client has got, cumulative (ClientSegment::progress): to be told of everybody,
+  // before step(), when wants_progress() says so.
+  void progressed(ClientId client, std::uint64_t operations, std::uint64_t now_ns);
+  bool wants_progress(std::uint64_t now_ns) const { return scheduler_.look_at() <= now_ns; }
   // Its process is ending: it submits nothing more, and what it submitted still runs.
   void dying(ClientId client, std::uint64_t now_ns);
   // It is gone, and so is its work.
@@ -141,6 +146,7 @@ class DeviceArbiter {
     std::map<LaneId, Lane> lanes;
   };
 
+  Client* find(ClientId id);
   void take(ClientId id, Client& client, const protocol::Ready& ready, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Idle& idle, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Returned& returned, std::uint64_t now_ns);
@@ -167,6 +173,8 @@ class DeviceArbiter {
   runtime::Profile profile_;  // by client: curve_of()
   runtime::Scheduler scheduler_;
   std::map<ClientId, Client> clients_;
+  ClientId found_id_ = runtime::kNobody;  // by find(), the last time
+  Client* found_ = nullptr;
   std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;

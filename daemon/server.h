@@ -3,8 +3,9 @@
 // vitamind's event loop: one thread around one DeviceArbiter for each device.
 //
 // While there is work it goes round without a system call but for a look at its descriptors every
-// now and then; after `spin` without any it parks (protocol/park.h) and sleeps in epoll until
-// somebody rings, connects or dies, or the scheduler's next time has come.
+// now and then; after `spin` without any (20 ms while somebody waits for a lease) it parks
+// (protocol/park.h) and sleeps in epoll until somebody rings, connects or dies, or the scheduler's
+// next time has come.
 //
 // It trusts nobody: identity is the kernel's word, memory is its own and sealed, records are
 // copied once and validated, everything is bounded (Budgets). A client that breaks the protocol is
@@ -112,9 +113,11 @@ class Server final : public Outlet {
   void gates_closed(ClientId client) override;
 
   bool turn(std::uint64_t now_ns);
+  void look_at_progress(Device& device, std::uint64_t now_ns);
   bool read_requests(Session& session, std::uint64_t now_ns);
   void flush();
   void look_at_descriptors(int timeout_ms);
+  bool somebody_waits() const;
   bool try_sleep(std::uint64_t now_ns);
   int sleep_limit(std::uint64_t now_ns) const;
   void watchdog(std::uint64_t now_ns);

@@ -13,7 +13,10 @@ function(vitamin_interposer target)
   set(shared ${PROJECT_SOURCE_DIR}/interpose)
   set(vendor ${shared}/${arg_VENDOR})
   list(TRANSFORM arg_SOURCES PREPEND ${vendor}/)
+  # loader.cpp comes first: of an inline function that was not inlined the linker keeps the first
+  # definition, and the loader's must be the one without sanitizers (see below).
   add_library(${target} SHARED
+    ${shared}/loader.cpp
     ${shared}/advice.cpp
     ${shared}/client.cpp
     ${shared}/context.cpp
@@ -22,7 +25,6 @@ function(vitamin_interposer target)
     ${shared}/exports.cpp
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
-    ${shared}/loader.cpp
     ${shared}/nvtx.cpp
     ${shared}/origins.cpp
     ${shared}/streams.cpp
@@ -45,7 +47,10 @@ function(vitamin_interposer target)
     LINKER:-Bsymbolic LINKER:-z,now LINKER:--as-needed)
   vitamin_glibc_floor(${target})
   set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
-  if(NOT VITAMIN_SANITIZE)
+  if(VITAMIN_SANITIZE)
+    # The vendors' enumerations are C's, where programs may pass any number.
+    target_compile_options(${target} PRIVATE -fno-sanitize=enum)
+  else()
     target_link_options(${target} PRIVATE -static-libgcc -static-libstdc++ LINKER:-z,defs)
   endif()
   # Runs while the loader works, before the runtime of a sanitizer is ready. Its own calls of the

@@ -59,7 +59,7 @@ Answer bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::Unbound
 
 // Binds a launch. `call` makes it as the application did, on a stream that it is given.
 template <class Call>
-Answer launched(NativeStream stream, bool per_thread, const hal::KernelLaunch& launch, Call call) {
+Answer launched(NativeStream stream, bool per_thread, hal::KernelLaunch launch, Call call) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return passed(call(stream));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
@@ -68,9 +68,8 @@ Answer launched(NativeStream stream, bool per_thread, const hal::KernelLaunch& l
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
   if (way.record->confined)
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kConfined, call);
-  hal::KernelLaunch asked = launch;
-  asked.in_context = way.record->legacy;  // that is how it was found
-  return result(way.context().launch(way.stream(), asked, current_advice()));
+  launch.in_context = way.record->legacy;  // that is how it was found
+  return result(way.context().launch(way.stream(), launch, current_advice()));
 }
 
 // A launch that stays on the application's own stream.

@@ -37,6 +37,11 @@ EntryId Assignment::narrowest(const Candidate& candidate, std::span<const PoolEn
   return at < entries.size() ? entries[at].id : kNoEntry;
 }
 
+EntryId Assignment::reference(const Candidate& candidate,
+                              std::span<const PoolEntry> entries) const {
+  return objective_ == Objective::kPaper ? narrowest(candidate, entries) : entries.front().id;
+}
+
 std::span<const EntryId> Assignment::plan(std::span<const Candidate> candidates,
                                           std::span<const PoolEntry> entries,
                                           ComputeSet available) {
@@ -54,7 +59,7 @@ std::span<const EntryId> Assignment::plan(std::span<const Candidate> candidates,
     const std::size_t assigned = bind_minimum(candidates, entries, available, order);
     if (assigned < most || (last_resort && assigned == most)) continue;
     widen(candidates, entries, available);
-    const double progress = Assignment::progress(candidates, entries, plan_);
+    const double progress = this->progress(candidates, entries, plan_);
     if (assigned == most && progress <= kWorthLeavingHome * best_progress) continue;
     most = assigned;
     best_progress = progress;
@@ -80,7 +85,7 @@ std::size_t Assignment::bind_minimum(std::span<const Candidate> candidates,
     const std::uint32_t y = candidates[descending ? a : b].processors;
     return x != y ? x < y : a < b;
   });
-  least_.assign(candidates.size(), 0);
+  reference_.assign(candidates.size(), 0);
   for (const std::uint32_t index : order_) {
     const Candidate& candidate = candidates[index];
     if ((available - used_).empty()) break;
@@ -88,7 +93,7 @@ std::size_t Assignment::bind_minimum(std::span<const Candidate> candidates,
     if (candidate.preferred != kNoEntry && order == Order::kAtHome)
       home = entries[candidate.preferred].compute;
     const std::size_t first = first_wide(entries, candidate.processors);
-    if (first < entries.size()) least_[index] = candidate.curve[first];
+    if (first < entries.size()) reference_[index] = candidate.curve[reference(candidate, entries)];
     // Where it would start if all were spread evenly.
     const std::size_t place = assigned * units / candidates.size();
     std::size_t distance = units;
@@ -122,13 +127,13 @@ Assignment::Widening Assignment::best_widening(std::size_t index, const Candidat
                                                ComputeSet available) const {
   const PoolEntry& now = entries[plan_[index]];
   const ComputeSet room = (available - used_) | now.compute;
-  const float from = least_[index] / candidate.curve[now.id];
+  const float from = reference_[index] / candidate.curve[now.id];
   Widening best;
   for (std::size_t i = now.id + 1U; i < entries.size(); ++i) {
     const PoolEntry& entry = entries[i];
     if (!room.contains(entry.compute) || entry.processors == now.processors) continue;
     const float more = static_cast<float>(entry.processors - now.processors);
-    const float gain = (least_[index] / candidate.curve[entry.id] - from) / more;
+    const float gain = (reference_[index] / candidate.curve[entry.id] - from) / more;
     const bool better = gain > best.gain;
     // Among equals, where it is already.
     const bool equal = gain > 0 && gain >= best.gain * 0.9999F && entry.id == candidate.preferred;
@@ -164,12 +169,12 @@ void Assignment::widen(std::span<const Candidate> candidates, std::span<const Po
 }
 
 double Assignment::progress(std::span<const Candidate> candidates,
-                            std::span<const PoolEntry> entries, std::span<const EntryId> plan) {
+                            std::span<const PoolEntry> entries,
+                            std::span<const EntryId> plan) const {
   double sum = 0;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (plan[i] == kNoEntry) continue;
-    const EntryId least = narrowest(candidates[i], entries);
-    sum += static_cast<double>(candidates[i].curve[least]) /
+    sum += static_cast<double>(candidates[i].curve[reference(candidates[i], entries)]) /
            static_cast<double>(candidates[i].curve[plan[i]]);
   }
   return sum;

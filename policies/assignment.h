@@ -5,11 +5,13 @@
 //   1. MinBind: the narrowest entries that can run them, to as many operations as possible,
 //      without overlap.
 //   2. While some wider entry is feasible and faster: the widening with the greatest gain
-//          G = (P(p') - P(p)) / (m(p') - m(p)),   P(m) = T(m_min) / T(m)
+//          G = (P(p') - P(p)) / (m(p') - m(p)),   P(m) = T(all) / T(m)
 //      in normalised progress for each further processor.
 //
 // It approximates: among the plans that assign the most operations, the one with the greatest sum
-// of P. tests/policies/assignment_test.cpp compares it with all plans of small pools.
+// of P. P is progress as users add it up, each job against itself alone. The paper's is T(m_min) /
+// T(m), against the narrowest entry (Objective::kPaper): there the job with the steeper curve gets
+// nearly everything. tests/policies/assignment_test.cpp compares it with all plans of small pools.
 //
 // Pure; no allocation once its vectors have grown. Threads: one at a time.
 #pragma once
@@ -29,18 +31,20 @@ struct Candidate {
   bool aged = false;  // comes before those that need less, however many they are
 };
 
+enum class Objective : std::uint8_t { kAlone, kPaper };
+
 class Assignment {
  public:
+  explicit Assignment(Objective objective = Objective::kAlone) : objective_(objective) {}
   // Gives each candidate (most urgent first) an entry of `available`, or kNoEntry where there is
   // no room. Never the whole device, which is not leased. The answer is valid until the next call.
   std::span<const runtime::EntryId> plan(std::span<const Candidate> candidates,
                                          std::span<const runtime::PoolEntry> entries,
                                          hal::ComputeSet available);
   // The sum of P over a plan.
-  static double progress(std::span<const Candidate> candidates,
-                         std::span<const runtime::PoolEntry> entries,
-                         std::span<const runtime::EntryId> plan);
-  // The entry whose time P is relative to.
+  double progress(std::span<const Candidate> candidates,
+                  std::span<const runtime::PoolEntry> entries,
+                  std::span<const runtime::EntryId> plan) const;
   static runtime::EntryId narrowest(const Candidate& candidate,
                                     std::span<const runtime::PoolEntry> entries);
 
@@ -56,13 +60,17 @@ class Assignment {
     float gain = 0;
     runtime::EntryId entry = runtime::kNoEntry;
   };
+  // The entry whose time P is relative to.
+  runtime::EntryId reference(const Candidate& candidate,
+                             std::span<const runtime::PoolEntry> entries) const;
   Widening best_widening(std::size_t index, const Candidate& candidate,
                          std::span<const runtime::PoolEntry> entries,
                          hal::ComputeSet available) const;
 
+  Objective objective_;
   std::vector<runtime::EntryId> plan_, best_;
   std::vector<std::uint32_t> order_;
-  std::vector<float> least_;         // T(m_min) of each candidate
+  std::vector<float> reference_;     // P is relative to this time, of each candidate
   std::vector<Widening> widenings_;  // the best one of each candidate
   hal::ComputeSet used_;
 };

@@ -64,6 +64,18 @@ bool Bounded::within(const Client& client, std::uint32_t needed, EntryId entry, 
   return processors <= most;
 }
 
+// What the policy inside sees of it.
+PoolView Bounded::inside(const PoolView& pool) const {
+  PoolView view = pool;
+  if (clients_.empty()) return view;
+  const auto with_bounds = [&](ClientId client) { return clients_.contains(client); };
+  for (const runtime::ReadyOperation& operation : pool.waiting)
+    view.all_share = view.all_share && !with_bounds(operation.client);
+  for (const runtime::Holding& holding : pool.holdings)
+    view.all_share = view.all_share && !with_bounds(holding.next.client);
+  return view;
+}
+
 Choice Bounded::select(const runtime::ReadyOperation& operation, std::span<const EntryId> eligible,
                        const PoolView& pool) {
   if (clients_.empty()) return policy_->select(operation, eligible, pool);
@@ -89,11 +101,11 @@ Choice Bounded::select(const runtime::ReadyOperation& operation, std::span<const
   }
   // No part that is free is within its share, or was not yet: it waits for one.
   if (left_.empty()) return {kNoEntry, 0};
-  return policy_->select(operation, left_, pool);
+  return policy_->select(operation, left_, inside(pool));
 }
 
 runtime::Plan Bounded::prepare(const runtime::Hint& hint, const PoolView& pool) {
-  runtime::Plan plan = policy_->prepare(hint, pool);
+  runtime::Plan plan = policy_->prepare(hint, inside(pool));
   const auto own = clients_.find(hint.client);
   if (own == clients_.end()) return plan;
   Client& client = own->second;

@@ -43,7 +43,7 @@ class Bounded final : public runtime::Policy {
   std::string_view name() const override { return policy_->name(); }
   std::optional<std::size_t> pick(std::span<const runtime::ReadyOperation> ready,
                                   const runtime::PoolView& pool) override {
-    return policy_->pick(ready, pool);
+    return policy_->pick(ready, inside(pool));
   }
   runtime::Choice select(const runtime::ReadyOperation& operation,
                          std::span<const runtime::EntryId> eligible,
@@ -53,6 +53,7 @@ class Bounded final : public runtime::Policy {
   runtime::Terms terms() const override { return policy_->terms(); }
   std::string take_message() override;
   bool lanes_share() const override { return policy_->lanes_share(); }
+  std::uint64_t look_at() const override { return policy_->look_at(); }
 
  private:
   struct Client {
@@ -61,6 +62,7 @@ class Bounded final : public runtime::Policy {
     runtime::LaneId lane = 0;  // that carries the reservation
     bool tried = false;
   };
+  runtime::PoolView inside(const runtime::PoolView& pool) const;
   bool within(const Client& client, std::uint32_t needed, runtime::EntryId entry,
               hal::ComputeSet held, const runtime::PoolView& pool) const;
   hal::ComputeSet held_beside(runtime::ClientId id, const Client& client, runtime::LaneId lane,

@@ -3,6 +3,7 @@
 // extremes: the narrowest eligible entry and the widest in turn, or always one of them. The
 // verifier's adversary: whatever depends on the allocation, this shows it.
 #include "policies/builtin.h"
+#include "policies/whole_device.h"
 
 namespace vitamin::policies {
 namespace {
@@ -14,8 +15,11 @@ class Extremes final : public runtime::Policy {
   Extremes(bool narrow, bool wide) : narrow_(narrow), wide_(wide) {}
   std::string_view name() const override { return "extremes"; }
 
-  runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
+  runtime::Choice select(const runtime::ReadyOperation& operation,
+                         std::span<const EntryId> eligible,
                          const runtime::PoolView& pool) override {
+    if (pool.entries[eligible[0]].whole() && waits_for_a_part(operation, pool))
+      return {runtime::kNoEntry, 0};
     widest_next_ = !widest_next_;
     const bool widest = narrow_ == wide_ ? widest_next_ : wide_;
     if (widest) return {widest_partition(eligible, pool), 1};

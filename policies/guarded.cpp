@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policies/guarded.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -38,13 +41,14 @@ void Guarded::replace(std::string why) {
   if (sink_) sink_(why_);
 }
 
-// `call` answers through a pair: what it was told, and what is wrong with it ("" when nothing is).
+// `call` answers what it was told, and puts down what is wrong with that, if anything is.
 template <class Answer, class Call>
 Answer Guarded::guard(const char* callback, Answer otherwise, Call call) {
-  std::string wrong;
+  std::string wrong, problem;
   try {
-    auto [answer, problem] = call(*policy_);
-    if (problem.empty()) return answer;
+    Answer answer = call(*policy_, problem);
+    if (problem.empty()) [[likely]]
+      return answer;
     wrong = "answers nonsense in " + std::string(callback) + " (" + problem + ")";
   } catch (const std::exception& error) {
     wrong = "fails in " + std::string(callback) + " (" + error.what() + ")";
@@ -59,56 +63,55 @@ Answer Guarded::guard(const char* callback, Answer otherwise, Call call) {
 std::optional<std::size_t> Guarded::pick(std::span<const ReadyOperation> ready,
                                          const PoolView& pool) {
   using Answer = std::optional<std::size_t>;
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string& problem) {
     const Answer answer = policy.pick(ready, pool);
-    std::string problem;
     if (answer && *answer >= ready.size())
       problem = "operation " + std::to_string(*answer) + " of " + std::to_string(ready.size());
-    return std::pair{answer, problem};
+    return answer;
   };
   return guard("Pick", Answer(), asked);
 }
 
 Choice Guarded::select(const ReadyOperation& operation, std::span<const EntryId> eligible,
                        const PoolView& pool) {
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string& problem) {
     const Choice answer = policy.select(operation, eligible, pool);
-    std::string problem;
-    if (answer.entry == kNoEntry) return std::pair{answer, problem};
-    if (std::find(eligible.begin(), eligible.end(), answer.entry) == eligible.end())
+    if (answer.entry == kNoEntry) return answer;
+    if (answer.entry != eligible.back() &&
+        std::find(eligible.begin(), eligible.end(), answer.entry) == eligible.end())
       problem = "entry " + std::to_string(answer.entry) + ", which is not eligible";
     else if (answer.launches == 0)
       problem = "a grant for no launch";
-    return std::pair{answer, problem};
+    return answer;
   };
   return guard("Select", Choice{eligible.back(), 1}, asked);
 }
 
 runtime::Plan Guarded::prepare(const runtime::Hint& hint, const PoolView& pool) {
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string& problem) {
     const runtime::Plan answer = policy.prepare(hint, pool);
-    std::string problem;
     for (const EntryId entry : {answer.target, answer.standing})
-      if (entry != kNoEntry && (entry >= pool.entries.size() || entry == runtime::kWholeDevice))
-        problem = "entry " + std::to_string(entry) + ", which cannot be reserved";
-    return std::pair{answer, problem};
+      if (entry != kNoEntry && entry >= pool.entries.size())
+        problem = "entry " + std::to_string(entry) + ", which is none";
+    if (answer.standing == runtime::kWholeDevice)
+      problem = "the whole device, which cannot be reserved";
+    return answer;
   };
   return guard("Prepare", runtime::Plan{}, asked);
 }
 
 void Guarded::forget(runtime::ClientId client) {
-  auto asked = [&](runtime::Policy& policy) {
+  auto asked = [&](runtime::Policy& policy, std::string&) {
     policy.forget(client);
-    return std::pair{0, std::string()};
+    return 0;
   };
   guard("forget", 0, asked);
 }
 
 std::string Guarded::take_message() {
   if (!untold_.empty()) return std::exchange(untold_, {});
-  return guard("take_message", std::string(), [&](runtime::Policy& policy) {
-    return std::pair{policy.take_message(), std::string()};
-  });
+  return guard("take_message", std::string(),
+               [&](runtime::Policy& policy, std::string&) { return policy.take_message(); });
 }
 
 // --- TimedThread -----------------------------------------------------------------------------
@@ -121,6 +124,12 @@ struct TimedThread::State {
   bool pending = false;
   bool stop = false;
   pid_t thread = 0;
+  std::optional<clockid_t> processor_time;  // of the thread, once it runs
+  std::chrono::nanoseconds used() const {
+    timespec time{};
+    if (!processor_time || ::clock_gettime(*processor_time, &time) != 0) return {};
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
 };
 
 TimedThread::TimedThread() : state_(std::make_shared<State>()) {
@@ -136,6 +145,8 @@ TimedThread::~TimedThread() {
 void TimedThread::serve(std::shared_ptr<State> state) {
   std::unique_lock lock(state->mutex);
   state->thread = static_cast<pid_t>(::syscall(SYS_gettid));
+  if (clockid_t clock = 0; ::pthread_getcpuclockid(::pthread_self(), &clock) == 0)
+    state->processor_time = clock;
   while (true) {
     state->changed.wait(lock, [&] { return state->pending || state->stop; });
     if (state->stop) return;
@@ -154,21 +165,30 @@ void TimedThread::serve(std::shared_ptr<State> state) {
   }
 }
 
-bool TimedThread::run(std::function<void()> call, std::chrono::milliseconds within) {
+TimedThread::Outcome TimedThread::run(std::function<void()> call, const Limits& limits) {
+  using std::chrono::steady_clock;
   std::unique_lock lock(state_->mutex);
-  if (state_->stop || state_->pending) return false;
+  if (state_->stop || state_->pending) return Outcome::kStopped;
+  const steady_clock::time_point until = steady_clock::now() + limits.clock;
+  const std::chrono::nanoseconds before = state_->used();
+  std::chrono::nanoseconds left = limits.processor;
   state_->call = std::move(call);
   state_->thrown = nullptr;
   state_->pending = true;
   state_->changed.notify_all();
-  if (!state_->changed.wait_for(lock, within, [&] { return !state_->pending; })) {
+  // It cannot have used up its processor time sooner than after that time by the clock.
+  while (!state_->changed.wait_until(lock, std::min(until, steady_clock::now() + left),
+                                     [&] { return !state_->pending; })) {
+    left = limits.processor - (state_->used() - before);
+    const bool used_up = left <= std::chrono::nanoseconds(0);
+    if (!used_up && steady_clock::now() < until) continue;
     state_->stop = true;
     sched_param lowest{};
     ::sched_setscheduler(state_->thread, SCHED_IDLE, &lowest);
-    return false;
+    return used_up ? Outcome::kProcessorTime : Outcome::kClock;
   }
   if (state_->thrown) std::rethrow_exception(std::exchange(state_->thrown, nullptr));
-  return true;
+  return Outcome::kReturned;
 }
 
 }  // namespace vitamin::policies

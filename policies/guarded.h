@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A policy that cannot do harm for longer than 10 ms: one that throws or answers nonsense is
-// replaced by fifo for good; so is one that does not answer in time, where it runs in a TimedThread
+// replaced by fifo for good; so is one that does not answer in time (Limits), where it runs in a
+// TimedThread
 // (loadable policies do; the loops of the built-in ones are bounded by the number of lanes and
 // entries, and are not paid for with a hand-off at every decision).
 //
@@ -40,6 +41,7 @@ class Guarded final : public runtime::Policy {
   std::string take_message() override;
   bool lanes_share() const override { return lanes_share_; }
   bool wants_profile() const override { return wants_profile_; }
+  std::uint64_t look_at() const override { return policy_->look_at(); }
 
   // Why it was replaced; empty while it was not. Safe to ask from any thread: `replaced()`.
   const std::string& why() const { return why_; }
@@ -59,8 +61,16 @@ class Guarded final : public runtime::Policy {
   std::atomic<bool> replaced_{false};
 };
 
-// Runs calls one after the other on a thread of its own and waits for each for a stated time only.
-// A call that does not return keeps its thread, which is then given the lowest priority: a thread
+// What a call may take. A loop uses up its processor time; a machine that is busy with something
+// else takes only the clock's. The clock's bound is for what sleeps: below the 200 ms after which
+// clients take a daemon that does not turn for gone.
+struct Limits {
+  std::chrono::milliseconds processor{8};
+  std::chrono::milliseconds clock{150};
+};
+
+// Runs calls one after the other on a thread of its own and waits for each within limits only. A
+// call that does not return keeps its thread, which is then given the lowest priority: a thread
 // cannot be ended from outside. So whatever a call touches must be shared with it, not lent.
 class TimedThread {
  public:
@@ -68,9 +78,10 @@ class TimedThread {
   ~TimedThread();
   TimedThread(const TimedThread&) = delete;
   TimedThread& operator=(const TimedThread&) = delete;
-  // False: it did not return in time, and nothing will be run any more. What the call throws is
-  // thrown here.
-  bool run(std::function<void()> call, std::chrono::milliseconds within);
+  enum class Outcome : std::uint8_t { kReturned, kProcessorTime, kClock, kStopped };
+  // Which limit it exceeded, if it did not return; then nothing is run any more (kStopped). What
+  // the call throws is thrown here.
+  Outcome run(std::function<void()> call, const Limits& limits = {});
 
  private:
   struct State;

@@ -75,10 +75,10 @@ struct Exchange {
 
 class Loadable final : public runtime::Policy {
  public:
-  Loadable(std::shared_ptr<Exchange> exchange, std::chrono::milliseconds within)
+  Loadable(std::shared_ptr<Exchange> exchange, const Limits& limits)
       : exchange_(std::move(exchange)),
         name_(exchange_->library->functions->name),
-        within_(within) {}
+        limits_(limits) {}
   std::string_view name() const override { return name_; }
   bool wants_profile() const override { return true; }
 
@@ -129,11 +129,14 @@ class Loadable final : public runtime::Policy {
   }
 
   void call(const char* callback, void (*function)(Exchange&)) {
-    const bool in_time =
-        thread_.run([exchange = exchange_, function] { function(*exchange); }, within_);
-    if (!in_time)
-      throw std::runtime_error(std::string("no answer to ") + callback + " within " +
-                               std::to_string(within_.count()) + " ms");
+    using Outcome = TimedThread::Outcome;
+    const Outcome outcome =
+        thread_.run([exchange = exchange_, function] { function(*exchange); }, limits_);
+    if (outcome == Outcome::kReturned) return;
+    const bool slept = outcome == Outcome::kClock;
+    throw std::runtime_error(std::string("no answer to ") + callback + " within " +
+                             std::to_string((slept ? limits_.clock : limits_.processor).count()) +
+                             (slept ? " ms" : " ms of processor time"));
   }
 
   vitamin_operation of(const ReadyOperation& operation, const PoolView& pool) {
@@ -184,7 +187,7 @@ class Loadable final : public runtime::Policy {
 
   std::shared_ptr<Exchange> exchange_;
   std::string name_;
-  std::chrono::milliseconds within_;
+  Limits limits_;
   Curves curves_;
   TimedThread thread_;
 };
@@ -192,7 +195,7 @@ class Loadable final : public runtime::Policy {
 }  // namespace
 
 hal::Result<std::unique_ptr<Guarded>> load(const std::string& path, const std::string& parameters,
-                                           Sink sink, std::chrono::milliseconds within) {
+                                           Sink sink, const Limits& limits) {
   auto library = open(path);
   if (!library) return tl::unexpected(library.error());
   auto exchange = std::make_shared<Exchange>();
@@ -208,7 +211,7 @@ hal::Result<std::unique_ptr<Guarded>> load(const std::string& path, const std::s
     return hal::fail(Errc::kInvalidArgument,
                      "policy library " + path + ": " +
                          (error[0] != 0 ? error : "create() answers null and says nothing"));
-  return std::make_unique<Guarded>(std::make_unique<Loadable>(std::move(exchange), within),
+  return std::make_unique<Guarded>(std::make_unique<Loadable>(std::move(exchange), limits),
                                    std::move(sink));
 }
 

@@ -15,10 +15,9 @@ namespace vitamin::policies {
 
 // `path` holds a '/'. Errors: the file is missing, is no policy, is of another ABI, refuses its
 // parameters: one sentence each.
-// `within`: for one answer; with what may pass on the caller's side, below the 10 ms promised.
-hal::Result<std::unique_ptr<Guarded>> load(
-    const std::string& path, const std::string& parameters, Sink sink = {},
-    std::chrono::milliseconds within = std::chrono::milliseconds(8));
+// `limits`: for one answer; with what may pass on the caller's side, below the 10 ms promised.
+hal::Result<std::unique_ptr<Guarded>> load(const std::string& path, const std::string& parameters,
+                                           Sink sink = {}, const Limits& limits = {});
 
 // What a shared object says of itself.
 struct LoadableDescription {

@@ -32,6 +32,10 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const bool begins = word.size() >= 3 && candidate.starts_with(word);
+    // At least the difference in length has to be put in or left out.
+    const std::size_t longer = std::max(word.size(), candidate.size());
+    const std::size_t shorter = std::min(word.size(), candidate.size());
+    if (!begins && longer - shorter >= best_distance) continue;
     const std::size_t d = begins ? 1 : distance(word, candidate);
     if (d < best_distance) {
       best = candidate;

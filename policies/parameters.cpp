@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policies/parameters.h"
 
+#include <algorithm>
+
 namespace vitamin::policies {
 namespace {
 
@@ -51,6 +53,20 @@ void Parameters::number(const std::string& name, std::uint32_t low, std::uint32_
   } else if (error_.empty()) {
     error_ = "parameter '" + name + "' is '" + *text + "', not a number from " +
              std::to_string(low) + " to " + std::to_string(high);
+  }
+}
+
+void Parameters::word(const std::string& name, std::initializer_list<std::string_view> known,
+                      std::size_t* value) {
+  const std::optional<std::string> text = take(name);
+  if (!text) return;
+  const auto at = std::find(known.begin(), known.end(), *text);
+  if (at != known.end()) {
+    *value = static_cast<std::size_t>(at - known.begin());
+  } else if (error_.empty()) {
+    error_ = "parameter '" + name + "' is '" + *text + "', not one of";
+    for (const std::string_view one : known)
+      error_ += std::string(one == *known.begin() ? " " : ", ") + std::string(one);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,8 +22,10 @@ class Parameters {
   static Parameters parse(std::string_view text);
 
   // Sets *value when the parameter was given; a value that is no number in [low, high] is an error.
-  void number(const std::string& name, std::uint32_t low, std::uint32_t high,
-              std::uint32_t* value);
+  void number(const std::string& name, std::uint32_t low, std::uint32_t high, std::uint32_t* value);
+  // Sets *value to the index of the word among those that are known.
+  void word(const std::string& name, std::initializer_list<std::string_view> known,
+            std::size_t* value);
   // Units: "0-7", "0-3+8-11", "5".
   void units(const std::string& name, hal::ComputeSet* value);
   // The first thing that was wrong, or empty. Unused parameters are wrong.

@@ -66,7 +66,7 @@ void Planner::assign(const PoolView& pool, ComputeSet available) {
   const std::size_t most = available.count();
   for (std::size_t i = 0; i < lanes_.size() && planned_.size() < most; ++i) {
     Lane& lane = lanes_[i];
-    if (lane.target != kNoEntry) continue;
+    if (lane.target != kNoEntry || lane.left_out) continue;
     Candidate candidate;
     candidate.processors = lane.operation.processors;
     candidate.curve = curves_.of(lane.operation.kernel, pool);
@@ -104,8 +104,8 @@ void Planner::keep_if_good(const PoolView& pool, ComputeSet available) {
   }
   fresh_.clear();
   for (const std::size_t i : planned_) fresh_.push_back(lanes_[i].target);
-  const double old_progress = Assignment::progress(candidates_, pool.entries, kept_);
-  const double progress = Assignment::progress(candidates_, pool.entries, fresh_);
+  const double old_progress = assignment_.progress(candidates_, pool.entries, kept_);
+  const double progress = assignment_.progress(candidates_, pool.entries, fresh_);
   if (progress >= kWorthMoving * old_progress) return;
   for (std::size_t i = 0; i < planned_.size(); ++i) lanes_[planned_[i]].target = kept_[i];
 }

@@ -19,6 +19,7 @@ namespace vitamin::policies {
 
 class Planner {
  public:
+  explicit Planner(Objective objective = Objective::kAlone) : assignment_(objective) {}
   // Plans, once for each epoch, for all lanes of the view but those that `except` names (by index
   // into lanes()), on `available`. The order is age-aware round-robin over clients: those that hold
   // a grant keep their turn, then each client's oldest operation, then each client's second.
@@ -27,9 +28,10 @@ class Planner {
     runtime::ReadyOperation operation;
     runtime::EntryId held = runtime::kNoEntry;
     runtime::EntryId target = runtime::kNoEntry;  // the plan's
+    bool left_out = false;                        // not planned for
   };
   std::span<Lane> lanes() { return lanes_; }
-  // Lanes whose target is set already are left alone.
+  // Lanes whose target is set already, and who is left out, are left alone.
   void assign(const runtime::PoolView& pool, hal::ComputeSet available);
 
   const Lane* find(runtime::ClientId client, runtime::LaneId lane) const;
@@ -50,15 +52,14 @@ class Planner {
   Assignment assignment_;
   std::vector<Lane> lanes_;
   std::vector<Candidate> candidates_;
-  std::vector<std::size_t> planned_;          // index into lanes_ of each candidate
-  std::vector<Remembered> before_;            // the last plan: positions to keep
+  std::vector<std::size_t> planned_;  // index into lanes_ of each candidate
+  std::vector<Remembered> before_;    // the last plan: positions to keep
   std::vector<runtime::EntryId> kept_, fresh_;
 };
 
 // The answer of Select for a planned lane: its target when that is eligible, else the widest
 // eligible entry inside the target (the rest of it still drains), else nothing.
-runtime::EntryId within_target(runtime::EntryId target,
-                               std::span<const runtime::EntryId> eligible,
+runtime::EntryId within_target(runtime::EntryId target, std::span<const runtime::EntryId> eligible,
                                const runtime::PoolView& pool);
 
 }  // namespace vitamin::policies

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "policies/builtin.h"
+#include "policies/whole_device.h"
 
 namespace vitamin::policies {
 namespace {
@@ -24,18 +25,24 @@ class Random final : public runtime::Policy {
   Random(const Options& options, std::uint64_t seed) : options_(options), state_(seed) {}
   std::string_view name() const override { return "random"; }
 
-  runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
+  runtime::Choice select(const runtime::ReadyOperation& operation,
+                         std::span<const EntryId> eligible,
                          const runtime::PoolView& pool) override {
     // Entries come narrowest first, so those in the range of widths are neighbours.
     const auto width = [&](EntryId id) { return pool.entries[id].processors; };
     const std::uint32_t all = pool.entries.front().processors;
-    auto first = std::partition_point(eligible.begin(), eligible.end(), [&](EntryId id) {
-      return width(id) < options_.narrowest;
-    });
+    auto first = std::partition_point(eligible.begin(), eligible.end(),
+                                      [&](EntryId id) { return width(id) < options_.narrowest; });
     auto last = std::partition_point(first, eligible.end(), [&](EntryId id) {
       return width(id) <= options_.widest && (options_.whole != 0 || width(id) < all);
     });
-    if (first == last) return {eligible.back(), 1};  // nothing in the range can run it
+    if (first == last) {  // others hold what is in the range, or nothing there can run it
+      const std::uint32_t widest =
+          options_.whole != 0 ? options_.widest : std::min(options_.widest, all - 1);
+      if (waits_for_a_part(operation, pool, options_.narrowest, widest))
+        return {runtime::kNoEntry, 0};
+      return {eligible.back(), 1};
+    }
     const auto choices = static_cast<std::uint64_t>(last - first);
     return {first[static_cast<std::ptrdiff_t>(draw() % choices)], options_.every};
   }

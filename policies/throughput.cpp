@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // throughput: as many operations at once as there is room for, then the processors that are left
-// to those that gain most from them (the paper's Algorithm 1; policies/assignment.h).
+// to those that gain most from them (the paper's Algorithm 1; policies/assignment.h); or everybody
+// on the whole device, where that is measured to be no worse (policies/whole_or_parts.h).
 #include "policies/builtin.h"
 #include "policies/planner.h"
+#include "policies/whole_or_parts.h"
 
 namespace vitamin::policies {
 namespace {
@@ -16,7 +18,8 @@ using runtime::ReadyOperation;
 
 class Throughput final : public runtime::Policy {
  public:
-  explicit Throughput(std::uint32_t launches) : launches_(launches) {}
+  Throughput(std::uint32_t launches, Objective objective, const WholeOrParts::Options& options)
+      : planner_(objective), whole_or_parts_(options), launches_(launches) {}
   std::string_view name() const override { return "throughput"; }
   bool wants_profile() const override { return true; }
 
@@ -48,12 +51,20 @@ class Throughput final : public runtime::Policy {
     return {lane->target, true, 0};
   }
 
+  std::uint64_t look_at() const override { return whole_or_parts_.look_at(); }
+  void forget(runtime::ClientId client) override { whole_or_parts_.forget(client); }
+
  private:
   void plan(const PoolView& pool) {
     if (pool.epoch == planned_) return;
     planned_ = pool.epoch;
     planner_.begin(pool);
-    planner_.assign(pool, pool.entries.front().compute - pool.set_aside);
+    const bool whole = whole_or_parts_.whole(pool);
+    for (Planner::Lane& lane : planner_.lanes()) {
+      if (whole) lane.target = runtime::kWholeDevice;
+      lane.left_out = whole_or_parts_.asleep(lane.operation.client);
+    }
+    if (!whole) planner_.assign(pool, pool.entries.front().compute - pool.set_aside);
   }
 
   static std::optional<std::size_t> first_beyond_entries(std::span<const ReadyOperation> ready,
@@ -74,23 +85,37 @@ class Throughput final : public runtime::Policy {
   }
 
   Planner planner_;
+  WholeOrParts whole_or_parts_;
   std::uint64_t planned_ = 0;
   std::uint32_t launches_;
 };
 
 constexpr Parameter kParameters[] = {
+    {"whole",
+     "everybody on the whole device: measured (default: where parts do not gain), never, "
+     "always"},
+    {"objective",
+     "of parts; alone (default: progress against each alone), paper (against the "
+     "narrowest part)"},
+    {"look", "microseconds between two looks at who gets on (default 100000)"},
     {"launches", "decide again after this many launches (default 0: when something changes)"}};
 
 }  // namespace
 
 const Description kThroughput = {
-    "throughput", "as many at once as there is room for, then where processors gain most",
+    "throughput", "as many at once as there is room for, on parts or on all, whichever gains",
     kParameters};
 
 std::unique_ptr<runtime::Policy> make_throughput(Parameters& parameters, std::uint64_t) {
-  std::uint32_t launches = 0;
+  std::uint32_t launches = 0, look_us = 100'000;
+  std::size_t whole = 0, objective = 0;
+  parameters.word("whole", {"measured", "never", "always"}, &whole);
+  parameters.word("objective", {"alone", "paper"}, &objective);
+  parameters.number("look", 1, 1'000'000'000, &look_us);
   parameters.number("launches", 0, 1'000'000, &launches);
-  return std::make_unique<Throughput>(launches == 0 ? runtime::kUntilChanged : launches);
+  return std::make_unique<Throughput>(
+      launches == 0 ? runtime::kUntilChanged : launches, static_cast<Objective>(objective),
+      WholeOrParts::Options{static_cast<WholeOrParts::Mode>(whole), std::uint64_t{look_us} * 1000});
 }
 
 }  // namespace vitamin::policies

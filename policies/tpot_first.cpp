@@ -5,6 +5,7 @@
 //
 //   reservation  each decoding client has an entry of its own, the narrowest on which its steps,
 //                as they have been lately, take no longer than the target
+//                with `lend` it is only the size of what a step gets when there is one
 //   lookahead    a step predicted to end there after its deadline gets the narrowest wider entry on
 //                which it would end in time; what overlaps it drains before the step is ready
 //   late         no entry would do any more: the narrowest that is nearly the fastest, unless no
@@ -35,6 +36,7 @@ struct Options {
   std::uint32_t reserve = 0;  // processors; 0: sized from profiles
   std::uint32_t reservation = 1;
   std::uint32_t lookahead = 1;
+  std::uint32_t lend = 0;
   std::uint32_t most = 75;  // percent of the device that reservations may hold
   std::uint32_t launches = 0;
 };
@@ -101,7 +103,7 @@ class TpotFirst final : public runtime::Policy {
     const Planner::Lane* lane = planner_.find(hint.client, hint.lane);
     if (lane == nullptr) return ahead(hint, pool);
     const Decoder* decoder = find(hint.client, hint.lane);
-    return {lane->target, true, 0, decoder != nullptr ? decoder->standing : kNoEntry};
+    return {lane->target, true, 0, decoder != nullptr ? kept(*decoder) : kNoEntry};
   }
 
   void forget(runtime::ClientId client) override {
@@ -195,8 +197,14 @@ class TpotFirst final : public runtime::Policy {
       if (lane->target != kNoEntry) taken |= pool.entries[lane->target].compute;
     }
     for (const Decoder& decoder : decoders_)
-      if (decoder.standing != kNoEntry) taken |= pool.entries[decoder.standing].compute;
+      if (kept(decoder) != kNoEntry) taken |= pool.entries[decoder.standing].compute;
     planner_.assign(pool, pool.entries.front().compute - taken);
+  }
+
+  // What is its own also while it has nothing to run. What is lent meanwhile is only a size: when a
+  // step comes, whoever runs there leaves it, and the step waits for the kernel that is running.
+  EntryId kept(const Decoder& decoder) const {
+    return options_.lend == 0 ? decoder.standing : kNoEntry;
   }
 
   // Reservations of those who have nothing to run.
@@ -359,13 +367,16 @@ class TpotFirst final : public runtime::Policy {
     const Decoder* decoder = find(hint.client, hint.lane);
     const EntryId standing = decoder != nullptr ? decoder->standing : kNoEntry;
     const EntryId target = prepared(lane, standing, pool, {});
-    return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + target_ns_, standing};
+    return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + target_ns_,
+            decoder != nullptr ? kept(*decoder) : kNoEntry};
   }
 
   Options options_;
   std::uint64_t target_ns_;
-  Planner planner_;
-  Planner shares_;  // the plan of `throughput`
+  // The paper's objective: beside decodes, prefills are the ones whose curve is steep, and what
+  // gains most by sharing alone would be another half for the decodes.
+  Planner planner_{Objective::kPaper};
+  Planner shares_{Objective::kPaper};  // the plan of `throughput`
   std::span<const runtime::PoolEntry> entries_;
   std::vector<Decoder> decoders_;
   std::vector<Planner::Lane*> decodes_;
@@ -380,6 +391,7 @@ constexpr Parameter kParameters[] = {
     {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
     {"reservation", "0: no standing reservation (default 1)"},
     {"lookahead", "0: never prepare a wider entry (default 1)"},
+    {"lend", "1: others may run on a reservation while nothing decodes there (default 0)"},
     {"most", "percent of the device that all reservations may hold (default 75)"},
     {"launches", "decide again after this many launches (default 0: when something changes)"}};
 
@@ -395,6 +407,7 @@ std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::ui
   parameters.number("reserve", 0, 100'000, &options.reserve);
   parameters.number("reservation", 0, 1, &options.reservation);
   parameters.number("lookahead", 0, 1, &options.lookahead);
+  parameters.number("lend", 0, 1, &options.lend);
   parameters.number("most", 1, 100, &options.most);
   parameters.number("launches", 0, 1'000'000, &options.launches);
   return std::make_unique<TpotFirst>(options);

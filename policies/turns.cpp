@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "policies/builtin.h"
+#include "policies/whole_device.h"
 
 namespace vitamin::policies {
 namespace {
@@ -39,11 +40,10 @@ class Turns final : public runtime::Policy {
     return oldest;
   }
 
-  // The widest entry made of units: a lease on all of them.
-  Choice select(const ReadyOperation&, std::span<const EntryId> eligible,
+  // The widest entry made of units: a lease on all of them. Not the whole device beside others.
+  Choice select(const ReadyOperation& operation, std::span<const EntryId> eligible,
                 const PoolView& pool) override {
-    if (pool.epoch == 0 || eligible.front() == runtime::kWholeDevice)
-      return {eligible.back(), runtime::kUntilChanged};
+    if (!waits_for_a_part(operation, pool)) return {eligible.back(), runtime::kUntilChanged};
     const EntryId all = pool.entries.back().id;
     const bool free = std::find(eligible.begin(), eligible.end(), all) != eligible.end();
     return {free ? all : kNoEntry, runtime::kUntilChanged};
@@ -54,9 +54,9 @@ class Turns final : public runtime::Policy {
     if (when_ != HandOver::kIteration || pool.epoch == 0 || pool.holdings.empty()) return {};
     const runtime::Holding& holder = pool.holdings.front();
     if (!holder.next.iteration_end || holder.next.client == hint.client) return {};
-    const auto oldest = std::min_element(
-        pool.waiting.begin(), pool.waiting.end(),
-        [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
+    const auto oldest =
+        std::min_element(pool.waiting.begin(), pool.waiting.end(),
+                         [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
     if (oldest == pool.waiting.end() || oldest->client != hint.client) return {};
     return {pool.entries.back().id, true, 0};
   }
@@ -79,9 +79,9 @@ constexpr Parameter kTemporalParameters[] = {
 
 const Description kExclusive = {
     "exclusive", "everything to one client until it has nothing to run: a baseline", {}};
-const Description kTemporal = {
-    "temporal", "everything to each client in turn, for a quantum: a baseline",
-    kTemporalParameters};
+const Description kTemporal = {"temporal",
+                               "everything to each client in turn, for a quantum: a baseline",
+                               kTemporalParameters};
 const Description kSalus = {
     "salus", "everything to each client in turn, for an iteration: a baseline", {}};
 

@@ -7,9 +7,10 @@
  *     vitamin simulate --policy ./my_policy.so:speed=2 --policy throughput --trace FILE
  *
  * Export one function, vitamin_policy(). Answers are values; each is validated before anything
- * changes. A policy that throws, answers nonsense, or takes longer than 8 ms to answer is replaced
- * by fifo for good, and that is counted and logged. Calls come one at a time, on a thread of their
- * own; whatever a call is given is valid during the call only.
+ * changes. A policy that throws, answers nonsense, or takes longer than 8 ms of processor time (150
+ * ms by the clock) to answer is replaced by fifo for good, and that is counted and logged. Calls
+ * come one at a time, on a thread of their own; whatever a call is given is valid during the call
+ * only.
  *
  * Compatibility: every structure begins with its size and only ever grows at its end; step through
  * arrays with VITAMIN_AT. A policy compiled for another VITAMIN_POLICY_ABI is refused with a

@@ -8,7 +8,7 @@
 //     3  sleeps until the doorbell rings       3  rings the doorbell if so
 //
 // Both write before they look, and all four accesses are sequentially consistent, so at least one
-// sees the other (checked with relacy, tests/protocol/park_model_test.cpp). While the waiter is
+// sees the other (checked with relacy, tests/protocol/model_test.cpp). While the waiter is
 // awake the waker makes no system call.
 //
 // The doorbell is the socket of the session: it lies in the poll set beside the peer's pidfd, one

@@ -55,7 +55,7 @@ Verdict check(const Timed& timed, const Bounds& bounds) {
   if (timed.processors == 0 || timed.processors > bounds.processors)
     return wrong("a launch timed on no or on too many processors");
   if (timed.launches == 0 || timed.mean_ns == 0) return wrong("a time of nothing");
-  if (timed.mean_ns > kLongest) return wrong("a time beyond reason");
+  if (timed.mean_ns > kLongest || timed.whole_ns > kLongest) return wrong("a time beyond reason");
   return {};
 }
 Verdict check(const Grant& grant, const Bounds& bounds) {

@@ -135,7 +135,8 @@ struct Timed {
   std::uint64_t mean_ns = 0;  // of so many launches
   std::uint32_t launches = 0;
   std::uint32_t processors = 0;  // on which they ran
-  std::uint64_t unused[5] = {};
+  std::uint64_t whole_ns = 0;    // since 1.4: runtime::TimedLaunches; 0: not said
+  std::uint64_t unused[4] = {};
 };
 
 struct Grant {

@@ -58,6 +58,10 @@ using GrantConsumer = RingConsumer<Native, kGrants>;
 struct ClientSegment {
   // The kernel writes FUTEX_OWNER_DIED here when the thread that holds it ends (life.h).
   alignas(64) Shared<std::uint32_t> life;
+  // Since 1.4: operations that the client has submitted, wherever they went. Beside a word that
+  // nobody looks at meanwhile, where 1.3 has nothing: an older client leaves it zero, an older
+  // daemon does not look at it.
+  Shared<std::uint64_t> progress;
   alignas(64) RingIndex<Native> request_tail;
   alignas(64) RingIndex<Native> grant_head;
   alignas(64) ParkFlag<Native> park;  // the client's

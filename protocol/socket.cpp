@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "protocol/handshake.h"
+
 #ifndef SO_PEERPIDFD  // Linux 6.5; newer than the headers of Debian 12
 #define SO_PEERPIDFD 77
 #endif
@@ -60,11 +62,28 @@ hal::Result<Peer> peer_of(const Fd& socket) {
   return peer;
 }
 
+namespace {
+
+// A daemon that has just been killed still listens for the moment that its end takes, so it is
+// asked for an answer: it hangs up instead. One that is stopped does neither, and keeps its place.
+bool is_served(const Fd& connection) {
+  Control ping;
+  ping.preamble.kind = Kind::kControl;
+  ping.verb.set("ping");
+  if (!send_message(connection, bytes_of(ping))) return false;
+  pollfd answer{connection.get(), POLLIN, 0};
+  if (::poll(&answer, 1, 2000) <= 0) return true;
+  const auto message = receive_message(connection, kGreetingMax);
+  return message && !message->empty();
+}
+
+}  // namespace
+
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
   const auto* name = reinterpret_cast<const sockaddr*>(&*address);
-  if (connect_to(path))
+  if (const auto other = connect_to(path); other && is_served(*other))
     return hal::fail(hal::Errc::kUnavailable, "another vitamind listens at " + path);
   // Only a socket that nobody listens at is in the way; anything else at that path is not ours.
   struct stat facts {};

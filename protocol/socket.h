@@ -26,8 +26,8 @@ struct Peer {
 };
 hal::Result<Peer> peer_of(const Fd& socket);
 
-// A stale socket (nobody listens) is replaced; a live one is an error that says so. `mode`: of the
-// socket file.
+// A stale socket (nobody listens, or whoever did is ending) is replaced; a live one is an error that
+// says so, after 2 s where it does not answer. `mode`: of the socket file.
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode);
 hal::Result<Fd> accept_from(const Fd& listener);  // kUnavailable: nobody is waiting
 hal::Result<Fd> connect_to(const std::string& path);

@@ -29,6 +29,8 @@ class Arbiter {
   virtual bool admits(EntryId entry, LaneId lane) const = 0;
   virtual void submitted(EntryId entry, LaneId lane) = 0;
   virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
+  // One more operation was submitted, wherever it went: the client gets on.
+  virtual void progressed() {}
   // Given up; ends when nothing of the lane is outstanding there.
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.
@@ -36,7 +38,7 @@ class Arbiter {
   // What a lane is expected to want.
   virtual void expect(const Hint& hint) { static_cast<void>(hint); }
   // Launches, of whatever kernels, were timed on so many processors (Profiler). Once a width.
-  virtual void timed(const ProfileCell& cell) { static_cast<void>(cell); }
+  virtual void timed(const TimedLaunches& launches) { static_cast<void>(launches); }
   // Whether grants keep this process apart from others. A launch then waits a moment for a queue on
   // the entry it was granted, instead of going where it shares with them.
   virtual bool between_processes() const { return false; }

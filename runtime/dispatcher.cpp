@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/dispatcher.h"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,10 @@ constexpr std::chrono::seconds kBetweenKeeps{5};
 using trace::Kind;
 constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
 
+// Of waiting: about 0.1 ms of spinning, then 10 ms of short sleeps, or 20 ms between urgent looks.
+constexpr unsigned kSpins = 64, kShortSleeps = 400, kUrgentLooks = 2000;
+constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200}, kBetweenUrgentLooks{10};
+
 // How soon a change of our share of the device's queues is noticed.
 constexpr std::chrono::milliseconds kShareEvery{500};
 
@@ -40,6 +45,30 @@ std::uint64_t resident_bytes() {
 }
 
 }  // namespace
+
+void Backoff::pause(bool urgent) {
+  ++rounds_;
+  if (rounds_ <= kSpins) {
+    for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
+    return;
+  }
+  if (urgent && rounds_ <= kSpins + kUrgentLooks) {
+    const auto until = std::chrono::steady_clock::now() + kBetweenUrgentLooks;
+    do std::this_thread::yield();
+    while (std::chrono::steady_clock::now() < until);
+    return;
+  }
+  // By default a timer is late by 50 us, so that the processor wakes less often.
+  if (slack_ns_ < 0) {
+    slack_ns_ = ::prctl(PR_GET_TIMERSLACK);
+    ::prctl(PR_SET_TIMERSLACK, 1000UL);
+  }
+  std::this_thread::sleep_for(rounds_ <= kSpins + kShortSleeps ? kShortSleep : kLongSleep);
+}
+
+Backoff::~Backoff() {
+  if (slack_ns_ >= 0) ::prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack_ns_));
+}
 
 hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
                                                             std::unique_ptr<Policy> policy,
@@ -107,7 +136,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
   const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
   segment_operations_ = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(std::min<std::uint64_t>(ahead, depth_) / 8, 1, 100));
-  profiler_.on_sample([this](const ProfileCell& cell) { arbiter_->timed(cell); });
+  profiler_.on_sample([this](const TimedLaunches& timed) { arbiter_->timed(timed); });
   lanes_share_ = arbiter_->lanes_share();
   between_processes_ = arbiter_->between_processes();
   if (between_processes_) options_.slots_stay = options_.leased_slots_stay;
@@ -195,6 +224,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   ++stream.timeline.issued;
   ++stream.timeline.submitted;
   ++stream.since_segment;
+  arbiter_->progressed();
   if (narrow) {
     arbiter_->submitted(queue->entry, stream.lane);
     ++stream.leased_since_segment;
@@ -451,6 +481,7 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
   stream.also_after.clear();
   stream.allocated = false;
   ++stream.timeline.submitted;
+  arbiter_->progressed();
   if (options_.audit) [[unlikely]]
     options_.audit->submitted(stream, queue);
   if (options_.trace) [[unlikely]]
@@ -954,8 +985,9 @@ void Dispatcher::run_thread() {
       if (pump()) {
         backoff.reset();
       } else {
+        const bool urgent = arbiter_->draining();
         lock.unlock();
-        backoff.pause();
+        backoff.pause(urgent);
         lock.lock();
       }
       continue;

@@ -2,6 +2,9 @@
 //
 // Who holds which part of the device: pure, one writer, no clock.
 //
+// How a lease moves is written once, in lease_moves.def, which the model of the protocol includes,
+// too (tests/protocol/lease.pml): no other move is made.
+//
 // States of an entry (the paper, figure "State transitions of a pCtx"); who makes each move:
 //
 //            acquire (arbiter)                close_gate (policy, revocation)
@@ -76,14 +79,20 @@ class LeaseTable {
   hal::ComputeSet held(LesseeId lessee) const;
 
  private:
+  enum class Event : std::uint8_t { kAcquire, kSubmit, kRetire, kClose, kReopen, kForget };
+  enum class When : std::uint8_t { kAlways, kFree, kUnreserved, kBusy, kQuiet };
+  struct Moves;
+
   // One lessee's lease on one entry. Several lessees never overlap, one lessee may hold many.
   struct Lease {
-    LesseeId lessee = kNobody;
+    LeaseState state = LeaseState::kIdle;  // never kReserved: that is kIdle and a reservation
+    LesseeId lessee = kNobody;             // of a lease that is not idle
     std::uint32_t outstanding = 0;
-    bool gate_open = false;
     LesseeId reserved_for = kNobody;
   };
-  void end(EntryId entry);
+  // Makes the move that lease_moves.def has for this event of the lessee. False: it has none.
+  bool move(Event event, EntryId entry, LesseeId lessee);
+  void change(EntryId entry, LesseeId lessee, LeaseState to);
   void use(EntryId entry);
   void disuse(EntryId entry);
   bool reserved_by_others(EntryId entry, LesseeId lessee) const;

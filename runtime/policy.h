@@ -59,6 +59,12 @@ struct Holding {
   std::uint64_t granted_at_ns = 0;
 };
 
+// How far a client has got: operations that it has submitted since it came, wherever they went.
+struct Progress {
+  ClientId client = 0;
+  std::uint64_t operations = 0;
+};
+
 struct PoolView {
   std::span<const PoolEntry> entries;  // [0] is the whole device
   hal::ComputeSet barred{};            // held by or reserved for others than the one asked about
@@ -67,7 +73,10 @@ struct PoolView {
   std::span<const Holding> holdings{};        // every grant whose gate is open
   std::span<const Holding> draining{};        // every other grant: its work may still run
   hal::ComputeSet set_aside{};  // standing reservations: of one client each, not to be planned with
+  // Nobody who wants something is kept to a part of the device, or has one kept for it.
+  bool all_share = true;
   const Profile* profile = nullptr;
+  std::span<const Progress> progress{};  // as of the last look (look_at()); empty: nobody tells it
   std::uint64_t now_ns = 0;
   // Changes whenever demand or leases do: a policy that plans for everybody at once plans once for
   // each epoch. 0: no epochs.
@@ -100,7 +109,8 @@ struct Hint {
 
 struct Plan {
   // Reserve this entry for the hinted lane's next grant, instead of what was reserved for it
-  // before, or move it there; kNoEntry: nothing.
+  // before, or move it there; kNoEntry: nothing. The whole device cannot be reserved: a lane that
+  // holds something moves there at once.
   EntryId target = kNoEntry;
   bool close_gates = false;      // and close the gates of the leases that overlap it
   std::uint64_t expires_ns = 0;  // the reservation ends then if the lane has not come; 0: soon
@@ -140,6 +150,9 @@ class Policy {
   virtual Terms terms() const { return {}; }
   // Whether it looks at PoolView::profile: then live launches are worth timing.
   virtual bool wants_profile() const { return false; }
+  // It wants to be asked again at this time, with everybody's progress of then, though nothing may
+  // have changed.
+  virtual std::uint64_t look_at() const { return kNever; }
   // What a person should be told, once: "" when there is nothing new.
   virtual std::string take_message() { return {}; }
   // Whether operations of different lanes of one client may share units. When not, each lane is a

@@ -40,8 +40,7 @@ PoolLayout PoolLayout::build(const hal::DeviceInfo& info, const PoolLimits& limi
   if (units > 1) add_nodes(0, units, std::max(1U, limits.leaf_units), nodes);
   std::vector<ComputeSet> sets;
   auto add = [&](ComputeSet set) {
-    if (!set.empty() && std::find(sets.begin(), sets.end(), set) == sets.end())
-      sets.push_back(set);
+    if (!set.empty() && std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
   };
   for (ComputeSet node : nodes) add(node);
   for (ComputeSet node : nodes) add(all - node);
@@ -51,15 +50,18 @@ PoolLayout PoolLayout::build(const hal::DeviceInfo& info, const PoolLimits& limi
   // what sharing needs, the widest what a lone job needs, so it drops remainders before nodes.
   const std::size_t most = std::min<std::size_t>(limits.entries_max, kEntriesMax - 1);
   if (sets.size() > most) sets.resize(most);
-  std::stable_sort(sets.begin(), sets.end(), [&](ComputeSet a, ComputeSet b) {
-    return info.processors_of(a) < info.processors_of(b);
+  std::vector<PoolEntry> parts;
+  for (ComputeSet set : sets) parts.push_back({kNoEntry, set, info.processors_of(set)});
+  std::stable_sort(parts.begin(), parts.end(), [](const PoolEntry& a, const PoolEntry& b) {
+    return a.processors < b.processors;
   });
 
   PoolLayout layout;
   layout.entries_.push_back({kWholeDevice, all, info.processors});
-  for (ComputeSet set : sets)
-    layout.entries_.push_back(
-        {static_cast<EntryId>(layout.entries_.size()), set, info.processors_of(set)});
+  for (PoolEntry& part : parts) {
+    part.id = static_cast<EntryId>(layout.entries_.size());
+    layout.entries_.push_back(part);
+  }
   return layout;
 }
 

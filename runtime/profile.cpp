@@ -67,7 +67,9 @@ ProfileFit fit(const KernelProfile& kernel) {
   }
   if (result.widths == 0) return result;
   const double spread = w * wxx - wx * wx;
-  if (result.widths > 1 && spread > 1e-12 * w * wxx) {
+  // Widths that are nearly the same differ by noise more than by their processors.
+  constexpr double kApart = 0.01;
+  if (result.widths > 1 && spread > kApart * w * wxx) {
     result.shared = (w * wxy - wx * wy) / spread;
     result.latency_ns = (wy - result.shared * wx) / w;
     if (result.shared < 0) result.shared = 0, result.latency_ns = wy / w;
@@ -84,16 +86,20 @@ void Profile::add(std::uint64_t key, std::uint32_t processors, double ns) {
   merge(key, {processors, 1, ns, 0});
 }
 
-void Profile::merge(std::uint64_t key, const ProfileCell& cell) {
+void Profile::merge(std::uint64_t key, const ProfileCell& cell, std::uint64_t most) {
   if (cell.processors == 0 || cell.count == 0) return;
   std::vector<ProfileCell>& cells = kernels_[key].cells;
   const auto at =
       std::lower_bound(cells.begin(), cells.end(), cell.processors,
                        [](const ProfileCell& c, std::uint32_t p) { return c.processors < p; });
-  if (at != cells.end() && at->processors == cell.processors)
-    at->merge(cell);
-  else
-    cells.insert(at, cell);
+  ProfileCell& kept = at != cells.end() && at->processors == cell.processors
+                          ? *at
+                          : *cells.insert(at, {cell.processors});
+  kept.merge(cell);
+  if (kept.count > most) {
+    kept.m2 *= static_cast<double>(most) / static_cast<double>(kept.count);
+    kept.count = most;
+  }
   ++version_;
 }
 

@@ -44,6 +44,17 @@ struct KernelProfile {
   std::uint64_t waves(std::uint32_t processors) const;  // 0: unknown
 };
 
+// Launches of whatever kernels that were timed on so many processors.
+struct TimedLaunches {
+  std::uint32_t processors = 0;
+  std::uint64_t launches = 0;
+  double mean_ns = 0;
+  // The mean of what the same launches would last on the whole device, by how long each of their
+  // kernels took the first few times: of other kernels both are others, of the same on fewer
+  // processors only mean_ns.
+  double whole_ns = 0;
+};
+
 // T(m) = latency + shared * x(m), x(m) = waves(m) where they are known, 1/m elsewhere.
 struct ProfileFit {
   double latency_ns = 0;
@@ -64,7 +75,8 @@ class Profile {
  public:
   // `key`: ReadyOperation::kernel.
   void add(std::uint64_t key, std::uint32_t processors, double ns);
-  void merge(std::uint64_t key, const ProfileCell& cell);
+  // Beyond `most` launches of a width the older ones fade.
+  void merge(std::uint64_t key, const ProfileCell& cell, std::uint64_t most = ~0ULL);
   void merge(const Profile& other);
   void forget(std::uint64_t key);
   void describe(std::uint64_t key, std::string name, std::uint64_t blocks, std::uint32_t resident);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace vitamin::runtime {
@@ -133,17 +134,40 @@ void Profiler::collect_ended_first() {
 
 bool Profiler::collect() {
   std::erase_if(running_, [&](Stopwatch* stopwatch) { return read(stopwatch); });
-  Profile fresh, together;  // together: all kernels as one
+  Profile fresh;
   learner_.harvest(fresh);
+  std::map<std::uint32_t, TimedLaunches> together;  // all kernels as one
   for (const auto& [kernel, what] : fresh.kernels())
     for (const ProfileCell& cell : what.cells) {
       profile_.merge(kernel, cell);
       learnt_.merge(kernel, cell);
-      together.merge(1, cell);
+      if (!told_) continue;
+      TimedLaunches& all = together[cell.processors];
+      all.processors = cell.processors;
+      all.launches += cell.count;
+      const double share = static_cast<double>(cell.count) / static_cast<double>(all.launches);
+      all.mean_ns += share * (cell.mean_ns - all.mean_ns);
+      all.whole_ns += share * (at_first(kernel, cell) - all.whole_ns);
     }
-  if (const KernelProfile* all = together.find(1); all != nullptr && told_)
-    for (const ProfileCell& cell : all->cells) told_(cell);
+  for (const auto& [processors, timed] : together) told_(timed);
   return awaits();
+}
+
+// By the first launches alone, wherever they were: another estimate later on, though a better one,
+// would look as if the kernel had changed.
+double Profiler::at_first(std::uint64_t kernel, const ProfileCell& cell) {
+  constexpr std::uint64_t kFew = 8;
+  First& first = first_[kernel];
+  if (first.launches >= kFew) return first.whole_ns;
+  KernelProfile alone;
+  if (const KernelProfile* known = profile_.find(kernel); known != nullptr)
+    alone.blocks = known->blocks, alone.resident = known->resident;
+  alone.cells.push_back(cell);
+  const double whole_ns = std::max(1.0, fit(alone).at(alone, device_.info().processors));
+  first.launches += cell.count;
+  first.whole_ns += static_cast<double>(cell.count) / static_cast<double>(first.launches) *
+                    (whole_ns - first.whole_ns);
+  return first.whole_ns;
 }
 
 void Profiler::ended(Stopwatch& stopwatch, double ns) {

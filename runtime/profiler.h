@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,8 +44,8 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // `told` of what was learnt since the last time, by collect().
-  using Sample = std::function<void(const ProfileCell& cell)>;
+  // `told` of what was learnt since the last time, by collect(), once a width.
+  using Sample = std::function<void(const TimedLaunches& timed)>;
   void on_sample(Sample told) { told_ = std::move(told); }
   bool learns() const { return options_.every > 0; }
   // Whether this launch is one to be timed. Counts the launches that ask.
@@ -80,10 +81,17 @@ class Profiler {
   bool read(Stopwatch* stopwatch);
   void collect_ended_first();
   void ended(Stopwatch& stopwatch, double ns);
+  double at_first(std::uint64_t kernel, const ProfileCell& cell);
 
   hal::Device& device_;
   ProfilerOptions options_;
   Profile profile_, learnt_;
+  // By kernel: what it would last on the whole device, by its first launches alone.
+  struct First {
+    double whole_ns = 0;
+    std::uint64_t launches = 0;
+  };
+  std::unordered_map<std::uint64_t, First> first_;
   ProfileLearner learner_;
   Sample told_;
   double overhead_ns_;  // of two events with nothing between them

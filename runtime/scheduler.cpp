@@ -2,6 +2,7 @@
 #include "runtime/scheduler.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace vitamin::runtime {
 
@@ -58,13 +59,18 @@ void Scheduler::set(const SchedulerOptions& options) {
 }
 
 Scheduler::Lane* Scheduler::find(ClientId client, LaneId lane) {
-  const auto found = lanes_.find(key_of(client, lane));
-  return found == lanes_.end() ? nullptr : &found->second;
+  // What is said of a lane comes in a row.
+  if (found_ != nullptr && found_->next.client == client && found_->next.lane == lane)
+    return found_;
+  const auto known = lanes_.find(key_of(client, lane));
+  return known == lanes_.end() ? nullptr : found_ = &known->second;
 }
 
 // In active_ from now on, which the next decision looks through.
 Scheduler::Lane& Scheduler::find_or_add(ClientId client, LaneId id) {
-  Lane& lane = lanes_[key_of(client, id)];
+  Lane* known = find(client, id);
+  if (known == nullptr) found_ = known = &lanes_[key_of(client, id)];
+  Lane& lane = *known;
   lane.next.client = client;
   lane.next.lane = id;
   if (!lane.listed) active_.push_back(&lane);
@@ -121,6 +127,12 @@ void Scheduler::returned(ClientId client, LaneId id, EntryId entry, std::uint64_
   demand_changed();
 }
 
+void Scheduler::progressed(ClientId client, std::uint64_t operations) {
+  for (Progress& known : progress_)
+    if (known.client == client) return void(known.operations = operations);
+  progress_.push_back({client, operations});
+}
+
 void Scheduler::hint(const Hint& hint, std::uint64_t) {
   std::erase_if(
       hints_, [&](const Hint& old) { return old.client == hint.client && old.lane == hint.lane; });
@@ -147,9 +159,11 @@ bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t n
 void Scheduler::forget(ClientId client, std::uint64_t) {
   leases_.forget(client);
   policy_->forget(client);
+  found_ = nullptr;
   std::erase_if(active_, [&](const Lane* lane) { return lane->next.client == client; });
   std::erase_if(lanes_, [&](const auto& lane) { return lane.second.next.client == client; });
   std::erase_if(hints_, [&](const Hint& hint) { return hint.client == client; });
+  std::erase_if(progress_, [&](const Progress& known) { return known.client == client; });
   demand_changed();
 }
 
@@ -177,8 +191,10 @@ std::size_t Scheduler::waiting() const {
 
 std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   decisions_.clear();
+  if (policy_->look_at() <= now_ns) demand_changed();
   if (!changed_ && now_ns < wake_at_) return decisions_;
   changed_ = false;
+  uncollected_ = true;
   retire_inactive();
   drop_what_is_too_narrow();
   expire(now_ns);
@@ -215,7 +231,7 @@ void Scheduler::expire(std::uint64_t now_ns) {
 
 void Scheduler::recall(Lane& lane, Grant& grant, std::uint64_t now_ns) {
   ++counters_.recalled;
-  close(lane, grant);
+  close(lane, grant);  // and since_ns, which is collected, changes
   grant.recalled = true;
   lane.next.since_ns = now_ns;
   ++epoch_;
@@ -264,7 +280,9 @@ ComputeSet Scheduler::set_aside() const {
   return set;
 }
 
+// For policies: who waits and who holds what now.
 void Scheduler::collect() {
+  if (!std::exchange(uncollected_, false)) return;
   waiting_.clear();
   holdings_.clear();
   draining_.clear();
@@ -288,6 +306,7 @@ PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
   view.draining = draining_;
   view.set_aside = set_aside();
   view.profile = profile_;
+  view.progress = progress_;
   view.now_ns = now_ns;
   view.epoch = epoch_;
   return view;
@@ -338,14 +357,13 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
 void Scheduler::prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns) {
   Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
   auto refuse = [&](EntryId& entry, std::uint32_t processors) {
-    if (entry == kNoEntry || (entry != kWholeDevice && entry < layout_.size() &&
-                              layout_.at(entry).processors >= processors))
+    if (entry == kNoEntry || (entry < layout_.size() && layout_.at(entry).processors >= processors))
       return;
     ++counters_.refused;
     entry = kNoEntry;
   };
   refuse(plan.target, hint.processors);
-  refuse(plan.standing, 1);
+  refuse(plan.standing, plan.standing == kWholeDevice ? ~0U : 1);
   plans_.push_back({&lane, plan});
 }
 
@@ -358,6 +376,11 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
   if (held != nullptr && held->entry == plan.target) return;
+  if (plan.target == kWholeDevice) {
+    if (held != nullptr && !lane.drains(kWholeDevice))
+      grant(lane, {kWholeDevice, kUntilChanged}, now_ns);
+    return;
+  }
   if (can_grant(lane, plan.target, barred(client))) {
     if (held == nullptr) reserve(lane, {plan.target, expires});
     if (held != nullptr && lane.wants) grant(lane, {plan.target, kUntilChanged}, now_ns);
@@ -431,25 +454,33 @@ void Scheduler::bind(std::uint64_t now_ns) {
     ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(*picked));
     const PoolView view = view_for(operation.client, now_ns);
     Lane* const lane = find(operation.client, operation.lane);
-    eligible_.clear();
-    auto fits = std::partition_point(by_width_.begin(), by_width_.end() - 1, [&](EntryId id) {
-      return layout_.at(id).processors < operation.processors;
-    });
-    for (; fits != by_width_.end(); ++fits)
-      if (layout_.at(*fits).processors >= operation.processors &&
-          can_grant(*lane, *fits, view.barred))
-        eligible_.push_back(*fits);
-    if (eligible_.empty()) continue;
-    const Choice choice = policy_->select(operation, eligible_, view);
+    const std::span<const EntryId> eligible = eligible_for(*lane, view.barred);
+    if (eligible.empty()) continue;
+    const Choice choice = policy_->select(operation, eligible, view);
     if (choice.entry == kNoEntry) continue;
-    if (choice.launches == 0 ||
-        std::find(eligible_.begin(), eligible_.end(), choice.entry) == eligible_.end() ||
-        !grant(*lane, choice, now_ns)) {
+    if (choice.launches == 0 || choice.entry >= layout_.size() ||
+        layout_.at(choice.entry).processors < operation.processors ||
+        !can_grant(*lane, choice.entry, view.barred) || !grant(*lane, choice, now_ns)) {
       ++counters_.refused;
       continue;
     }
     if (!ready_.empty()) collect();
   }
+}
+
+// Every entry that can run the lane's operation and could be granted to it, narrowest first. Valid
+// until asked again.
+std::span<const EntryId> Scheduler::eligible_for(const Lane& lane, ComputeSet barred) {
+  const std::uint32_t processors = lane.next.processors;
+  const auto wide_enough = [&](EntryId id) { return layout_.at(id).processors >= processors; };
+  auto first =
+      std::partition_point(by_width_.begin(), by_width_.end() - 1, std::not_fn(wide_enough));
+  if (first == by_width_.end() - 1 && !wide_enough(*first)) return {};
+  if (barred.empty() && lane.grants.empty()) return {first, by_width_.end()};  // all of them
+  eligible_.clear();
+  for (; first != by_width_.end(); ++first)
+    if (can_grant(lane, *first, barred)) eligible_.push_back(*first);
+  return eligible_;
 }
 
 // Leases the entry to the lane; an open grant on another entry is closed. False, and nothing
@@ -473,6 +504,7 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
     if (old.open && old.entry != choice.entry) moved = true, close(lane, old);
   if (same == lane.grants.end()) lane.grants.push_back({choice.entry, true, now_ns});
   cancel(lane);
+  uncollected_ = true;
   lane.next.last_entry = choice.entry;
   decisions_.push_back(
       {Decision::Kind::kGrant, client, lane.next.lane, choice.entry, choice.launches});
@@ -483,6 +515,7 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
 
 void Scheduler::close(Lane& lane, Grant& grant) {
   grant.open = false;
+  uncollected_ = true;
   // Another lane of the client may still hold the entry: then the lease stays.
   const bool last = std::none_of(active_.begin(), active_.end(), [&](const Lane* other) {
     const Grant* open = other->open();
@@ -539,6 +572,7 @@ void Scheduler::schedule_wake(std::uint64_t now_ns) {
   auto at = [&](std::uint64_t time) {
     if (time > now_ns) wake_at_ = std::min(wake_at_, time);
   };
+  at(policy_->look_at());
   for (const Lane* lane : active_) {
     if (lane->reservation.entry != kNoEntry) at(lane->reservation.expires_ns);
     if (lane->waits() && overdue_ns_ != kNever) at(lane->next.since_ns + overdue_ns_);

@@ -88,6 +88,9 @@ class Scheduler {
   // Nothing of the lane is outstanding on the entry, and it submits nothing more there under the
   // grant that it had.
   void returned(ClientId client, LaneId lane, EntryId entry, std::uint64_t now_ns);
+  // How far the client has got, cumulative. Worth telling when look_at() has come.
+  void progressed(ClientId client, std::uint64_t operations);
+  std::uint64_t look_at() const { return policy_->look_at(); }
   // Something is expected (or, with `cancelled`, not any more) of the lane.
   void hint(const Hint& hint, std::uint64_t now_ns);
   // Work that was submitted under an earlier scheduler is outstanding on the entry: a grant of the
@@ -161,6 +164,7 @@ class Scheduler {
   hal::ComputeSet barred(ClientId client) const;
   hal::ComputeSet set_aside() const;
   bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
+  std::span<const EntryId> eligible_for(const Lane& lane, hal::ComputeSet barred);
   void collect();
 
   void drop_what_is_too_narrow();
@@ -193,8 +197,10 @@ class Scheduler {
   LeaseTable leases_;
   std::vector<EntryId> by_width_;                  // narrowest first, the whole device last
   std::unordered_map<std::uint64_t, Lane> lanes_;  // by client and lane
+  Lane* found_ = nullptr;                          // by find(), the last time
   std::vector<Lane*> active_;                      // in the order in which they became so
   std::vector<Hint> hints_;                        // not yet answered
+  std::vector<Progress> progress_;                 // by client
   std::vector<Decision> decisions_;
   // Scratch of decide(), kept for its storage.
   std::vector<ReadyOperation> waiting_;
@@ -208,6 +214,7 @@ class Scheduler {
   std::uint64_t epoch_ = 1;
   std::uint64_t wake_at_ = kNever;
   bool changed_ = false;
+  bool uncollected_ = true;  // waiting_, holdings_, draining_ are of an earlier state
   bool recall_all_ = false;
 };
 

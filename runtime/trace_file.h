@@ -39,7 +39,8 @@ enum class Kind : std::uint16_t {
   kGrant,  // `entry`, `a`: launches, `b`: word, `flags`: 1 delivered
   kGates,  // `client` is told that words were closed
   // told
-  kReload,  // other settings or another policy: what follows cannot be replayed
+  kReload,    // other settings or another policy: what follows cannot be replayed
+  kProgress,  // `client` has submitted `a` operations so far
 };
 
 struct Record {

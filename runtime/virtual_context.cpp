@@ -12,8 +12,10 @@ using hal::NativeStatus;
 
 namespace {
 // Rounds of waiting in which nothing moved, some milliseconds (see Backoff), after which a call
-// that waits for deferred work stops waiting for the host.
-constexpr unsigned kPatience = 90;
+// that waits for deferred work stops waiting for the host; and how many rounds, more than 0.1 s,
+// when nothing is known to wait for the host.
+constexpr unsigned kPatience = 240;
+constexpr unsigned kLongPatience = 4 * kPatience;
 }  // namespace
 
 hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
@@ -237,8 +239,8 @@ void VirtualContext::let_through(Dispatcher::Lock& lock, Stream& stream, const A
       lock,
       [&] {
         // Even what goes on by itself may turn out to wait for the host: a kernel can.
-        idle_rounds += dispatcher_->waits_for_host() ? 8 : 1;
-        return idle_rounds > 8 * kPatience ||
+        idle_rounds += dispatcher_->waits_for_host() ? kLongPatience / kPatience : 1;
+        return idle_rounds > kLongPatience ||
                (newest.submitted() &&
                 std::all_of(arrival.after.begin(), arrival.after.end(),
                             [](const Predecessor& p) { return p.token.submitted(); }));

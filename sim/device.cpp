@@ -65,8 +65,10 @@ Result Device::run() {
   for (const Service& service : services_)
     if (!service.requests.empty()) last_s = std::max(last_s, service.requests.back().at_s);
   const double limit_ns = (options_.limit_s > 0 ? options_.limit_s : last_s + 120) * 1e9;
-  for (Lane& lane : lanes_)
+  for (Lane& lane : lanes_) {
+    scheduler_.progressed(lane.client, 0);
     if (lane.role == Role::kTraining) want(lane, false);
+  }
   arrive();
   obey();
   while (!complete()) {
@@ -89,8 +91,7 @@ Result Device::run() {
     arrive();
     obey();
   }
-  result_.wall_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result_.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return collect();
 }
 
@@ -142,19 +143,21 @@ void Device::advance(double to_ns) {
 
 // Who slows whom down, until the set of running lanes changes.
 void Device::set_rates() {
+  // Whoever is on the whole device is on everybody's processors; who is on a part is on its own.
   double shared = 0, leased = 0;
   for (const std::size_t index : running_) {
     const Lane& lane = lanes_[index];
-    if (lane.on == runtime::kWholeDevice) shared += lane.occupancy;
-    else leased += layout_.at(lane.on).processors;
+    if (lane.on == runtime::kWholeDevice)
+      shared += lane.occupancy;
+    else
+      leased += static_cast<double>(layout_.at(lane.on).processors) / layout_.at(0).processors;
   }
-  // On the whole device, those who ask for more processors than there are get their share of them.
-  const double left = std::max(0.05, 1 - leased / layout_.at(0).processors);
-  const double crowd = std::max(1.0, shared / left);
   double bandwidth = 0;
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
-    lane.rate = lane.on == runtime::kWholeDevice ? 1 / crowd : 1;
+    const bool whole = lane.on == runtime::kWholeDevice;
+    const double others = whole ? shared - lane.occupancy + leased : shared;
+    lane.rate = 1 / lane.program->stretch(layout_.at(lane.on).processors, others);
     bandwidth += lane.bandwidth * lane.rate;
   }
   for (const std::size_t index : running_) {
@@ -352,6 +355,7 @@ void Device::stopped(Lane& lane) {
   rates_changed_ = true;
   const std::uint32_t launched = lane.stop - lane.next;
   result_.operations += launched;
+  lane.launched += launched;
   lane.next = lane.stop;
   const bool ended = lane.next == lane.program->kernels();
   if (lane.on != lane.open) {
@@ -363,8 +367,10 @@ void Device::stopped(Lane& lane) {
       lane.open = kNoEntry;
     }
   }
-  if (ended) program_ended(lane);
-  else start(lane);
+  if (ended)
+    program_ended(lane);
+  else
+    start(lane);
 }
 
 void Device::program_ended(Lane& lane) {
@@ -394,6 +400,8 @@ void Device::program_ended(Lane& lane) {
 void Device::obey() {
   for (int round = 0; round < 64; ++round) {
     const auto start = std::chrono::steady_clock::now();
+    if (scheduler_.look_at() <= now())
+      for (const Lane& lane : lanes_) scheduler_.progressed(lane.client, launched(lane));
     const auto given = scheduler_.decide(now());
     result_.deciding_s +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -409,8 +417,10 @@ void Device::follow(const Decision& decision) {
   Lane& lane = lanes_[decision.client - 1];
   if (decision.kind == Decision::Kind::kCloseGate) {
     if (lane.open == decision.entry) lane.open = kNoEntry;
-    if (lane.running && lane.on == decision.entry) drain(lane);
-    else give_back(lane, decision.entry);
+    if (lane.running && lane.on == decision.entry)
+      drain(lane);
+    else
+      give_back(lane, decision.entry);
     return;
   }
   lane.open = decision.entry;
@@ -420,6 +430,16 @@ void Device::follow(const Decision& decision) {
   } else if (lane.on != lane.open) {
     drain(lane);
   }
+}
+
+// Kernels so far, those that have ended of the ones under way included.
+std::uint64_t Device::launched(const Lane& lane) const {
+  if (!lane.running) return lane.launched;
+  const std::vector<double>& ends = *lane.ends;
+  const auto end =
+      std::upper_bound(ends.begin() + lane.next, ends.begin() + lane.stop, lane.position);
+  const std::ptrdiff_t under_way = end - (ends.begin() + lane.next) - 1;
+  return lane.launched + static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(0, under_way));
 }
 
 Result Device::collect() {
@@ -434,10 +454,9 @@ Result Device::collect() {
     if (lane.role == Role::kTraining && lane.program != nullptr) {
       // The step under way counts by its share.
       const double part = static_cast<double>(lane.next) / lane.program->kernels();
-      result.training.push_back(
-          {lane.program->name(),
-           (static_cast<double>(lane.steps_done) + part) / result.simulated_s,
-           1e9 / lane.program->total_ns(lane.program->processors())});
+      result.training.push_back({lane.program->name(),
+                                 (static_cast<double>(lane.steps_done) + part) / result.simulated_s,
+                                 1e9 / lane.program->total_ns(lane.program->processors())});
     }
   const runtime::SchedulerCounters& counters = scheduler_.counters();
   result.grants = counters.grants;

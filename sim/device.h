@@ -9,8 +9,8 @@
 //
 // Model: a kernel takes T(m) on m processors (sim/program.h); a closed gate lets run what is
 // submitted (`window_ns`) and no kernel is preempted; a move costs a 2 us edge. Clients slow each
-// other down when they ask for more than the memory's bandwidth together, or share processors (the
-// whole device, under policies that lease nothing).
+// other down when they ask for more than the memory's bandwidth together, or share processors,
+// block by block (the whole device, which nobody leases: Program::stretch).
 //
 // Threads: one at a time.
 #pragma once
@@ -32,12 +32,12 @@ namespace vitamin::sim {
 
 struct DeviceOptions {
   runtime::SchedulerOptions scheduler;
-  double target_tpot_ms = 30;   // deadline of a step: the last token's end and this
-  double window_ns = 50'000;    // submitted ahead of completion: drains behind a closed gate
+  double target_tpot_ms = 30;  // deadline of a step: the last token's end and this
+  double window_ns = 50'000;   // submitted ahead of completion: drains behind a closed gate
   double move_ns = 2'000;
-  double creation_ns = 0;       // of an entry at each grant: on-demand contexts cost 1.3 ms
-  double warm_up_s = 3;         // requests that arrive earlier are not counted
-  double limit_s = 0;           // ends there, whatever is unfinished; 0: 120 s behind the last one
+  double creation_ns = 0;  // of an entry at each grant: on-demand contexts cost 1.3 ms
+  double warm_up_s = 3;    // requests that arrive earlier are not counted
+  double limit_s = 0;      // ends there, whatever is unfinished; 0: 120 s behind the last one
   double occupancy_bin_s = 1;
 };
 
@@ -60,18 +60,19 @@ class Device {
     std::size_t service = 0;
     const Program* program = nullptr;  // null: nothing to do
     std::uint64_t step = 0;
-    std::uint32_t next = 0;            // kernel
+    std::uint32_t next = 0;  // kernel
     runtime::EntryId open = runtime::kNoEntry;
     std::uint32_t launches = 0;
     bool running = false;
     runtime::EntryId on = runtime::kNoEntry;
     const std::vector<double>* ends = nullptr;  // of the program on that width
-    double position = 0;               // in *ends
-    std::uint32_t stop = 0;            // the kernel before which it stops
+    double position = 0;                        // in *ends
+    std::uint32_t stop = 0;                     // the kernel before which it stops
     double rate = 1;
     double bandwidth = 0, occupancy = 0;
-    double end_ns = 0;                 // at this rate
+    double end_ns = 0;  // at this rate
     std::uint64_t steps_done = 0;
+    std::uint64_t launched = 0;  // kernels, up to `next`
     double deadline_ns = 0;
   };
 
@@ -86,10 +87,10 @@ class Device {
     std::vector<RequestTimes> times;
     std::vector<double> first_ns;
     std::size_t arrived = 0;
-    std::deque<std::size_t> prompts;    // waiting or in part done
-    std::uint32_t prompt_done = 0;      // tokens of the first
-    std::vector<std::size_t> finishing; // whose prompt the running chunk ends
-    std::uint32_t chunk_left = 0;       // tokens of the next prompt that the running chunk holds
+    std::deque<std::size_t> prompts;     // waiting or in part done
+    std::uint32_t prompt_done = 0;       // tokens of the first
+    std::vector<std::size_t> finishing;  // whose prompt the running chunk ends
+    std::uint32_t chunk_left = 0;        // tokens of the next prompt that the running chunk holds
     std::deque<Running> joining;
     std::vector<Running> batch;
     std::size_t prefill = 0, decode = 0;  // lanes
@@ -122,6 +123,7 @@ class Device {
   double next_event() const;
   bool complete() const;
   std::uint64_t now() const { return static_cast<std::uint64_t>(now_ns_); }
+  std::uint64_t launched(const Lane& lane) const;
   Result collect();
 
   const runtime::PoolLayout& layout_;

@@ -24,8 +24,8 @@ Program::Program(std::uint64_t key, std::string name, runtime::OperationClass ki
       processors_(processors) {
   double busy = 0;
   for (const Kernel& kernel : kernels_)
-    busy += static_cast<double>(kernel.ns * std::min(1.0F, kernel.useful /
-                                                               static_cast<float>(processors)));
+    busy += static_cast<double>(kernel.ns *
+                                std::min(1.0F, kernel.useful / static_cast<float>(processors)));
   occupancy_ = busy / total_ns(processors);
 }
 
@@ -42,6 +42,25 @@ const std::vector<double>& Program::ends(std::uint32_t processors) const {
     ends.push_back(time);
   }
   return ends;
+}
+
+double Program::stretch(std::uint32_t processors, double others) const {
+  constexpr double kGrid = 64;  // as fine as it needs to be
+  const auto step = static_cast<std::uint64_t>(others * kGrid + 0.5);
+  if (step == 0) return 1;
+  const auto [at, fresh] = stretches_.try_emplace(step << 32 | processors);
+  if (!fresh) return at->second;
+  const double met = static_cast<double>(step) / kGrid;
+  double time = 0;
+  for (const Kernel& kernel : kernels_) {
+    const double wants =
+        std::min(1.0, static_cast<double>(kernel.useful) / static_cast<double>(processors));
+    const double device =
+        static_cast<double>(kernel_ns(kernel, processors, processors_)) * (1 + wants * met) +
+        static_cast<double>(kGapNs);
+    time += std::max(device, static_cast<double>(kernel.host_ns));
+  }
+  return at->second = time / total_ns(processors);
 }
 
 double Program::bandwidth(std::uint32_t processors) const {

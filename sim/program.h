@@ -18,10 +18,10 @@ namespace vitamin::sim {
 
 // One kernel, by its time on the whole device.
 struct Kernel {
-  float ns = 0;         // on the whole device
-  float latency = 0;    // of it, what no processor shortens
-  float useful = 1;     // processors beyond which it gets no faster
-  float host_ns = 0;    // the host needs so long for each launch: the next starts no sooner
+  float ns = 0;       // on the whole device
+  float latency = 0;  // of it, what no processor shortens
+  float useful = 1;   // processors beyond which it gets no faster
+  float host_ns = 0;  // the host needs so long for each launch: the next starts no sooner
 };
 
 // The gap between two dependent kernels of one stream (h200.md: 1.57 to 1.63 us).
@@ -46,6 +46,10 @@ class Program {
   double bandwidth(std::uint32_t processors) const;
   // Share of the processors that it keeps busy, on average, on the whole device.
   double occupancy() const { return occupancy_; }
+  // How many times as long it takes on so many processors when others are busy on `others` of them,
+  // on average: a kernel that wants a share u of them finds that it has to share, block by block,
+  // and takes 1 + u * others as long; the host's pace stays what it is.
+  double stretch(std::uint32_t processors, double others) const;
 
  private:
   std::uint64_t key_;
@@ -56,6 +60,7 @@ class Program {
   std::uint32_t processors_;
   double occupancy_ = 0;
   mutable std::unordered_map<std::uint32_t, std::vector<double>> ends_;
+  mutable std::unordered_map<std::uint64_t, double> stretches_;
 };
 
 }  // namespace vitamin::sim

@@ -80,7 +80,7 @@ double capacity(const Trace& trace) {
     setup.trace.requests.back().at_s = 0;
   }
   setup.device.limit_s = 1e6;
-  const auto result = simulate(setup, "throughput");
+  const auto result = simulate(setup, "throughput:whole=never,objective=paper");
   return result && result->simulated_s > 0 ? static_cast<double>(count) / result->simulated_s : 0;
 }
 

@@ -25,8 +25,8 @@ struct Setup {
 // The same setup gives the same result, whatever the number of cores.
 hal::Result<Result> simulate(const Setup& setup, const std::string& policy);
 
-// Requests a second that one GPU with one service of its own finishes when all of `trace` (at most
-// 400 requests of it) waits at once: what a load of 1 is.
+// Requests a second that one GPU with one service of its own finishes under the paper's `throughput`
+// when all of `trace` (at most 400 requests of it) waits at once: what a load of 1 is.
 double capacity(const Trace& trace);
 
 }  // namespace vitamin::sim

@@ -63,8 +63,16 @@ struct Measured {
 
 constexpr Measured kTraining[] = {
     {"resnet152", 0x7261696e'0001ULL, 61e6, 2576, 0.55, {600, 800, 5500, 31000, 712e3}, 6.9e10},
-    {"qwen3-0.6b", 0x7261696e'0002ULL, 117e6, 4700, 0.75, {900, 1200, 11500, 33000, 3268e3},
-     1.8e11}};
+    {"qwen3-0.6b",
+     0x7261696e'0002ULL,
+     117e6,
+     4700,
+     0.75,
+     {900, 1200, 11500, 33000, 3268e3},
+     1.8e11},
+    // The evaluation's (E0): the quantiles are those of the one above.
+    {"d0.6", 0x7261696e'0003ULL, 95.9e6, 5001, 0.727, {900, 1200, 11500, 33000, 3268e3}, 1.8e11},
+    {"q8", 0x7261696e'0004ULL, 266.9e6, 8493, 0.848, {900, 1200, 11500, 33000, 3268e3}, 4.6e11}};
 
 // Times by the measured quantiles (log-linear between them), their tail bent so that they add up to
 // the measured busy time, in an order that repeats as layers do.
@@ -79,8 +87,8 @@ std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t pro
       while (at > kAt[k + 1]) ++k;
       double part = (at - kAt[k]) / (kAt[k + 1] - kAt[k]);
       if (k == 3) part = std::pow(part, tail);
-      times[i] = measured.quantiles[k] *
-                 std::pow(measured.quantiles[k + 1] / measured.quantiles[k], part);
+      times[i] =
+          measured.quantiles[k] * std::pow(measured.quantiles[k + 1] / measured.quantiles[k], part);
       sum += times[i];
     }
     return sum;
@@ -91,8 +99,7 @@ std::vector<Kernel> training_kernels(const Measured& measured, std::uint32_t pro
   // The host's pace that makes the step last as long as it did.
   auto wall = [&](double host) {
     double sum = 0;
-    for (const double time : times)
-      sum += std::max(time + static_cast<double>(kGapNs), host);
+    for (const double time : times) sum += std::max(time + static_cast<double>(kGapNs), host);
     return sum;
   };
   double least = 0, most = 1e6;
@@ -144,8 +151,8 @@ const Program& Library::decode(std::uint32_t batch, std::uint64_t context) {
   kernels.push_back(product(kHead, tokens));
   kernels.push_back(small());
   bytes += kHead * 2;
-  at->second = std::make_unique<Program>(key, "decode", OperationClass::kDecode,
-                                         std::move(kernels), bytes, processors_);
+  at->second = std::make_unique<Program>(key, "decode", OperationClass::kDecode, std::move(kernels),
+                                         bytes, processors_);
   return *at->second;
 }
 

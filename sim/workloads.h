@@ -23,8 +23,8 @@
 
 namespace vitamin::sim {
 
-inline constexpr double kBandwidth = 4.1e12;       // bytes/s
-inline constexpr double kFlops = 790e12;           // bf16
+inline constexpr double kBandwidth = 4.1e12;        // bytes/s
+inline constexpr double kFlops = 790e12;            // bf16
 inline constexpr double kKvBytesPerToken = 131072;  // Llama-3.1-8B: 32 layers, 8 heads of 128, bf16
 inline constexpr std::uint32_t kPrefillChunk = 2048;
 inline constexpr std::uint32_t kDecodeBatch = 64;
@@ -39,7 +39,7 @@ class Library {
   const Program& decode(std::uint32_t batch, std::uint64_t context);
   // `tokens` (<= kPrefillChunk) of a prompt behind `before` of its tokens.
   const Program& prefill(std::uint32_t tokens, std::uint32_t before);
-  // "resnet152" or "qwen3-0.6b"; null: unknown.
+  // One of training_names(); null: unknown.
   const Program* training(const std::string& name);
   static std::vector<std::string> training_names();
   // What a profile learnt from all of them would hold, at every width of the layout.

@@ -2,144 +2,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes on one GPU under one vitamind: are the bits, the leases and the speed right?
 
-    processes.py [jobs] [loops] [kill] [--policies random,throughput] [--steps N] [--out DIR]
+    processes.py [jobs] [loops] [partition] [kill] [reclaim] [--policies random,throughput]
+                 [--out DIR]
 
-jobs     two and four PyTorch jobs at once for each policy: bytes against each job's run alone,
-         and in every look at the daemon that no two open leases overlap
-loops    two loops of kernels that fill their processors: rate beside the other against the rate
-         alone on as many processors
-kill     SIGKILL of one of two jobs in mid-step, again and again: the other's bytes, and how long
-         the dead job's leases stand
+jobs       two and four PyTorch jobs at once for each policy: bytes against each job's run alone,
+           and in every look at the daemon that no two open leases overlap
+loops      two and four loops of kernels that compute, each on a fixed part of the device: rate
+           beside the others against the rate alone on the same part, by leases and without a daemon
+partition  PyTorch jobs on leases of fixed halves against the same jobs on a static partition
+           without a daemon, with the same neighbour
+kill       SIGKILL of one job in mid-step, again and again: the survivor's bytes and coverage, and
+           how soon the dead job's processors are leased again
+reclaim    from a closed gate to the lease granted to another, beyond what was outstanding
 
 Everything runs under an MPS daemon of our own; without one processes take turns, which is said.
+`--device soft`: loops, kill and reclaim on the software device, to try them; `--device cpu`: kill.
 """
 import argparse
-import json
 import os
 import pathlib
+import random
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "evaluation")]
 
 import harness  # noqa: E402
-import micro  # noqa: E402
+import reclaim  # noqa: E402
+from common import Daemon, Job, Resident, Surroundings, brief, occupant, percentile  # noqa: E402
 
 JOBS = {"qwen": ["qwen-train"], "resnet": ["resnet-train"], "llama": ["llama-generate"]}
-
-
-class Daemon:
-    """A vitamind with a socket of its own, looked at all the time."""
-
-    def __init__(self, policy, environment, *options):
-        self.folder = tempfile.TemporaryDirectory(prefix="vitamind-")
-        self.socket = pathlib.Path(self.folder.name) / "s"
-        self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
-        self.process = subprocess.Popen(
-            [str(harness.prefix() / "bin" / "vitamind"), "--socket", str(self.socket),
-             "--lock-directory", self.folder.name, "--policy", policy, "--set", "mps.mode=off",
-             *options], stdout=self.log, stderr=self.log,
-            env=harness.environment_with(environment | {"VITAMIN_CONFIG": "/dev/null"}))
-        self.looks, self.overlaps, self.last, self.most = 0, [], {}, 0
-        self.seen = []  # (when, clients, leases by client)
-        self.over = threading.Event()
-        until = time.monotonic() + 10
-        while not self.socket.exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        self.watcher = threading.Thread(target=self.watch, daemon=True)
-        self.watcher.start()
-
-    def status(self):
-        answer = subprocess.run(harness.vitamin("status", "--json", "--socket", str(self.socket)),
-                                capture_output=True, text=True, timeout=20, check=False)
-        return json.loads(answer.stdout) if answer.returncode == 0 and answer.stdout else None
-
-    def watch(self):
-        while not self.over.wait(0.02):
-            now = time.monotonic()
-            status = self.status()
-            if status is None or not status["devices"]:
-                continue
-            self.looks += 1
-            self.last = status
-            device = status["devices"][0]
-            held = [h for h in device["held"] if not h["whole"]]
-            self.most = max(self.most, len({h["client"] for h in held}))
-            for i, a in enumerate(held):
-                for b in held[i + 1:]:
-                    if a["client"] != b["client"] and a["units"] & b["units"]:
-                        self.overlaps.append([a, b])
-            self.seen.append((now, [c["process"] for c in status["clients"]]))
-
-    def counters(self):
-        device = (self.last.get("devices") or [{}])[0]
-        return {k: device.get(k) for k in ("grants", "moves", "gates_closed", "recalled", "overdue",
-                                           "stale", "undelivered", "requests")}
-
-    def end(self):
-        self.over.set()
-        self.watcher.join()
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        self.log.seek(0)
-        text = self.log.read()
-        self.folder.cleanup()
-        return text
 
 
 def words_of(job, options):
     words = [sys.executable, str(HERE.parent / "workloads.py"), *JOBS[job]]
     return words + (["--steps", str(options.steps)] if options.steps else [])
-
-
-class Job:
-    """A command in the background and what it says."""
-
-    def __init__(self, command, environment, daemon=None):
-        self.folder = tempfile.TemporaryDirectory()
-        self.report = pathlib.Path(self.folder.name) / "report.json"
-        if daemon is not None:
-            command = [*harness.vitamin("run", "--quiet", "--daemon", "--socket",
-                                        str(daemon.socket), "--report", str(self.report)),
-                       "--", *command]
-        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-        self.begin = time.monotonic()
-        self.process = subprocess.Popen(command, stdout=self.out, stderr=self.err,
-                                        stdin=subprocess.DEVNULL, start_new_session=True,
-                                        env=harness.environment_with(environment))
-
-    def lines(self):
-        self.out.seek(0)
-        return [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
-
-    def wait(self, timeout):
-        timed_out = False
-        try:
-            code = self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-            os.killpg(self.process.pid, signal.SIGKILL)
-            code = self.process.wait()
-        seconds = time.monotonic() - self.begin
-        self.out.seek(0), self.err.seek(0)
-        result = harness.Result([], code, self.out.read(), self.err.read(), seconds, timed_out)
-        self.coverage = harness.coverage(harness.read_report(self.report))
-        self.folder.cleanup()
-        return result
-
-
-def brief(cover):
-    return {k: cover[k] for k in ("launches", "bound", "bound_share", "narrow_share", "moved_share",
-                                  "deferred", "whole_device", "widths", "warnings", "problem")
-            } if cover else None
 
 
 def jobs(options, results, mps):
@@ -185,91 +85,294 @@ def jobs(options, results, mps):
     return harness.table(rows, ["policy", "jobs", "job", "equal", "bound", "moved", "s", "problem"])
 
 
-def loops(options, results, mps):
-    """Kernels of as many blocks as the whole device has room for, each of equal length."""
-    def rate(command, daemon=None, words=()):
-        return Job([*words, *command], mps, daemon)
+class Loops:
+    """Resident loops of kernels that compute, each on its part of the device for good: by leases of
+    a vitamind, or by a static partition in each process."""
 
-    rows = []
-    for cycles in (18_000, 180_000):
-        # As many blocks as 64 processors hold at once, so that 68 are no faster.
-        command = [harness.program("chain"), "--kernels", "500", "--cycles", str(cycles),
-                   "--blocks", "1024", "--repeats"]
-        repeats = 100 if cycles < 100_000 else 20
-        for round_ in range(2):
-            static = [*harness.vitamin("run", "--quiet", "--policy", "static:units=0-7"), "--"]
-            alone = Job([*static, *command, str(repeats)], mps).wait(120)
-            daemon = Daemon("throughput", mps)
-            neighbour = Job([*command, str(100 * repeats)], mps, daemon)
-            time.sleep(3)  # it runs by now
-            beside = Job([*command, str(repeats)], mps, daemon)
-            ended = beside.wait(120)
-            still = neighbour.process.poll() is None
-            counters = daemon.counters()
-            os.killpg(neighbour.process.pid, signal.SIGKILL)
-            neighbour.wait(20)
-            log = daemon.end()
-            value = lambda r: next((line["per_kernel_us"] for line in r.lines
-                                    if "per_kernel_us" in line), None)
-            record = {"part": "loops", "cycles": cycles, "round": round_, "alone_us": value(alone),
-                      "beside_us": value(ended), "neighbour_ran_to_the_end": not still,
-                      "coverage": brief(beside.coverage),
-                      "daemon": counters, "why": [alone.why(), ended.why()], "log": log[-500:]}
+    def __init__(self, parts, setting, environment):
+        self.daemon = None
+        if setting == "leases":
+            self.daemon = Daemon(f"static:parts={parts}", environment, watch=False)
+        self.jobs, each = [], 16 // parts
+        for i in range(parts):  # leases go to clients in the order in which they come
+            policy = None if self.daemon else f"static:units={each * i}-{each * (i + 1) - 1}"
+            self.jobs.append(occupant(environment, self.daemon, policy=policy))
+            self.rate(self.jobs[-1:], 64, 1000, 50_000, 4, 0.1)
+        # Blocks of 256 threads: as many as the narrowest part holds at once.
+        self.blocks = 8 * each * 8
+
+    @staticmethod
+    def rate(jobs, blocks, rounds, ns, batch, seconds):
+        """Microseconds a kernel of each of the jobs, which run at once."""
+        at = time.monotonic_ns() + 20_000_000
+        for job in jobs:
+            job.tell(f"compute {at} {rounds} {blocks} {ns} {batch} {seconds}")
+        return [job.next(30 + seconds)["us"] for job in jobs]
+
+    def end(self):
+        for job in self.jobs:
+            job.end()
+        return self.daemon.end() if self.daemon else ""
+
+
+def loops(options, results, environment):
+    rows, until = [], time.monotonic() + options.budget
+    for parts in (2, 4):
+        groups = {s: Loops(parts, s, environment) for s in ("leases", "static")}
+        blocks = groups["leases"].blocks
+        for us in (11, 100):
+            rounds = 100_000
+            if options.device == "cuda":
+                probe, = Loops.rate(groups["leases"].jobs[:1], blocks, rounds, 0, 4, 0.3)
+                rounds = max(1, int(rounds * us / probe))
+            run = lambda jobs: Loops.rate(jobs, blocks, rounds, 1000 * us, max(4, 3000 // us),
+                                          options.seconds / 4)
+            samples = {setting: [] for setting in groups}
+            for repeat in range(options.repeats):
+                if repeat and time.monotonic() > until:
+                    break
+                for setting in list(groups)[::1 if repeat % 2 else -1]:
+                    jobs = groups[setting].jobs
+                    alone = [run([job])[0] for job in jobs]
+                    samples[setting].append({"alone": alone, "beside": run(jobs)})
+            record = {"part": "loops", "loops": parts, "kernel_us": us, "rounds": rounds,
+                      "blocks": blocks, "samples": samples}
+            ratios = {s: [[sample["alone"][i] / sample["beside"][i] for sample in samples[s]]
+                          for i in range(parts)] for s in samples}
+            medians = {s: [harness.median(r) for r in ratios[s]] for s in ratios}
+            against = [harness.median([a["beside"][i] / b["beside"][i] for a, b in zip(
+                samples["static"], samples["leases"])]) for i in range(parts)]
+            record.update(ratios=ratios["leases"], medians=medians["leases"],
+                          static_medians=medians["static"], against_static=against)
             results.add(record)
-            share = value(alone) / value(ended) if value(alone) and value(ended) else None
-            rows.append([cycles, round_, value(alone), value(ended), harness.percent(share)])
-    return harness.table(rows, ["cycles", "round", "alone on half, us", "beside another, us",
-                                "rate"])
+            together = samples["leases"][0]["beside"]
+            show = lambda values: " ".join(harness.percent(v) for v in values)
+            rows.append([parts, us, len(samples["leases"]),
+                         " ".join(f"{t:.2f}" for t in samples["leases"][0]["alone"]),
+                         " ".join(f"{t:.2f}" for t in together), show(medians["leases"]),
+                         show(medians["static"]), show(against),
+                         f"{sum(1e3 / t for t in together):.0f}"])
+        logs = {setting: group.end() for setting, group in groups.items()}
+        results.add({"part": "loops", "loops": parts, "log": logs["leases"][-500:],
+                     "coverage": [brief(job.coverage) for job in groups["leases"].jobs]})
+    return harness.table(rows, ["loops", "kernel us", "repeats", "alone us", "beside us",
+                                "rate beside / alone", "the same without a daemon",
+                                "leases / static, beside", "kernels a ms in all"])
 
 
-def kill(options, results, mps):
+def partition(options, results, environment):
+    """Two resident PyTorch jobs (evaluation/job.py) in each setting, windows in ABBA order."""
+    import experiments
+    from processes import Job as Trainer, together  # bench/evaluation's
+    names = options.pair.split("+")
+    daemon = Daemon("static:parts=2", environment, watch=False)
+    more = ["--tiny", "--device", "cpu"] if options.device != "cuda" else []
+
+    def start(setting, index):
+        first = 5 * index
+        words = ["--policy", f"static:units={('0-7', '8-15')[index]}"] if setting == "static" else \
+            ["--daemon", "--socket", str(daemon.socket)]
+        return Trainer(f"{names[index]} {setting}",
+                       ["train", names[index], "--cpus", f"{first}-{first + 4}", *more],
+                       [*harness.vitamin("run", "--quiet", *words), "--"],
+                       {**environment, "VITAMIN_CONFIG": "/dev/null"})
+
+    running = {"static": [start("static", i) for i in range(2)], "leases": []}
+    try:
+        for i in range(2):  # halves go to clients in the order in which they come
+            running["leases"].append(start("leases", i))
+            running["leases"][i].wait_ready(120)
+        for job in running["static"]:
+            job.wait_ready(120)
+        found = {"static": [], "leases": []}
+        warm, window = 1, 4 * options.seconds
+        for repeat in range(options.repeats):
+            order = list(found) if repeat % 2 == 0 else list(found)[::-1]
+            for setting in order:
+                answers = together([(job, {"do": "window", "seconds": warm + window})
+                                    for job in running[setting]], timeout=90)
+                rates = [experiments.rate(a["ends"], warm, warm + window) for a in answers]
+                found[setting].append(rates)
+                results.add({"part": "partition", "setting": setting, "repeat": repeat,
+                             "per_s": rates, "ends": [a["ends"] for a in answers]})
+                print(f"partition {setting}: " + ", ".join(
+                    f"{n} {r:.3f}/s" for n, r in zip(names, rates)), flush=True)
+    finally:
+        for job in [*running["static"], *running["leases"]]:
+            job.end()
+        log = daemon.end()
     rows = []
-    reference = Job(words_of("qwen", options), mps).wait(options.timeout).hashes()
-    daemon = Daemon(options.policies.split(",")[0], mps)
-    survivor = Job([*words_of("qwen", options)[:-1], str(options.kill_steps)]
-                   if options.steps else words_of("qwen", options), mps, daemon)
-    gone = []
-    for number in range(options.kills):
-        if survivor.process.poll() is not None:
-            break
-        victim = Job(words_of("resnet", options), mps, daemon)
-        limit = time.monotonic() + 60
-        while time.monotonic() < limit and victim.process.poll() is None and \
-                not any("loss" in line["name"] for line in victim.lines()):
-            time.sleep(0.02)
-        clients = {c["process"]: c for c in (daemon.status() or {"clients": []})["clients"]}
-        mine = [pid for pid in clients if pid != survivor.process.pid]
-        os.killpg(victim.process.pid, signal.SIGKILL)
-        begin = time.monotonic()
-        while time.monotonic() < begin + 10:
-            status = daemon.status()
-            left = [c for c in status["clients"] if c["process"] in mine and
-                    not pathlib.Path(f"/proc/{c['process']}").exists()]
-            alive = [p for p in mine if pathlib.Path(f"/proc/{p}").exists() and
-                     p != survivor.process.pid]
-            pids = {c["process"] for c in status["clients"]}
-            if len(pids) <= 1 and not left:
-                break
-        gone.append(1e3 * (time.monotonic() - begin))
-        victim.process.wait()
-        results.add({"part": "kill", "number": number, "leases_gone_ms": gone[-1],
-                     "still_there": len(alive)})
-    result = survivor.wait(options.timeout)
-    counters = daemon.counters()
-    log = daemon.end()
-    got = result.hashes()
-    common = min(len(reference), len(got))
-    equal = sum(a == b for a, b in zip(reference, got[:common]) if "final" not in a[0])
-    of = sum("final" not in a[0] for a in reference[:common])
-    results.add({"part": "kill", "kills": len(gone), "equal": equal, "of": of, "ok": result.ok,
-                 "why": result.why(), "coverage": brief(survivor.coverage), "daemon": counters,
-                 "log": log[-1500:], "said": result.errors[-600:]})
-    rows.append([len(gone), f"{equal} of {of}", f"{harness.median(gone) or 0:.0f}",
-                 f"{max(gone, default=0):.0f}", result.why()[:80]])
-    return harness.table(rows, ["kills", "survivor equal", "client gone ms p50", "max", "problem"])
+    for i, name in enumerate(names):
+        ratios = [a[i] / b[i] for a, b in zip(found["leases"], found["static"]) if b[i]]
+        again = [b[i] / a[i] for a, b in zip(found["static"], found["static"][1:]) if a[i]]
+        results.add({"part": "partition", "job": name, "beside": names[1 - i], "ratios": ratios,
+                     "median": harness.median(ratios), "static_again": again, "log": log[-400:]})
+        rows.append([name, names[1 - i], harness.percent(harness.median(ratios)),
+                     harness.percent(min(ratios)), harness.percent(max(ratios)),
+                     " ".join(f"{r:.3f}" for r in again)])
+    return harness.table(rows, ["job", "beside", "leases / static partition, median", "least",
+                                "most", "static against itself"])
 
 
-PARTS = {"jobs": jobs, "loops": loops, "kill": kill}
+class SmallModels:
+    """PyTorch: the survivor, and victims forked by a nursery, so that they start quickly."""
+
+    def __init__(self, environment, daemon, count, more=()):
+        self.folder = tempfile.TemporaryDirectory(prefix="vitamin-victims-")
+        self.environment = environment
+        self.words = [sys.executable, str(HERE / "small_model.py"), *more]
+        self.survivor = Resident([*self.words, "--until-told"], environment, daemon)
+        self.nursery = Resident([*self.words, "--nursery", "--go", self.folder.name], environment,
+                                daemon)
+        for i in range(count):
+            self.nursery.tell(str(100 + i))
+        self.process = {}
+        while len(self.process) < count:
+            line = self.nursery.next(120)
+            self.process[line["seed"] - 100] = line["process"]
+        while self.survivor.next(60).get("name") != "step 2":
+            pass
+
+    def begin(self, i):
+        (pathlib.Path(self.folder.name) / str(100 + i)).touch()
+
+    def in_mid_step(self, i):
+        """Waits until the victim has told a few steps."""
+        while True:
+            line = self.nursery.next(30)
+            if line["seed"] == 100 + i and line.get("name") == "step 2":
+                return
+
+    def goes_on(self):
+        """Waits until the survivor has told three more steps."""
+        seen = len(self.survivor.lines())
+        limit = time.monotonic() + 20
+        while len(self.survivor.lines()) < seen + 3 and time.monotonic() < limit:
+            time.sleep(0.002)
+
+    def end(self):
+        result = self.survivor.end()
+        self.nursery.kill()
+        self.folder.cleanup()
+        self.lines = [line for line in result.lines if "hash" in line]
+        self.hashes = [(line["name"], line["hash"]) for line in self.lines]
+        return result
+
+    def alone(self, daemon=None):
+        """The survivor's steps, alone: its job."""
+        steps = sum(line["name"].startswith("step") for line in self.lines)
+        job = Job([*self.words, "--steps", str(steps)], self.environment, daemon)
+        result = job.wait(120)
+        return job, result, [(line["name"], line["hash"]) for line in result.lines
+                             if "hash" in line]
+
+
+class DemoPrograms:
+    """The same on the software device: a demo program and occupants."""
+    STEPS = "400"
+
+    def __init__(self, environment, daemon, count):
+        self.environment = environment
+        self.victims = [occupant(environment, daemon) for _ in range(count)]
+        self.process = {i: child_of(v.process.pid) for i, v in enumerate(self.victims)}
+        self.command = [str(harness.prefix() / "bin" / "demo-train"), self.STEPS]
+        self.survivor = Job(self.command, environment, daemon)
+        time.sleep(0.3)
+
+    def begin(self, i):
+        self.victims[i].tell("compute 0 1000 64 2000000 4 60")
+
+    def in_mid_step(self, _):
+        time.sleep(0.05)
+
+    def goes_on(self):
+        time.sleep(0.05)
+
+    def end(self):
+        result = self.survivor.wait(120)
+        for victim in self.victims:
+            victim.wait(20)
+        self.lines, self.hashes = [], self.hash_of(result)
+        return result
+
+    @staticmethod
+    def hash_of(result):
+        return [("result", line.split("hash ")[1].split(",")[0])
+                for line in result.output.splitlines() if "hash " in line]
+
+    def alone(self, daemon=None):
+        job = Job(self.command, self.environment, daemon)
+        result = job.wait(120)
+        return job, result, self.hash_of(result)
+
+
+def child_of(pid):
+    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def kill(options, results, environment):
+    rows = []
+    for policy in options.policies.split(","):
+        daemon = Daemon(policy, environment, trace=True, watch=False)
+        if options.device == "soft":
+            group = DemoPrograms(environment, daemon, options.kills)
+        else:
+            more = ["--size", "tiny", "--device", "cpu"] if options.device == "cpu" else []
+            group = SmallModels(environment, daemon, options.kills, more)
+        killed, draw = [], random.Random(7)
+        for i in range(options.kills):
+            group.begin(i)
+            group.in_mid_step(i)
+            time.sleep(draw.uniform(0, 0.02))  # anywhere in a step
+            killed.append(time.monotonic_ns())
+            os.kill(group.process[i], signal.SIGKILL)
+            group.goes_on()
+        result = group.end()
+        counters, log = daemon.counters(), daemon.end()
+        # Alone: natively, and under a vitamind of its own, which says what coverage is.
+        _, native, reference = group.alone()
+        other = Daemon(policy, environment, watch=False)
+        job, leased, again = group.alone(other)
+        other.end()
+        decided = daemon.decisions.reuse() if daemon.decisions else []
+        # The first to die behind each kill.
+        gone = [g for g in (min((d for d in decided if d["dying"] >= t), default=None,
+                                key=lambda d: d["dying"]) for t in killed) if g and g["forget"]]
+        ms = lambda a, b: [(g[b] - g[a]) / 1e6 for g in gone if g["units"] and g[b]]
+        closed = [(g["dying"] - max(t for t in killed if t <= g["dying"])) / 1e6 for g in gone]
+        again_ms, all_ms = ms("forget", "again"), ms("forget", "all_again")
+        equal = sum(a == b for a, b in zip(reference, group.hashes))
+        mine, theirs = group.survivor.coverage, job.coverage
+        for cover in filter(None, (mine, theirs)):
+            cover["libraries_bound"] = {l["name"]: [l["seen"], l["bound"]]
+                                        for l in cover["libraries"]}
+        same = mine and theirs and all(mine[k] == theirs[k] for k in (
+            "launches", "bound", "not_bound", "libraries_bound"))
+        ends = [line["at"] for line in group.lines]
+        results.add({
+            "part": "kill", "policy": policy, "kills": len(killed), "ok": result.ok,
+            "why": [result.why(), native.why(), leased.why()], "equal": equal,
+            "of": len(reference), "told": len(group.hashes),
+            "leased_alone_equal": again == reference,
+            "coverage": brief(mine), "coverage_alone": brief(theirs), "coverage_same": bool(same),
+            "gates_closed_ms": closed, "gone": gone, "killed_ns": killed,
+            "leased_again_ms": again_ms, "all_leased_again_ms": all_ms,
+            "longest_step_s": max((b - a for a, b in zip(ends, ends[1:])), default=None),
+            "daemon": counters, "log": log[-1500:], "said": result.errors[-600:]})
+        show = lambda v: f"{percentile(v, 0.5):.1f} / {max(v):.1f} of {len(v)}" if v else "-"
+        rows.append([policy, len(killed), f"{equal} of {len(reference)}",
+                     ("the same" if same else "DIFFERS") + " " + harness.percent(
+                         mine and mine["bound_share"]), show(closed), show(ms("dying", "forget")),
+                     show(again_ms), show(all_ms),
+                     (result.why() or native.why() or leased.why())[:60]])
+    return harness.table(rows, ["policy", "kills", "survivor equal", "coverage",
+                                "kill to gates closed ms p50/max", "to process gone",
+                                "gone to first of its processors leased", "to all of them",
+                                "problem"])
+
+
+PARTS = {"jobs": jobs, "loops": loops, "partition": partition, "kill": kill,
+         "reclaim": reclaim.run}
 
 
 def main():
@@ -277,26 +380,30 @@ def main():
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--policies", default="random,throughput")
     parser.add_argument("--sets", default="qwen+resnet,qwen+resnet+qwen+resnet")
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8, help="jobs: of each")
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--kill-steps", type=int, default=300)
+    parser.add_argument("--repeats", type=int, default=4, help="loops, partition")
+    parser.add_argument("--seconds", type=float, default=1.0, help="scale of the windows")
+    parser.add_argument("--budget", type=float, default=45, help="loops: seconds")
+    parser.add_argument("--pair", default="RN+D0.6",
+                        help="partition: two of evaluation/training.py")
     parser.add_argument("--timeout", type=float, default=150)
+    parser.add_argument("--device", choices=["cuda", "soft", "cpu"], default="cuda",
+                        help="soft: the software device; cpu: kill, its PyTorch without a GPU")
     parser.add_argument("--out", default=harness.default_output())
     options = parser.parse_args()
     options.sets = [names.split("+") for names in options.sets.split(",")]
-    results = harness.Results(options.out, "processes")
     tables = []
-    with micro.Mps() as mps:
-        environment = mps.environment if mps.running else {}
-        print("under MPS" if mps.running else "no MPS: processes take turns", flush=True)
+    with Surroundings(options.device) as surroundings:
+        print(surroundings.words, flush=True)
         for part in options.parts:
             begin = time.monotonic()
+            results = harness.Results(options.out, f"processes_{part}")
             try:
-                tables.append(PARTS[part](options, results, environment))
+                tables.append(PARTS[part](options, results, surroundings.environment))
             except Exception as error:  # the other parts are still wanted
                 tables.append(f"{part}: {type(error).__name__}: {error}")
-            print(f"{part}: {time.monotonic() - begin:.0f} s", flush=True)
-    print("\n" + "\n\n".join(tables))
+            print(f"{tables[-1]}\n{part}: {time.monotonic() - begin:.0f} s\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,16 +25,18 @@ from processes import Job, JobFailed, together
 # sums are the most that an H200 has seen (`most_mib` of the records of E0 and E3, where it was
 # between 6.7 for RN and 34.4 for L8) and a twentieth to a fifth more; those of -big are estimates.
 MEMORY = {"D0.6": (8.5, 12.5), "D1.7": (24, 9), "D0.6-big": (8.5, 60), "D1.7-big": (24, 75),
-          "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "BE": (6, 4),
-          "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0)}
+          "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "RN-big": (2, 26),
+          "BE": (6, 4), "BE-big": (6, 12), "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0)}
 CONTEXT = 1.5  # GiB of a process besides: its context, the pool's entries
 TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
                   "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
-                  "W1-big": ("D0.6-big", "D0.6-big"), "RN+D0.6": ("RN", "D0.6")}
+                  "W1-big": ("D0.6-big", "D0.6-big"), "RN+D0.6": ("RN", "D0.6"),
+                  # The GPU is busy with either alone: less depends on the host.
+                  "BE+D1.7": ("BE", "D1.7"), "RN-big+BE-big": ("RN-big", "BE-big")}
 MIXED_PAIRS = {"M1": ("RN", "I-L8"), "M2": ("RN", "I-J6"), "M3": ("BE", "I-L8"),
                "M4": ("BE", "I-J6")}
-PACKAGES = {"RN": ("torchvision",), "L4": ("transformers", "peft"), "L8": ("transformers", "peft"),
-            "I-L8": (), "I-J6": (), "demo": ()}
+PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "L4": ("transformers", "peft"),
+            "L8": ("transformers", "peft"), "I-L8": (), "I-J6": (), "demo": ()}
 
 
 def packages(name):
@@ -115,6 +117,8 @@ class Session:
                     if self.options.pin:
                         first = self.options.pin * index
                         arguments += ["--cpus", f"{first}-{first + self.options.pin - 1}"]
+                    if self.options.nice:
+                        arguments += ["--nice", self.options.nice]
                 jobs.append(Job(f"{s.name} ({s.role}, {setting})", arguments, words, environment))
         except BaseException:
             end(jobs)
@@ -201,6 +205,11 @@ class Experiment:
                 for gone in [x for x in live if x not in batch]:
                     end(live.pop(gone))
                 self._start(batch, specs, live, broken, subject)
+                if batch[0] in live:
+                    try:
+                        self.settle(live[batch[0]])
+                    except JobFailed:
+                        pass  # the next cell says so
                 mine = [m for m in chosen if m.setting in batch]
                 for repeat in repeats:
                     for m in mine if repeat % 2 == 0 else reversed(mine):
@@ -245,6 +254,10 @@ class Experiment:
                     end(live.pop(setting))
                     s.say(f"{setting}: {error}")
 
+    def settle(self, jobs):
+        """A machine that has just built many processes is slow for a while: the first cell of all
+        would not be like the last. Nothing is kept of this."""
+
     def _one(self, subject, specs, live, broken, mode, repeat):
         s = self.session
         seconds = self.seconds(mode, specs)
@@ -280,6 +293,12 @@ class Training(Experiment):
     """E3: two closed loops of training."""
     name = "E3"
 
+    def settle(self, jobs):
+        seconds = self.options.settle
+        if seconds:
+            for job in jobs:
+                together([(job, {"do": "window", "seconds": seconds})], timeout=60 + 3 * seconds)
+
     def cell(self, jobs, specs, mode, repeat):
         o = self.options
         command = {"do": "window", "seconds": o.warm_up + o.window}
@@ -303,6 +322,11 @@ class Training(Experiment):
 class Mixed(Experiment):
     """E4: training in a closed loop beside inference in an open one."""
     name = "E4"
+
+    def settle(self, jobs):
+        seconds = self.options.settle
+        if seconds:
+            together([(jobs[0], {"do": "window", "seconds": seconds})], timeout=60 + 3 * seconds)
 
     def prepare(self, jobs):
         if hasattr(self, "request_s"):

@@ -46,6 +46,8 @@ MODES = {m.name: m for m in (
     Mode("static", "static", "static green partition, 64 + 68 SMs"),
     Mode("ours", "ours", "Vitamin, throughput", policy="throughput"),
     Mode("ours-tpot-first", "ours", "Vitamin, tpot-first", policy="tpot-first"),
+    Mode("ours-lend", "ours", "Vitamin, tpot-first, 8 ms a token, what is reserved is lent",
+         policy="tpot-first:target=8,lend=1"),
     Mode("ours-fifo", "ours", "Vitamin, fifo", policy="fifo"),
     Mode("ours-static", "ours", "Vitamin's daemon, static partition", policy="static"),
     Mode("orion", "ours", "Orion's policy on our mechanism", policy="orion"),
@@ -75,6 +77,12 @@ def mode(name):
         return Mode(name, name, f"static green partition, units {rest.replace('/', ' and ')}")
     raise harness.Refusal(f"there is no mode '{name}': {', '.join(MODES)}, ours:POLICY, "
                           "static:UNITS/UNITS")
+
+
+def parts(policy):
+    """Of a specification: its name, and its parameters in whatever order."""
+    name, _, parameters = policy.partition(":")
+    return name, sorted(parameters.split(","))
 
 
 class Daemon:
@@ -133,7 +141,7 @@ class Daemon:
         limit = time.monotonic() + 20
         while True:
             devices = self.status().get("devices", [])
-            if devices and all(d.get("policy") == policy for d in devices):
+            if devices and all(parts(d.get("policy", "")) == parts(policy) for d in devices):
                 self.policy = policy
                 return
             if time.monotonic() > limit:
@@ -206,6 +214,22 @@ class Watch:
         return {"counted": counted,
                 "held": [[at, [[index.get(c, f"client {c}"), *more] for c, *more in holds]]
                          for at, holds in self.held]}
+
+
+@contextlib.contextmanager
+def awake(cores):
+    """A virtual machine's processor that sleeps takes long to wake, now more and now less. One that
+    always has something to do, of the least priority, does not sleep. For the first `cores`."""
+    keeper = None
+    if cores:
+        keeper = subprocess.Popen([harness.program("keep_awake"), f"0-{cores - 1}"],
+                                  stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        if keeper:
+            keeper.stdin.close()
+            keeper.wait(10)
 
 
 class Surroundings:

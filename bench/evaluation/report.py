@@ -127,6 +127,16 @@ def spread(values):
     return (max(values) / min(values) - 1) if len(values) > 1 and min(values) > 0 else None
 
 
+def halves(records, value):
+    """Of exclusive cells: by what share the two halves of the session differ, each by its median
+    where there are four cells or more."""
+    values = [value(r) for r in sorted(records, key=lambda r: r["repeat"])]
+    if len(values) >= 4:
+        values = [harness.median(values[:len(values) // 2]),
+                  harness.median(values[-(len(values) // 2):])]
+    return spread(values)
+
+
 def usable(agree):
     return agree is not None and agree <= AGREE
 
@@ -185,7 +195,8 @@ def normalised(found):
     much the exclusive rates of a job differ, the largest."""
     base = list(zip(*([j["per_s"] for j in r["jobs"]] for r in found.get("exclusive", []))))
     middles = [middle(rates) for rates in base]
-    spreads = [spread(rates) for rates in base]
+    alone = found.get("exclusive", [])
+    spreads = [halves(alone, lambda r, i=i: r["jobs"][i]["per_s"]) for i in range(len(base))]
     agree = max(spreads) if spreads and None not in spreads else None
     if not middles or not all(middles):
         return {}, agree
@@ -244,7 +255,7 @@ def mixed_section(records, figure):
     late = lambda key: lambda r: r["infer"][key]
     for label, subject, found in by_session(records):
         base, mps = found.get("exclusive", []), found.get("mps", [])
-        agree = spread([rate(r) for r in base])
+        agree = halves(base, rate)
         for cell, runs in found.items():
             share, p95, p99 = (middle(neighbours(runs, base, v))
                                for v in (rate, late("p95"), late("p99")))
@@ -336,7 +347,7 @@ def alone_section(records, figure):
     value = lambda r: r["decode_step_s"]
     for label, _, found in by_session([r for r in records if "decode_step_s" in r]):
         base = found.get("exclusive", [])
-        agree = spread([value(r) for r in base])
+        agree = halves(base, value)
         for cell, runs in found.items():
             steps, against = [value(r) for r in runs], neighbours(runs, base, value)
             rows.append([label, cell, number(middle(steps), 3, 1e3),

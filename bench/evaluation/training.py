@@ -180,7 +180,7 @@ class Resnet:
             model = torchvision.models.resnet18() if tiny else torchvision.models.resnet152()
         self.model = model.to(memory_format=torch.channels_last).train()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        images, side = (2, 64) if tiny else (64, 224)
+        images, side = (2, 64) if tiny else (256 if name == "RN-big" else 64, 224)
         draw = torch.Generator().manual_seed(2)
         self.images = torch.randn(images, 3, side, side, generator=draw).to(device).to(
             memory_format=torch.channels_last)
@@ -212,7 +212,8 @@ class Bert:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5,
                                            fused=device.type == "cuda")
         draw = torch.Generator().manual_seed(3)
-        self.data = torch.randint(0, config.vocab_size, (2, 16) if tiny else (16, 384),
+        sequences = 64 if name == "BE-big" else 16
+        self.data = torch.randint(0, config.vocab_size, (2, 16) if tiny else (sequences, 384),
                                   generator=draw).to(device)
 
     def step(self):
@@ -224,8 +225,8 @@ class Bert:
 
 
 def make(name, device, tiny):
-    kind = {"RN": Resnet, "BE": Bert}.get(name, Qwen)
+    kind = {"RN": Resnet, "RN-big": Resnet, "BE": Bert, "BE-big": Bert}.get(name, Qwen)
     return kind(name, device, tiny)
 
 
-NAMES = (*QWEN, "RN", "BE")
+NAMES = (*QWEN, "RN", "RN-big", "BE", "BE-big")

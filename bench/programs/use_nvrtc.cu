@@ -4,6 +4,8 @@
 // both argument forms.
 #include <nvrtc.h>
 
+#include <cstddef>
+
 #include "bench.h"
 
 namespace {
@@ -75,7 +77,8 @@ int main() {
         float* sums;
         unsigned count;
       } packed = {data, result, kCount};
-      std::size_t bytes = sizeof packed;
+      // Without the padding at the end: a buffer that is longer than the parameters is refused.
+      std::size_t bytes = offsetof(decltype(packed), count) + sizeof packed.count;
       void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                        CU_LAUNCH_PARAM_END};
       BENCH_CHECK(launch(sums, 512, 1, 1, 256, 1, 1, 0, on, nullptr, extra));

@@ -35,6 +35,16 @@ Program program(const std::string& command, std::map<std::string, std::string> v
           }};
 }
 
+// A debug build ended there, on an assertion of toml++: found by the fuzzer.
+TEST_CASE("a section or a key without a name is an error with a place") {
+  for (const std::string text : {"[=]\n", "[\x01x]\n", "[[ & ]]\n", "[ä]\n", "a = { = 1 }\n",
+                                 "a. = 1\n", "[a.]\n", "[a.=]\n", "= 1\n"}) {
+    CAPTURE(text);
+    CHECK(problems("pool.leaf_units = 2\n" + text).starts_with("2:"));
+  }
+  CHECK(problems(std::string("[\0x]\n", 5)).starts_with("1:"));
+}
+
 TEST_CASE("no file at all is a valid configuration") {
   const Loaded loaded = read("");
   CHECK(loaded.valid());

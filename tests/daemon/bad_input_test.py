@@ -11,7 +11,7 @@ import struct
 import subprocess
 import unittest
 
-from harness import MAJOR, DaemonTest
+from harness import MAJOR, MINOR, DaemonTest
 
 MEMBER = os.environ["MEMBER"]
 ROOT = os.getuid() == 0
@@ -146,9 +146,10 @@ class BadInput(DaemonTest):
         self.assertEqual(self.greet(daemon, hello(0, less=128))[0], welcome)  # before classes
         self.assertEqual(self.greet(daemon, hello(1, less=64))[0], welcome)
         self.assertEqual(self.greet(daemon, hello(2, less=64))[0], welcome)  # before jobs
-        self.assertEqual(self.greet(daemon, hello(3))[0], welcome)
+        self.assertEqual(self.greet(daemon, hello(3))[0], welcome)  # before progress
+        self.assertEqual(self.greet(daemon, hello(MINOR))[0], welcome)
         self.assertEqual(self.greet(daemon, hello(9, more=b"news" * 50))[0], welcome)
-        kind, why = self.greet(daemon, hello(3, less=64))  # ours, and cut off
+        kind, why = self.greet(daemon, hello(MINOR, less=64))  # ours, and cut off
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
 

@@ -227,7 +227,7 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
 
 // Who gains nothing from more processors gives them up, to who does, though nobody waits.
 TEST_CASE("standing grants are thought over when it is known what processors gain") {
-  Node node(*policies::make("throughput", 0));
+  Node node(*policies::make("throughput:whole=never", 0));
   std::map<runtime::ClientId, EntryId> held;
   auto settle = [&] {
     // Clients return at once what is closed, and ask again.
@@ -258,7 +258,7 @@ TEST_CASE("standing grants are thought over when it is known what processors gai
     said(2, processors, 160'000 / processors);  // twice as fast on twice as many
   }
   settle();
-  CHECK(width(1) == 8);  // not yet: not more often than agreed
+  CHECK(width(1) == 8);                             // not yet: not more often than agreed
   CHECK(node.arbiter.wake_at() <= node.now + 500);  // and without anybody's word
   node.now += 500;
   settle();
@@ -268,6 +268,98 @@ TEST_CASE("standing grants are thought over when it is known what processors gai
   node.arbiter.forget(1, node.now);
   node.arbiter.attach(1);
   CHECK(node.arbiter.profile().kernels().size() == 1);
+}
+
+TEST_CASE("other kernels are no other scaling, and what was long ago fades") {
+  Node node(*policies::make("throughput:whole=never", 0));
+  node.arbiter.attach(1);
+  node.wants(1);
+  const auto said = [&](std::uint32_t processors, std::uint64_t ns, std::uint64_t whole_ns,
+                        std::uint32_t launches = 400) {
+    node.arbiter.request(
+        1,
+        protocol::Timed{
+            .mean_ns = ns, .launches = launches, .processors = processors, .whole_ns = whole_ns},
+        node.now);
+  };
+  const std::uint64_t curve = node.arbiter.profile().kernels().empty() ? 2 : 0;
+  const auto ratio = [&] {
+    const runtime::Profile& profile = node.arbiter.profile();
+    REQUIRE(profile.find(curve) != nullptr);
+    return profile.predict(curve, 4).ns / profile.predict(curve, 8).ns;
+  };
+  said(8, 20'000, 10'000);
+  said(4, 400'000, 100'000);  // kernels ten times as long
+  CHECK(ratio() == doctest::Approx(2));
+  for (int i = 0; i < 30; ++i) said(4, 8'000'000, 2'000'000);
+  CHECK(ratio() == doctest::Approx(2));
+  // The job comes to kernels that gain nothing: soon that is what is known.
+  for (int i = 0; i < 40; ++i) said(8, 10'000, 10'000), said(4, 10'000, 10'000);
+  CHECK(ratio() < 1.05);
+  CHECK(node.arbiter.profile().find(curve)->cells[0].count <= 2'000);
+  // On the whole device beside others a time is none of its width; alone it is.
+  said(16, 7'000, 10'000);
+  const double alone = node.arbiter.profile().predict(curve, 16).ns;
+  CHECK(alone == doctest::Approx(7'000));
+  node.arbiter.attach(2);
+  node.wants(2);
+  for (const DeviceArbiter::Held& hold : node.arbiter.held())
+    if (!hold.open) node.returns_closed(hold.client, hold.entry);
+  REQUIRE(node.arbiter.held().size() == 2);
+  said(16, 30'000, 10'000);
+  CHECK(node.arbiter.profile().predict(curve, 16).ns == alone);
+  // A client of before 1.4 says no more than how long.
+  node.arbiter.forget(1, node.now);
+  node.arbiter.attach(1);
+  node.wants(1);
+  said(8, 20'000, 0);
+  CHECK(node.arbiter.profile().predict(curve, 8).ns == 20'000);
+}
+
+// The progress that clients tell decides between the whole device and parts.
+TEST_CASE("who gets on faster on parts gets them, and the whole device when that is over") {
+  Node node(*policies::make("throughput:look=1000", 0));
+  std::map<runtime::ClientId, double> done;
+  const auto run = [&](std::uint64_t for_ns, double on_parts) {
+    const std::uint64_t until = node.now + for_ns;
+    while (node.now < until) {
+      const std::uint64_t next = std::min(node.arbiter.wake_at(), until);
+      for (const DeviceArbiter::Held& hold : node.arbiter.held())
+        if (hold.open && hold.client != 3)
+          done[hold.client] += static_cast<double>(next - node.now) *
+                               (hold.entry == runtime::kWholeDevice ? 0.05 : 0.05 * on_parts);
+      node.now = next;
+      if (node.arbiter.wants_progress(node.now))
+        for (const auto& [client, operations] : done)
+          node.arbiter.progressed(client, static_cast<std::uint64_t>(operations), node.now);
+      for (int round = 0; round < 4; ++round) {
+        node.arbiter.step(node.now);
+        for (const DeviceArbiter::Held& hold : node.arbiter.held())
+          if (!hold.open) node.returns_closed(hold.client, hold.entry);
+      }
+    }
+  };
+  const auto whole = [&] {
+    const auto held = node.arbiter.held();
+    REQUIRE(held.size() == 2);
+    CHECK((held[0].entry == runtime::kWholeDevice) == (held[1].entry == runtime::kWholeDevice));
+    return held[0].entry == runtime::kWholeDevice;
+  };
+  for (const runtime::ClientId client : {1U, 2U}) {
+    node.arbiter.attach(client);
+    node.wants(client);
+  }
+  CHECK(whole());
+  run(200'000'000, 1.3);
+  CHECK_FALSE(whole());
+  run(200'000'000, 0.5);
+  CHECK(whole());
+  // Clients of before 1.4 tell nothing: there is no evidence for anything but the whole device.
+  node.arbiter.attach(3);
+  node.wants(3);
+  run(200'000'000, 1.3);
+  for (const DeviceArbiter::Held& hold : node.arbiter.held())
+    CHECK(hold.entry == runtime::kWholeDevice);
 }
 
 }  // namespace vitamin::daemon

@@ -11,7 +11,18 @@ import tempfile
 import time
 import unittest
 
-MAJOR, MINOR = 1, 3  # protocol/version.h
+MAJOR, MINOR = 1, 4  # protocol/version.h
+
+
+def open_width(status, clients):
+    """Processors that these clients of the only device may submit to, but for the whole one."""
+    device, = status["devices"]
+    units = 0
+    for hold in device["held"]:
+        if hold["client"] in clients and hold["open"] and not hold["whole"]:
+            units |= hold["units"]
+    return sum(width for unit, width in enumerate(device["processors_per_unit"])
+               if units >> unit & 1)
 
 
 class Daemon:

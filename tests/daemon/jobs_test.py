@@ -5,7 +5,7 @@ import os
 import pathlib
 import unittest
 
-from harness import DaemonTest
+from harness import DaemonTest, open_width
 
 MINE = os.getuid()
 
@@ -29,8 +29,7 @@ class Jobs(DaemonTest):
         units = 0
         for hold in device["held"]:
             if not clients or hold["client"] in clients:
-                self.assertFalse(hold["whole"])
-                units |= hold["units"]
+                units |= ~0 if hold["whole"] else hold["units"]
         return sum(width for unit, width in enumerate(device["processors_per_unit"])
                    if units >> unit & 1)
 
@@ -62,19 +61,10 @@ class Jobs(DaemonTest):
                 of_step = [client for client, job in jobs.items() if job == step]
                 if of_step:
                     seen.add(step)
-                    self.assertLessEqual(self.open_width(status, of_step), 66)
+                    self.assertLessEqual(open_width(status, of_step), 66)
         for worker in workers:
             self.assertEqual(self.result(worker)["submitted"], 20000)
         self.assertEqual(seen, {"12.0", "13.0"})
-
-    def open_width(self, status, clients):
-        device, = status["devices"]
-        units = 0
-        for hold in device["held"]:
-            if hold["client"] in clients and hold["open"] and not hold["whole"]:
-                units |= hold["units"]
-        return sum(width for unit, width in enumerate(device["processors_per_unit"])
-                   if units >> unit & 1)
 
     def test_a_claim_makes_smaller_and_never_larger(self):
         daemon = self.daemon("--policy", "throughput")

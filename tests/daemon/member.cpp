@@ -93,6 +93,7 @@ class Lane {
       if (choice_.entry == runtime::kNoEntry) return runtime::kNoEntry;
     }
     if (choice_.launches != runtime::kUntilChanged) --choice_.launches;
+    arbiter_.progressed();
     if (choice_.entry != runtime::kWholeDevice) {
       arbiter_.submitted(choice_.entry, id_);
       outstanding_.push_back(choice_.entry);

@@ -80,8 +80,9 @@ class Node final : public daemon::Outlet {
     for (const runtime::PoolEntry& entry : layout_.entries())
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
-    static constexpr const char* kPolicies[] = {"random:max=16", "random:max=16,every=3",
-                                                "static:units=0-3", "fifo", "random:max=8"};
+    static constexpr const char* kPolicies[] = {
+        "random:max=16", "random:max=16,every=3", "static:units=0-3",      "fifo",
+        "random:max=8",  "throughput:look=30",    "throughput:whole=never"};
     policy_ = kPolicies[below(std::size(kPolicies))];
     settings_.answer_within_ns = kAnswerWithin;
     settings_.scheduler.quantum_ns = 50'000 + below(1'000'000);
@@ -179,6 +180,7 @@ class Node final : public daemon::Outlet {
     link.own_park = &own->park;
     link.daemon_park = &daemons->park;
     link.gate_changes = &daemons->gate_changes;
+    if (below(4) != 0) link.progress = &own->progress;  // else it is of before 1.4
     link.home = arbiter_->attach(c.id).entry;
     link.answer_within_ns = kAnswerWithin;
     c.attached = true;
@@ -212,6 +214,10 @@ class Node final : public daemon::Outlet {
   }
 
   void daemon_step() {
+    if (arbiter_->wants_progress(now_))
+      for (auto& c : clients_)
+        if (c->attached)
+          arbiter_->progressed(c->id, c->own->progress.load(std::memory_order_relaxed), now_);
     for (auto& c : clients_) {
       if (!c->attached) continue;
       protocol::Record copy;
@@ -270,6 +276,7 @@ class Node final : public daemon::Outlet {
     const EntryId entry = lane.choice.entry;
     const bool home = c.leases->at_home();
     check_submission(c, index, entry, home);
+    c.leases->progressed();
     if (entry != kWholeDevice) c.leases->submitted(entry, index);
     lane.running.push_back({lane.next++, entry, now_ + 500 + below(20'000), home ? 0 : epoch_});
     --lane.left;

@@ -133,6 +133,8 @@ struct Child {
   int output = -1;
   std::string text;
   std::chrono::steady_clock::time_point deadline;
+  bool silent = false;  // its output has ended, or its time is up
+  int status = 0;
 };
 
 Child start(const Rule& rule, const Options& options) {
@@ -156,7 +158,7 @@ Child start(const Rule& rule, const Options& options) {
 // Reads what there is; true when the child's output has ended or its time is up.
 bool advance(Child& child) {
   pollfd ready{child.output, POLLIN, 0};
-  if (poll(&ready, 1, 10) > 0) {
+  if (poll(&ready, 1, 1) > 0) {
     char bytes[4096];
     const ssize_t count = read(child.output, bytes, sizeof bytes);
     if (count <= 0) return true;
@@ -168,10 +170,15 @@ bool advance(Child& child) {
   return true;
 }
 
+// A process that leaves held streams behind takes the driver seconds to clear away, and goes on
+// after its output has ended: others are served meanwhile. True when it is gone.
+bool reap(Child& child, bool wait) {
+  return waitpid(child.pid, &child.status, wait ? 0 : WNOHANG) == child.pid;
+}
+
 std::string finish(Child& child) {
   close(child.output);
-  int status = 0;
-  waitpid(child.pid, &status, 0);
+  const int status = child.status;
   if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
     child.text += "# killed by signal " + std::to_string(WTERMSIG(status)) + "\n";
   if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
@@ -179,18 +186,37 @@ std::string finish(Child& child) {
   return child.text;
 }
 
+// Those that ask most often what waits begin first: one that is started last is waited for alone.
+std::vector<const Rule*> longest_first() {
+  std::vector<const Rule*> ordered;
+  for (const Rule& rule : rules()) ordered.push_back(&rule);
+  std::stable_partition(ordered.begin(), ordered.end(), [](const Rule* rule) {
+    const std::string_view name = rule->name;
+    return name == "queue_depth" || name.starts_with("pending_on_") ||
+           name.ends_with("_behind_a_gate");
+  });
+  return ordered;
+}
+
 int run_all(const Options& options) {
   int unanswered = 0;
   std::deque<Child> running;
+  std::vector<std::pair<double, const char*>> seconds;
+  const std::vector<const Rule*> ordered = longest_first();
   std::size_t next = 0;
-  while (next < rules().size() || !running.empty()) {
-    while (next < rules().size() && running.size() < options.jobs)
-      running.push_back(start(rules()[next++], options));
+  while (next < ordered.size() || !running.empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (next < ordered.size() && running.size() < options.jobs)
+      running.push_back(start(*ordered[next++], options));
     for (std::size_t i = 0; i < running.size(); ++i) {
-      if (!advance(running[i])) continue;
+      if (!running[i].silent && !(running[i].silent = advance(running[i]))) continue;
+      if (!reap(running[i], false)) continue;
       Child child = std::move(running[i]);
       running.erase(running.begin() + static_cast<std::ptrdiff_t>(i--));
       const std::string text = finish(child);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - child.deadline +
+                                                 std::chrono::seconds(options.timeout_s);
+      seconds.emplace_back(took.count(), child.rule->name);
       std::ofstream(options.out + "/" + child.rule->name + ".trace") << text;
       const bool answered = text.ends_with("# end\n");
       unanswered += !answered;
@@ -201,7 +227,11 @@ int run_all(const Options& options) {
       }
     }
   }
-  std::printf("%zu rules, %d not answered to the end\n", rules().size(), unanswered);
+  std::printf("%zu rules, %d not answered to the end; longest:", rules().size(), unanswered);
+  std::sort(seconds.rbegin(), seconds.rend());
+  for (std::size_t i = 0; i < std::min<std::size_t>(5, seconds.size()); ++i)
+    std::printf(" %s %.1f s", seconds[i].second, seconds[i].first);
+  std::printf("\n");
   return unanswered == 0 ? 0 : 1;
 }
 
@@ -216,6 +246,7 @@ std::vector<std::string> answer(const Rule& rule, const Options& options) {
   Child child = start(rule, options);
   while (!advance(child)) {
   }
+  reap(child, true);
   return lines(finish(child));
 }
 

@@ -57,9 +57,9 @@ if [ -z "$4" ]; then
   ip link set lo up
   ip address add 192.0.2.1/32 dev lo # resolvers answer nothing where there is 127.0.0.1 alone
 fi
-echo ready
-# Its first process: waits for whoever has lost its parent.
-exec chroot root sh -c 'while :; do sleep 3600 & wait $!; done'
+# Its first process: waits for whoever has lost its parent. Ready only now: who enters takes its root,
+# which would be this machine's own before.
+exec chroot root sh -c 'echo ready; while :; do sleep 3600 & wait $!; done'
 """
 
 

@@ -2,13 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin in a real Slurm: users share a GPU, jobs die, daemons die, 64 nodes agree."""
 import os
+import pathlib
 import re
 import struct
 import subprocess
+import sys
 import unittest
 
 from machine import BUILD, wait_until
 from slurm import SlurmTest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "daemon"))
+from harness import open_width  # noqa: E402
 
 SOFT = {"LD_LIBRARY_PATH": os.environ["DRIVER"]}
 STEPS = {"demo-train": "150", "demo-serve": "40"}
@@ -16,18 +21,6 @@ STEPS = {"demo-train": "150", "demo-serve": "40"}
 
 def program(name):
     return [BUILD / "bin" / name, STEPS[name]]
-
-
-def open_to(status, job):
-    """Processors that the clients of a job may submit to."""
-    device = status["devices"][0]
-    clients = {client["client"] for client in status["clients"] if client["job"] == job}
-    units = 0
-    for hold in device["held"]:
-        if hold["client"] in clients and hold["open"] and not hold["whole"]:
-            units |= hold["units"]
-    return sum(width for unit, width in enumerate(device["processors_per_unit"])
-               if units >> unit & 1)
 
 
 def hash_of(text):
@@ -52,7 +45,8 @@ class OneNode(SlurmTest):
             for client in status["clients"]:  # four of eight shards
                 half = status["devices"][0]["processors"] // 2
                 self.assertEqual(client["processors_most"], half)
-                self.assertLessEqual(open_to(status, client["job"]), half)
+                of_job = [c["client"] for c in status["clients"] if c["job"] == client["job"]]
+                self.assertLessEqual(open_width(status, of_job), half)
             together = max(together, {client["user"] for client in status["clients"]}, key=len)
             promised.update({job["user"]: job for job in status["jobs"]})
         for user, job in jobs.items():

@@ -67,29 +67,31 @@ struct Best {
 };
 
 // Every feasible plan.
-void search(const Problem& problem, std::size_t index, ComputeSet used, std::vector<EntryId>& plan,
-            Best& best) {
+void search(const Assignment& assignment, const Problem& problem, std::size_t index,
+            ComputeSet used, std::vector<EntryId>& plan, Best& best) {
   if (index == problem.candidates.size()) {
     const auto assigned = static_cast<std::size_t>(
         std::count_if(plan.begin(), plan.end(), [](EntryId id) { return id != kNoEntry; }));
-    const double progress =
-        Assignment::progress(problem.candidates, problem.layout.entries(), plan);
+    const double progress = assignment.progress(problem.candidates, problem.layout.entries(), plan);
     if (assigned > best.assigned || (assigned == best.assigned && progress > best.progress))
       best = {assigned, progress};
     return;
   }
   plan[index] = kNoEntry;
-  search(problem, index + 1, used, plan, best);
+  search(assignment, problem, index + 1, used, plan, best);
   for (const PoolEntry& entry : problem.layout.entries()) {
     if (entry.whole() || entry.processors < problem.candidates[index].processors) continue;
     if (!problem.available.contains(entry.compute) || entry.compute.overlaps(used)) continue;
     plan[index] = entry.id;
-    search(problem, index + 1, used | entry.compute, plan, best);
+    search(assignment, problem, index + 1, used | entry.compute, plan, best);
   }
   plan[index] = kNoEntry;
 }
 
 TEST_CASE("Algorithm 1 against every plan of small pools: as many, with nearly the progress") {
+  Objective objective = Objective::kAlone;
+  SUBCASE("against each alone") {}
+  SUBCASE("as in the paper") { objective = Objective::kPaper; }
   std::mt19937 random(7);
   double worst = 1, sum = 0;
   unsigned fewer = 0, problems = 0;
@@ -97,13 +99,13 @@ TEST_CASE("Algorithm 1 against every plan of small pools: as many, with nearly t
     for (unsigned operations = 1; operations <= 4; ++operations)
       for (int round = 0; round < 12; ++round) {
         Problem problem(device(units, 8, round % 2 == 0 ? 8 : 12), operations, random);
-        Assignment assignment;
+        Assignment assignment(objective);
         const std::span<const EntryId> plan =
             assignment.plan(problem.candidates, problem.layout.entries(), problem.available);
         problem.check(plan);
         std::vector<EntryId> scratch(operations, kNoEntry);
         Best best;
-        search(problem, 0, {}, scratch, best);
+        search(assignment, problem, 0, {}, scratch, best);
         const auto assigned = static_cast<std::size_t>(
             std::count_if(plan.begin(), plan.end(), [](EntryId id) { return id != kNoEntry; }));
         ++problems;
@@ -114,7 +116,7 @@ TEST_CASE("Algorithm 1 against every plan of small pools: as many, with nearly t
         const double ratio =
             best.progress == 0
                 ? 1
-                : Assignment::progress(problem.candidates, problem.layout.entries(), plan) /
+                : assignment.progress(problem.candidates, problem.layout.entries(), plan) /
                       best.progress;
         worst = std::min(worst, ratio);
         sum += ratio;
@@ -124,7 +126,7 @@ TEST_CASE("Algorithm 1 against every plan of small pools: as many, with nearly t
                       << ", worst " << worst);
   CHECK(fewer == 0);
   CHECK(worst > 0.6);
-  CHECK(sum / (problems - fewer) > 0.97);
+  CHECK(sum / (problems - fewer) > 0.96);
 }
 
 TEST_CASE("What is not available is not planned with") {
@@ -162,6 +164,32 @@ TEST_CASE("A kernel that gains nothing from more processors stays narrow") {
   const auto plan = assignment.plan(candidates, layout.entries(), layout.all());
   CHECK(layout.at(plan[0]).processors == 8);
   CHECK(layout.at(plan[1]).processors == 124);
+}
+
+// Two jobs that do best on halves, one of them far slower on few processors than the other: against
+// the narrowest part it is the one that progresses.
+TEST_CASE("What each gains is counted against itself alone, not against the narrowest part") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  std::vector<float> steep, shallow;
+  for (const PoolEntry& entry : layout.entries()) {
+    const auto m = static_cast<float>(entry.processors);
+    steep.push_back(1e6F / m);
+    shallow.push_back(20e3F + 1.5e6F / std::min(m, 64.0F));
+  }
+  const Candidate candidates[] = {{1, steep, kNoEntry}, {1, shallow, kNoEntry}};
+  const auto width = [&](Objective objective, std::size_t of) {
+    Assignment assignment(objective);
+    return layout.at(assignment.plan(candidates, layout.entries(), layout.all())[of]).processors;
+  };
+  CHECK(width(Objective::kPaper, 0) > 100);
+  CHECK(width(Objective::kAlone, 1) >= 32);
+  Assignment paper(Objective::kPaper), alone;
+  const auto plan = [&](Assignment& assignment) {
+    const auto made = assignment.plan(candidates, layout.entries(), layout.all());
+    return std::vector<EntryId>(made.begin(), made.end());
+  };
+  CHECK(alone.progress(candidates, layout.entries(), plan(alone)) >
+        1.05 * alone.progress(candidates, layout.entries(), plan(paper)));
 }
 
 TEST_CASE("A plan for 64 ready operations takes 20 us at most") {

@@ -74,6 +74,10 @@ class Busy {
     return processors;
   }
   std::uint64_t grants(ClientId client) { return grants_[client]; }
+  bool holds_whole() const {
+    return std::any_of(open_.begin(), open_.end(),
+                       [](const auto& each) { return each.second == runtime::kWholeDevice; });
+  }
 
  private:
   using Who = std::pair<ClientId, LaneId>;
@@ -134,22 +138,35 @@ TEST_CASE("clients of a group stay within the share together, and others have th
   }
 }
 
-TEST_CASE("a share that is less than the narrowest part is that part") {
-  Busy busy("throughput");
-  busy.bound(1, {.most = 1});
-  busy.want(1, 0, 1);
-  busy.step();
-  CHECK(busy.grants(1) == 1);
-  CHECK(busy.used_by({1}) == 8);
+// `throughput` would have everybody on the whole device; somebody's own processors come first.
+TEST_CASE("beside a reservation or a bound nobody shares the whole device") {
+  for (const Bounds bounds : {Bounds{.reserved = 32}, Bounds{.most = 32}}) {
+    for (const bool with : {false, true}) {
+      Busy busy("throughput:whole=always");
+      if (with) busy.bound(1, bounds);
+      for (int i = 0; i < 300; ++i) {
+        for (const ClientId client : {1, 2, 3}) busy.want(client, 0, 1);
+        busy.step();
+      }
+      CHECK(busy.holds_whole() == !with);
+      for (const ClientId client : {1, 2, 3}) CHECK(busy.grants(client) > 0);
+    }
+  }
 }
 
-TEST_CASE("what needs more than the share runs all the same") {
-  Busy busy("throughput");
-  busy.bound(1, {.most = 16});
-  busy.want(1, 0, 100);
-  busy.step();
-  CHECK(busy.grants(1) == 1);
-  CHECK(busy.used_by({1}) >= 100);
+TEST_CASE("a share below the narrowest part is that part, and what needs more runs all the same") {
+  struct Case {
+    std::uint32_t most, needs, least, widest;
+  };
+  for (const Case each : {Case{1, 1, 8, 8}, Case{16, 100, 100, 132}}) {
+    Busy busy("throughput");
+    busy.bound(1, {.most = each.most});
+    busy.want(1, 0, each.needs);
+    busy.step();
+    CHECK(busy.grants(1) == 1);
+    CHECK(busy.used_by({1}) >= each.least);
+    CHECK(busy.used_by({1}) <= each.widest);
+  }
 }
 
 }  // namespace

@@ -100,6 +100,72 @@ TEST_CASE("Another policy decides at once: what the old one granted is recalled"
   CHECK(scheduler.counters().recalled == 2);
 }
 
+// Nobody waits on the way to the whole device; on the way back only for what others have to drain.
+TEST_CASE("From parts to the whole device and back") {
+  class Switch final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "switch"; }
+    std::uint64_t look_at() const override { return at; }
+    Choice select(const ReadyOperation& operation, std::span<const EntryId>,
+                  const PoolView& pool) override {
+      return {target(operation.client, pool), runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint& hint, const PoolView& pool) override {
+      if (at <= pool.now_ns) whole = !whole, at = pool.now_ns + 1000;
+      seen.assign(pool.progress.begin(), pool.progress.end());
+      return {target(hint.client, pool), true};
+    }
+    EntryId target(ClientId client, const PoolView& pool) const {
+      if (whole) return runtime::kWholeDevice;
+      for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
+        if (entry.compute == hal::ComputeSet::range(client == 1 ? 0 : 8, 8)) return entry.id;
+      return kNoEntry;
+    }
+    bool whole = false;
+    std::uint64_t at = 1000;
+    std::vector<runtime::Progress> seen;
+  };
+  const PoolLayout layout = PoolLayout::build(h200());
+  auto owned = std::make_unique<Switch>();
+  Switch& policy = *owned;
+  Scheduler scheduler(layout, std::move(owned));
+  scheduler.wants(operation(1), 0);
+  scheduler.wants(operation(2), 0);
+  const auto granted = decide(scheduler, 0);
+  REQUIRE(granted.size() == 2);
+  CHECK(layout.at(granted[0].entry).processors + layout.at(granted[1].entry).processors == 132);
+  CHECK(scheduler.wake_at() == 1000);
+  scheduler.progressed(1, 70);
+  scheduler.progressed(2, 80);
+  scheduler.progressed(1, 75);
+  // Both go at once, while what they leave drains.
+  const auto out = decide(scheduler, 1000);
+  REQUIRE(out.size() == 4);
+  unsigned on_all = 0;
+  for (const Decision& decision : out)
+    on_all += decision.kind == Decision::Kind::kGrant && decision.entry == runtime::kWholeDevice;
+  CHECK(on_all == 2);
+  REQUIRE(policy.seen.size() == 2);
+  CHECK(policy.seen[0].operations == 75);
+  CHECK(policy.seen[1].operations == 80);
+  // One has drained by the time it is to come back, the other one has not.
+  scheduler.returned(1, 0, granted[0].entry, 1500);
+  decide(scheduler, 1500);
+  unsigned back = 0;
+  for (const Decision& decision : decide(scheduler, 2000))
+    back += decision.kind == Decision::Kind::kGrant && decision.client == 1;
+  CHECK(back == 1);
+  scheduler.returned(2, 0, granted[1].entry, 2100);
+  bool both = false;
+  for (const Decision& decision : decide(scheduler, 2100))
+    both = both || (decision.kind == Decision::Kind::kGrant && decision.client == 2 &&
+                    decision.entry == granted[1].entry);
+  CHECK(both);
+  scheduler.forget(2, 2200);
+  decide(scheduler, 3000);
+  CHECK(policy.seen.size() == 1);
+}
+
 // Only the scheduler itself serves anybody else, by age.
 class FirstTakesAll final : public runtime::Policy {
  public:
@@ -248,6 +314,24 @@ TEST_CASE("No policy overlaps clients or is granted what cannot run; everything 
       });
       CHECK(good);
     }
+}
+
+TEST_CASE("While others hold entries, nobody is sent to the whole device who fits an entry") {
+  const PoolLayout layout = PoolLayout::build(device(4, 8, 8));
+  // Not tpot-first: who fits no entry beside its standing reservations goes there after a second.
+  for (const char* name : {"throughput", "static", "exclusive", "temporal", "salus", "random",
+                           "random:min=8,max=16", "extremes"}) {
+    const std::string what = name;
+    CAPTURE(what);
+    for (unsigned seed = 1; seed <= 20; ++seed) {
+      World world(layout, policy(name, seed));
+      auto work = arrivals(seed, 2 + seed % 5, 60);
+      for (Work& item : work) item.operation.processors = std::min(item.operation.processors, 16U);
+      world.run(std::move(work));
+      REQUIRE(world.complete());
+      REQUIRE(world.scheduler().counters().whole_device == 0);
+    }
+  }
 }
 
 TEST_CASE("Whatever a policy answers, everybody runs within the bound") {

@@ -46,8 +46,8 @@ struct Stage {
   explicit Stage(const char* specification) {
     measure(profile, kDecodeKernel, layout, 0, 132e6, 66);  // no better beyond half of the device
     measure(profile, 200, layout, 0, 132e6);
-    scheduler = std::make_unique<Scheduler>(layout, policy(specification), SchedulerOptions{},
-                                            &profile);
+    scheduler =
+        std::make_unique<Scheduler>(layout, policy(specification), SchedulerOptions{}, &profile);
   }
   std::vector<Decision> decide(std::uint64_t now) {
     const auto decisions = scheduler->decide(now);
@@ -86,6 +86,36 @@ TEST_CASE("The reservation is the narrowest entry that keeps the target, and sta
   // When its client is gone, so is the reservation.
   stage.scheduler->forget(1, 3 * kMs);
   CHECK(stage.width(stage.granted(stage.decide(3 * kMs), 2)) == 132);
+}
+
+TEST_CASE("What is lent is others' while nothing decodes, and comes back with the next step") {
+  Stage stage("tpot-first:target=30,lend=1");
+  stage.scheduler->wants(decode(1, 4 * kMs, 30 * kMs), 0);
+  const EntryId first = stage.granted(stage.decide(0), 1);
+  REQUIRE(first != runtime::kNoEntry);
+  stage.scheduler->idle(1, 0, kMs);
+  stage.scheduler->returned(1, 0, first, kMs);
+  stage.scheduler->wants(training(2), kMs);
+  const EntryId all = stage.granted(stage.decide(kMs), 2);
+  REQUIRE(all != runtime::kNoEntry);
+  CHECK(stage.width(all) == 132);
+
+  stage.scheduler->wants(decode(1, 4 * kMs, 40 * kMs, 1), 10 * kMs);
+  const auto closing = stage.decide(10 * kMs);
+  CHECK(stage.granted(closing, 1) == runtime::kNoEntry);  // a kernel runs there still
+  const bool closed = std::any_of(closing.begin(), closing.end(), [&](const Decision& decision) {
+    return decision.kind == Decision::Kind::kCloseGate && decision.client == 2 &&
+           decision.entry == all;
+  });
+  CHECK(closed);
+  stage.scheduler->returned(2, 0, all, 11 * kMs);
+  const auto again = stage.decide(11 * kMs);
+  const EntryId back = stage.granted(again, 1);
+  REQUIRE(back != runtime::kNoEntry);
+  CHECK(stage.width(back) >= 12);
+  const EntryId rest = stage.granted(again, 2);
+  REQUIRE(rest != runtime::kNoEntry);  // and the training what is left, without being asked again
+  CHECK(!stage.layout.at(back).compute.overlaps(stage.layout.at(rest).compute));
 }
 
 TEST_CASE("A decode at risk gets the narrowest entry that is in time, drained before it is ready") {
@@ -218,8 +248,7 @@ TEST_CASE("Not later than throughput for the earliest deadline: every small case
                 item.kernel_ns = kMs;
                 work.push_back(item);
               }
-              const std::uint64_t here =
-                  earliest("tpot-first:target=3", layout, profile, work);
+              const std::uint64_t here = earliest("tpot-first:target=3", layout, profile, work);
               const std::uint64_t there = earliest("throughput", layout, profile, work);
               CAPTURE(units);
               CAPTURE(others);
@@ -233,8 +262,7 @@ TEST_CASE("Not later than throughput for the earliest deadline: every small case
               better += here < there ? 1 : 0;
             }
   }
-  MESSAGE(cases << " cases, earlier in " << better << ", later, by a kernel at most, in "
-                << later);
+  MESSAGE(cases << " cases, earlier in " << better << ", later, by a kernel at most, in " << later);
   CHECK(better > cases / 3);
   CHECK(later * 50 <= cases);
 }

@@ -23,7 +23,8 @@ inline int check_decoding(const Record& record, const Bounds& bounds) {
             good = typed.ready_in_ns < kClockMax && typed.deadline_in_ns < kClockMax;
           } else if constexpr (std::is_same_v<T, Timed>) {
             good = typed.processors >= 1 && typed.processors <= bounds.processors &&
-                   typed.launches > 0 && typed.mean_ns > 0 && typed.mean_ns < kClockMax;
+                   typed.launches > 0 && typed.mean_ns > 0 && typed.mean_ns < kClockMax &&
+                   typed.whole_ns < kClockMax;
           } else if constexpr (!std::is_same_v<T, Idle>) {
             good = typed.entry < bounds.entries;
           }

@@ -74,6 +74,7 @@ TEST_CASE("what no correct client sends is refused") {
   CHECK(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 132}));
   CHECK_FALSE(accepted(Timed{.mean_ns = 0, .launches = 1, .processors = 132}));
   CHECK_FALSE(accepted(Timed{.mean_ns = ~0ULL, .launches = 1, .processors = 132}));
+  CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 132, .whole_ns = ~0ULL}));
   CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 0, .processors = 132}));
   CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 0}));
   CHECK_FALSE(accepted(Timed{.mean_ns = 1, .launches = 1, .processors = 133}));

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -69,6 +70,23 @@ TEST_CASE("a stale socket is replaced, a live one is not") {
   }
   CHECK_FALSE(connect_to(folder.socket()));  // the file is there, nobody listens
   CHECK(listen_at(folder.socket(), 0600));
+}
+
+TEST_CASE("the socket of a daemon that is being killed is replaced") {
+  const Folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto listener = listen_at(folder.socket(), 0600);
+    for (;;) ::pause();
+  }
+  while (!connect_to(folder.socket())) ::usleep(1000);
+  std::thread killer([&] {
+    ::usleep(100'000);  // as long as its end takes
+    ::kill(child, SIGKILL);
+  });
+  CHECK(listen_at(folder.socket(), 0600));
+  killer.join();
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_CASE("the mode of the socket is what was asked for") {
@@ -212,6 +230,22 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
   CHECK(wait_for(alive));
   ::waitpid(ends, nullptr, 0);
   CHECK(memory->client->life.load(std::memory_order_acquire) == 0);  // an orderly end
+}
+
+// Peers of 1.3 map the same bytes: one that writes `progress` under a daemon that does not know it,
+// and one that never writes it under a daemon that looks.
+TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
+  CHECK(sizeof(ClientSegment) == 4 * 64 + kRequests * sizeof(Record));
+  CHECK(offsetof(ClientSegment, life) == 0);
+  CHECK(offsetof(ClientSegment, progress) >= sizeof(std::uint32_t));
+  CHECK(offsetof(ClientSegment, progress) + sizeof(std::uint64_t) <= 64);
+  CHECK(offsetof(ClientSegment, request_tail) == 64);
+  CHECK(offsetof(ClientSegment, grant_head) == 128);
+  CHECK(offsetof(ClientSegment, park) == 192);
+  CHECK(offsetof(ClientSegment, requests) == 256);
+  auto made = make_session_memory();
+  REQUIRE(made.has_value());
+  CHECK(made->client->progress.load(std::memory_order_relaxed) == 0);
 }
 
 }  // namespace vitamin::protocol

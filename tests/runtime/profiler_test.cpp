@@ -129,6 +129,53 @@ TEST_CASE("A launch that finds its queue dry is no measure, unless it lasts long
   }
 }
 
+// What is told of all kernels together: how many times as long as at first, whatever the mix.
+TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
+  soft::EngineOptions options;
+  options.device = soft::DeviceDescription::uniform(4, 2);
+  auto device = soft::open_device(options);
+  REQUIRE(device.has_value());
+  auto queue = (*device)->create_whole_queue(0);
+  REQUIRE(queue.has_value());
+  runtime::ProfilerOptions profiler_options;
+  profiler_options.every = 1;
+  runtime::Profiler profiler(**device, profiler_options);
+  std::vector<runtime::TimedLaunches> told;
+  profiler.on_sample([&](const runtime::TimedLaunches& timed) { told.push_back(timed); });
+  hal::KernelLaunch launch;
+  launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+  launch.block = {32, 1, 1};
+  // Runs on the whole device, and is said to have run on fewer processors.
+  const auto timed = [&](std::uint64_t kernel, std::uint64_t ns, std::uint32_t processors,
+                         int times) {
+    void* arguments[] = {&ns};
+    launch.arguments = arguments;
+    for (int i = 0; i < times; ++i) {
+      REQUIRE((*queue)->launch(launch) == hal::kNativeOk);  // so that the queue is not dry
+      runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
+      REQUIRE(stopwatch != nullptr);
+      REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
+      profiler.stop(stopwatch, **queue, kernel, "busy", launch, processors);
+      REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+      profiler.collect();
+    }
+  };
+  timed(1, 200'000, 8, 8);
+  timed(2, 2'000'000, 8, 8);
+  const auto latest = [&] { return told.back().mean_ns / told.back().whole_ns; };
+  CHECK(latest() == doctest::Approx(1).epsilon(0.02));
+  timed(1, 200'000, 8, 3);
+  CHECK(latest() == doctest::Approx(1).epsilon(0.02));  // ten times as short, and that is all
+  timed(1, 400'000, 4, 3);
+  CHECK(latest() == doctest::Approx(2).epsilon(0.02));
+  timed(2, 4'000'000, 4, 3);
+  CHECK(latest() == doctest::Approx(2).epsilon(0.02));
+  CHECK(told.back().processors == 4);
+  // First seen on few processors: one block is taken to last as long on any.
+  timed(3, 400'000, 4, 8);
+  CHECK(latest() == doctest::Approx(1).epsilon(0.02));
+}
+
 // How many launches were on the device at the same time, at most.
 std::size_t most_ahead(const std::vector<Stay>& stays) {
   std::size_t most = 0;

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
+#include "policies/registry.h"
 #include "tests/figure.h"
 
 namespace vitamin::sim {
@@ -79,6 +82,77 @@ TEST_CASE("A training job alone makes the measured steps a second, and half of t
   CHECK(alone.training[0].steps_per_s == doctest::Approx(16.4).epsilon(0.02));
   const Result part = run(setup, "static:units=0-1");
   CHECK(part.training[0].steps_per_s < 0.7 * alone.training[0].steps_per_s);
+}
+
+double geometric_mean(const Result& result) {
+  double sum = 0;
+  for (const TrainingResult& job : result.training)
+    sum += std::log(job.steps_per_s / job.alone_steps_per_s);
+  return std::exp(sum / static_cast<double>(result.training.size()));
+}
+
+Setup training(std::vector<std::string> jobs, double seconds) {
+  Setup setup;
+  setup.training = std::move(jobs);
+  setup.trace = steady(1, 0, 1, 1);
+  setup.trace.requests[0].at_s = seconds;
+  return setup;
+}
+
+// On an H200 (bench/results/evaluation, h200.md; the jobs' exclusive rates varied by some percent).
+TEST_CASE("What training pairs were measured to reach, alone 1: within a twelfth") {
+  struct Measured {
+    std::vector<std::string> jobs;
+    double first, second;
+    const char* policy;
+  };
+  for (const Measured& measured : {Measured{{"q8", "d0.6"}, 0.85, 0.53, "fifo"},
+                                   Measured{{"q8", "d0.6"}, 0.66, 0.61, "static:parts=2"},
+                                   Measured{{"d0.6", "d0.6"}, 0.68, 0.68, "fifo"},
+                                   Measured{{"qwen3-0.6b", "resnet152"}, 0.775, 0.856, "fifo"},
+                                   Measured{{"qwen3-0.6b", "qwen3-0.6b"}, 0.70, 0.70, "fifo"}}) {
+    const Result result = run(training(measured.jobs, 20), measured.policy);
+    const double there = std::sqrt(measured.first * measured.second);
+    MESSAGE(measured.jobs[0] << " + " << measured.jobs[1] << ", " << measured.policy << ": "
+                             << geometric_mean(result) << ", measured " << there);
+    CHECK(geometric_mean(result) == doctest::Approx(there).epsilon(1.0 / 12));
+  }
+}
+
+TEST_CASE(
+    "Jobs that leave processors idle at different times: throughput shares the whole device") {
+  const Setup setup = training({"q8", "d0.6"}, 60);
+  const double parts = geometric_mean(run(setup, "throughput:whole=never"));
+  const double shared = geometric_mean(run(setup, "throughput:whole=always"));
+  const double measured = geometric_mean(run(setup, "throughput"));
+  MESSAGE("parts " << parts << ", shared " << shared << ", measured " << measured);
+  CHECK(shared > 1.03 * parts);
+  CHECK(measured > 0.99 * shared);
+}
+
+// Two jobs whose kernels can use half of the device each: on parts neither meets the other.
+TEST_CASE("Jobs that are better off on parts get them") {
+  const runtime::PoolLayout layout = runtime::PoolLayout::build(h200());
+  const std::vector<Kernel> kernels(1000, Kernel{50'000, 1'000, 60, 0});
+  const Program step(77, "half", runtime::OperationClass::kBestEffort, kernels, 1e9, 132);
+  const auto reached = [&](const char* policy) {
+    runtime::Profile profile;
+    for (const runtime::PoolEntry& entry : layout.entries())
+      profile.merge(step.key(), {entry.processors, 100, step.total_ns(entry.processors), 0});
+    Library library(132);
+    DeviceOptions options;
+    options.limit_s = 60;
+    Device device(layout, std::move(*policies::make(policy, 1)), profile, library, options);
+    device.add_training(step);
+    device.add_training(step);
+    return geometric_mean(device.run());
+  };
+  const double shared = reached("throughput:whole=always");
+  const double parts = reached("throughput:whole=never");
+  const double measured = reached("throughput");
+  MESSAGE("parts " << parts << ", shared " << shared << ", measured " << measured);
+  CHECK(parts > 1.1 * shared);
+  CHECK(measured > 0.97 * parts);
 }
 
 TEST_CASE("The same setup gives the same result") {

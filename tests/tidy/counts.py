@@ -11,10 +11,12 @@ import argparse
 import collections
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree
 
+NEEDS = ("cuda", "amd", "plain")
 EXPECTED = pathlib.Path(__file__).resolve().parent.parent / "expected_counts.txt"
 
 
@@ -25,8 +27,9 @@ def read_expected(text):
         words = line.split("#")[0].split()
         if not words:
             continue
-        if len(words) != 3 or not words[1].isdigit() or words[2] not in ("-", "cuda", "amd"):
-            raise ValueError(f"line {number}: expected 'component minimum -|cuda|amd': {line}")
+        if len(words) != 3 or not words[1].isdigit() or words[2] not in ("-", *NEEDS):
+            raise ValueError(f"line {number}: expected 'component minimum -|{'|'.join(NEEDS)}': "
+                             f"{line}")
         expected[words[0]] = (int(words[1]), words[2])
     return expected
 
@@ -40,7 +43,7 @@ def labels_of(test):
 
 def problems(expected, tests, there, only=None):
     """Sentences, empty when all is well. `tests`: the "tests" list of ctest --show-only=json-v1;
-    `there`: which of the needs ("cuda", "amd") this build has."""
+    `there`: which of NEEDS this build has."""
     found = []
     counts = collections.Counter()
     for test in tests:
@@ -58,6 +61,12 @@ def problems(expected, tests, there, only=None):
             found.append(f"'{component}' has {counts[component]} tests, "
                          f"at least {minimum} are expected")
     return found
+
+
+def is_plain(cache):
+    """Of a CMakeCache.txt: nothing is sanitized."""
+    found = re.search(r"^VITAMIN_SANITIZE:\w+=(.*)$", cache, re.MULTILINE)
+    return found is None or found[1] == ""
 
 
 def read_cases(path):
@@ -114,6 +123,8 @@ def main():
     listing = subprocess.run(["ctest", "--test-dir", arguments.build, "--show-only=json-v1"],
                              capture_output=True, text=True, check=True)
     there = {need for need in ("cuda", "amd") if getattr(arguments, need) == "yes"}
+    if is_plain((arguments.build / "CMakeCache.txt").read_text()):
+        there.add("plain")
     found = problems(read_expected(EXPECTED.read_text()), json.loads(listing.stdout)["tests"],
                      there, arguments.only)
     for problem in found:

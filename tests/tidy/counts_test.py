@@ -33,6 +33,13 @@ class Counts(unittest.TestCase):
         self.assertEqual(counts.problems(expected, tests("hal", "hal"), {"cuda"}), [])
         self.assertEqual(len(counts.problems(expected, tests("hal", "hal"), ALL)), 1)
 
+    def test_a_build_with_sanitizers_may_lack_what_needs_a_plain_one(self):
+        expected = counts.read_expected("protocol_model_test: 4 plain\n")
+        self.assertEqual(counts.problems(expected, [], ALL), [])
+        self.assertEqual(len(counts.problems(expected, [], ALL | {"plain"})), 1)
+        self.assertTrue(counts.is_plain("A:STRING=x\nVITAMIN_SANITIZE:STRING=\nB:BOOL=ON\n"))
+        self.assertFalse(counts.is_plain("VITAMIN_SANITIZE:STRING=thread\n"))
+
     def test_a_test_of_no_component_is_found(self):
         found = counts.problems(EXPECTED, tests("hal", "hal", "cuda", "hall"), ALL)
         self.assertEqual(len(found), 1)

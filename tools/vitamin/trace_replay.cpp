@@ -99,6 +99,9 @@ void Replay::tell(const Record& record, const Record* bytes) {
     case Kind::kForget:
       arbiter_->forget(record.client, record.time);
       break;
+    case Kind::kProgress:
+      arbiter_->progressed(record.client, record.a, record.time);
+      break;
     case Kind::kStep:
       arbiter_->step(record.time);
       break;

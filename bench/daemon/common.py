@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the measurements of several processes under one vitamind share."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import decisions  # noqa: E402
+import harness  # noqa: E402
+import micro  # noqa: E402
+
+
+class Surroundings:
+    """MPS, or the software device, around everything that is measured."""
+
+    def __init__(self, device):
+        self.device, self.mps = device, None
+
+    def __enter__(self):
+        if self.device != "cuda":
+            self.folder = tempfile.TemporaryDirectory(prefix="vitamin-soft-")
+            soft = harness.prefix() / "lib" / "soft"
+            self.environment = {"LD_LIBRARY_PATH": f"{soft}:{harness.library_path()}",
+                                "VITAMIN_SOFT_LEDGER": f"{self.folder.name}/ledger"}
+            self.words = "without a GPU"
+            return self
+        self.mps = micro.Mps().__enter__()
+        self.environment = dict(self.mps.environment) if self.mps.running else {}
+        self.words = "under MPS" if self.mps.running else "no MPS: processes take turns"
+        return self
+
+    def __exit__(self, *problem):
+        if self.mps:
+            self.mps.__exit__(*problem)
+        else:
+            self.folder.cleanup()
+
+
+class Daemon:
+    """A vitamind with a socket of its own, looked at all the time."""
+
+    def __init__(self, policy, environment, *options, trace=False, watch=True):
+        self.folder = tempfile.TemporaryDirectory(prefix="vitamind-")
+        if trace:
+            options = [*options, "--trace", self.folder.name]
+        self.socket = pathlib.Path(self.folder.name) / "s"
+        self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
+        self.process = subprocess.Popen(
+            [str(harness.prefix() / "bin" / "vitamind"), "--socket", str(self.socket),
+             "--lock-directory", self.folder.name, "--policy", policy, "--set", "mps.mode=off",
+             *options], stdout=self.log, stderr=self.log,
+            env=harness.environment_with(environment | {"VITAMIN_CONFIG": "/dev/null"}))
+        self.looks, self.overlaps, self.last, self.most = 0, [], {}, 0
+        self.decisions = None  # at its end, where it was traced
+        self.seen = []  # (when, clients, leases by client)
+        self.over = threading.Event()
+        until = time.monotonic() + 10
+        while not self.socket.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
+        if watch:  # looking takes a processor
+            self.watcher.start()
+
+    def status(self):
+        answer = subprocess.run(harness.vitamin("status", "--json", "--socket", str(self.socket)),
+                                capture_output=True, text=True, timeout=20, check=False)
+        return json.loads(answer.stdout) if answer.returncode == 0 and answer.stdout else None
+
+    def watch(self):
+        while not self.over.wait(0.02):
+            now = time.monotonic()
+            status = self.status()
+            if status is None or not status["devices"]:
+                continue
+            self.looks += 1
+            self.last = status
+            for device in status["devices"]:
+                held = [h for h in device["held"] if not h["whole"]]
+                self.most = max(self.most, len({h["client"] for h in held}))
+                for i, a in enumerate(held):
+                    for b in held[i + 1:]:
+                        if a["client"] != b["client"] and a["units"] & b["units"]:
+                            self.overlaps.append([a, b])
+            self.seen.append((now, [c["process"] for c in status["clients"]]))
+
+    def counters(self):
+        """As they were at the last look, of all devices."""
+        return {k: sum(d.get(k) or 0 for d in self.last.get("devices") or []) for k in (
+            "grants", "moves", "gates_closed", "recalled", "overdue", "stale", "undelivered",
+            "requests")}
+
+    def end(self):
+        self.over.set()
+        if self.watcher.is_alive():
+            self.watcher.join()
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.log.seek(0)
+        text = self.log.read()
+        if list(pathlib.Path(self.folder.name).glob("daemon.*.trace")):
+            self.decisions = decisions.Decisions(self.folder.name)
+        self.folder.cleanup()
+        return text
+
+
+class Job:
+    """A command in the background and what it says."""
+
+    def __init__(self, command, environment, daemon=None, words=(), talk=False, policy=None):
+        self.folder = tempfile.TemporaryDirectory()
+        self.report = pathlib.Path(self.folder.name) / "report.json"
+        place = ["--daemon", "--socket", str(daemon.socket)] if daemon is not None else \
+            ["--policy", policy] if policy else None
+        if place:
+            command = [*harness.vitamin("run", "--quiet", *place, "--report", str(self.report),
+                                        *words), "--", *command]
+        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.begin = time.monotonic()
+        self.process = subprocess.Popen(command, stdout=self.out, stderr=self.err,
+                                        stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
+                                        start_new_session=True,
+                                        env=harness.environment_with(environment))
+
+    def lines(self):
+        self.out.seek(0)
+        return [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
+
+    def kill(self):
+        """It and whatever it started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        return self.wait(20)
+
+    def wait(self, timeout):
+        timed_out = False
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            os.killpg(self.process.pid, signal.SIGKILL)
+            code = self.process.wait()
+        seconds = time.monotonic() - self.begin
+        self.out.seek(0), self.err.seek(0)
+        result = harness.Result([], code, self.out.read(), self.err.read(), seconds, timed_out)
+        self.coverage = harness.coverage(harness.read_report(self.report))
+        self.folder.cleanup()
+        return result
+
+
+class Resident(Job):
+    """A program that answers each line that it reads with a line."""
+
+    def __init__(self, *words, **more):
+        super().__init__(*words, talk=True, **more)
+        self.answered = 0
+
+    def next(self, timeout=60):
+        """Its next line."""
+        limit = time.monotonic() + timeout
+        while True:
+            lines = self.lines()
+            if len(lines) > self.answered:
+                self.answered += 1
+                return lines[self.answered - 1]
+            if self.process.poll() is not None or time.monotonic() > limit:
+                self.err.seek(0)
+                tail = " / ".join(self.err.read().strip().splitlines()[-3:])
+                raise RuntimeError(f"no answer (exit code {self.process.poll()}): {tail}")
+            time.sleep(0.002)
+
+    def tell(self, line):
+        self.process.stdin.write((line + "\n").encode())
+        self.process.stdin.flush()
+
+    def ask(self, line, timeout=60):
+        self.tell(line)
+        return self.next(timeout)
+
+    def end(self):
+        try:
+            self.process.stdin.close()
+        except OSError:
+            pass
+        return self.wait(20)
+
+
+def occupant(environment, daemon=None, words=(), policy=None):
+    """bench/programs/occupy.cpp, ready."""
+    made = Resident([harness.program("occupy")], environment, daemon=daemon, words=words,
+                    policy=policy)
+    made.next()
+    return made
+
+
+def brief(cover):
+    return {k: cover[k] for k in ("launches", "bound", "bound_share", "narrow_share", "moved_share",
+                                  "deferred", "whole_device", "widths", "warnings", "problem")
+            } if cover else None
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))] if values else None

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What must not hang when a device is shared in space, one hazard after the other.
+
+    hazards.py [NAME ...] [--policy random] [--out DIR]
+
+Each program (bench/programs/hazards.cpp) runs natively, then under a vitamind whose other client
+computes all the time. Kernels whose blocks wait for each other without saying so may hang on a
+narrow part the first time: then the watchdog must have named them, and the program, started again
+with what was remembered, must end. Whether the result is right and the status is the native one is
+compared each time; where its launches ran says what was done about the hazard.
+"""
+import argparse
+import pathlib
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import harness  # noqa: E402
+from common import Daemon, Job, Surroundings, brief, occupant  # noqa: E402
+
+UNSAID = ("barrier", "stream_k")
+# A fault under MPS ends the server of all its clients, natively too: it has no neighbour.
+ALONE = ("fault",)
+HAZARDS = ("cooperative", "cooperative_too_large", "clusters_2", "clusters_8", "clusters_16",
+           "persistent", "host_gated", "meeting_streams", *UNSAID, *ALONE)
+
+
+def done(cover, result, native):
+    """What was done about it, in words."""
+    if result.timed_out:
+        return "HUNG"
+    if native and native["status"] != 0:
+        return "answered as natively"
+    if not cover or not cover["launches"]:
+        return "nothing was seen"
+    widest = max(w["processors"] for w in cover["widths"])
+    whole = sum(cover["whole_device"].values())
+    if whole:
+        reasons = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in cover["whole_device"].items())
+        return f"{whole} of {cover['launches']} on the whole device ({reasons})"
+    narrow = min(w["processors"] for w in cover["widths"])
+    return f"on {narrow} to {widest} processors"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=list(HAZARDS))
+    parser.add_argument("--policy", default="random")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--timeout", type=float, default=12)
+    parser.add_argument("--device", choices=["cuda", "soft"], default="cuda")
+    parser.add_argument("--out", default=harness.default_output())
+    options = parser.parse_args()
+    results = harness.Results(options.out, "hazards")
+    rows = []
+    headings = ["hazard", "native", "under vitamind", "what was done", "s", "problem"]
+    with Surroundings(options.device) as surroundings, tempfile.TemporaryDirectory() as folder:
+        environment = surroundings.environment
+        print(surroundings.words, flush=True)
+        said = lambda result: next((line for line in result.lines if "hazard" in line), None)
+        command = lambda name: [harness.program("hazards"), name, str(options.repeats)]
+        native = {}
+        for name in options.names:
+            result = Job(command(name), environment).wait(options.timeout)
+            native[name] = said(result)
+            results.add({"hazard": name, "mode": "native", "said": native[name],
+                         "why": result.why()})
+        daemon = Daemon(options.policy, environment, watch=False)
+        neighbour = None
+        for name in options.names:
+            if name in ALONE and neighbour:
+                neighbour.kill()
+                neighbour = None
+            elif neighbour is None and name not in ALONE:
+                neighbour = occupant(environment, daemon)
+                neighbour.tell("compute 0 20000 256 100000 20 300")
+            known = pathlib.Path(folder) / f"{name}.wide-only"
+            tries = 2 if name in UNSAID else 1
+            for attempt in range(tries):
+                begin = time.monotonic()
+                job = Job(command(name), environment, daemon, ("--wide-only", str(known)))
+                result = job.wait(options.timeout)
+                # A job that was killed leaves no report.
+                found, cover = said(result), job.coverage
+                before = known.read_text().split() if known.exists() else []
+                same = bool(found and native[name] and found["right"] == found["repeats"]
+                            and found["status"] == native[name]["status"])
+                what = done(cover, result, native[name])
+                if result.timed_out and before:
+                    what = f"hung; named and remembered: {' '.join(before)}"
+                results.add({"hazard": name, "mode": options.policy, "attempt": attempt,
+                             "said": found, "same": same, "hung": result.timed_out,
+                             "remembered": before, "why": result.why(), "done": what,
+                             "coverage": brief(cover), "errors": result.errors[-800:],
+                             "neighbour_runs": bool(neighbour and
+                                                    neighbour.process.poll() is None)})
+                first = native[name]
+                rows.append([name + (", again" if attempt else ""),
+                             f"{first['right']} of {first['repeats']}, status {first['status']}"
+                             if first else "did not end",
+                             f"{found['right']} of {found['repeats']}, status {found['status']}"
+                             if found else "did not end", what, f"{time.monotonic() - begin:.1f}",
+                             "" if same or result.timed_out else result.why()[:60]])
+                print("  ".join(map(str, rows[-1])), flush=True)
+                if not result.timed_out:
+                    break
+        if neighbour:
+            neighbour.kill()
+        results.add({"log": daemon.end()[-2000:]})
+    print("\n" + harness.table(rows, headings))
+
+
+if __name__ == "__main__":
+    main()

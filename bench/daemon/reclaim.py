@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long after its gate was closed is a lease another's?
+
+Two processes want the whole device and get it in turns of 2 ms (`temporal`). vitamind's trace says
+when each gate was closed, when the lease was returned and when the other one was granted it; the
+kernels themselves say, by the device's clock, when they ran (bench/programs/occupy.cpp). What a
+lease was held beyond the end of its holder's last kernel, or beyond the closing of the gate when
+nothing ran any more, is what reclaiming costs.
+"""
+import array
+import bisect
+import os
+import tempfile
+import time
+
+import common
+import harness
+
+LENGTHS_US = {"0": (10, 100, 1000, 10_000), "1ms": (10, 100)}
+
+
+def spans(path):
+    """Ends, and begin of each, in the order of the ends."""
+    raw = array.array("Q", open(path, "rb").read())
+    both = sorted(zip(raw[1::2], raw[::2]))
+    return [e for e, _ in both], [b for _, b in both]
+
+
+def judge(closures, ran, slack_ns):
+    """A record of each closure: what was still outstanding, and what it took beyond that."""
+    found = []
+    for c in closures:
+        ends, begins = ran[c["client"]]
+        first = bisect.bisect_right(ends, c["closed"])
+        until = bisect.bisect_right(ends, c["granted"] + slack_ns)
+        last = ends[until - 1] if until > first else c["closed"]
+        # A kernel of the old holder that began before the grant and ended behind it.
+        late = until < len(ends) and begins[until] + slack_ns < c["granted"]
+        mine = ran[c["to"]]
+        begun = min((b for b in mine[1][bisect.bisect_left(mine[0], c["granted"]):][:4]
+                     if b >= c["granted"] - slack_ns), default=None)
+        found.append({
+            "outstanding_us": max(0, last - c["closed"]) / 1e3, "kernels": until - first,
+            "beyond_us": (c["granted"] - max(c["closed"], last)) / 1e3,
+            "noticed_us": (c["returned"] - max(c["closed"], last)) / 1e3 if c["returned"] else None,
+            "to_first_kernel_us": (begun - c["granted"]) / 1e3 if begun else None, "late": late})
+    return found
+
+
+def run(options, results, environment):
+    rows = []
+    for window, lengths in LENGTHS_US.items():
+        daemon = common.Daemon("static:parts=1", environment, "--quantum", "2", trace=True,
+                               watch=False)
+        pair = []
+        cells = []
+        with tempfile.TemporaryDirectory() as folder:
+            for name in "ab":  # one after the other: clients are numbered as they come
+                pair.append(common.occupant(environment, daemon, ("--window", window)))
+                pair[-1].ask(f"occupy 0 20000 0.05 2 {folder}/warm-{name}")
+            for us in lengths:
+                at = time.monotonic_ns() + 50_000_000
+                ahead = 4 if window == "0" else max(4, 4 * 1000 // us)
+                for index, one in enumerate(pair):
+                    one.tell(f"occupy {at} {1000 * us} {options.seconds} {ahead} "
+                             f"{folder}/{us}-{index}")
+                answers = [one.next(60 + 10 * options.seconds) for one in pair]
+                cells.append((us, at, time.monotonic_ns(), answers,
+                              [spans(f"{folder}/{us}-{i}") for i in range(2)]))
+            for one in pair:
+                one.end()
+            log = daemon.end()
+        decided = daemon.decisions
+        clients = [e.client for e in decided.events if e.kind == "attach"]
+        closures = decided.closures()
+        for us, begin, end, answers, ran in cells:
+            slack = 2000 + max(a["clock_error_ns"] for a in answers)
+            # The last turn of a cell is not one: nobody waits any more.
+            mine = [c for c in closures if begin <= c["closed"] and
+                    c["granted"] <= begin + int(options.seconds * 1e9) <= end]
+            seen = judge(mine, dict(zip(clients, ran)), slack)
+            column = lambda key: [s[key] for s in seen if s[key] is not None]
+            beyond, outstanding = column("beyond_us"), column("outstanding_us")
+            within = sum(b <= 50 for b in beyond)
+            limit = (0 if window == "0" else 1000) + us
+            record = {"part": "reclaim", "window": window, "kernel_us": us, "closures": len(seen),
+                      "overlaps": sum(s["late"] for s in seen), "clock_error_us": slack / 1e3,
+                      "kernels": [a["kernels"] for a in answers], "dropped": decided.dropped,
+                      "within_50_us": within,
+                      "outstanding_beyond_window": sum(o > limit + slack / 1e3
+                                                       for o in outstanding),
+                      "samples": seen, "log": log[-300:]}
+            for key in ("outstanding_us", "beyond_us", "noticed_us", "to_first_kernel_us"):
+                record[key] = {str(p): common.percentile(column(key), p) for p in (0.5, 0.99, 1)}
+            results.add(record)
+            show = lambda key: " / ".join(f"{v:.0f}" if v is not None else "-"
+                                          for v in record[key].values())
+            rows.append([window, us, len(seen), show("outstanding_us"), show("beyond_us"),
+                         f"{within} of {len(seen)}", show("noticed_us"),
+                         show("to_first_kernel_us"), record["overlaps"]])
+    return harness.table(rows, ["window", "kernel us", "closed gates",
+                                "outstanding us p50/p99/max", "beyond us", "at most 50 us",
+                                "of it until returned", "grant to first kernel", "overlaps"])

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/whole_or_parts.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace vitamin::policies {
+
+using runtime::ClientId;
+using runtime::kNever;
+using runtime::PoolView;
+
+namespace {
+
+constexpr unsigned kSettle = 1;   // looks of a slice that do not count
+constexpr unsigned kCount = 5;    // and that do, at least
+constexpr unsigned kAwake = 3;    // looks for which a client is awake that does not get on
+constexpr unsigned kRarely = 16;  // times as long between looks, at most, while nobody gets on
+
+// Parts are worth having from this gain on, and worth keeping until that one.
+constexpr double kWorthHaving = 0.02, kWorthKeeping = 0.005;
+// Of a gain that was measured once: what jobs of some tenths of a second a step show.
+constexpr double kUsualSpread = 0.07;
+constexpr unsigned kPairs = 8;  // are enough to say that there is no difference; and remembered
+constexpr double kCost = 0.01;  // of what is being got done, for slices of the other kind
+constexpr unsigned kFirstPause = 16, kLongestPause = 256;  // slices
+// Who gets on so differently does other work than before.
+constexpr double kOtherWork = 0.25;
+constexpr std::size_t kTrials = 64;
+
+}  // namespace
+
+double WholeOrParts::Trial::spread() const {
+  // As if two pairs of the usual spread had been seen before.
+  return std::sqrt((2 * kUsualSpread * kUsualSpread + squares) / (pairs + 1.0));
+}
+
+bool WholeOrParts::Trial::undecided() const {
+  return pairs == 0 || (pairs < kPairs && std::abs(gain - kWorthHaving) <
+                                              2 * spread() / std::sqrt(static_cast<double>(pairs)));
+}
+
+void WholeOrParts::Trial::add(double more) {
+  if (pairs == 0) gain = squares = 0;
+  // Beyond so many pairs each new one takes the place of an average one.
+  if (pairs == kPairs) squares *= (kPairs - 1.0) / kPairs;
+  pairs = std::min(pairs + 1, kPairs);
+  const double difference = more - gain;
+  gain += difference / pairs;
+  squares += difference * (more - gain);
+}
+
+// --- who gets on -----------------------------------------------------------------------------
+
+WholeOrParts::Known* WholeOrParts::find(ClientId client) {
+  const auto at = std::find_if(known_.begin(), known_.end(),
+                               [&](const Known& known) { return known.client == client; });
+  return at == known_.end() ? nullptr : &*at;
+}
+
+void WholeOrParts::forget(ClientId client) {
+  std::erase_if(known_, [&](const Known& known) { return known.client == client; });
+  std::erase_if(trials_, [&](const Trial& trial) {
+    return std::binary_search(trial.clients.begin(), trial.clients.end(), client);
+  });
+  if (std::binary_search(set_.begin(), set_.end(), client)) set_.clear();
+}
+
+void WholeOrParts::look(const PoolView& pool) {
+  looked_ = pool.now_ns >= look_at_;
+  if (pool.progress.empty()) look_at_ = kNever;
+  if (!looked_ || pool.progress.empty()) return;
+  bool any = false;
+  for (const runtime::Progress& said : pool.progress) {
+    Known* known = find(said.client);
+    if (known == nullptr) known = &known_.emplace_back(Known{said.client});
+    if (known->operations == said.operations) continue;
+    known->operations = said.operations;
+    known->moved_ns = pool.now_ns;
+    any = true;
+  }
+  between_looks_ns_ =
+      any ? options_.look_ns
+          : std::min(kRarely * options_.look_ns, std::max(options_.look_ns, 2 * between_looks_ns_));
+  look_at_ = pool.now_ns + between_looks_ns_;
+}
+
+void WholeOrParts::find_awake(const PoolView& pool) {
+  const std::uint64_t lately = kAwake * options_.look_ns;
+  knows_ = !pool.progress.empty();
+  awake_.clear();
+  for (const runtime::ReadyOperation& operation : pool.waiting) awake_.push_back(operation.client);
+  for (const runtime::Holding& holding : pool.holdings) {
+    const ClientId client = holding.next.client;
+    const Known* known = find(client);
+    // Who never told anything may be of a version that does not.
+    if (known == nullptr || known->operations == 0)
+      knows_ = false;
+    else if (pool.now_ns - known->moved_ns >= lately &&
+             pool.now_ns - holding.granted_at_ns >= lately)
+      continue;
+    awake_.push_back(client);
+  }
+  std::sort(awake_.begin(), awake_.end());
+  awake_.erase(std::unique(awake_.begin(), awake_.end()), awake_.end());
+}
+
+bool WholeOrParts::asleep(ClientId client) const {
+  return knows_ && !std::binary_search(awake_.begin(), awake_.end(), client);
+}
+
+// --- which kind ------------------------------------------------------------------------------
+
+bool WholeOrParts::whole(const PoolView& pool) {
+  look(pool);
+  find_awake(pool);
+  const bool allowed = pool.all_share && pool.set_aside.empty();
+  if (!allowed || options_.mode != Mode::kMeasured || pool.progress.empty()) {
+    set_.clear();
+    return allowed && options_.mode == Mode::kAlways;
+  }
+  if (!knows_ || awake_.size() < 2) {
+    set_.clear();
+    return true;
+  }
+  if (awake_ != set_) {
+    set_ = awake_;
+    begin_slice(trial_of(set_).kind);
+  } else if (looked_) {
+    advance(pool.now_ns);
+  }
+  return kind_ == Kind::kWhole;
+}
+
+// The newest last.
+WholeOrParts::Trial& WholeOrParts::trial_of(const Clients& clients) {
+  const auto at = std::find_if(trials_.begin(), trials_.end(),
+                               [&](const Trial& trial) { return trial.clients == clients; });
+  if (at != trials_.end()) {
+    std::rotate(at, at + 1, trials_.end());
+  } else {
+    if (trials_.size() == kTrials) trials_.erase(trials_.begin());
+    trials_.emplace_back().clients = clients;
+  }
+  return trials_.back();
+}
+
+void WholeOrParts::begin_slice(Kind kind) {
+  kind_ = kind;
+  looks_ = 0;
+}
+
+void WholeOrParts::advance(std::uint64_t now_ns) {
+  ++looks_;
+  if (looks_ == kSettle) {
+    begin_ns_ = now_ns;
+    for (Known& known : known_) known.at_begin = known.operations;
+  }
+  // A slice that ends in somebody's pause would hold less of his work than of his time.
+  const bool all_moved = std::all_of(
+      set_.begin(), set_.end(), [&](ClientId client) { return find(client)->moved_ns == now_ns; });
+  if (looks_ >= kSettle + kCount && all_moved) end_slice(now_ns);
+}
+
+void WholeOrParts::end_slice(std::uint64_t now_ns) {
+  const double seconds = static_cast<double>(now_ns - begin_ns_) * 1e-9;
+  double score = 0;
+  for (const ClientId client : set_) {
+    const Known& known = *find(client);
+    // A client that lies moves itself to another kind of plan, no more.
+    const std::uint64_t done =
+        known.operations > known.at_begin ? known.operations - known.at_begin : 1;
+    score += std::log(static_cast<double>(done) / seconds) / static_cast<double>(set_.size());
+  }
+  Trial& trial = trial_of(set_);
+  if (kind_ != trial.kind) {
+    judge(trial, kind_ == Kind::kParts ? score - *trial.score : *trial.score - score, now_ns);
+    return begin_slice(trial.kind);
+  }
+  if (trial.score && std::abs(score - *trial.score) > std::max(kOtherWork, 3 * trial.spread()))
+    trial.pairs = 0;
+  trial.score = score;
+  const Kind other = kind_ == Kind::kWhole ? Kind::kParts : Kind::kWhole;
+  begin_slice(trial.undecided() || now_ns >= trial.try_at_ns ? other : kind_);
+}
+
+void WholeOrParts::judge(Trial& trial, double gain, std::uint64_t now_ns) {
+  // What was known does not hold any more.
+  if (trial.pairs > 0 && std::abs(gain - trial.gain) > 3 * trial.spread()) trial.pairs = 0;
+  trial.add(gain);
+  if (trial.undecided()) return;
+  const double worth = trial.kind == Kind::kParts ? kWorthKeeping : kWorthHaving;
+  const Kind better = trial.gain > worth ? Kind::kParts : Kind::kWhole;
+  const std::uint64_t slice_ns = (kSettle + kCount) * options_.look_ns;
+  const bool confirmed = better == trial.kind && trial.pause_ns > 0;
+  trial.pause_ns =
+      confirmed ? std::min(2 * trial.pause_ns, kLongestPause * slice_ns) : kFirstPause * slice_ns;
+  if (better != trial.kind) trial.score.reset();
+  trial.kind = better;
+  const double costs = static_cast<double>(slice_ns) * std::abs(trial.gain) / kCost;
+  trial.try_at_ns = now_ns + std::max(trial.pause_ns, static_cast<std::uint64_t>(costs));
+}
+
+}  // namespace vitamin::policies

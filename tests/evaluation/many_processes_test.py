@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measurements of bench/daemon on the software device: they must not rot where there is no GPU,
+and what they read from a vitamind's trace must be what it did. Needs in the environment: BENCH and
+VITAMIN_PREFIX (a build folder)."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BENCH = pathlib.Path(os.environ["BENCH"])
+sys.path[:0] = [str(BENCH), str(BENCH / "daemon")]
+sys.dont_write_bytecode = True
+
+import common  # noqa: E402
+import decisions  # noqa: E402
+import reclaim  # noqa: E402
+
+
+class Scripts(unittest.TestCase):
+    def run_script(self, script, *words):
+        """The records that it wrote, without the header."""
+        with tempfile.TemporaryDirectory(prefix="vitamin-bench-") as folder:
+            result = subprocess.run(
+                [sys.executable, "-B", str(BENCH / "daemon" / script), *words, "--device", "soft",
+                 "--out", folder], capture_output=True, text=True, timeout=200, check=False,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            lines = [json.loads(line) for path in pathlib.Path(folder).glob("*.jsonl")
+                     for line in path.read_text().splitlines()]
+            self.assertGreater(len(lines), 1, result.stdout + result.stderr)
+            return [line for line in lines if "header" not in line]
+
+    def test_nobody_is_granted_what_anothers_kernel_still_runs_on(self):
+        records = self.run_script("processes.py", "reclaim", "--seconds", "0.4")
+        self.assertEqual(len(records), 6)
+        # On a machine that is very busy a turn takes tens of milliseconds.
+        self.assertGreater(sum(r["closures"] for r in records), 5)
+        for record in records:
+            self.assertEqual(record["overlaps"], 0, record)
+            self.assertEqual(record["dropped"], 0)
+
+    def test_a_survivor_keeps_its_bytes_and_its_coverage(self):
+        record, = self.run_script("processes.py", "kill", "--policies", "random", "--kills", "4")
+        self.assertEqual((record["equal"], record["of"]), (1, 1), record)
+        self.assertTrue(record["coverage_same"], record)
+        self.assertEqual(len(record["gone"]), 4, record)
+        for gone in record["gone"]:
+            self.assertLessEqual(gone["dying"], gone["forget"])
+
+    def test_hazards_end_as_they_do_natively(self):
+        records = self.run_script("hazards.py", "cooperative", "cooperative_too_large",
+                                  "clusters_16", "persistent", "meeting_streams", "fault",
+                                  "--repeats", "5", "--timeout", "60")
+        shared = [r for r in records if r.get("mode") == "random"]
+        self.assertEqual(len(shared), 6)
+        for record in shared:
+            self.assertTrue(record["same"], record)
+            self.assertFalse(record["hung"], record)
+
+    def test_loops_are_rated_alone_and_beside_each_other(self):
+        records = self.run_script("processes.py", "loops", "--repeats", "1", "--seconds", "0.2")
+        for record in [r for r in records if "medians" in r]:
+            self.assertEqual(len(record["medians"]), record["loops"])
+            self.assertGreater(min(record["medians"]), 0)
+
+
+class Trace(unittest.TestCase):
+    def test_entries_have_the_units_that_the_daemon_gives_them(self):
+        with common.Surroundings("soft") as surroundings:
+            daemon = common.Daemon("random", surroundings.environment, trace=True, watch=False)
+            job = common.occupant(surroundings.environment, daemon)
+            job.tell("compute 0 1000 8 2000000 4 1.5")
+            seen = {}
+            for _ in range(200):
+                for device in daemon.status()["devices"]:
+                    seen.update({h["entry"]: (h["units"], h["processors"])
+                                 for h in device["held"]})
+                if len(seen) >= 10:
+                    break
+            job.next()
+            job.end()
+            daemon.end()
+        known = {e: (daemon.decisions.units[e], daemon.decisions.processors[e]) for e in seen}
+        self.assertGreaterEqual(len(seen), 3)
+        self.assertEqual(known, seen)
+
+    def test_a_lease_that_came_back_to_its_holder_was_not_reclaimed(self):
+        made = decisions.Decisions.__new__(decisions.Decisions)
+        made.units = [3, 1, 2, 3]
+        event = lambda ns, kind, client, entry=0: decisions.Event(ns, kind, client, 0, entry, ns)
+        made.events = [event(1, "grant", 1, 3), event(2, "closed", 1), event(4, "returned", 1, 3),
+                       event(5, "grant", 2, 1), event(6, "closed", 2), event(7, "returned", 2, 1),
+                       event(8, "grant", 2, 1), event(9, "dying", 2), event(10, "forget", 2),
+                       event(12, "grant", 1, 3)]
+        closure, = made.closures()
+        self.assertEqual((closure["closed"], closure["returned"], closure["granted"]), (2, 4, 5))
+        # Its last kernel ended at 3 (of 1000): what is beyond counts from there.
+        ends = {1: ([3000], [500]), 2: ([9000], [6000])}
+        scaled = {**closure, **{k: 1000 * closure[k] for k in ("closed", "returned", "granted")}}
+        judged, = reclaim.judge([scaled], ends, 0)
+        self.assertEqual((judged["outstanding_us"], judged["beyond_us"], judged["late"]),
+                         (1.0, 2.0, False))
+        judged, = reclaim.judge([scaled], {1: ([7000], [500]), 2: ([], [])}, 0)
+        self.assertTrue(judged["late"])
+        gone, = made.reuse()
+        self.assertEqual((gone["units"], gone["forget"], gone["again"], gone["all_again"]),
+                         (1, 10, 12, 12))
+
+
+if __name__ == "__main__":
+    unittest.main()
