@@ -28,10 +28,9 @@
 #include "runtime/operation.h"
 #include "runtime/pool_layout.h"
 #include "runtime/stats.h"
+#include "runtime/stream.h"
 
 namespace vitamin::runtime {
-
-struct Stream;
 
 class Graph : public std::enable_shared_from_this<Graph> {
  public:
@@ -84,7 +83,10 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::vector<EntryId> wanted;  // executables that are to be made
   EntryId last_entry = kNoEntry;
 
-  // Behind its newest launch; `gate`: unfired when that lies downstream of host-gated work.
+  // Its newest launch, submitted or not: the next one is submitted behind it.
+  Predecessor newest;
+  // Behind the newest one that was submitted; `gate`: unfired when that lies downstream of
+  // host-gated work.
   const Stream* last_stream = nullptr;
   MarkerRef last, gate;
 };

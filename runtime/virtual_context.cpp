@@ -110,6 +110,7 @@ NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arr
   if (dispatcher_->traced()) [[unlikely]]
     dispatcher_->trace_arrival(stream, arrival.intent, arrival.kernel, arrival.event,
                                arrival.after);
+  if (arrival.intent == Intent::kGraph) come_behind_itself(stream, arrival);
   if (arrival.host == Host::kMayBlock) return blocking_call(lock, stream, arrival);
   if (arrival.now) make_way(lock, stream, arrival);
   const bool waits_for_record =
@@ -119,6 +120,14 @@ NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arr
     if (attempt.blocked == Blocked::kNo) return attempt.status;
   }
   return later(lock, stream, arrival);
+}
+
+// Natively the launches of one executable run in the order in which they are made. One that is
+// deferred holds back the next, which has no edge to it that the program asked for.
+void VirtualContext::come_behind_itself(const Stream& stream, Arrival& arrival) {
+  const Predecessor& newest = static_cast<GraphOperation*>(arrival.operation)->graph()->newest;
+  if (newest.stream != nullptr && newest.stream != &stream && !newest.token.submitted())
+    arrival.after.push_back(newest);
 }
 
 std::optional<hal::GraphShape> VirtualContext::graph_of(const Arrival& arrival) {
@@ -383,6 +392,7 @@ NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
   Dispatcher::Lock lock(dispatcher_->mutex());
   Arrival arrival{.operation = &graph, .intent = Intent::kGraph, .now = graph.stays().has_value()};
   const NativeStatus status = run(lock, stream, arrival);
+  if (status == hal::kNativeOk) graph.graph()->newest = {&stream, stream.timeline.newest()};
   if (!dispatcher_->options().thread) dispatcher_->make_graphs(lock);
   return status;
 }

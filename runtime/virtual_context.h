@@ -199,6 +199,7 @@ class VirtualContext {
   hal::NativeStatus run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   hal::NativeStatus arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   static const hal::KernelLaunch* launch_of(const Arrival& arrival);
+  static void come_behind_itself(const Stream& stream, Arrival& arrival);
   static std::optional<hal::GraphShape> graph_of(const Arrival& arrival);
   Attempt attempt(Stream& stream, Arrival& arrival, bool own_stream);
   hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);

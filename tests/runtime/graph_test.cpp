@@ -208,6 +208,22 @@ TEST_CASE("Launches of one graph from two streams come one behind the other") {
   for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
 }
 
+TEST_CASE("A launch that waits for its turn holds back the next one of the same graph") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream &held = f.stream(), &other = f.stream();
+  soft::Gate* gate = f.hold(held);
+  CHECK(f.replay(held) == hal::kNativeOk);
+  CHECK(f.replay(other) == hal::kNativeOk);
+  for (int i = 0; i < 1000; ++i) f.engine->advance();
+  CHECK(f.context->query(other) == f.context->device().not_ready());
+  CHECK(f.stays.empty());
+  f.engine->open_gate(gate);
+  for (runtime::Stream* stream : {&held, &other})
+    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  REQUIRE(f.stays.size() == 2);
+  CHECK(f.stays[1].start >= f.stays[0].end);
+}
+
 std::pair<std::uint64_t, std::uint64_t> audited(unsigned lost) {
   std::string folder = (std::filesystem::temp_directory_path() / "vitamin-graph-XXXXXX").native();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
