@@ -97,8 +97,16 @@ def summary(subject, records):
     others = [m for m in by_mode if m != "native"]
     return [subject, *[verdict(by_mode[m]) for m in others], c.get("launches", "-"),
             *[harness.percent(c.get(k)) for k in ("bound_share", "narrow_share", "moved_share")],
-            sum(c.get("whole_device", {}).values()) if c else "-",
+            sum(c.get("whole_device", {}).values()) if c else "-", graphs(c),
             f"{max(r['seconds'] for r in records):.0f} s"]
+
+
+def graphs(c):
+    """Launches of graphs bound of all, and how many moved; why the others ran on the whole device
+    is in the records."""
+    if not c or not c["graph_launches"]:
+        return "-"
+    return f"{c['graphs']['bound']}/{c['graph_launches']}, {c['graphs']['moved']} moved"
 
 
 def libraries(records):
@@ -151,7 +159,8 @@ def main():
 
     print("\n" + harness.table(libraries(rows), ["library", "seen", "bound", "narrow", "moved"]))
     print("\n" + harness.table(table, ["subject", *[m for m in modes if m != "native"], "launches",
-                                       "bound", "narrow", "moved", "whole", "slowest run"]))
+                                       "bound", "narrow", "moved", "whole", "graphs",
+                                       "slowest run"]))
     bad = [r for r in rows if not (r["equal"] and r["ok"])]
     print(f"\n{len(rows)} runs, {len(bad)} not as they should be")
     sys.exit(1 if bad else 0)

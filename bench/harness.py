@@ -155,6 +155,8 @@ def coverage(report):
         "libraries": report["totals"]["libraries"],
         "widths": report["totals"]["widths"],
         "edges": report["totals"]["other"]["edges"],
+        "graph_launches": report["totals"]["other"]["graph_launches"],
+        "graphs": report["totals"]["graphs"],
         "deferred": launches["deferred"],
         "pools": [d["pool"] for p in report["processes"] for d in p["devices"]],
         "warnings": [w for p in report["processes"] for w in p["warnings"]],

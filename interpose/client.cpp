@@ -200,6 +200,7 @@ Configuration configuration() {
     decimal(environment::kWindow, result.dispatch.window.ahead_ns);
   if (std::uint64_t ahead = 0; decimal(environment::kAheadOfMove, ahead))
     result.dispatch.ahead_of_move = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, ahead));
+  decimal(environment::kGraphMemory, result.dispatch.graph_bytes);
   if (const char* file = std::getenv(environment::kWideOnly); file != nullptr)
     result.dispatch.wide_only = read_wide_only(file);
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "interpose/graphs.h"
 #include "interpose/handle_map.h"
 
 namespace vitamin::interpose {
@@ -129,6 +130,7 @@ std::vector<NativeStream>& capture_origins() {
 
 // Reads the times that nobody has read yet, and makes no more calls where they would fault.
 void before_runtime_ends(Context& context) {
+  context.virtual_context->finish_graphs();
   if (kFaultsAtExit)
     context.virtual_context->stop();
   else
@@ -181,6 +183,7 @@ void tear_down(int ordinal) {
   Context* context = context_of_device[ordinal].exchange(nullptr);
   if (context == nullptr) return;
   const Inside ours;
+  forget_graphs(*context);
   const std::lock_guard lock(adoption());
   context->next = retired_contexts;  // threads look at it to see that it is gone
   retired_contexts = context;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/graphs.h"
 
+#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "interpose/handle_map.h"
@@ -8,6 +11,8 @@
 
 namespace vitamin::interpose {
 namespace {
+
+using runtime::stats::GraphReason;
 
 constinit HandleMap<GraphRecord> graphs;
 
@@ -26,14 +31,19 @@ void look_at(Graph graph, GraphRecord& record, int depth) {
     switch (kind_of(node, child)) {
       case NodeKind::kWork:
         break;
+      case NodeKind::kStays:
+        record.stays = GraphReason::kNodes;
+        break;
       case NodeKind::kGraph:
         look_at(child, record, depth + 1);
         break;
       case NodeKind::kWaitsEvent:
         record.waits_events = record.gate = true;
+        record.stays = GraphReason::kNodes;
         break;
       case NodeKind::kGate:
         record.gate = true;
+        record.stays = GraphReason::kNodes;
         break;
       case NodeKind::kUnreadable:
         record = {};
@@ -42,14 +52,70 @@ void look_at(Graph graph, GraphRecord& record, int depth) {
   }
 }
 
+// A launch that the dispatcher places. Everything that it holds is a value: launches that wait are
+// submitted before the application's next change of the executable, or its end.
+class GraphLaunch final : public runtime::GraphOperation {
+ public:
+  GraphLaunch(Via<Answer(GraphExec, NativeStream)> via, GraphExec executable,
+              std::shared_ptr<FollowedGraph> followed, std::optional<GraphReason> stays)
+      : GraphOperation(followed->graph, stays),
+        via_(via),
+        executable_(executable),
+        followed_(std::move(followed)),
+        asked_(followed_->asked()) {}
+  std::unique_ptr<runtime::Operation> keep() const override {
+    return std::make_unique<GraphLaunch>(*this);
+  }
+  std::optional<hal::GraphShape> asked() const override { return asked_; }
+
+ private:
+  hal::NativeStatus launch_own(void* native) noexcept override {
+    const CurrentContext current(followed_->home->handle);
+    return hal::NativeStatus(via_.real(executable_, static_cast<NativeStream>(native)));
+  }
+  Via<Answer(GraphExec, NativeStream)> via_;
+  GraphExec executable_;
+  std::shared_ptr<FollowedGraph> followed_;
+  std::optional<hal::GraphShape> asked_;
+};
+
+void let_go(GraphRecord* record) {
+  if (record != nullptr && record->followed != nullptr)
+    record->followed->home->virtual_context->forget(*record->followed->graph);
+  delete record;
+}
+
 }  // namespace
 
-Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph graph) {
+Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph graph,
+                          std::uint64_t flags) {
   if (answer != kSuccess) return answer;
-  auto* record = new GraphRecord{false, false};
+  auto* record = new GraphRecord{false, false, nullptr, GraphReason::kCount};
   look_at(graph, *record, 0);
-  delete graphs.insert(*executable, record);
+  const Inside ours;
+  if (record->stays == GraphReason::kCount) record->followed = follow(graph, flags, record->stays);
+  let_go(graphs.insert(*executable, record));
   return answer;
+}
+
+Answer change_graph(GraphExec executable, const runtime::VendorCall& call,
+                    const std::function<bool(FollowedGraph&, Answer)>& change) {
+  const GraphRecord* known = graphs.find(executable);
+  if (known == nullptr || known->followed == nullptr) return result(call());
+  const std::shared_ptr<FollowedGraph> followed = known->followed;
+  const Inside ours;
+  return result(followed->home->virtual_context->change(
+      *followed->graph, call,
+      [&](hal::NativeStatus answer) { return change(*followed, result(answer)); }));
+}
+
+void forget_graphs(const Context& context) {
+  graphs.for_each([&](GraphRecord& record) {
+    if (record.followed == nullptr || record.followed->home != &context) return;
+    context.virtual_context->forget(*record.followed->graph);
+    record.followed.reset();
+    record.stays = GraphReason::kContexts;
+  });
 }
 
 void note_recorded(NativeEvent event) {
@@ -74,20 +140,30 @@ Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
   if (record.waits_events) static_cast<void>(drained(Drain::kFlush, [] { return hal::kNativeOk; }));
   if (way.route == Route::kForeign) return via.real(graph, stream);
   if (way.route == Route::kCaptured) return via.real(graph, way.native());
+  const Inside ours;
+  // A legacy operation goes to the real stream while anybody captures.
+  const bool real_legacy = captures_open() && way.record->legacy;
+  const auto stays = real_legacy ? std::optional(GraphReason::kCapture) : std::nullopt;
+  if (record.followed != nullptr && record.followed->home == way.record->context) {
+    GraphLaunch launch(via, graph, record.followed, stays);
+    return result(way.context().replay(way.stream(), launch));
+  }
   auto operation = runtime::call(
       [&](void* native) {
-        way.page().other.graph_launches.add();
         return hal::NativeStatus(via.real(graph, static_cast<NativeStream>(native)));
       },
       Keep::kNo);
-  const Inside ours;
-  return result(
-      way.context().replay(way.stream(), operation, record.gate ? Behind::kGate : Behind::kWork));
+  return result(way.context().replay(
+      way.stream(), operation, record.gate ? Behind::kGate : Behind::kWork,
+      record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays)));
 }
 
 Answer graph_exec_destroy(Via<Answer(GraphExec)> via, GraphExec executable) {
-  delete graphs.erase(executable);
-  return via.real(executable);
+  const std::unique_ptr<GraphRecord> record(graphs.erase(executable));
+  if (record == nullptr || record->followed == nullptr) return via.real(executable);
+  const Inside ours;
+  return result(record->followed->home->virtual_context->destroy(
+      *record->followed->graph, [&] { return hal::NativeStatus(via.real(executable)); }));
 }
 
 }  // namespace vitamin::interpose

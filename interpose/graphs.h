@@ -1,22 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Captures and graphs. What is captured belongs to the graph and never comes to the runtime; a
-// graph's launch is work of the whole device on the application's own stream.
+// Captures and graphs. What is captured belongs to the graph and never comes to the runtime. A
+// graph's launch is one operation, which follows the allocation where the vendor has a way
+// (runtime/graph.h); else it is work of the whole device on the application's own stream.
 #pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
 
 #include "interpose/hook.h"
 #include "interpose/treatments.h"
+#include "runtime/graph.h"
 
 namespace vitamin::interpose {
 
-// What an executable graph needs besides the device. Unknown graphs are taken for the worst.
+// An executable graph whose launches may follow the allocation.
+struct FollowedGraph {
+  virtual ~FollowedGraph() = default;
+  // What the application's executable holds, for the audit; empty: nobody asked.
+  virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
+
+  Context* home = nullptr;  // of its kernels
+  std::shared_ptr<runtime::Graph> graph;
+};
+
+// What is known of an executable graph. Unknown ones are taken for the worst.
 struct GraphRecord {
-  bool gate = true;          // somebody outside must act before it ends
-  bool waits_events = true;  // events of the application, when it is launched
+  bool gate = true;                         // somebody outside must act before it ends
+  bool waits_events = true;                 // events of the application, when it is launched
+  std::shared_ptr<FollowedGraph> followed;  // null: it stays on the whole device, because:
+  runtime::stats::GraphReason stays = runtime::stats::GraphReason::kUnknown;
 };
 
 enum class NodeKind : std::uint8_t {
   kWork,        // ends by itself
+  kStays,       // the same, and runs only where the application put it
   kGraph,       // of nodes of its own
   kWaitsEvent,  // of the application's
   kGate,        // host functions, value waits, semaphores, and what is newer than this code
@@ -26,9 +45,19 @@ enum class NodeKind : std::uint8_t {
 NodeKind kind_of(GraphNode node, Graph& child);
 // By the vendor: how many nodes, and, with `nodes`, which; not kSuccess: it does not tell.
 Answer nodes_of(Graph graph, GraphNode* nodes, std::size_t& count);
+// By the vendor: what it takes to follow the allocation with a graph that was instantiated with
+// these flags; null: it stays, because `stays`.
+std::shared_ptr<FollowedGraph> follow(Graph graph, std::uint64_t flags,
+                                      runtime::stats::GraphReason& stays);
 
 // After the vendor's instantiation answered.
-Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph graph);
+Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph graph,
+                          std::uint64_t flags);
+// The application changes an executable by `call`; `change` does the same to what is followed.
+Answer change_graph(GraphExec executable, const runtime::VendorCall& call,
+                    const std::function<bool(FollowedGraph&, Answer)>& change);
+// The context goes away.
+void forget_graphs(const Context& context);
 // A graph that records an event does so whenever it is launched.
 void note_recorded(NativeEvent event);
 
@@ -70,7 +99,8 @@ struct Instantiates {
   template <class... Rest>
   static Answer run(Via<Answer(GraphExec*, Graph, Rest...)> via, GraphExec* executable, Graph graph,
                     Rest... rest) {
-    return graph_instantiated(via.real(executable, graph, rest...), executable, graph);
+    const std::uint64_t flags = instantiation_flags(rest...);  // by the vendor
+    return graph_instantiated(via.real(executable, graph, rest...), executable, graph, flags);
   }
 };
 
@@ -86,6 +116,19 @@ struct RecordsInGraph {
   static Answer run(Via<Answer(Args...)> via, Args... args) {
     (note_recorded(recorded_event(args)), ...);
     return via.real(args...);
+  }
+};
+
+// (executable, ...): changes what its launches do. `kFollow`: (followed, answer, ...), by the
+// vendor, does the same to what is followed, and says whether it could.
+template <auto kFollow>
+struct ChangesGraph {
+  template <class... Rest>
+  static Answer run(Via<Answer(GraphExec, Rest...)> via, GraphExec executable, Rest... rest) {
+    (note_recorded(recorded_event(rest)), ...);
+    return change_graph(
+        executable, [&] { return hal::NativeStatus(via.real(executable, rest...)); },
+        [&](FollowedGraph& followed, Answer answer) { return kFollow(followed, answer, rest...); });
   }
 };
 

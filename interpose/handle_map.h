@@ -71,6 +71,17 @@ class HandleMap {
     }
   }
 
+  // Calls `function` for every value.
+  template <class Function>
+  void for_each(Function function) {
+    const std::lock_guard lock(mutex_);
+    Table* table = table_.load(std::memory_order_relaxed);
+    if (table == nullptr) return;
+    for (std::size_t i = 0; i <= table->mask; ++i)
+      if (table->slots[i].key.load(std::memory_order_relaxed) > kErased)
+        function(*table->slots[i].value.load(std::memory_order_relaxed));
+  }
+
   std::size_t size() const { return size_; }
 
  private:

@@ -121,8 +121,8 @@ Answer on_default_stream(NativeStream native, Call call) {
 
 // A call whose arguments are all values (a stream aside) can wait its turn as it is.
 template <class... Args>
-inline constexpr bool kAllValues =
-    (... && (!std::is_pointer_v<Args> || std::is_same_v<Args, NativeStream>));
+inline constexpr bool kAllValues = (... && (!std::is_pointer_v<Args> ||
+                                            std::is_same_v<Args, NativeStream>));
 
 template <Behind kBehind, Host kHost>
 struct Bridge {
@@ -287,11 +287,30 @@ struct Allocate {
   }
 };
 
+// A call that concerns a whole context. While one is made no capture of ours is open: the vendor
+// would refuse the call (bench/results/differential/capture_relaxed_same_thread.trace).
+class ContextCall {
+ public:
+  ContextCall();
+  ~ContextCall() { made_.fetch_sub(1); }
+  ContextCall(const ContextCall&) = delete;
+  ContextCall& operator=(const ContextCall&) = delete;
+
+  // Before a capture of ours, on a thread that nobody waits for: waits till no such call is made.
+  static void keep_away();
+  static void admit() { away_.store(false); }
+
+ private:
+  static constinit std::atomic<int> made_;
+  static constinit std::atomic<bool> away_;
+};
+
 // Every managed context is drained, since memory and code are not tied to the current one.
 Answer drained(Drain how, const runtime::VendorCall& call);
 // A call that waits for the whole context; null: foreign.
 template <class Call>
 Answer synchronize_context(Context* context, Call call) {
+  const ContextCall held;
   if (context == nullptr) return call();
   const Inside ours;
   return result(

@@ -15,32 +15,7 @@
 namespace vitamin::runtime {
 namespace {
 
-// FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes, and
-// equal inputs are all that is asked of it.
-class Hash {
- public:
-  void add(std::uint64_t word) { state_ = (state_ ^ mixed(word)) * 0x100000001b3ULL; }
-  void bytes(const void* data, std::size_t count) {
-    const auto* at = static_cast<const unsigned char*>(data);
-    for (; count >= 8; at += 8, count -= 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, at, 8);
-      add(word);
-    }
-    std::uint64_t rest = count;
-    for (std::size_t i = 0; i < count; ++i) rest = rest << 8 | at[i];
-    add(rest);
-  }
-  std::uint64_t value() const { return mixed(state_); }
-
- private:
-  static std::uint64_t mixed(std::uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-  std::uint64_t state_ = 0xcbf29ce484222325ULL;
-};
+using Hash = hal::ContentHash;
 
 // Of the box's bytes as if they lay side by side, so that one result has one digest whatever the
 // shape of the copy. The program may have freed its memory since: read in a way that cannot fault.
@@ -68,18 +43,6 @@ std::optional<std::uint64_t> hash_of(const HostBox& box) {
                 flat ? box.width * box.rows : box.width))
         return std::nullopt;
   if (held > 0) hash.bytes(piece.data(), held);
-  return hash.value();
-}
-
-std::uint64_t masked(const std::byte* buffer, std::size_t bytes) {
-  Hash hash;
-  std::size_t at = 0;
-  for (; at + 8 <= bytes; at += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, buffer + at, 8);
-    hash.add(Audit::looks_like_address(word) ? word & Audit::kStableBits : word);
-  }
-  hash.bytes(buffer + at, bytes - at);
   return hash.value();
 }
 
@@ -307,13 +270,17 @@ Audit::KernelFacts& Audit::facts_of(hal::KernelHandle kernel) {
   const auto known = kernels_.find(kernel);
   if (known != kernels_.end()) return known->second;
   const std::string text = device_->kernel_origin(kernel) + ": " + device_->kernel_name(kernel);
-  const auto [name, fresh] = names_.emplace(text, static_cast<std::uint32_t>(names_.size()));
-  if (fresh) log_->name(name->second, text);
   Hash hash;
   hash.bytes(text.data(), text.size());
   return kernels_
-      .emplace(kernel, KernelFacts{device_->kernel_layout(kernel), name->second, hash.value()})
+      .emplace(kernel, KernelFacts{device_->kernel_layout(kernel), name_of(text), hash.value()})
       .first->second;
+}
+
+std::uint32_t Audit::name_of(const std::string& text) {
+  const auto [name, fresh] = names_.emplace(text, static_cast<std::uint32_t>(names_.size()));
+  if (fresh) log_->name(name->second, text);
+  return name->second;
 }
 
 void Audit::hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& facts,
@@ -321,7 +288,7 @@ void Audit::hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& f
   Hash exact, arguments;
   auto add = [&](const void* bytes, std::size_t count) {
     exact.bytes(bytes, count);
-    arguments.add(masked(static_cast<const std::byte*>(bytes), count));
+    arguments.add(hal::masked_hash(bytes, count));
   };
   if (launch.extra != nullptr) {
     const void* buffer = nullptr;
@@ -382,6 +349,12 @@ bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue, const P
                        std::uint64_t last_serial) const {
   const QueueState& state = queues_.at(queue.queue->native());
   if (!queue.whole() && state.processors != queue.processors) return true;
+  if (pending.kind == audit::Kind::kGraph) {
+    if (!launched_.empty() || launched_graphs_.size() != 1) return true;
+    const LaunchedGraph& graph = launched_graphs_.front();
+    return graph.queue != queue.queue->native() || (graph.shape && graph.shape != pending.graph);
+  }
+  if (!launched_graphs_.empty()) return true;
   if (pending.kind != audit::Kind::kLaunch) return !launched_.empty();
   if (launched_.size() != 1 || launched_.front().queue != queue.queue->native()) return true;
   const Shape& got = launched_.front().shape;
@@ -415,7 +388,8 @@ void Audit::waits_for(const Stream& stream, const EventState& event) {
 }
 
 void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
-                    const EventState* recorded, std::span<const Predecessor> after) {
+                    const EventState* recorded, std::span<const Predecessor> after,
+                    const std::optional<hal::GraphShape>& graph) {
   const std::lock_guard lock(mutex_);
   Lane& lane = this->lane(stream.lane);
   Pending pending;
@@ -439,6 +413,13 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
     // An attribute's value may hold a handle or an address; that there is one is structure.
     structure.add(launch->attributes.count);
     pending.structure = structure.value();
+  } else if (graph) {
+    pending.kind = audit::Kind::kGraph;
+    pending.graph = graph;
+    pending.structure = graph->structure;
+    pending.shape.arguments = graph->arguments;
+    pending.shape.blocks = graph->nodes;
+    pending.name = name_of("graph of " + std::to_string(graph->nodes) + " nodes");
   } else if (const EventState* event = std::exchange(lane.waits_for, nullptr)) {
     pending.kind = audit::Kind::kWait;
     // Another process may have recorded an interprocess event since: the driver knows which.
@@ -472,6 +453,7 @@ void Audit::refused(const Stream& stream, std::uint64_t serial) {
   Lane& lane = this->lane(stream.lane);
   std::erase_if(lane.pending, [&](const Pending& pending) { return pending.serial == serial; });
   launched_.clear();
+  launched_graphs_.clear();
 }
 
 void Audit::retired(const Stream& stream) {
@@ -509,6 +491,12 @@ bool Audit::is_uncovered(const Pending& pending, const Clock& clock) const {
   };
   return std::any_of(pending.after.begin(), pending.after.end(), missing) ||
          std::any_of(pending.required.begin(), pending.required.end(), missing);
+}
+
+void Audit::launched_graph(const PhysicalQueue& queue, const hal::GraphShape* got) {
+  const std::lock_guard lock(mutex_);
+  launched_graphs_.push_back(
+      {queue.queue->native(), got != nullptr ? std::optional(*got) : std::nullopt});
 }
 
 void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
@@ -562,6 +550,7 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   truly.serial = serial;
   truly.waited = false;
   launched_.clear();
+  launched_graphs_.clear();
   ++operations_;
   log_->add(record);
 }

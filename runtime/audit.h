@@ -21,7 +21,7 @@
 //
 // Limits. Threads that submit to one stream at the same time race natively, too; what they do there
 // is then compared in the order in which it was submitted. Work made on streams of the driver's own
-// behind our back (foreign contexts, graphs' inner nodes) is not seen.
+// behind our back (foreign contexts) is not seen; of a graph, what its executable was made from is.
 //
 // Threads: any; it has a lock of its own. Off by default: without an Audit the runtime pays one
 // predictable branch for an operation.
@@ -32,12 +32,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "hal/device.h"
+#include "hal/graph.h"
 #include "runtime/audit_log.h"
 #include "runtime/stream.h"
 
@@ -54,18 +56,6 @@ struct HostBox {
 
 class Audit {
  public:
-  // Whether eight aligned bytes of arguments are left out of the comparison, since addresses differ
-  // from run to run. Addresses of x86-64, and of the devices that share its address space, lie in
-  // [2^32, 2^57); doubles and small numbers do not. Two small numbers side by side, as a kernel's
-  // parameter structure has them (a processor count beside a split count), would: they are told by
-  // both halves being small. An address that looks like that is compared, and would be reported
-  // where it differs. Of an address the lowest bits are compared (kStableBits): what shuffles
-  // addresses moves whole pages, and a number that was taken for one shows there.
-  static constexpr bool looks_like_address(std::uint64_t word) {
-    const std::uint64_t high = word >> 32, low = word & 0xffffffff;
-    return high != 0 && word >> 57 == 0 && !(high < (1U << 14) && low < (1U << 20));
-  }
-  static constexpr std::uint64_t kStableBits = 0xf;
   // A log in `directory`; null when it cannot be made.
   static std::shared_ptr<Audit> create(const char* directory, std::uint32_t ordinal);
   ~Audit();
@@ -80,9 +70,10 @@ class Audit {
   // The next operation of the stream waits for the event.
   void waits_for(const Stream& stream, const EventState& event);
   // An operation came in; its serial is the stream's next one. An operation that was refused is
-  // followed by another of the same serial.
+  // followed by another of the same serial. `graph`: what the application's executable holds.
   void arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
-               const EventState* recorded, std::span<const Predecessor> after);
+               const EventState* recorded, std::span<const Predecessor> after,
+               const std::optional<hal::GraphShape>& graph = std::nullopt);
   // The stream's next operation, already issued, failed: the application has its error.
   void refused(const Stream& stream, std::uint64_t serial);
   // The stream's native handle is gone and may become another's.
@@ -92,6 +83,9 @@ class Audit {
 
   // --- the physical side -------------------------------------------------------------------------
   void submitted(const Stream& stream, const PhysicalQueue& queue);
+  // A graph was launched on a queue; `got`: what its executable was made from, read back from the
+  // vendor, or null when it is the application's own.
+  void launched_graph(const PhysicalQueue& queue, const hal::GraphShape* got);
   // The next operation of the stream was made on a queue of the driver's own; `marker` is behind.
   void submitted_elsewhere(const Stream& stream, const MarkerRef& marker);
 
@@ -156,12 +150,17 @@ class Audit {
     void* queue;
     Shape shape;
   };
+  struct LaunchedGraph {
+    void* queue;
+    std::optional<hal::GraphShape> shape;  // empty: the application's own
+  };
   struct Pending {
     std::uint64_t serial = 0;
     audit::Kind kind = audit::Kind::kOther;
     Shape shape;
     std::uint64_t structure = 0;
     std::uint32_t name = 0;
+    std::optional<hal::GraphShape> graph;
     std::vector<Edge> after;     // as the runtime has them
     std::vector<Edge> required;  // as the default-stream rules have them
   };
@@ -189,6 +188,7 @@ class Audit {
   std::vector<Edge> default_stream_edges(const Stream& stream) const;
   void hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& facts, Shape& shape);
   KernelFacts& facts_of(hal::KernelHandle kernel);
+  std::uint32_t name_of(const std::string& text);
   bool is_changed(const Stream& stream, const PhysicalQueue& queue, const Pending& pending,
                   std::uint64_t last_serial) const;
   bool is_uncovered(const Pending& pending, const Clock& clock) const;
@@ -221,6 +221,7 @@ class Audit {
   std::unordered_map<std::string, std::uint32_t> names_;
   std::vector<Copied> copied_;  // that nobody has waited for yet
   std::vector<Launched> launched_;
+  std::vector<LaunchedGraph> launched_graphs_;
   bool broken_ = false;  // after a device's fault nothing is waited for any more
   std::uint64_t operations_ = 0, changed_ = 0, uncovered_ = 0;
 };

@@ -24,7 +24,7 @@
 namespace vitamin::runtime::audit {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e41;  // "vitaminA"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 
 enum class Kind : std::uint32_t {
   kLaunch,
@@ -33,25 +33,26 @@ enum class Kind : std::uint32_t {
   kOther,   // a copy, a fill, a bridged call
   kResult,  // bytes that a copy brought to the host: `structure` their number, `content` a digest
   kName,    // `index`, `lane` bytes of text in the records behind it
+  kGraph,   // a launch of a graph as a whole: `grid` its nodes, `structure` and `content` of all
 };
 
 enum Flag : std::uint32_t {
-  kChanged = 1,    // what reached the backend is not what the application submitted
-  kUncovered = 2,  // something that it comes behind was neither ahead of it nor seen complete
-  kUnreadable = 4, // its arguments could not be read
-  kUnordered = 8,  // the device failed before: what it comes behind was not looked at
+  kChanged = 1,     // what reached the backend is not what the application submitted
+  kUncovered = 2,   // something that it comes behind was neither ahead of it nor seen complete
+  kUnreadable = 4,  // its arguments could not be read
+  kUnordered = 8,   // the device failed before: what it comes behind was not looked at
 };
 
 struct Record {
   Kind kind;
-  std::uint32_t index;      // of the kernel's name
-  std::uint32_t lane;       // the logical stream, in the order of first use
+  std::uint32_t index;  // of the kernel's name
+  std::uint32_t lane;   // the logical stream, in the order of first use
   std::uint32_t flags;
-  std::uint64_t structure;  // kernel, grid, block, shared memory, attributes
-  std::uint64_t content;    // argument bytes, with what looks like an address masked
-  std::uint64_t edges;      // what it comes behind besides its own stream: (lane, position) each
-  std::uint32_t processors; // of the entry that it was bound to
-  std::uint32_t grid;       // blocks
+  std::uint64_t structure;   // kernel, grid, block, shared memory, attributes
+  std::uint64_t content;     // argument bytes, with what looks like an address masked
+  std::uint64_t edges;       // what it comes behind besides its own stream: (lane, position) each
+  std::uint32_t processors;  // of the entry that it was bound to
+  std::uint32_t grid;        // blocks
 };
 static_assert(sizeof(Record) == 48);
 

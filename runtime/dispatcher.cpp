@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "runtime/audit.h"
+#include "runtime/internal.h"
 #include "runtime/trace.h"
 
 namespace vitamin::runtime {
@@ -18,8 +19,6 @@ using hal::NativeStatus;
 using hal::Outcome;
 using stats::WholeReason;
 
-// Launches of a kernel on a width where it was not seen to end yet are watched one by one.
-constexpr std::size_t kWatchedMax = 256;
 // The watchdog's, and the profiler's.
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 // A process that is killed has lost so much of what it learnt.
@@ -44,18 +43,6 @@ std::uint64_t resident_bytes() {
   std::fclose(file);
   return read ? std::uint64_t{resident} * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
 }
-
-// Driver calls of ours are legal while another thread captures only between these two.
-class Internal {
- public:
-  explicit Internal(hal::Device& device) : device_(device) { device_.enter_internal(); }
-  ~Internal() { device_.leave_internal(); }
-  Internal(const Internal&) = delete;
-  Internal& operator=(const Internal&) = delete;
-
- private:
-  hal::Device& device_;
-};
 
 }  // namespace
 
@@ -179,6 +166,7 @@ void Dispatcher::stop() {
 Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   if (request.intent == Intent::kLaunch || request.intent == Intent::kCompute)
     return attempt_launch(stream, request);
+  if (request.intent == Intent::kGraph) return attempt_graph(stream, request);
   if (!room(stream, request.after, false)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
   PhysicalQueue& queue =
@@ -833,7 +821,7 @@ void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
   if (!marker) return;
   if (watched_.empty()) wake_.notify_one();  // the thread sleeps while nothing is watched
   watched_.push_back({&kernel, queue.processors, predicted_ns(kernel, &launch, queue.processors),
-                      marker, std::chrono::steady_clock::now(), false});
+                      marker, std::chrono::steady_clock::now(), false, nullptr});
 }
 
 // --- the trace -------------------------------------------------------------------------------
@@ -879,6 +867,7 @@ void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kern
 void Dispatcher::defer(Stream& stream, Deferred deferred) {
   if (stream.deferred.empty()) deferring_.push_back(&stream);
   if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
+  if (deferred.intent == Intent::kGraph) page_.graphs.deferred.add();
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kDeferred), stream, deferred.serial, kNoEntry);
   stream.deferred.push_back(std::move(deferred));
@@ -979,6 +968,7 @@ void Dispatcher::run_thread() {
       next_share = std::chrono::steady_clock::now() + kShareEvery;
     }
     if (!wanted_queues_.empty()) grow_queues(lock);
+    if (graphs_awaited()) make_graphs(lock);
     const auto now = std::chrono::steady_clock::now();
     if ((!watched_.empty() || profiler_.awaits()) && now >= next_look) {
       check_watched();
@@ -1009,7 +999,7 @@ void Dispatcher::run_thread() {
       // The lock was dropped above: whatever came meanwhile has already rung.
       const auto rung = [&] {
         return stopping_ || !deferring_.empty() || !watched_.empty() || !wanted_queues_.empty() ||
-               profiler_.awaits() || arbiter_->wants_service();
+               graphs_awaited() || profiler_.awaits() || arbiter_->wants_service();
       };
       if (pool_.slots())
         wake_.wait_until(lock, next_share, rung);

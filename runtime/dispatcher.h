@@ -25,9 +25,11 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -37,6 +39,7 @@
 
 #include "runtime/arbiter.h"
 #include "runtime/descriptor.h"
+#include "runtime/graph.h"
 #include "runtime/kernel_table.h"
 #include "runtime/marker.h"
 #include "runtime/physical_context_pool.h"
@@ -50,6 +53,9 @@ class Audit;
 namespace trace {
 class Recorder;
 }
+
+// Launches of a kernel on a width where it was not seen to end yet are watched one by one.
+inline constexpr std::size_t kWatchedMax = 256;
 
 struct Window {
   static constexpr std::uint64_t kUnbounded = ~0ULL;
@@ -78,6 +84,9 @@ struct DispatchOptions {
   // launch waits so many times as long for the queue before it goes to the whole device.
   std::chrono::milliseconds leased_slots_stay{10};
   static constexpr int kWaitForSlot = 50;
+  // Device memory that executables of graphs for entries may take, as far as anybody can tell; 0:
+  // graphs stay on the whole device.
+  std::uint64_t graph_bytes = std::uint64_t{256} << 20;
   std::size_t markers = 2048;       // native events made at start
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
@@ -202,6 +211,17 @@ class Dispatcher {
                      std::span<const Predecessor> after);
   bool traced() const { return options_.trace != nullptr; }
   Profiler& profiler() { return profiler_; }
+  // The application changed the graph; `followed`: so did its source. Otherwise it stays where
+  // natively it runs from now on.
+  void graph_changed(Graph& graph, bool followed);
+  // Does now what is wanted for graphs; the lock is dropped meanwhile. The dispatcher's thread
+  // does, where there is one.
+  void make_graphs(Lock& lock);
+  // It is gone. What it held goes away with the answer, which must happen without the lock.
+  std::vector<Graph::Made> forget_graph(Graph& graph);
+  // No graph is looked at or made any more: the process ends. Waits for the one at hand; without
+  // the lock.
+  void finish_graphs();
   // Somebody says what is to come on the stream (lookahead).
   void expect(Stream& stream, const Advice& advice, bool cancelled);
   // Something is awaited that nobody else looks for. Any thread.
@@ -228,6 +248,17 @@ class Dispatcher {
     MarkerRef marker;
     std::chrono::steady_clock::time_point since;
     bool named;
+    std::shared_ptr<Graph> graph;  // whose the kernel is; null: the table's
+  };
+  struct WantedGraph {
+    std::shared_ptr<Graph> graph;
+    EntryId entry;  // to make an executable for; kNoEntry: to look at
+  };
+  // Where a launch of a graph goes.
+  struct GraphPlace {
+    PhysicalQueue* queue;
+    Graph::Made* made = nullptr;  // null: the application's own executable, on its own stream
+    stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
   };
   struct Binding {
     PhysicalQueue* queue = nullptr;
@@ -236,6 +267,19 @@ class Dispatcher {
   };
 
   Attempt attempt_launch(Stream& stream, Request& request);
+  Attempt attempt_graph(Stream& stream, Request& request);
+  std::optional<stats::GraphReason> stays(Graph& graph);
+  GraphPlace place_graph(Stream& stream, Graph& graph);
+  hal::NativeStatus launch_graph(Stream& stream, Request& request, const GraphPlace& place);
+  void count(Stream& stream, Graph& graph, const GraphPlace& place);
+  void watch(const std::shared_ptr<Graph>& graph, Stream& stream, PhysicalQueue& queue);
+  void want(const std::shared_ptr<Graph>& graph, EntryId entry);
+  void look_at(Lock& lock, const std::shared_ptr<Graph>& graph);
+  void describe(Graph& graph, const hal::GraphContents& contents);
+  void make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry);
+  std::vector<Graph::Made> make_room(std::uint64_t bytes, const Graph& but);
+  void drop(Graph::Made& made);
+  bool graphs_awaited() const { return !wanted_graphs_.empty() && !graphs_finished_; }
   // `operation` is null for a computing call of the vendor's own.
   Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
                std::uint32_t needed);
@@ -310,6 +354,13 @@ class Dispatcher {
   std::condition_variable wake_;
   std::vector<Stream*> deferring_;  // streams with deferred operations
   std::vector<Watched> watched_;
+  std::deque<WantedGraph> wanted_graphs_;  // what is to be done for graphs off the path
+  std::vector<EntryId> ready_;             // entries that a graph could go to at once
+  std::vector<Graph*> graphs_;             // those that have executables of ours
+  std::uint64_t graph_bytes_ = 0;          // what those take
+  std::uint64_t graph_clock_ = 0;          // counts their launches
+  std::condition_variable graph_made_;
+  bool making_graph_ = false, graphs_finished_ = false;
   std::vector<std::pair<EntryId, int>> wanted_queues_;  // (entry, priority) to grow off the path
   std::chrono::steady_clock::time_point slots_stay_until_;
   std::thread thread_;

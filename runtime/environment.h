@@ -50,6 +50,10 @@ inline constexpr const char* kClass = "VITAMIN_CLASS";
 inline constexpr const char* kJob = "VITAMIN_JOB";
 inline constexpr const char* kShare = "VITAMIN_SHARE";
 
+// Device memory that executables of graphs for entries of the pool may take: decimal bytes; "0":
+// graphs stay on the whole device. Unset: the default (DispatchOptions).
+inline constexpr const char* kGraphMemory = "VITAMIN_GRAPH_MEMORY";
+
 // Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
 

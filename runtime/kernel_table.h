@@ -20,7 +20,7 @@ namespace vitamin::runtime {
 struct Kernel {
   hal::KernelHandle handle = nullptr;
   std::string name;
-  std::uint64_t traced = 0;  // its number in the trace; 0: none yet
+  std::uint64_t traced = 0;     // its number in the trace; 0: none yet
   std::uint64_t name_hash = 0;  // what launch_key() wants
   stats::LibrarySlot* library = nullptr;
   // Waits for its own blocks (hand-written grid barrier, stream-K): its whole grid must be
@@ -72,6 +72,7 @@ class KernelTable {
   void clear();
   // For the rest of this process; DispatchOptions::on_hang may remember it for later ones.
   void remember_wide_only(Kernel& kernel);
+  bool wide_only(const std::string& name) const { return wide_only_.contains(name); }
 
  private:
   Kernel& add(hal::KernelHandle handle);

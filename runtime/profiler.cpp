@@ -90,13 +90,13 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(
 
 void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel,
                     const std::string& name, const hal::KernelLaunch& launch,
-                    std::uint32_t processors) {
-  stop(stopwatch, queue, {});
+                    std::uint32_t processors, std::function<void(double)> told) {
+  stop(stopwatch, queue, std::move(told));
   if (running_.empty() || running_.back() != stopwatch) return;
   stopwatch->kernel = kernel;
   stopwatch->processors = processors;
   if (const KernelProfile* known = learnt_.find(kernel); known == nullptr || known->blocks == 0) {
-    const std::uint32_t resident = device_.resident_blocks(launch);
+    const std::uint32_t resident = launch.kernel != nullptr ? device_.resident_blocks(launch) : 0;
     for (Profile* profile : {&profile_, &learnt_})
       profile->describe(kernel, name, launch.grid.volume(), resident);
   }
@@ -171,11 +171,12 @@ double Profiler::at_first(std::uint64_t kernel, const ProfileCell& cell) {
 }
 
 void Profiler::ended(Stopwatch& stopwatch, double ns) {
-  if (stopwatch.told) return stopwatch.told(ns);
+  if (stopwatch.told) stopwatch.told(ns);
   if (stopwatch.calibrates) {
     if (!stopwatch.dry) overhead_ns_ = std::min(overhead_ns_, ns);
     return;
   }
+  if (stopwatch.kernel == 0) return;
   if (stopwatch.dry && ns * kNegligible < kHostDelayNs) return;
   const double overhead = std::isinf(overhead_ns_) ? 0 : overhead_ns_;  // inf: not known yet
   learner_.add(stopwatch.kernel, stopwatch.processors,

@@ -60,9 +60,11 @@ class Profiler {
   // stopwatch is free or the event was refused: then the work goes untimed.
   struct Stopwatch;
   Stopwatch* start(hal::Queue& queue);
-  // Of a launch on so many processors; of a kernel's first sample `launch` tells what it is.
+  // Of a launch on so many processors; of a kernel's first sample `launch` tells what it is, and
+  // nobody is asked about one without a handle. `told`, if set, gets the nanoseconds as well.
   void stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel, const std::string& name,
-            const hal::KernelLaunch& launch, std::uint32_t processors);
+            const hal::KernelLaunch& launch, std::uint32_t processors,
+            std::function<void(double ns)> told = {});
   // Of anything else: `told` gets the nanoseconds.
   void stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(double ns)> told);
   void abandon(Stopwatch* stopwatch);  // the work was refused

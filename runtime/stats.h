@@ -36,7 +36,7 @@
 namespace vitamin::runtime::stats {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e53;  // "vitaminS"
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr unsigned kDevices = 16;
 inline constexpr unsigned kWidths = 256;
 inline constexpr unsigned kLibraries = 64;
@@ -118,17 +118,65 @@ enum class UnboundReason : std::uint32_t {
 };
 inline constexpr unsigned kUnboundReasons = static_cast<unsigned>(UnboundReason::kCount);
 inline constexpr const char* kUnboundReasonText[kUnboundReasons] = {
-    "foreign context", "stream capture", "no pool", "unknown stream", "other",
-    "stream with a mask of its own",
+    "foreign context", "stream capture", "no pool",
+    "unknown stream",  "other",          "stream with a mask of its own",
 };
 inline constexpr const char* kUnboundReasonKey[kUnboundReasons] = {
     "foreign_context", "capture", "no_pool", "unknown_stream", "other", "confined",
+};
+
+// Why a launch of a graph ran on the whole device, on the application's own stream.
+enum class GraphReason : std::uint32_t {
+  kPolicy,       // the policy chose it
+  kFresh,        // it is new, or was changed, and had not been looked at
+  kNotMade,      // there was no executable for the entry yet
+  kNoLease,      // no entry was to be had at once; graphs wait for none
+  kNoQueue,      // every queue of the eligible entries was owned by another stream
+  kHostGated,    // behind a host function, value wait or external wait not yet complete
+  kNodes,        // host, event, memory or conditional nodes, or ones that this code does not know
+  kContexts,     // its nodes belong to several contexts, or to one that is not managed
+  kDevice,       // it is launched or changed by kernels
+  kNarrow,       // a cluster, a cooperative grid or a kernel that waits: no entry holds it
+  kCollective,   // it holds kernels that wait for other processes
+  kMemory,       // its executables would not fit in the memory that graphs may have
+  kRefused,      // the driver refused to make it for an entry, or made something else
+  kUnfollowed,   // it was changed in a way that is not followed
+  kUnknown,      // nobody saw how it was made
+  kCapture,      // a capture is open
+  kUnsupported,  // the vendor has no way to do it, or it was switched off
+  kCount,
+};
+inline constexpr unsigned kGraphReasons = static_cast<unsigned>(GraphReason::kCount);
+inline constexpr const char* kGraphReasonText[kGraphReasons] = {
+    "policy",
+    "new or changed",
+    "executable not made yet",
+    "no lease at hand",
+    "no free queue",
+    "behind host work",
+    "nodes that stay",
+    "several contexts",
+    "device-side",
+    "no eligible entry",
+    "collective",
+    "graph memory",
+    "entry refused",
+    "change not followed",
+    "origin unknown",
+    "stream capture",
+    "not supported",
+};
+inline constexpr const char* kGraphReasonKey[kGraphReasons] = {
+    "policy",  "fresh",      "not_made",    "no_lease",          "no_queue",    "host_gated",
+    "nodes",   "contexts",   "device_side", "no_eligible_entry", "collective",  "memory",
+    "refused", "unfollowed", "unknown",     "capture",           "unsupported",
 };
 
 struct WidthSlot {
   std::atomic<std::uint32_t> processors;  // 0: unused
   std::uint32_t unused;
   Counter launches;
+  Counter graphs;  // launches of graphs, on entries of the pool
 };
 
 struct LibrarySlot {
@@ -136,6 +184,7 @@ struct LibrarySlot {
   std::uint32_t unused;
   Text<64> name;
   Counter seen, bound, bridged, passed, narrow, moved;
+  Counter graph_kernels, graph_kernels_bound;  // kernels of it that launches of graphs ran
 };
 
 struct Pool {
@@ -162,8 +211,20 @@ struct Launches {
   Counter captured;         // recorded into a capture: no launch, not in `seen`
 };
 
+// Launches of graphs: OtherWork::graph_launches counts them all.
+struct Graphs {
+  Counter bound;             // to an entry of the pool
+  Counter narrow;            // to one that is narrower than the device
+  Counter moved;             // to another entry than the launch before of the same graph
+  Counter successors;        // that had a launch before
+  Counter deferred;          // submitted later by the runtime
+  Counter made, updated;     // executables for entries
+  Counter evicted;           // to make room for others
+  Counter held, held_bytes;  // now
+};
+
 struct OtherWork {
-  // Replays, and how long those took that were timed.
+  // Replays, and how long those took that were timed, of those on the whole device.
   Counter graph_launches, graphs_timed, graph_unleased_ns;
   Counter copies_queued, fills_queued;  // on the queue that holds the stream's tail
   Counter calls_bridged;                // ordered by us, run on the application's own stream
@@ -179,6 +240,8 @@ struct DevicePage {
   Launches launches;
   Counter whole[kWholeReasons];  // sum = launches that ran on the whole device
   Counter unbound[kUnboundReasons];
+  Counter graph_whole[kGraphReasons];  // sum = launches of graphs that ran on the whole device
+  Graphs graphs;
   OtherWork other;
   WidthSlot widths[kWidths];
   LibrarySlot libraries[kLibraries];

@@ -65,6 +65,7 @@ enum class Intent : std::uint8_t {
   kWait,        // as kFollow, but onto the real stream when the event is gated
   kBridge,      // on the application's real stream
   kBridgeGate,  // the same, and what follows is gated until it is observed complete
+  kGraph,       // a graph as one operation: bind it, but never wait for a lease
 };
 
 // One generation of an event, made when its record had to be deferred. Waits hold it; a later

@@ -105,10 +105,12 @@ NativeStatus VirtualContext::run(Dispatcher::Lock& lock, Stream& stream, Arrival
 NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
   default_order_.arrive(stream, *legacy_, arrival.after);
   if (Audit* audit = dispatcher_->audit()) [[unlikely]]
-    audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, arrival.after);
+    audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, arrival.after,
+                   graph_of(arrival));
   if (dispatcher_->traced()) [[unlikely]]
     dispatcher_->trace_arrival(stream, arrival.intent, arrival.kernel, arrival.event,
                                arrival.after);
+  if (arrival.intent == Intent::kGraph) come_behind_itself(stream, arrival);
   if (arrival.host == Host::kMayBlock) return blocking_call(lock, stream, arrival);
   if (arrival.now) make_way(lock, stream, arrival);
   const bool waits_for_record =
@@ -118,6 +120,19 @@ NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arr
     if (attempt.blocked == Blocked::kNo) return attempt.status;
   }
   return later(lock, stream, arrival);
+}
+
+// Natively the launches of one executable run in the order in which they are made. One that is
+// deferred holds back the next, which has no edge to it that the program asked for.
+void VirtualContext::come_behind_itself(const Stream& stream, Arrival& arrival) {
+  const Predecessor& newest = static_cast<GraphOperation*>(arrival.operation)->graph()->newest;
+  if (newest.stream != nullptr && newest.stream != &stream && !newest.token.submitted())
+    arrival.after.push_back(newest);
+}
+
+std::optional<hal::GraphShape> VirtualContext::graph_of(const Arrival& arrival) {
+  if (arrival.intent != Intent::kGraph) return std::nullopt;
+  return static_cast<const GraphOperation*>(arrival.operation)->asked();
 }
 
 const hal::KernelLaunch* VirtualContext::launch_of(const Arrival& arrival) {
@@ -334,14 +349,19 @@ namespace {
 // An operation with a stopwatch around it.
 class Timed final : public Operation {
  public:
-  Timed(Operation& operation, Profiler& profiler, stats::OtherWork& page)
-      : operation_(operation), profiler_(profiler), page_(page) {}
+  Timed(Operation& operation, Profiler& profiler, stats::DevicePage& page,
+        stats::GraphReason reason)
+      : operation_(operation), profiler_(profiler), page_(page), reason_(reason) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
     Profiler::Stopwatch* stopwatch = profiler_.start(queue);
     const NativeStatus status = operation_.submit(queue);
+    if (status == hal::kNativeOk) {
+      page_.other.graph_launches.add();
+      page_.graph_whole[static_cast<unsigned>(reason_)].add();
+    }
     if (stopwatch == nullptr) return status;
     if (status == hal::kNativeOk)
-      profiler_.stop(stopwatch, queue, [&page = page_](double ns) {
+      profiler_.stop(stopwatch, queue, [&page = page_.other](double ns) {
         page.graphs_timed.add();
         page.graph_unleased_ns.add(static_cast<std::uint64_t>(ns));
       });
@@ -354,16 +374,55 @@ class Timed final : public Operation {
  private:
   Operation& operation_;
   Profiler& profiler_;
-  stats::OtherWork& page_;
+  stats::DevicePage& page_;
+  stats::GraphReason reason_;
 };
 
 }  // namespace
 
-NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind behind) {
-  Timed timed(graph, dispatcher_->profiler(), dispatcher_->page().other);
+NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind behind,
+                                    stats::GraphReason reason) {
+  Timed timed(graph, dispatcher_->profiler(), dispatcher_->page(), reason);
   const NativeStatus status = bridge(stream, timed, behind);
   dispatcher_->look_soon();
   return status;
+}
+
+NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
+  Dispatcher::Lock lock(dispatcher_->mutex());
+  Arrival arrival{.operation = &graph, .intent = Intent::kGraph, .now = graph.stays().has_value()};
+  const NativeStatus status = run(lock, stream, arrival);
+  if (status == hal::kNativeOk) graph.graph()->newest = {&stream, stream.timeline.newest()};
+  if (!dispatcher_->options().thread) dispatcher_->make_graphs(lock);
+  return status;
+}
+
+NativeStatus VirtualContext::change(Graph& graph, const VendorCall& call,
+                                    const std::function<bool(NativeStatus)>& follow) {
+  {
+    Dispatcher::Lock lock(dispatcher_->mutex());
+    submit(lock, all_deferred(), Drain::kFlush);
+  }
+  const NativeStatus answer = call();
+  const bool followed = follow(answer);
+  const Dispatcher::Lock lock(dispatcher_->mutex());
+  dispatcher_->graph_changed(graph, followed);
+  return answer;
+}
+
+NativeStatus VirtualContext::destroy(Graph& graph, const VendorCall& call) {
+  {
+    Dispatcher::Lock lock(dispatcher_->mutex());
+    submit(lock, all_deferred(), Drain::kFlush);
+  }
+  forget(graph);
+  return call();
+}
+
+void VirtualContext::forget(Graph& graph) {
+  Dispatcher::Lock lock(dispatcher_->mutex());
+  const std::vector<Graph::Made> made = dispatcher_->forget_graph(graph);
+  lock.unlock();
 }
 
 NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) {

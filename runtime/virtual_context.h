@@ -64,6 +64,8 @@ class VirtualContext {
   void stop() { dispatcher_->stop(); }
   // Reads the times of what has ended, and hands over what was learnt.
   void finish_timing() { dispatcher_->finish_timing(); }
+  // No graph is made executable any more: the process ends.
+  void finish_graphs() { dispatcher_->finish_graphs(); }
 
   // --- streams -------------------------------------------------------------------------------
   Stream& legacy() { return *legacy_; }
@@ -101,8 +103,23 @@ class VirtualContext {
   // Everything else: edges in, the call on the real stream, the tail is the real stream then.
   hal::NativeStatus bridge(Stream& stream, Operation& call, Behind behind = Behind::kWork,
                            Host host = Host::kReturns);
-  // The same, for a graph: how long it runs on the whole device without a lease is measured.
-  hal::NativeStatus replay(Stream& stream, Operation& graph, Behind behind);
+  // The same, for a graph that stays on the whole device, and why: how long it runs there without a
+  // lease is measured.
+  hal::NativeStatus replay(Stream& stream, Operation& graph, Behind behind,
+                           stats::GraphReason reason);
+  // Whether launches of graphs may go anywhere but where they would natively.
+  bool follows_graphs() const { return dispatcher_->options().graph_bytes > 0; }
+  // Binds and submits a launch of a graph as a launch, but that it never waits for a lease.
+  hal::NativeStatus replay(Stream& stream, GraphOperation& graph);
+  // The application changes the graph by `call`, whose answer is given back: launches of it that
+  // were made before are submitted first. `follow` does the same to the graph's source, and says
+  // whether it could.
+  hal::NativeStatus change(Graph& graph, const VendorCall& call,
+                           const std::function<bool(hal::NativeStatus)>& follow);
+  // The application destroys the graph by `call`.
+  hal::NativeStatus destroy(Graph& graph, const VendorCall& call);
+  // The context goes away, and every executable with it.
+  void forget(Graph& graph);
   // A call that takes no stream and runs on the calling thread's per-thread default stream. May
   // block the host.
   hal::NativeStatus bridge_per_thread(Stream& stream, Operation& call);
@@ -182,6 +199,8 @@ class VirtualContext {
   hal::NativeStatus run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   hal::NativeStatus arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   static const hal::KernelLaunch* launch_of(const Arrival& arrival);
+  static void come_behind_itself(const Stream& stream, Arrival& arrival);
+  static std::optional<hal::GraphShape> graph_of(const Arrival& arrival);
   Attempt attempt(Stream& stream, Arrival& arrival, bool own_stream);
   hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   Stream& add_stream(StreamKind kind, int priority);

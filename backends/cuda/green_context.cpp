@@ -26,8 +26,8 @@ class Attributes {
   explicit Attributes(const hal::KernelLaunch& launch) {
     const std::span given(static_cast<const CUlaunchAttribute*>(launch.attributes.records),
                           launch.attributes.count);
-    const bool drop = !launch.programmatic &&
-                      std::any_of(given.begin(), given.end(), is_programmatic);
+    const bool drop =
+        !launch.programmatic && std::any_of(given.begin(), given.end(), is_programmatic);
     const bool add_cooperative = launch.form == hal::LaunchForm::kCooperative;
     if (!drop && !add_cooperative) {
       attributes_ = given;
@@ -138,7 +138,19 @@ hal::Result<std::unique_ptr<hal::PhysicalContext>> GreenContext::create(
       new GreenContext(api, green, context, compute, processors));
 }
 
-GreenContext::~GreenContext() { api_.cuGreenCtxDestroy(green_); }
+GreenContext::~GreenContext() {
+  if (capture_stream_ != nullptr) api_.cuStreamDestroy_v2(capture_stream_);
+  api_.cuGreenCtxDestroy(green_);
+}
+
+hal::Result<CUstream> GreenContext::capture_stream() {
+  if (capture_stream_ != nullptr) return capture_stream_;
+  const CUresult status =
+      api_.cuGreenCtxStreamCreate(&capture_stream_, green_, CU_STREAM_NON_BLOCKING, 0);
+  if (status != CUDA_SUCCESS)
+    return failed("a stream of a green context cannot be created", status);
+  return capture_stream_;
+}
 
 hal::Result<std::unique_ptr<hal::Queue>> GreenContext::create_queue(int priority) {
   CUstream stream = nullptr;

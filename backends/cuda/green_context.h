@@ -81,6 +81,9 @@ class GreenContext final : public hal::PhysicalContext {
   std::uint32_t processors() const noexcept override { return processors_; }
   hal::Result<std::unique_ptr<hal::Queue>> create_queue(int priority) override;
   CUcontext context() const { return context_; }
+  // A stream that nothing runs on: captures of ours begin there (moved_graph.h). One thread at a
+  // time.
+  hal::Result<CUstream> capture_stream();
 
  private:
   GreenContext(const Api& api, CUgreenCtx green, CUcontext context, hal::ComputeSet compute,
@@ -89,6 +92,7 @@ class GreenContext final : public hal::PhysicalContext {
   const Api& api_;
   CUgreenCtx green_;
   CUcontext context_;
+  CUstream capture_stream_ = nullptr;  // null: not made yet
   hal::ComputeSet compute_;
   std::uint32_t processors_;
 };

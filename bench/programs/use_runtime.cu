@@ -274,6 +274,22 @@ void graphs() {
     launch_step(data, 1.01f, 0.25f, cudaStreamLegacy);
   }
   bench::tell_bytes("graph on the legacy stream", data, kCount * sizeof(float));
+  // Often enough that executables for parts of the device are there; updated now and then.
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 100; ++i) {
+      BENCH_CHECK(cudaGraphLaunch(executable, stream));
+      if (i % 10 == 9) BENCH_CHECK(cudaStreamSynchronize(stream));
+    }
+    cudaGraph_t other = nullptr;
+    cudaGraphExecUpdateResultInfo info{};
+    BENCH_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 20; ++i) launch_step(data, 0.8f, static_cast<float>(i + round), stream);
+    BENCH_CHECK(cudaStreamEndCapture(stream, &other));
+    BENCH_CHECK(cudaGraphExecUpdate(executable, other, &info));
+    BENCH_CHECK(cudaGraphDestroy(other));
+  }
+  bench::tell_bytes("graph replayed and updated", data, kCount * sizeof(float));
+  BENCH_CHECK(cudaGraphExecDestroy(executable));
 }
 
 }  // namespace

@@ -36,4 +36,11 @@ NodeKind kind_of(hipGraphNode_t node, hipGraph_t& child) {
   }
 }
 
+// A node has no context of its own that could be another.
+std::shared_ptr<FollowedGraph> follow(hipGraph_t, std::uint64_t,
+                                      runtime::stats::GraphReason& stays) {
+  stays = runtime::stats::GraphReason::kUnsupported;
+  return nullptr;
+}
+
 }  // namespace vitamin::interpose

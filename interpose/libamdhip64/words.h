@@ -46,6 +46,11 @@ using StreamCallback = hipStreamCallback_t;
 using Graph = hipGraph_t;
 using GraphExec = hipGraphExec_t;
 using GraphNode = hipGraphNode_t;
+// Nobody asks for more (graphs.cpp).
+template <class... Rest>
+std::uint64_t instantiation_flags(Rest...) {
+  return 0;
+}
 using CaptureMode = hipStreamCaptureMode;
 
 inline constexpr const char* kLibraries[] = {"libamdhip64.so.7", "libamdhip64.so.6",

@@ -37,6 +37,11 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, CUcontext pri
   return cuda::open_device(*api, options);
 }
 
+const cuda::Api* driver_functions() {
+  const hal::Result<cuda::Api>& api = driver_api();
+  return api ? &*api : nullptr;
+}
+
 CUcontext context_of_entry(hal::PhysicalContext& entry) { return cuda::context_of(entry); }
 
 bool is_host_address(CUdeviceptr address) {

@@ -8,8 +8,14 @@
 #include "hal/device.h"
 #include "interpose/entry_points.h"
 
+namespace vitamin::cuda {
+struct Api;
+}
+
 namespace vitamin::interpose {
 
+// The driver's functions; null: some that the backend needs are missing.
+const cuda::Api* driver_functions();
 // The driver's context of a pool entry.
 CUcontext context_of_entry(hal::PhysicalContext& entry);
 

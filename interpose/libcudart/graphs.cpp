@@ -1,11 +1,132 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What CUDA's graph nodes are.
+// What CUDA's graph nodes are, and how launches of graphs follow the allocation (backends/cuda).
 #include "interpose/graphs.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "backends/cuda/graph.h"
+#include "interpose/libcudart/backend.h"
 #include "interpose/libcudart/handlers.h"
 
 namespace vitamin::interpose {
+namespace {
+
+using runtime::stats::GraphReason;
+
+// Nodes that graphs may be remembered with, all together: each costs about a kilobyte of the host's
+// memory.
+constexpr std::size_t kNodesRemembered = 1 << 18;
+constinit std::atomic<std::size_t> nodes_remembered{0};
+
+class Captures final : public cuda::CaptureGuard {
+ public:
+  void lock() override { ContextCall::keep_away(); }
+  void unlock() override { ContextCall::admit(); }
+};
+cuda::CaptureGuard* captures() {
+  static auto* const guard = new Captures;  // never destroyed: a thread may be in there at exit
+  return guard;
+}
+
+struct CudaGraph final : FollowedGraph {
+  ~CudaGraph() override { nodes_remembered.fetch_sub(nodes); }
+  std::optional<hal::GraphShape> asked() const override { return shape; }
+
+  // The application's own words for a node, as the audit wants them.
+  template <class Describe>
+  void describe(CUgraphNode node, Describe describe) {
+    if (!shape) return;
+    const auto at = std::find(reading.handles.begin(), reading.handles.end(), node);
+    if (at == reading.handles.end()) return;
+    auto& described =
+        reading.description.nodes[static_cast<std::size_t>(at - reading.handles.begin())];
+    if (auto changed = describe(described)) described = *changed;
+    shape = reading.description.shape();
+  }
+  bool read(CUgraph from) {
+    auto read = cuda::read_graph(*driver_functions(), home->virtual_context->device(), from);
+    if (!read) return false;
+    reading = std::move(*read);
+    shape = reading.description.shape();
+    return true;
+  }
+
+  std::shared_ptr<cuda::RememberedGraph> source;
+  std::size_t nodes = 0;
+  // Of the application's graph, while it is audited.
+  cuda::GraphReading reading;
+  std::optional<hal::GraphShape> shape;
+};
+
+// The managed context of a kernel node; null: it is none, or there is no such node.
+Context* home_of(CUgraph graph, int depth = 0) {
+  const cuda::Api& api = *driver_functions();
+  std::size_t count = 0;
+  if (depth > 16 || nodes_of(graph, nullptr, count) != CUDA_SUCCESS) return nullptr;
+  std::vector<CUgraphNode> nodes(count);
+  if (count > 0) nodes_of(graph, nodes.data(), count);
+  for (const CUgraphNode node : nodes) {
+    CUgraph child = nullptr;
+    CUDA_KERNEL_NODE_PARAMS parameters{};
+    if (kind_of(node, child) == NodeKind::kGraph) {
+      if (Context* home = home_of(child, depth + 1)) return home;
+    } else if (api.cuGraphKernelNodeGetParams_v2(node, &parameters) == CUDA_SUCCESS) {
+      Context* const current = current_context();
+      if (current != nullptr && current->handle == parameters.ctx) return current;
+      Context* found = nullptr;
+      for_each_context([&](Context& context) {
+        if (context.handle == parameters.ctx) found = &context;
+      });
+      return found;
+    }
+  }
+  return nullptr;
+}
+
+// Parameters of the first form lack the kernel and the context at the end.
+CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& parameters) {
+  CUDA_KERNEL_NODE_PARAMS wide{};
+  static_assert(sizeof parameters <= sizeof wide);
+  std::memcpy(&wide, &parameters, sizeof parameters);
+  return wide;
+}
+
+CudaGraph& cuda_graph(FollowedGraph& followed) { return static_cast<CudaGraph&>(followed); }
+
+bool set_kernel(FollowedGraph& followed, CUgraphNode node,
+                const CUDA_KERNEL_NODE_PARAMS& parameters) {
+  CudaGraph& graph = cuda_graph(followed);
+  graph.describe(node, [&](const auto& before) {
+    return cuda::describe_kernel(graph.home->virtual_context->device(), parameters,
+                                 before.attributes);
+  });
+  return graph.source->set_kernel(node, parameters);
+}
+
+bool set_copy(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
+  CudaGraph& graph = cuda_graph(followed);
+  graph.describe(node, [&](const auto&) { return std::optional(cuda::describe_copy(box)); });
+  return graph.source->set_copy(node, box);
+}
+
+bool set_fill(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
+  CudaGraph& graph = cuda_graph(followed);
+  graph.describe(node, [&](const auto&) { return std::optional(cuda::describe_fill(fill)); });
+  return graph.source->set_fill(node, fill);
+}
+
+// After an update that the driver refused nobody says what the executable holds.
+bool replaced(FollowedGraph& followed, CUresult answer, CUgraph by) {
+  if (answer != CUDA_SUCCESS) return false;
+  CudaGraph& graph = cuda_graph(followed);
+  return (!graph.shape || graph.read(by)) && graph.source->replace(by);
+}
+
+}  // namespace
 
 Answer nodes_of(CUgraph graph, CUgraphNode* nodes, std::size_t& count) {
   return VITAMIN_REAL(cuGraphGetNodes)(graph, nodes, &count);
@@ -19,10 +140,13 @@ NodeKind kind_of(CUgraphNode node, CUgraph& child) {
     case CU_GRAPH_NODE_TYPE_MEMCPY:
     case CU_GRAPH_NODE_TYPE_MEMSET:
     case CU_GRAPH_NODE_TYPE_EMPTY:
+      return NodeKind::kWork;
+    // An allocation belongs to one executable; an event of the application's is recorded where it
+    // said.
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      return NodeKind::kWork;
+      return NodeKind::kStays;
     case CU_GRAPH_NODE_TYPE_GRAPH:
       return VITAMIN_REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS
                  ? NodeKind::kGraph
@@ -32,6 +156,92 @@ NodeKind kind_of(CUgraphNode node, CUgraph& child) {
     default:  // host functions, value waits, semaphores, conditional bodies
       return NodeKind::kGate;
   }
+}
+
+std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphReason& stays) {
+  constexpr std::uint64_t kFollowed = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                      CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+                                      CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  const auto none = [&](GraphReason why) {
+    stays = why;
+    return nullptr;
+  };
+  const cuda::Api* const api = driver_functions();
+  if (api == nullptr || !cuda::has_graphs(*api)) return none(GraphReason::kUnsupported);
+  if ((flags & ~kFollowed) != 0) return none(GraphReason::kDevice);
+  auto followed = std::make_shared<CudaGraph>();
+  followed->home = home_of(graph);
+  if (followed->home == nullptr) return none(GraphReason::kContexts);
+  if (!followed->home->virtual_context->follows_graphs()) return none(GraphReason::kUnsupported);
+  if (nodes_of(graph, nullptr, followed->nodes) != CUDA_SUCCESS) followed->nodes = 0;
+  if (nodes_remembered.fetch_add(followed->nodes) + followed->nodes > kNodesRemembered)
+    return none(GraphReason::kMemory);
+  if (followed->home->virtual_context->audit() != nullptr && !followed->read(graph))
+    return none(GraphReason::kNodes);
+  cuda::RememberOptions options;
+  options.flags = flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+  options.home = followed->home->handle;
+  options.captures = captures();
+  auto source = cuda::RememberedGraph::clone(*api, graph, options);
+  if (!source) return none(GraphReason::kRefused);
+  followed->source = std::move(*source);
+  followed->graph = std::make_shared<runtime::Graph>(followed->source);
+  return followed;
+}
+
+// --- changes -------------------------------------------------------------------------------------
+
+bool graph_updated(FollowedGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
+                   CUgraphExecUpdateResult*) {
+  return replaced(followed, answer, by);
+}
+bool graph_updated_v2(FollowedGraph& followed, CUresult answer, CUgraph by,
+                      CUgraphExecUpdateResultInfo*) {
+  return replaced(followed, answer, by);
+}
+// What the driver refused to set is as it was.
+bool kernel_set_v1(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+                   const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+  return answer != CUDA_SUCCESS || set_kernel(followed, node, widened(*parameters));
+}
+bool kernel_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+                const CUDA_KERNEL_NODE_PARAMS* parameters) {
+  return answer != CUDA_SUCCESS || set_kernel(followed, node, *parameters);
+}
+bool copy_set(FollowedGraph& followed, CUresult answer, CUgraphNode node, const CUDA_MEMCPY3D* box,
+              CUcontext) {
+  return answer != CUDA_SUCCESS || set_copy(followed, node, *box);
+}
+bool fill_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+              const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
+  return answer != CUDA_SUCCESS || set_fill(followed, node, *fill);
+}
+bool child_set(FollowedGraph&, CUresult answer, CUgraphNode, CUgraph) {
+  return answer != CUDA_SUCCESS;
+}
+bool node_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+              CUgraphNodeParams* parameters) {
+  if (answer != CUDA_SUCCESS) return true;
+  switch (parameters->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      CUDA_KERNEL_NODE_PARAMS kernel{};
+      static_assert(sizeof kernel == sizeof parameters->kernel);
+      std::memcpy(&kernel, &parameters->kernel, sizeof kernel);
+      return set_kernel(followed, node, kernel);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return set_copy(followed, node, parameters->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      return set_fill(
+          followed, node,
+          {parameters->memset.dst, parameters->memset.pitch, parameters->memset.value,
+           parameters->memset.elementSize, parameters->memset.width, parameters->memset.height});
+    default:
+      return false;
+  }
+}
+bool node_enabled(FollowedGraph& followed, CUresult answer, CUgraphNode node, unsigned enabled) {
+  return answer != CUDA_SUCCESS || cuda_graph(followed).source->set_enabled(node, enabled != 0);
 }
 
 }  // namespace vitamin::interpose

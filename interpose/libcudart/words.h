@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
@@ -48,6 +49,12 @@ using GraphNode = CUgraphNode;
 inline NativeEvent recorded_event(CUgraphNodeParams* node) {
   return node != nullptr && node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? node->eventRecord.event
                                                                           : nullptr;
+}
+// What the arguments of an instantiation say besides the graph.
+inline std::uint64_t instantiation_flags(CUgraphNode*, char*, std::size_t) { return 0; }
+inline std::uint64_t instantiation_flags(unsigned long long flags) { return flags; }
+inline std::uint64_t instantiation_flags(const CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  return parameters != nullptr ? parameters->flags : 0;
 }
 using CaptureMode = CUstreamCaptureMode;
 

@@ -8,13 +8,14 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <set>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "backends/soft/device.h"
 #include "policies/registry.h"
+#include "runtime/audit.h"
 #include "runtime/virtual_context.h"
 
 namespace vitamin::tests {
@@ -39,6 +40,7 @@ struct FixtureOptions {
   void (*on_hang)(const char*, std::uint32_t, double) = nullptr;
   runtime::ProfilerOptions profiler = {};
   std::function<void(const runtime::Profile&)> keep_profile = {};
+  std::shared_ptr<runtime::Audit> audit = {};
 };
 
 class Fixture {
@@ -70,8 +72,13 @@ class Fixture {
     auto policy = policies::make(options.policy, options.seed);
     REQUIRE(policy.has_value());
     void* legacy = device_->legacy_stream();
-    auto made = runtime::VirtualContext::create(std::move(*opened), std::move(*policy), dispatch,
-                                                legacy);
+    std::unique_ptr<hal::Device> device = std::move(*opened);
+    if (options.audit != nullptr) {
+      dispatch.audit = options.audit;
+      device = runtime::Audit::watch(options.audit, std::move(device));
+    }
+    auto made =
+        runtime::VirtualContext::create(std::move(device), std::move(*policy), dispatch, legacy);
     REQUIRE(made.has_value());
     context = std::move(*made);
     engine->set_trace([this](const soft::TraceRecord& r) { note(r); });
@@ -119,8 +126,8 @@ class Fixture {
     if (r.kind != soft::OperationKind::kKernel) return;
     const auto key = std::pair(r.queue, r.ticket);
     if (r.phase == soft::TraceRecord::Phase::kEnqueue) {
-      open_[key] = {r.queue, r.queue_tag, r.launch_hash, r.at, 0, 0, *r.sms,
-                    {r.grid.x, r.grid.y, r.grid.z}};
+      open_[key] = {r.queue, r.queue_tag, r.launch_hash, r.at,
+                    0,       0,           *r.sms,        {r.grid.x, r.grid.y, r.grid.z}};
     } else if (r.phase == soft::TraceRecord::Phase::kStart) {
       open_[key].start = r.at;
     } else {

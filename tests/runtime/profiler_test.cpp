@@ -236,7 +236,8 @@ TEST_CASE("How long graphs ran without a lease is measured") {
           return first == hal::kNativeOk ? queue->launch(launch) : first;
         },
         runtime::Keep::kNo);
-    REQUIRE(f.context->replay(stream, graph, runtime::Behind::kWork) == hal::kNativeOk);
+    REQUIRE(f.context->replay(stream, graph, runtime::Behind::kWork,
+                              runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
   }
   CHECK(f.context->synchronize(stream) == 0);
   f.context->finish_timing();

@@ -205,6 +205,11 @@ struct CommandLine {
     run->add_option("--window", options.window,
                     "How far submission may run ahead of completion: 0, 500us, max")
         ->type_name("TIME");
+    run->add_option("--graph-memory", options.graph_memory,
+                    "Device memory that graphs' executables for parts of the device may take: "
+                    "64MiB; 0: graphs stay on the whole device (default: 256MiB)")
+        ->transform(CLI::AsSizeValue(false))
+        ->type_name("SIZE");
     run->add_option(
            "--wide-only", options.wide_only,
            "Kernels that wait for their own blocks: read, and added to when one is caught; "

@@ -41,6 +41,14 @@ constexpr std::pair<const char*, stats::Counter stats::OtherWork::*> kOtherCount
     {"value_waits", &stats::OtherWork::value_waits},
     {"edges", &stats::OtherWork::edges},
 };
+constexpr std::pair<const char*, stats::Counter stats::Graphs::*> kGraphCounters[] = {
+    {"bound", &stats::Graphs::bound},       {"narrow", &stats::Graphs::narrow},
+    {"moved", &stats::Graphs::moved},       {"successors", &stats::Graphs::successors},
+    {"deferred", &stats::Graphs::deferred}, {"made", &stats::Graphs::made},
+    {"updated", &stats::Graphs::updated},   {"evicted", &stats::Graphs::evicted},
+    {"held", &stats::Graphs::held},         {"held_bytes", &stats::Graphs::held_bytes},
+};
+static_assert(sizeof(stats::Graphs) == std::size(kGraphCounters) * sizeof(stats::Counter));
 static_assert(sizeof(stats::Launches) == std::size(kLaunchCounters) * sizeof(stats::Counter));
 static_assert(sizeof(stats::OtherWork) == std::size(kOtherCounters) * sizeof(stats::Counter));
 
@@ -53,16 +61,23 @@ Totals read_totals(const stats::DevicePage& page) {
   Totals totals;
   totals.launches = page.launches;
   totals.other = page.other;
+  totals.graphs = page.graphs;
+  for (unsigned i = 0; i < stats::kGraphReasons; ++i)
+    totals.graph_whole[i] = page.graph_whole[i].get();
   for (unsigned i = 0; i < stats::kWholeReasons; ++i) totals.whole[i] = page.whole[i].get();
   for (unsigned i = 0; i < stats::kUnboundReasons; ++i) totals.unbound[i] = page.unbound[i].get();
   for (const stats::WidthSlot& slot : page.widths)
-    if (const std::uint32_t processors = slot.processors.load(std::memory_order_relaxed))
+    if (const std::uint32_t processors = slot.processors.load(std::memory_order_relaxed)) {
       if (const std::uint64_t launches = slot.launches.get()) totals.widths[processors] += launches;
+      if (const std::uint64_t graphs = slot.graphs.get()) totals.graph_widths[processors] += graphs;
+    }
   for (const stats::LibrarySlot& slot : page.libraries) {
     if (slot.used.load(std::memory_order_acquire) == 0) continue;
     LibraryTotals& library = totals.libraries[text(slot.name)];
-    library = {slot.seen.get(),   slot.bound.get(),  slot.bridged.get(),
-               slot.passed.get(), slot.narrow.get(), slot.moved.get()};
+    library = {slot.seen.get(),          slot.bound.get(),
+               slot.bridged.get(),       slot.passed.get(),
+               slot.narrow.get(),        slot.moved.get(),
+               slot.graph_kernels.get(), slot.graph_kernels_bound.get()};
   }
   return totals;
 }
@@ -132,6 +147,10 @@ void Totals::add(const Totals& more) {
     (launches.*counter).add((more.launches.*counter).get());
   for (const auto& [key, counter] : kOtherCounters)
     (other.*counter).add((more.other.*counter).get());
+  for (const auto& [key, counter] : kGraphCounters)
+    (graphs.*counter).add((more.graphs.*counter).get());
+  for (std::size_t i = 0; i < graph_whole.size(); ++i) graph_whole[i] += more.graph_whole[i];
+  for (const auto& [processors, count] : more.graph_widths) graph_widths[processors] += count;
   for (std::size_t i = 0; i < whole.size(); ++i) whole[i] += more.whole[i];
   for (std::size_t i = 0; i < unbound.size(); ++i) unbound[i] += more.unbound[i];
   for (const auto& [processors, count] : more.widths) widths[processors] += count;
@@ -143,6 +162,8 @@ void Totals::add(const Totals& more) {
     ours.passed += theirs.passed;
     ours.narrow += theirs.narrow;
     ours.moved += theirs.moved;
+    ours.graph_kernels += theirs.graph_kernels;
+    ours.graph_kernels_bound += theirs.graph_kernels_bound;
   }
 }
 
@@ -201,6 +222,15 @@ ordered_json json_of(const Totals& totals) {
     result["launches"][key] = (totals.launches.*counter).get();
   for (const auto& [key, counter] : kOtherCounters)
     result["other"][key] = (totals.other.*counter).get();
+  for (const auto& [key, counter] : kGraphCounters)
+    result["graphs"][key] = (totals.graphs.*counter).get();
+  result["graphs"]["whole_device"] = ordered_json::object();
+  for (std::size_t i = 0; i < totals.graph_whole.size(); ++i)
+    if (totals.graph_whole[i] > 0)
+      result["graphs"]["whole_device"][stats::kGraphReasonKey[i]] = totals.graph_whole[i];
+  result["graphs"]["widths"] = ordered_json::array();
+  for (const auto& [processors, launches] : totals.graph_widths)
+    result["graphs"]["widths"].push_back({{"processors", processors}, {"launches", launches}});
   result["whole_device"] = ordered_json::object();
   for (std::size_t i = 0; i < totals.whole.size(); ++i)
     if (totals.whole[i] > 0) result["whole_device"][stats::kWholeReasonKey[i]] = totals.whole[i];
@@ -218,7 +248,9 @@ ordered_json json_of(const Totals& totals) {
                                    {"bridged", library.bridged},
                                    {"passed", library.passed},
                                    {"narrow", library.narrow},
-                                   {"moved", library.moved}});
+                                   {"moved", library.moved},
+                                   {"graph_kernels", library.graph_kernels},
+                                   {"graph_kernels_bound", library.graph_kernels_bound}});
   return result;
 }
 

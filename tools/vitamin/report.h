@@ -21,12 +21,16 @@ namespace stats = runtime::stats;
 
 struct LibraryTotals {
   std::uint64_t seen = 0, bound = 0, bridged = 0, passed = 0, narrow = 0, moved = 0;
+  std::uint64_t graph_kernels = 0, graph_kernels_bound = 0;
 };
 
 // What can be added over devices and processes.
 struct Totals {
   stats::Launches launches;
   stats::OtherWork other;
+  stats::Graphs graphs;
+  std::array<std::uint64_t, stats::kGraphReasons> graph_whole{};
+  std::map<std::uint32_t, std::uint64_t> graph_widths;  // processors -> launches of graphs
   std::array<std::uint64_t, stats::kWholeReasons> whole{};
   std::array<std::uint64_t, stats::kUnboundReasons> unbound{};
   std::map<std::uint32_t, std::uint64_t> widths;  // processors -> launches

@@ -158,6 +158,8 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
   if (options.seed) changes.push_back(fmt::format("{}={}", names::kSeed, *options.seed));
   if (const auto window = window_nanoseconds(options.window))
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
+  if (options.graph_memory)
+    changes.push_back(fmt::format("{}={}", names::kGraphMemory, *options.graph_memory));
   if (const fs::path list = wide_only_file(options.wide_only); !list.empty())
     changes.push_back(fmt::format("{}={}", names::kWideOnly, list.native()));
   if (const fs::path profiles = profiles_of(options); !profiles.empty()) {

@@ -131,9 +131,9 @@ class Table {
       line("  … and {} more (--json lists all)", rows.size() - kLibraryRows);
   }
 
-  // Of all replays, from those that were timed.
-  static std::string unleased(const stats::OtherWork& work) {
-    const std::uint64_t timed = work.graphs_timed.get(), all = work.graph_launches.get();
+  // Of all launches on the whole device, from those that were timed.
+  static std::string unleased(const stats::OtherWork& work, std::uint64_t all) {
+    const std::uint64_t timed = work.graphs_timed.get();
     if (timed == 0) return "time unknown";
     const double mean =
         static_cast<double>(work.graph_unleased_ns.get()) / static_cast<double>(timed);
@@ -147,13 +147,32 @@ class Table {
     line("  copies and fills {}; bridged calls {}; edges between queues {}; host functions {}",
          grouped(o.copies_queued.get() + o.fills_queued.get()), grouped(o.calls_bridged.get()),
          grouped(o.edges.get()), grouped(o.host_functions.get()));
-    if (o.graph_launches.get() > 0)
-      line("  graphs: {} replays on the whole device, {} unleased", grouped(o.graph_launches.get()),
-           unleased(o));
+    graphs();
     for (const Learnt& learnt : facts_.learnt)
       if (learnt.problem.empty() && learnt.samples > 0)
         line("  times of {} launches ({} different) added to {}", grouped(learnt.samples),
              grouped(learnt.kernels), learnt.file.native());
+  }
+
+  void graphs() {
+    const Totals& totals = report_.totals;
+    const std::uint64_t all = totals.other.graph_launches.get(), bound = totals.graphs.bound.get();
+    if (all == 0) return;
+    if (bound > 0) {
+      std::string widths;
+      for (const auto& [processors, count] : totals.graph_widths)
+        widths += fmt::format("{}{} ({})", widths.empty() ? "" : ", ", processors, grouped(count));
+      line("  graphs: {} of {} launches bound, {} moved; on processors: {}", grouped(bound),
+           grouped(all), grouped(totals.graphs.moved.get()), widths);
+    }
+    if (bound == all) return;
+    std::string reasons;
+    for (std::size_t i = 0; i < totals.graph_whole.size(); ++i)
+      if (totals.graph_whole[i] > 0)
+        reasons += fmt::format("{}{} {}", reasons.empty() ? "" : ", ", stats::kGraphReasonText[i],
+                               grouped(totals.graph_whole[i]));
+    line("  graphs: {} replays on the whole device, {} unleased ({})", grouped(all - bound),
+         unleased(totals.other, all - bound), reasons);
   }
 
   void warnings() {

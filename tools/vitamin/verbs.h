@@ -15,18 +15,19 @@ struct RunOptions {
   std::string policy;                 // empty: vitamin.toml's
   std::optional<std::uint64_t> seed;  // unset: vitamin.toml's
   std::string workload_class;         // empty: the first of vitamin.toml that matches
-  bool daemon = false;      // the arbiter is vitamind's
-  std::string socket;       // where it listens; empty: the machine's, or the user's own
-  std::string window;       // as given: "0", "500us", "max"; empty: the policy's choice
-  std::string wide_only;    // file of kernels that need their whole grid resident; "none"
-  std::string profiles;     // folder; "none"; empty: the user's own, where the policy asks for it
-  bool learns = false;      // the policy looks at kernels' times
+  bool daemon = false;                // the arbiter is vitamind's
+  std::string socket;                 // where it listens; empty: the machine's, or the user's own
+  std::string window;                 // as given: "0", "500us", "max"; empty: the policy's choice
+  std::optional<std::uint64_t> graph_memory;  // bytes; 0: graphs stay on the whole device
+  std::string wide_only;  // file of kernels that need their whole grid resident; "none"
+  std::string profiles;   // folder; "none"; empty: the user's own, where the policy asks for it
+  bool learns = false;    // the policy looks at kernels' times
   std::optional<std::uint32_t> profile_every;  // time one launch in so many
-  bool strict = false;      // full coverage or kExitCoverage
-  bool quiet = false;       // problems only
-  bool json = false;        // the report as JSON on stderr
-  std::string report_file;  // "-": stdout
-  std::string trace;        // folder of the traces; empty: none
+  bool strict = false;                         // full coverage or kExitCoverage
+  bool quiet = false;                          // problems only
+  bool json = false;                           // the report as JSON on stderr
+  std::string report_file;                     // "-": stdout
+  std::string trace;                           // folder of the traces; empty: none
   std::vector<std::string> command;
 };
 // Does not come back: ends as the command did.

@@ -51,7 +51,8 @@ const AuditedOperation* AuditReader::next() {
     audit::Record& record = operation.record;
     if (!s.read(&record, sizeof record)) break;
     operation.kernel.clear();
-    if (record.kind == audit::Kind::kLaunch) operation.kernel = s.names[record.index];
+    if (record.kind == audit::Kind::kLaunch || record.kind == audit::Kind::kGraph)
+      operation.kernel = s.names[record.index];
     if (record.kind != audit::Kind::kName) return &operation;
     const std::uint64_t records = (record.lane + sizeof record - 1) / sizeof record;
     if (records > s.count - s.at) break;

@@ -59,6 +59,8 @@ std::string where(std::size_t process, std::uint32_t lane, std::size_t position,
   const std::string what =
       operation.record.kind == audit::Kind::kLaunch
           ? fmt::format("launch of '{}' ({} blocks)", operation.kernel, operation.record.grid)
+      : operation.record.kind == audit::Kind::kGraph
+          ? fmt::format("launch of a {}", operation.kernel)
       : operation.record.kind == audit::Kind::kWait   ? "wait for an event"
       : operation.record.kind == audit::Kind::kRecord ? "record of an event"
       : operation.record.kind == audit::Kind::kResult

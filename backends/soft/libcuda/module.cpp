@@ -290,7 +290,12 @@ void unload_context_modules(Context& context) {
   for (Module* module : modules) {
     forget_module(*module);
     bool of_library = false;
-    for (Library* library : libraries) of_library |= library->modules.erase(&context) != 0;
+    for (Library* library : libraries) {
+      const auto of = library->modules.find(&context);
+      if (of == library->modules.end() || of->second.get() != module) continue;
+      library->modules.erase(of);  // which frees it
+      of_library = true;
+    }
     if (!of_library) delete module;
   }
 }

@@ -35,6 +35,11 @@ VITAMIN_KERNEL(pack, std::uint32_t* out, char small, double wide, Triple triple,
   }
 }
 
+// Which multiprocessor ran each block.
+VITAMIN_KERNEL(mark_sm, std::uint32_t* sm_of_block) {
+  VITAMIN_ONCE { sm_of_block[block.linear_index()] = block.sm_id(); }
+}
+
 VITAMIN_KERNEL(fault, [[maybe_unused]] std::uint32_t* word) {
   VITAMIN_ONCE { VITAMIN_ILLEGAL_ADDRESS(); }
 }

@@ -22,6 +22,7 @@ namespace {
 void reach_driver() {
 #define DRIVER_ENTRY(name) drv.name = &::name;
   DRIVER_FUNCTIONS(DRIVER_ENTRY)
+  GRAPH_FUNCTIONS(DRIVER_ENTRY)
 #undef DRIVER_ENTRY
 }
 
@@ -40,6 +41,7 @@ void reach_driver() {
   drv.name = reinterpret_cast<decltype(drv.name)>(dlsym(library, TEXT_OF(name))); \
   must(reinterpret_cast<void*>(drv.name), #name);
     DRIVER_FUNCTIONS(DRIVER_ENTRY)
+    GRAPH_FUNCTIONS(DRIVER_ENTRY)
 #undef DRIVER_ENTRY
     return;
   }
@@ -63,6 +65,7 @@ void reach_driver() {
     drv.name = reinterpret_cast<decltype(drv.name)>(address); \
   }
   DRIVER_FUNCTIONS(DRIVER_ENTRY)
+  GRAPH_FUNCTIONS(DRIVER_ENTRY)
 #undef DRIVER_ENTRY
 }
 

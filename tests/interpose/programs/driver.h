@@ -14,7 +14,8 @@
 
 #define DRIVER_FUNCTIONS(X)                                                                        \
   X(cuInit)                                                                                        \
-  X(cuDeviceGet) X(cuDeviceGetCount) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(   \
+  X(cuDeviceGet)                                                                                   \
+  X(cuDeviceGetCount) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(                  \
       cuDevicePrimaryCtxReset) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxDestroy)               \
       X(cuCtxSetLimit) X(cuCtxGetLimit) X(cuModuleLoadData) X(cuModuleUnload) X(                   \
           cuModuleGetFunction) X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryUnload)       \
@@ -37,10 +38,21 @@
                                                               X(cuCtxSynchronize)                  \
                                                                   X(cuFuncSetAttribute)            \
                                                                       X(cuCtxCreate)
+#define GRAPH_FUNCTIONS(X)                                                                \
+  X(cuGraphCreate)                                                                        \
+  X(cuGraphClone) X(cuGraphAddKernelNode) X(cuGraphAddEmptyNode) X(cuGraphAddMemsetNode)  \
+      X(cuGraphAddMemcpyNode) X(cuGraphAddHostNode) X(cuGraphAddChildGraphNode)           \
+          X(cuGraphAddEventRecordNode) X(cuGraphGetNodes) X(cuGraphNodeGetType)           \
+              X(cuGraphKernelNodeGetParams) X(cuGraphKernelNodeSetParams)                 \
+                  X(cuGraphKernelNodeSetAttribute) X(cuGraphExecUpdate)                   \
+                      X(cuGraphExecKernelNodeSetParams) X(cuGraphExecMemcpyNodeSetParams) \
+                          X(cuGraphExecMemsetNodeSetParams) X(cuGraphNodeSetEnabled)      \
+                              X(cuGraphUpload)
 
 struct Driver {
 #define DRIVER_ENTRY(name) decltype(&::name) name;
   DRIVER_FUNCTIONS(DRIVER_ENTRY)
+  GRAPH_FUNCTIONS(DRIVER_ENTRY)
 #undef DRIVER_ENTRY
 };
 extern Driver drv;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A CUDA graph of the application and executables of the same nodes for pool entries.
+//
+// Kernel nodes run on the processors of the context that they belong to, whatever stream the graph
+// is launched into, and the context of an instantiated node cannot change (measured on an H200:
+// error 1, and 910 for an update). So the graph is cloned when the application instantiates or
+// updates it, and for an entry the clone is cloned again and its kernel nodes are moved: by
+// parameters that name the kernel (`func` null, `kern`, `ctx`) or, where there is only a function
+// of a module, with which `ctx` is ignored, by capturing the same launch on a stream of the entry.
+// Copies and fills keep their context: they take no part of the device that we hand out.
+//
+// Every moved graph is read back and compared with the application's before it is used.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "backends/cuda/api.h"
+#include "hal/graph.h"
+
+namespace vitamin::cuda {
+
+// Attributes of kernel nodes are asked for up to here, with room for newer ones: the driver refuses
+// numbers that it does not know.
+inline constexpr int kAttributes = 32;
+
+// A graph in hashes, and what its kernels need, from the driver's own answers.
+struct GraphReading {
+  hal::GraphDescription description;
+  std::vector<CUgraphNode> handles;  // of description.nodes
+  // Of all kernel nodes, those of graphs inside it, too.
+  std::vector<hal::KernelLaunch> kernels;
+  std::vector<CUcontext> contexts;
+};
+// kUnsupported: it holds something that is not read here.
+hal::Result<GraphReading> read_graph(const Api& api, hal::Device& device, CUgraph graph);
+// A kernel node with these parameters and attributes (GraphDescription::Node::attributes).
+hal::Result<hal::GraphDescription::Node> describe_kernel(hal::Device& device,
+                                                         const CUDA_KERNEL_NODE_PARAMS& parameters,
+                                                         std::uint64_t attributes);
+hal::GraphDescription::Node describe_copy(const CUDA_MEMCPY3D& box);
+hal::GraphDescription::Node describe_fill(const CUDA_MEMSET_NODE_PARAMS& fill);
+
+// Whether the driver has all that this needs.
+bool has_graphs(const Api& api);
+
+// No capture of ours may be open while the application makes a call that concerns a whole context:
+// the driver refuses such a call then (capture_relaxed_same_thread.trace).
+class CaptureGuard {
+ public:
+  virtual ~CaptureGuard() = default;
+  virtual void lock() = 0;  // may wait as long as such a call lasts
+  virtual void unlock() = 0;
+};
+
+struct RememberOptions {
+  unsigned long long flags = 0;      // that the application instantiated it with
+  CUcontext home = nullptr;          // of the kernel nodes of graphs that may move
+  CaptureGuard* captures = nullptr;  // null: nobody else makes calls
+};
+
+// Threads: any; it has a lock of its own.
+class RememberedGraph final : public hal::GraphSource {
+ public:
+  static hal::Result<std::shared_ptr<RememberedGraph>> clone(const Api& api, CUgraph graph,
+                                                             const RememberOptions& options);
+  ~RememberedGraph() override;
+
+  hal::Result<hal::GraphContents> look(hal::Device& device) override;
+  hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
+      hal::Device& device, hal::PhysicalContext& entry,
+      std::shared_ptr<hal::GraphExecutable> older) override;
+
+  // What the application did to its executable. Nodes are those of the graph that it was made from.
+  // False: it cannot be followed.
+  bool replace(CUgraph graph);
+  bool set_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS parameters);
+  bool set_copy(CUgraphNode node, const CUDA_MEMCPY3D& box);
+  bool set_fill(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill);
+  bool set_enabled(CUgraphNode node, bool enabled);
+
+ private:
+  RememberedGraph(const Api& api, CUgraph graph, const RememberOptions& options)
+      : api_(api), options_(options), graph_(graph) {}
+  CUgraphNode own_node(CUgraphNode node);
+  hal::Result<GraphReading> read(hal::Device& device);
+  bool changed(CUresult status);
+
+  const Api& api_;
+  const RememberOptions options_;
+  std::mutex mutex_;
+  CUgraph graph_;
+  std::vector<CUgraphNode> disabled_;  // of graph_
+  std::optional<hal::GraphShape> shape_;
+};
+
+}  // namespace vitamin::cuda

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a graph holds, by the driver's own answers, in hashes.
+#include <algorithm>
+#include <map>
+
+#include "backends/cuda/graph.h"
+#include "backends/cuda/status.h"
+
+namespace vitamin::cuda {
+namespace {
+
+using Node = hal::GraphDescription::Node;
+
+constexpr int kDeepest = 16;  // of graphs inside graphs
+
+tl::unexpected<hal::Error> unsupported(const char* what) {
+  return hal::fail(hal::Errc::kUnsupported, what);
+}
+
+// A node that is made of words: what shapes it, and addresses.
+class Words {
+ public:
+  explicit Words(CUgraphNodeType type) { shape(static_cast<std::uint64_t>(type)); }
+  void shape(std::uint64_t word) {
+    structure_.add(word);
+    exact_.add(word);
+  }
+  void value(std::uint64_t word) { argument(&word, sizeof word); }
+  void address(std::uint64_t word) { value(word); }
+  void argument(const void* bytes, std::size_t count) {
+    arguments_.add(hal::masked_hash(bytes, count));
+    exact_.bytes(bytes, count);
+  }
+  void exactly(std::uint64_t word) { exact_.add(word); }
+  Node node() const { return {structure_.value(), arguments_.value(), exact_.value()}; }
+
+ private:
+  hal::ContentHash structure_, arguments_, exact_;
+};
+
+const void* handle_of(const CUDA_KERNEL_NODE_PARAMS& parameters) {
+  return parameters.kern != nullptr ? static_cast<const void*>(parameters.kern)
+                                    : static_cast<const void*>(parameters.func);
+}
+
+// The packed form of arguments; false when it is none that we know.
+bool add_packed(void** extra, Words& words) {
+  const void* buffer = nullptr;
+  std::size_t size = 0;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      buffer = extra[1];
+    else if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      size = *static_cast<const std::size_t*>(extra[1]);
+    else
+      return false;
+  }
+  words.argument(buffer, buffer != nullptr ? size : 0);
+  return true;
+}
+
+struct Reader {
+  const Api& api;
+  hal::Device& device;
+  GraphReading& reading;
+
+  hal::Status graph(CUgraph graph, hal::GraphDescription& description,
+                    std::vector<CUgraphNode>& handles, int depth) {
+    std::size_t count = 0;
+    if (depth > kDeepest || api.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
+      return unsupported("a graph does not tell its nodes");
+    handles.resize(count);
+    if (count > 0 && api.cuGraphGetNodes(graph, handles.data(), &count) != CUDA_SUCCESS)
+      return unsupported("a graph does not tell its nodes");
+    std::map<CUgraphNode, std::uint32_t> index;
+    for (const CUgraphNode handle : handles) {
+      index.emplace(handle, static_cast<std::uint32_t>(description.nodes.size()));
+      hal::Result<Node> read = node(handle, depth);
+      if (!read) return tl::unexpected(read.error());
+      description.nodes.push_back(*read);
+    }
+    return edges(graph, index, description);
+  }
+
+  hal::Status edges(CUgraph graph, const std::map<CUgraphNode, std::uint32_t>& index,
+                    hal::GraphDescription& description) {
+    std::size_t count = 0;
+    if (api.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count) != CUDA_SUCCESS)
+      return unsupported("a graph does not tell its edges");
+    std::vector<CUgraphNode> from(count), to(count);
+    std::vector<CUgraphEdgeData> data(count);
+    if (count > 0 &&
+        api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count) != CUDA_SUCCESS)
+      return unsupported("a graph does not tell its edges");
+    for (std::size_t i = 0; i < count; ++i)
+      description.edges.push_back({index.at(from[i]), index.at(to[i]),
+                                   std::uint64_t{data[i].from_port} |
+                                       std::uint64_t{data[i].to_port} << 8 |
+                                       std::uint64_t{data[i].type} << 16});
+    return {};
+  }
+
+  hal::Result<Node> node(CUgraphNode handle, int depth) {
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    if (api.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS)
+      return unsupported("a node does not tell its type");
+    switch (type) {
+      case CU_GRAPH_NODE_TYPE_KERNEL:
+        return kernel(handle);
+      case CU_GRAPH_NODE_TYPE_MEMCPY: {
+        CUDA_MEMCPY3D box{};
+        if (api.cuGraphMemcpyNodeGetParams(handle, &box) != CUDA_SUCCESS)
+          return unsupported("a copy does not tell its parameters");
+        return describe_copy(box);
+      }
+      case CU_GRAPH_NODE_TYPE_MEMSET: {
+        CUDA_MEMSET_NODE_PARAMS fill{};
+        if (api.cuGraphMemsetNodeGetParams(handle, &fill) != CUDA_SUCCESS)
+          return unsupported("a fill does not tell its parameters");
+        return describe_fill(fill);
+      }
+      case CU_GRAPH_NODE_TYPE_EMPTY:
+        return Words(type).node();
+      case CU_GRAPH_NODE_TYPE_GRAPH:
+        return child(handle, depth);
+      default:
+        return unsupported("a node of the graph stays where the application put it");
+    }
+  }
+
+  hal::Result<Node> child(CUgraphNode handle, int depth) {
+    CUgraph inner = nullptr;
+    if (api.cuGraphChildGraphNodeGetGraph(handle, &inner) != CUDA_SUCCESS)
+      return unsupported("a child graph does not tell its nodes");
+    hal::GraphDescription description;
+    std::vector<CUgraphNode> handles;
+    if (const hal::Status read = graph(inner, description, handles, depth + 1); !read)
+      return tl::unexpected(read.error());
+    const hal::GraphShape shape = description.shape();
+    Words words(CU_GRAPH_NODE_TYPE_GRAPH);
+    words.shape(shape.structure);
+    words.value(shape.arguments);
+    words.exactly(shape.exact);
+    Node node = words.node();
+    node.nodes += shape.nodes;
+    node.edges += shape.edges;
+    return node;
+  }
+
+  hal::Result<Node> kernel(CUgraphNode handle) {
+    CUDA_KERNEL_NODE_PARAMS parameters{};
+    if (api.cuGraphKernelNodeGetParams_v2(handle, &parameters) != CUDA_SUCCESS)
+      return unsupported("a kernel node does not tell its parameters");
+    hal::KernelLaunch launch;
+    launch.kernel = handle_of(parameters);
+    launch.grid = {parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ};
+    launch.block = {parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ};
+    launch.shared_bytes = parameters.sharedMemBytes;
+    hal::ContentHash attributes;
+    for (int id = 1; id < kAttributes; ++id) {
+      CUlaunchAttributeValue value{};
+      const auto attribute = static_cast<CUlaunchAttributeID>(id);
+      if (api.cuGraphKernelNodeGetAttribute(handle, attribute, &value) != CUDA_SUCCESS) continue;
+      attributes.add(static_cast<std::uint64_t>(id));
+      attributes.add(hal::masked_hash(&value, sizeof value));
+      if (const hal::Status read = facts(attribute, value, launch); !read)
+        return tl::unexpected(read.error());
+    }
+    reading.kernels.push_back(launch);
+    reading.contexts.push_back(parameters.ctx);
+    return describe_kernel(device, parameters, attributes.value());
+  }
+
+  // What an attribute says of where the kernel can run.
+  static hal::Status facts(CUlaunchAttributeID attribute, const CUlaunchAttributeValue& value,
+                           hal::KernelLaunch& launch) {
+    const auto widen = [&](unsigned x, unsigned y, unsigned z) {
+      launch.cluster_blocks =
+          std::max(launch.cluster_blocks, x * std::max(1U, y) * std::max(1U, z));
+    };
+    switch (attribute) {
+      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+        widen(value.clusterDim.x, value.clusterDim.y, value.clusterDim.z);
+        break;
+#if CUDA_VERSION >= 12080
+      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+        widen(value.preferredClusterDim.x, value.preferredClusterDim.y,
+              value.preferredClusterDim.z);
+        break;
+#endif
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        launch.cooperative = value.cooperative != 0;
+        break;
+      case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+        if (value.deviceUpdatableKernelNode.deviceUpdatable != 0)
+          return unsupported("kernels change a node of the graph");
+        break;
+      default:
+        break;
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+hal::Result<GraphReading> read_graph(const Api& api, hal::Device& device, CUgraph graph) {
+  GraphReading reading;
+  Reader reader{api, device, reading};
+  if (const hal::Status read = reader.graph(graph, reading.description, reading.handles, 0); !read)
+    return tl::unexpected(read.error());
+  return reading;
+}
+
+hal::Result<Node> describe_kernel(hal::Device& device, const CUDA_KERNEL_NODE_PARAMS& parameters,
+                                  std::uint64_t attributes) {
+  const void* const kernel = handle_of(parameters);
+  const std::string name = device.kernel_name(kernel);
+  Words words(CU_GRAPH_NODE_TYPE_KERNEL);
+  hal::ContentHash named;
+  named.bytes(name.data(), name.size());
+  words.shape(named.value());
+  for (const unsigned size :
+       {parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ, parameters.blockDimX,
+        parameters.blockDimY, parameters.blockDimZ, parameters.sharedMemBytes})
+    words.shape(size);
+  words.shape(attributes);
+  if (parameters.extra != nullptr && parameters.kernelParams == nullptr) {
+    if (!add_packed(parameters.extra, words)) return unsupported("arguments of an unknown form");
+  } else {
+    const hal::Result<hal::KernelLayout> layout = device.kernel_layout(kernel);
+    if (!layout) return tl::unexpected(layout.error());
+    if (!layout->parameters.empty() && parameters.kernelParams == nullptr)
+      return unsupported("a kernel node does not tell its arguments");
+    for (std::size_t i = 0; i < layout->parameters.size(); ++i)
+      words.argument(parameters.kernelParams[i], layout->parameters[i].size);
+  }
+  Node node = words.node();
+  node.attributes = attributes;
+  return node;
+}
+
+// The driver tells a copy in other words than it was given: where its first byte lies and how far
+// apart rows and layers are is what both agree on.
+Node describe_copy(const CUDA_MEMCPY3D& box) {
+  const std::uint64_t rows = std::max<std::size_t>(box.Height, 1);
+  const std::uint64_t layers = std::max<std::size_t>(box.Depth, 1);
+  Words words(CU_GRAPH_NODE_TYPE_MEMCPY);
+  for (const std::uint64_t size : {std::uint64_t{box.WidthInBytes}, rows, layers})
+    words.shape(size);
+  const auto side = [&](CUmemorytype type, const void* host, CUdeviceptr device, CUarray array,
+                        std::uint64_t x, std::uint64_t y, std::uint64_t z, std::uint64_t pitch,
+                        std::uint64_t height) {
+    if (type == CU_MEMORYTYPE_ARRAY) {
+      for (const std::uint64_t place : {x, y, z}) words.shape(place);
+      return words.address(reinterpret_cast<std::uintptr_t>(array));
+    }
+    words.shape(rows > 1 || layers > 1 ? pitch : 0);
+    words.shape(layers > 1 ? height : 0);
+    const std::uint64_t base =
+        type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uintptr_t>(host) : std::uint64_t{device};
+    words.address(base + x + (y + z * height) * pitch);
+  };
+  side(box.srcMemoryType, box.srcHost, box.srcDevice, box.srcArray, box.srcXInBytes, box.srcY,
+       box.srcZ, box.srcPitch, box.srcHeight);
+  side(box.dstMemoryType, box.dstHost, box.dstDevice, box.dstArray, box.dstXInBytes, box.dstY,
+       box.dstZ, box.dstPitch, box.dstHeight);
+  return words.node();
+}
+
+Node describe_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
+  Words words(CU_GRAPH_NODE_TYPE_MEMSET);
+  for (const std::uint64_t word :
+       {std::uint64_t{fill.width}, std::uint64_t{fill.height}, std::uint64_t{fill.elementSize},
+        std::uint64_t{fill.height > 1 ? fill.pitch : 0}})
+    words.shape(word);
+  words.value(fill.value);
+  words.address(fill.dst);
+  return words.node();
+}
+
+}  // namespace vitamin::cuda

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/moved_graph.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "backends/cuda/status.h"
+
+namespace vitamin::cuda {
+namespace {
+
+constexpr int kDeepest = 16;  // of graphs inside graphs
+
+// The arguments of a node, copied: what the driver hands out belongs to the node that is changed.
+class Arguments {
+ public:
+  hal::Status copy(hal::Device& device, const void* kernel, void** given) {
+    const hal::Result<hal::KernelLayout> layout = device.kernel_layout(kernel);
+    if (!layout) return tl::unexpected(layout.error());
+    bytes_.resize(layout->bytes);
+    for (const hal::KernelLayout::Parameter& parameter : layout->parameters) {
+      std::byte* const at = bytes_.data() + parameter.offset;
+      std::memcpy(at, given[pointers_.size()], parameter.size);
+      pointers_.push_back(at);
+    }
+    pointers_.push_back(nullptr);  // so that there is an address for a kernel without any
+    return {};
+  }
+  void** pointers() { return pointers_.data(); }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::vector<void*> pointers_;
+};
+
+bool is_plain(const CUgraphEdgeData& edge) {
+  return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
+}
+
+// The attributes of a node that say anything, as a launch takes them.
+std::vector<CUlaunchAttribute> attributes_of(const Api& api, CUgraphNode node) {
+  std::vector<CUlaunchAttribute> attributes;
+  for (int id = 1; id < kAttributes; ++id) {
+    CUlaunchAttribute attribute{};
+    attribute.id = static_cast<CUlaunchAttributeID>(id);
+    if (api.cuGraphKernelNodeGetAttribute(node, attribute.id, &attribute.value) != CUDA_SUCCESS)
+      continue;
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&attribute.value);
+    if (std::all_of(bytes, bytes + sizeof attribute.value, [](auto b) { return b == 0; })) continue;
+    attributes.push_back(attribute);
+  }
+  return attributes;
+}
+
+}  // namespace
+
+MovedGraph::~MovedGraph() {
+  if (graph_ != nullptr) api_.cuGraphDestroy(graph_);
+}
+
+hal::Status MovedGraph::make(CUgraph source, std::span<const CUgraphNode> tracked) {
+  if (const CUresult status = api_.cuGraphClone(&graph_, source); status != CUDA_SUCCESS)
+    return failed("a graph cannot be cloned", status);
+  for (const CUgraphNode node : tracked) {
+    CUgraphNode copy = nullptr;
+    if (api_.cuGraphNodeFindInClone(&copy, node, graph_) == CUDA_SUCCESS)
+      tracked_.emplace_back(node, copy);
+  }
+  return move_all(graph_, 0);
+}
+
+hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
+  std::size_t count = 0;
+  if (depth > kDeepest || api_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
+    return hal::fail(hal::Errc::kUnsupported, "a graph does not tell its nodes");
+  std::vector<CUgraphNode> nodes(count);
+  if (count > 0) api_.cuGraphGetNodes(graph, nodes.data(), &count);
+  for (const CUgraphNode node : nodes) {
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    CUgraph inner = nullptr;
+    hal::Status moved;
+    if (api_.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+      moved = hal::fail(hal::Errc::kUnsupported, "a node does not tell its type");
+    else if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+      moved = move(graph, node);
+    else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+             api_.cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS)
+      moved = move_all(inner, depth + 1);
+    if (!moved) return moved;
+  }
+  return {};
+}
+
+hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node) {
+  CUDA_KERNEL_NODE_PARAMS parameters{};
+  CUresult status = api_.cuGraphKernelNodeGetParams_v2(node, &parameters);
+  if (status != CUDA_SUCCESS) return failed("a kernel node does not tell its parameters", status);
+  // What the driver calls a function may be a kernel (cudart launches those by that name).
+  CUfunction function = nullptr;
+  if (parameters.kern == nullptr &&
+      api_.cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(parameters.func)) ==
+          CUDA_SUCCESS)
+    parameters.kern = reinterpret_cast<CUkernel>(parameters.func);
+  Arguments arguments;
+  const bool packed = parameters.kernelParams == nullptr && parameters.extra != nullptr;
+  if (!packed) {
+    const void* const kernel = parameters.kern != nullptr
+                                   ? static_cast<const void*>(parameters.kern)
+                                   : static_cast<const void*>(parameters.func);
+    if (const hal::Status copied = arguments.copy(device_, kernel, parameters.kernelParams);
+        !copied)
+      return copied;
+    parameters.kernelParams = arguments.pointers();
+  }
+  if (parameters.kern == nullptr) return capture_again(graph, node, parameters);
+  parameters.func = nullptr;
+  parameters.ctx = entry_.context();
+  status = api_.cuGraphKernelNodeSetParams_v2(node, &parameters);
+  return status == CUDA_SUCCESS ? hal::Status()
+                                : failed("a kernel node cannot be moved to an entry", status);
+}
+
+// A function of a module has one context, which parameters cannot change; a launch of it on a
+// stream of the entry has that of the stream. The new node takes the old one's place.
+hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
+                                      const CUDA_KERNEL_NODE_PARAMS& parameters) {
+  std::size_t count = 0;
+  if (api_.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count) != CUDA_SUCCESS)
+    return hal::fail(hal::Errc::kUnsupported, "a graph does not tell its edges");
+  std::vector<CUgraphNode> from(count), to(count);
+  std::vector<CUgraphEdgeData> data(count);
+  if (count > 0) api_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count);
+
+  const hal::Result<CUstream> stream = entry_.capture_stream();
+  if (!stream) return tl::unexpected(stream.error());
+  std::vector<CUlaunchAttribute> attributes = attributes_of(api_, node);
+  CUlaunchConfig config{};
+  config.gridDimX = parameters.gridDimX;
+  config.gridDimY = parameters.gridDimY;
+  config.gridDimZ = parameters.gridDimZ;
+  config.blockDimX = parameters.blockDimX;
+  config.blockDimY = parameters.blockDimY;
+  config.blockDimZ = parameters.blockDimZ;
+  config.sharedMemBytes = parameters.sharedMemBytes;
+  config.hStream = *stream;
+  config.attrs = attributes.data();
+  config.numAttrs = static_cast<unsigned>(attributes.size());
+  CUgraphNode made = nullptr;
+  if (const hal::Status captured = capture(graph, *stream, config, parameters, &made); !captured)
+    return captured;
+
+  for (std::size_t i = 0; i < count; ++i) {
+    if (from[i] != node && to[i] != node) continue;
+    // How a programmatic edge is bound to its kernel, nobody says.
+    if (!is_plain(data[i]))
+      return hal::fail(hal::Errc::kUnsupported, "a function begins before its predecessor ends");
+    const CUgraphNode before = from[i] == node ? made : from[i];
+    const CUgraphNode behind = to[i] == node ? made : to[i];
+    const CUresult status = api_.cuGraphAddDependencies_v2(graph, &before, &behind, &data[i], 1);
+    if (status != CUDA_SUCCESS) return failed("an edge of a graph cannot be added", status);
+  }
+  const CUresult status = api_.cuGraphDestroyNode(node);
+  if (status != CUDA_SUCCESS) return failed("a node of a graph cannot be destroyed", status);
+  for (auto& [source, copy] : tracked_)
+    if (copy == node) copy = made;
+  return {};
+}
+
+hal::Status MovedGraph::capture(CUgraph graph, CUstream stream, const CUlaunchConfig& config,
+                                const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made) {
+  if (captures_ != nullptr) captures_->lock();
+  CUresult status = api_.cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
+                                                     CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (status == CUDA_SUCCESS) {
+    status =
+        api_.cuLaunchKernelEx(&config, parameters.func, parameters.kernelParams, parameters.extra);
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUgraphNode* tail = nullptr;
+    std::size_t count = 0;
+    if (status == CUDA_SUCCESS)
+      status = api_.cuStreamGetCaptureInfo_v3(stream, &capturing, nullptr, nullptr, &tail, nullptr,
+                                              &count);
+    if (status == CUDA_SUCCESS && count == 1) *made = tail[0];
+    CUgraph ended = nullptr;
+    const CUresult end = api_.cuStreamEndCapture(stream, &ended);
+    if (status == CUDA_SUCCESS) status = end;
+  }
+  if (captures_ != nullptr) captures_->unlock();
+  if (status != CUDA_SUCCESS) return failed("a function cannot be captured on an entry", status);
+  if (*made == nullptr)
+    return hal::fail(hal::Errc::kUnsupported, "a captured function does not tell its node");
+  return {};
+}
+
+hal::Status MovedGraph::compare(const hal::GraphShape& wanted) {
+  const hal::Result<GraphReading> reading = read_graph(api_, device_, graph_);
+  if (!reading) return tl::unexpected(reading.error());
+  shape_ = reading->description.shape();
+  if (shape_ != wanted)
+    return hal::fail(hal::Errc::kInternal, "a graph that was made for an entry is not the same");
+  for (const CUcontext context : reading->contexts)
+    if (context != entry_.context())
+      return hal::fail(hal::Errc::kInternal, "a kernel of a graph does not run on its entry");
+  return {};
+}
+
+CUgraphNode MovedGraph::find(CUgraphNode node) const {
+  const auto found = std::find_if(tracked_.begin(), tracked_.end(),
+                                  [&](const auto& pair) { return pair.first == node; });
+  return found != tracked_.end() ? found->second : nullptr;
+}
+
+}  // namespace vitamin::cuda

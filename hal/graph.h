@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A graph: work that the application described once and launches as a whole.
+//
+// Its launches follow the allocation when the backend can make an executable of the same nodes for
+// an entry of the pool (GraphSource). That it *is* the same graph is not taken on trust: both are
+// read back from the vendor and described in hashes, which must be equal (GraphDescription).
+//
+// Threads: one thread at a time calls a GraphSource and none of these takes the runtime's lock; an
+// executable is launched as Queue says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "hal/device.h"
+
+namespace vitamin::hal {
+
+// Whether eight aligned bytes of arguments are left out of comparisons between runs, since
+// addresses differ from run to run. Addresses of x86-64, and of the devices that share its address
+// space, lie in [2^32, 2^57); doubles and small numbers do not. Two small numbers side by side, as
+// a kernel's parameter structure has them (a processor count beside a split count), would: they are
+// told by both halves being small. An address that looks like that is compared, and would be
+// reported where it differs. Of an address the lowest bits are compared (kStableAddressBits): what
+// shuffles addresses moves whole pages, and a number that was taken for one shows there.
+constexpr bool looks_like_address(std::uint64_t word) {
+  const std::uint64_t high = word >> 32, low = word & 0xffffffff;
+  return high != 0 && word >> 57 == 0 && !(high < (1U << 14) && low < (1U << 20));
+}
+inline constexpr std::uint64_t kStableAddressBits = 0xf;
+
+// FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes, and
+// equal inputs are all that is asked of it.
+class ContentHash {
+ public:
+  void add(std::uint64_t word) { state_ = (state_ ^ mixed(word)) * 0x100000001b3ULL; }
+  void bytes(const void* data, std::size_t count) {
+    const auto* at = static_cast<const unsigned char*>(data);
+    for (; count >= 8; at += 8, count -= 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, at, 8);
+      add(word);
+    }
+    std::uint64_t rest = count;
+    for (std::size_t i = 0; i < count; ++i) rest = rest << 8 | at[i];
+    add(rest);
+  }
+  std::uint64_t value() const { return mixed(state_); }
+
+ private:
+  static std::uint64_t mixed(std::uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+// Of argument bytes, without what looks like an address.
+inline std::uint64_t masked_hash(const void* data, std::size_t count) {
+  const auto* at = static_cast<const std::byte*>(data);
+  ContentHash hash;
+  for (; count >= 8; at += 8, count -= 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, at, 8);
+    hash.add(looks_like_address(word) ? word & kStableAddressBits : word);
+  }
+  hash.bytes(at, count);
+  return hash.value();
+}
+
+// What a graph is, whoever holds it and in whatever order its nodes are listed.
+struct GraphShape {
+  std::uint32_t nodes = 0, edges = 0;  // those of graphs inside it, too
+  std::uint64_t structure = 0;  // kinds, kernels, geometry, attributes, and who waits for whom
+  std::uint64_t arguments = 0;  // with what looks like an address left out
+  std::uint64_t exact = 0;      // everything, to the byte
+  friend bool operator==(const GraphShape&, const GraphShape&) = default;
+};
+
+// A graph as it was read back from the vendor.
+struct GraphDescription {
+  struct Node {
+    std::uint64_t structure = 0, arguments = 0, exact = 0;
+    std::uint64_t attributes = 0;        // of a kernel; also in `structure`
+    std::uint32_t nodes = 1, edges = 0;  // more, of a graph inside it
+  };
+  struct Edge {
+    std::uint32_t from = 0, to = 0;
+    std::uint64_t data = 0;  // what the vendor says of it
+  };
+  std::vector<Node> nodes;
+  std::vector<Edge> edges;
+
+  // Each node counts with everything that it comes behind, so that two graphs of the same nodes
+  // whose edges differ anywhere have different shapes.
+  GraphShape shape() const {
+    GraphShape shape;
+    std::vector<std::vector<const Edge*>> out(nodes.size());
+    std::vector<std::uint32_t> missing(nodes.size(), 0);
+    for (const Edge& edge : edges) {
+      out[edge.from].push_back(&edge);
+      ++missing[edge.to];
+    }
+    std::vector<Node> past(nodes.size(), Node{0, 0, 0, 0, 0, 0});  // what each one comes behind
+    std::vector<std::uint32_t> ready;
+    for (std::uint32_t i = 0; i < nodes.size(); ++i)
+      if (missing[i] == 0) ready.push_back(i);
+    for (std::size_t at = 0; at < ready.size(); ++at) {
+      const Node& node = nodes[ready[at]];
+      const Node& before = past[ready[at]];
+      const Node now{folded(node.structure, before.structure, 0),
+                     folded(node.arguments, before.arguments, 0),
+                     folded(node.exact, before.exact, 0)};
+      shape.structure += now.structure;
+      shape.arguments += now.arguments;
+      shape.exact += now.exact;
+      shape.nodes += node.nodes;
+      shape.edges += node.edges;
+      for (const Edge* edge : out[ready[at]]) {
+        Node& next = past[edge->to];
+        next.structure += folded(now.structure, 1, edge->data);
+        next.arguments += folded(now.arguments, 1, edge->data);
+        next.exact += folded(now.exact, 1, edge->data);
+        if (--missing[edge->to] == 0) ready.push_back(edge->to);
+      }
+    }
+    shape.edges += static_cast<std::uint32_t>(edges.size());
+    return shape;
+  }
+
+ private:
+  static std::uint64_t folded(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+    ContentHash hash;
+    for (const std::uint64_t word : {a, b, c}) hash.add(word);
+    return hash.value();
+  }
+};
+
+// An executable of a graph, for one entry. Goes away without waiting for launches of it that have
+// not ended.
+class GraphExecutable {
+ public:
+  virtual ~GraphExecutable() = default;
+  // On a queue of its entry.
+  virtual NativeStatus launch(Queue& queue) noexcept = 0;
+
+  GraphShape shape;         // of the graph that it was made from, read back
+  std::uint64_t bytes = 0;  // of device memory, as far as anybody can tell
+};
+
+// What a graph asks of the processors that run it.
+struct GraphContents {
+  GraphShape shape;
+  // Of its kernels: handle, geometry and what decides where they can run; no arguments.
+  std::vector<KernelLaunch> kernels;
+};
+
+// A graph of the application, kept as it was when it was made executable or changed last.
+class GraphSource {
+ public:
+  virtual ~GraphSource() = default;
+  // kUnsupported: it can run nowhere but where the application put it.
+  virtual Result<GraphContents> look(Device& device) = 0;
+  // An executable of the same nodes that runs on the entry, or `older`, which is one of an earlier
+  // state, brought up to date. kUnsupported: as look(); kInternal: what came out is not the same
+  // graph.
+  virtual Result<std::shared_ptr<GraphExecutable>> make(Device& device, PhysicalContext& entry,
+                                                        std::shared_ptr<GraphExecutable> older) = 0;
+};
+
+}  // namespace vitamin::hal

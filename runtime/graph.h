@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An executable graph of the application as the dispatcher sees it: one operation, and executables
+// of the same nodes for the entries where it has run.
+//
+// What is slow (looking at its nodes, making an executable) is done by the dispatcher's thread,
+// without the lock; until it is done the graph runs on the whole device, on the application's own
+// stream, where natively it would. A graph is looked at when it was launched again unchanged: what
+// is launched once, or changed before every launch, costs nothing.
+//
+// Natively an executable never runs beside itself. The executables for entries do not know of each
+// other, so each launch comes behind the one before, wherever that went.
+//
+// Threads: the state is guarded by the lock of the virtual context that it belongs to.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hal/graph.h"
+#include "runtime/kernel_table.h"
+#include "runtime/marker.h"
+#include "runtime/operation.h"
+#include "runtime/pool_layout.h"
+#include "runtime/stats.h"
+#include "runtime/stream.h"
+
+namespace vitamin::runtime {
+
+class Graph : public std::enable_shared_from_this<Graph> {
+ public:
+  // Launches of one state of the graph that go by before it is looked at.
+  static constexpr std::uint32_t kSettlesAfter = 1;
+
+  explicit Graph(std::shared_ptr<hal::GraphSource> of) : source(std::move(of)) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  struct Made {
+    EntryId entry = kNoEntry;
+    std::shared_ptr<hal::GraphExecutable> executable;
+    std::uint64_t version = 0;  // of the graph, when it was made or brought up to date
+    std::uint64_t used = 0;     // when it was launched last, by the dispatcher's count
+  };
+  Made* find(EntryId entry) {
+    const auto found =
+        std::find_if(made.begin(), made.end(), [&](const Made& one) { return one.entry == entry; });
+    return found != made.end() ? &*found : nullptr;
+  }
+  // The executable for an entry, of the graph as it is now; null: there is none.
+  Made* ready(EntryId entry) {
+    Made* one = find(entry);
+    return one != nullptr && one->version == version ? one : nullptr;
+  }
+  // The application changed it.
+  void changed() {
+    ++version;
+    launches = 0;
+    looked = asked = false;
+  }
+
+  const std::shared_ptr<hal::GraphSource> source;
+  bool gone = false;           // destroyed by the application, or its context is
+  std::uint64_t version = 1;   // of what it does
+  std::uint32_t launches = 0;  // of this version
+  bool asked = false;          // somebody is to look at this version
+  bool looked = false;         // what follows is known
+  // Why no entry takes it, whatever the policy says.
+  std::optional<stats::GraphReason> stays;
+  Kernel kernel;             // what stands for it where kernels are spoken of
+  hal::KernelLaunch launch;  // the same
+  std::uint32_t needed = 1;  // processors
+  hal::GraphShape shape;
+  // How many of its kernels came from each library.
+  std::vector<std::pair<stats::LibrarySlot*, std::uint32_t>> libraries;
+
+  std::vector<Made> made;
+  std::vector<EntryId> wanted;  // executables that are to be made
+  EntryId last_entry = kNoEntry;
+
+  // Its newest launch, submitted or not: the next one is submitted behind it.
+  Predecessor newest;
+  // Behind the newest one that was submitted; `gate`: unfired when that lies downstream of
+  // host-gated work.
+  const Stream* last_stream = nullptr;
+  MarkerRef last, gate;
+};
+
+// A launch of a graph. The dispatcher says with which executable.
+class GraphOperation : public Operation {
+ public:
+  // `stays`: why this launch goes to the application's own stream, at once.
+  explicit GraphOperation(std::shared_ptr<Graph> graph,
+                          std::optional<stats::GraphReason> stays = std::nullopt)
+      : graph_(std::move(graph)), stays_(stays) {}
+  const std::shared_ptr<Graph>& graph() const { return graph_; }
+  std::optional<stats::GraphReason> stays() const { return stays_; }
+  // What the application's own executable holds, for the audit; empty: nobody asked.
+  virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
+  // Null: the application's own.
+  void use(std::shared_ptr<hal::GraphExecutable> executable) {
+    executable_ = std::move(executable);
+  }
+  const hal::GraphExecutable* used() const { return executable_.get(); }
+
+  hal::NativeStatus submit(hal::Queue& queue) noexcept final {
+    return executable_ != nullptr ? executable_->launch(queue) : launch_own(queue.native());
+  }
+
+ protected:
+  // The application's own executable, on its own stream.
+  virtual hal::NativeStatus launch_own(void* native) noexcept = 0;
+
+ private:
+  std::shared_ptr<Graph> graph_;
+  std::optional<stats::GraphReason> stays_;
+  std::shared_ptr<hal::GraphExecutable> executable_;
+};
+
+}  // namespace vitamin::runtime

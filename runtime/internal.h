@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Driver calls of ours are legal while another thread captures only between these two.
+#pragma once
+
+#include "hal/device.h"
+
+namespace vitamin::runtime {
+
+class Internal {
+ public:
+  explicit Internal(hal::Device& device) : device_(device) { device_.enter_internal(); }
+  ~Internal() { device_.leave_internal(); }
+  Internal(const Internal&) = delete;
+  Internal& operator=(const Internal&) = delete;
+
+ private:
+  hal::Device& device_;
+};
+
+}  // namespace vitamin::runtime

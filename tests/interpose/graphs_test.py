@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that replay graphs, bare and under the preloaded library, over the software driver: what
+they print must be equal, and the page must say where their graphs ran.
+
+Environment: see programs_test.py.
+"""
+import os
+import subprocess
+import tempfile
+import unittest
+
+import doors_test
+import programs_test
+
+COUNTERS = ("launched", "bound", "narrow", "moved", "made", "updated", "evicted")
+
+
+def graphs_of(folder):
+    """The counters of graphs, and {reason: launches on the whole device}, of all processes."""
+    text = subprocess.run([str(doors_test.PROGRAMS / "pages"), folder], capture_output=True,
+                          text=True, check=True).stdout
+    sums, reasons = dict.fromkeys(COUNTERS, 0), {}
+    for line in text.splitlines():
+        if not line.startswith("  graphs:"):
+            continue
+        words = line.split()[1:]
+        for name, word in zip(COUNTERS, words):
+            sums[name] += int(word)
+        for word in words[len(COUNTERS):]:
+            reason, count = word.split("=")
+            reasons[reason] = reasons.get(reason, 0) + int(count)
+    return sums, reasons
+
+
+class Graphs(unittest.TestCase):
+    def run_one(self, scenario, policy="random", form="legacy", window="max", memory=None,
+                audit=None):
+        bare = programs_test.start("graph_scenarios", scenario, preload=False, form=form)
+        self.assertEqual(bare.returncode, 0, bare)
+        changed = {"VITAMIN_GRAPH_MEMORY": memory, "VITAMIN_AUDIT": audit}
+        os.environ.update({k: v for k, v in changed.items() if v is not None})
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                done = programs_test.start("graph_scenarios", scenario, policy=policy, form=form,
+                                           window=window, run_directory=folder)
+                sums, reasons = graphs_of(folder)
+        finally:
+            for name in changed:
+                os.environ.pop(name, None)
+        where = (scenario, policy, form, window, memory)
+        self.assertEqual((done.returncode, done.stdout), (0, bare.stdout), (where, done.stderr))
+        self.assertEqual(done.stderr, "", where)
+        self.assertEqual(sums["launched"], sums["bound"] + sum(reasons.values()), where)
+        return sums, reasons
+
+    def moves(self, scenario, **how):
+        sums, reasons = self.run_one(scenario, **how)
+        self.assertGreater(sums["bound"], 0, (scenario, how, sums, reasons))
+        return sums, reasons
+
+    def test_captured_graphs_follow_whoever_launches_their_kernels(self):
+        for scenario in ("replays_of_functions", "replays_of_kernels"):
+            for form in programs_test.FORMS:
+                sums, reasons = self.moves(scenario, form=form)
+                self.assertGreater(sums["moved"], 100)
+                self.assertLess(sum(reasons.values()), sums["launched"] // 2, reasons)
+
+    def test_thousands_of_replays_run_on_the_parts_that_the_policy_says(self):
+        sums, reasons = self.moves("thousands_of_replays", policy="static:units=2-3")
+        self.assertGreater(sums["bound"], 0.95 * sums["launched"], reasons)
+        self.assertEqual(sums["made"], 2)  # two graphs, one part
+        sums, reasons = self.run_one("thousands_of_replays", policy="fifo")
+        self.assertEqual((sums["bound"], sums["made"]), (0, 0))
+        self.assertGreater(reasons["policy"], 0.9 * sums["launched"])
+
+    def test_launches_that_wait_for_their_turn_follow_as_well(self):
+        for window in ("0", "8000"):
+            self.moves("replays_of_kernels", window=window)
+
+    def test_an_executable_never_runs_beside_itself(self):
+        for form in programs_test.FORMS:
+            self.moves("one_graph_in_many_streams", form=form)
+
+    def test_updates_reach_the_executables_for_parts(self):
+        sums, reasons = self.moves("updates", policy="static:units=2-3")
+        self.assertGreater(sums["updated"], 0)
+        self.assertGreater(reasons["unfollowed"], 0)  # after the one that the driver refused
+        self.run_one("updates")
+
+    def test_changes_of_single_nodes_reach_the_executables_for_parts(self):
+        sums, _ = self.moves("node_updates", policy="static:units=2-3")
+        self.assertGreater(sums["updated"], 0)
+        self.run_one("node_updates")
+
+    def test_changes_concern_later_launches_only(self):
+        for policy in ("static:units=2-3", "random"):
+            self.run_one("changes_behind_a_gate", policy=policy)
+
+    def test_an_executable_is_destroyed_while_it_runs(self):
+        self.moves("destroyed_in_flight", policy="static:units=2-3")
+
+    def test_graphs_inside_graphs_follow(self):
+        self.moves("built_by_hand")
+
+    def test_host_functions_and_events_stay_and_are_counted(self):
+        sums, reasons = self.run_one("nodes_that_stay")
+        self.assertEqual((sums["bound"], reasons), (0, {"nodes": 40}))
+
+    def test_cooperative_grids_and_clusters_go_where_they_fit(self):
+        self.run_one("wide_nodes")
+        _, reasons = self.run_one("wide_nodes", policy="static:units=0-0")
+        self.assertGreater(reasons.get("policy", 0) + reasons.get("no_eligible_entry", 0), 0)
+
+    def test_threads_replay_on_their_own_default_streams(self):
+        self.moves("graphs_of_threads")
+
+    def test_no_wait_for_the_context_meets_a_capture_of_ours(self):
+        self.moves("waits_for_the_context", policy="static:units=2-3")
+
+    def test_a_device_is_reset_under_graphs(self):
+        self.moves("reset_device", policy="static:units=2-3")
+
+    def test_a_process_leaves_while_executables_are_made(self):
+        for _ in range(5):
+            self.run_one("leaves_at_once", policy="static:units=2-3")
+
+    def test_memory_for_one_executable_is_kept_to(self):
+        # 9 nodes: 16 KiB and 2 KiB each, by the least that an executable is believed to take.
+        sums, _ = self.moves("replays_of_kernels", memory="40000")
+        self.assertGreater(sums["evicted"], 0)
+        self.assertGreater(sums["made"], sums["evicted"])
+        sums, reasons = self.run_one("replays_of_kernels", memory="1000")
+        self.assertEqual(sums["bound"], 0)
+        self.assertGreater(reasons["memory"], 0)
+        sums, reasons = self.run_one("replays_of_kernels", memory="0")
+        self.assertEqual((sums["bound"], set(reasons)), (0, {"unsupported"}))
+
+    def test_the_audit_finds_the_same_graphs_everywhere(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for scenario in ("replays_of_functions", "node_updates", "updates", "built_by_hand"):
+                self.moves(scenario, policy="static:units=2-3", audit=folder)
+            changed = launches = 0
+            for name in os.listdir(folder):
+                with open(os.path.join(folder, name), "rb") as log:
+                    count, records = records_of(log.read())
+                self.assertEqual(count, len(records))
+                launches += sum(kind == KIND_GRAPH for kind, _ in records)
+                changed += sum(flags & 3 for kind, flags in records)
+            self.assertGreater(launches, 500)
+            self.assertEqual(changed, 0)
+
+
+KIND_NAME, KIND_GRAPH = 5, 6
+
+
+def records_of(data):
+    """How many records a log says it has, and (kind, flags) of all; a name's text is no record."""
+    count = int.from_bytes(data[24:32], "little")
+    records, at = [], 0
+    total = count
+    while at < count:
+        record = data[64 + 48 * at:64 + 48 * (at + 1)]
+        word = [int.from_bytes(record[i:i + 4], "little") for i in range(0, 16, 4)]
+        at += 1
+        if word[0] == KIND_NAME:
+            text = -(-word[2] // 48)
+            at += text
+            total -= text
+        records.append((word[0], word[3]))
+    return total, records
+
+
+if __name__ == "__main__":
+    unittest.main()

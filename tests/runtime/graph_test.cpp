@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Graphs as one operation: what describes them, where they go, what is kept for them, and that the
+// audit sees an executable that is not the application's graph. The vendor is a stand-in.
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "hal/graph.h"
+#include "runtime/audit.h"
+#include "tests/runtime/fixture.h"
+#include "tests/soft/kernels.h"
+
+namespace vitamin::tests {
+namespace {
+
+using hal::GraphDescription;
+using soft::vitamin_kernel_busy;
+
+GraphDescription chain(unsigned nodes) {
+  GraphDescription graph;
+  for (std::uint32_t i = 0; i < nodes; ++i) {
+    graph.nodes.push_back({100 + i, 200 + i, 300 + i});
+    if (i > 0) graph.edges.push_back({i - 1, i, 0});
+  }
+  return graph;
+}
+
+TEST_CASE("A graph's shape is that of its nodes and edges, in whatever order they are listed") {
+  const GraphDescription graph = chain(6);
+  GraphDescription other = graph;
+  // The same graph, told backwards.
+  std::reverse(other.nodes.begin(), other.nodes.end());
+  for (GraphDescription::Edge& edge : other.edges) edge = {5 - edge.from, 5 - edge.to, edge.data};
+  std::reverse(other.edges.begin(), other.edges.end());
+  CHECK(other.shape() == graph.shape());
+  CHECK(graph.shape().nodes == 6);
+  CHECK(graph.shape().edges == 5);
+}
+
+TEST_CASE("Every mistake in a graph changes its shape") {
+  const hal::GraphShape shape = chain(6).shape();
+  GraphDescription lost = chain(5);
+  CHECK(lost.shape() != shape);
+  GraphDescription changed = chain(6);
+  changed.nodes[3].exact ^= 1;  // one bit of an argument
+  CHECK(changed.shape() != shape);
+  CHECK(changed.shape().structure == shape.structure);
+  GraphDescription no_edge = chain(6);
+  no_edge.edges.pop_back();
+  CHECK(no_edge.shape() != shape);
+  GraphDescription other_edge = chain(6);
+  other_edge.edges.back().from = 2;  // as many edges, another order
+  CHECK(other_edge.shape() != shape);
+  GraphDescription programmatic = chain(6);
+  programmatic.edges[2].data = 1;
+  CHECK(programmatic.shape() != shape);
+  GraphDescription swapped = chain(6);
+  std::swap(swapped.nodes[1], swapped.nodes[2]);
+  CHECK(swapped.shape() != shape);
+}
+
+// Stands for the vendor's executable of one busy kernel.
+class Executable final : public hal::GraphExecutable {
+ public:
+  Executable(unsigned& alive, std::uint64_t ns) : alive_(alive), ns_(ns) { ++alive_; }
+  ~Executable() override { --alive_; }
+  hal::NativeStatus launch(hal::Queue& queue) noexcept override {
+    // Through the native handle, as a graph is: the audit must not take it for a launch.
+    return launch_on(queue.native(), ns_);
+  }
+  static hal::NativeStatus launch_on(void* native, std::uint64_t ns) {
+    soft::Launch launch;
+    launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+    launch.block = {32, 1, 1};
+    launch.parameters = &ns;
+    return engine->launch(static_cast<soft::Queue*>(native), launch);
+  }
+  static inline soft::Engine* engine = nullptr;
+
+ private:
+  unsigned& alive_;
+  std::uint64_t ns_;
+};
+
+class Source final : public hal::GraphSource {
+ public:
+  hal::Result<hal::GraphContents> look(hal::Device&) override {
+    ++looks;
+    hal::KernelLaunch launch;
+    launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+    launch.block = {32, 1, 1};
+    return hal::GraphContents{chain(nodes).shape(), {launch}};
+  }
+  hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
+      hal::Device&, hal::PhysicalContext&, std::shared_ptr<hal::GraphExecutable> older) override {
+    if (older != nullptr) {
+      ++updates;
+      return older;
+    }
+    ++makes;
+    auto made = std::make_shared<Executable>(alive, 10'000);
+    made->shape = chain(nodes - lost).shape();
+    return made;
+  }
+  unsigned nodes = 4, lost = 0;
+  unsigned looks = 0, makes = 0, updates = 0, alive = 0;
+};
+
+class Operation final : public runtime::GraphOperation {
+ public:
+  using GraphOperation::GraphOperation;
+  std::unique_ptr<runtime::Operation> keep() const override {
+    return std::make_unique<Operation>(*this);
+  }
+  std::optional<hal::GraphShape> asked() const override { return chain(4).shape(); }
+
+ private:
+  hal::NativeStatus launch_own(void* native) noexcept override {
+    return Executable::launch_on(native, 10'000);
+  }
+};
+
+struct GraphFixture : Fixture {
+  explicit GraphFixture(const FixtureOptions& options) : Fixture(options) {
+    Executable::engine = engine;
+  }
+  ~GraphFixture() { context->forget(*graph); }
+  hal::NativeStatus replay(runtime::Stream& stream) {
+    Operation operation(graph);
+    return context->replay(stream, operation);
+  }
+  std::uint64_t whole(runtime::stats::GraphReason reason) const {
+    return page.graph_whole[static_cast<unsigned>(reason)].get();
+  }
+  std::shared_ptr<Source> source = std::make_shared<Source>();
+  std::shared_ptr<runtime::Graph> graph = std::make_shared<runtime::Graph>(source);
+};
+
+TEST_CASE("A graph that is launched again unchanged goes where the policy says") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream& stream = f.stream();
+  for (int i = 0; i < 10; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+  CHECK(f.source->looks == 1);
+  CHECK(f.source->makes == 1);
+  CHECK(f.page.other.graph_launches.get() == 10);
+  CHECK(f.whole(runtime::stats::GraphReason::kFresh) == 2);
+  CHECK(f.whole(runtime::stats::GraphReason::kNotMade) == 1);
+  CHECK(f.page.graphs.bound.get() == 7);
+  CHECK(f.page.other.graphs_timed.get() <= 3);  // only what ran without a lease
+}
+
+TEST_CASE("A graph that changes before every launch costs nothing and stays") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream& stream = f.stream();
+  for (int i = 0; i < 10; ++i) {
+    CHECK(f.replay(stream) == hal::kNativeOk);
+    const auto changed = f.context->change(
+        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+    CHECK(changed == hal::kNativeOk);
+  }
+  CHECK(f.source->looks == 0);
+  CHECK(f.page.graphs.bound.get() == 0);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+}
+
+TEST_CASE("Executables are brought up to date, and gone when the graph is") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream& stream = f.stream();
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+    f.context->change(
+        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+  }
+  CHECK(f.source->makes == 1);
+  CHECK(f.source->updates == 2);
+  CHECK(f.source->alive == 1);
+  CHECK(f.context->destroy(*f.graph, [] { return hal::kNativeOk; }) == hal::kNativeOk);
+  CHECK(f.source->alive == 0);
+  CHECK(f.page.graphs.held.get() == 0);
+  CHECK(f.page.graphs.held_bytes.get() == 0);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+}
+
+TEST_CASE("A change that is not followed keeps the graph on the whole device") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream& stream = f.stream();
+  for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  const std::uint64_t bound = f.page.graphs.bound.get();
+  CHECK(bound > 0);
+  f.context->change(
+      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return false; });
+  for (int i = 0; i < 5; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.bound.get() == bound);
+  CHECK(f.whole(runtime::stats::GraphReason::kUnfollowed) == 5);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+}
+
+TEST_CASE("Launches of one graph from two streams come one behind the other") {
+  GraphFixture f({.policy = "random"});
+  runtime::Stream* streams[] = {&f.stream(), &f.stream()};
+  for (int i = 0; i < 40; ++i) CHECK(f.replay(*streams[i % 2]) == hal::kNativeOk);
+  for (runtime::Stream* stream : streams) CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  CHECK(f.page.graphs.bound.get() > 10);
+  REQUIRE(f.stays.size() == 40);
+  for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
+}
+
+TEST_CASE("A launch that waits for its turn holds back the next one of the same graph") {
+  GraphFixture f({.policy = "static"});
+  runtime::Stream &held = f.stream(), &other = f.stream();
+  soft::Gate* gate = f.hold(held);
+  CHECK(f.replay(held) == hal::kNativeOk);
+  CHECK(f.replay(other) == hal::kNativeOk);
+  for (int i = 0; i < 1000; ++i) f.engine->advance();
+  CHECK(f.context->query(other) == f.context->device().not_ready());
+  CHECK(f.stays.empty());
+  f.engine->open_gate(gate);
+  for (runtime::Stream* stream : {&held, &other})
+    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  REQUIRE(f.stays.size() == 2);
+  CHECK(f.stays[1].start >= f.stays[0].end);
+}
+
+std::pair<std::uint64_t, std::uint64_t> audited(unsigned lost) {
+  std::string folder = (std::filesystem::temp_directory_path() / "vitamin-graph-XXXXXX").native();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  std::pair<std::uint64_t, std::uint64_t> found;
+  {
+    FixtureOptions options{.policy = "static"};
+    options.audit = runtime::Audit::create(folder.c_str(), 0);
+    REQUIRE(options.audit != nullptr);
+    GraphFixture f(options);
+    f.source->lost = lost;
+    runtime::Stream& stream = f.stream();
+    for (int i = 0; i < 10; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+    CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+    CHECK(f.page.graphs.bound.get() == 7);
+    found = {options.audit->operations(), options.audit->changed()};
+  }
+  std::filesystem::remove_all(folder);
+  return found;
+}
+
+TEST_CASE("The audit finds an executable that lost a node") {
+  CHECK(audited(0) == std::pair<std::uint64_t, std::uint64_t>(10, 0));
+  CHECK(audited(1) == std::pair<std::uint64_t, std::uint64_t>(10, 7));
+}
+
+}  // namespace
+}  // namespace vitamin::tests
