@@ -11,10 +11,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <ctime>
 
 extern "C" {
+
+// 2.29: the old one reports errors as SVID asked. Of long doubles there is but one.
+double log(double x) noexcept { return static_cast<double>(::logl(x)); }
 
 // 2.30
 pid_t gettid() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid)); }

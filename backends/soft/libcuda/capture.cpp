@@ -220,7 +220,7 @@ CUresult forbid_while_capturing(const Context& context) {
   for (Capture* capture : open_captures()) {
     const bool inside =
         std::any_of(capture->streams.begin(), capture->streams.end(),
-                    [&](const Stream* stream) { return stream->context->root == context.root; });
+                    [&](const Stream* stream) { return stream->context == &context; });
     if (!inside) continue;
     capture->valid = false;
     answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -173,11 +173,9 @@ CUresult update_exec(GraphExec& exec, const Graph& graph, CUgraphExecUpdateResul
   if (difference != nullptr)
     *offender = reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(difference->source));
   if (*why != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-  for (std::size_t i = 0; i < exec.nodes.size(); ++i) {
+  // It keeps being named by the nodes of the graph that it was made from.
+  for (std::size_t i = 0; i < exec.nodes.size(); ++i)
     exec.nodes[i].command = std::move(other.nodes[i].command);
-    exec.nodes[i].source = other.nodes[i].source;
-  }
-  exec.index = std::move(other.index);
   return CUDA_SUCCESS;
 }
 
