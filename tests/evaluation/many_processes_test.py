@@ -101,10 +101,13 @@ class Trace(unittest.TestCase):
         ends = {1: ([3000], [500]), 2: ([9000], [6000])}
         scaled = {**closure, **{k: 1000 * closure[k] for k in ("closed", "returned", "granted")}}
         judged, = reclaim.judge([scaled], ends, 0)
-        self.assertEqual((judged["outstanding_us"], judged["beyond_us"], judged["late"]),
-                         (1.0, 2.0, False))
-        judged, = reclaim.judge([scaled], {1: ([7000], [500]), 2: ([], [])}, 0)
-        self.assertTrue(judged["late"])
+        self.assertEqual((judged["outstanding_us"], judged["beyond_us"]), (1.0, 2.0))
+        self.assertEqual(reclaim.overlaps(ends[1], ends[2], 0), 0)
+        # (ends, begins): one that still runs when another's begins, whichever is told first.
+        late = ([2000, 7000], [500, 2500]), ([6500, 9000], [6000, 7000])
+        self.assertEqual(reclaim.overlaps(*late, 0), 1)
+        self.assertEqual(reclaim.overlaps(*reversed(late), 0), 1)
+        self.assertEqual(reclaim.overlaps(*late, 1000), 0)  # the clocks may differ by so much
         gone, = made.reuse()
         self.assertEqual((gone["units"], gone["forget"], gone["again"], gone["all_again"]),
                          (1, 10, 12, 12))
