@@ -107,7 +107,7 @@ def main():
             print(f"offline {job}: {run.seconds:.0f} s {run.why()[:200]}", flush=True)
         daemon = common.Daemon("random", environment)
         running = [common.Job(words(job, options.steps), environment, daemon,
-                                 ["--profiles", str(beside)]) for job in jobs]
+                              ["--profiles", str(beside)]) for job in jobs]
         for job, process in zip(jobs, running):
             run = process.wait(options.timeout)
             results.add({"part": "online", "job": job, "ok": run.ok, "why": run.why(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the GPU programs of the evaluation share: error checks that end the program with one line,
-// the driver's entry points (looked up, never linked), clocks, order statistics, hashes and the
-// JSON lines that the scripts read.
+// the driver's entry points (looked up, never linked), clocks, memory, order statistics, hashes and
+// the JSON lines that the scripts read.
 #pragma once
 
 #include <cuda.h>
@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -176,5 +177,20 @@ class Gate {
  private:
   std::uint32_t* word_ = nullptr;
 };
+
+// Of this process, resident; of the device, by everybody.
+inline double resident_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmRSS:", 0) == 0) return std::atof(line.c_str() + 6) / 1024;
+  return 0;
+}
+
+inline double used_mib() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  BENCH_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<double>(total - free) / 1048576;
+}
 
 }  // namespace bench

@@ -4,27 +4,8 @@
 // with an execution affinity: the baseline of the paper's memory figure. Needs MPS. Makes --entries
 // of them with a stream each, or as many as the driver gives.
 #include <cstring>
-#include <fstream>
 
 #include "bench.h"
-
-namespace {
-
-double resident_mib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmRSS:", 0) == 0) return std::atof(line.c_str() + 6) / 1024;
-  return 0;
-}
-
-double used_mib() {
-  std::size_t free = 0;
-  std::size_t total = 0;
-  BENCH_CHECK(cudaMemGetInfo(&free, &total));
-  return static_cast<double>(total - free) / 1048576;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   const long entries = bench::number(argc, argv, "--entries", 32);
@@ -39,8 +20,8 @@ int main(int argc, char** argv) {
   auto* create = BENCH_DRIVER(cuCtxCreate, 12050);
   auto* pop = BENCH_DRIVER(cuCtxPopCurrent, 4000);
   auto* create_stream = BENCH_DRIVER(cuStreamCreate, 2000);
-  const double used_before = used_mib();
-  const double resident_before = resident_mib();
+  const double used_before = bench::used_mib();
+  const double resident_before = bench::resident_mib();
   std::vector<double> each_ms;
   CUresult refused = CUDA_SUCCESS;
   const std::uint64_t started = bench::now_ns();
@@ -68,5 +49,5 @@ int main(int argc, char** argv) {
       "\"pool_ms\": %.1f, \"one_median_ms\": %.2f, \"pool_mib\": %.1f, "
       "\"pool_resident_mib\": %.1f}\n",
       entries, each_ms.size(), static_cast<int>(refused), pool_ms, each.median(),
-      used_mib() - used_before, resident_mib() - resident_before);
+      bench::used_mib() - used_before, bench::resident_mib() - resident_before);
 }

@@ -4,27 +4,12 @@
 // nothing itself: run it natively and under `vitamin run`, the difference is the pool's. With
 // --entries N it makes a pool of N contexts with one stream each.
 #include <cstring>
-#include <fstream>
 
 #include "green.h"
 
 namespace {
 
 __global__ void touch(std::uint32_t* word) { *word = 1; }
-
-double resident_mib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmRSS:", 0) == 0) return std::atof(line.c_str() + 6) / 1024;
-  return 0;
-}
-
-double used_mib() {
-  std::size_t free = 0;
-  std::size_t total = 0;
-  BENCH_CHECK(cudaMemGetInfo(&free, &total));
-  return static_cast<double>(total - free) / 1048576;
-}
 
 }  // namespace
 
@@ -36,8 +21,8 @@ int main(int argc, char** argv) {
   BENCH_CHECK(cudaGetLastError());
   BENCH_CHECK(cudaDeviceSynchronize());
   const double first_use_ms = 1e-6 * static_cast<double>(bench::now_ns() - begin);
-  const double used_before = used_mib();
-  const double resident_before = resident_mib();
+  const double used_before = bench::used_mib();
+  const double resident_before = bench::resident_mib();
 
   std::vector<double> each_ms;
   double pool_ms = 0;
@@ -62,6 +47,7 @@ int main(int argc, char** argv) {
       "{\"name\": \"pool cost\", \"entries\": %zu, \"first_use_ms\": %.1f, \"used_mib\": %.1f, "
       "\"resident_mib\": %.1f, \"pool_ms\": %.1f, \"one_median_ms\": %.2f, \"one_max_ms\": %.2f, "
       "\"pool_mib\": %.1f, \"pool_resident_mib\": %.1f}\n",
-      each_ms.size(), first_use_ms, used_mib(), resident_mib(), pool_ms, each.median(), each.at(1),
-      used_mib() - used_before, resident_mib() - resident_before);
+      each_ms.size(), first_use_ms, bench::used_mib(), bench::resident_mib(), pool_ms,
+      each.median(), each.at(1),
+      bench::used_mib() - used_before, bench::resident_mib() - resident_before);
 }

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <thread>
 
 #include "session.h"
@@ -514,7 +513,7 @@ void leaves_at_once() {
   print("launched", 30ULL);
 }
 
-const std::map<std::string, void (*)()> kScenarios = {
+const Scenarios kScenarios = {
 #define SCENARIO(name) \
   { #name, &name }
     SCENARIO(replays_of_functions),
@@ -536,14 +535,4 @@ const std::map<std::string, void (*)()> kScenarios = {
 
 }  // namespace
 
-int main(int count, char** words) {
-  const auto scenario = kScenarios.find(count == 2 ? words[1] : "");
-  if (scenario == kScenarios.end()) {
-    for (const auto& [name, function] : kScenarios) std::printf("%s\n", name.c_str());
-    return 64;
-  }
-  reach_driver();
-  scenario->second();
-  std::fflush(stdout);
-  return 0;
-}
+int main(int count, char** words) { return run_scenario(kScenarios, count, words); }

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <map>
 #include <thread>
 
 #include "session.h"
@@ -653,8 +652,8 @@ void hand_written_barrier() {
   const CUdeviceptr arrived = s.words(1), out = s.words(512);
   CUdeviceptr addresses[] = {arrived, out};
   void* parameters[] = {&addresses[0], &addresses[1]};
-  check(drv.cuLaunchKernel(s.kernel("grid_barrier"), 500, 1, 1, 32, 1, 1, 0, a, parameters,
-                           nullptr));
+  check(
+      drv.cuLaunchKernel(s.kernel("grid_barrier"), 500, 1, 1, 32, 1, 1, 0, a, parameters, nullptr));
   check(drv.cuStreamSynchronize(a));
   Word sum = 0;
   for (const Word word : s.read(out, 500)) sum += word;
@@ -871,7 +870,7 @@ void many_threads() {
   print("cells", s.read(cells, 6));
 }
 
-const std::map<std::string, void (*)()> kScenarios = {
+const Scenarios kScenarios = {
 #define SCENARIO(name) \
   { #name, &name }
     SCENARIO(default_streams),
@@ -910,14 +909,4 @@ const std::map<std::string, void (*)()> kScenarios = {
 
 }  // namespace
 
-int main(int count, char** words) {
-  const auto scenario = kScenarios.find(count == 2 ? words[1] : "");
-  if (scenario == kScenarios.end()) {
-    for (const auto& [name, function] : kScenarios) std::printf("%s\n", name.c_str());
-    return 64;
-  }
-  reach_driver();
-  scenario->second();
-  std::fflush(stdout);
-  return 0;
-}
+int main(int count, char** words) { return run_scenario(kScenarios, count, words); }

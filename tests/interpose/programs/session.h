@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every scenario starts from: a device with its primary context current, the test kernels, and
-// words of device or page-locked memory.
+// words of device or page-locked memory. And how a program runs the one that its word names.
 #pragma once
 
 #include <cstdint>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -97,3 +98,18 @@ class Pinned {
   volatile Word* words = nullptr;
   CUdeviceptr device = 0;
 };
+
+using Scenarios = std::map<std::string, void (*)()>;
+
+// All of main(): without a scenario's name, the names.
+inline int run_scenario(const Scenarios& scenarios, int count, char** words) {
+  const auto scenario = scenarios.find(count == 2 ? words[1] : "");
+  if (scenario == scenarios.end()) {
+    for (const auto& [name, function] : scenarios) std::printf("%s\n", name.c_str());
+    return 64;
+  }
+  reach_driver();
+  scenario->second();
+  std::fflush(stdout);
+  return 0;
+}
