@@ -103,7 +103,7 @@ def mixed_pairs(options):
         names = ("demo", "demo") if demo else names
         more = ["--output", options.tokens] if options.tokens else []
         yield pair, [experiments.spec("train", names[0]),
-                     experiments.spec("infer", names[1], latency=True, more=more)]
+                     experiments.spec("infer", names[1], latency="latency", more=more)]
 
 
 def serving_specs(options):
@@ -111,7 +111,7 @@ def serving_specs(options):
     more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
     return [experiments.spec("prefill", name, more=more, gib=(17.5 * (name != "demo"), 2)),
-            experiments.spec("decode", name, True, [*more, "--slots", options.slots],
+            experiments.spec("decode", name, "tokens", [*more, "--slots", options.slots],
                              gib=(16.5 * (name != "demo") + cache, 1))]
 
 

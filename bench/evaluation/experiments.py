@@ -47,12 +47,12 @@ def packages(name):
 class Spec:
     role: str
     name: str
-    latency: bool = False
+    latency: str = ""  # the class of a job that must not wait
     more: tuple = ()  # further words
     gib: tuple = (0, 0)
 
 
-def spec(role, name, latency=False, more=(), gib=None):
+def spec(role, name, latency="", more=(), gib=None):
     return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name])
 
 
@@ -548,7 +548,7 @@ class BitwiseTraining:
         running = {}
         try:
             for index, (name, command) in enumerate(commands.items()):
-                words, environment = self.session.surroundings.place(setting, index, False)
+                words, environment = self.session.surroundings.place(setting, index, "")
                 out = open(f"{self.session.folder}/{name}.out", "w+")
                 err = open(f"{self.session.folder}/{name}.err", "w+")
                 running[name] = (subprocess.Popen(
@@ -615,7 +615,7 @@ class BitwiseTraining:
             try:
                 if mode.setting == "ours":
                     # The daemon knows a device from its first client on: the policy is its first.
-                    s.surroundings.place(mode.setting, 0, False)
+                    s.surroundings.place(mode.setting, 0, "")
                     s.surroundings.daemon.restart(mode.policy)
                 answers, seconds = self._together(mode.setting, commands, victim)
                 differ = {name: [a[0] for a, b in zip(answers[name], reference[name]) if a != b]

@@ -102,6 +102,7 @@ class Daemon:
         self.file.write_text(
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
             '\n[[class]]\nname = "latency"\ncommand = ["no-program"]\nkind = "latency"\n'
+            '\n[[class]]\nname = "tokens"\ncommand = ["no-program"]\nkind = "latency"\n'
             'tpot = "30ms"\n\n[[class]]\nname = "batch"\ncommand = ["no-program"]\n'
             'kind = "batch"\n')
 
@@ -267,7 +268,8 @@ class Surroundings:
 
     def place(self, setting, index, latency):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
-        `latency`: it is the one that must not wait."""
+        `latency`: it is the one that must not wait: "latency", as fast as it would be alone, or
+        "tokens", each within 30 ms."""
         environment = self.base()
         if setting == "native":
             return [], environment
@@ -288,7 +290,7 @@ class Surroundings:
             self.daemon = Daemon(self.folder, environment)
             self.daemon.start("throughput")
         return [*harness.vitamin("run", "--quiet", "--daemon", "--socket", self.daemon.socket,
-                                 "--class", "latency" if latency else "batch"), "--"], \
+                                 "--class", latency or "batch"), "--"], \
             {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
 
     def use(self, mode_):
