@@ -30,6 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
 import experiments  # noqa: E402
 import harness  # noqa: E402
 import modes  # noqa: E402
+import overheads  # noqa: E402
 import report  # noqa: E402
 
 DEFAULT_MODES = {
@@ -40,7 +41,7 @@ DEFAULT_MODES = {
     "E8": "exclusive,ours-alone",
     "E9": "temporal,mps,mps50,static,ours,ours-tpot-first",
 }
-MICRO = {"E6": ["gemm"], "E7": ["pool"], "E8": ["chain"]}
+MICRO = {"E8": ["chain"]}
 ALL = ("E0", "E3", "E4", "E5", "E6", "E7", "E8", "E9")
 BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
 
@@ -151,6 +152,10 @@ def run_one(name, session, options):
         for trace in options.traces:
             subject = f"{trace} {options.load:g}"
             experiments.Serving(session, trace).run(subject, serving_specs(options))
+    elif name == "E6":
+        overheads.Dispatch(session).run()
+    elif name == "E7":
+        overheads.Memory(session).run()
     elif name == "E9":
         experiments.BitwiseTraining(session).run()
     if name in MICRO and not options.no_micro:
@@ -234,6 +239,7 @@ def parse():
     parser.add_argument("--output", type=int, default=256)
     parser.add_argument("--host-mib", type=int, default=4096, help="E5: for keys and values")
     parser.add_argument("--steps", type=int, default=50, help="E9")
+    parser.add_argument("--rounds", type=int, default=40, help="E6: of 100 samples of each arm")
     parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
@@ -260,7 +266,7 @@ def parse():
         options.device = "soft"
         options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
         options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
-        options.load, options.rho, options.settle = 0.3, 0.3, 0
+        options.load, options.rho, options.settle, options.rounds = 0.3, 0.3, 0, 2
     return options
 
 

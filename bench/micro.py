@@ -223,7 +223,7 @@ def blocked(options, results):
 
 def pool(options, results):
     m = Measurement("pool", results)
-    program = harness.program("pool_cost")
+    program = harness.program("pool_memory")
     rows = []
     m.run("native", [program])
     _, report = m.run("fifo", [program], policy="fifo")
@@ -243,7 +243,7 @@ def pool(options, results):
                      number(m.median("fifo", "first_use_ms"), 0), "", "", ""])
     for count in (59, 127, 208):
         arm = f"{count} contexts, one stream each"
-        m.run(arm, [program, "--entries", str(count)])
+        m.run(arm, [program, "--kind", "green", "--entries", str(count)])
         mib = m.median(arm, "pool_mib")
         rows.append([arm, number(m.median(arm, "pool_ms"), 0), number(mib, 0),
                      number(m.median(arm, "pool_resident_mib"), 0),
@@ -269,7 +269,8 @@ def pool_under_mps(m, results, environment):
     rows = []
     for count in (8, 16, 32, 59):
         arm = f"{count} MPS contexts, one stream each"
-        m.run(arm, [harness.program("mps_pool"), "--entries", str(count)], environment=environment)
+        m.run(arm, [harness.program("pool_memory"), "--kind", "mps", "--entries",
+                    str(count)], environment=environment)
         made, mib = m.median(arm, "entries"), m.median(arm, "pool_mib")
         note = "" if made in (count, None) else \
             f" (only {made:.0f}: error {m.median(arm, 'refused'):.0f})"

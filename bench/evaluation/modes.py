@@ -109,6 +109,7 @@ class Daemon:
         return (self.folder / "vitamind.log").read_text(errors="replace")
 
     def start(self, policy):
+        self.folder.mkdir(exist_ok=True)
         self._write(policy)
         self.policy = policy
         log = open(self.folder / "vitamind.log", "w")
@@ -148,6 +149,11 @@ class Daemon:
                 raise harness.Refusal(f"vitamind does not take the policy '{policy}': "
                                       + " / ".join(self._log().strip().splitlines()[-2:]))
             time.sleep(0.05)
+
+    def run(self, class_):
+        """What stands before a command that is to be a client."""
+        return [*harness.vitamin("run", "--quiet", "--daemon", "--socket", self.socket, "--class",
+                                 class_), "--"]
 
     def restart(self, policy):
         self.stop()
@@ -265,6 +271,10 @@ class Surroundings:
         return {"LD_LIBRARY_PATH": ":".join(filter(None, [soft, harness.library_path()])),
                 "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
 
+    def environment(self, setting):
+        """Of a process of this setting, MPS started where it needs one."""
+        return {**self.base(), **(self._mps() if setting.startswith("mps") else {})}
+
     def place(self, setting, index, latency):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
         `latency`: it is the one that must not wait."""
@@ -287,8 +297,7 @@ class Surroundings:
         if self.daemon is None:
             self.daemon = Daemon(self.folder, environment)
             self.daemon.start("throughput")
-        return [*harness.vitamin("run", "--quiet", "--daemon", "--socket", self.daemon.socket,
-                                 "--class", "latency" if latency else "batch"), "--"], \
+        return self.daemon.run("latency" if latency else "batch"), \
             {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
 
     def use(self, mode_):

@@ -22,9 +22,12 @@ class JobFailed(Exception):
 
 
 class Job:
-    def __init__(self, name, arguments, words=(), environment=None):
+    def __init__(self, name, arguments, words=(), environment=None, program=None):
+        """`words` before job.py with its arguments, or before another program that is told by
+        lines and answers by JSON lines, `ready` first."""
         self.name = name
-        self.command = [*words, sys.executable, str(HERE / "job.py"), *map(str, arguments)]
+        self.command = [*words, *(program or [sys.executable, str(HERE / "job.py")]),
+                        *map(str, arguments)]
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
@@ -62,12 +65,19 @@ class Job:
             self.ready = self.answer(timeout)
         return self.ready
 
-    def tell(self, **command):
+    def tell_text(self, line):
         try:
-            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except OSError:
             raise JobFailed(f"{self.name} has ended: {self.tail()}") from None
+
+    def tell(self, **command):
+        self.tell_text(json.dumps(command))
+
+    def ask_text(self, line, timeout):
+        self.tell_text(line)
+        return self.answer(timeout)
 
     def ask(self, timeout, **command):
         self.tell(**command)
