@@ -39,7 +39,7 @@ DEFAULT_MODES = {
     "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
     "E8": "exclusive,ours-alone",
-    "E9": "temporal,mps,mps50,static,ours,ours-tpot-first",
+    "E9": "exclusive,temporal,mps,mps50,static,ours,ours-tpot-first,ours-random,mps-kill,ours-kill",
 }
 MICRO = {"E8": ["chain"]}
 ALL = ("E0", "E3", "E4", "E5", "E6", "E7", "E8", "E9")
@@ -135,6 +135,21 @@ def micro(session, name, options):
     print(result.output.strip(), flush=True)
 
 
+def hazards(session, options):
+    """bench/daemon/hazards.py, which has results of its own."""
+    soft = options.device == "soft"  # where what hangs the first time takes the whole time limit
+    words = [sys.executable, str(HERE / "daemon" / "hazards.py"), "--out", options.out,
+             *(["cooperative", "clusters_16", "host_gated", "--repeats", "3", "--timeout", "60",
+                "--device", "soft"] if soft else ["--timeout", "9"])]
+    session.cells += 1
+    session.allow(20)
+    result = harness.run(words, max(20, options.budget - session.elapsed()),
+                         session.surroundings.base())
+    session.add("E9", "hazards", "all", 0, {"ok": result.ok, "why": result.why(),
+                                            "table": result.output})
+    print(result.output.strip(), flush=True)
+
+
 def run_one(name, session, options):
     if name == "E0":
         names = ["demo"] if options.device == "soft" else options.workloads
@@ -157,7 +172,16 @@ def run_one(name, session, options):
     elif name == "E7":
         overheads.Memory(session).run()
     elif name == "E9":
-        experiments.BitwiseTraining(session).run()
+        demo = options.device == "soft"
+        if "bits" in options.parts:
+            experiments.BitwiseTraining(session).run("training", [
+                experiments.spec("bits", n, gib=(0, 0) if demo else None)
+                for n in (("demo", "demo") if demo else ("qwen-train", "resnet-train"))])
+        if "libraries" in options.parts:
+            experiments.LibraryAwareness(session).run("libraries", [
+                experiments.spec("libraries", "demo" if demo else "all")])
+        if "hazards" in options.parts:
+            hazards(session, options)
     if name in MICRO and not options.no_micro:
         micro(session, name, options)
     if name == "E8":
@@ -170,7 +194,7 @@ def needed(name, options):
     if options.device == "soft":
         return []
     table = {"E0": options.workloads, "E5": ["I-L8"], "E8": options.workloads[:1],
-             "E9": ["D0.6", "RN"]}
+             "E9": ["qwen-train", "resnet-train"]}
     pairs = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS}.get(name, {})
     return [*table.get(name, []), *(n for p in options.pairs for n in pairs.get(p, ()))]
 
@@ -239,6 +263,8 @@ def parse():
     parser.add_argument("--output", type=int, default=256)
     parser.add_argument("--host-mib", type=int, default=4096, help="E5: for keys and values")
     parser.add_argument("--steps", type=int, default=50, help="E9")
+    parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
+                        help="E9")
     parser.add_argument("--rounds", type=int, default=40, help="E6: of 100 samples of each arm")
     parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
@@ -267,6 +293,7 @@ def parse():
         options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
         options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
         options.load, options.rho, options.settle, options.rounds = 0.3, 0.3, 0, 2
+        options.steps = 6
     return options
 
 
@@ -278,6 +305,8 @@ def main():
     for name in [options.experiment] if options.experiment else ALL:
         if "modes" not in options.given:
             options.modes = DEFAULT_MODES.get(name, "exclusive").split(",")
+        if name == "E9":
+            options.repeats = 1  # a killed job is not started again
         if "pairs" not in options.given:
             options.pairs = {"E3": ["W1", "W2"], "E4": ["M1"]}.get(name, [])
             if options.smoke:

@@ -11,6 +11,7 @@ import argparse
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -176,9 +177,22 @@ class Mps:
 
     def __exit__(self, *_):
         if self.running:
-            # `quit` is read from standard input.
-            harness.run(["sh", "-c", f"echo quit | {self.control}"], 30, self.environment)
+            # `quit` is read from standard input. A server whose client hung may never answer.
+            quit_ = harness.run(["sh", "-c", f"echo quit | {self.control}"], 10, self.environment)
+            if not quit_.ok:
+                self._kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _kill(self):
+        """Control daemon and servers: those processes whose environment names our folder."""
+        mine = f"CUDA_MPS_PIPE_DIRECTORY={self.folder}/pipe".encode()
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if b"nvidia-cuda-mps" in (entry / "cmdline").read_bytes() and \
+                        mine in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except (OSError, ValueError):  # no process, gone, or somebody else's
+                continue
 
 
 def blocked(options, results):

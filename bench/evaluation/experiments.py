@@ -9,10 +9,6 @@ the next. What lies in the results already is not run again.
 import dataclasses
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -26,7 +22,8 @@ from processes import Job, JobFailed, together
 # between 6.7 for RN and 34.4 for L8) and a twentieth to a fifth more; those of -big are estimates.
 MEMORY = {"D0.6": (8.5, 12.5), "D1.7": (24, 9), "D0.6-big": (8.5, 60), "D1.7-big": (24, 75),
           "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "RN-big": (2, 26),
-          "BE": (6, 4), "BE-big": (6, 12), "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0)}
+          "BE": (6, 4), "BE-big": (6, 12), "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0),
+          "qwen-train": (9, 13), "resnet-train": (3, 6), "all": (2, 2)}
 CONTEXT = 1.5  # GiB of a process besides: its context, the pool's entries
 TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
                   "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
@@ -36,7 +33,8 @@ TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "
 MIXED_PAIRS = {"M1": ("RN", "I-L8"), "M2": ("RN", "I-J6"), "M3": ("BE", "I-L8"),
                "M4": ("BE", "I-J6")}
 PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "L4": ("transformers", "peft"),
-            "L8": ("transformers", "peft"), "I-L8": (), "I-J6": (), "demo": ()}
+            "L8": ("transformers", "peft"), "I-L8": (), "I-J6": (), "demo": (),
+            "resnet-train": ("torchvision",), "all": ()}
 
 
 def packages(name):
@@ -110,6 +108,8 @@ class Session:
                 arguments = [s.role, s.name, *s.more]
                 if s.role in ("prefill", "decode"):
                     arguments += ["--link", link]
+                if setting.startswith("green"):
+                    arguments += ["--green", setting]
                 if self.options.tiny:
                     arguments.append("--tiny")
                 if self.options.device != "soft":
@@ -120,6 +120,7 @@ class Session:
                     if self.options.nice:
                         arguments += ["--nice", self.options.nice]
                 jobs.append(Job(f"{s.name} ({s.role}, {setting})", arguments, words, environment))
+                jobs[-1].spec = s.name
         except BaseException:
             end(jobs)
             raise
@@ -169,6 +170,9 @@ class Experiment:
     def __init__(self, session):
         self.session, self.options = session, session.options
 
+    def modes(self):
+        return [modes.mode(name) for name in self.options.modes]
+
     def prepare(self, jobs):
         """Once the jobs of the first setting are ready."""
 
@@ -183,7 +187,7 @@ class Experiment:
 
     def run(self, subject, specs):
         s, o = self.session, self.options
-        chosen = [modes.mode(name) for name in o.modes]
+        chosen = self.modes()
         repeats = range(o.repeats)
         todo = [(m, r) for m in chosen for r in repeats
                 if not s.is_done(self.name, subject, m.name, r)]
@@ -511,131 +515,90 @@ class Calibration:
                 "most_mib": measured["most_mib"], "words": words}
 
 
-class BitwiseTraining:
-    """E9: training of two programs beside each other in every mode, hashed at every step, and one
-    that survives the other's SIGKILL."""
+class BitwiseTraining(Experiment):
+    """E9: two training jobs beside each other in every mode, hashed at every step; and one that
+    survives the other's SIGKILL. The first ten steps alone are run twice: a job that differs from
+    itself has nothing to be compared with."""
     name = "E9"
+    TWICE = 10
 
-    def __init__(self, session):
-        self.session, self.options = session, session.options
+    def seconds(self, mode, specs):
+        per_step = getattr(self, "step_s", 0.3)
+        return per_step * self.options.steps * (len(specs) if mode.alone else 1.5)
 
-    def commands(self):
-        o = self.options
-        if o.device == "soft":
-            program = str(harness.prefix() / "bin" / "demo-train")
-            return {"demo-a": [program, "200"], "demo-b": [program, "220"]}
-        more = ["--size", "tiny", "--device", "cpu"] if o.tiny else []
-        script = str(harness.ROOT / "bench" / "workloads.py")
-        return {name: [sys.executable, script, name, "--steps", str(steps), *more]
-                for name, steps in (("qwen-train", o.steps), ("resnet-train", o.steps))}
+    def run(self, subject, specs):
+        self.reference = {}
+        super().run(subject, specs)
 
-    @staticmethod
-    def hashes(output):
-        lines = [line for line in output.splitlines() if line.startswith("{") or "hash " in line]
-        found = []
-        for line in lines:
-            if line.startswith("{"):
-                record = json.loads(line)
-                if "hash" in record:
-                    found.append([record["name"], record["hash"]])
-            else:  # the demo's result line
-                found.append(["result", line.split("hash ")[1].split(",")[0]])
-        return found
+    def alone(self, jobs):
+        steps, each = self.options.steps, []
+        for job in jobs:
+            run = lambda count: together([(job, {"do": "bits", "steps": count})], timeout=300)[0]
+            first, again = run(steps), run(min(steps, self.TWICE))["hashes"]
+            if first["hashes"][:len(again)] != again:
+                raise JobFailed(f"{job.name} differs from itself natively")
+            self.reference[job.spec] = first["hashes"]
+            each.append(first["ends"][-1] / steps)
+        self.step_s = max(each)
+        compared = {s: len(h) for s, h in self.reference.items()}
+        return {"equal": True, "compared": compared, "differing": dict.fromkeys(compared, 0),
+                "seconds": {}, "hashes": self.reference,
+                "words": f"twice the same, {sum(compared.values())} hashes"}
 
-    def _together(self, setting, commands, victim=None):
-        """Runs commands beside each other; output of each. The victim is killed once it has
-        printed its first hashes (or, the demo, after a moment)."""
-        running = {}
-        try:
-            for index, (name, command) in enumerate(commands.items()):
-                words, environment = self.session.surroundings.place(setting, index, False)
-                out = open(f"{self.session.folder}/{name}.out", "w+")
-                err = open(f"{self.session.folder}/{name}.err", "w+")
-                running[name] = (subprocess.Popen(
-                    [*words, *command], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-                    start_new_session=True, env=harness.environment_with(environment)), out, err)
-            limit = time.monotonic() + self.options.start_timeout
-            if victim:
-                process, out, _ = running[victim]
-                while process.poll() is None and time.monotonic() < limit:
-                    out.seek(0)
-                    if "step 3" in out.read() or self.options.device == "soft":
-                        break
-                    time.sleep(0.05)
-                killed = process.poll() is None
-                kill_group(process)
-            seconds, answers = {}, {}
-            begin = time.monotonic()
-            for name, (process, out, err) in running.items():
-                try:
-                    code = process.wait(max(1, limit + 120 - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    raise JobFailed(f"{name} does not end") from None
-                seconds[name] = round(time.monotonic() - begin, 2)
-                out.seek(0), err.seek(0)
-                if code and name != victim:
-                    tail = " / ".join(err.read().strip().splitlines()[-3:])
-                    raise JobFailed(f"{name} ended with code {code}: {tail[-300:]}")
-                answers[name] = self.hashes(out.read())
-            if victim and not killed:
-                raise JobFailed(f"{victim} had ended before it was killed")
-            return answers, seconds
-        finally:
-            for process, out, err in running.values():
-                kill_group(process)
-                out.close(), err.close()
-
-    def run(self):
-        s, o = self.session, self.options
-        commands = self.commands()
-        chosen = [m for m in map(modes.mode, o.modes) if not m.alone]
-        cells = [(m, False) for m in chosen] + \
-            [(m, True) for m in chosen if m.name in ("mps", "ours")]
-        cells = [(m, k) for m, k in cells
-                 if not s.is_done("E9", "pair", m.name + (", one killed" if k else ""), 0)]
-        if not cells:
-            return s.say("E9: nothing left to run")
-        s.cells += len(cells)
-        reference, longest = {}, 0
-        for name, command in commands.items():
-            begin = time.monotonic()
-            first, again = (self._together("native", {name: command})[0][name] for _ in range(2))
-            longest = max(longest, (time.monotonic() - begin) / 2)
-            if first != again:
-                s.say(f"{name} differs from itself natively: left out")
-                s.add("E9", name, "native twice", 0,
-                      {"ok": False, "why": "differs from itself natively"})
-            else:
-                reference[name] = first
-        s.results.add({"experiment": "E9", "reference": reference, "session": s.number})
-        names = list(commands)
-        for mode, kill in cells:
-            s.allow(2 * longest)
-            victim = names[1] if kill else None
-            try:
-                if mode.setting == "ours":
-                    # The daemon knows a device from its first client on: the policy is its first.
-                    s.surroundings.place(mode.setting, 0, False)
-                    s.surroundings.daemon.restart(mode.policy)
-                answers, seconds = self._together(mode.setting, commands, victim)
-                differ = {name: [a[0] for a, b in zip(answers[name], reference[name]) if a != b]
-                          for name in reference if name != victim}
-                compared = {name: len(reference[name]) for name in differ}
-                short = [n for n in differ if len(answers[n]) != len(reference[n])]
-                record = {"ok": True, "equal": not any(differ.values()) and not short,
-                          "compared": compared, "seconds": seconds,
-                          "differ": {n: d[:5] for n, d in differ.items() if d},
-                          "differing": {n: len(d) for n, d in differ.items()}}
-                words = (f"{'equal' if record['equal'] else 'DIFFERENT'} "
-                         f"({', '.join(f'{n}: {c} hashes' for n, c in compared.items())})")
-            except (JobFailed, harness.Refusal) as error:
-                record, words = {"ok": False, "why": str(error)}, str(error)
-            s.add("E9", "pair", mode.name + (", one killed" if kill else ""), 0, record)
-            s.say(f"E9 {mode.name}{', one killed' if kill else ''}: {words}")
+    def cell(self, jobs, specs, mode, repeat):
+        if mode.alone:
+            return self.alone(jobs)
+        if not self.reference:
+            raise JobFailed("nothing to compare with: `exclusive` did not run")
+        steps, at = self.options.steps, time.monotonic() + self.lead
+        for job in jobs:  # whoever is to be killed has more to do
+            job.tell(do="bits", at=at,
+                     steps=20 * steps if mode.kill and job is jobs[1] else steps)
+        survivors = jobs
+        if mode.kill:
+            time.sleep(self.lead + 2.5 * self.step_s)
+            if not jobs[1].busy():
+                raise JobFailed(f"{jobs[1].name} had ended before it was killed")
+            jobs[1].kill()
+            survivors = jobs[:1]
+        answers = {job.spec: job.answer(300) for job in survivors}
+        seconds = {name: round(a["ends"][-1], 2) for name, a in answers.items()}
+        differ = {name: [a[0] for a, b in zip(answers[name]["hashes"], self.reference[name])
+                         if a != b] for name in answers}
+        short = [n for n, a in answers.items()
+                 if len(a["hashes"]) != len(self.reference[n])]
+        record = {"equal": not any(differ.values()) and not short,
+                  "compared": {n: len(self.reference[n]) for n in differ}, "seconds": seconds,
+                  "differ": {n: d[:5] for n, d in differ.items() if d},
+                  "differing": {n: len(d) for n, d in differ.items()}}
+        return {**record, "words": f"{'equal' if record['equal'] else 'DIFFERENT'} ("
+                + ", ".join(f"{n}: {record['differing'][n]} of {c} hashes differ"
+                            for n, c in record["compared"].items()) + ")"}
 
 
-def kill_group(process):
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except OSError:
-        pass
+class LibraryAwareness(Experiment):
+    """E9: do libraries choose other kernels where they are told, or find, fewer processors?"""
+    name = "E9"
+    lead = 0
+    MODES = ("exclusive", "mps", "mps50", "mps25", "green", "green-after", "static", "ours")
+
+    def modes(self):
+        return [modes.mode(name) for name in self.MODES]
+
+    def seconds(self, mode, specs):
+        return 3
+
+    def cell(self, jobs, specs, mode, repeat):
+        answer = jobs[0].ask(120, do="operations")
+        found = answer["operations"]
+        if mode.name == "exclusive":
+            self.reference = found
+        base = getattr(self, "reference", found)
+        kernels = [n for n, f in found.items()
+                   if None not in (f["kernels"], base[n]["kernels"])
+                   and f["kernels"] != base[n]["kernels"]]
+        bits = [n for n, f in found.items() if f["hash"] != base[n]["hash"]]
+        seen = answer["processors"]
+        return {**answer, "other_kernels": kernels, "other_bits": bits, "told": seen,
+                "words": f"{seen} processors; other kernels in {len(kernels)} of {len(found)}, "
+                f"other bits in {len(bits)}"}

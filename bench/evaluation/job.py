@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job of the evaluation: a process that is built once and then runs windows when told to.
 
-    job.py train D0.6 | infer I-L8 | prefill I-L8 --link PATH | decode I-L8 --link PATH
+    job.py train D0.6 | infer I-L8 | prefill I-L8 --link PATH | decode I-L8 --link PATH |
+           bits qwen-train | libraries all
 
 An ordinary program that knows nothing of Vitamin but its advice module, which does nothing without
 Vitamin. Commands come as JSON lines on standard input, each answered by one line on standard
@@ -12,6 +13,8 @@ output; times are of the machine's monotonic clock, the same in every process.
     {"do": "measure", "count": N}                           closed loop: seconds of each
     {"do": "profile"}                                       launches and busy share of a step
     {"do": "record", "count": N, "path": P}                 all that N steps ask of the GPU
+    {"do": "bits", "at": T, "steps": N}                     bits: hashes of every step, from the start
+    {"do": "operations"}                                    libraries: kernels and hash of each
     {"do": "requests", "at": T, "requests": [...], ...}     prefill and decode: one trace
 
 The name `demo` is for a machine without a GPU: a step is a run of Vitamin's demo programs on the
@@ -506,6 +509,44 @@ class Decode:
         self.engine.decode([(0, 1, 0)])
 
 
+class Bits:
+    """Training from its first state, hashed at every step."""
+
+    def __init__(self, options, machine):
+        self.machine, self.demo = machine, isinstance(machine, DemoMachine)
+        if not self.demo:
+            import bits
+            self.work = bits.Training(machine, options.name)
+
+    def bits(self, at, steps):
+        if not self.demo:
+            self.work.begin()
+            self.machine.synchronize()
+        sleep_until(at)
+        hashes, ends = [], []
+        for i in range(steps):
+            told = [["result", self.machine.run("train", 4 + i % 4)]] if self.demo else \
+                self.work.step(i)
+            hashes += [[f"step {i} {name}", value] for name, value in told]
+            ends.append(round(now() - at, 6))
+            advice.iteration_end()
+        return {"hashes": hashes, "ends": ends, "note": None if self.demo else self.work.note}
+
+
+class Libraries:
+    def __init__(self, options, machine):
+        self.demo = machine if isinstance(machine, DemoMachine) else None
+        if self.demo is None:
+            import bits
+            self.work = bits.Libraries(machine, options.green)
+
+    def operations(self):
+        if self.demo:
+            return {"operations": {"demo": {"hash": self.demo.run("train", 3), "kernels": None}},
+                    "part": None, "processors": None}
+        return self.work.each()
+
+
 def profile(role, machine):
     """Launches, and the share of the time in which a kernel runs, of one step."""
     if isinstance(machine, DemoMachine) or machine.device.type != "cuda":
@@ -561,7 +602,8 @@ def record(role, machine, path, count):
     return {"events": events, "host_s": host, "step_s": step}
 
 
-ROLES = {"train": Trainer, "infer": Inference, "prefill": Prefill, "decode": Decode}
+ROLES = {"train": Trainer, "infer": Inference, "prefill": Prefill, "decode": Decode, "bits": Bits,
+         "libraries": Libraries}
 
 
 def main():
@@ -575,6 +617,7 @@ def main():
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")
     parser.add_argument("--output", type=int, default=32)
+    parser.add_argument("--green", default="", help="libraries: green, or green-after")
     parser.add_argument("--patience", type=float, default=300)
     parser.add_argument("--cpus", help="the first and last core, as 0-3")
     parser.add_argument("--nice", type=int, default=0, help="below 0: for root")

@@ -27,15 +27,18 @@ class Mode:
     label: str
     alone: bool = False
     policy: str = ""  # of vitamind
+    kill: bool = False  # one of the jobs ends by SIGKILL: the last cell of a setting
 
 
 SETTINGS = {
     "native": "processes as they are",
     "mps": "under an MPS daemon",
-    "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job",
+    "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job (mps25: 25)",
     "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
     "ours": "under MPS, `vitamin run --daemon` with one vitamind",
+    "green": "a green context of 64 SMs is current, before libraries make their handles",
+    "green-after": "the same, after that",
 }
 MODES = {m.name: m for m in (
     Mode("exclusive", "native", "each job alone, no Vitamin", alone=True),
@@ -54,6 +57,12 @@ MODES = {m.name: m for m in (
     Mode("salus", "ours", "Salus' policy on our mechanism", policy="salus"),
     Mode("temporal-leases", "ours", "turns of 2 ms on our mechanism", policy="temporal"),
     Mode("ours-alone", "ours", "each job alone under Vitamin", alone=True, policy="throughput"),
+    Mode("ours-random", "ours", "Vitamin, a random part for every launch", policy="random"),
+    Mode("ours-kill", "ours", "Vitamin, one job is killed", policy="throughput", kill=True),
+    Mode("mps-kill", "mps", "MPS, one job is killed", kill=True),
+    Mode("mps25", "mps25", "MPS, 25 % of the SMs each (changes bits)"),
+    Mode("green", "green", "a green context of 64 SMs", alone=True),
+    Mode("green-after", "green-after", "a green context of 64 SMs, libraries ready", alone=True),
     Mode("mps-alone", "mps", "each job alone under MPS", alone=True),
 )}
 # The paper's baselines that no mode stands for, and why.
@@ -135,14 +144,19 @@ class Daemon:
             return {}
 
     def use(self, policy):
-        """Every device under this policy, or a Refusal."""
+        """Every device under this policy, or a Refusal. One that has no client yet takes that of
+        the configuration with its first."""
+        read_again = lambda: self._log().count("the configuration was read again")
+        before = read_again()
         if policy != self.policy:
             self._write(policy)
             self.process.send_signal(signal.SIGHUP)
         limit = time.monotonic() + 20
         while True:
-            devices = self.status().get("devices", [])
-            if devices and all(parts(d.get("policy", "")) == parts(policy) for d in devices):
+            devices = self.status().get("devices")
+            if all(parts(d.get("policy", "")) == parts(policy) for d in devices or []) and \
+                    devices is not None and (devices or policy == self.policy
+                                             or read_again() > before):
                 self.policy = policy
                 return
             if time.monotonic() > limit:
@@ -279,15 +293,15 @@ class Surroundings:
         """Words before a job's command, and its environment. `index`: of the job in its pair;
         `latency`: it is the one that must not wait."""
         environment = self.base()
-        if setting == "native":
+        if setting == "native" or setting.startswith("green"):
             return [], environment
         if self.device != "soft" or setting.startswith("mps"):
             # Processes overlap on the software device as they are.
             environment.update(self._mps())
         if setting == "mps":
             return [], environment
-        if setting == "mps50":
-            return [], {**environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+        if setting in ("mps50", "mps25"):
+            return [], {**environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": setting[3:]}
         if setting == "mps-priority":
             return [], {**environment, "CUDA_MPS_CLIENT_PRIORITY": "0" if latency else "1"}
         if setting.startswith("static"):

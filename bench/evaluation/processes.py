@@ -93,6 +93,10 @@ class Job:
                 pass
         self.kill()
 
+    def busy(self):
+        """Runs, and has not answered."""
+        return self.process.poll() is None and self._answers.empty()
+
     def kill(self):
         try:
             os.killpg(self.process.pid, signal.SIGKILL)

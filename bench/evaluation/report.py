@@ -15,6 +15,7 @@ it is about those, and with "void" they are in no table: they are not what their
 import argparse
 import json
 import pathlib
+import random
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -165,6 +166,19 @@ def verdict(what, value, limit, at_least, agree):
     return (f"* {what}: {value:.3f}, asked at {'least' if at_least else 'most'} {limit:g}: "
             + ("reached" if met else "**missed**")
             + ("." if usable(agree) else ", but the run is not usable."))
+
+
+def between(values, show):
+    """The middle 95 % of the median's distribution, by drawing from the values again and again."""
+    if len(values) < 3:
+        return "–" if not values else f"{show(min(values))} to {show(max(values))}"
+    draw = random.Random(1)
+    medians = sorted(harness.median(draw.choices(values, k=len(values))) for _ in range(1000))
+    return f"{show(medians[25])} to {show(medians[974])}"
+
+
+def shares(value):
+    return number(value, 4)
 
 
 def middle(values):
@@ -374,8 +388,9 @@ def micro_text(records):
 
 
 def bitwise_section(records, figure):
-    rows, bars = [], {}
-    for r in cells(records):
+    rows, bars, lines = [], {}, []
+    training = [r for r in cells(records) if r["subject"] not in ("libraries", "hazards")]
+    for r in training:
         rows.append([r["cell"], "equal" if r["equal"] else "**different**",
                      ", ".join(f"{n}: {r['differing'][n]} of {c}"
                                for n, c in r["compared"].items()),
@@ -383,12 +398,94 @@ def bitwise_section(records, figure):
         bars.setdefault("hashes that differ", {})[r["cell"]] = sum(r["differing"].values())
     if figure and bars:
         figure.bars("E9", bars, "hashes that differ from exclusive", "not in the paper")
-    return table(["mode", "bits", "hashes that differ", "lasted"], rows)
+    text = table(["mode", "bits", "hashes that differ", "lasted"], rows) if rows else ""
+    found = by_subject([r for r in cells(records) if r["subject"] == "libraries"])
+    seen = []
+    for cell, runs in found.get("libraries", {}).items():
+        r = runs[-1]
+        of = len(r["operations"])
+        told = any(f["kernels"] is not None for f in r["operations"].values())
+        seen.append([cell, r["told"] or "–", r["part"] or "–",
+                     f"{len(r['other_kernels'])} of {of}" if told else "–",
+                     f"{len(r['other_bits'])} of {of}",
+                     ", ".join(dict.fromkeys([*r["other_kernels"], *r["other_bits"]])) or "–"])
+    if seen:
+        text += "\n\nWhat libraries choose (cuBLAS, cuDNN, attention, PyTorch's own), against " \
+            "exclusive:\n\n" + table(["mode", "processors that it is told", "part",
+                                      "other kernels or grids", "other bits", "of"], seen)
+    for r in [r for r in cells(records) if r["subject"] == "hazards"][-1:]:
+        text += f"\n\nHazards (`bench/daemon/hazards.py`):\n\n```\n{r['table'].strip()}\n```"
+    return text + "\n\n" + "\n".join(lines)
+
+
+def dispatch_section(records, figure):
+    """Of every round the p95 of an arm over native's of the same round."""
+    rows, bars, lines = [], {}, []
+    for label, _, found in by_session(records):
+        p95 = lambda r: load.percentile(r["wall_us"], 0.95)
+        base, hashes = found.get("native", []), set()
+        for cell, runs in found.items():
+            pooled = [v for r in runs for v in r["wall_us"]]
+            against = neighbours(runs, base, p95)
+            middles = neighbours(runs, base, lambda r: load.percentile(r["wall_us"], 0.5))
+            hashes |= {r["hash"] for r in runs if "hash" in r}
+            rows.append([label, cell, number(load.percentile(pooled, 0.5), 1),
+                         number(load.percentile(pooled, 0.95), 1), shares(middle(middles)),
+                         shares(middle(against)), between(against, shares), len(pooled)])
+            bars.setdefault(label, {})[cell] = middle(against)
+        if hashes:
+            lines.append(f"* {label}: {len(hashes)} different result in all arms."
+                         if len(hashes) == 1 else f"* {label}: **{len(hashes)} different results**")
+        for cell in ("in process, anew each time", "daemon, a standing grant"):
+            against = neighbours(found.get(cell, []), base, p95)
+            if against:
+                lines.append(verdict(f"{label}, {cell}, p95 / native", middle(against), 1.003,
+                                     False, 0))
+    if figure and bars:
+        bars["the paper"] = {"in process, anew each time": 1.007, "flat pool": 1.069,
+                             "made on demand": 5.12}
+        figure.bars("E6", bars, "p95 / native, neighbouring rounds",
+                    "the paper: hierarchical 1.007, flat 1.069, on demand 5.12", log=True)
+    return table(["run", "arm", "p50 us", "p95 us", "p50 / native", "p95 / native", "95 % of it",
+                  "samples"], rows) + "\n\n" + "\n".join(lines)
+
+
+def memory_section(records, figure):
+    rows, bars, lines = [], {}, []
+    for label, _, found in by_session(records):
+        line = lambda cell, key: middle([r[key] for r in found.get(cell, [])])
+        less = lambda a, b: None if a is None or b is None else a - b
+        for cell, runs in found.items():
+            own = line(cell, "entries")
+            base = {"vitamin": "native", "a client of MPS, vitamin": "a client of MPS"}.get(cell)
+            mib, resident = (less(line(cell, k), line(base, k)) for k in
+                             ("used_mib", "resident_mib")) if base else \
+                (line(cell, "pool_mib"), line(cell, "pool_resident_mib")) if own else (None, None)
+            refused = {r["refused"] for r in runs if r.get("refused")}
+            note = f"made {own:.0f}, then error {refused.pop()}" if refused else ""
+            rows.append([label, cell, number(line(cell, "used_mib"), 0),
+                         number(line(cell, "resident_mib"), 0), number(mib, 0),
+                         number(resident, 0), number(line(cell, "pool_ms"), 0) if own else "–",
+                         len(runs), note])
+            if mib is not None:
+                bars.setdefault("GPU MiB of the pool", {})[cell] = mib
+                bars.setdefault("resident MiB", {})[cell] = resident
+            if cell == "vitamin" and mib is not None:
+                lines += [verdict(f"{label}, GPU memory of our pool, MiB", mib, 400, False, 0),
+                          verdict(f"{label}, resident memory of our pool, MiB", resident, 120,
+                                  False, 0)]
+    if figure and bars:
+        bars["GPU MiB of the pool"] |= {"paper: hierarchical": 1163, "paper: MPS-Pool": 2533}
+        bars["resident MiB"] |= {"paper: hierarchical": 318, "paper: MPS-Pool": 552}
+        figure.bars("E7", bars, "MiB", "the paper: 1,163 and 318 MiB; MPS-Pool 2,533 and 552 MiB")
+    return table(["run", "what", "GPU MiB in use", "resident MiB", "the pool's GPU MiB",
+                  "the pool's resident MiB", "made in ms", "repeats", ""], rows) + \
+        "\n\n" + "\n".join(lines)
 
 
 WRITERS = {"E0": calibration_section, "E3": training_section, "E4": mixed_section,
-           "E5": serving_section, "E6": lambda r, _: micro_text(r).strip(),
-           "E7": lambda r, _: micro_text(r).strip(), "E8": alone_section, "E9": bitwise_section}
+           "E5": serving_section, "E6": dispatch_section, "E7": memory_section,
+           "E8": alone_section, "E9": bitwise_section}
 
 
 class Figures:
@@ -405,7 +502,7 @@ class Figures:
         figure.savefig(self.directory / f"{name}.png", dpi=110)
         self.plt.close(figure)
 
-    def bars(self, name, groups, label, note):
+    def bars(self, name, groups, label, note, log=False):
         modes = list(dict.fromkeys(m for g in groups.values() for m in g))
         figure, axes = self.plt.subplots(
             figsize=(max(6, 1.5 + 0.42 * len(modes) * len(groups)), 4.2))
@@ -419,6 +516,8 @@ class Figures:
         axes.set_xticks(range(len(groups)), list(groups))
         axes.set_ylabel(label)
         axes.margins(y=0.25)
+        if log:
+            axes.set_yscale("log")
         axes.set_title(f"{name}: {SECTIONS[name][0]}\n{note}", fontsize=10)
         if len(modes) > 1:
             axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.17))
