@@ -4,6 +4,7 @@
     evaluate.py E0 [--workloads D0.6,I-L8,...]         does each build, how long is its step
     evaluate.py E3 [--pairs W1,W2]                     colocated training
     evaluate.py E4 [--pairs M1] [--rho 0.5]            training beside open-loop inference
+    evaluate.py pairs [--pairs W1,M1]                  both kinds, every mode, one configuration
     evaluate.py E5 [--traces azure2024_conv_synth]     prefill and decode processes on a trace
     evaluate.py E6 | E7 | E8                           GEMM; the pool; chains, and decode alone
     evaluate.py E9 [--steps 50]                        bitwise training beside others, SIGKILL
@@ -38,11 +39,14 @@ DEFAULT_MODES = {
     "E3": "exclusive,temporal,mps,mps50,static,ours",
     "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
+    "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
     "E8": "exclusive,ours-alone",
     "E9": "exclusive,temporal,mps,mps50,static,ours,ours-tpot-first,ours-random,mps-kill,ours-kill",
 }
 MICRO = {"E8": ["chain"]}
-ALL = ("E0", "E3", "E4", "E5", "E6", "E7", "E8", "E9")
+ALL = ("E0", "E3", "E4", "pairs", "E5", "E6", "E7", "E8", "E9")
+PAIRS = {"E3": ["W1", "W2"], "E4": ["M1"], "pairs": ["W1", "W2", "RN+D0.6", "M1", "M3"]}
+KINDS = {"E3": "training ", "E4": "mixed ", "pairs": ""}
 BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
 
 
@@ -84,27 +88,15 @@ def check_tree():
                               "or name a tree in VITAMIN_PREFIX")
 
 
-def named_pairs(options, known, kind):
-    """(name, workloads) of each pair that was asked for."""
-    for pair in options.pairs:
-        if pair not in known:
-            raise harness.Refusal(f"there is no {kind} pair '{pair}': " + ", ".join(known))
-        yield pair, known[pair]
+def training_specs(names, options):
+    return [experiments.spec("train", "demo" if options.device == "soft" else n) for n in names]
 
 
-def training_pairs(options):
-    demo = options.device == "soft"
-    for pair, names in named_pairs(options, experiments.TRAINING_PAIRS, "training"):
-        yield pair, [experiments.spec("train", "demo" if demo else n) for n in names]
-
-
-def mixed_pairs(options):
-    demo = options.device == "soft"
-    for pair, names in named_pairs(options, experiments.MIXED_PAIRS, "mixed"):
-        names = ("demo", "demo") if demo else names
-        more = ["--output", options.tokens] if options.tokens else []
-        yield pair, [experiments.spec("train", names[0]),
-                     experiments.spec("infer", names[1], latency=True, more=more)]
+def mixed_specs(names, options):
+    train, infer = ("demo", "demo") if options.device == "soft" else names
+    more = ["--output", options.tokens] if options.tokens else []
+    return [experiments.spec("train", train),
+            experiments.spec("infer", infer, latency=True, more=more)]
 
 
 def serving_specs(options):
@@ -155,14 +147,21 @@ def run_one(name, session, options):
         names = ["demo"] if options.device == "soft" else options.workloads
         experiments.Calibration(session).run(
             [experiments.spec("infer" if n.startswith("I-") else "train", n) for n in names])
-    elif name == "E3":
-        for pair, specs in training_pairs(options):
-            experiments.Training(session).run(pair, specs)
-    elif name == "E4":
-        for pair, specs in mixed_pairs(options):
-            tokens = f" {options.tokens} tokens" if options.tokens else ""
-            experiments.Mixed(session).run(f"{pair} {options.arrivals} {options.rho:g}{tokens}",
-                                           specs)
+    elif name in ("E3", "E4", "pairs"):
+        known = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS,
+                 "pairs": experiments.TRAINING_PAIRS | experiments.MIXED_PAIRS}[name]
+        for pair in options.pairs:
+            if pair not in known:
+                raise harness.Refusal(f"there is no {KINDS[name]}pair '{pair}': "
+                                      + ", ".join(known))
+        for pair in options.pairs:
+            if pair in experiments.MIXED_PAIRS:
+                tokens = f" {options.tokens} tokens" if options.tokens else ""
+                experiments.Mixed(session).run(
+                    f"{pair} {options.arrivals} {options.rho:g}{tokens}",
+                    mixed_specs(known[pair], options))
+            else:
+                experiments.Training(session).run(pair, training_specs(known[pair], options))
     elif name == "E5":
         for trace in options.traces:
             subject = f"{trace} {options.load:g}"
@@ -195,7 +194,7 @@ def needed(name, options):
         return []
     table = {"E0": options.workloads, "E5": ["I-L8"], "E8": options.workloads[:1],
              "E9": ["qwen-train", "resnet-train"]}
-    pairs = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS}.get(name, {})
+    pairs = experiments.TRAINING_PAIRS | experiments.MIXED_PAIRS if name in KINDS else {}
     return [*table.get(name, []), *(n for p in options.pairs for n in pairs.get(p, ()))]
 
 
@@ -308,9 +307,9 @@ def main():
         if name == "E9":
             options.repeats = 1  # a killed job is not started again
         if "pairs" not in options.given:
-            options.pairs = {"E3": ["W1", "W2"], "E4": ["M1"]}.get(name, [])
+            options.pairs = PAIRS.get(name, [])
             if options.smoke:
-                options.pairs = options.pairs[:1]
+                options.pairs = {"pairs": ["W1", "M1"]}.get(name, options.pairs[:1])
         codes.append(run(name, options))
         if codes[-1] in (2, 130):
             break

@@ -15,16 +15,17 @@ import time
 import harness
 import load
 import modes
-from processes import Job, JobFailed, together
+from processes import Job, JobFailed, counted, counts, together
 
-# GiB of device memory: what a job keeps between windows, and what it needs more while it runs. The
-# sums are the most that an H200 has seen (`most_mib` of the records of E0 and E3, where it was
-# between 6.7 for RN and 34.4 for L8) and a twentieth to a fifth more; those of -big are estimates.
-MEMORY = {"D0.6": (8.5, 12.5), "D1.7": (24, 9), "D0.6-big": (8.5, 60), "D1.7-big": (24, 75),
-          "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "RN-big": (2, 26),
-          "BE": (6, 4), "BE-big": (6, 12), "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0),
+# GiB of device memory: what a job keeps between windows (its weights and the optimizer's states),
+# and what it needs more while it runs. The sums are the most that an H200 has seen (`most_mib` of
+# the records of E0 and E3) and a little more; those of -big are estimates.
+MEMORY = {"D0.6": (4.5, 15.5), "D1.7": (11.5, 19.5), "D0.6-big": (4.5, 64),
+          "D1.7-big": (11.5, 87), "L4": (9, 15), "L8": (17, 18), "Q8": (3.5, 18.5),
+          "RN": (1, 6), "RN-big": (1, 27), "BE": (2.5, 6.5), "BE-big": (2.5, 15.5),
+          "I-L8": (15.5, 0.5), "I-J6": (12, 0.5), "demo": (0, 0),
           "qwen-train": (9, 13), "resnet-train": (3, 6), "all": (2, 2)}
-CONTEXT = 1.5  # GiB of a process besides: its context, the pool's entries
+CONTEXT = 1.0  # GiB of a process besides: its context, the pool's entries
 TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
                   "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
                   "W1-big": ("D0.6-big", "D0.6-big"), "RN+D0.6": ("RN", "D0.6"),
@@ -104,7 +105,8 @@ class Session:
         link = f"{self.folder}/{setting.replace(':', '-').replace('/', '-')}"
         try:
             for index, s in enumerate(specs):
-                words, environment = self.surroundings.place(setting, index, s.latency)
+                preferred = s.latency or index == 0 and not any(x.latency for x in specs)
+                words, environment = self.surroundings.place(setting, index, s.latency, preferred)
                 arguments = [s.role, s.name, *s.more]
                 if s.role in ("prefill", "decode"):
                     arguments += ["--link", link]
@@ -204,17 +206,21 @@ class Experiment:
         settings = list(dict.fromkeys(m.setting for m in chosen
                                       if any((m.name, r) in wanted for r in repeats)))
         live, broken = {}, {}
+        work = batches(settings, specs, s.free_gib)
         try:
-            for batch in batches(settings, specs, s.free_gib):
+            while work:
+                batch = work.pop(0)
                 for gone in [x for x in live if x not in batch]:
                     end(live.pop(gone))
-                self._start(batch, specs, live, broken, subject)
+                later = self._start(batch, specs, live, broken, subject)
+                if later:  # there was less room than was thought
+                    work.insert(0, [batch[0], *later])
                 if batch[0] in live:
                     try:
                         self.settle(live[batch[0]])
                     except JobFailed:
                         pass  # the next cell says so
-                mine = [m for m in chosen if m.setting in batch]
+                mine = [m for m in chosen if m.setting in batch and m.setting not in later]
                 for repeat in repeats:
                     for m in mine if repeat % 2 == 0 else reversed(mine):
                         if (m.name, repeat) not in wanted:
@@ -225,9 +231,11 @@ class Experiment:
             end(list(itertools.chain.from_iterable(live.values())))
 
     def _start(self, batch, specs, live, broken, subject):
+        """Builds what is not there yet; answers settings that found no room beside others."""
         s = self.session
         s.allow(self.options.start_s)
         begin, fresh = s.elapsed(), [x for x in batch if x not in live and x not in broken]
+        later = []
         for wave in waves(fresh, len(live), specs, s.free_gib):
             for setting in wave:
                 try:
@@ -240,8 +248,11 @@ class Experiment:
                     for job in live.get(setting, []):
                         job.wait_ready(self.options.start_timeout)
                 except JobFailed as error:
-                    broken[setting] = str(error)
                     end(live.pop(setting))
+                    if "out of memory" in str(error) and set(live) - {batch[0]}:
+                        later.append(setting)
+                    else:
+                        broken[setting] = str(error)
                     s.say(f"{setting}: {error}")
         if fresh:
             ready = {x: [{"name": j.name, **j.ready} for j in live[x]] for x in fresh if x in live}
@@ -257,6 +268,7 @@ class Experiment:
                     broken[setting] = str(error)
                     end(live.pop(setting))
                     s.say(f"{setting}: {error}")
+        return later
 
     def settle(self, jobs):
         """A machine that has just built many processes is slow for a while: the first cell of all
@@ -270,10 +282,17 @@ class Experiment:
             if mode.setting in broken:
                 raise JobFailed(broken[mode.setting])
             s.surroundings.use(mode)
+            jobs = live[mode.setting]
+            before, begin = [counts(job) for job in jobs], time.monotonic()
             with s.surroundings.watch(mode, self.seconds(mode, specs)) as watch:
-                record = {"ok": True, **self.cell(live[mode.setting], specs, mode, repeat)}
+                record = {"ok": True, **self.cell(jobs, specs, mode, repeat)}
+            took = time.monotonic() - begin
+            if any(before):
+                record["launches"] = [b and counted(b, counts(job), took)
+                                      for job, b in zip(jobs, before)]
             if watch:
-                record["daemon"] = watch.record([j.process.pid for j in live[mode.setting]])
+                record["daemon"] = watch.record([j.process.pid for j in jobs])
+            record["words"] = record.get("words", "") + binding(record)
         except (JobFailed, harness.Refusal) as error:
             record = {"ok": False, "why": str(error)}
             if mode.setting in live:  # a job that has failed once is not trusted again
@@ -283,6 +302,36 @@ class Experiment:
         left = (s.cells - s.ended) * seconds
         s.say(f"{subject} {mode.name} {repeat}: " + (record.pop("words", "")
                                                      if record["ok"] else record["why"]), left)
+
+
+def bindings(record):
+    """Of a cell with Vitamin, a second: launches, rebinds (launches that ran on another entry than
+    the one before in their stream), moves of leases of a job; and the share of launches on each
+    number of processors. None where nothing was counted."""
+    told = [c for c in record.get("launches") or [] if c]
+    if not told:
+        return None
+    seconds, widths = told[0]["seconds"], {}
+    for c in told:
+        for width, launches in c["widths"].items():
+            widths[int(width)] = widths.get(int(width), 0) + launches
+    every, total = lambda key: sum(c[key] for c in told) / seconds, sum(widths.values())
+    of_daemon = (record.get("daemon") or {}).get("counted") or {}
+    per_job = lambda key: of_daemon.get(key, 0) / seconds / len(told)
+    return {"launches": every("seen"), "rebinds": every("moved"), "moves": per_job("moves"),
+            "grants": per_job("grants"),
+            "widths": {w: n / total for w, n in sorted(widths.items())} if total else {}}
+
+
+def binding(record):
+    b = bindings(record)
+    if b is None:
+        return ""
+    widths = " ".join(f"{w}: {100 * share:.0f} %" for w, share in b["widths"].items()
+                      if share >= 0.005)
+    kind = "" if b["moves"] >= 100 else " (static)"
+    return (f"; {b['launches']:.0f} launches/s, {b['rebinds']:.0f} rebinds/s, {b['moves']:.1f} "
+            f"lease moves/s a job{kind}, {b['grants']:.0f} grants/s, widths {widths or '-'}")
 
 
 def rate(ends, begin, until):

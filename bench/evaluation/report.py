@@ -21,6 +21,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+import experiments  # noqa: E402
 import harness  # noqa: E402
 import load  # noqa: E402
 
@@ -42,6 +43,8 @@ SECTIONS = {  # title, command, the paper, what was to be reached
            "p99 -8.1 to -58.4 %, up to -62.5 %; training 1.05 to 1.36 x, up to 1.43 x",
            "p99 at most 1.15 x exclusive at load 0.5 with training at least 0.70 of exclusive; "
            "above the whole frontier of static partitions"),
+    "pairs": ("Pairs of jobs, one configuration for all", "evaluate.py pairs",
+              "as E3 and E4", "never below MPS default by more than 2 % in all"),
     "E5": ("Policies on traces", "evaluate.py E5",
            "TPOT violations -21.2 % (Azure), -23.4 % (LongBench), -46.1 % (BurstGPT)",
            "at least 50 % fewer than throughput, TTFT violations at most 1 percentage point more"),
@@ -158,12 +161,13 @@ def neighbours(runs, base, value):
     return [value(r) / of[r["repeat"]] for r in runs if of.get(r["repeat"]) and value(r)]
 
 
-def verdict(what, value, limit, at_least, agree):
-    """One line: what was asked, what was found."""
+def verdict(what, value, limit, at_least, agree, of=()):
+    """One line: what was asked, what was found; `of`: the ratios whose median it is."""
     if value is None:
         return f"* {what}: no two cells of one repeat."
     met = value >= limit if at_least else value <= limit
-    return (f"* {what}: {value:.3f}, asked at {'least' if at_least else 'most'} {limit:g}: "
+    spread_ = f" ({between(of, lambda v: number(v, 3))})" if len(of) > 1 else ""
+    return (f"* {what}: {value:.3f}{spread_}, asked at {'least' if at_least else 'most'} {limit:g}: "
             + ("reached" if met else "**missed**")
             + ("." if usable(agree) else ", but the run is not usable."))
 
@@ -171,7 +175,7 @@ def verdict(what, value, limit, at_least, agree):
 def between(values, show):
     """The middle 95 % of the median's distribution, by drawing from the values again and again."""
     if len(values) < 3:
-        return "–" if not values else f"{show(min(values))} to {show(max(values))}"
+        return "–" if len(values) < 2 else f"{show(min(values))} to {show(max(values))}"
     draw = random.Random(1)
     medians = sorted(harness.median(draw.choices(values, k=len(values))) for _ in range(1000))
     return f"{show(medians[25])} to {show(medians[974])}"
@@ -219,8 +223,48 @@ def normalised(found):
             for cell, runs in found.items()}, agree
 
 
-def training_section(records, figure):
-    lines, rows, bars = [], [], {}
+def binding_table(records):
+    """What Vitamin did in each cell, a second; nothing where nothing was counted."""
+    rows, three = [], lambda v: number(v, 0 if v >= 100 else 1)
+    for label, _, found in by_session(records):
+        for cell, runs in found.items():
+            told = [b for b in map(experiments.bindings, runs) if b]
+            if not told:
+                continue
+            mean = lambda key: sum(b[key] for b in told) / len(told)
+            widths = {}
+            for b in told:
+                for width, share in b["widths"].items():
+                    widths[width] = widths.get(width, 0) + share / len(told)
+            moves = mean("moves")
+            rows.append([label, cell, three(mean("launches")), three(mean("rebinds")), three(moves),
+                         "" if moves >= 100 else "static", three(mean("grants")),
+                         ", ".join(f"{w}: {100 * share:.0f} %" for w, share in
+                                   sorted(widths.items()) if share >= 0.005)])
+    if not rows:
+        return ""
+    return "\n\nWhat Vitamin did, a second (below 100 lease moves a job it is called static):\n\n" \
+        + table(["pair", "mode", "launches", "rebinds", "lease moves of a job", "", "grants of a job",
+                 "launches by processors"], rows)
+
+
+def asked_each_time(label, found, value):
+    """The cost of deciding every launch: a line where both ways were run."""
+    ratios = neighbours(found.get("ours-asked", []), found.get("ours-parts", []), value)
+    return [f"* {label}, every launch decided / standing grants: {middle(ratios):.3f} "
+            f"({between(ratios, lambda v: number(v, 3))})."] if ratios else []
+
+
+def over_all_pairs(ratios):
+    """Of the last run of each pair that has both: ours against each other mode, the geometric mean
+    over the pairs. `ratios`: (ours, other) -> pair -> ratio."""
+    return [f"* all pairs, {ours} / {other}: {load.geometric_mean(list(of.values())):.3f} "
+            f"(geo-mean of {', '.join(of)})."
+            for (ours, other), of in ratios.items() if len(of) > 1]
+
+
+def training_section(records, figure, name="E3"):
+    lines, rows, bars, every = [], [], {}, {}
     total = lambda r: sum(r["each"])
     for label, subject, found in by_session(records):
         ratios, agree = normalised(found)
@@ -230,40 +274,46 @@ def training_section(records, figure):
                 continue
             each = " + ".join(number(middle([r["each"][i] for r in runs]))
                               for i in range(len(runs[0]["each"])))
-            row = [label, cell, each]
             if cell == "exclusive":
-                rows.append([*row, "–", "–", "–", differ(agree), len(runs)])
+                rows.append([label, cell, "–", "–", "–", each, len(runs), differ(agree)])
                 continue
-            every = [total(r) for r in runs]
             against = neighbours(runs, ratios.get("mps", []), total)
-            rows.append([*row, number(sums[cell], 3), f"{min(every):.3f} to {max(every):.3f}",
-                         number(middle(against), 3), differ(agree), len(runs)])
+            rows.append([label, cell, number(middle(against), 3),
+                         between(against, lambda v: number(v, 3)), number(sums[cell], 3), each,
+                         len(runs), differ(agree)])
         if sums:
             bars[caption(label, agree)] = sums
         others = {c: v for c, v in sums.items() if not c.startswith("ours")}
         for ours in [c for c in sums if c.startswith("ours")]:
+            for other in others:
+                if of := neighbours(ratios[ours], ratios[other], total):
+                    every.setdefault((ours, other), {})[subject] = middle(of)
             offload = subject in ("W5", "W6")
+            if "mps" in others:
+                of = neighbours(ratios[ours], ratios["mps"], total)
+                lines.append(verdict(f"{label}, {ours} / MPS", middle(of), 0.98, True, agree, of))
+            if others and not offload:
+                strongest = max(others, key=others.get)
+                of = neighbours(ratios[ours], ratios[strongest], total)
+                lines.append(verdict(f"{label}, {ours} / the strongest ({strongest})", middle(of),
+                                     1.10, True, agree, of))
             if others:
                 lines.append(verdict(f"{label}, {ours} / geo-mean of {', '.join(others)}",
                                      sums[ours] / load.geometric_mean(list(others.values())),
                                      1.5 if offload else 1.4, True, agree))
-            if others and not offload:
-                strongest = max(others, key=others.get)
-                lines.append(verdict(f"{label}, {ours} / the strongest ({strongest})",
-                                     middle(neighbours(ratios[ours], ratios[strongest], total)),
-                                     1.10, True, agree))
-            if "mps" in others:
-                lines.append(verdict(f"{label}, {ours} / MPS",
-                                     middle(neighbours(ratios[ours], ratios["mps"], total)), 0.98,
-                                     True, agree))
+        lines += asked_each_time(label, ratios, total)
+    lines += over_all_pairs(every)
     if figure and bars:
-        figure.bars("E3", bars, "sum of normalised training throughput",
+        figure.bars(name, bars, "sum of normalised training throughput",
                     "1.0: two jobs in perfect turns; the paper: 1.38 to 1.63 x the baselines")
-    return table(["pair", "mode", "each / alone", "sum", "least to most", "/ MPS, neighbours",
-                  "exclusive differs by", "repeats"], rows) + "\n\n" + "\n".join(lines)
+    if not rows:
+        return ""
+    return table(["pair", "mode", "/ MPS, neighbours", "95 % of it", "sum of rates / alone",
+                  "each / alone", "repeats", "exclusive differs by"], rows) + "\n\n" + \
+        "\n".join(lines) + (binding_table(records) if name == "E3" else "")
 
 
-def mixed_section(records, figure):
+def mixed_section(records, figure, name="E4"):
     rows, lines, points, fewest = [], [], {}, None
     rate = lambda r: r["train"]["per_s"]
     late = lambda key: lambda r: r["infer"][key]
@@ -280,29 +330,60 @@ def mixed_section(records, figure):
                                   for r in runs)
             answered = [r["infer"]["answered"] for r in runs]
             fewest = min([*answered, *([fewest] if fewest else [])])
+            of_mps = [neighbours(runs, mps, v) for v in (late("p99"), late("p95"), rate)]
             rows.append([
-                label, cell, number(share, 3), milliseconds("p50"), milliseconds("p95"),
-                interval, number(p95), number(middle(neighbours(runs, mps, late("p95")))),
-                differ(agree), " / ".join(map(str, answered)),
-                sum(r["infer"]["asked"] - r["infer"]["answered"] for r in runs)])
+                label, cell, *(number(middle(of)) for of in of_mps[:2]),
+                number(middle(of_mps[2]), 3), number(p99), number(p95), number(share, 3),
+                milliseconds("p50"), milliseconds("p95"), interval,
+                " / ".join(map(str, answered)),
+                sum(r["infer"]["asked"] - r["infer"]["answered"] for r in runs), differ(agree)])
             if p95 and share:
                 points.setdefault(caption(label, agree), {})[cell] = (p95, share)
             if cell.startswith("ours") and p99 and share:
                 pairs = len(neighbours(runs, base, rate))
                 what = f"{label}, {cell} ({pairs} of {len(runs)} repeats have an exclusive cell)"
-                lines += [verdict(f"{what}: p99 / exclusive", p99, 1.15, False, agree),
-                          verdict(f"{what}: training / exclusive", share, 0.70, True, agree)]
+                of = [neighbours(runs, base, v) for v in (late("p99"), rate)]
+                lines += [verdict(f"{what}: p99 / exclusive", p99, 1.15, False, agree, of[0]),
+                          verdict(f"{what}: training / exclusive", share, 0.70, True, agree, of[1])]
+        lines += frontier(label, found) + asked_each_time(label, found, rate)
     if fewest is not None and fewest < 299:
         lines.insert(0, f"* p99 is an interval, open upwards: the largest of {fewest} requests is "
                      f"below the true p99 with a probability of {percent(0.99 ** fewest)} (299 "
                      "requests bring it below 5 %).")
     if figure and points:
-        figure.scatter("E4", points, "p95 latency / exclusive", "training / exclusive",
+        figure.scatter(name, points, "p95 latency / exclusive", "training / exclusive",
                        "upper left is better; the paper: p99 -8.1 to -58.4 % against baselines")
-    return table(["pair, arrivals, load", "mode", "training / alone", "p50 ms of each repeat",
-                  "p95 ms", "p99 ms: interval", "p95 / alone", "p95 / MPS",
-                  "exclusive training differs by", "requests", "not answered"], rows) + \
-        "\n\n" + "\n".join(lines)
+    if not rows:
+        return ""
+    return table(["pair, arrivals, load", "mode", "p99 / MPS", "p95 / MPS", "training / MPS",
+                  "p99 / alone", "p95 / alone", "training / alone", "p50 ms of each repeat",
+                  "p95 ms", "p99 ms: interval", "requests", "not answered",
+                  "exclusive training differs by"], rows) + \
+        "\n\n" + "\n".join(lines) + (binding_table(records) if name == "E4" else "")
+
+
+def frontier(label, found):
+    """Where ours lies against all static partitions that were run: above the frontier when none of
+    them has both more training and less latency."""
+    rate, late = lambda r: r["train"]["per_s"], lambda r: r["infer"]["p95"]
+    static = {c: runs for c, runs in found.items() if c.startswith("static:")}
+    lines = []
+    for cell in [c for c in found if c.startswith("ours")] if len(static) > 1 else []:
+        better = [c for c, runs in static.items()
+                  if (middle(neighbours(runs, found[cell], rate)) or 0) >= 1
+                  and (middle(neighbours(runs, found[cell], late)) or 2) <= 1]
+        lines.append(f"* {label}, {cell} against {len(static)} static partitions: "
+                     + ("none has both more training and a lower p95." if not better else
+                        f"**{', '.join(better)}** has both more training and a lower p95."))
+    return lines
+
+
+def pairs_section(records, figure):
+    training = [r for r in records if r.get("experiment") == "E3"]
+    mixed = [r for r in records if r.get("experiment") == "E4"]
+    return "\n\n".join(filter(None, (
+        training_section(training, figure, "pairs"), mixed_section(mixed, figure, "pairs-mixed"),
+        binding_table(records).strip())))
 
 
 def serving_section(records, figure):
@@ -483,7 +564,7 @@ def memory_section(records, figure):
         "\n\n" + "\n".join(lines)
 
 
-WRITERS = {"E0": calibration_section, "E3": training_section, "E4": mixed_section,
+WRITERS = {"pairs": pairs_section, "E0": calibration_section, "E3": training_section, "E4": mixed_section,
            "E5": serving_section, "E6": dispatch_section, "E7": memory_section,
            "E8": alone_section, "E9": bitwise_section}
 
@@ -518,7 +599,7 @@ class Figures:
         axes.margins(y=0.25)
         if log:
             axes.set_yscale("log")
-        axes.set_title(f"{name}: {SECTIONS[name][0]}\n{note}", fontsize=10)
+        axes.set_title(f"{name}: {SECTIONS[name.split('-')[0]][0]}\n{note}", fontsize=10)
         if len(modes) > 1:
             axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.17))
         self._save(figure, name)
@@ -534,7 +615,7 @@ class Figures:
         axes.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.17))
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        axes.set_title(f"{name}: {SECTIONS[name][0]}\n{note}", fontsize=10)
+        axes.set_title(f"{name}: {SECTIONS[name.split('-')[0]][0]}\n{note}", fontsize=10)
         self._save(figure, name)
 
 
@@ -586,8 +667,7 @@ def write(directory, markdown=None):
             out += [f"Run {run}: `{h['command']}`, commit {h['commit'][:12]}, {h['gpu']}, driver "
                     f"{h['driver']}, {h['date']}", ""]
         out += [WRITERS[name](records, figures).strip(), ""]
-        if figures and (directory / f"{name}.svg").exists():
-            where = directory / f"{name}.svg"
+        for where in sorted(directory.glob(f"{name}*.svg")) if figures else ():
             try:
                 where = where.relative_to(markdown.parent.resolve())
             except ValueError:
