@@ -5,7 +5,7 @@
     evaluate.py E3 [--pairs W1,W2]                     colocated training
     evaluate.py E4 [--pairs M1] [--rho 0.5]            training beside open-loop inference
     evaluate.py pairs [--pairs W1,M1]                  both kinds, every mode, one configuration
-    evaluate.py E5 [--traces azure2024_conv_synth]     prefill and decode processes on a trace
+    evaluate.py E5 [--traces A,B] [--load auto]        prefill and decode processes on traces
     evaluate.py E6 | E7 | E8                           GEMM; the pool; chains, and decode alone
     evaluate.py E9 [--steps 50]                        bitwise training beside others, SIGKILL
     evaluate.py --smoke                                all of it in seconds, on the software device
@@ -46,6 +46,8 @@ DEFAULT_MODES = {
 MICRO = {"E8": ["chain"]}
 ALL = ("E0", "E3", "E4", "pairs", "E5", "E6", "E7", "E8", "E9")
 PAIRS = {"E3": ["W1", "W2"], "E4": ["M1"], "pairs": ["W1", "W2", "RN+D0.6", "M1", "M3"]}
+# Units of training and of inference, of 16: 16, 32, 64 and 100 SMs of 132 for inference.
+FRONTIER = ("static:2-15/0-1", "static:4-15/0-3", "static:8-15/0-7", "static:0-3/4-15")
 KINDS = {"E3": "training ", "E4": "mixed ", "pairs": ""}
 BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
 
@@ -103,9 +105,9 @@ def serving_specs(options):
     name = "demo" if options.device == "soft" else "I-L8"
     more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
-    return [experiments.spec("prefill", name, more=more, gib=(17.5 * (name != "demo"), 2)),
+    return [experiments.spec("prefill", name, more=more, gib=(15.7 * (name != "demo"), 1)),
             experiments.spec("decode", name, True, [*more, "--slots", options.slots],
-                             gib=(16.5 * (name != "demo") + cache, 1))]
+                             gib=(15.7 * (name != "demo") + cache, 1))]
 
 
 def micro(session, name, options):
@@ -163,9 +165,14 @@ def run_one(name, session, options):
             else:
                 experiments.Training(session).run(pair, training_specs(known[pair], options))
     elif name == "E5":
-        for trace in options.traces:
-            subject = f"{trace} {options.load:g}"
-            experiments.Serving(session, trace).run(subject, serving_specs(options))
+        experiment = experiments.Serving(session)
+        try:
+            for trace in options.traces:
+                experiment.use(trace)
+                at = "calibrated" if options.load is None else f"{options.load:g}"
+                experiment.run(f"{trace} {at}", serving_specs(options))
+        finally:
+            experiment.close()
     elif name == "E6":
         overheads.Dispatch(session).run()
     elif name == "E7":
@@ -256,7 +263,12 @@ def parse():
                         help="E4: that a request answers (default 32): fewer, more requests a "
                         "second, a p99 that means something in a short window")
     parser.add_argument("--arrivals", default="poisson", help="E4: poisson, or a trace")
-    parser.add_argument("--load", type=float, default=0.7, help="E5: share of the capacity")
+    parser.add_argument("--load", type=lambda t: None if t == "auto" else float(t), default=0.7,
+                        help="E5: share of the capacity; auto: where throughput violates TPOT for "
+                        "10 to 40 %% of requests, found by a few windows")
+    parser.add_argument("--calibrate-s", type=float, default=8, help="E5: such a window")
+    parser.add_argument("--frontier", action="store_true",
+                        help="E4: static partitions of 16 to 100 SMs for inference besides")
     parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")
     parser.add_argument("--prompt", type=int, default=2048, help="E5: tokens, longer ones are cut")
     parser.add_argument("--output", type=int, default=256)
@@ -291,8 +303,9 @@ def parse():
         options.device = "soft"
         options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
         options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
-        options.load, options.rho, options.settle, options.rounds = 0.3, 0.3, 0, 2
-        options.steps = 6
+        options.load = options.load and 0.3
+        options.rho, options.settle, options.rounds = 0.3, 0, 2
+        options.steps, options.calibrate_s = 6, 0.5
     return options
 
 
@@ -304,6 +317,8 @@ def main():
     for name in [options.experiment] if options.experiment else ALL:
         if "modes" not in options.given:
             options.modes = DEFAULT_MODES.get(name, "exclusive").split(",")
+        if options.frontier and name == "E4":
+            options.modes = list(dict.fromkeys([*options.modes, *FRONTIER]))
         if name == "E9":
             options.repeats = 1  # a killed job is not started again
         if "pairs" not in options.given:

@@ -64,7 +64,7 @@ class Session:
 
     def __init__(self, options, results, old, folder, surroundings, free_gib):
         self.options, self.results, self.folder = options, results, folder
-        self.surroundings, self.free_gib = surroundings, free_gib
+        self.surroundings, self.free_gib, self.old = surroundings, free_gib, old
         self.begin = time.monotonic()
         # Unique, so that results of several machines can be put into one file.
         self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
@@ -168,15 +168,21 @@ def waves(settings, held, specs, free):
 class Experiment:
     name = ""
     lead = 0.5
+    keep = False  # the processes stay for the next run(), of the same specs, until close()
 
     def __init__(self, session):
         self.session, self.options = session, session.options
+        self.live, self.broken = {}, {}
+
+    def close(self):
+        end(list(itertools.chain.from_iterable(self.live.values())))
+        self.live.clear()
 
     def modes(self):
         return [modes.mode(name) for name in self.options.modes]
 
-    def prepare(self, jobs):
-        """Once the jobs of the first setting are ready."""
+    def prepare(self, setting, jobs):
+        """Once for each run, with jobs that are ready."""
 
     def cell(self, jobs, specs, mode, repeat):
         """One measurement: a record."""
@@ -205,8 +211,8 @@ class Experiment:
         s.cells += len(wanted)
         settings = list(dict.fromkeys(m.setting for m in chosen
                                       if any((m.name, r) in wanted for r in repeats)))
-        live, broken = {}, {}
-        work = batches(settings, specs, s.free_gib)
+        live, broken = self.live, self.broken
+        work, prepared = batches(settings, specs, s.free_gib), False
         try:
             while work:
                 batch = work.pop(0)
@@ -215,6 +221,7 @@ class Experiment:
                 later = self._start(batch, specs, live, broken, subject)
                 if later:  # there was less room than was thought
                     work.insert(0, [batch[0], *later])
+                prepared = prepared or self._prepare(live, broken)
                 if batch[0] in live:
                     try:
                         self.settle(live[batch[0]])
@@ -227,8 +234,22 @@ class Experiment:
                             continue
                         wanted.discard((m.name, repeat))
                         self._one(subject, specs, live, broken, m, repeat)
-        finally:
-            end(list(itertools.chain.from_iterable(live.values())))
+        except BaseException:
+            self.close()
+            raise
+        if not self.keep:
+            self.close()
+
+    def _prepare(self, live, broken):
+        for setting in list(live):
+            try:
+                self.prepare(setting, live[setting])
+                return True
+            except JobFailed as error:
+                broken[setting] = str(error)
+                end(live.pop(setting))
+                self.session.say(f"{setting}: {error}")
+        return False
 
     def _start(self, batch, specs, live, broken, subject):
         """Builds what is not there yet; answers settings that found no room beside others."""
@@ -260,14 +281,6 @@ class Experiment:
                            "seconds": round(s.elapsed() - begin, 1), "jobs": ready})
             s.say(f"{self.name} {subject}: processes of {', '.join(ready) or 'nothing'} ready "
                   f"after {s.elapsed() - begin:.0f} s")
-        for setting in fresh:
-            if setting in live:
-                try:
-                    self.prepare(live[setting])
-                except JobFailed as error:
-                    broken[setting] = str(error)
-                    end(live.pop(setting))
-                    s.say(f"{setting}: {error}")
         return later
 
     def settle(self, jobs):
@@ -381,9 +394,7 @@ class Mixed(Experiment):
         if seconds:
             together([(jobs[0], {"do": "window", "seconds": seconds})], timeout=60 + 3 * seconds)
 
-    def prepare(self, jobs):
-        if hasattr(self, "request_s"):
-            return
+    def prepare(self, setting, jobs):
         count = 20 if self.options.device == "cuda" else 3
         measured = jobs[1].ask(120, do="measure", count=count)
         self.request_s = sum(measured["seconds"]) / count
@@ -430,15 +441,14 @@ class Mixed(Experiment):
 class Serving(Experiment):
     """E5: prefill and decode of one model as two processes, replaying a trace."""
     name = "E5"
+    keep = True  # for the next trace
+    WANTED = (0.05, 0.5)  # of requests whose TPOT throughput violates
 
-    def __init__(self, session, trace):
-        super().__init__(session)
-        self.trace = load.Trace(trace)
+    def use(self, trace):
+        self.trace, self.load = load.Trace(trace), self.options.load
 
-    def prepare(self, jobs):
-        if hasattr(self, "rate"):
-            return
-        o = self.options
+    def prepare(self, setting, jobs):
+        o, s = self.options, self.session
         prompt, output = self.trace.means(o.prompt, o.output)
         rows = min(16, o.slots)
         prefill = jobs[0].ask(120, do="measure", count=10 if o.device == "cuda" else 2,
@@ -447,32 +457,68 @@ class Serving(Experiment):
                              position=round(prompt + output / 2))["seconds"]
         prefill, step = load.percentile(prefill, 0.5), load.percentile(decode, 0.5)
         self.capacity = 1 / (prefill + output * step / rows)
-        self.rate = o.load * self.capacity
-        self.session.results.add({
-            "experiment": "E5", "session": self.session.number, "trace": self.trace.name,
+        tried = []
+        if self.load is None:
+            self.load, tried = self.calibrate()
+        self.rate = self.load * self.capacity
+        s.results.add({
+            "experiment": "E5", "session": s.number, "trace": self.trace.name,
             "prefill_s": prefill, "decode_step_s": step, "rows": rows, "mean_prompt": prompt,
-            "mean_output": output, "capacity": self.capacity, "rate": self.rate})
-        self.session.say(f"prefill of {prompt:.0f} tokens {1e3 * prefill:.1f} ms, a decode step of "
-                         f"{rows} rows {1e3 * step:.2f} ms: {self.capacity:.2f} requests/s in "
-                         f"turns, {self.rate:.2f} asked")
+            "mean_output": output, "capacity": self.capacity, "rate": self.rate,
+            "load": self.load, "calibrated": tried})
+        s.say(f"prefill of {prompt:.0f} tokens {1e3 * prefill:.1f} ms, a decode step of "
+              f"{rows} rows {1e3 * step:.2f} ms: {self.capacity:.2f} requests/s in "
+              f"turns, {self.rate:.2f} asked")
+
+    def calibrate(self):
+        """The load at which throughput violates TPOT often enough to tell policies apart: by
+        windows of their own, which are in no table. What an earlier session found for the trace
+        holds on."""
+        s = self.session
+        for old in s.old:
+            if old.get("trace") == self.trace.name and old.get("calibrated"):
+                return old["load"], old["calibrated"]
+        mode = modes.mode("ours" if "ours" in self.live else next(iter(self.live)))
+        jobs, at, low, high, tried = self.live[mode.setting], 0.9, None, None, []
+        s.surroundings.use(mode)
+        for _ in range(5):
+            figures = self.serve(jobs, at * self.capacity, self.options.calibrate_s, 900)[0]
+            share = figures["violations"]["interactive"]["tpot"] or 0.0
+            tried.append([round(at, 3), share])
+            s.say(f"{self.trace.name}: at load {at:.2f} {mode.name} violates TPOT for "
+                  f"{100 * share:.0f} %")
+            if self.WANTED[0] * 2 <= share <= self.WANTED[1] * 0.8:
+                break
+            if share < self.WANTED[0] * 2:
+                low = at
+            else:
+                high = at
+            at = (low + high) / 2 if low and high else at * (1.35 if high is None else 0.7)
+        middle_ = sum(self.WANTED) / 2
+        return min(tried, key=lambda t: abs(t[1] - middle_))[0], tried
+
+    def serve(self, jobs, rate_, seconds, seed):
+        """Figures, how the trace was cut, requests with their tokens, decode steps."""
+        o = self.options
+        requests, cut = self.trace.requests(rate_, seconds, seed, o.prompt, o.output)
+        more = {"seconds": seconds, "drain": o.drain}
+        first, rest = together(
+            [(jobs[0], {"do": "requests", "requests": requests, **more}),
+             (jobs[1], {"do": "requests", **more})], timeout=60 + 2 * seconds + 2 * o.drain)
+        for number, (request, at) in enumerate(zip(requests, first["firsts"])):
+            request["tokens"] = [] if at is None else [at, *rest["tokens"].get(str(number), [])]
+        return load.serving(requests, seconds), cut, requests, rest["steps"]
 
     def seconds(self, mode, specs):
         return self.options.window + self.options.drain / 3 + 1
 
     def cell(self, jobs, specs, mode, repeat):
-        o = self.options
-        requests, cut = self.trace.requests(self.rate, o.window, 200 + repeat, o.prompt, o.output)
-        more = {"seconds": o.window, "drain": o.drain}
-        first, rest = together(
-            [(jobs[0], {"do": "requests", "requests": requests, **more}),
-             (jobs[1], {"do": "requests", **more})], timeout=60 + 2 * o.window + 2 * o.drain)
-        for number, (request, at) in enumerate(zip(requests, first["firsts"])):
-            request["tokens"] = [] if at is None else [at, *rest["tokens"].get(str(number), [])]
-        figures = load.serving(requests, o.window)
+        figures, cut, requests, steps = self.serve(jobs, self.rate, self.options.window,
+                                                   200 + repeat)
         violations = figures["violations"]["interactive"]
         show = lambda v, scale=1: "-" if v is None else f"{scale * v:.1f}"
-        return {"serving": figures, "cut": cut, "rate": self.rate, "load": o.load,
-                "steps": rest["steps"], "requests": requests,
+        return {"serving": figures, "cut": cut, "rate": self.rate, "load": self.load,
+                "steps": steps, "requests": requests, "window_s": self.options.window,
                 "words": f"TTFT p99 {show(figures['ttft'].get('p99'), 1e3)} ms, TPOT p90 "
                 f"{show(figures['tpot'].get('p90'), 1e3)} ms, violations TTFT "
                 f"{show(violations['ttft'], 100)} % TPOT {show(violations['tpot'], 100)} %"}
