@@ -4,7 +4,8 @@
     evaluate.py E0 [--workloads D0.6,I-L8,...]         does each build, how long is its step
     evaluate.py E3 [--pairs W1,W2]                     colocated training
     evaluate.py E4 [--pairs M1] [--rho 0.5]            training beside open-loop inference
-    evaluate.py E5 [--traces azure2024_conv_synth]     prefill and decode processes on a trace
+    evaluate.py pairs [--pairs W1,M1]                  both kinds, every mode, one configuration
+    evaluate.py E5 [--traces A,B] [--load auto]        prefill and decode processes on traces
     evaluate.py E6 | E7 | E8                           GEMM; the pool; chains, and decode alone
     evaluate.py E9 [--steps 50]                        bitwise training beside others, SIGKILL
     evaluate.py --smoke                                all of it in seconds, on the software device
@@ -38,11 +39,16 @@ DEFAULT_MODES = {
     "E3": "exclusive,temporal,mps,mps50,static,ours",
     "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
+    "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
     "E8": "exclusive,ours-alone",
     "E9": "exclusive,temporal,mps,mps50,static,ours,ours-tpot-first,ours-random,mps-kill,ours-kill",
 }
 MICRO = {"E8": ["chain"]}
-ALL = ("E0", "E3", "E4", "E5", "E6", "E7", "E8", "E9")
+ALL = ("E0", "E3", "E4", "pairs", "E5", "E6", "E7", "E8", "E9")
+PAIRS = {"E3": ["W1", "W2"], "E4": ["M1"], "pairs": ["W1", "W2", "RN+D0.6", "M1", "M3"]}
+# Units of training and of inference, of 16: 16, 32, 64 and 100 SMs of 132 for inference.
+FRONTIER = ("static:2-15/0-1", "static:4-15/0-3", "static:8-15/0-7", "static:0-3/4-15")
+KINDS = {"E3": "training ", "E4": "mixed ", "pairs": ""}
 BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
 
 
@@ -84,36 +90,24 @@ def check_tree():
                               "or name a tree in VITAMIN_PREFIX")
 
 
-def named_pairs(options, known, kind):
-    """(name, workloads) of each pair that was asked for."""
-    for pair in options.pairs:
-        if pair not in known:
-            raise harness.Refusal(f"there is no {kind} pair '{pair}': " + ", ".join(known))
-        yield pair, known[pair]
+def training_specs(names, options):
+    return [experiments.spec("train", "demo" if options.device == "soft" else n) for n in names]
 
 
-def training_pairs(options):
-    demo = options.device == "soft"
-    for pair, names in named_pairs(options, experiments.TRAINING_PAIRS, "training"):
-        yield pair, [experiments.spec("train", "demo" if demo else n) for n in names]
-
-
-def mixed_pairs(options):
-    demo = options.device == "soft"
-    for pair, names in named_pairs(options, experiments.MIXED_PAIRS, "mixed"):
-        names = ("demo", "demo") if demo else names
-        more = ["--output", options.tokens] if options.tokens else []
-        yield pair, [experiments.spec("train", names[0]),
-                     experiments.spec("infer", names[1], latency=True, more=more)]
+def mixed_specs(names, options):
+    train, infer = ("demo", "demo") if options.device == "soft" else names
+    more = ["--output", options.tokens] if options.tokens else []
+    return [experiments.spec("train", train),
+            experiments.spec("infer", infer, latency=True, more=more)]
 
 
 def serving_specs(options):
     name = "demo" if options.device == "soft" else "I-L8"
     more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
-    return [experiments.spec("prefill", name, more=more, gib=(17.5 * (name != "demo"), 2)),
+    return [experiments.spec("prefill", name, more=more, gib=(15.7 * (name != "demo"), 1)),
             experiments.spec("decode", name, True, [*more, "--slots", options.slots],
-                             gib=(16.5 * (name != "demo") + cache, 1))]
+                             gib=(15.7 * (name != "demo") + cache, 1))]
 
 
 def micro(session, name, options):
@@ -155,18 +149,30 @@ def run_one(name, session, options):
         names = ["demo"] if options.device == "soft" else options.workloads
         experiments.Calibration(session).run(
             [experiments.spec("infer" if n.startswith("I-") else "train", n) for n in names])
-    elif name == "E3":
-        for pair, specs in training_pairs(options):
-            experiments.Training(session).run(pair, specs)
-    elif name == "E4":
-        for pair, specs in mixed_pairs(options):
-            tokens = f" {options.tokens} tokens" if options.tokens else ""
-            experiments.Mixed(session).run(f"{pair} {options.arrivals} {options.rho:g}{tokens}",
-                                           specs)
+    elif name in ("E3", "E4", "pairs"):
+        known = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS,
+                 "pairs": experiments.TRAINING_PAIRS | experiments.MIXED_PAIRS}[name]
+        for pair in options.pairs:
+            if pair not in known:
+                raise harness.Refusal(f"there is no {KINDS[name]}pair '{pair}': "
+                                      + ", ".join(known))
+        for pair in options.pairs:
+            if pair in experiments.MIXED_PAIRS:
+                tokens = f" {options.tokens} tokens" if options.tokens else ""
+                experiments.Mixed(session).run(
+                    f"{pair} {options.arrivals} {options.rho:g}{tokens}",
+                    mixed_specs(known[pair], options))
+            else:
+                experiments.Training(session).run(pair, training_specs(known[pair], options))
     elif name == "E5":
-        for trace in options.traces:
-            subject = f"{trace} {options.load:g}"
-            experiments.Serving(session, trace).run(subject, serving_specs(options))
+        experiment = experiments.Serving(session)
+        try:
+            for trace in options.traces:
+                experiment.use(trace)
+                at = "calibrated" if options.load is None else f"{options.load:g}"
+                experiment.run(f"{trace} {at}", serving_specs(options))
+        finally:
+            experiment.close()
     elif name == "E6":
         overheads.Dispatch(session).run()
     elif name == "E7":
@@ -195,7 +201,7 @@ def needed(name, options):
         return []
     table = {"E0": options.workloads, "E5": ["I-L8"], "E8": options.workloads[:1],
              "E9": ["qwen-train", "resnet-train"]}
-    pairs = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS}.get(name, {})
+    pairs = experiments.TRAINING_PAIRS | experiments.MIXED_PAIRS if name in KINDS else {}
     return [*table.get(name, []), *(n for p in options.pairs for n in pairs.get(p, ()))]
 
 
@@ -257,7 +263,12 @@ def parse():
                         help="E4: that a request answers (default 32): fewer, more requests a "
                         "second, a p99 that means something in a short window")
     parser.add_argument("--arrivals", default="poisson", help="E4: poisson, or a trace")
-    parser.add_argument("--load", type=float, default=0.7, help="E5: share of the capacity")
+    parser.add_argument("--load", type=lambda t: None if t == "auto" else float(t), default=0.7,
+                        help="E5: share of the capacity; auto: where throughput violates TPOT for "
+                        "10 to 40 %% of requests, found by a few windows")
+    parser.add_argument("--calibrate-s", type=float, default=8, help="E5: such a window")
+    parser.add_argument("--frontier", action="store_true",
+                        help="E4: static partitions of 16 to 100 SMs for inference besides")
     parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")
     parser.add_argument("--prompt", type=int, default=2048, help="E5: tokens, longer ones are cut")
     parser.add_argument("--output", type=int, default=256)
@@ -292,8 +303,9 @@ def parse():
         options.device = "soft"
         options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
         options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
-        options.load, options.rho, options.settle, options.rounds = 0.3, 0.3, 0, 2
-        options.steps = 6
+        options.load = options.load and 0.3
+        options.rho, options.settle, options.rounds = 0.3, 0, 2
+        options.steps, options.calibrate_s = 6, 0.5
     return options
 
 
@@ -305,12 +317,14 @@ def main():
     for name in [options.experiment] if options.experiment else ALL:
         if "modes" not in options.given:
             options.modes = DEFAULT_MODES.get(name, "exclusive").split(",")
+        if options.frontier and name == "E4":
+            options.modes = list(dict.fromkeys([*options.modes, *FRONTIER]))
         if name == "E9":
             options.repeats = 1  # a killed job is not started again
         if "pairs" not in options.given:
-            options.pairs = {"E3": ["W1", "W2"], "E4": ["M1"]}.get(name, [])
+            options.pairs = PAIRS.get(name, [])
             if options.smoke:
-                options.pairs = options.pairs[:1]
+                options.pairs = {"pairs": ["W1", "M1"]}.get(name, options.pairs[:1])
         codes.append(run(name, options))
         if codes[-1] in (2, 130):
             break

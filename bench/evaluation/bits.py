@@ -18,7 +18,8 @@ class Training:
     def __init__(self, machine, name):
         import workloads
         self.torch, self.workloads = machine.torch, workloads
-        make = {"qwen-train": workloads.QwenTraining, "resnet-train": workloads.ResnetTraining}[name]
+        make = {"qwen-train": workloads.QwenTraining,
+                "resnet-train": workloads.ResnetTraining}[name]
         options = types.SimpleNamespace(size="tiny" if machine.tiny else "full",
                                         device=machine.device)
         workloads.flags("raise")

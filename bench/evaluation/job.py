@@ -13,7 +13,7 @@ output; times are of the machine's monotonic clock, the same in every process.
     {"do": "measure", "count": N}                           closed loop: seconds of each
     {"do": "profile"}                                       launches and busy share of a step
     {"do": "record", "count": N, "path": P}                 all that N steps ask of the GPU
-    {"do": "bits", "at": T, "steps": N}                     bits: hashes of every step, from the start
+    {"do": "bits", "at": T, "steps": N}                     bits: hashes of every step
     {"do": "operations"}                                    libraries: kernels and hash of each
     {"do": "requests", "at": T, "requests": [...], ...}     prefill and decode: one trace
 
@@ -92,6 +92,9 @@ class DemoTraining:
     def step(self):
         return self.machine.run("train", 3)
 
+    def pause(self):
+        pass
+
     def mark(self):
         return None
 
@@ -162,6 +165,10 @@ class TorchTraining:
 
     def step(self):
         return self.work.step()
+
+    def pause(self):
+        """Gradients are not kept from one window to the next."""
+        self.work.optimizer.zero_grad(set_to_none=True)
 
     def mark(self):
         """Something to wait for: the end of the step that was just queued."""
@@ -268,6 +275,7 @@ class Trainer:
         self.work = DemoTraining(machine) if demo else TorchTraining(machine, options.name)
         for _ in range(1 if demo or machine.tiny else 3):
             self.work.step()
+        self.work.pause()
 
     def window(self, at, seconds):
         sleep_until(at)
@@ -283,6 +291,7 @@ class Trainer:
                 ends.append(now() - at)
             last = mark
         self.machine.synchronize()
+        self.work.pause()
         return {"ends": [round(t, 6) for t in ends],
                 "hash": answer if isinstance(answer, str) else None}
 
@@ -645,7 +654,8 @@ def main():
             pin_to(options.cpus)
         # What is there by now stays; garbage is collected between windows.
         gc.collect(), gc.freeze(), gc.disable()
-        answer({"ready": True, "build_s": round(now() - begin, 3), **machine.trim()})
+        answer({"ready": True, "build_s": round(now() - begin, 3),
+                "counts": os.environ.get("VITAMIN_RUN_DIR"), **machine.trim()})
         for line in sys.stdin:
             command = json.loads(line)
             what = command.pop("do")

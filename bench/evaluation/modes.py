@@ -34,7 +34,7 @@ SETTINGS = {
     "native": "processes as they are",
     "mps": "under an MPS daemon",
     "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job (mps25: 25)",
-    "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job",
+    "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job, or the second",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
     "ours": "under MPS, `vitamin run --daemon` with one vitamind",
     "green": "a green context of 64 SMs is current, before libraries make their handles",
@@ -51,6 +51,10 @@ MODES = {m.name: m for m in (
     Mode("ours-tpot-first", "ours", "Vitamin, tpot-first", policy="tpot-first"),
     Mode("ours-lend", "ours", "Vitamin, tpot-first, 8 ms a token, what is reserved is lent",
          policy="tpot-first:target=8,lend=1"),
+    Mode("ours-parts", "ours", "Vitamin, throughput, always on parts",
+         policy="throughput:whole=never"),
+    Mode("ours-asked", "ours", "the same, every launch decided anew",
+         policy="throughput:whole=never,launches=1"),
     Mode("ours-fifo", "ours", "Vitamin, fifo", policy="fifo"),
     Mode("ours-static", "ours", "Vitamin's daemon, static partition", policy="static"),
     Mode("orion", "ours", "Orion's policy on our mechanism", policy="orion"),
@@ -289,9 +293,9 @@ class Surroundings:
         """Of a process of this setting, MPS started where it needs one."""
         return {**self.base(), **(self._mps() if setting.startswith("mps") else {})}
 
-    def place(self, setting, index, latency):
+    def place(self, setting, index, latency, preferred=False):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
-        `latency`: it is the one that must not wait."""
+        `latency`: it is the one that must not wait; `preferred`: it, or the first of equals."""
         environment = self.base()
         if setting == "native" or setting.startswith("green"):
             return [], environment
@@ -303,7 +307,7 @@ class Surroundings:
         if setting in ("mps50", "mps25"):
             return [], {**environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": setting[3:]}
         if setting == "mps-priority":
-            return [], {**environment, "CUDA_MPS_CLIENT_PRIORITY": "0" if latency else "1"}
+            return [], {**environment, "CUDA_MPS_CLIENT_PRIORITY": "0" if preferred else "1"}
         if setting.startswith("static"):
             units = (setting.partition(":")[2] or "0-7/8-15").split("/")[index % 2]
             return [*harness.vitamin("run", "--quiet", "--policy", f"static:units={units}"),

@@ -105,6 +105,24 @@ class Job:
         self.process.wait()
 
 
+def counts(job):
+    """What Vitamin has counted for the job and whatever it started; None where it is not there."""
+    folder = (job.ready or {}).get("counts")
+    if not folder:
+        return None
+    lines = harness.run([harness.program("launch_counts"), folder], 10).lines
+    return lines[0] if lines else None
+
+
+def counted(before, after, seconds):
+    """The difference of two counts, and how it is told."""
+    if not before or not after:
+        return None
+    widths = {w: n - before["widths"].get(w, 0) for w, n in after["widths"].items()}
+    return {"seconds": round(seconds, 3), "widths": {w: n for w, n in widths.items() if n},
+            **{k: after[k] - before[k] for k in ("seen", "bound", "moved", "deferred", "edges")}}
+
+
 def together(commands, lead=0.5, timeout=120):
     """Tells several jobs to begin at one moment; their answers, in order. `commands`: job and
     command of each."""
