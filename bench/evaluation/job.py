@@ -12,6 +12,7 @@ output; times are of the machine's monotonic clock, the same in every process.
     {"do": "serve", "at": T, "arrivals": [...], ...}        infer: open loop, one request at a time
     {"do": "measure", "count": N}                           closed loop: seconds of each
     {"do": "profile"}                                       launches and busy share of a step
+    {"do": "record", "count": N, "path": P}                 all that N steps ask of the GPU
     {"do": "bits", "at": T, "steps": N}                     bits: hashes of every step
     {"do": "operations"}                                    libraries: kernels and hash of each
     {"do": "requests", "at": T, "requests": [...], ...}     prefill and decode: one trace
@@ -576,6 +577,40 @@ def profile(role, machine):
     return {"launches": kernels, "busy_share": busy / 1e6 / wall, "step_s": wall}
 
 
+def record(role, machine, path, count):
+    """All that `count` steps ask of the GPU, and when the host asks it (streams.py)."""
+    import streams
+    if isinstance(machine, DemoMachine):
+        return {"events": {}}
+    torch = machine.torch
+    marks = torch.zeros(2, streams.MARKER_BYTES, dtype=torch.uint8, device=machine.device)
+    host, step = [], []
+    for _ in range(count + 1):  # what it takes unobserved
+        begin = now()
+        role.once()
+        host.append(now() - begin)
+        machine.synchronize()
+        step.append(now() - begin)
+    try:  # which stream waits for which event
+        more = {"experimental_config": torch._C._profiler._ExperimentalConfig(
+            enable_cuda_sync_events=True)}
+    except TypeError:
+        more = {}
+    wanted = torch.profiler.ProfilerActivity
+    wanted = wanted.CUDA if machine.device.type == "cuda" else wanted.CPU
+    with torch.profiler.profile(activities=[wanted], **more) as trace:
+        for _ in range(count + 1):
+            marks[0].copy_(marks[1])
+            role.once()
+            machine.synchronize()
+        marks[0].copy_(marks[1])
+        machine.synchronize()
+    trace.export_chrome_trace(f"{path}.trace.json")
+    events = streams.reduce(f"{path}.trace.json", path)
+    os.unlink(f"{path}.trace.json")
+    return {"events": events, "host_s": host, "step_s": step}
+
+
 ROLES = {"train": Trainer, "infer": Inference, "prefill": Prefill, "decode": Decode, "bits": Bits,
          "libraries": Libraries}
 
@@ -624,7 +659,8 @@ def main():
         for line in sys.stdin:
             command = json.loads(line)
             what = command.pop("do")
-            result = profile(role, machine) if what == "profile" else \
+            observed = {"profile": profile, "record": record}.get(what)
+            result = observed(role, machine, **command) if observed else \
                 getattr(role, what)(**command)
             gc.collect()
             answer({**result, **machine.trim()})

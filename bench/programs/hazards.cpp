@@ -87,7 +87,10 @@ class Hazards {
   // with the held stream, and then a program that waits for them hangs natively.
   Outcome host_gated() {
     auto* gate = d_.pinned<std::uint32_t>(16);
-    const CUdeviceptr held = d_.words(1), free = d_.words(1);
+    const CUdeviceptr held = d_.words(1), free = d_.words(1), before = d_.words(1);
+    // Code is loaded at a kernel's first launch, and loading may wait for all that was submitted.
+    BENCH_MUST(d_.launch(d_.kernel("add_one"), stream_, 1, kThreads, before));
+    BENCH_MUST(d_.cu.cuStreamSynchronize(stream_));
     BENCH_MUST(d_.cu.cuStreamWaitValue32(stream_, reinterpret_cast<CUdeviceptr>(gate), 1,
                                          CU_STREAM_WAIT_VALUE_GEQ));
     for (int i = 0; i < 900; ++i)

@@ -67,6 +67,21 @@ class Scripts(unittest.TestCase):
             self.assertEqual(len(record["medians"]), record["loops"])
             self.assertGreater(min(record["medians"]), 0)
 
+    def test_halves_by_leases_are_compared_with_the_same_halves_without_a_daemon(self):
+        records = self.run_script("processes.py", "partition", "--repeats", "2", "--seconds", "0.3")
+        windows = [r["setting"] for r in records if "setting" in r]
+        self.assertEqual(windows, ["static", "leases", "leases", "static"])
+        self.assertGreater(min(rate for r in records for rate in r.get("per_s", [1])), 0)
+        jobs = [r for r in records if "job" in r]
+        self.assertEqual(len(jobs), 2)
+        for job in jobs:
+            self.assertEqual(len(job["ratios"]), 2)
+            leases, static = (job["coverage"][setting] for setting in ("leases", "static"))
+            for cover in leases, static:  # on one half, and nowhere else
+                self.assertEqual(cover["bound"], cover["launches"], cover)
+                self.assertEqual(cover["whole_device"], {}, cover)
+                self.assertLessEqual({w["processors"] for w in cover["widths"]}, {64, 68}, cover)
+
 
 class Trace(unittest.TestCase):
     def test_entries_have_the_units_that_the_daemon_gives_them(self):

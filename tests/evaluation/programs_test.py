@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments of bench/evaluate.py that need programs of bench/: dispatch, memory, hazards, and
-what is counted while a job runs. Needs in the environment: BENCH and VITAMIN_PREFIX (a build folder)."""
+what is counted while a job runs. Needs in the environment: BENCH and VITAMIN_PREFIX (a build
+folder)."""
 import json
 import os
 import pathlib
