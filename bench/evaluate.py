@@ -140,7 +140,7 @@ def hazards(session, options):
     result = harness.run(words, max(20, options.budget - session.elapsed()),
                          session.surroundings.base())
     session.add("E9", "hazards", "all", 0, {"ok": result.ok, "why": result.why(),
-                                            "table": result.output})
+                                            "table": result.output.strip().split("\n\n")[-1]})
     print(result.output.strip(), flush=True)
 
 
@@ -276,7 +276,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=50, help="E9")
     parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
                         help="E9")
-    parser.add_argument("--rounds", type=int, default=40, help="E6: of 100 samples of each arm")
+    parser.add_argument("--rounds", type=int, default=40, help="E6: of 10 turns of 10 samples")
     parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
