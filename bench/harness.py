@@ -185,8 +185,10 @@ def header():
                 break
     except OSError:
         pass
+    script = pathlib.Path(sys.argv[0]).resolve()
+    script = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
     return {
-        "command": "bench/" + shlex.join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([str(script), *sys.argv[1:]]),
         "commit": commit or "unknown",
         "gpu": name or "none",
         "driver": driver or "none",

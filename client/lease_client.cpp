@@ -81,15 +81,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
       drains_ -= over ? 1 : 0;
       return over;
     });
-    for (Drain& drain : lane.drains) {
-      protocol::Holding holding;
-      holding.head.lane = id;
-      holding.word = drain.word;
-      holding.entry = drain.entry;
-      holding.outstanding = drain.outstanding;
-      drain.told_ns = now_ns;
-      send(protocol::encode(holding));
-    }
+    for (Drain& drain : lane.drains) tell_of_old_work(id, drain, now_ns);
   }
   flush();
   at_home_ = false;
@@ -97,6 +89,16 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   operations_ = 0;
   page_->progress = link_.progress;
   page_->words.store(link_.words, std::memory_order_release);
+}
+
+void LeaseClient::tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns) {
+  protocol::Holding holding;
+  holding.head.lane = id;
+  holding.word = drain.word;
+  holding.entry = drain.entry;
+  holding.outstanding = drain.outstanding;
+  drain.told_ns = now_ns;
+  drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
 }
 
 Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
@@ -226,7 +228,7 @@ void LeaseClient::submitted(EntryId entry, LaneId id) {
   }
   // Accepted by the driver after the grant had gone (a retry on a wider entry): count it all the
   // same, so that it is waited for.
-  lane.drains.push_back({entry, 0, 1, 0});
+  lane.drains.push_back({entry, 0, 1, 0, Known::kNot});
   ++drains_;
 }
 
@@ -281,7 +283,8 @@ void LeaseClient::distrust() {
 
 void LeaseClient::put_down(Lane& lane) {
   if (lane.entry == kNoEntry) return;
-  lane.drains.push_back({lane.entry, lane.word, lane.outstanding, 0});
+  const Known known = lane.word == kHomeWord ? Known::kNot : Known::kYes;
+  lane.drains.push_back({lane.entry, lane.word, lane.outstanding, 0, known});
   ++drains_;
   parked_ = false;
   lane.entry = kNoEntry;
@@ -301,13 +304,17 @@ void LeaseClient::notice_closed() {
 void LeaseClient::give_back(LaneId id, Lane& lane, std::uint64_t now_ns) {
   std::erase_if(lane.drains, [&](Drain& drain) {
     bool over = drain.outstanding == 0;
-    if (!at_home_ && over && drain.word != 0 && drain.word != kHomeWord) {
+    if (at_home_ || drain.known == Known::kNot) {
+      // Nobody waits to hear of it.
+    } else if (drain.known == Known::kToBeTold) {  // the ring was full
+      if (!over) tell_of_old_work(id, drain, now_ns);
+    } else if (over) {
       protocol::Returned returned;
       returned.head.lane = id;
       returned.word = drain.word;
       returned.entry = drain.entry;
       over = send(protocol::encode(returned));
-    } else if (!at_home_ && !over && now_ns - drain.told_ns >= link_.answer_within_ns / 4) {
+    } else if (now_ns - drain.told_ns >= link_.answer_within_ns / 4) {
       protocol::Draining draining;
       draining.head.lane = id;
       draining.word = drain.word;

@@ -117,12 +117,15 @@ class LeaseClient {
   std::uint32_t outstanding(LaneId lane, EntryId entry) const;
 
  private:
+  // Does the daemon know that there is such work?
+  enum class Known : std::uint8_t { kYes, kNot, kToBeTold };
   // A grant that was closed, with work outstanding or not yet returned.
   struct Drain {
     EntryId entry = runtime::kNoEntry;
     LeaseWord word = 0;
     std::uint32_t outstanding = 0;
     std::uint64_t told_ns = 0;
+    Known known = Known::kYes;
   };
   struct Lane {
     EntryId entry = runtime::kNoEntry;  // of the open grant; kNoEntry: there is none
@@ -150,6 +153,7 @@ class LeaseClient {
   void put_down(Lane& lane);
   void notice_closed();
   void give_back(LaneId id, Lane& lane, std::uint64_t now_ns);
+  void tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns);
   bool away() const;
   void leave_for_home();
   void set_waiting(Lane& lane, bool waiting);

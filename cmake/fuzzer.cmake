@@ -12,6 +12,8 @@
 #   ctest "<target>: no input breaks it"   the corpus, then SECONDS of new inputs
 #   ninja <target>                         the program, build/.../tests/<target>
 #   ninja <target>-nightly                 NIGHTLY executions on all processors
+#
+# It is carried to other machines too (bench/daemon/fuzz.py), with its C++ library in it.
 
 # A clang that comes without libFuzzer's archive (Debian: libclang-common-15-dev) is none.
 function(_vitamin_find_fuzzing_clang)
@@ -80,10 +82,11 @@ function(vitamin_fuzzer target)
   set(program ${CMAKE_BINARY_DIR}/tests/${target})
   add_custom_command(OUTPUT ${program}
                      COMMAND ${VITAMIN_FUZZING_CLANG} ${flags} -fsanitize=fuzzer ${objects} -ldl
-                             -lpthread -o ${program}
+                             -lpthread -static-libstdc++ -static-libgcc -o ${program}
                      DEPENDS ${objects} VERBATIM)
   add_custom_target(${target} ALL DEPENDS ${program})
   _vitamin_component_target(${arg_COMPONENT} ${target})
+  install(PROGRAMS ${program} DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/vitamin/bench)
 
   set(found ${CMAKE_BINARY_DIR}/fuzzed/${target})
   file(MAKE_DIRECTORY ${found})

@@ -34,8 +34,13 @@
 
 namespace vitamin::protocol {
 
+#ifndef VITAMIN_TINY_RINGS
 inline constexpr std::size_t kRequests = 256;  // records in flight to the daemon
 inline constexpr std::size_t kGrants = 256;    // and to a client
+#else                                          // for tests: full again and again
+inline constexpr std::size_t kRequests = 4;
+inline constexpr std::size_t kGrants = 2;
+#endif
 
 enum class Gate : std::uint8_t { kNone = 0, kOpen = 1, kClosed = 2 };
 

@@ -152,7 +152,10 @@ void Scheduler::hint(const Hint& hint, std::uint64_t) {
 bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t now_ns) {
   Lane* lane = find(client, id);
   if (lane != nullptr && (lane->drains(entry) || lane->open() != nullptr)) return false;
-  if (leases_.acquire(entry, client) != LeaseVerdict::kGranted) return false;
+  // Another lane of the client may have work there, too, which drains already.
+  if (leases_.acquire(entry, client) != LeaseVerdict::kGranted &&
+      (leases_.lessee(entry) != client || leases_.open_gate(entry) != LeaseVerdict::kGranted))
+    return false;
   lane = &find_or_add(client, id);
   leases_.submitted(entry, client);
   leases_.close_gate(entry);

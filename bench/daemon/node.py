@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node's daemon costs its clients when things go wrong, and when nothing happens.
 
-    node.py [--out FILE] [--tries N] [--operations N] [gate] [scribbler] [idle] [home] [restarts]
+    node.py [--out FILE] [--tries N] [--operations N]
+            [gate] [scribbler] [idle] [home] [restarts] [programs]
 
     gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
                the daemon's status is asked again and again)
@@ -12,25 +13,39 @@
     home       SIGKILL of the daemon to its clients, which submit without a pause, at home: one
                client, and 16 at once
     restarts   the daemon killed under the load of 16 clients, again and again
+    programs   the same under 16 programs on the software device, whose results must be those of a
+               run alone
 
-Needs MEMBER and VITAMIND, the paths of the built programs. Writes JSON lines, the first of which
-says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate`
+Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/), or
+from MEMBER and VITAMIND. Writes JSON lines, the first of which says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate`
 measures the daemon and not how long each of three processes waits for a processor.
 """
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "daemon"))
-from harness import DaemonTest  # noqa: E402  (needs the path above)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import harness  # noqa: E402  (needs the path above)
+
+# Its namesake of tests/daemon.
+specification = importlib.util.spec_from_file_location("daemons",
+                                                       ROOT / "tests" / "daemon" / "harness.py")
+daemons = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(daemons)
+
+os.environ.setdefault("MEMBER", harness.program("daemon_member"))
+os.environ.setdefault("VITAMIND", str(harness.prefix() / "bin" / "vitamind"))
 
 
-class Node(DaemonTest):
+class Node(daemons.DaemonTest):
     def runTest(self):
         pass
 
@@ -70,22 +85,45 @@ def gate(node, tries):
                "max_us": max(closed_us), "one_look_p50_us": percentile(looks_us, 0.5)}
 
 
+def on_core(index):
+    """Whatever is started there has a core of its own, where there are enough; elsewhere any."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[2 * index]} if len(cores) >= 8 else set(cores)
+
+
 def scribbler(node, tries):
+    everywhere = os.sched_getaffinity(0)
+    begun = []
+
+    def honest_rate(arm, operations):
+        os.sched_setaffinity(0, on_core(1))  # which the daemon inherits
+        daemon = node.daemon("--policy", "random:max=32", "--quiet")
+        os.sched_setaffinity(0, everywhere)
+        other = node.member(daemon, arm, 60_000,
+                            before=lambda: os.sched_setaffinity(0, on_core(3))) if arm else None
+        time.sleep(0.2)
+        honest = node.result(node.member(daemon, "work", operations, before=lambda: (
+            os.sched_setaffinity(0, on_core(2)))), timeout=120)
+        begun.append(daemon.status()["daemon"]["let_go"])
+        if other:
+            other.kill()
+        daemon.end()
+        return honest["submitted"] / honest["seconds"]
+
+    each = OPERATIONS or int(1.5 * honest_rate(None, 100_000))  # a second and a half
     rates = {"scribble": [], "hog": []}
     for index in range(2 * tries):
         arm = ("scribble", "hog")[(index + index // 2) % 2]  # A B B A ...
-        daemon = node.daemon("--policy", "random:max=32", "--quiet")
-        other = node.member(daemon, arm, 60_000)
-        time.sleep(0.2)
-        honest = node.result(node.member(daemon, "work", 30_000), timeout=120)
-        rates[arm].append(honest["submitted"] / honest["seconds"])
-        other.kill()
-        daemon.end()
+        rates[arm].append(honest_rate(arm, each))
     ratios = [a / b for a, b in zip(rates["scribble"], rates["hog"])]
+    again = [b / a for a, b in zip(rates["hog"], rates["hog"][1:])]
     yield {"measurement": "honest client beside a scribbler", "tries": tries,
+           "operations_each": each, "let_go": sum(begun),
            "per_second": {arm: percentile(values, 0.5) for arm, values in rates.items()},
+           "median_of_ratios": percentile(ratios, 0.5),
            "ratio_of_medians": percentile(rates["scribble"], 0.5) / percentile(rates["hog"], 0.5),
-           "ratio_of_best": max(rates["scribble"]) / max(rates["hog"]), "ratios": ratios}
+           "ratio_of_best": max(rates["scribble"]) / max(rates["hog"]), "ratios": ratios,
+           "hog_against_itself": again}
 
 
 def idle(node, _):
@@ -117,39 +155,122 @@ def home(node, tries):
             daemon.kill()
             delays_ms += [(node.result(member)["home_at"] - at) * 1e3 for member in members]
             os.unlink(daemon.socket)
+        slowest = [max(delays_ms[i:i + clients]) for i in range(0, len(delays_ms), clients)]
         yield {"measurement": "clients at home after SIGKILL of the daemon", "clients": clients,
                "tries": tries, "p50_ms": percentile(delays_ms, 0.5),
-               "p99_ms": percentile(delays_ms, 0.99), "max_ms": max(delays_ms)}
+               "p99_ms": percentile(delays_ms, 0.99), "max_ms": max(delays_ms),
+               "slowest_of_each_try_p50_ms": percentile(slowest, 0.5)}
 
 
-def restarts(node, tries):
-    clients, each = 16, OPERATIONS or 1_000_000 * max(1, tries // 25)
-    daemon = node.daemon("--policy", "random:max=32", "--quiet")
-    members = [node.member(daemon, "work", each) for _ in range(clients)]
-    node.until(lambda: len(daemon.status()["clients"]) == clients, 30)
-    done, begin, gaps_ms = 0, time.monotonic(), []
-    while done < tries and all(member.poll() is None for member in members):
+def kill_again_and_again(node, daemon, tries, going_on):
+    """The daemon dies `tries` times. What was seen of it in between."""
+    gaps_ms, overlaps, most = [], 0, 0
+    begin = time.monotonic()
+    while len(gaps_ms) < tries and going_on():
         time.sleep(0.02)
         before = time.monotonic()
         daemon.kill()
         daemon.start()
         gaps_ms.append((time.monotonic() - before) * 1e3)
-        done += 1
-    seconds = time.monotonic() - begin
-    results = [node.result(member, timeout=600) for member in members]
-    yield {"measurement": "daemon killed under load", "restarts": done, "clients": clients,
-           "seconds": seconds, "operations_each": each,
-           "lost_or_done_twice": sum(abs(r["submitted"] - each) for r in results),
+        status = daemon.status()
+        most = max(most, len(status["clients"]))
+        try:
+            node.check_disjoint(status)
+        except AssertionError:
+            overlaps += 1
+    return {"restarts": len(gaps_ms), "seconds": time.monotonic() - begin, "overlaps": overlaps,
+            "clients_back_at_most": most, "service_gap_p50_ms": percentile(gaps_ms, 0.5),
+            "service_gap_p99_ms": percentile(gaps_ms, 0.99)}
+
+
+def restarts(node, tries):
+    """Under clients that do nothing but submit."""
+    clients = 16
+    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    members = [node.member(daemon, "work", 0) for _ in range(clients)]  # until told
+    node.until(lambda: len(daemon.status()["clients"]) == clients, 30)
+    seen = kill_again_and_again(node, daemon, tries,
+                                lambda: all(member.poll() is None for member in members))
+    results = [node.result(member, timeout=60) for member in members]  # none of them is stuck
+    yield {"measurement": "daemon killed under load", "clients": clients, **seen,
+           "operations": sum(r["submitted"] for r in results),
            "at_home": sum(r["at_home"] for r in results),
-           "malformed": sum(r["malformed"] for r in results),
-           "service_gap_p50_ms": percentile(gaps_ms, 0.5),
-           "service_gap_p99_ms": percentile(gaps_ms, 0.99)}
+           "granted": sum(r["granted"] for r in results),
+           "malformed": sum(r["malformed"] for r in results)}
+    daemon.end()
+
+
+class Program:
+    """A demo program on the software device, run again and again; what each run computed and how
+    much it launched."""
+    STEPS = "400"
+
+    def __init__(self, node, number, daemon=None):
+        self.folder, self.number, self.daemon = node.folder.name, number, daemon
+        self.runs, self.process = [], None
+
+    def command(self):
+        return [str(harness.prefix() / "bin" / "demo-train"), self.STEPS]
+
+    def begin(self):
+        self.report = os.path.join(self.folder, f"report{self.number}")
+        self.process = subprocess.Popen(
+            harness.vitamin("run", "--daemon", "--socket", str(self.daemon.socket), "--quiet",
+                            "--report", self.report, "--", *self.command()),
+            env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def environment(self):
+        return {**os.environ, "LD_LIBRARY_PATH": str(harness.prefix() / "lib" / "soft"),
+                "VITAMIN_SOFT_LEDGER": os.path.join(self.folder, "ledger"),
+                "VITAMIN_CONFIG": "/dev/null"}
+
+    def native(self):
+        said = subprocess.run(self.command(), env=self.environment(), text=True, check=True,
+                              capture_output=True, timeout=120).stdout
+        return said.split("hash ")[1].split(",")[0]
+
+    def finish(self):
+        output, _ = self.process.communicate(timeout=120)
+        cover = harness.coverage(harness.read_report(self.report)) or {}
+        self.runs.append((output.split("hash ")[1].split(",")[0] if "hash " in output else None,
+                          cover.get("launches"), cover.get("bound")))
+
+    def go_on(self):
+        """Begins anew where it has ended."""
+        if self.process.poll() is not None:
+            self.finish()
+            self.begin()
+
+
+def restarts_of_programs(node, tries):
+    """Under programs whose bytes tell whether an operation was lost or done twice."""
+    clients = 16
+    expected = Program(node, 0).native()
+    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    programs = [Program(node, number, daemon) for number in range(clients)]
+    for program in programs:
+        program.begin()
+    node.until(lambda: len(daemon.status()["clients"]) >= clients // 2, 60)
+
+    def going_on():
+        for program in programs:
+            program.go_on()
+        return True
+    seen = kill_again_and_again(node, daemon, tries, going_on)
+    for program in programs:
+        program.finish()
+    runs = [run for program in programs for run in program.runs]
+    yield {"measurement": "daemon killed under programs", "clients": clients, **seen,
+           "runs": len(runs), "equal": sum(bytes_ == expected for bytes_, _, _ in runs),
+           "launches_each": sorted({launches or 0 for _, launches, _ in runs}),
+           "launches": sum(launches or 0 for _, launches, _ in runs),
+           "bound": sum(bound or 0 for _, _, bound in runs)}
     daemon.end()
 
 
 OPERATIONS = None
 PARTS = {"gate": gate, "scribbler": scribbler, "idle": idle, "home": home,
-         "restarts": restarts}
+         "restarts": restarts, "programs": restarts_of_programs}
 
 
 def main():
@@ -158,8 +279,8 @@ def main():
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--out")
     parser.add_argument("--tries", type=int, default=20)
-    parser.add_argument("--operations", type=int, help="of each client, under restarts")
-    parser.add_argument("--commit", default="")
+    parser.add_argument("--operations", type=int, help="of the honest client, beside a scribbler")
+    parser.add_argument("--commit", default=harness.header()["commit"])
     options = parser.parse_args()
     global OPERATIONS
     OPERATIONS = options.operations

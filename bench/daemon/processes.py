@@ -16,7 +16,8 @@ kill       SIGKILL of one job in mid-step, again and again: the survivor's bytes
 reclaim    from a closed gate to the lease granted to another, beyond what was outstanding
 
 Everything runs under an MPS daemon of our own; without one processes take turns, which is said.
-`--device soft`: loops, kill and reclaim on the software device, to try them; `--device cpu`: kill.
+`--device soft`: loops, partition (of the demo programs), kill and reclaim on the software device, to
+try them; `--device cpu`: partition and kill with PyTorch and no launch.
 """
 import argparse
 import os
@@ -161,36 +162,42 @@ def loops(options, results, environment):
 
 
 def partition(options, results, environment):
-    """Two resident PyTorch jobs (evaluation/job.py) in each setting, windows in ABBA order."""
+    """Two resident jobs (evaluation/job.py) on leases of fixed halves, and the same two on the same
+    halves without a daemon: short windows in turn, the order changing from pair to pair."""
     import experiments
     from processes import Job as Trainer, together  # bench/evaluation's
-    names = options.pair.split("+")
+    names = (options.pair or ("demo+demo" if options.device == "soft" else "RN+D0.6")).split("+")
     daemon = Daemon("static:parts=2", environment, watch=False)
+    reports = tempfile.TemporaryDirectory(prefix="vitamin-partition-")
     more = ["--tiny", "--device", "cpu"] if options.device != "cuda" else []
+
+    def report(setting, index):
+        return pathlib.Path(reports.name) / f"{setting}{index}.json"
 
     def start(setting, index):
         first = 5 * index
         words = ["--policy", f"static:units={('0-7', '8-15')[index]}"] if setting == "static" else \
             ["--daemon", "--socket", str(daemon.socket)]
+        words += ["--report", str(report(setting, index))]
         return Trainer(f"{names[index]} {setting}",
                        ["train", names[index], "--cpus", f"{first}-{first + 4}", *more],
                        [*harness.vitamin("run", "--quiet", *words), "--"],
                        {**environment, "VITAMIN_CONFIG": "/dev/null"})
 
     running = {"static": [start("static", i) for i in range(2)], "leases": []}
+    found = {setting: [] for setting in running}
     try:
         for i in range(2):  # halves go to clients in the order in which they come
             running["leases"].append(start("leases", i))
             running["leases"][i].wait_ready(120)
         for job in running["static"]:
             job.wait_ready(120)
-        found = {"static": [], "leases": []}
-        warm, window = 1, 4 * options.seconds
+        warm, window = 0.5 * options.seconds, 3 * options.seconds
         for repeat in range(options.repeats):
             order = list(found) if repeat % 2 == 0 else list(found)[::-1]
             for setting in order:
                 answers = together([(job, {"do": "window", "seconds": warm + window})
-                                    for job in running[setting]], timeout=90)
+                                    for job in running[setting]], lead=0.2, timeout=90)
                 rates = [experiments.rate(a["ends"], warm, warm + window) for a in answers]
                 found[setting].append(rates)
                 results.add({"part": "partition", "setting": setting, "repeat": repeat,
@@ -205,13 +212,28 @@ def partition(options, results, environment):
     for i, name in enumerate(names):
         ratios = [a[i] / b[i] for a, b in zip(found["leases"], found["static"]) if b[i]]
         again = [b[i] / a[i] for a, b in zip(found["static"], found["static"][1:]) if a[i]]
+        covers = {s: harness.coverage(harness.read_report(report(s, i))) for s in found}
         results.add({"part": "partition", "job": name, "beside": names[1 - i], "ratios": ratios,
-                     "median": harness.median(ratios), "static_again": again, "log": log[-400:]})
+                     "median": harness.median(ratios), "static_again": again,
+                     "coverage": {s: brief(cover) for s, cover in covers.items()},
+                     "log": log[-400:]})
         rows.append([name, names[1 - i], harness.percent(harness.median(ratios)),
                      harness.percent(min(ratios)), harness.percent(max(ratios)),
-                     " ".join(f"{r:.3f}" for r in again)])
+                     harness.percent(harness.median(again)),
+                     f"{harness.percent(min(again))} to {harness.percent(max(again))}"
+                     if again else "-",
+                     " | ".join(share_by_width(covers[s]) for s in ("leases", "static"))])
+    reports.cleanup()
     return harness.table(rows, ["job", "beside", "leases / static partition, median", "least",
-                                "most", "static against itself"])
+                                "most", "static against itself, median", "from to",
+                                "launches by processors: leases | static"])
+
+
+def share_by_width(cover):
+    """Where launches ran: both settings must say the same, or they were not compared."""
+    widths = sorted((cover or {}).get("widths", []), key=lambda w: -w["launches"])
+    return ", ".join(f"{w['processors']}: {harness.percent(w['launches'] / cover['launches'])}"
+                     for w in widths[:3]) or "none seen"
 
 
 class SmallModels:
@@ -385,11 +407,10 @@ def main():
     parser.add_argument("--repeats", type=int, default=4, help="loops, partition")
     parser.add_argument("--seconds", type=float, default=1.0, help="scale of the windows")
     parser.add_argument("--budget", type=float, default=45, help="loops: seconds")
-    parser.add_argument("--pair", default="RN+D0.6",
-                        help="partition: two of evaluation/training.py")
+    parser.add_argument("--pair", help="partition: two of evaluation/training.py (RN+D0.6)")
     parser.add_argument("--timeout", type=float, default=150)
     parser.add_argument("--device", choices=["cuda", "soft", "cpu"], default="cuda",
-                        help="soft: the software device; cpu: kill, its PyTorch without a GPU")
+                        help="soft: the software device; cpu: PyTorch without a GPU")
     parser.add_argument("--out", default=harness.default_output())
     options = parser.parse_args()
     options.sets = [names.split("+") for names in options.sets.split(",")]

@@ -15,11 +15,13 @@ it is about those, and with "void" they are in no table: they are not what their
 import argparse
 import json
 import pathlib
+import random
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+import experiments  # noqa: E402
 import harness  # noqa: E402
 import load  # noqa: E402
 
@@ -41,6 +43,8 @@ SECTIONS = {  # title, command, the paper, what was to be reached
            "p99 -8.1 to -58.4 %, up to -62.5 %; training 1.05 to 1.36 x, up to 1.43 x",
            "p99 at most 1.15 x exclusive at load 0.5 with training at least 0.70 of exclusive; "
            "above the whole frontier of static partitions"),
+    "pairs": ("Pairs of jobs, one configuration for all", "evaluate.py pairs",
+              "as E3 and E4", "never below MPS default by more than 2 % in all"),
     "E5": ("Policies on traces", "evaluate.py E5",
            "TPOT violations -21.2 % (Azure), -23.4 % (LongBench), -46.1 % (BurstGPT)",
            "at least 50 % fewer than throughput, TTFT violations at most 1 percentage point more"),
@@ -59,15 +63,13 @@ ELSEWHERE = {"E1": "bench/results/determinism (table in bench/determinism/README
              "E6": "bench/results/slice/micro_gemm.jsonl (table in the README)",
              "E7": "bench/results/slice/micro_pool.jsonl (table in the README)"}
 UNTESTED = {  # what the kept results of an experiment leave out
-    "E3": ("W7 and W8 need two GPUs: no job of the harness spans devices yet",),
     "E8": ("chains of short kernels: bench/results/slice/micro_chain.jsonl (table in the README)",),
 }
 NEVER = (
-    "E7 MPS-Pool: no program makes MPS contexts by cuCtxCreate with an execution affinity yet",
-    "E9 hazards: tests/cuda and tests/daemon/rendezvous_test.cpp hold them on the software device; "
-    "none was run here",
     "MIG: needs the right to reconfigure the GPU",
-    "a serving engine of others (vLLM, SGLang): not on the machine",
+    "a serving engine of others (vLLM, SGLang): not on the machine; the decoder here is ours",
+    "LithOS itself: its scheduler is not public; sliced and reshaped kernels are in E1",
+    "stream priorities in one process: two Python jobs there measure the interpreter's lock",
 )
 
 
@@ -157,14 +159,28 @@ def neighbours(runs, base, value):
     return [value(r) / of[r["repeat"]] for r in runs if of.get(r["repeat"]) and value(r)]
 
 
-def verdict(what, value, limit, at_least, agree):
-    """One line: what was asked, what was found."""
+def verdict(what, value, limit, at_least, agree, of=()):
+    """One line: what was asked, what was found; `of`: the ratios whose median it is."""
     if value is None:
         return f"* {what}: no two cells of one repeat."
     met = value >= limit if at_least else value <= limit
-    return (f"* {what}: {value:.3f}, asked at {'least' if at_least else 'most'} {limit:g}: "
-            + ("reached" if met else "**missed**")
+    spread_ = f" ({between(of, lambda v: number(v, 3))})" if len(of) > 1 else ""
+    asked = f"asked at {'least' if at_least else 'most'} {limit:g}"
+    return (f"* {what}: {value:.3f}{spread_}, {asked}: " + ("reached" if met else "**missed**")
             + ("." if usable(agree) else ", but the run is not usable."))
+
+
+def between(values, show):
+    """The middle 95 % of the median's distribution, by drawing from the values again and again."""
+    if len(values) < 3:
+        return "–" if len(values) < 2 else f"{show(min(values))} to {show(max(values))}"
+    draw = random.Random(1)
+    medians = sorted(harness.median(draw.choices(values, k=len(values))) for _ in range(1000))
+    return f"{show(medians[25])} to {show(medians[974])}"
+
+
+def shares(value):
+    return number(value, 4)
 
 
 def middle(values):
@@ -205,8 +221,48 @@ def normalised(found):
             for cell, runs in found.items()}, agree
 
 
-def training_section(records, figure):
-    lines, rows, bars = [], [], {}
+def binding_table(records):
+    """What Vitamin did in each cell, a second; nothing where nothing was counted."""
+    rows, three = [], lambda v: number(v, 0 if v >= 100 else 1)
+    for label, _, found in by_session(records):
+        for cell, runs in found.items():
+            told = [b for b in map(experiments.bindings, runs) if b]
+            if not told:
+                continue
+            mean = lambda key: sum(b[key] for b in told) / len(told)
+            widths = {}
+            for b in told:
+                for width, share in b["widths"].items():
+                    widths[width] = widths.get(width, 0) + share / len(told)
+            moves = mean("moves")
+            rows.append([label, cell, three(mean("launches")), three(mean("rebinds")), three(moves),
+                         "" if moves >= 100 else "static", three(mean("grants")),
+                         ", ".join(f"{w}: {100 * share:.0f} %" for w, share in
+                                   sorted(widths.items()) if share >= 0.005)])
+    if not rows:
+        return ""
+    return "\n\nWhat Vitamin did, a second (below 100 lease moves a job it is called static):\n\n" \
+        + table(["pair", "mode", "launches", "rebinds", "lease moves of a job", "",
+                 "grants of a job", "launches by processors"], rows)
+
+
+def asked_each_time(label, found, value):
+    """The cost of deciding every launch: a line where both ways were run."""
+    ratios = neighbours(found.get("ours-asked", []), found.get("ours-parts", []), value)
+    return [f"* {label}, every launch decided / standing grants: {middle(ratios):.3f} "
+            f"({between(ratios, lambda v: number(v, 3))})."] if ratios else []
+
+
+def over_all_pairs(ratios):
+    """Of the last run of each pair that has both: ours against each other mode, the geometric mean
+    over the pairs. `ratios`: (ours, other) -> pair -> ratio."""
+    return [f"* all pairs, {ours} / {other}: {load.geometric_mean(list(of.values())):.3f} "
+            f"(geo-mean of {', '.join(of)})."
+            for (ours, other), of in ratios.items() if len(of) > 1]
+
+
+def training_section(records, figure, name="E3"):
+    lines, rows, bars, every = [], [], {}, {}
     total = lambda r: sum(r["each"])
     for label, subject, found in by_session(records):
         ratios, agree = normalised(found)
@@ -216,40 +272,46 @@ def training_section(records, figure):
                 continue
             each = " + ".join(number(middle([r["each"][i] for r in runs]))
                               for i in range(len(runs[0]["each"])))
-            row = [label, cell, each]
             if cell == "exclusive":
-                rows.append([*row, "–", "–", "–", differ(agree), len(runs)])
+                rows.append([label, cell, "–", "–", "–", each, len(runs), differ(agree)])
                 continue
-            every = [total(r) for r in runs]
             against = neighbours(runs, ratios.get("mps", []), total)
-            rows.append([*row, number(sums[cell], 3), f"{min(every):.3f} to {max(every):.3f}",
-                         number(middle(against), 3), differ(agree), len(runs)])
+            rows.append([label, cell, number(middle(against), 3),
+                         between(against, lambda v: number(v, 3)), number(sums[cell], 3), each,
+                         len(runs), differ(agree)])
         if sums:
             bars[caption(label, agree)] = sums
         others = {c: v for c, v in sums.items() if not c.startswith("ours")}
         for ours in [c for c in sums if c.startswith("ours")]:
+            for other in others:
+                if of := neighbours(ratios[ours], ratios[other], total):
+                    every.setdefault((ours, other), {})[subject] = middle(of)
             offload = subject in ("W5", "W6")
+            if "mps" in others:
+                of = neighbours(ratios[ours], ratios["mps"], total)
+                lines.append(verdict(f"{label}, {ours} / MPS", middle(of), 0.98, True, agree, of))
+            if others and not offload:
+                strongest = max(others, key=others.get)
+                of = neighbours(ratios[ours], ratios[strongest], total)
+                lines.append(verdict(f"{label}, {ours} / the strongest ({strongest})", middle(of),
+                                     1.10, True, agree, of))
             if others:
                 lines.append(verdict(f"{label}, {ours} / geo-mean of {', '.join(others)}",
                                      sums[ours] / load.geometric_mean(list(others.values())),
                                      1.5 if offload else 1.4, True, agree))
-            if others and not offload:
-                strongest = max(others, key=others.get)
-                lines.append(verdict(f"{label}, {ours} / the strongest ({strongest})",
-                                     middle(neighbours(ratios[ours], ratios[strongest], total)),
-                                     1.10, True, agree))
-            if "mps" in others:
-                lines.append(verdict(f"{label}, {ours} / MPS",
-                                     middle(neighbours(ratios[ours], ratios["mps"], total)), 0.98,
-                                     True, agree))
+        lines += asked_each_time(label, ratios, total)
+    lines += over_all_pairs(every)
     if figure and bars:
-        figure.bars("E3", bars, "sum of normalised training throughput",
+        figure.bars(name, bars, "sum of normalised training throughput",
                     "1.0: two jobs in perfect turns; the paper: 1.38 to 1.63 x the baselines")
-    return table(["pair", "mode", "each / alone", "sum", "least to most", "/ MPS, neighbours",
-                  "exclusive differs by", "repeats"], rows) + "\n\n" + "\n".join(lines)
+    if not rows:
+        return ""
+    return table(["pair", "mode", "/ MPS, neighbours", "95 % of it", "sum of rates / alone",
+                  "each / alone", "repeats", "exclusive differs by"], rows) + "\n\n" + \
+        "\n".join(lines) + (binding_table(records) if name == "E3" else "")
 
 
-def mixed_section(records, figure):
+def mixed_section(records, figure, name="E4"):
     rows, lines, points, fewest = [], [], {}, None
     rate = lambda r: r["train"]["per_s"]
     late = lambda key: lambda r: r["infer"][key]
@@ -266,57 +328,112 @@ def mixed_section(records, figure):
                                   for r in runs)
             answered = [r["infer"]["answered"] for r in runs]
             fewest = min([*answered, *([fewest] if fewest else [])])
+            of_mps = [neighbours(runs, mps, v) for v in (late("p99"), late("p95"), rate)]
             rows.append([
-                label, cell, number(share, 3), milliseconds("p50"), milliseconds("p95"),
-                interval, number(p95), number(middle(neighbours(runs, mps, late("p95")))),
-                differ(agree), " / ".join(map(str, answered)),
-                sum(r["infer"]["asked"] - r["infer"]["answered"] for r in runs)])
+                label, cell, *(number(middle(of)) for of in of_mps[:2]),
+                number(middle(of_mps[2]), 3), number(p99), number(p95), number(share, 3),
+                milliseconds("p50"), milliseconds("p95"), interval,
+                " / ".join(map(str, answered)),
+                sum(r["infer"]["asked"] - r["infer"]["answered"] for r in runs), differ(agree)])
             if p95 and share:
                 points.setdefault(caption(label, agree), {})[cell] = (p95, share)
             if cell.startswith("ours") and p99 and share:
                 pairs = len(neighbours(runs, base, rate))
                 what = f"{label}, {cell} ({pairs} of {len(runs)} repeats have an exclusive cell)"
-                lines += [verdict(f"{what}: p99 / exclusive", p99, 1.15, False, agree),
-                          verdict(f"{what}: training / exclusive", share, 0.70, True, agree)]
+                of = [neighbours(runs, base, v) for v in (late("p99"), rate)]
+                lines += [verdict(f"{what}: p99 / exclusive", p99, 1.15, False, agree, of[0]),
+                          verdict(f"{what}: training / exclusive", share, 0.70, True, agree, of[1])]
+        lines += frontier(label, found) + asked_each_time(label, found, rate)
     if fewest is not None and fewest < 299:
         lines.insert(0, f"* p99 is an interval, open upwards: the largest of {fewest} requests is "
                      f"below the true p99 with a probability of {percent(0.99 ** fewest)} (299 "
                      "requests bring it below 5 %).")
     if figure and points:
-        figure.scatter("E4", points, "p95 latency / exclusive", "training / exclusive",
+        figure.scatter(name, points, "p95 latency / exclusive", "training / exclusive",
                        "upper left is better; the paper: p99 -8.1 to -58.4 % against baselines")
-    return table(["pair, arrivals, load", "mode", "training / alone", "p50 ms of each repeat",
-                  "p95 ms", "p99 ms: interval", "p95 / alone", "p95 / MPS",
-                  "exclusive training differs by", "requests", "not answered"], rows) + \
-        "\n\n" + "\n".join(lines)
+    if not rows:
+        return ""
+    return table(["pair, arrivals, load", "mode", "p99 / MPS", "p95 / MPS", "training / MPS",
+                  "p99 / alone", "p95 / alone", "training / alone", "p50 ms of each repeat",
+                  "p95 ms", "p99 ms: interval", "requests", "not answered",
+                  "exclusive training differs by"], rows) + \
+        "\n\n" + "\n".join(lines) + (binding_table(records) if name == "E4" else "")
+
+
+def frontier(label, found):
+    """Where ours lies against all static partitions that were run: above the frontier when none of
+    them has both more training and less latency."""
+    rate, late = lambda r: r["train"]["per_s"], lambda r: r["infer"]["p95"]
+    static = {c: runs for c, runs in found.items() if c.startswith("static:")}
+    lines = []
+    for cell in [c for c in found if c.startswith("ours")] if len(static) > 1 else []:
+        better = [c for c, runs in static.items()
+                  if (middle(neighbours(runs, found[cell], rate)) or 0) >= 1
+                  and (middle(neighbours(runs, found[cell], late)) or 2) <= 1]
+        lines.append(f"* {label}, {cell} against {len(static)} static partitions: "
+                     + ("none has both more training and a lower p95." if not better else
+                        f"**{', '.join(better)}** has both more training and a lower p95."))
+    return lines
+
+
+def pairs_section(records, figure):
+    training = [r for r in records if r.get("experiment") == "E3"]
+    mixed = [r for r in records if r.get("experiment") == "E4"]
+    return "\n\n".join(filter(None, (
+        training_section(training, figure, "pairs"), mixed_section(mixed, figure, "pairs-mixed"),
+        binding_table(records).strip())))
 
 
 def serving_section(records, figure):
+    """All requests of a session's repeats together; the rates of each repeat beside."""
     rows, bars, lines = [], {}, []
-    for subject, found in by_subject(cells(records)).items():
-        share = {}
+    for label, subject, found in by_session(records):
+        pooled, share, late = {}, {}, {}
         for cell, runs in found.items():
-            v = lambda *path: middle([_dig(r["serving"], path) for r in runs])
-            share[cell] = v("violations", "interactive", "tpot")
+            requests = [r for run in runs for r in run["requests"]]
+            seconds = sum(run.get("window_s") or _span(run) for run in runs)
+            pooled[cell] = figures = load.serving(requests, seconds)
+            interactive = lambda run: run["serving"]["violations"]["interactive"]
+            share[cell] = figures["violations"]["interactive"]["tpot"]
+            late[cell] = figures["violations"]["interactive"]["ttft"]
+            each = [interactive(run)["tpot"] for run in runs]
+            v = lambda *path: _dig(figures, path)
             rows.append([
-                subject + (" (synthetic)" if runs[0]["cut"]["synthetic"] else ""), cell,
-                *(number(v("ttft", k), 0, 1e3) for k in ("p50", "p99")),
+                label + (" (synthetic)" if runs[0]["cut"]["synthetic"] else ""), cell,
+                number(runs[0]["load"]), percent(share[cell]),
+                f"{percent(min(each))} to {percent(max(each))}" if None not in each else "–",
+                percent(late[cell]),
                 *(number(v("tpot", k), 1, 1e3) for k in ("p50", "p90", "p99")),
-                number(v("itl", "p99"), 1, 1e3), percent(v("violations", "interactive", "ttft")),
-                percent(share[cell]), percent(v("violations", "server", "tpot")),
-                number(v("violations", "interactive", "goodput")),
-                sum(r["serving"]["requests"] for r in runs)])
-            bars.setdefault(subject, {})[cell] = 100 * (share[cell] or 0)
-        if share.get("ours") and share.get("ours-tpot-first") is not None:
-            lines.append(f"* {subject}: TPOT violations {percent(share['ours'])} under throughput, "
-                         f"{percent(share['ours-tpot-first'])} under tpot-first: "
-                         f"{percent(share['ours-tpot-first'] / share['ours'] - 1)}.")
+                *(number(v("ttft", k), 0, 1e3) for k in ("p50", "p99")),
+                number(v("itl", "p99"), 1, 1e3), percent(v("violations", "server", "tpot")),
+                number(v("violations", "interactive", "goodput")), len(requests)])
+            bars.setdefault(label, {})[cell] = 100 * (share[cell] or 0)
+        ours, first = share.get("ours"), share.get("ours-tpot-first")
+        if ours and first is not None:
+            lines.append(
+                f"* {label}: TPOT violations {percent(ours)} under throughput, {percent(first)} "
+                f"under tpot-first: {percent(first / ours - 1)}, asked at most -50 %: "
+                + ("reached" if first <= ours / 2 else "**missed**")
+                + ("" if 0.05 <= ours <= 0.5 else "; throughput violates outside 5 to 50 %")
+                + f". TTFT violations {percent(late['ours'])} and "
+                f"{percent(late['ours-tpot-first'])}: "
+                + ("at most" if late["ours-tpot-first"] - late["ours"] <= 0.01 else "**more than**")
+                + " 1 percentage point more.")
+            lines.append("* " + label + ", by SLO scale (throughput / tpot-first): " + ", ".join(
+                f"{scale}: {percent(a['tpot'])} / {percent(b['tpot'])}" for scale, a, b in
+                ((k, pooled["ours"]["scales"][k], pooled["ours-tpot-first"]["scales"][k])
+                 for k in pooled["ours"]["scales"])) + ".")
     if figure and bars:
         figure.bars("E5", bars, "requests with TPOT > 30 ms, %",
                     "the paper: tpot-first against throughput -21.2 / -23.4 / -46.1 %")
-    return table(["trace, load", "mode", "TTFT p50 ms", "p99", "TPOT p50 ms", "p90", "p99",
-                  "ITL p99 ms", "TTFT > 0.5 s", "TPOT > 30 ms", "TPOT > 100 ms", "goodput /s",
-                  "requests"], rows) + "\n\n" + "\n".join(lines)
+    return table(["trace", "mode", "load", "TPOT > 30 ms", "of each repeat", "TTFT > 0.5 s",
+                  "TPOT p50 ms", "p90", "p99", "TTFT p50 ms", "p99", "ITL p99 ms",
+                  "TPOT > 100 ms", "goodput /s", "requests"], rows) + "\n\n" + "\n".join(lines) + \
+        binding_table(records)
+
+
+def _span(run):
+    return max((r["at"] for r in run["requests"]), default=1) or 1
 
 
 def _dig(record, path):
@@ -374,8 +491,9 @@ def micro_text(records):
 
 
 def bitwise_section(records, figure):
-    rows, bars = [], {}
-    for r in cells(records):
+    rows, bars, lines = [], {}, []
+    training = [r for r in cells(records) if r["subject"] not in ("libraries", "hazards")]
+    for r in training:
         rows.append([r["cell"], "equal" if r["equal"] else "**different**",
                      ", ".join(f"{n}: {r['differing'][n]} of {c}"
                                for n, c in r["compared"].items()),
@@ -383,12 +501,95 @@ def bitwise_section(records, figure):
         bars.setdefault("hashes that differ", {})[r["cell"]] = sum(r["differing"].values())
     if figure and bars:
         figure.bars("E9", bars, "hashes that differ from exclusive", "not in the paper")
-    return table(["mode", "bits", "hashes that differ", "lasted"], rows)
+    text = table(["mode", "bits", "hashes that differ", "lasted"], rows) if rows else ""
+    found = by_subject([r for r in cells(records) if r["subject"] == "libraries"])
+    seen = []
+    for cell, runs in found.get("libraries", {}).items():
+        r = runs[-1]
+        of = len(r["operations"])
+        told = any(f["kernels"] is not None for f in r["operations"].values())
+        seen.append([cell, r["told"] or "–", r["part"] or "–",
+                     f"{len(r['other_kernels'])} of {of}" if told else "–",
+                     f"{len(r['other_bits'])} of {of}",
+                     ", ".join(dict.fromkeys([*r["other_kernels"], *r["other_bits"]])) or "–"])
+    if seen:
+        text += "\n\nWhat libraries choose (cuBLAS, cuDNN, attention, PyTorch's own), against " \
+            "exclusive:\n\n" + table(["mode", "processors that it is told", "part",
+                                      "other kernels or grids", "other bits", "of"], seen)
+    for r in [r for r in cells(records) if r["subject"] == "hazards"][-1:]:
+        told = r["table"].strip().split("\n\n")[-1]
+        text += f"\n\nHazards (`bench/daemon/hazards.py`):\n\n```\n{told}\n```"
+    return text + "\n\n" + "\n".join(lines)
 
 
-WRITERS = {"E0": calibration_section, "E3": training_section, "E4": mixed_section,
-           "E5": serving_section, "E6": lambda r, _: micro_text(r).strip(),
-           "E7": lambda r, _: micro_text(r).strip(), "E8": alone_section, "E9": bitwise_section}
+def dispatch_section(records, figure):
+    """Of every round the p95 of an arm over native's of the same round."""
+    rows, bars, lines = [], {}, []
+    for label, _, found in by_session(records):
+        p95 = lambda r: load.percentile(r["wall_us"], 0.95)
+        base, hashes = found.get("native", []), set()
+        for cell, runs in found.items():
+            pooled = [v for r in runs for v in r["wall_us"]]
+            against = neighbours(runs, base, p95)
+            middles = neighbours(runs, base, lambda r: load.percentile(r["wall_us"], 0.5))
+            hashes |= {r["hash"] for r in runs if "hash" in r}
+            rows.append([label, cell, number(load.percentile(pooled, 0.5), 1),
+                         number(load.percentile(pooled, 0.95), 1), shares(middle(middles)),
+                         shares(middle(against)), between(against, shares), len(pooled)])
+            bars.setdefault(label, {})[cell] = middle(against)
+        if hashes:
+            lines.append(f"* {label}: {len(hashes)} different result in all arms."
+                         if len(hashes) == 1 else f"* {label}: **{len(hashes)} different results**")
+        for cell in ("in process, anew each time", "daemon, a standing grant"):
+            against = neighbours(found.get(cell, []), base, p95)
+            if against:
+                lines.append(verdict(f"{label}, {cell}, p95 / native", middle(against), 1.003,
+                                     False, 0))
+    if figure and bars:
+        bars["the paper"] = {"in process, anew each time": 1.007, "flat pool": 1.069,
+                             "made on demand": 5.12}
+        figure.bars("E6", bars, "p95 / native, neighbouring rounds",
+                    "the paper: hierarchical 1.007, flat 1.069, on demand 5.12", log=True)
+    return table(["run", "arm", "p50 us", "p95 us", "p50 / native", "p95 / native", "95 % of it",
+                  "samples"], rows) + "\n\n" + "\n".join(lines)
+
+
+def memory_section(records, figure):
+    rows, bars, lines = [], {}, []
+    for label, _, found in by_session(records):
+        line = lambda cell, key: middle([r[key] for r in found.get(cell, [])])
+        less = lambda a, b: None if a is None or b is None else a - b
+        for cell, runs in found.items():
+            own = line(cell, "entries")
+            base = {"vitamin": "native", "a client of MPS, vitamin": "a client of MPS"}.get(cell)
+            mib, resident = (less(line(cell, k), line(base, k)) for k in
+                             ("used_mib", "resident_mib")) if base else \
+                (line(cell, "pool_mib"), line(cell, "pool_resident_mib")) if own else (None, None)
+            refused = {r["refused"] for r in runs if r.get("refused")}
+            note = f"made {own:.0f}, then error {refused.pop()}" if refused else ""
+            rows.append([label, cell, number(line(cell, "used_mib"), 0),
+                         number(line(cell, "resident_mib"), 0), number(mib, 0),
+                         number(resident, 0), number(line(cell, "pool_ms"), 0) if own else "–",
+                         len(runs), note])
+            if mib is not None:
+                bars.setdefault("GPU MiB of the pool", {})[cell] = mib
+                bars.setdefault("resident MiB", {})[cell] = resident
+            if cell == "vitamin" and mib is not None:
+                lines += [verdict(f"{label}, GPU memory of our pool, MiB", mib, 400, False, 0),
+                          verdict(f"{label}, resident memory of our pool, MiB", resident, 120,
+                                  False, 0)]
+    if figure and bars:
+        bars["GPU MiB of the pool"] |= {"paper: hierarchical": 1163, "paper: MPS-Pool": 2533}
+        bars["resident MiB"] |= {"paper: hierarchical": 318, "paper: MPS-Pool": 552}
+        figure.bars("E7", bars, "MiB", "the paper: 1,163 and 318 MiB; MPS-Pool 2,533 and 552 MiB")
+    return table(["run", "what", "GPU MiB in use", "resident MiB", "the pool's GPU MiB",
+                  "the pool's resident MiB", "made in ms", "repeats", ""], rows) + \
+        "\n\n" + "\n".join(lines)
+
+
+WRITERS = {"pairs": pairs_section, "E0": calibration_section, "E3": training_section,
+           "E4": mixed_section, "E5": serving_section, "E6": dispatch_section, "E7": memory_section,
+           "E8": alone_section, "E9": bitwise_section}
 
 
 class Figures:
@@ -405,7 +606,7 @@ class Figures:
         figure.savefig(self.directory / f"{name}.png", dpi=110)
         self.plt.close(figure)
 
-    def bars(self, name, groups, label, note):
+    def bars(self, name, groups, label, note, log=False):
         modes = list(dict.fromkeys(m for g in groups.values() for m in g))
         figure, axes = self.plt.subplots(
             figsize=(max(6, 1.5 + 0.42 * len(modes) * len(groups)), 4.2))
@@ -419,7 +620,9 @@ class Figures:
         axes.set_xticks(range(len(groups)), list(groups))
         axes.set_ylabel(label)
         axes.margins(y=0.25)
-        axes.set_title(f"{name}: {SECTIONS[name][0]}\n{note}", fontsize=10)
+        if log:
+            axes.set_yscale("log")
+        axes.set_title(f"{name}: {SECTIONS[name.split('-')[0]][0]}\n{note}", fontsize=10)
         if len(modes) > 1:
             axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.17))
         self._save(figure, name)
@@ -435,7 +638,7 @@ class Figures:
         axes.legend(fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.17))
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        axes.set_title(f"{name}: {SECTIONS[name][0]}\n{note}", fontsize=10)
+        axes.set_title(f"{name}: {SECTIONS[name.split('-')[0]][0]}\n{note}", fontsize=10)
         self._save(figure, name)
 
 
@@ -487,8 +690,7 @@ def write(directory, markdown=None):
             out += [f"Run {run}: `{h['command']}`, commit {h['commit'][:12]}, {h['gpu']}, driver "
                     f"{h['driver']}, {h['date']}", ""]
         out += [WRITERS[name](records, figures).strip(), ""]
-        if figures and (directory / f"{name}.svg").exists():
-            where = directory / f"{name}.svg"
+        for where in sorted(directory.glob(f"{name}*.svg")) if figures else ():
             try:
                 where = where.relative_to(markdown.parent.resolve())
             except ValueError:

@@ -9,6 +9,9 @@
 //   compute AT ROUNDS BLOCKS NS BATCH SECONDS   kernels of BLOCKS x 256 threads that compute (NS:
 //   on
 //                                     the software device), waited for by the BATCH; time of each
+//   samples COUNT WARM NS             one kernel of NS after the other, each waited for: the host's
+//                                     microseconds from the call to the end of each, behind WARM
+//                                     that are not told
 //
 // AT: nanoseconds of CLOCK_MONOTONIC at which to begin; 0: at once. Times of the device are tied to
 // that clock before and after: the host asks a kernel for the time, and keeps the quickest answer.
@@ -115,6 +118,21 @@ class Occupant {
                 ends.front(), ends.back());
   }
 
+  void samples(std::istream& words) {
+    long count = 0, warm = 0;
+    std::uint64_t ns = 0;
+    words >> count >> warm >> ns;
+    std::printf("{\"wall_us\": [");
+    for (long i = -warm; i < count; ++i) {
+      const std::uint64_t begin = now_ns();
+      BENCH_MUST(d_.launch(occupy_, stream_, 1, 32, spans_, ns));
+      BENCH_MUST(d_.cu.cuStreamSynchronize(stream_));
+      if (i >= 0)
+        std::printf("%s%.2f", i > 0 ? ", " : "", 1e-3 * static_cast<double>(now_ns() - begin));
+    }
+    std::printf("]}\n");
+  }
+
  private:
   static constexpr std::uint64_t kSpans = 4096;
 
@@ -164,6 +182,8 @@ int main() {
       occupant.occupy(words);
     else if (what == "compute")
       occupant.compute(words);
+    else if (what == "samples")
+      occupant.samples(words);
     else
       bench::Driver::stop("unknown command: " + line);
   }

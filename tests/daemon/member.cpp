@@ -3,7 +3,8 @@
 // member SOCKET VERB [N]: a client of vitamind with no device under it. What the preloaded library
 // does with its arbiter, and nothing else, so that a whole life takes milliseconds.
 //
-//   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON
+//   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON;
+//               0: until its input ends
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
@@ -125,9 +126,12 @@ int work(const std::string& socket, long operations,
   long submitted = 0, whole = 0;
   const auto begin = steady_clock::now();
   auto moved = begin;
-  while (submitted < operations) {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  const bool until_told = operations == 0;
+  for (long turn = 0; until_told || submitted < operations; ++turn) {
+    if (until_told && turn % 1024 == 0 && ::poll(&input, 1, 0) != 0) break;
     for (Lane& lane : lanes) {
-      if (submitted == operations) break;
+      if (!until_told && submitted == operations) break;
       const runtime::EntryId entry = lane.try_submit();
       if (entry == runtime::kNoEntry) {
         lane.end_one();  // what is outstanding ends while we wait

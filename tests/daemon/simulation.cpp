@@ -111,6 +111,7 @@ class Node final : public daemon::Outlet {
     }
     if (result_.violation.empty()) check_nothing_held();
     result_.overdue += arbiter_->counters().overdue;
+    for (const auto& c : clients_) result_.ring_full += c->leases->counters().ring_full;
     return std::move(result_);
   }
 
@@ -121,8 +122,11 @@ class Node final : public daemon::Outlet {
   bool grant(ClientId id, const protocol::Grant& grant) override {
     Client* c = known(id);
     if (c == nullptr) return true;
-    if (below(50) == 0 && faults_) return false;  // as if its ring were full
-    if (c->grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
+    if (below(50) == 0 && faults_ && !options_.restarts_only) return false;  // as if it were full
+    if (c->grants.write(protocol::encode(grant)) != protocol::RingState::kOk) {
+      ++result_.ring_full;
+      return false;
+    }
     c->grants.publish();
     note('g', id, grant.head.lane, grant.entry);
     return true;
@@ -211,13 +215,7 @@ class Node final : public daemon::Outlet {
     Client& c = *clients_[below(clients_.size())];
     if (!c.alive) return reap(c);
     if (now_ < c.stopped_until) return;
-    if (!c.attached) {
-      if (up_ && below(3) == 0)
-        attach(c);
-      else if (c.leases->at_home())
-        submit(c);
-      return;
-    }
+    if (!c.attached && up_ && below(3) == 0) return attach(c);
     if (which < 8)
       submit(c);
     else if (which < 9)
@@ -316,7 +314,7 @@ class Node final : public daemon::Outlet {
   // --- faults -----------------------------------------------------------------------------
   void fault() {
     Client& c = *clients_[below(clients_.size())];
-    switch (below(6)) {
+    switch (options_.restarts_only ? 2 : below(6)) {
       case 0:
         if (!c.alive) return;
         c.alive = false;

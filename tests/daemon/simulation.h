@@ -28,7 +28,8 @@ namespace vitamin::tests {
 struct SimulationOptions {
   std::uint64_t seed = 1;
   bool faults = true;
-  bool trace = false;  // keep the text of the trace, not only its hash
+  bool restarts_only = false;  // of all faults: the daemon ends and starts
+  bool trace = false;          // keep the text of the trace, not only its hash
 };
 
 struct SimulationResult {
@@ -37,6 +38,7 @@ struct SimulationResult {
   std::uint64_t hash = 0;
   std::uint64_t submitted = 0, at_home = 0, kills = 0, stops = 0, restarts = 0, lies = 0;
   std::uint64_t overdue = 0;
+  std::uint64_t ring_full = 0;  // of the clients, and of the daemon
   std::string trace;
 };
 

@@ -52,10 +52,11 @@ class Scripts(unittest.TestCase):
 
     def test_hazards_end_as_they_do_natively(self):
         records = self.run_script("hazards.py", "cooperative", "cooperative_too_large",
-                                  "clusters_16", "persistent", "meeting_streams", "fault",
+                                  "clusters_16", "persistent", "meeting_streams", "host_gated",
+                                  "fault",
                                   "--repeats", "5", "--timeout", "60")
         shared = [r for r in records if r.get("mode") == "random"]
-        self.assertEqual(len(shared), 6)
+        self.assertEqual(len(shared), 7)
         for record in shared:
             self.assertTrue(record["same"], record)
             self.assertFalse(record["hung"], record)
@@ -65,6 +66,21 @@ class Scripts(unittest.TestCase):
         for record in [r for r in records if "medians" in r]:
             self.assertEqual(len(record["medians"]), record["loops"])
             self.assertGreater(min(record["medians"]), 0)
+
+    def test_halves_by_leases_are_compared_with_the_same_halves_without_a_daemon(self):
+        records = self.run_script("processes.py", "partition", "--repeats", "2", "--seconds", "0.3")
+        windows = [r["setting"] for r in records if "setting" in r]
+        self.assertEqual(windows, ["static", "leases", "leases", "static"])
+        self.assertGreater(min(rate for r in records for rate in r.get("per_s", [1])), 0)
+        jobs = [r for r in records if "job" in r]
+        self.assertEqual(len(jobs), 2)
+        for job in jobs:
+            self.assertEqual(len(job["ratios"]), 2)
+            leases, static = (job["coverage"][setting] for setting in ("leases", "static"))
+            for cover in leases, static:  # on one half, and nowhere else
+                self.assertEqual(cover["bound"], cover["launches"], cover)
+                self.assertEqual(cover["whole_device"], {}, cover)
+                self.assertLessEqual({w["processors"] for w in cover["widths"]}, {64, 68}, cover)
 
 
 class Trace(unittest.TestCase):

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A client's half and the daemon's half over one pair of segments: what each knows of the other's
+// after the daemon came back. Also built with rings of four and two records (VITAMIN_TINY_RINGS).
+#include "client/lease_client.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <vector>
+
+#include "daemon/device_arbiter.h"
+#include "policies/registry.h"
+
+namespace vitamin::daemon {
+namespace {
+
+using runtime::EntryId;
+using runtime::LaneId;
+
+const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
+constexpr runtime::ClientId kClient = 1;
+
+// A client that outlives its daemons.
+class Node final : public daemon::Outlet {
+ public:
+  Node() : client(layout, [] {}) {
+    for (const runtime::PoolEntry& entry : layout.entries())
+      if (!entry.whole()) eligible.push_back(entry.id);
+    eligible.push_back(runtime::kWholeDevice);
+  }
+
+  void start_daemon() {
+    arbiter =
+        std::make_unique<DeviceArbiter>(layout, *policies::make("static:units=0-3", 1),
+                                        ArbiterSettings{{}, kAnswerWithin, 500}, ++epoch, *this);
+    auto old_own = std::move(own);
+    auto old_daemons = std::move(daemons);
+    own = std::make_unique<protocol::ClientSegment>();
+    daemons = std::make_unique<protocol::DaemonSegment>();
+    requests = {own->requests, own->request_tail, daemons->request_head};
+    grants = {daemons->grants, daemons->grant_tail, own->grant_head};
+    client::Link link;
+    link.requests = {own->requests, own->request_tail, daemons->request_head};
+    link.grants = {daemons->grants, daemons->grant_tail, own->grant_head};
+    link.words = &daemons->leases;
+    link.own_park = &own->park;
+    link.daemon_park = &daemons->park;
+    link.gate_changes = &daemons->gate_changes;
+    link.progress = &own->progress;
+    link.home = arbiter->attach(kClient).entry;
+    link.answer_within_ns = kAnswerWithin;
+    client.connect(link, now);
+  }
+
+  // The daemon takes all that was said, and the client what was answered.
+  void turn() {
+    now += 1000;
+    protocol::Record copy;
+    while (requests.read(copy) == protocol::RingState::kOk) {
+      const auto request = protocol::decode_request(copy, {layout.size(), kInfo.processors});
+      REQUIRE(request);
+      arbiter->request(kClient, *request, now);
+    }
+    requests.release();
+    arbiter->step(now);
+    client.service(now);
+  }
+
+  // Where the lane's operation went.
+  EntryId submit(LaneId lane) {
+    runtime::ReadyOperation operation;
+    operation.lane = lane;
+    operation.processors = 1;
+    runtime::Choice choice;
+    while ((choice = client.grant(lane, operation, eligible, now)).entry == runtime::kNoEntry)
+      turn();
+    client.submitted(choice.entry, lane);
+    return choice.entry;
+  }
+
+  void set_word(runtime::ClientId, LaneId lane, protocol::LeaseWord word) override {
+    daemons->leases[lane].store(word, std::memory_order_release);
+  }
+  bool grant(runtime::ClientId, const protocol::Grant& grant) override {
+    if (grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
+    grants.publish();
+    return true;
+  }
+  void gates_closed(runtime::ClientId) override {
+    daemons->gate_changes.store(daemons->gate_changes.load(std::memory_order_relaxed) + 1,
+                                std::memory_order_seq_cst);
+  }
+
+  static constexpr std::uint64_t kAnswerWithin = 10'000'000;
+  runtime::PoolLayout layout = runtime::PoolLayout::build(kInfo);
+  std::vector<EntryId> eligible;
+  std::unique_ptr<protocol::ClientSegment> own;
+  std::unique_ptr<protocol::DaemonSegment> daemons;
+  protocol::RequestConsumer requests;
+  protocol::GrantProducer grants;
+  std::unique_ptr<DeviceArbiter> arbiter;
+  client::LeaseClient client;
+  std::uint32_t epoch = 0;
+  std::uint64_t now = 1'000'000;
+};
+
+}  // namespace
+
+TEST_CASE("work that runs when the daemon comes back is held until it ends, and no longer") {
+  for (const bool home : {false, true}) {
+    CAPTURE(home);
+    Node node;
+    node.start_daemon();
+    const EntryId before = node.submit(0);
+    node.turn();
+    node.client.lose();
+    EntryId entry = before;
+    if (home) {  // the old work ends, and more of it begins at home
+      node.client.retired(before, 0, 1);
+      entry = node.submit(0);
+      CHECK(entry != before);
+    }
+    node.start_daemon();
+    node.turn();
+    const auto held = node.arbiter->held();
+    REQUIRE(held.size() == 1);
+    CHECK(held[0].entry == entry);
+    CHECK_FALSE(held[0].open);
+    node.client.retired(entry, 0, 1);
+    for (int i = 0; i < 3; ++i) node.turn();
+    CHECK(node.arbiter->held().empty());
+    CHECK(node.arbiter->counters().overdue == 0);
+    CHECK(node.arbiter->counters().stale == 0);
+  }
+}
+
+TEST_CASE("the daemon is told of all that runs, though the ring was full when it came back") {
+  constexpr LaneId kMany = 12;
+  Node node;
+  node.start_daemon();
+  node.client.lose();
+  std::vector<EntryId> entries;
+  for (LaneId lane = 0; lane < kMany; ++lane) entries.push_back(node.submit(lane));
+  node.start_daemon();
+  for (int i = 0; i < 6; ++i) node.turn();
+  CHECK(node.arbiter->held().size() == kMany);
+  for (LaneId lane = 0; lane < kMany; ++lane) node.client.retired(entries[lane], lane, 1);
+  for (int i = 0; i < 6; ++i) node.turn();
+  CHECK(node.arbiter->held().empty());
+  CHECK(node.arbiter->counters().overdue == 0);
+}
+
+}  // namespace vitamin::daemon
