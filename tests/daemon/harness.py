@@ -76,6 +76,11 @@ class Daemon:
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def shared_maps(self):
+        """How many sealed memories of clients it has mapped."""
+        maps = pathlib.Path(f"/proc/{self.process.pid}/maps").read_text()
+        return sum("memfd:" in line for line in maps.splitlines())
+
     def resident_kib(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         for line in status.splitlines():
