@@ -405,22 +405,22 @@ std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
   };
   // Both say this again and again, one record a step.
   auto say = [&](runtime::ClientId client, std::size_t turn, std::uint64_t now) {
-    switch (turn % 5) {
+    const auto lane = static_cast<runtime::LaneId>(turn / 4 % 2);
+    protocol::Idle idle;
+    idle.head.lane = lane;
+    protocol::HintRecord hint;
+    hint.head.lane = lane;
+    hint.ready_in_ns = 300;
+    hint.processors = 8;
+    switch (turn % 4) {
       case 0:
-        return arbiter.request(client, ready(0), now);
+        return arbiter.request(client, ready(lane), now);
       case 1:
-        return arbiter.request(client, ready(1), now);
+        return arbiter.request(client, idle, now);
       case 2:
         return arbiter.request(client, returned(client), now);
-      case 3:
-        return arbiter.request(client, protocol::Idle{}, now);
-      default: {
-        protocol::HintRecord hint;
-        hint.head.lane = 1;
-        hint.ready_in_ns = 300;
-        hint.processors = 8;
+      default:
         return arbiter.request(client, hint, now);
-      }
     }
   };
   std::uint64_t now = 1;
