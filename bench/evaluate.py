@@ -40,7 +40,7 @@ DEFAULT_MODES = {
     "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
     "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
-    "E8": "exclusive,ours-alone",
+    "E8": "exclusive,in-process,mps-alone,ours-alone",
     "E9": "exclusive,temporal,mps,mps50,static,ours,ours-tpot-first,ours-random,mps-kill,ours-kill",
 }
 MICRO = {"E8": ["chain"]}
