@@ -40,9 +40,17 @@ class Figures:
         axes.set_title(f"{name}: {self.titles[name]}\n{note}", fontsize=10)
 
     @staticmethod
+    def _log(axes):
+        """Plain numbers on a logarithmic axis."""
+        axes.set_xscale("log")
+        for formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+            formatter(lambda value, _: f"{value:g}")
+        axes.tick_params(axis="x", which="both", labelsize=8)
+
+    @staticmethod
     def _legend(axes, columns=4):
-        handles, labels = axes.get_legend_handles_labels()
-        if len(labels) > 1:
+        _, labels = axes.get_legend_handles_labels()
+        if 1 < len(labels) != len(axes.get_xticks()):
             axes.legend(fontsize=8, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
     @staticmethod
@@ -81,6 +89,7 @@ class Figures:
         """Sums of normalised rates; and ours over each baseline, beside the paper's."""
         wide = (self._width(sums), self._width(against) if against else 0)
         figure, axes = plt.subplots(1, 2 if against else 1, figsize=(sum(wide), 4.2), squeeze=False,
+                                    layout="constrained",
                                     gridspec_kw={"width_ratios": wide} if against else None)
         left, right = axes[0][0], axes[0][-1]
         self._bars(left, sums)
@@ -103,7 +112,7 @@ class Figures:
     def mixed(self, name, points, relative):
         """Latency against training, absolutely; and ours over each baseline, the paper's region
         beside."""
-        figure, axes = plt.subplots(1, 2 if relative else 1, squeeze=False,
+        figure, axes = plt.subplots(1, 2 if relative else 1, squeeze=False, layout="constrained",
                                     figsize=(13 if relative else 7, 4.6))
         left, right = axes[0][0], axes[0][-1]
         for mark, (group, at) in zip("osD^v<>*" * 4, points.items()):
@@ -117,7 +126,7 @@ class Figures:
                 left.plot(*zip(*static), color=COLOURS["static"], linewidth=1)
         left.set_xlabel("p95 latency / exclusive")
         left.set_ylabel("training / exclusive")
-        left.set_xscale("log")
+        self._log(left)
         left.margins(0.15)
         self._title(left, name, "upper left is better")
         self._legend(left, 2)
@@ -132,7 +141,7 @@ class Figures:
                                    textcoords="offset points")
             right.axvline(1, color="#666666", linewidth=0.8, linestyle=":")
             right.axhline(1, color="#666666", linewidth=0.8, linestyle=":")
-            right.set_xscale("log")
+            self._log(right)
             right.margins(0.15)
             right.set_xlabel("p99 latency / baseline")
             right.set_ylabel("training / baseline")
@@ -143,7 +152,7 @@ class Figures:
 
     def memory(self, name, series, paper):
         """`series`: name -> (entries, GPU MiB, resident MiB); `paper`: name -> (GPU, resident)."""
-        figure, axes = plt.subplots(1, 2, figsize=(11, 4.4))
+        figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
         for place, (axis, label) in enumerate(zip(axes, ("GPU memory, MiB", "resident, MiB"))):
             for i, (what, points) in enumerate(series.items()):
                 at = sorted((p[0], p[1 + place]) for p in points)

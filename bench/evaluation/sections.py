@@ -9,7 +9,7 @@ from comparisons import (between, by_session, by_subject, caption, cells, differ
                          neighbours, number, percent, shares, table, usable, verdict)
 
 
-ALONE = ("exclusive", "ours-alone", "mps-alone")
+ALONE = ("exclusive", "in-process", "ours-alone", "mps-alone")
 
 
 def normalised(found):
@@ -313,7 +313,7 @@ def bitwise_section(records, figure):
                      ", ".join(f"{n}: {r['differing'][n]} of {c}"
                                for n, c in r["compared"].items()),
                      ", ".join(f"{n} {s:.0f} s" for n, s in r["seconds"].items())])
-        bars.setdefault("hashes that differ", {})[r["cell"]] = sum(r["differing"].values())
+        bars[r["cell"].replace("-", "\n")] = {r["cell"]: sum(r["differing"].values())}
     if figure and bars:
         figure.bars("E9", bars, "hashes that differ from exclusive", "not in the paper")
     text = table(["mode", "bits", "hashes that differ", "lasted"], rows) if rows else ""
