@@ -58,9 +58,6 @@ ELSEWHERE = {"E1": "0 of 1,000 trials of 10 kernels differ in a byte (table in "
                    "bench/determinism/README.md, samples in bench/results/determinism)",
              "E2": "0 of 100, 0 of 6,400 selections, 0 of 64 prompts (table in "
                    "bench/determinism/README.md, samples in bench/results/determinism)"}
-UNTESTED = {  # what the kept results of an experiment leave out
-    "E8": ("chains of short kernels: bench/results/slice/micro_chain.jsonl (table in the README)",),
-}
 NEVER = (
     "MIG: needs the right to reconfigure the GPU",
     "a serving engine of others (vLLM, SGLang): not on the machine; the decoder here is ours",
@@ -143,7 +140,7 @@ def section(name, records, figures, directory, markdown):
         except ValueError:
             pass
         out += [f"![{name}: {title}]({where})", ""]
-    out += [*remarks(now), *(f"* {line}" for line in UNTESTED.get(name, ())), ""]
+    out += [*remarks(now), ""]
     for run in commands:
         if run in runs(now):
             out += [commands[run], ""]

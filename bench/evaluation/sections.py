@@ -292,17 +292,38 @@ def alone_section(records, figure):
                                      1.01, False, agree, against))
     if figure and bars:
         figure.bars("E8", bars, "decode step alone, ms", "asked: at most 1.01 x native")
-    return table(["model", "mode", "decode step ms", "least to most", "/ native, neighbours",
+    text = table(["model", "mode", "decode step ms", "least to most", "/ native, neighbours",
                   "95 % of it", "exclusive differs by", "prefill ms", "repeats"], rows) + \
-        "\n\n" + "\n".join(lines) + micro_text(records), \
-        "decode step / native: " + ", ".join(f"{c} {number(v, 3)}" for c, v in told.items()) \
-        if told else ""
+        "\n\n" + "\n".join(lines) if rows else ""
+    more, headline = chains([r for r in records if "us" in r])
+    decode = "decode step / native: " + ", ".join(
+        f"{c} {number(v, 3)}" for c, v in told.items()) if told else ""
+    return text + more, "; ".join(filter(None, (headline, decode)))
 
 
-def micro_text(records):
-    """What bench/micro.py printed: its own tables."""
-    tables = [r["table"] for r in cells(records) if r["subject"] == "micro"]
-    return "\n\n" + "\n".join(f"```\n{t.strip()}\n```" for t in tables[-1:]) if tables else ""
+def chains(records):
+    """Of chains: microseconds a kernel, and those above native's of the same round."""
+    rows, lines, told = [], [], []
+    value = lambda r: middle(r["us"])
+    for label, subject, found in by_session(records):
+        base = {r["repeat"]: value(r) for r in found.get("native", [])}
+        for cell, runs in found.items():
+            above = [value(r) - base[r["repeat"]] for r in runs if r["repeat"] in base]
+            plus = lambda v: f"{v:+.3f}"
+            rows.append([label, cell, number(middle([value(r) for r in runs]), 3),
+                         plus(middle(above)) if above else "–", between(above, plus), len(runs)])
+            limit = {"whole device (fifo)": 0.1, "one entry, 64 SMs": 0.1, "a move every 4": 0.6,
+                     "daemon, a standing grant": 0.1}.get(cell)
+            if limit and above:
+                lines.append(verdict(f"{label}, {cell}, us a kernel above native", middle(above),
+                                     limit, False, 0, above))
+                if cell == "one entry, 64 SMs":
+                    told.append(f"{subject} {plus(middle(above))} us")
+    if not rows:
+        return "", ""
+    return "\n\n" + table(["chain of 1,000", "arm", "us a kernel", "above native", "95 % of it",
+                           "rounds of 10"], rows) + "\n\n" + "\n".join(lines), \
+        "a kernel in one entry: " + ", ".join(told) if told else ""
 
 
 def bitwise_section(records, figure):

@@ -166,7 +166,7 @@ class Smoke(Evaluation):
     def test_calibration_and_decoding_alone(self):
         self.evaluate("E0", "--smoke")
         self.assertTrue(self.cells("E0")[0]["ok"])
-        self.evaluate("E8", "--smoke", "--no-micro")
+        self.evaluate("E8", "--smoke", "--no-chains")
         self.assertEqual({r["cell"] for r in self.cells("E8") if r["ok"]},
                          {"exclusive", "in-process", "ours-alone"})
 
