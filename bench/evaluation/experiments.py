@@ -544,14 +544,15 @@ class Serving(Experiment):
 
 
 class DecodeAlone(Experiment):
-    """E8: what a job loses that has the GPU for itself: the decoder natively and under ours."""
+    """E8: what a job loses that has the GPU for itself: the decoder natively and under ours, a few
+    requests in turn."""
     name = "E8"
 
     def seconds(self, mode, specs):
-        return 5
+        return 2
 
     def cell(self, jobs, specs, mode, repeat):
-        count = 12 if self.options.device == "cuda" else 2
+        count = 4 if self.options.device == "cuda" else 2
         measured = jobs[0].ask(120, do="measure", count=count)
         step = load.percentile(measured["decode_step"], 0.5)
         prefill = load.percentile(measured["prefill"], 0.5)
