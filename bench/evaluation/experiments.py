@@ -497,7 +497,8 @@ class Serving(Experiment):
         for old in s.old:
             if old.get("trace") == self.trace.name and old.get("calibrated"):
                 return old["load"], old["calibrated"]
-        mode = modes.mode("ours" if "ours" in self.live else next(iter(self.live)))
+        mode = next((m for m in self.modes() if m.name == "ours" and m.setting in self.live),
+                    next(m for m in self.modes() if m.setting in self.live))
         jobs, at, low, high, tried = self.live[mode.setting], 0.9, None, None, []
         s.surroundings.use(mode)
         for _ in range(5):
