@@ -78,6 +78,7 @@ class Session:
         self.done = {self._key(r) for r in old
                      if r.get("ok") and "cell" in r and not r.get("void")}
         self.cells, self.ended, self.started = 0, 0, 0
+        self.clocks = lambda: []
 
     @staticmethod
     def _key(record):
@@ -100,6 +101,12 @@ class Session:
                   "session": self.number, **record}
         self.results.add(record)
         self.ended += 1
+
+    def note_clocks(self, experiment, subject):
+        """Before the cells of a subject and behind them."""
+        if seen := self.clocks():
+            self.results.add({"clocks": seen, "experiment": experiment, "of": subject,
+                              "session": self.number, "at_s": round(self.elapsed(), 1)})
 
     def say(self, text, left=None):
         eta = "" if left is None else f", about {left:.0f} s left"
@@ -246,6 +253,7 @@ class Experiment:
                         self.settle(live[batch[0]])
                     except JobFailed:
                         pass  # the next cell says so
+                s.note_clocks(self.name, subject)
                 mine = [m for m in chosen if m.setting in batch and m.setting not in later]
                 for repeat in repeats:
                     for m in mine if repeat % 2 == 0 else reversed(mine):
@@ -256,6 +264,7 @@ class Experiment:
         except BaseException:
             self.close()
             raise
+        s.note_clocks(self.name, subject)
         if not self.keep:
             self.close()
 
