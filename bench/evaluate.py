@@ -79,6 +79,15 @@ def free_memory(options):
     return min(free / 1024, options.memory)
 
 
+def clocks():
+    """What the GPUs do at this moment; nothing where there is none."""
+    fields = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
+    try:
+        return [dict(zip(fields, found)) for found in gpu_query(["--query-gpu=" + ",".join(fields)])]
+    except harness.Refusal:
+        return []
+
+
 def check_packages(names):
     for name in names:
         for package in experiments.packages(name):
@@ -208,6 +217,8 @@ def run(name, options):
             with modes.awake(2 * options.pin if options.awake else 0), \
                     modes.Surroundings(folder, options.device) as surroundings:
                 session = experiments.Session(options, results, old, folder, surroundings, free)
+                if options.device == "cuda":
+                    session.clocks = clocks
                 try:
                     run_one(name, session, options)
                 except experiments.OutOfTime:

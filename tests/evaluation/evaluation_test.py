@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 BENCH = pathlib.Path(os.environ["BENCH"])
@@ -270,6 +271,19 @@ class Figures(unittest.TestCase):
         self.assertEqual((rows(first), rows(then)), ({"W, run 2"}, {"W, run 1", "W, run 3"}))
         self.assertIn("* what was learnt", then)
         self.assertIn("`throughput` / mps 1.000", first.split("## E0")[0])
+
+    def test_clocks_are_noted_before_and_behind_the_cells(self):
+        class Results:
+            found = []
+
+            def add(self, record):
+                self.found.append(record)
+        session = experiments.Session(types.SimpleNamespace(), Results(), [], "", None, 0)
+        session.note_clocks("E3", "W1")
+        self.assertEqual(Results.found, [])  # nothing where there is no GPU
+        session.clocks = lambda: [{"clocks.sm": "1980"}]
+        session.note_clocks("E3", "W1")
+        self.assertEqual(Results.found[0]["clocks"], [{"clocks.sm": "1980"}])
 
     def test_percentiles(self):
         self.assertEqual(load.percentile([4, 1, 3, 2], 0.5), 2.5)
