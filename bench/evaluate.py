@@ -2,9 +2,10 @@
 """The evaluation: workloads x modes in one command of at most ten minutes.
 
     evaluate.py E0 [--workloads D0.6,I-L8,...]         does each build, how long is its step
-    evaluate.py E3 [--pairs W1,W2]                     colocated training
+    evaluate.py E3 [--pairs W1,W2]                     colocated training; W7 and W8: --gpus 2
     evaluate.py E4 [--pairs M1] [--rho 0.5]            training beside open-loop inference
-    evaluate.py E5 [--traces azure2024_conv_synth]     prefill and decode processes on a trace
+    evaluate.py pairs [--pairs W1,M1]                  both kinds, every mode, one configuration
+    evaluate.py E5 [--traces A,B] [--load auto]        prefill and decode processes on traces
     evaluate.py E6 | E7 | E8                           GEMM; the pool; chains, and decode alone
     evaluate.py E9 [--steps 50]                        bitwise training beside others, SIGKILL
     evaluate.py --smoke                                all of it in seconds, on the software device
@@ -30,6 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
 import experiments  # noqa: E402
 import harness  # noqa: E402
 import modes  # noqa: E402
+import overheads  # noqa: E402
 import report  # noqa: E402
 
 DEFAULT_MODES = {
@@ -37,11 +39,15 @@ DEFAULT_MODES = {
     "E3": "exclusive,temporal,mps,mps50,static,ours",
     "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
-    "E8": "exclusive,ours-alone",
-    "E9": "temporal,mps,mps50,static,ours,ours-tpot-first",
+    "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
+    "E8": "exclusive,in-process,mps-alone,ours-alone",
+    "E9": "exclusive,temporal,mps,mps50,static,ours,ours-tpot-first,ours-random,mps-kill,ours-kill",
 }
-MICRO = {"E6": ["gemm"], "E7": ["pool"], "E8": ["chain"]}
-ALL = ("E0", "E3", "E4", "E5", "E6", "E7", "E8", "E9")
+ALL = ("E0", "E3", "E4", "pairs", "E5", "E6", "E7", "E8", "E9")
+PAIRS = {"E3": ["W1", "W2"], "E4": ["M1"], "pairs": ["W1", "W2", "RN+D0.6", "M1", "M3"]}
+# Units of training and of inference, of 16: 16, 32, 64 and 100 SMs of 132 for inference.
+FRONTIER = ("static:2-15/0-1", "static:4-15/0-3", "static:8-15/0-7", "static:0-3/4-15")
+KINDS = {"E3": "training ", "E4": "mixed ", "pairs": ""}
 BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
 
 
@@ -60,13 +66,26 @@ def free_memory(options):
     """GiB; refuses a GPU that somebody else uses."""
     if options.device != "cuda":
         return min(options.memory, 1e6)
-    used, free, clock = gpu_query(["--query-gpu=memory.used,memory.free,clocks.sm"])[0]
+    gpus = gpu_query(["--query-gpu=memory.used,memory.free,clocks.sm"])
+    if len(gpus) < options.gpus:
+        raise harness.Refusal(f"--gpus {options.gpus}: there are {len(gpus)}")
+    used = max(int(g[0]) for g in gpus[:options.gpus])
+    free = min(int(g[1]) for g in gpus[:options.gpus])
     others = gpu_query(["--query-compute-apps=pid,used_memory"])
-    if not options.busy_ok and (others or int(used) > BUSY_MIB):
+    if not options.busy_ok and (others or used > BUSY_MIB):
         raise harness.Refusal(
             f"the GPU is busy: {len(others)} processes, {used} MiB in use; its times would say "
             "nothing (--busy-ok runs all the same)")
-    return min(int(free) / 1024, options.memory)
+    return min(free / 1024, options.memory)
+
+
+def clocks():
+    """What the GPUs do at this moment; nothing where there is none."""
+    fields = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
+    try:
+        return [dict(zip(fields, found)) for found in gpu_query(["--query-gpu=" + ",".join(fields)])]
+    except harness.Refusal:
+        return []
 
 
 def check_packages(names):
@@ -83,54 +102,42 @@ def check_tree():
                               "or name a tree in VITAMIN_PREFIX")
 
 
-def named_pairs(options, known, kind):
-    """(name, workloads) of each pair that was asked for."""
-    for pair in options.pairs:
-        if pair not in known:
-            raise harness.Refusal(f"there is no {kind} pair '{pair}': " + ", ".join(known))
-        yield pair, known[pair]
+def training_specs(pair, names, options):
+    ranks = 2 if pair in experiments.DISTRIBUTED else 1
+    if ranks > options.gpus:
+        raise harness.Refusal(f"{pair} is two ranks on two GPUs: --gpus 2")
+    return [experiments.spec("train", "demo" if options.device == "soft" else n, ranks=ranks)
+            for n in names]
 
 
-def training_pairs(options):
-    demo = options.device == "soft"
-    for pair, names in named_pairs(options, experiments.TRAINING_PAIRS, "training"):
-        yield pair, [experiments.spec("train", "demo" if demo else n) for n in names]
-
-
-def mixed_pairs(options):
-    demo = options.device == "soft"
-    for pair, names in named_pairs(options, experiments.MIXED_PAIRS, "mixed"):
-        names = ("demo", "demo") if demo else names
-        more = ["--output", options.tokens] if options.tokens else []
-        yield pair, [experiments.spec("train", names[0]),
-                     experiments.spec("infer", names[1], latency=True, more=more)]
+def mixed_specs(names, options):
+    train, infer = ("demo", "demo") if options.device == "soft" else names
+    more = ["--output", options.tokens] if options.tokens else []
+    return [experiments.spec("train", train),
+            experiments.spec("infer", infer, latency="latency", more=more)]
 
 
 def serving_specs(options):
     name = "demo" if options.device == "soft" else "I-L8"
     more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
-    return [experiments.spec("prefill", name, more=more, gib=(17.5 * (name != "demo"), 2)),
-            experiments.spec("decode", name, True, [*more, "--slots", options.slots],
-                             gib=(16.5 * (name != "demo") + cache, 1))]
+    return [experiments.spec("prefill", name, more=more, gib=(15.7 * (name != "demo"), 1)),
+            experiments.spec("decode", name, "tokens", [*more, "--slots", options.slots],
+                             gib=(15.7 * (name != "demo") + cache, 1))]
 
 
-def micro(session, name, options):
-    """The measurements of bench/micro.py, which has results of its own."""
-    words = [sys.executable, str(HERE / "micro.py"), *MICRO[name], "--out", options.out,
-             "--rounds", str(options.repeats)]
+def hazards(session, options):
+    """bench/daemon/hazards.py, which has results of its own."""
+    soft = options.device == "soft"  # where what hangs the first time takes the whole time limit
+    words = [sys.executable, str(HERE / "daemon" / "hazards.py"), "--out", options.out,
+             *(["cooperative", "clusters_16", "host_gated", "--repeats", "3", "--timeout", "60",
+                "--device", "soft"] if soft else ["--timeout", "9"])]
     session.cells += 1
-    session.allow(5)
-    left = options.budget - session.elapsed()
-    result = harness.run(words, max(5, left), session.surroundings.base())
-    measured = [r for m in MICRO[name] for r in report.read(options.out, f"micro_{m}")]
-    ok = result.ok and any(r["ok"] for r in measured)
-    why = result.why() or next((r["why"] for r in measured if r["why"]), "nothing was measured")
-    session.add(name, "micro", " ".join(MICRO[name]), 0,
-                {"ok": ok, "why": "" if ok else why, "table": result.output})
-    if not ok:
-        session.say(f"{name}: {why}")
-        return
+    session.allow(20)
+    result = harness.run(words, max(20, options.budget - session.elapsed()),
+                         session.surroundings.base())
+    session.add("E9", "hazards", "all", 0, {"ok": result.ok, "why": result.why(),
+                                            "table": result.output.strip().split("\n\n")[-1]})
     print(result.output.strip(), flush=True)
 
 
@@ -139,23 +146,49 @@ def run_one(name, session, options):
         names = ["demo"] if options.device == "soft" else options.workloads
         experiments.Calibration(session).run(
             [experiments.spec("infer" if n.startswith("I-") else "train", n) for n in names])
-    elif name == "E3":
-        for pair, specs in training_pairs(options):
-            experiments.Training(session).run(pair, specs)
-    elif name == "E4":
-        for pair, specs in mixed_pairs(options):
-            tokens = f" {options.tokens} tokens" if options.tokens else ""
-            experiments.Mixed(session).run(f"{pair} {options.arrivals} {options.rho:g}{tokens}",
-                                           specs)
+    elif name in ("E3", "E4", "pairs"):
+        known = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS,
+                 "pairs": experiments.TRAINING_PAIRS | experiments.MIXED_PAIRS}[name]
+        for pair in options.pairs:
+            if pair not in known:
+                raise harness.Refusal(f"there is no {KINDS[name]}pair '{pair}': "
+                                      + ", ".join(known))
+        for pair in options.pairs:
+            if pair in experiments.MIXED_PAIRS:
+                tokens = f" {options.tokens} tokens" if options.tokens else ""
+                experiments.Mixed(session).run(
+                    f"{pair} {options.arrivals} {options.rho:g}{tokens}",
+                    mixed_specs(known[pair], options))
+            else:
+                experiments.Training(session).run(
+                    pair, training_specs(pair, known[pair], options))
     elif name == "E5":
-        for trace in options.traces:
-            subject = f"{trace} {options.load:g}"
-            experiments.Serving(session, trace).run(subject, serving_specs(options))
+        experiment = experiments.Serving(session)
+        try:
+            for trace in options.traces:
+                experiment.use(trace)
+                at = "calibrated" if options.load is None else f"{options.load:g}"
+                experiment.run(f"{trace} {at}", serving_specs(options))
+        finally:
+            experiment.close()
+    elif name == "E6":
+        overheads.Dispatch(session).run()
+    elif name == "E7":
+        overheads.Memory(session).run()
     elif name == "E9":
-        experiments.BitwiseTraining(session).run()
-    if name in MICRO and not options.no_micro:
-        micro(session, name, options)
+        demo = options.device == "soft"
+        if "bits" in options.parts:
+            experiments.BitwiseTraining(session).run("training", [
+                experiments.spec("bits", n, gib=(0, 0) if demo else None)
+                for n in (("demo", "demo") if demo else ("qwen-train", "resnet-train"))])
+        if "libraries" in options.parts:
+            experiments.LibraryAwareness(session).run("libraries", [
+                experiments.spec("libraries", "demo" if demo else "all")])
+        if "hazards" in options.parts:
+            hazards(session, options)
     if name == "E8":
+        for length in overheads.Chain.LENGTHS if not options.no_chains else ():
+            overheads.Chain(session, length).run()
         n = "demo" if options.device == "soft" else options.workloads[0]
         experiments.DecodeAlone(session).run(n, [experiments.spec("infer", n)])
 
@@ -165,8 +198,8 @@ def needed(name, options):
     if options.device == "soft":
         return []
     table = {"E0": options.workloads, "E5": ["I-L8"], "E8": options.workloads[:1],
-             "E9": ["D0.6", "RN"]}
-    pairs = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS}.get(name, {})
+             "E9": ["qwen-train", "resnet-train"]}
+    pairs = experiments.TRAINING_PAIRS | experiments.MIXED_PAIRS if name in KINDS else {}
     return [*table.get(name, []), *(n for p in options.pairs for n in pairs.get(p, ()))]
 
 
@@ -184,6 +217,8 @@ def run(name, options):
             with modes.awake(2 * options.pin if options.awake else 0), \
                     modes.Surroundings(folder, options.device) as surroundings:
                 session = experiments.Session(options, results, old, folder, surroundings, free)
+                if options.device == "cuda":
+                    session.clocks = clocks
                 try:
                     run_one(name, session, options)
                 except experiments.OutOfTime:
@@ -228,19 +263,29 @@ def parse():
                         help="E4: that a request answers (default 32): fewer, more requests a "
                         "second, a p99 that means something in a short window")
     parser.add_argument("--arrivals", default="poisson", help="E4: poisson, or a trace")
-    parser.add_argument("--load", type=float, default=0.7, help="E5: share of the capacity")
+    parser.add_argument("--load", type=lambda t: None if t == "auto" else float(t), default=0.7,
+                        help="E5: share of the capacity; auto: where throughput violates TPOT for "
+                        "10 to 40 %% of requests, found by a few windows")
+    parser.add_argument("--calibrate-s", type=float, default=8, help="E5: such a window")
+    parser.add_argument("--frontier", action="store_true",
+                        help="E4: static partitions of 16 to 100 SMs for inference besides")
     parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")
     parser.add_argument("--prompt", type=int, default=2048, help="E5: tokens, longer ones are cut")
     parser.add_argument("--output", type=int, default=256)
     parser.add_argument("--host-mib", type=int, default=4096, help="E5: for keys and values")
     parser.add_argument("--steps", type=int, default=50, help="E9")
-    parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
+    parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
+                        help="E9")
+    parser.add_argument("--rounds", type=int, default=40,
+                        help="E6, E8: of 10 turns of 10 samples, of 10 chains")
+    parser.add_argument("--no-chains", action="store_true", help="E8: decoding alone only")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
     parser.add_argument("--nice", type=int, default=-10, help="of the jobs, where it is allowed")
     parser.add_argument("--awake", action="store_true",
                         help="keep the processors of the jobs from sleeping (programs/keep_awake)")
     parser.add_argument("--settle", type=float, default=3, help="E3, E4: before the first cell")
+    parser.add_argument("--gpus", type=int, default=1, help="E3: 2 for W7 and W8")
     parser.add_argument("--memory", type=float, default=1e9, help="GiB, at most")
     parser.add_argument("--busy-ok", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu", "soft"], default="cuda",
@@ -260,7 +305,9 @@ def parse():
         options.device = "soft"
         options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
         options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
-        options.load, options.rho, options.settle = 0.3, 0.3, 0
+        options.load = options.load and 0.3
+        options.rho, options.settle, options.rounds = 0.3, 0, 2
+        options.steps, options.calibrate_s = 6, 0.5
     return options
 
 
@@ -272,10 +319,14 @@ def main():
     for name in [options.experiment] if options.experiment else ALL:
         if "modes" not in options.given:
             options.modes = DEFAULT_MODES.get(name, "exclusive").split(",")
+        if options.frontier and name == "E4":
+            options.modes = list(dict.fromkeys([*options.modes, *FRONTIER]))
+        if name == "E9":
+            options.repeats = 1  # a killed job is not started again
         if "pairs" not in options.given:
-            options.pairs = {"E3": ["W1", "W2"], "E4": ["M1"]}.get(name, [])
+            options.pairs = PAIRS.get(name, [])
             if options.smoke:
-                options.pairs = options.pairs[:1]
+                options.pairs = {"pairs": ["W1", "M1"]}.get(name, options.pairs[:1])
         codes.append(run(name, options))
         if codes[-1] in (2, 130):
             break

@@ -11,6 +11,7 @@ import argparse
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -176,9 +177,22 @@ class Mps:
 
     def __exit__(self, *_):
         if self.running:
-            # `quit` is read from standard input.
-            harness.run(["sh", "-c", f"echo quit | {self.control}"], 30, self.environment)
+            # `quit` is read from standard input. A server whose client hung may never answer.
+            quit_ = harness.run(["sh", "-c", f"echo quit | {self.control}"], 10, self.environment)
+            if not quit_.ok:
+                self._kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _kill(self):
+        """Control daemon and servers: those processes whose environment names our folder."""
+        mine = f"CUDA_MPS_PIPE_DIRECTORY={self.folder}/pipe".encode()
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if b"nvidia-cuda-mps" in (entry / "cmdline").read_bytes() and \
+                        mine in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except (OSError, ValueError):  # no process, gone, or somebody else's
+                continue
 
 
 def blocked(options, results):
@@ -223,7 +237,7 @@ def blocked(options, results):
 
 def pool(options, results):
     m = Measurement("pool", results)
-    program = harness.program("pool_cost")
+    program = harness.program("pool_memory")
     rows = []
     m.run("native", [program])
     _, report = m.run("fifo", [program], policy="fifo")
@@ -243,7 +257,7 @@ def pool(options, results):
                      number(m.median("fifo", "first_use_ms"), 0), "", "", ""])
     for count in (59, 127, 208):
         arm = f"{count} contexts, one stream each"
-        m.run(arm, [program, "--entries", str(count)])
+        m.run(arm, [program, "--kind", "green", "--entries", str(count)])
         mib = m.median(arm, "pool_mib")
         rows.append([arm, number(m.median(arm, "pool_ms"), 0), number(mib, 0),
                      number(m.median(arm, "pool_resident_mib"), 0),
@@ -269,7 +283,8 @@ def pool_under_mps(m, results, environment):
     rows = []
     for count in (8, 16, 32, 59):
         arm = f"{count} MPS contexts, one stream each"
-        m.run(arm, [harness.program("mps_pool"), "--entries", str(count)], environment=environment)
+        m.run(arm, [harness.program("pool_memory"), "--kind", "mps", "--entries",
+                    str(count)], environment=environment)
         made, mib = m.median(arm, "entries"), m.median(arm, "pool_mib")
         note = "" if made in (count, None) else \
             f" (only {made:.0f}: error {m.median(arm, 'refused'):.0f})"

@@ -123,7 +123,7 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
       lane.told = true;
       lane.unclaimed_ns = 0;
       set_waiting(lane, false);
-      return {lane.entry, lane.launches};
+      return {lane.entry, lane.launches, lane.ahead_ns};
     }
     put_down(lane);
     give_back(index, lane, now_ns);
@@ -262,6 +262,7 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
     lane.entry = static_cast<EntryId>(grant.entry);
     lane.word = grant.word;
     lane.launches = lane.left = grant.launches;
+    lane.ahead_ns = grant.ahead_ns != 0 ? grant.ahead_ns : runtime::kNever;
     lane.outstanding = outstanding;
     lane.told = false;
     // Grants that follow each other unclaimed are one wait.

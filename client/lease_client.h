@@ -132,6 +132,7 @@ class LeaseClient {
     LeaseWord word = 0;
     std::uint32_t launches = 0;
     std::uint32_t left = 0;  // launches not yet submitted
+    std::uint64_t ahead_ns = runtime::kNever;
     std::uint32_t outstanding = 0;
     bool told = false;     // the dispatcher was told of it
     bool wanting = false;  // the daemon believes that the lane has something to submit

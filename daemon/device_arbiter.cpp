@@ -162,6 +162,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   operation.kind = kind_of(ready.kind, client.traits);
   operation.last_entry = ready.last_entry;
   operation.iteration_end = ready.iteration_end != 0;
+  operation.right_of_way = client.traits.right_of_way();
   scheduler_.wants(operation, now_ns);
 }
 
@@ -325,6 +326,7 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   grant.word = word;
   grant.entry = decision.entry;
   grant.launches = decision.launches;
+  if (decision.ahead_ns != kNever) grant.ahead_ns = std::min(decision.ahead_ns, protocol::kLongest);
   // A lane holds one open grant; the same entry again replaces its own.
   if (hold != lane.holds.end())
     *hold = {decision.entry, word, true, now_ns};

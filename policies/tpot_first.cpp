@@ -1,22 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tpot-first: decodes meet their deadlines first; everybody else shares what is left as under
+// tpot-first: who must not wait comes first; everybody else shares what is left as under
 // `throughput` (the paper, "TPOT-First Policy").
+//
+// Three kinds of clients. Those that say how long a token may take (decodes) get what that needs:
 //
 //   reservation  each decoding client has an entry of its own, the narrowest on which its steps,
 //                as they have been lately, take no longer than the target
-//                with `lend` it is only the size of what a step gets when there is one
+//                with `lend` others have it while nothing decodes
 //   lookahead    a step predicted to end there after its deadline gets the narrowest wider entry on
 //                which it would end in time; what overlaps it drains before the step is ready
 //   late         no entry would do any more: the narrowest that is nearly the fastest, unless no
 //                width meets the target at all; then it is served at best effort
 //
 // The deadline of a step is the client's own where it gives one, else the last step's end + target.
+//
+// Those of a latency class that say no such time have the right of way (policies/right_of_way.h):
+// as a whole, from a request's first operation until they have been quiet for a while, they are
+// served as if they were alone. All others yield meanwhile, prefills and decodes of other clients
+// apart: they stop, or keep `floor` processors. While nobody of the first two kinds wants anything,
+// those that yield have what they would have under `throughput`.
 #include <algorithm>
 #include <utility>
 
 #include "policies/builtin.h"
 #include "policies/planner.h"
+#include "policies/right_of_way.h"
 
 namespace vitamin::policies {
 namespace {
@@ -39,7 +48,16 @@ struct Options {
   std::uint32_t lend = 0;
   std::uint32_t most = 75;  // percent of the device that reservations may hold
   std::uint32_t launches = 0;
+  std::uint32_t quiet_us = 4'000;
+  std::uint32_t ahead_us = 500;
+  std::uint32_t floor = 0;  // processors
 };
+
+// Makes way for whoever must not wait.
+bool yields(const ReadyOperation& operation) {
+  return !operation.right_of_way && operation.kind != OperationClass::kDecode &&
+         operation.kind != OperationClass::kPrefill;
+}
 
 // What is known of one decoding lane.
 struct Decoder {
@@ -56,7 +74,12 @@ struct Decoder {
 class TpotFirst final : public runtime::Policy {
  public:
   explicit TpotFirst(const Options& options)
-      : options_(options), target_ns_(std::uint64_t{options.target_ms} * 1'000'000) {}
+      : options_(options),
+        target_ns_(std::uint64_t{options.target_ms} * 1'000'000),
+        first_(std::uint64_t{options.quiet_us} * 1'000) {
+    Parameters none;
+    throughput_ = make_throughput(none, 0);
+  }
   std::string_view name() const override { return "tpot-first"; }
   bool wants_profile() const override { return true; }
 
@@ -64,9 +87,10 @@ class TpotFirst final : public runtime::Policy {
                                   const PoolView& pool) override {
     if (pool.epoch == 0) return 0;
     plan(pool);
+    if (as_throughput_) return throughput_->pick(ready, of_those_that_yield(pool));
     std::optional<std::size_t> best;
     for (std::size_t i = 0; i < ready.size(); ++i) {
-      if (ready[i].processors > pool.entries.back().processors) return i;
+      if (ready[i].processors > pool.entries.back().processors && !waits(ready[i])) return i;
       if (ready[i].kind != OperationClass::kDecode) continue;
       const Planner::Lane* lane = planner_.find(ready[i].client, ready[i].lane);
       if (lane == nullptr || (lane->target == kNoEntry && !at_risk(*lane))) continue;
@@ -80,9 +104,16 @@ class TpotFirst final : public runtime::Policy {
     const std::uint32_t stands =
         options_.launches == 0 ? runtime::kUntilChanged : options_.launches;
     if (pool.epoch == 0) return {eligible.back(), stands};
+    if (as_throughput_) return throughput_->select(operation, eligible, of_those_that_yield(pool));
+    if (waits(operation)) return {kNoEntry, 0};
     if (operation.processors > pool.entries.back().processors) return {runtime::kWholeDevice, 1};
     const Planner::Lane* lane = planner_.find(operation.client, operation.lane);
     if (lane == nullptr) return {kNoEntry, 0};
+    // Beside what still drains there, rather than after it.
+    if (operation.right_of_way && lane->target != kNoEntry &&
+        eligible.back() == runtime::kWholeDevice &&
+        std::find(eligible.begin(), eligible.end(), lane->target) == eligible.end())
+      return {runtime::kWholeDevice, stands};
     if (operation.kind != OperationClass::kDecode || !at_risk(*lane))
       return {within_target(lane->target, eligible, pool), stands};
     // What was prepared may not be free yet: the narrowest that is and would do, else the fastest.
@@ -102,17 +133,46 @@ class TpotFirst final : public runtime::Policy {
     plan(pool);
     const Planner::Lane* lane = planner_.find(hint.client, hint.lane);
     if (lane == nullptr) return ahead(hint, pool);
+    runtime::Plan plan;
+    if (yields(lane->operation)) {
+      if (as_throughput_)
+        plan = throughput_->prepare(hint, of_those_that_yield(pool));
+      else if (yielding_ && lane->target == kNoEntry)
+        plan.stop = true;
+      else
+        plan = {lane->target, true};
+      if (first_.any()) plan.ahead_ns = std::uint64_t{options_.ahead_us} * 1'000;
+      return plan;
+    }
+    if (first_.rests(lane->operation)) {
+      plan.stop = true;
+    } else {
+      plan.target = lane->target;
+      plan.close_gates = true;
+    }
     const Decoder* decoder = find(hint.client, hint.lane);
-    return {lane->target, true, 0, decoder != nullptr ? kept(*decoder) : kNoEntry};
+    if (decoder != nullptr) plan.standing = kept(*decoder);
+    return plan;
+  }
+
+  std::uint64_t look_at() const override {
+    return as_throughput_ ? std::min(first_.look_at(), throughput_->look_at()) : first_.look_at();
   }
 
   void forget(runtime::ClientId client) override {
     std::erase_if(decoders_, [&](const Decoder& decoder) { return decoder.client == client; });
+    first_.forget(client);
+    throughput_->forget(client);
   }
 
   std::string take_message() override { return std::exchange(message_, {}); }
 
  private:
+  // Until somebody else is quiet.
+  bool waits(const ReadyOperation& operation) const {
+    return first_.rests(operation) || (yielding_ && options_.floor == 0 && yields(operation));
+  }
+
   Decoder* find(runtime::ClientId client, runtime::LaneId lane) {
     for (Decoder& decoder : decoders_)
       if (decoder.client == client && decoder.lane == lane) return &decoder;
@@ -181,24 +241,104 @@ class TpotFirst final : public runtime::Policy {
     entries_ = pool.entries;
     risky_.clear();
     planner_.begin(pool);
+    const bool some_yield = std::any_of(planner_.lanes().begin(), planner_.lanes().end(),
+                                        [](const auto& lane) { return yields(lane.operation); });
+    first_.look(pool, some_yield);
+    yielding_ = first_.claimed();
     decodes_.clear();
-    for (Planner::Lane& lane : planner_.lanes())
-      if (lane.operation.kind == OperationClass::kDecode) decodes_.push_back(&lane);
+    bool others = false;  // who is neither first nor yields
+    for (Planner::Lane& lane : planner_.lanes()) {
+      const ReadyOperation& operation = lane.operation;
+      lane.left_out = first_.rests(operation) || (yielding_ && yields(operation));
+      if (operation.right_of_way || yields(operation) || lane.left_out) continue;
+      others = true;
+      if (operation.kind == OperationClass::kDecode) decodes_.push_back(&lane);
+    }
+    as_throughput_ = !yielding_ && !others && reserved(pool).empty();
+    if (as_throughput_) return keep_those_that_yield(pool);
+    const ComputeSet left = beside_the_floor(pool);
+    if (yielding_ && !others && give_all_to_one(pool, left, some_yield)) return;
     std::stable_sort(decodes_.begin(), decodes_.end(),
                      [&](const Planner::Lane* a, const Planner::Lane* b) {
                        return deadline(a->operation, pool) < deadline(b->operation, pool);
                      });
     // What each would have under `throughput`: never less than that.
     shares_.begin(pool);
-    shares_.assign(pool, pool.entries.front().compute - idle_standing(pool));
+    shares_.assign(pool, left - idle_standing(pool));
     ComputeSet taken;
     for (Planner::Lane* lane : decodes_) {
       lane->target = no_less_than_its_share(*lane, target_of(*lane, pool, taken), pool, taken);
       if (lane->target != kNoEntry) taken |= pool.entries[lane->target].compute;
     }
+    planner_.assign(pool, left - (taken | reserved(pool)));
+  }
+
+  // Of whoever has the right of way alone: every processor, as a lease, whose end tells the end of
+  // its work; with nobody to yield it needs none.
+  bool give_all_to_one(const PoolView& pool, ComputeSet left, bool some_yield) {
+    const Planner::Lane* first = nullptr;
+    for (const Planner::Lane& lane : planner_.lanes()) {
+      if (lane.left_out || lane.target != kNoEntry) continue;
+      if (first != nullptr && first->operation.client != lane.operation.client) return false;
+      first = &lane;
+    }
+    if (first == nullptr) return true;
+    EntryId widest = runtime::kWholeDevice;
+    for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
+      if (some_yield && left.contains(entry.compute)) widest = entry.id;
+    for (Planner::Lane& lane : planner_.lanes())
+      if (!lane.left_out && lane.target == kNoEntry)
+        lane.target = pool.entries[widest].processors < lane.operation.processors
+                          ? runtime::kWholeDevice
+                          : widest;
+    return true;
+  }
+
+  // What is left beside the processors that those keep that yield; they are planned for there.
+  ComputeSet beside_the_floor(const PoolView& pool) {
+    const ComputeSet all = pool.entries.front().compute;
+    if (!yielding_ || options_.floor == 0) return all;
+    EntryId narrowest = kNoEntry;
+    for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
+      if (entry.processors < options_.floor || entry.compute.overlaps(reserved(pool))) continue;
+      if (narrowest != kNoEntry && entry.processors > pool.entries[narrowest].processors) break;
+      narrowest = entry.id;  // the last of its width: decodes begin at the other end
+    }
+    if (narrowest == kNoEntry || pool.entries[narrowest].compute == all) return all;
+    const ComputeSet floor = pool.entries[narrowest].compute;
+    floor_.begin(pool);
+    for (Planner::Lane& lane : floor_.lanes()) lane.left_out = !yields(lane.operation);
+    floor_.assign(pool, floor);
+    for (Planner::Lane& lane : planner_.lanes())
+      if (const Planner::Lane* planned = floor_.find(lane.operation.client, lane.operation.lane);
+          planned != nullptr && yields(lane.operation))
+        lane.target = planned->target;
+    return all - floor;
+  }
+
+  // Without those that rest: they want nothing.
+  void keep_those_that_yield(const PoolView& pool) {
+    waiting_.clear();
+    holdings_.clear();
+    for (const ReadyOperation& operation : pool.waiting)
+      if (yields(operation)) waiting_.push_back(operation);
+    for (const runtime::Holding& holding : pool.holdings)
+      if (yields(holding.next)) holdings_.push_back(holding);
+  }
+
+  PoolView of_those_that_yield(const PoolView& pool) const {
+    PoolView view = pool;
+    view.waiting = waiting_;
+    view.holdings = holdings_;
+    return view;
+  }
+
+  // What is set aside for decodes, also while there are none.
+  ComputeSet reserved(const PoolView& pool) const {
+    ComputeSet set;
     for (const Decoder& decoder : decoders_)
-      if (kept(decoder) != kNoEntry) taken |= pool.entries[decoder.standing].compute;
-    planner_.assign(pool, pool.entries.front().compute - taken);
+      if (kept(decoder) != kNoEntry) set |= pool.entries[decoder.standing].compute;
+    return set;
   }
 
   // What is its own also while it has nothing to run. What is lent meanwhile is only a size: when a
@@ -354,7 +494,8 @@ class TpotFirst final : public runtime::Policy {
   // A decode that is expected and not there yet: its client's reservation, or more when that would
   // be too late.
   runtime::Plan ahead(const Hint& hint, const PoolView& pool) {
-    if (options_.lookahead == 0 || hint.kind != OperationClass::kDecode || hint.deadline_ns == 0)
+    if (options_.lookahead == 0 || hint.kind != OperationClass::kDecode || hint.deadline_ns == 0 ||
+        first_.has(hint.client))
       return {};
     Planner::Lane lane;
     lane.operation.client = hint.client;
@@ -377,6 +518,13 @@ class TpotFirst final : public runtime::Policy {
   // gains most by sharing alone would be another half for the decodes.
   Planner planner_{Objective::kPaper};
   Planner shares_{Objective::kPaper};  // the plan of `throughput`
+  Planner floor_;                      // of those that yield, on what they keep
+  std::unique_ptr<runtime::Policy> throughput_;
+  RightOfWay first_;
+  bool yielding_ = false;       // in this epoch somebody has the right of way
+  bool as_throughput_ = false;  // and: nobody comes before others
+  std::vector<ReadyOperation> waiting_;
+  std::vector<runtime::Holding> holdings_;
   std::span<const runtime::PoolEntry> entries_;
   std::vector<Decoder> decoders_;
   std::vector<Planner::Lane*> decodes_;
@@ -392,13 +540,20 @@ constexpr Parameter kParameters[] = {
     {"reservation", "0: no standing reservation (default 1)"},
     {"lookahead", "0: never prepare a wider entry (default 1)"},
     {"lend", "1: others may run on a reservation while nothing decodes there (default 0)"},
+    {"quiet",
+     "microseconds without a launch after which a latency client's processors are others' "
+     "(default 4000)"},
+    {"ahead",
+     "microseconds of work that others may have submitted, while there is a latency client "
+     "(default 500)"},
+    {"floor", "processors that others keep beside a latency client (default 0: they wait)"},
     {"most", "percent of the device that all reservations may hold (default 75)"},
     {"launches", "decide again after this many launches (default 0: when something changes)"}};
 
 }  // namespace
 
 const Description kTpotFirst = {
-    "tpot-first", "decodes meet their deadlines first; the rest as under throughput", kParameters};
+    "tpot-first", "who must not wait comes first; the rest as under throughput", kParameters};
 
 std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::uint64_t) {
   Options options;
@@ -410,6 +565,9 @@ std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::ui
   parameters.number("lend", 0, 1, &options.lend);
   parameters.number("most", 1, 100, &options.most);
   parameters.number("launches", 0, 1'000'000, &options.launches);
+  parameters.number("quiet", 100, 1'000'000, &options.quiet_us);
+  parameters.number("ahead", 10, 1'000'000, &options.ahead_us);
+  parameters.number("floor", 0, 100'000, &options.floor);
   return std::make_unique<TpotFirst>(options);
 }
 

@@ -60,6 +60,7 @@ Verdict check(const Timed& timed, const Bounds& bounds) {
 }
 Verdict check(const Grant& grant, const Bounds& bounds) {
   if (grant.launches == 0) return wrong("a grant for nothing");
+  if (grant.ahead_ns > kLongest) return wrong("a time beyond reason");
   return in_pool(grant.entry, bounds);
 }
 

@@ -145,7 +145,10 @@ struct Grant {
   LeaseWord word = 0;          // what the lease word of the lane says while the gate is open
   std::uint32_t launches = 0;  // runtime::kUntilChanged: until the gate closes
   std::uint32_t entry = 0;
-  std::uint64_t unused[5] = {};
+  // Submission runs ahead of completion by no more predicted time than this; 0: as far as it likes.
+  // (1.5; who does not know it leaves others to wait for longer.)
+  std::uint64_t ahead_ns = 0;
+  std::uint64_t unused[4] = {};
 };
 
 using Request = std::variant<Ready, Idle, Returned, Draining, Holding, HintRecord, Timed>;

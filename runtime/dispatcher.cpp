@@ -128,14 +128,10 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
                                   : std::make_unique<LocalArbiter>(layout_, std::move(policy),
                                                                    &profiler_.profile())),
       kernels_(device, *options.page, options.wide_only, options.collectives) {
-  bounded_ = !strict() && options_.window.ahead_ns != Window::kUnbounded;
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
   depth_ = device.info().queue_depth * 9 / 10;
-  // Progress must be seen several times within the window, and within the driver's own depth.
-  const std::uint64_t ahead = options_.window.ahead_ns / options_.predicted_kernel_ns;
-  segment_operations_ = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(std::min<std::uint64_t>(ahead, depth_) / 8, 1, 100));
+  segment_operations_ = segment_operations(options_.window.ahead_ns);
   profiler_.on_sample([this](const TimedLaunches& timed) { arbiter_->timed(timed); });
   lanes_share_ = arbiter_->lanes_share();
   between_processes_ = arbiter_->between_processes();
@@ -195,7 +191,9 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
                             !stream.allocated && stream.also_after.empty();
   if (!nothing_open || !unobserved_ || profiler_.next_is_due()) return false;
   // Where the last answer of the policy says, and where everything before it went.
-  if (stream.grant.launches != kUntilChanged || queue->entry != stream.grant.entry) return false;
+  if (stream.grant.launches != kUntilChanged || queue->entry != stream.grant.entry ||
+      stream.grant.ahead_ns != Window::kUnbounded)
+    return false;
   if (needed == 0 || needed > queue->processors || needed > widest_narrow_ || kernel.collective ||
       kernel.refused.test(queue->entry) || !arbiter_->admits(queue->entry, stream.lane))
     return false;
@@ -250,7 +248,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   const std::uint32_t width = stream.grant.entry != kNoEntry && stream.grant.launches > 0
                                   ? layout_.at(stream.grant.entry).processors
                                   : layout_.at(kWholeDevice).processors;
-  const std::uint64_t predicted = bounded_ ? predicted_ns(kernel, launch, width) : 0;
+  const std::uint64_t predicted = bounded(stream) ? predicted_ns(kernel, launch, width) : 0;
   if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
 
   std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
@@ -497,7 +495,10 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
   if (legacy) tail_marker(stream);
   // A stream that may move soon must know its progress to the operation.
   const bool stays = queue.whole() || stream.grant.launches == kUntilChanged;
-  if (!stays || stream.since_segment >= segment_operations_) {
+  const std::uint32_t often = stream.grant.ahead_ns == Window::kUnbounded
+                                  ? segment_operations_
+                                  : segment_operations(window(stream));
+  if (!stays || stream.since_segment >= often) {
     tail_marker(stream);
     close_segment(stream);
   }
@@ -527,6 +528,12 @@ void Dispatcher::leave(Stream& stream, PhysicalQueue& queue) {
 
 // --- how far submission runs ahead -----------------------------------------------------------
 
+// Progress must be seen several times within the window, and within the driver's own depth.
+std::uint32_t Dispatcher::segment_operations(std::uint64_t ahead_ns) const {
+  const std::uint64_t ahead = ahead_ns / options_.predicted_kernel_ns;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(std::min(ahead, depth_) / 8, 1, 100));
+}
+
 bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch,
                       std::uint64_t predicted_ns) {
   if (launch && strict()) {
@@ -542,8 +549,8 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
     return stream.timeline.outstanding() < depth_ &&
-           (!launch || !bounded_ || stream.timeline.outstanding() == 0 ||
-            stream.ahead_ns + predicted_ns <= options_.window.ahead_ns);
+           (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
+            stream.ahead_ns + predicted_ns <= window(stream));
   };
   if (fits()) return true;
   if (stream.segments.empty()) close_segment(stream);

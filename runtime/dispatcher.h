@@ -230,6 +230,13 @@ class Dispatcher {
   // Takes the lock.
   void finish_timing();
   bool strict() const { return options_.window.ahead_ns == 0; }
+  // How far the stream's submission may run ahead: as configured, and what it was granted.
+  std::uint64_t window(const Stream& stream) const {
+    return std::min(options_.window.ahead_ns, stream.grant.ahead_ns);
+  }
+  bool bounded(const Stream& stream) const {
+    return !strict() && window(stream) != Window::kUnbounded;
+  }
   // Blocking streams exist: the legacy stream's marker must then be recorded at once, since one
   // recorded later would also cover what blocking streams did in between.
   void note_blocking_stream(Stream& legacy) {
@@ -298,6 +305,7 @@ class Dispatcher {
   hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);
   PhysicalQueue& follow_queue(Stream& stream, Intent intent, bool others_gated);
   bool others_gated(Request& request);
+  std::uint32_t segment_operations(std::uint64_t ahead_ns) const;
   bool room(Stream& stream, std::span<const Predecessor> after, bool launch,
             std::uint64_t predicted_ns = 0);
   void poll(Stream& stream);
@@ -338,7 +346,6 @@ class Dispatcher {
   std::vector<std::byte> attributes_;      // a launch's attributes with the stream's made explicit
   std::uint32_t widest_ = 0;               // processors of the widest entry made of units
   std::uint32_t widest_narrow_ = 0;        // and of the widest that is less than the whole device
-  bool bounded_ = false;                   // the window is neither strict nor infinite
   bool unobserved_ = false;                // no window, audit or trace looks at every launch
   std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
   std::uint64_t depth_ = 0;                // operations of a stream that a queue takes

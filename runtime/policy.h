@@ -50,6 +50,8 @@ struct ReadyOperation {
   // what is queued ahead of the deadline included; 0: predicted_ns.
   std::uint64_t queued_ns = 0;
   bool iteration_end = false;  // the lane has just ended an iteration (a training step)
+  // Its client is to be served as if it were alone, whatever its operations are part of.
+  bool right_of_way = false;
 };
 
 // A standing grant: what a lane holds now, and its next operation.
@@ -90,6 +92,9 @@ inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
 struct Choice {
   EntryId entry = kWholeDevice;
   std::uint32_t launches = 1;
+  // While the answer stands, submission runs ahead of completion by no more predicted time than
+  // this: what is still to drain when it ends. kNever: as far as is configured.
+  std::uint64_t ahead_ns = kNever;
 };
 
 // A lookahead hint: an operation that is expected and is not yet bindable; or the next one of a
@@ -117,6 +122,11 @@ struct Plan {
   // Standing reservation of the lane, exclusive to its client also while it has nothing to run,
   // until another plan for the lane says otherwise; kNoEntry: none.
   EntryId standing = kNoEntry;
+  // The lane makes way: its grant is closed, and it waits until another plan says otherwise. That
+  // it waits is no reason to take anything back from others, until it is overdue (Terms).
+  bool stop = false;
+  // Of all grants that the lane gets from now on, and of the one that it keeps (Choice::ahead_ns).
+  std::uint64_t ahead_ns = kNever;
 };
 
 // How long a policy lets others wait, where it is not content with what the scheduler does.

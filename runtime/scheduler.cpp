@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace vitamin::runtime {
 
@@ -27,6 +28,10 @@ const Scheduler::Grant* Scheduler::Lane::open() const {
   for (const Grant& grant : grants)
     if (grant.open) return &grant;
   return nullptr;
+}
+
+Scheduler::Grant* Scheduler::Lane::open() {
+  return const_cast<Grant*>(std::as_const(*this).open());
 }
 
 bool Scheduler::Lane::drains(EntryId entry) const {
@@ -201,11 +206,12 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   retire_inactive();
   drop_what_is_too_narrow();
   expire(now_ns);
-  recall(now_ns);
+  if (std::exchange(recall_all_, false)) recall_all(now_ns);
   prepare_all(now_ns);
   fulfil(now_ns);
   serve_overdue(now_ns);
   bind(now_ns);
+  recall_for_waiting(now_ns);
   schedule_wake(now_ns);
   return decisions_;
 }
@@ -240,18 +246,25 @@ void Scheduler::recall(Lane& lane, Grant& grant, std::uint64_t now_ns) {
   ++epoch_;
 }
 
-// While somebody waits, nobody keeps a grant for longer than the quantum; but what is set aside
-// for a client, and what it was given around that, is the policy's to take back.
-void Scheduler::recall(std::uint64_t now_ns) {
-  if (std::exchange(recall_all_, false))
-    for (Lane* lane : active_)
-      for (Grant& grant : lane->grants)
-        if (grant.open) recall(*lane, grant, now_ns);
-  // Who has a reservation is being served: its units drain already.
-  const bool somebody_waits = std::any_of(active_.begin(), active_.end(), [](const Lane* lane) {
-    return lane->waits() && lane->reservation.entry == kNoEntry;
+void Scheduler::recall_all(std::uint64_t now_ns) {
+  for (Lane* lane : active_)
+    for (Grant& grant : lane->grants)
+      if (grant.open) recall(*lane, grant, now_ns);
+}
+
+// Somebody for whom nothing was found. Who has a reservation is being served: its units drain
+// already. Who was stopped waits because the policy will have it so.
+bool Scheduler::somebody_waits() const {
+  return std::any_of(active_.begin(), active_.end(), [](const Lane* lane) {
+    return lane->waits() && lane->reservation.entry == kNoEntry && !lane->stopped;
   });
-  if (quantum_ns_ == kNever || !somebody_waits) return;
+}
+
+// Then nobody keeps a grant for longer than the quantum; but what is set aside for a client, and
+// what it was given around that, is the policy's to take back. Who could be served at once was
+// served before this: nothing is taken back for him.
+void Scheduler::recall_for_waiting(std::uint64_t now_ns) {
+  if (quantum_ns_ == kNever || !somebody_waits()) return;
   for (Lane* lane : active_)
     for (Grant& grant : lane->grants) {
       if (!grant.open || now_ns - grant.since_ns < quantum_ns_) continue;
@@ -260,6 +273,16 @@ void Scheduler::recall(std::uint64_t now_ns) {
         continue;
       recall(*lane, grant, now_ns);
     }
+}
+
+// What it was granted by age is its own for a quantum.
+void Scheduler::stop(Lane& lane, std::uint64_t now_ns) {
+  if (!lane.reservation.overdue) cancel(lane);
+  Grant* const grant = lane.open();
+  if (grant == nullptr) return;
+  if (grant->by_age && quantum_ns_ != kNever && now_ns - grant->since_ns < quantum_ns_) return;
+  close(lane, *grant);
+  lane.next.since_ns = now_ns;
 }
 
 // What others hold or have reserved; and what was recalled from the client, until it has drained: a
@@ -349,6 +372,8 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
   for (const auto& [lane, plan] : plans_) {
     if (!lane->reservation.overdue) cancel(*lane);
     if (lane->standing != plan.standing) set_standing(*lane, kNoEntry);
+    lane->stopped = plan.stop;
+    lane->ahead_ns = plan.ahead_ns;
   }
   for (const auto& [lane, plan] : plans_) set_standing(*lane, plan.standing);
   // Lanes that hold something give way first.
@@ -376,9 +401,13 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
   const std::uint64_t expires =
       std::min(plan.expires_ns != 0 ? plan.expires_ns : now_ns + options_.reservation_ns,
                now_ns + kLongestReservation * options_.reservation_ns);
+  if (plan.stop) return stop(lane, now_ns);
   if (plan.target == kNoEntry || lane.reservation.overdue) return;
   const Grant* held = lane.open();
-  if (held != nullptr && held->entry == plan.target) return;
+  if (held != nullptr && held->entry == plan.target) {
+    if (held->ahead_ns != plan.ahead_ns) grant(lane, {plan.target, kUntilChanged}, now_ns);
+    return;
+  }
   if (plan.target == kWholeDevice) {
     if (held != nullptr && !lane.drains(kWholeDevice))
       grant(lane, {kWholeDevice, kUntilChanged}, now_ns);
@@ -389,7 +418,7 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
     if (held != nullptr && lane.wants) grant(lane, {plan.target, kUntilChanged}, now_ns);
     return;
   }
-  if (plan.close_gates) close_overlapping(layout_.at(plan.target).compute, client);
+  if (plan.close_gates) close_overlapping(layout_.at(plan.target).compute, client, now_ns);
   reserve(lane, {plan.target, expires});
 }
 
@@ -426,14 +455,17 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
       if (id == kWholeDevice && best != kNoEntry && !standing.empty()) break;
       if (can_grant(*lane, id, barred)) {
         best = kNoEntry;
-        if (grant(*lane, {id, kUntilChanged}, now_ns)) ++counters_.overdue;
+        if (!grant(*lane, {id, kUntilChanged}, now_ns)) break;
+        ++counters_.overdue;
+        lane->open()->by_age = true;
         break;
       }
       if (best == kNoEntry && !layout_.at(id).compute.overlaps(standing)) best = id;
     }
     if (best == kNoEntry || lane->reservation.overdue) continue;
     reserve(*lane, {best, kNever, true});
-    if (lane->reservation.entry == best) close_overlapping(layout_.at(best).compute, client);
+    if (lane->reservation.entry == best)
+      close_overlapping(layout_.at(best).compute, client, now_ns);
   }
 }
 
@@ -501,16 +533,19 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
     // One count for each lane that holds a grant there.
     if (same == lane.grants.end()) leases_.submitted(choice.entry, client);
   }
-  if (same != lane.grants.end()) same->since_ns = now_ns;
+  choice.ahead_ns = std::min(choice.ahead_ns, lane.ahead_ns);
   bool moved = false;
   for (Grant& old : lane.grants)
     if (old.open && old.entry != choice.entry) moved = true, close(lane, old);
-  if (same == lane.grants.end()) lane.grants.push_back({choice.entry, true, now_ns});
+  if (same == lane.grants.end())
+    lane.grants.push_back({choice.entry, true, now_ns, choice.ahead_ns});
+  else
+    *same = {choice.entry, true, now_ns, choice.ahead_ns};
   cancel(lane);
   uncollected_ = true;
   lane.next.last_entry = choice.entry;
-  decisions_.push_back(
-      {Decision::Kind::kGrant, client, lane.next.lane, choice.entry, choice.launches});
+  decisions_.push_back({Decision::Kind::kGrant, client, lane.next.lane, choice.entry,
+                        choice.launches, choice.ahead_ns});
   ++counters_.grants;
   counters_.moves += moved ? 1 : 0;
   return true;
@@ -530,13 +565,15 @@ void Scheduler::close(Lane& lane, Grant& grant) {
   ++counters_.gates_closed;
 }
 
-void Scheduler::close_overlapping(ComputeSet compute, ClientId but) {
+void Scheduler::close_overlapping(ComputeSet compute, ClientId but, std::uint64_t now_ns) {
   for (Lane* lane : active_) {
     if (lane->next.client == but) continue;
     for (Grant& grant : lane->grants)
       if (grant.open && grant.entry != kWholeDevice &&
-          layout_.at(grant.entry).compute.overlaps(compute))
+          layout_.at(grant.entry).compute.overlaps(compute)) {
         close(*lane, grant);
+        lane->next.since_ns = now_ns;  // it waits from now on, not since it was served last
+      }
   }
 }
 
@@ -571,7 +608,7 @@ void Scheduler::unreserve(EntryId entry) {
 
 void Scheduler::schedule_wake(std::uint64_t now_ns) {
   wake_at_ = kNever;
-  const bool somebody_waits = waiting() > 0;
+  const bool somebody_waits = this->somebody_waits();
   auto at = [&](std::uint64_t time) {
     if (time > now_ns) wake_at_ = std::min(wake_at_, time);
   };
@@ -580,7 +617,8 @@ void Scheduler::schedule_wake(std::uint64_t now_ns) {
     if (lane->reservation.entry != kNoEntry) at(lane->reservation.expires_ns);
     if (lane->waits() && overdue_ns_ != kNever) at(lane->next.since_ns + overdue_ns_);
     const Grant* grant = lane->open();
-    if (grant != nullptr && somebody_waits && quantum_ns_ != kNever)
+    if (grant != nullptr && quantum_ns_ != kNever &&
+        (somebody_waits || (grant->by_age && lane->stopped)))
       at(grant->since_ns + quantum_ns_);
   }
 }

@@ -22,9 +22,11 @@
 // submit. In each case the lane says returned() once nothing of it is outstanding on the entry, and
 // is not granted that entry again before (so that no answer can be mistaken for a later one's).
 //
-// No starvation, whatever the policy answers: while somebody waits, a grant older than
-// `quantum_ns` is recalled; and a lane that has waited for `overdue_ns` is served by age, before
-// the policy is asked, on the narrowest entry that can run it, whose gates are closed for it.
+// No starvation, whatever the policy answers: while somebody waits whom the policy could not serve,
+// a grant older than `quantum_ns` is recalled; and a lane that has waited for `overdue_ns` is
+// served by age, before the policy is asked, on the narrowest entry that can run it, whose gates
+// are closed for it. What was granted by age is the lane's for a quantum at least, also when the
+// policy stops it (Plan::stop).
 //
 // Errors: a message about an unknown lane or a grant that does not exist is ignored (clients die
 // and answer late); nothing here fails.
@@ -61,6 +63,7 @@ struct Decision {
   LaneId lane = 0;
   EntryId entry = kNoEntry;
   std::uint32_t launches = 0;
+  std::uint64_t ahead_ns = kNever;  // Choice::ahead_ns
 };
 
 struct SchedulerCounters {
@@ -126,6 +129,8 @@ class Scheduler {
     EntryId entry = kNoEntry;
     bool open = false;
     std::uint64_t since_ns = 0;
+    std::uint64_t ahead_ns = kNever;
+    bool by_age = false;
     bool recalled = false;  // for the sake of whoever waited
   };
   struct Reservation {
@@ -142,8 +147,11 @@ class Scheduler {
     std::vector<Grant> grants;    // at most one of them open
     Reservation reservation;      // for the next grant
     EntryId standing = kNoEntry;  // for all of them
-    bool listed = false;          // in active_
+    bool stopped = false;         // by the last plan for it
+    std::uint64_t ahead_ns = kNever;
+    bool listed = false;  // in active_
     const Grant* open() const;
+    Grant* open();
     bool waits() const { return wants && open() == nullptr; }
     bool drains(EntryId entry) const;
     // Wants, holds or has reserved something; all others need not be looked at.
@@ -169,8 +177,11 @@ class Scheduler {
 
   void drop_what_is_too_narrow();
   void expire(std::uint64_t now_ns);
-  void recall(std::uint64_t now_ns);
+  void recall_all(std::uint64_t now_ns);
+  void recall_for_waiting(std::uint64_t now_ns);
+  bool somebody_waits() const;
   void recall(Lane& lane, Grant& grant, std::uint64_t now_ns);
+  void stop(Lane& lane, std::uint64_t now_ns);
   void prepare_all(std::uint64_t now_ns);
   void apply(Lane& lane, const Plan& plan, std::uint64_t now_ns);
   void fulfil(std::uint64_t now_ns);
@@ -180,7 +191,7 @@ class Scheduler {
 
   bool grant(Lane& lane, Choice choice, std::uint64_t now_ns);
   void close(Lane& lane, Grant& grant);
-  void close_overlapping(hal::ComputeSet compute, ClientId but);
+  void close_overlapping(hal::ComputeSet compute, ClientId but, std::uint64_t now_ns);
   void reserve(Lane& lane, const Reservation& reservation);
   void cancel(Lane& lane);
   void set_standing(Lane& lane, EntryId entry);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace vitamin::sim {
 
@@ -57,6 +58,20 @@ void Device::add_training(const Program& step) {
   lanes_.push_back(lane);
 }
 
+void Device::add_job(const Job& job, std::vector<Request> requests) {
+  Lane lane;
+  lane.client = static_cast<runtime::ClientId>(lanes_.size() + 1);
+  lane.role = job.serves() ? Role::kDecode : Role::kTraining;
+  lane.played = played_.size();
+  Played& played = played_.emplace_back(job, std::move(requests));
+  played.lane = lanes_.size();
+  for (std::size_t i = 0; i < played.requests.size(); ++i)
+    played.times[i].output_tokens = played.requests[i].output_tokens;
+  for (const Job::Part& part : job.parts)
+    played.usual_ns.push_back(alone_ns(job, part, layout_.at(0).processors));
+  lanes_.push_back(lane);
+}
+
 // --- time ------------------------------------------------------------------------------------
 
 Result Device::run() {
@@ -64,10 +79,19 @@ Result Device::run() {
   double last_s = 0;
   for (const Service& service : services_)
     if (!service.requests.empty()) last_s = std::max(last_s, service.requests.back().at_s);
+  for (const Played& played : played_)
+    if (!played.requests.empty()) last_s = std::max(last_s, played.requests.back().at_s);
   const double limit_ns = (options_.limit_s > 0 ? options_.limit_s : last_s + 120) * 1e9;
   for (Lane& lane : lanes_) {
     scheduler_.progressed(lane.client, 0);
-    if (lane.role == Role::kTraining) want(lane, false);
+    if (lane.role == Role::kTraining && lane.played == kNone) want(lane, false);
+  }
+  for (Played& played : played_) {
+    const Job& job = played.player.job();
+    if (job.serves()) continue;
+    // Two steps at most are under way.
+    for (int i = 0; i < 2; ++i) played.player.play(job.parts[0], 0);
+    want(played, job.parts[0], false);
   }
   arrive();
   obey();
@@ -86,7 +110,10 @@ Result Device::run() {
         continue;
       }
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
-      stopped(lane);
+      if (lane.played == kNone)
+        stopped(lane);
+      else
+        kernel_ended(lane);
     }
     arrive();
     obey();
@@ -96,10 +123,15 @@ Result Device::run() {
 }
 
 bool Device::complete() const {
-  if (services_.empty()) return false;
-  return std::all_of(services_.begin(), services_.end(), [](const Service& service) {
-    return service.finished == service.requests.size();
-  });
+  bool any = !services_.empty();
+  for (const Service& service : services_)
+    if (service.finished != service.requests.size()) return false;
+  for (const Played& played : played_) {
+    if (!played.player.job().serves()) continue;
+    if (played.request != played.requests.size()) return false;
+    any = true;
+  }
+  return any;
 }
 
 double Device::next_event() const {
@@ -108,6 +140,15 @@ double Device::next_event() const {
   for (const Service& service : services_)
     if (service.arrived < service.requests.size())
       next = std::min(next, service.requests[service.arrived].at_s * 1e9);
+  for (const Played& played : played_) {
+    next = std::min(next, played.wake_ns);
+    if (!played.serving && played.request < played.requests.size())
+      next = std::min(next, played.requests[played.request].at_s * 1e9);
+  }
+  if (turn_ != kNone) {
+    if (turn_begins_ns_ > now_ns_) next = std::min(next, turn_begins_ns_);
+    if (turn_ends_ns_ > now_ns_) next = std::min(next, turn_ends_ns_);
+  }
   if (!timers_.empty()) next = std::min(next, timers_.top().at_ns);
   if (scheduler_.wake_at() != runtime::kNever)
     next = std::min(next, static_cast<double>(scheduler_.wake_at()));
@@ -153,8 +194,14 @@ void Device::set_rates() {
       leased += static_cast<double>(layout_.at(lane.on).processors) / layout_.at(0).processors;
   }
   double bandwidth = 0;
+  double places = 1 - leased;  // of the whole device, for whoever's kernel began first
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
+    if (lane.played != kNone) {
+      lane.rate = kernel_rate(lane, &places);
+      bandwidth += lane.bandwidth * lane.rate;
+      continue;
+    }
     const bool whole = lane.on == runtime::kWholeDevice;
     const double others = whole ? shared - lane.occupancy + leased : shared;
     lane.rate = 1 / lane.program->stretch(layout_.at(lane.on).processors, others);
@@ -164,9 +211,167 @@ void Device::set_rates() {
     Lane& lane = lanes_[index];
     // Only what waits for memory waits longer.
     if (bandwidth > 1) lane.rate /= 1 + std::min(1.0, lane.bandwidth) * (bandwidth - 1);
-    lane.end_ns = now_ns_ + ((*lane.ends)[lane.stop] - lane.position) / lane.rate;
+    const double length = lane.played == kNone ? (*lane.ends)[lane.stop] : lane.length;
+    lane.end_ns = lane.rate > 0 ? now_ns_ + (length - lane.position) / lane.rate : kForever;
   }
   rates_changed_ = false;
+}
+
+// Of a recorded job's kernel: on a part it meets only those on the whole device; there the kernel
+// that began first takes its places first. Running lanes are in the order in which they began.
+double Device::kernel_rate(const Lane& lane, double* places) const {
+  const bool whole = lane.on == runtime::kWholeDevice;
+  if (whole && options_.turn_ns > 0)
+    return &lane == &lanes_[turn_] && now_ns_ >= turn_begins_ns_ ? 1 : 0;
+  // Those that are simulated many kernels at once share on average (Program::stretch).
+  double average = 0, kernels = 0;
+  for (const std::size_t index : running_) {
+    const Lane& other = lanes_[index];
+    if (&other == &lane || other.on != runtime::kWholeDevice) continue;
+    (other.played == kNone ? average : kernels) += other.occupancy;
+  }
+  if (!whole) {
+    const double all = layout_.at(0).processors, mine = layout_.at(lane.on).processors;
+    return 1 / (1 + std::min(1.0, lane.occupancy * all / mine) * (average + kernels));
+  }
+  if (lane.occupancy == 0) return 1;  // a copy or a fill
+  const double taken = std::clamp(*places, 0.0, lane.occupancy);
+  *places -= taken;
+  return taken / lane.occupancy / (1 + lane.occupancy * average);
+}
+
+// Who has the device goes on until its turn has ended or it has nothing to run.
+void Device::take_turns() {
+  auto has_work = [&](std::size_t index) {
+    const Lane& lane = lanes_[index];
+    return lane.running || (lane.open == runtime::kWholeDevice &&
+                            played_[lane.played].player.asked(now_ns_) > 0);
+  };
+  if (turn_ != kNone && now_ns_ < turn_ends_ns_ && has_work(turn_)) return;
+  const std::size_t before = turn_;
+  for (std::size_t i = 1; i <= lanes_.size(); ++i) {
+    const std::size_t index = (before == kNone ? i : before + i) % lanes_.size();
+    const Lane& lane = lanes_[index];
+    if (lane.played == kNone || !lane.running || lane.on != runtime::kWholeDevice) continue;
+    turn_ = index;
+    if (turn_ != before) turn_begins_ns_ = now_ns_ + (before == kNone ? 0 : options_.switch_ns);
+    turn_ends_ns_ = std::max(now_ns_, turn_begins_ns_) + options_.turn_ns;
+    rates_changed_ = true;
+    return;
+  }
+}
+
+// --- recorded jobs ---------------------------------------------------------------------------
+
+void Device::want(Played& played, const Job::Part& part, bool iteration_end) {
+  Lane& lane = lanes_[played.lane];
+  const auto number = static_cast<std::size_t>(&part - played.player.job().parts.data());
+  const double usual = played.usual_ns[number];
+  played.part = &part;
+  runtime::ReadyOperation operation;
+  operation.id = ++lane.step;
+  operation.client = lane.client;
+  operation.kernel = part.key;
+  operation.kind = part.kind;
+  operation.queued_ns = static_cast<std::uint64_t>(usual);
+  operation.predicted_ns = operation.queued_ns / part.operations.size();
+  operation.iteration_end = iteration_end;
+  if (part.kind == OperationClass::kDecode)
+    operation.deadline_ns = now() + static_cast<std::uint64_t>(options_.slack * usual);
+  scheduler_.wants(operation, now());
+}
+
+void Device::begin_request(Played& played, double at_ns) {
+  const Job& job = played.player.job();
+  const Request& request = played.requests[played.request];
+  played.serving = true;
+  played.tokens_left = request.output_tokens - 1;
+  played.player.play(job.parts[0], at_ns);
+  for (std::uint32_t i = 0; i < played.tokens_left; ++i) played.player.play(job.parts[1], at_ns);
+  want(played, job.parts[0], true);
+}
+
+// The device has ended a step, or what gives a token, which the host sees somewhat later.
+void Device::part_ended(Played& played) {
+  const Job& job = played.player.job();
+  Lane& lane = lanes_[played.lane];
+  if (!job.serves()) {
+    ++lane.steps_done;
+    played.player.play(job.parts[0], now_ns_);
+    want(played, job.parts[0], true);
+    return;
+  }
+  const double seen = std::max(now_ns_, played.player.seen_ns());
+  RequestTimes& times = played.times[played.request];
+  if (played.part == job.parts.data()) {
+    times.ttft_ms = seen * 1e-6 - played.requests[played.request].at_s * 1e3;
+    played.first_ns = seen;
+  } else {
+    --played.tokens_left;
+    result_.itl_ms.add((seen - played.token_ns) * 1e-6);
+  }
+  played.token_ns = seen;
+  if (played.tokens_left > 0) return want(played, job.parts[1], true);
+  times.finished = true;
+  if (times.output_tokens > 1)
+    times.tpot_ms = (seen - played.first_ns) * 1e-6 / (times.output_tokens - 1);
+  ++played.request;
+  played.serving = false;
+  const bool more = played.request < played.requests.size();
+  if (more && played.requests[played.request].at_s * 1e9 <= seen)
+    begin_request(played, seen);
+  else
+    rest(lane);
+}
+
+void Device::kernel_ended(Lane& lane) {
+  Played& played = played_[lane.played];
+  lane.running = false;
+  lane.ended_ns = now_ns_;
+  rates_changed_ = true;
+  ++result_.operations;
+  ++lane.launched;
+  const bool last = played.player.ended(now_ns_);
+  if (lane.leaving) {
+    if (lane.leave_after == 0) {
+      lane.leaving = false;
+      give_back(lane, lane.on);
+    } else {
+      --lane.leave_after;
+    }
+  } else if (lane.launches != runtime::kUntilChanged && --lane.launches == 0) {
+    give_back(lane, lane.open);
+    lane.open = kNoEntry;
+  }
+  if (last) part_ended(played);
+}
+
+// Starts what may start by now.
+void Device::play(Played& played) {
+  Lane& lane = lanes_[played.lane];
+  const Job& job = played.player.job();
+  played.player.copy(now_ns_, &link_free_ns_);
+  played.wake_ns = played.player.next_copy_ns();
+  const EntryId entry = lane.leaving ? lane.on : lane.open;
+  const Job::Operation* const operation = played.player.next();
+  if (lane.running || entry == kNoEntry || operation == nullptr) return;
+  double begin = std::max(played.player.ready_ns(), lane.ended_ns + job.gap_ns);
+  if (lane.on != entry && lane.on != kNoEntry) begin += options_.move_ns + options_.creation_ns;
+  if (begin > now_ns_ + 0.5) {
+    played.wake_ns = std::min(played.wake_ns, begin);
+    return;
+  }
+  lane.kernel = &job.kernels[operation->of];
+  lane.on = entry;
+  const double stretch = lane.kernel->stretch[layout_.at(entry).processors];
+  lane.length = std::max(1.0, operation->ns * stretch);
+  lane.position = 0;
+  lane.bandwidth = lane.kernel->memory / stretch;
+  lane.occupancy = lane.kernel->share;
+  lane.running = true;
+  lane.end_ns = kForever;  // until set_rates says
+  running_.push_back(played.lane);
+  rates_changed_ = true;
 }
 
 // --- requests --------------------------------------------------------------------------------
@@ -180,6 +385,10 @@ void Device::arrive() {
       service.prompts.push_back(service.arrived);
     if (was_idle && !service.prompts.empty()) next_chunk(service);
   }
+  for (Played& played : played_)
+    if (!played.serving && played.request < played.requests.size() &&
+        played.requests[played.request].at_s * 1e9 <= now_ns_)
+      begin_request(played, now_ns_);
   for (; !timers_.empty() && timers_.top().at_ns <= now_ns_; timers_.pop()) {
     Service& service = services_[timers_.top().service];
     service.joining.push_back(timers_.top().joins);
@@ -315,6 +524,7 @@ void Device::rest(Lane& lane) {
   scheduler_.idle(lane.client, 0, now());
   if (lane.open != kNoEntry) give_back(lane, lane.open);
   lane.open = kNoEntry;
+  if (std::exchange(lane.leaving, false)) give_back(lane, lane.on);
 }
 
 void Device::start(Lane& lane) {
@@ -338,6 +548,21 @@ void Device::start(Lane& lane) {
 
 // Stops behind what is submitted already.
 void Device::drain(Lane& lane) {
+  if (lane.played != kNone) {
+    const PlayedJob& player = played_[lane.played].player;
+    const std::uint32_t width = layout_.at(lane.on).processors;
+    double left = options_.window_ns - (lane.length - lane.position);
+    lane.leaving = true;
+    lane.leave_after = 0;
+    for (std::size_t i = 1, asked = player.asked(now_ns_); i < asked && left > 0; ++i) {
+      const Job::Operation& operation = player.ahead(i);
+      left -= player.job().gap_ns +
+              operation.ns *
+                  static_cast<double>(player.job().kernels[operation.of].stretch[width]);
+      ++lane.leave_after;
+    }
+    return;
+  }
   const double submitted = lane.position + options_.window_ns * lane.rate;
   const std::vector<double>& ends = *lane.ends;
   const auto end = std::lower_bound(ends.begin() + lane.next + 1, ends.end(), submitted);
@@ -410,7 +635,9 @@ void Device::obey() {
     const std::vector<Decision> decisions(given.begin(), given.end());
     for (const Decision& decision : decisions) follow(decision);
   }
-  if (rates_changed_) set_rates();
+  for (Played& played : played_) play(played);
+  if (options_.turn_ns > 0) take_turns();
+  if (rates_changed_ || options_.turn_ns > 0) set_rates();
 }
 
 void Device::follow(const Decision& decision) {
@@ -425,7 +652,10 @@ void Device::follow(const Decision& decision) {
   }
   lane.open = decision.entry;
   lane.launches = decision.launches;
-  if (!lane.running) {
+  if (lane.played != kNone) {
+    // Between two kernels nothing is outstanding; else it begins in play().
+    if (lane.running && lane.on != lane.open) drain(lane);
+  } else if (!lane.running) {
     start(lane);
   } else if (lane.on != lane.open) {
     drain(lane);
@@ -434,7 +664,7 @@ void Device::follow(const Decision& decision) {
 
 // Kernels so far, those that have ended of the ones under way included.
 std::uint64_t Device::launched(const Lane& lane) const {
-  if (!lane.running) return lane.launched;
+  if (!lane.running || lane.played != kNone) return lane.launched;
   const std::vector<double>& ends = *lane.ends;
   const auto end =
       std::upper_bound(ends.begin() + lane.next, ends.begin() + lane.stop, lane.position);
@@ -458,6 +688,21 @@ Result Device::collect() {
                                  (static_cast<double>(lane.steps_done) + part) / result.simulated_s,
                                  1e9 / lane.program->total_ns(lane.program->processors())});
     }
+  for (const Played& played : played_) {
+    const Job& job = played.player.job();
+    if (job.serves()) {
+      for (std::size_t i = 0; i < played.times.size(); ++i)
+        if (played.requests[i].at_s >= options_.warm_up_s) result.requests.push_back(played.times[i]);
+      continue;
+    }
+    const Lane& lane = lanes_[played.lane];
+    const double kernels = static_cast<double>(std::count_if(
+        job.parts[0].operations.begin(), job.parts[0].operations.end(),
+        [](const Job::Operation& each) { return each.call == Job::Call::kKernel; }));
+    result.training.push_back(
+        {job.name, static_cast<double>(lane.launched) / kernels / result.simulated_s,
+         1e9 / played.usual_ns[0]});
+  }
   const runtime::SchedulerCounters& counters = scheduler_.counters();
   result.grants = counters.grants;
   result.moves = counters.moves;

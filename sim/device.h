@@ -12,6 +12,12 @@
 // other down when they ask for more than the memory's bandwidth together, or share processors,
 // block by block (the whole device, which nobody leases: Program::stretch).
 //
+// Recorded jobs (sim/job.h) are simulated kernel by kernel, an event each. On the whole device the
+// blocks of the kernel that started first take their places first, others get what is left (the
+// rule that is known of NVIDIA's block scheduler: Amert et al., GPU Scheduling on the NVIDIA TX2,
+// RTSS 2017; Olmedo et al., Dissecting the CUDA scheduling hierarchy, RTAS 2020); or, where
+// `turn_ns` says so, jobs have the device to themselves in turns, as without MPS.
+//
 // Threads: one at a time.
 #pragma once
 
@@ -25,6 +31,7 @@
 #include "runtime/profile.h"
 #include "runtime/scheduler.h"
 #include "sim/metrics.h"
+#include "sim/played_job.h"
 #include "sim/trace.h"
 #include "sim/workloads.h"
 
@@ -39,6 +46,10 @@ struct DeviceOptions {
   double warm_up_s = 3;    // requests that arrive earlier are not counted
   double limit_s = 0;      // ends there, whatever is unfinished; 0: 120 s behind the last one
   double occupancy_bin_s = 1;
+  // Recorded jobs on the whole device take turns of so long; 0: they share it.
+  double turn_ns = 0;
+  double slack = 1.2;    // recorded decodes say that they are to end within so many times the usual
+  double switch_ns = 0;  // lost at each change of turns
 };
 
 class Device {
@@ -49,10 +60,14 @@ class Device {
   void add_service(std::vector<Request> requests);
   // A training job that never ends.
   void add_training(const Program& step);
+  // A recorded job, which outlives this: it repeats its step for ever, or it answers requests, one
+  // after the other, of as many tokens as asked for (its prompts are as they were recorded).
+  void add_job(const Job& job, std::vector<Request> requests = {});
   Result run();
 
  private:
-  enum class Role : std::uint8_t { kPrefill, kDecode, kTraining };
+  enum class Role : std::uint8_t { kPrefill, kDecode, kTraining };  // columns of occupancy
+  static constexpr std::size_t kNone = ~std::size_t{0};
 
   struct Lane {
     runtime::ClientId client = 0;
@@ -74,6 +89,29 @@ class Device {
     std::uint64_t steps_done = 0;
     std::uint64_t launched = 0;  // kernels, up to `next`
     double deadline_ns = 0;
+    // Of a recorded job.
+    std::size_t played = kNone;
+    const Job::Kernel* kernel = nullptr;  // that runs
+    double length = 0;                    // of it, at rate 1; `position` counts from 0
+    double ended_ns = 0;                  // the one before it
+    bool leaving = false;                 // its gate is closed; it has `on` until
+    std::uint32_t leave_after = 0;        // so many more kernels have ended
+  };
+
+  struct Played {
+    Played(const Job& job, std::vector<Request> asked)
+        : player(job), requests(std::move(asked)), times(requests.size()) {}
+    PlayedJob player;
+    std::vector<Request> requests;
+    std::vector<RequestTimes> times;
+    std::size_t lane = 0;
+    std::size_t request = 0;  // next or under way
+    bool serving = false;
+    const Job::Part* part = nullptr;  // that the device is at
+    std::uint32_t tokens_left = 0;
+    double first_ns = 0, token_ns = 0;  // when the host saw the first token, the last one
+    double wake_ns = 0;   // when something of it may start
+    std::vector<double> usual_ns;  // of each part, alone on the whole device
   };
 
   struct Running {
@@ -121,6 +159,13 @@ class Device {
   void give_back(Lane& lane, runtime::EntryId entry);
   void set_rates();
   double next_event() const;
+  void play(Played& played);
+  void begin_request(Played& played, double at_ns);
+  void want(Played& played, const Job::Part& part, bool iteration_end);
+  void kernel_ended(Lane& lane);
+  void part_ended(Played& played);
+  void take_turns();
+  double kernel_rate(const Lane& lane, double* places) const;
   bool complete() const;
   std::uint64_t now() const { return static_cast<std::uint64_t>(now_ns_); }
   std::uint64_t launched(const Lane& lane) const;
@@ -132,6 +177,10 @@ class Device {
   DeviceOptions options_;
   std::vector<Lane> lanes_;
   std::vector<Service> services_;
+  std::deque<Played> played_;
+  double link_free_ns_ = 0;
+  std::size_t turn_ = kNone;  // lane whose turn it is
+  double turn_ends_ns_ = 0, turn_begins_ns_ = 0;
   std::vector<std::size_t> running_;  // lanes
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   double now_ns_ = 0;

@@ -60,6 +60,7 @@ Quantiles quantiles(std::vector<double> samples) {
   };
   result.p50 = at(0.5);
   result.p90 = at(0.9);
+  result.p95 = at(0.95);
   result.p99 = at(0.99);
   return result;
 }
@@ -93,6 +94,15 @@ Quantiles Result::tpot() const {
   std::vector<double> samples;
   for (const RequestTimes& request : requests)
     if (request.finished && request.output_tokens > 1) samples.push_back(request.tpot_ms);
+  return quantiles(std::move(samples));
+}
+
+Quantiles Result::latency() const {
+  std::vector<double> samples;
+  for (const RequestTimes& request : requests)
+    if (request.finished)
+      samples.push_back(request.ttft_ms + std::max(0.0, request.tpot_ms) *
+                                              (std::max(1U, request.output_tokens) - 1));
   return quantiles(std::move(samples));
 }
 

@@ -36,7 +36,7 @@ struct RequestTimes {
 };
 
 struct Quantiles {
-  double mean = 0, p50 = 0, p90 = 0, p99 = 0;
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
 };
 // Linear interpolation between order statistics; zeros for no samples.
 Quantiles quantiles(std::vector<double> samples);
@@ -75,6 +75,7 @@ struct Result {
   Violations violations(const Slo& slo) const;
   Quantiles ttft() const;
   Quantiles tpot() const;
+  Quantiles latency() const;  // to the last token, of those that were finished
   double training_normalised() const;  // sum over jobs of steps/s against alone
   void merge(const Result& other);
 };

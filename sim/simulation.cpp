@@ -19,6 +19,16 @@ std::string problem(const Setup& setup) {
       for (const std::string& other : known) names += (names.empty() ? "" : ", ") + other;
       return "the training job '" + name + "' is unknown; known: " + names;
     }
+  const std::uint32_t processors = h200().processors;
+  for (const Setup::Recorded& recorded : setup.jobs) {
+    const Job& job = recorded.job;
+    if (job.processors != processors)
+      return "job " + job.name + " was recorded on " + std::to_string(job.processors) +
+             " processors; what is simulated has " + std::to_string(processors);
+    if (job.serves() == recorded.requests.empty())
+      return "job " + job.name +
+             (job.serves() ? " answers requests, and there are none" : " answers no requests");
+  }
   return "";
 }
 
@@ -27,15 +37,23 @@ Result run_device(const Setup& setup, unsigned gpu, std::unique_ptr<runtime::Pol
   Library library(layout.at(0).processors);
   runtime::Profile profile;
   library.measure(profile, layout);
+  for (const Setup::Recorded& recorded : setup.jobs)
+    for (const Job::Part& part : recorded.job.parts) {
+      profile.describe(part.key, recorded.job.name + " " + part.name, 0, 0);
+      for (const runtime::PoolEntry& entry : layout.entries())
+        profile.merge(part.key, {entry.processors, 100,
+                                 alone_ns(recorded.job, part, entry.processors), 0});
+    }
   Device device(layout, std::move(policy), profile, library, setup.device);
   const unsigned all = setup.gpus * setup.services;
-  for (unsigned i = 0; i < setup.services; ++i) {
+  for (unsigned i = 0; i < setup.services && !setup.trace.requests.empty(); ++i) {
     std::vector<Request> requests;
     for (std::size_t r = i * setup.gpus + gpu; r < setup.trace.requests.size(); r += all)
       requests.push_back(setup.trace.requests[r]);
     device.add_service(std::move(requests));
   }
   for (const std::string& name : setup.training) device.add_training(*library.training(name));
+  for (const Setup::Recorded& recorded : setup.jobs) device.add_job(recorded.job, recorded.requests);
   return device.run();
 }
 

@@ -17,6 +17,11 @@ struct Setup {
   unsigned gpus = 1;
   unsigned services = 1;              // on each GPU; requests go round robin over all of them
   std::vector<std::string> training;  // on each GPU; names of Library::training_names()
+  struct Recorded {
+    Job job;
+    std::vector<Request> requests;  // for a job that serves
+  };
+  std::vector<Recorded> jobs;  // on each GPU
   DeviceOptions device;
   runtime::PoolLimits pool;
   std::uint64_t seed = 1;

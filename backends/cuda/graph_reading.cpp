@@ -5,6 +5,7 @@
 #include <map>
 
 #include "backends/cuda/graph.h"
+#include "backends/cuda/launch_attributes.h"
 #include "backends/cuda/status.h"
 
 namespace vitamin::cuda {
@@ -158,48 +159,21 @@ struct Reader {
     launch.block = {parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ};
     launch.shared_bytes = parameters.sharedMemBytes;
     hal::ContentHash attributes;
+    LaunchAttributes facts;
     for (int id = 1; id < kAttributes; ++id) {
       CUlaunchAttributeValue value{};
       const auto attribute = static_cast<CUlaunchAttributeID>(id);
       if (api.cuGraphKernelNodeGetAttribute(handle, attribute, &value) != CUDA_SUCCESS) continue;
       attributes.add(static_cast<std::uint64_t>(id));
       attributes.add(hal::masked_hash(&value, sizeof value));
-      if (const hal::Status read = facts(attribute, value, launch); !read)
-        return tl::unexpected(read.error());
+      facts.read(attribute, value);
     }
+    if (facts.updatable_node) return unsupported("kernels change a node of the graph");
+    facts.describe(launch);
+    launch.programmatic = false;  // of a node, its edges say so
     reading.kernels.push_back(launch);
     reading.contexts.push_back(parameters.ctx);
     return describe_kernel(device, parameters, attributes.value());
-  }
-
-  // What an attribute says of where the kernel can run.
-  static hal::Status facts(CUlaunchAttributeID attribute, const CUlaunchAttributeValue& value,
-                           hal::KernelLaunch& launch) {
-    const auto widen = [&](unsigned x, unsigned y, unsigned z) {
-      launch.cluster_blocks =
-          std::max(launch.cluster_blocks, x * std::max(1U, y) * std::max(1U, z));
-    };
-    switch (attribute) {
-      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-        widen(value.clusterDim.x, value.clusterDim.y, value.clusterDim.z);
-        break;
-#if CUDA_VERSION >= 12080
-      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-        widen(value.preferredClusterDim.x, value.preferredClusterDim.y,
-              value.preferredClusterDim.z);
-        break;
-#endif
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        launch.cooperative = value.cooperative != 0;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-        if (value.deviceUpdatableKernelNode.deviceUpdatable != 0)
-          return unsupported("kernels change a node of the graph");
-        break;
-      default:
-        break;
-    }
-    return {};
   }
 };
 

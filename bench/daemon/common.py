@@ -21,8 +21,8 @@ import micro  # noqa: E402
 class Surroundings:
     """MPS, or the software device, around everything that is measured."""
 
-    def __init__(self, device):
-        self.device, self.mps = device, None
+    def __init__(self, device, mps=True):
+        self.device, self.mps, self.wanted = device, None, mps
 
     def __enter__(self):
         if self.device != "cuda":
@@ -32,6 +32,9 @@ class Surroundings:
                                 "VITAMIN_SOFT_LEDGER": f"{self.folder.name}/ledger"}
             self.words = "without a GPU"
             return self
+        if not self.wanted:
+            self.environment, self.words = {}, "without MPS"
+            return self
         self.mps = micro.Mps().__enter__()
         self.environment = dict(self.mps.environment) if self.mps.running else {}
         self.words = "under MPS" if self.mps.running else "no MPS: processes take turns"
@@ -40,7 +43,7 @@ class Surroundings:
     def __exit__(self, *problem):
         if self.mps:
             self.mps.__exit__(*problem)
-        else:
+        elif self.device != "cuda":
             self.folder.cleanup()
 
 

@@ -8,7 +8,8 @@ Each program (bench/programs/hazards.cpp) runs natively, then under a vitamind w
 computes all the time. Kernels whose blocks wait for each other without saying so may hang on a
 narrow part the first time: then the watchdog must have named them, and the program, started again
 with what was remembered, must end. Whether the result is right and the status is the native one is
-compared each time; where its launches ran says what was done about the hazard.
+compared each time; where its launches ran says what was done about the hazard. Every run has an MPS
+and a vitamind of its own: what hangs or faults takes its server along.
 """
 import argparse
 import pathlib
@@ -58,59 +59,68 @@ def main():
     results = harness.Results(options.out, "hazards")
     rows = []
     headings = ["hazard", "native", "under vitamind", "what was done", "s", "problem"]
-    with Surroundings(options.device) as surroundings, tempfile.TemporaryDirectory() as folder:
-        environment = surroundings.environment
-        print(surroundings.words, flush=True)
-        said = lambda result: next((line for line in result.lines if "hazard" in line), None)
-        command = lambda name: [harness.program("hazards"), name, str(options.repeats)]
-        native = {}
-        for name in options.names:
-            result = Job(command(name), environment).wait(options.timeout)
-            native[name] = said(result)
-            results.add({"hazard": name, "mode": "native", "said": native[name],
-                         "why": result.why()})
-        daemon = Daemon(options.policy, environment, watch=False)
-        neighbour = None
-        for name in options.names:
-            if name in ALONE and neighbour:
-                neighbour.kill()
-                neighbour = None
-            elif neighbour is None and name not in ALONE:
-                neighbour = occupant(environment, daemon)
-                neighbour.tell("compute 0 20000 256 100000 20 300")
-            known = pathlib.Path(folder) / f"{name}.wide-only"
-            tries = 2 if name in UNSAID else 1
-            for attempt in range(tries):
-                begin = time.monotonic()
+    said = lambda result: next((line for line in result.lines if "hazard" in line), None)
+    command = lambda name: [harness.program("hazards"), name, str(options.repeats)]
+
+    def shared(name, known):
+        """Under vitamind, beside another client: result, coverage, does the other one live, log."""
+        with Surroundings(options.device) as surroundings:
+            environment = surroundings.environment
+            daemon = Daemon(options.policy, environment, watch=False)
+            neighbour = None
+            try:
+                if name not in ALONE:
+                    neighbour = occupant(environment, daemon)
+                    neighbour.tell("compute 0 20000 256 100000 20 300")
                 job = Job(command(name), environment, daemon, ("--wide-only", str(known)))
                 result = job.wait(options.timeout)
-                # A job that was killed leaves no report.
-                found, cover = said(result), job.coverage
+                lives = neighbour and neighbour.process.poll() is None
+                return result, job.coverage, lives, surroundings.words
+            finally:
+                if neighbour:
+                    neighbour.kill()
+                log.append(daemon.end()[-2000:])
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.names:
+            log = []
+            with Surroundings(options.device, mps=False) as surroundings:
+                result = Job(command(name), surroundings.environment).wait(options.timeout)
+            native = said(result)
+            results.add({"hazard": name, "mode": "native", "said": native, "why": result.why()})
+            known = pathlib.Path(folder) / f"{name}.wide-only"
+            for attempt in range(2 if name in UNSAID else 1):
+                begin = time.monotonic()
                 before = known.read_text().split() if known.exists() else []
-                same = bool(found and native[name] and found["right"] == found["repeats"]
-                            and found["status"] == native[name]["status"])
-                what = done(cover, result, native[name])
-                if result.timed_out and before:
-                    what = f"hung; named and remembered: {' '.join(before)}"
+                try:
+                    result, cover, lives, words = shared(name, known)
+                except (RuntimeError, OSError) as error:  # the neighbour did not start
+                    rows.append([name, "", "not run", "", "", str(error)[:60]])
+                    results.add({"hazard": name, "mode": options.policy, "why": str(error)})
+                    break
+                # A job that was killed leaves no report.
+                found = said(result)
+                after = known.read_text().split() if known.exists() else []
+                same = bool(found and native and found["right"] == found["repeats"]
+                            and found["status"] == native["status"])
+                what = done(cover, result, native)
+                if result.timed_out and after:
+                    what = f"hung; named and remembered: {' '.join(after)}"
                 results.add({"hazard": name, "mode": options.policy, "attempt": attempt,
                              "said": found, "same": same, "hung": result.timed_out,
-                             "remembered": before, "why": result.why(), "done": what,
-                             "coverage": brief(cover), "errors": result.errors[-800:],
-                             "neighbour_runs": bool(neighbour and
-                                                    neighbour.process.poll() is None)})
-                first = native[name]
+                             "known": before, "remembered": after, "why": result.why(),
+                             "done": what, "coverage": brief(cover), "surroundings": words,
+                             "errors": result.errors[-800:], "neighbour_runs": lives,
+                             "log": log})
                 rows.append([name + (", again" if attempt else ""),
-                             f"{first['right']} of {first['repeats']}, status {first['status']}"
-                             if first else "did not end",
+                             f"{native['right']} of {native['repeats']}, status {native['status']}"
+                             if native else "did not end",
                              f"{found['right']} of {found['repeats']}, status {found['status']}"
                              if found else "did not end", what, f"{time.monotonic() - begin:.1f}",
                              "" if same or result.timed_out else result.why()[:60]])
                 print("  ".join(map(str, rows[-1])), flush=True)
                 if not result.timed_out:
                     break
-        if neighbour:
-            neighbour.kill()
-        results.add({"log": daemon.end()[-2000:]})
     print("\n" + harness.table(rows, headings))
 
 

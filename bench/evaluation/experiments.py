@@ -9,34 +9,39 @@ the next. What lies in the results already is not run again.
 import dataclasses
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 
 import harness
 import load
 import modes
-from processes import Job, JobFailed, together
+from processes import Job, JobFailed, Ranks, counted, counts, together
 
-# GiB of device memory: what a job keeps between windows, and what it needs more while it runs. The
-# sums are the most that an H200 has seen (`most_mib` of the records of E0 and E3, where it was
-# between 6.7 for RN and 34.4 for L8) and a twentieth to a fifth more; those of -big are estimates.
-MEMORY = {"D0.6": (8.5, 12.5), "D1.7": (24, 9), "D0.6-big": (8.5, 60), "D1.7-big": (24, 75),
-          "L4": (9, 16), "L8": (19, 18), "Q8": (5, 19), "RN": (2, 6), "RN-big": (2, 26),
-          "BE": (6, 4), "BE-big": (6, 12), "I-L8": (16, 1), "I-J6": (12.5, 1), "demo": (0, 0)}
-CONTEXT = 1.5  # GiB of a process besides: its context, the pool's entries
+# GiB of device memory: what a job keeps between windows (its weights and the optimizer's states),
+# and what it needs more while it runs. The sums are the most that an H200 has seen (`most_mib` of
+# the records of E0 and E3) and a little more; those of -big are estimates.
+MEMORY = {"D0.6": (4.5, 15.5), "D1.7": (11.5, 19.5), "D0.6-big": (4.5, 64),
+          "D1.7-big": (11.5, 87), "L4": (9, 15), "L8": (17, 18), "Q8": (3.5, 18.5),
+          "RN": (1, 6), "RN-big": (1, 27), "BE": (2.5, 6.5), "BE-big": (2.5, 15.5),
+          "F8": (2, 20), "I-L8": (15.5, 0.5), "I-J6": (12, 0.5), "demo": (0, 0),
+          "qwen-train": (9, 13), "resnet-train": (3, 6), "all": (2, 2)}
+CONTEXT = 1.0  # GiB of a process besides: its context, the pool's entries
 TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
                   "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
                   "W1-big": ("D0.6-big", "D0.6-big"), "RN+D0.6": ("RN", "D0.6"),
                   # The GPU is busy with either alone: less depends on the host.
-                  "BE+D1.7": ("BE", "D1.7"), "RN-big+BE-big": ("RN-big", "BE-big")}
+                  "BE+D1.7": ("BE", "D1.7"), "RN-big+BE-big": ("RN-big", "BE-big"),
+                  # Two ranks each, on two GPUs.
+                  "W7": ("D1.7", "D0.6"), "W8": ("F8", "D1.7")}
+DISTRIBUTED = ("W7", "W8")
+# NVLink multicast is left off; one algorithm, so that what is compared is the sharing.
+NCCL = {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo"}
 MIXED_PAIRS = {"M1": ("RN", "I-L8"), "M2": ("RN", "I-J6"), "M3": ("BE", "I-L8"),
                "M4": ("BE", "I-J6")}
-PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "L4": ("transformers", "peft"),
-            "L8": ("transformers", "peft"), "I-L8": (), "I-J6": (), "demo": ()}
+PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "resnet-train": ("torchvision",),
+            "I-L8": (), "I-J6": (), "demo": (), "all": (),
+            **dict.fromkeys(("L4", "L8", "F8"), ("transformers", "peft"))}
 
 
 def packages(name):
@@ -47,13 +52,14 @@ def packages(name):
 class Spec:
     role: str
     name: str
-    latency: bool = False
+    latency: str = ""  # the class of a job that must not wait
     more: tuple = ()  # further words
-    gib: tuple = (0, 0)
+    gib: tuple = (0, 0)  # of each GPU
+    ranks: int = 1  # processes, each on a GPU of its own
 
 
-def spec(role, name, latency=False, more=(), gib=None):
-    return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name])
+def spec(role, name, latency="", more=(), gib=None, ranks=1):
+    return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name], ranks)
 
 
 class OutOfTime(Exception):
@@ -65,13 +71,14 @@ class Session:
 
     def __init__(self, options, results, old, folder, surroundings, free_gib):
         self.options, self.results, self.folder = options, results, folder
-        self.surroundings, self.free_gib = surroundings, free_gib
+        self.surroundings, self.free_gib, self.old = surroundings, free_gib, old
         self.begin = time.monotonic()
         # Unique, so that results of several machines can be put into one file.
         self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
         self.done = {self._key(r) for r in old
                      if r.get("ok") and "cell" in r and not r.get("void")}
-        self.cells, self.ended, self.longest = 0, 0, 0.0
+        self.cells, self.ended, self.started = 0, 0, 0
+        self.clocks = lambda: []
 
     @staticmethod
     def _key(record):
@@ -95,6 +102,12 @@ class Session:
         self.results.add(record)
         self.ended += 1
 
+    def note_clocks(self, experiment, subject):
+        """Before the cells of a subject and behind them."""
+        if seen := self.clocks():
+            self.results.add({"clocks": seen, "experiment": experiment, "of": subject,
+                              "session": self.number, "at_s": round(self.elapsed(), 1)})
+
     def say(self, text, left=None):
         eta = "" if left is None else f", about {left:.0f} s left"
         print(f"[{self.elapsed():4.0f} s, {self.ended} of {max(self.cells, self.ended)}{eta}] "
@@ -104,26 +117,42 @@ class Session:
         """Processes of one setting; not yet ready."""
         jobs = []
         link = f"{self.folder}/{setting.replace(':', '-').replace('/', '-')}"
+        self.started += 1
         try:
             for index, s in enumerate(specs):
-                words, environment = self.surroundings.place(setting, index, s.latency)
+                preferred = bool(s.latency) or index == 0 and not any(x.latency for x in specs)
+                words, environment = self.surroundings.place(setting, index, s.latency, preferred)
                 arguments = [s.role, s.name, *s.more]
                 if s.role in ("prefill", "decode"):
                     arguments += ["--link", link]
+                if setting.startswith("green"):
+                    arguments += ["--green", setting]
                 if self.options.tiny:
                     arguments.append("--tiny")
                 if self.options.device != "soft":
                     arguments += ["--device", self.options.device]
-                    if self.options.pin:
-                        first = self.options.pin * index
-                        arguments += ["--cpus", f"{first}-{first + self.options.pin - 1}"]
                     if self.options.nice:
                         arguments += ["--nice", self.options.nice]
-                jobs.append(Job(f"{s.name} ({s.role}, {setting})", arguments, words, environment))
+                ranks = []
+                jobs.append(ranks)
+                for rank in range(s.ranks):
+                    ranks.append(self._process(setting, index * s.ranks + rank, s, [
+                        *arguments, *(["--rank", rank, "--world", s.ranks, "--link",
+                                       f"{link}-{index}-{self.started}"] if s.ranks > 1 else [])],
+                        words, environment | (NCCL if s.ranks > 1 else {})))
         except BaseException:
-            end(jobs)
+            end(itertools.chain.from_iterable(jobs))
             raise
+        jobs = [Ranks(ranks) if len(ranks) > 1 else ranks[0] for ranks in jobs]
+        for job, s in zip(jobs, specs):
+            job.spec = s.name
         return jobs
+
+    def _process(self, setting, place, s, arguments, words, environment):
+        pin = self.options.pin
+        if self.options.device != "soft" and pin:
+            arguments += ["--cpus", f"{pin * place}-{pin * place + pin - 1}"]
+        return Job(f"{s.name} ({s.role}, {setting})", arguments, words, environment)
 
 
 def end(jobs):
@@ -165,12 +194,21 @@ def waves(settings, held, specs, free):
 class Experiment:
     name = ""
     lead = 0.5
+    keep = False  # the processes stay for the next run(), of the same specs, until close()
 
     def __init__(self, session):
         self.session, self.options = session, session.options
+        self.live, self.broken = {}, {}
 
-    def prepare(self, jobs):
-        """Once the jobs of the first setting are ready."""
+    def close(self):
+        end(list(itertools.chain.from_iterable(self.live.values())))
+        self.live.clear()
+
+    def modes(self):
+        return [modes.mode(name) for name in self.options.modes]
+
+    def prepare(self, setting, jobs):
+        """Once for each run, with jobs that are ready."""
 
     def cell(self, jobs, specs, mode, repeat):
         """One measurement: a record."""
@@ -183,7 +221,7 @@ class Experiment:
 
     def run(self, subject, specs):
         s, o = self.session, self.options
-        chosen = [modes.mode(name) for name in o.modes]
+        chosen = self.modes()
         repeats = range(o.repeats)
         todo = [(m, r) for m in chosen for r in repeats
                 if not s.is_done(self.name, subject, m.name, r)]
@@ -199,31 +237,54 @@ class Experiment:
         s.cells += len(wanted)
         settings = list(dict.fromkeys(m.setting for m in chosen
                                       if any((m.name, r) in wanted for r in repeats)))
-        live, broken = {}, {}
+        live, broken = self.live, self.broken
+        work, prepared = batches(settings, specs, s.free_gib), False
         try:
-            for batch in batches(settings, specs, s.free_gib):
+            while work:
+                batch = work.pop(0)
                 for gone in [x for x in live if x not in batch]:
                     end(live.pop(gone))
-                self._start(batch, specs, live, broken, subject)
+                later = self._start(batch, specs, live, broken, subject)
+                if later:  # there was less room than was thought
+                    work.insert(0, [batch[0], *later])
+                prepared = prepared or self._prepare(live, broken)
                 if batch[0] in live:
                     try:
                         self.settle(live[batch[0]])
                     except JobFailed:
                         pass  # the next cell says so
-                mine = [m for m in chosen if m.setting in batch]
+                s.note_clocks(self.name, subject)
+                mine = [m for m in chosen if m.setting in batch and m.setting not in later]
                 for repeat in repeats:
                     for m in mine if repeat % 2 == 0 else reversed(mine):
                         if (m.name, repeat) not in wanted:
                             continue
                         wanted.discard((m.name, repeat))
                         self._one(subject, specs, live, broken, m, repeat)
-        finally:
-            end(list(itertools.chain.from_iterable(live.values())))
+        except BaseException:
+            self.close()
+            raise
+        s.note_clocks(self.name, subject)
+        if not self.keep:
+            self.close()
+
+    def _prepare(self, live, broken):
+        for setting in list(live):
+            try:
+                self.prepare(setting, live[setting])
+                return True
+            except JobFailed as error:
+                broken[setting] = str(error)
+                end(live.pop(setting))
+                self.session.say(f"{setting}: {error}")
+        return False
 
     def _start(self, batch, specs, live, broken, subject):
+        """Builds what is not there yet; answers settings that found no room beside others."""
         s = self.session
         s.allow(self.options.start_s)
         begin, fresh = s.elapsed(), [x for x in batch if x not in live and x not in broken]
+        later = []
         for wave in waves(fresh, len(live), specs, s.free_gib):
             for setting in wave:
                 try:
@@ -236,8 +297,11 @@ class Experiment:
                     for job in live.get(setting, []):
                         job.wait_ready(self.options.start_timeout)
                 except JobFailed as error:
-                    broken[setting] = str(error)
                     end(live.pop(setting))
+                    if "out of memory" in str(error) and set(live) - {batch[0]}:
+                        later.append(setting)
+                    else:
+                        broken[setting] = str(error)
                     s.say(f"{setting}: {error}")
         if fresh:
             ready = {x: [{"name": j.name, **j.ready} for j in live[x]] for x in fresh if x in live}
@@ -245,14 +309,7 @@ class Experiment:
                            "seconds": round(s.elapsed() - begin, 1), "jobs": ready})
             s.say(f"{self.name} {subject}: processes of {', '.join(ready) or 'nothing'} ready "
                   f"after {s.elapsed() - begin:.0f} s")
-        for setting in fresh:
-            if setting in live:
-                try:
-                    self.prepare(live[setting])
-                except JobFailed as error:
-                    broken[setting] = str(error)
-                    end(live.pop(setting))
-                    s.say(f"{setting}: {error}")
+        return later
 
     def settle(self, jobs):
         """A machine that has just built many processes is slow for a while: the first cell of all
@@ -266,10 +323,17 @@ class Experiment:
             if mode.setting in broken:
                 raise JobFailed(broken[mode.setting])
             s.surroundings.use(mode)
+            jobs = live[mode.setting]
+            before, begin = [counts(job) for job in jobs], time.monotonic()
             with s.surroundings.watch(mode, self.seconds(mode, specs)) as watch:
-                record = {"ok": True, **self.cell(live[mode.setting], specs, mode, repeat)}
+                record = {"ok": True, **self.cell(jobs, specs, mode, repeat)}
+            took = time.monotonic() - begin
+            if any(before):
+                record["launches"] = [b and counted(b, counts(job), took)
+                                      for job, b in zip(jobs, before)]
             if watch:
-                record["daemon"] = watch.record([j.process.pid for j in live[mode.setting]])
+                record["daemon"] = watch.record([j.process.pid for j in jobs])
+            record["words"] = record.get("words", "") + binding(record)
         except (JobFailed, harness.Refusal) as error:
             record = {"ok": False, "why": str(error)}
             if mode.setting in live:  # a job that has failed once is not trusted again
@@ -279,6 +343,36 @@ class Experiment:
         left = (s.cells - s.ended) * seconds
         s.say(f"{subject} {mode.name} {repeat}: " + (record.pop("words", "")
                                                      if record["ok"] else record["why"]), left)
+
+
+def bindings(record):
+    """Of a cell with Vitamin, a second: launches, rebinds (launches that ran on another entry than
+    the one before in their stream), moves of leases of a job; and the share of launches on each
+    number of processors. None where nothing was counted."""
+    told = [c for c in record.get("launches") or [] if c]
+    if not told:
+        return None
+    seconds, widths = told[0]["seconds"], {}
+    for c in told:
+        for width, launches in c["widths"].items():
+            widths[int(width)] = widths.get(int(width), 0) + launches
+    every, total = lambda key: sum(c[key] for c in told) / seconds, sum(widths.values())
+    of_daemon = (record.get("daemon") or {}).get("counted") or {}
+    per_job = lambda key: of_daemon.get(key, 0) / seconds / len(told)
+    return {"launches": every("seen"), "rebinds": every("moved"), "moves": per_job("moves"),
+            "grants": per_job("grants"),
+            "widths": {w: n / total for w, n in sorted(widths.items())} if total else {}}
+
+
+def binding(record):
+    b = bindings(record)
+    if b is None:
+        return ""
+    widths = " ".join(f"{w}: {100 * share:.0f} %" for w, share in b["widths"].items()
+                      if share >= 0.005)
+    kind = "" if b["moves"] >= 100 else " (static)"
+    return (f"; {b['launches']:.0f} launches/s, {b['rebinds']:.0f} rebinds/s, {b['moves']:.1f} "
+            f"lease moves/s a job{kind}, {b['grants']:.0f} grants/s, widths {widths or '-'}")
 
 
 def rate(ends, begin, until):
@@ -328,9 +422,7 @@ class Mixed(Experiment):
         if seconds:
             together([(jobs[0], {"do": "window", "seconds": seconds})], timeout=60 + 3 * seconds)
 
-    def prepare(self, jobs):
-        if hasattr(self, "request_s"):
-            return
+    def prepare(self, setting, jobs):
         count = 20 if self.options.device == "cuda" else 3
         measured = jobs[1].ask(120, do="measure", count=count)
         self.request_s = sum(measured["seconds"]) / count
@@ -377,15 +469,14 @@ class Mixed(Experiment):
 class Serving(Experiment):
     """E5: prefill and decode of one model as two processes, replaying a trace."""
     name = "E5"
+    keep = True  # for the next trace
+    WANTED = (0.05, 0.5)  # of requests whose TPOT throughput violates
 
-    def __init__(self, session, trace):
-        super().__init__(session)
-        self.trace = load.Trace(trace)
+    def use(self, trace):
+        self.trace, self.load = load.Trace(trace), self.options.load
 
-    def prepare(self, jobs):
-        if hasattr(self, "rate"):
-            return
-        o = self.options
+    def prepare(self, setting, jobs):
+        o, s = self.options, self.session
         prompt, output = self.trace.means(o.prompt, o.output)
         rows = min(16, o.slots)
         prefill = jobs[0].ask(120, do="measure", count=10 if o.device == "cuda" else 2,
@@ -394,46 +485,84 @@ class Serving(Experiment):
                              position=round(prompt + output / 2))["seconds"]
         prefill, step = load.percentile(prefill, 0.5), load.percentile(decode, 0.5)
         self.capacity = 1 / (prefill + output * step / rows)
-        self.rate = o.load * self.capacity
-        self.session.results.add({
-            "experiment": "E5", "session": self.session.number, "trace": self.trace.name,
+        tried = []
+        if self.load is None:
+            self.load, tried = self.calibrate()
+        self.rate = self.load * self.capacity
+        s.results.add({
+            "experiment": "E5", "session": s.number, "trace": self.trace.name,
             "prefill_s": prefill, "decode_step_s": step, "rows": rows, "mean_prompt": prompt,
-            "mean_output": output, "capacity": self.capacity, "rate": self.rate})
-        self.session.say(f"prefill of {prompt:.0f} tokens {1e3 * prefill:.1f} ms, a decode step of "
-                         f"{rows} rows {1e3 * step:.2f} ms: {self.capacity:.2f} requests/s in "
-                         f"turns, {self.rate:.2f} asked")
+            "mean_output": output, "capacity": self.capacity, "rate": self.rate,
+            "load": self.load, "calibrated": tried})
+        s.say(f"prefill of {prompt:.0f} tokens {1e3 * prefill:.1f} ms, a decode step of "
+              f"{rows} rows {1e3 * step:.2f} ms: {self.capacity:.2f} requests/s in "
+              f"turns, {self.rate:.2f} asked")
+
+    def calibrate(self):
+        """The load at which throughput violates TPOT often enough to tell policies apart: by
+        windows of their own, which are in no table. What an earlier session found for the trace
+        holds on."""
+        s = self.session
+        for old in s.old:
+            if old.get("trace") == self.trace.name and old.get("calibrated"):
+                return old["load"], old["calibrated"]
+        mode = next((m for m in self.modes() if m.name == "ours" and m.setting in self.live),
+                    next(m for m in self.modes() if m.setting in self.live))
+        jobs, at, low, high, tried = self.live[mode.setting], 0.9, None, None, []
+        s.surroundings.use(mode)
+        for _ in range(5):
+            figures = self.serve(jobs, at * self.capacity, self.options.calibrate_s, 900)[0]
+            share = figures["violations"]["interactive"]["tpot"] or 0.0
+            tried.append([round(at, 3), share])
+            s.say(f"{self.trace.name}: at load {at:.2f} {mode.name} violates TPOT for "
+                  f"{100 * share:.0f} %")
+            if self.WANTED[0] * 2 <= share <= self.WANTED[1] * 0.8:
+                break
+            if share < self.WANTED[0] * 2:
+                low = at
+            else:
+                high = at
+            at = (low + high) / 2 if low and high else at * (1.35 if high is None else 0.7)
+        middle_ = sum(self.WANTED) / 2
+        return min(tried, key=lambda t: abs(t[1] - middle_))[0], tried
+
+    def serve(self, jobs, rate_, seconds, seed):
+        """Figures, how the trace was cut, requests with their tokens, decode steps."""
+        o = self.options
+        requests, cut = self.trace.requests(rate_, seconds, seed, o.prompt, o.output)
+        more = {"seconds": seconds, "drain": o.drain}
+        first, rest = together(
+            [(jobs[0], {"do": "requests", "requests": requests, **more}),
+             (jobs[1], {"do": "requests", **more})], timeout=60 + 2 * seconds + 2 * o.drain)
+        for number, (request, at) in enumerate(zip(requests, first["firsts"])):
+            request["tokens"] = [] if at is None else [at, *rest["tokens"].get(str(number), [])]
+        return load.serving(requests, seconds), cut, requests, rest["steps"]
 
     def seconds(self, mode, specs):
         return self.options.window + self.options.drain / 3 + 1
 
     def cell(self, jobs, specs, mode, repeat):
-        o = self.options
-        requests, cut = self.trace.requests(self.rate, o.window, 200 + repeat, o.prompt, o.output)
-        more = {"seconds": o.window, "drain": o.drain}
-        first, rest = together(
-            [(jobs[0], {"do": "requests", "requests": requests, **more}),
-             (jobs[1], {"do": "requests", **more})], timeout=60 + 2 * o.window + 2 * o.drain)
-        for number, (request, at) in enumerate(zip(requests, first["firsts"])):
-            request["tokens"] = [] if at is None else [at, *rest["tokens"].get(str(number), [])]
-        figures = load.serving(requests, o.window)
+        figures, cut, requests, steps = self.serve(jobs, self.rate, self.options.window,
+                                                   200 + repeat)
         violations = figures["violations"]["interactive"]
         show = lambda v, scale=1: "-" if v is None else f"{scale * v:.1f}"
-        return {"serving": figures, "cut": cut, "rate": self.rate, "load": o.load,
-                "steps": rest["steps"], "requests": requests,
+        return {"serving": figures, "cut": cut, "rate": self.rate, "load": self.load,
+                "steps": steps, "requests": requests, "window_s": self.options.window,
                 "words": f"TTFT p99 {show(figures['ttft'].get('p99'), 1e3)} ms, TPOT p90 "
                 f"{show(figures['tpot'].get('p90'), 1e3)} ms, violations TTFT "
                 f"{show(violations['ttft'], 100)} % TPOT {show(violations['tpot'], 100)} %"}
 
 
 class DecodeAlone(Experiment):
-    """E8: what a job loses that has the GPU for itself: the decoder natively and under ours."""
+    """E8: what a job loses that has the GPU for itself: the decoder natively and under ours, a few
+    requests in turn."""
     name = "E8"
 
     def seconds(self, mode, specs):
-        return 5
+        return 2
 
     def cell(self, jobs, specs, mode, repeat):
-        count = 12 if self.options.device == "cuda" else 2
+        count = 4 if self.options.device == "cuda" else 2
         measured = jobs[0].ask(120, do="measure", count=count)
         step = load.percentile(measured["decode_step"], 0.5)
         prefill = load.percentile(measured["prefill"], 0.5)
@@ -511,131 +640,90 @@ class Calibration:
                 "most_mib": measured["most_mib"], "words": words}
 
 
-class BitwiseTraining:
-    """E9: training of two programs beside each other in every mode, hashed at every step, and one
-    that survives the other's SIGKILL."""
+class BitwiseTraining(Experiment):
+    """E9: two training jobs beside each other in every mode, hashed at every step; and one that
+    survives the other's SIGKILL. The first ten steps alone are run twice: a job that differs from
+    itself has nothing to be compared with."""
     name = "E9"
+    TWICE = 10
 
-    def __init__(self, session):
-        self.session, self.options = session, session.options
+    def seconds(self, mode, specs):
+        per_step = getattr(self, "step_s", 0.3)
+        return per_step * self.options.steps * (len(specs) if mode.alone else 1.5)
 
-    def commands(self):
-        o = self.options
-        if o.device == "soft":
-            program = str(harness.prefix() / "bin" / "demo-train")
-            return {"demo-a": [program, "200"], "demo-b": [program, "220"]}
-        more = ["--size", "tiny", "--device", "cpu"] if o.tiny else []
-        script = str(harness.ROOT / "bench" / "workloads.py")
-        return {name: [sys.executable, script, name, "--steps", str(steps), *more]
-                for name, steps in (("qwen-train", o.steps), ("resnet-train", o.steps))}
+    def run(self, subject, specs):
+        self.reference = {}
+        super().run(subject, specs)
 
-    @staticmethod
-    def hashes(output):
-        lines = [line for line in output.splitlines() if line.startswith("{") or "hash " in line]
-        found = []
-        for line in lines:
-            if line.startswith("{"):
-                record = json.loads(line)
-                if "hash" in record:
-                    found.append([record["name"], record["hash"]])
-            else:  # the demo's result line
-                found.append(["result", line.split("hash ")[1].split(",")[0]])
-        return found
+    def alone(self, jobs):
+        steps, each = self.options.steps, []
+        for job in jobs:
+            run = lambda count: together([(job, {"do": "bits", "steps": count})], timeout=300)[0]
+            first, again = run(steps), run(min(steps, self.TWICE))["hashes"]
+            if first["hashes"][:len(again)] != again:
+                raise JobFailed(f"{job.name} differs from itself natively")
+            self.reference[job.spec] = first["hashes"]
+            each.append(first["ends"][-1] / steps)
+        self.step_s = max(each)
+        compared = {s: len(h) for s, h in self.reference.items()}
+        return {"equal": True, "compared": compared, "differing": dict.fromkeys(compared, 0),
+                "seconds": {}, "hashes": self.reference,
+                "words": f"twice the same, {sum(compared.values())} hashes"}
 
-    def _together(self, setting, commands, victim=None):
-        """Runs commands beside each other; output of each. The victim is killed once it has
-        printed its first hashes (or, the demo, after a moment)."""
-        running = {}
-        try:
-            for index, (name, command) in enumerate(commands.items()):
-                words, environment = self.session.surroundings.place(setting, index, False)
-                out = open(f"{self.session.folder}/{name}.out", "w+")
-                err = open(f"{self.session.folder}/{name}.err", "w+")
-                running[name] = (subprocess.Popen(
-                    [*words, *command], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-                    start_new_session=True, env=harness.environment_with(environment)), out, err)
-            limit = time.monotonic() + self.options.start_timeout
-            if victim:
-                process, out, _ = running[victim]
-                while process.poll() is None and time.monotonic() < limit:
-                    out.seek(0)
-                    if "step 3" in out.read() or self.options.device == "soft":
-                        break
-                    time.sleep(0.05)
-                killed = process.poll() is None
-                kill_group(process)
-            seconds, answers = {}, {}
-            begin = time.monotonic()
-            for name, (process, out, err) in running.items():
-                try:
-                    code = process.wait(max(1, limit + 120 - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    raise JobFailed(f"{name} does not end") from None
-                seconds[name] = round(time.monotonic() - begin, 2)
-                out.seek(0), err.seek(0)
-                if code and name != victim:
-                    tail = " / ".join(err.read().strip().splitlines()[-3:])
-                    raise JobFailed(f"{name} ended with code {code}: {tail[-300:]}")
-                answers[name] = self.hashes(out.read())
-            if victim and not killed:
-                raise JobFailed(f"{victim} had ended before it was killed")
-            return answers, seconds
-        finally:
-            for process, out, err in running.values():
-                kill_group(process)
-                out.close(), err.close()
-
-    def run(self):
-        s, o = self.session, self.options
-        commands = self.commands()
-        chosen = [m for m in map(modes.mode, o.modes) if not m.alone]
-        cells = [(m, False) for m in chosen] + \
-            [(m, True) for m in chosen if m.name in ("mps", "ours")]
-        cells = [(m, k) for m, k in cells
-                 if not s.is_done("E9", "pair", m.name + (", one killed" if k else ""), 0)]
-        if not cells:
-            return s.say("E9: nothing left to run")
-        s.cells += len(cells)
-        reference, longest = {}, 0
-        for name, command in commands.items():
-            begin = time.monotonic()
-            first, again = (self._together("native", {name: command})[0][name] for _ in range(2))
-            longest = max(longest, (time.monotonic() - begin) / 2)
-            if first != again:
-                s.say(f"{name} differs from itself natively: left out")
-                s.add("E9", name, "native twice", 0,
-                      {"ok": False, "why": "differs from itself natively"})
-            else:
-                reference[name] = first
-        s.results.add({"experiment": "E9", "reference": reference, "session": s.number})
-        names = list(commands)
-        for mode, kill in cells:
-            s.allow(2 * longest)
-            victim = names[1] if kill else None
-            try:
-                if mode.setting == "ours":
-                    # The daemon knows a device from its first client on: the policy is its first.
-                    s.surroundings.place(mode.setting, 0, False)
-                    s.surroundings.daemon.restart(mode.policy)
-                answers, seconds = self._together(mode.setting, commands, victim)
-                differ = {name: [a[0] for a, b in zip(answers[name], reference[name]) if a != b]
-                          for name in reference if name != victim}
-                compared = {name: len(reference[name]) for name in differ}
-                short = [n for n in differ if len(answers[n]) != len(reference[n])]
-                record = {"ok": True, "equal": not any(differ.values()) and not short,
-                          "compared": compared, "seconds": seconds,
-                          "differ": {n: d[:5] for n, d in differ.items() if d},
-                          "differing": {n: len(d) for n, d in differ.items()}}
-                words = (f"{'equal' if record['equal'] else 'DIFFERENT'} "
-                         f"({', '.join(f'{n}: {c} hashes' for n, c in compared.items())})")
-            except (JobFailed, harness.Refusal) as error:
-                record, words = {"ok": False, "why": str(error)}, str(error)
-            s.add("E9", "pair", mode.name + (", one killed" if kill else ""), 0, record)
-            s.say(f"E9 {mode.name}{', one killed' if kill else ''}: {words}")
+    def cell(self, jobs, specs, mode, repeat):
+        if mode.alone:
+            return self.alone(jobs)
+        if not self.reference:
+            raise JobFailed("nothing to compare with: `exclusive` did not run")
+        steps, at = self.options.steps, time.monotonic() + self.lead
+        for job in jobs:  # whoever is to be killed has more to do
+            job.tell(do="bits", at=at,
+                     steps=20 * steps if mode.kill and job is jobs[1] else steps)
+        survivors = jobs
+        if mode.kill:
+            time.sleep(self.lead + 2.5 * self.step_s)
+            if not jobs[1].busy():
+                raise JobFailed(f"{jobs[1].name} had ended before it was killed")
+            jobs[1].kill()
+            survivors = jobs[:1]
+        answers = {job.spec: job.answer(300) for job in survivors}
+        seconds = {name: round(a["ends"][-1], 2) for name, a in answers.items()}
+        differ = {name: [a[0] for a, b in zip(answers[name]["hashes"], self.reference[name])
+                         if a != b] for name in answers}
+        short = [n for n, a in answers.items()
+                 if len(a["hashes"]) != len(self.reference[n])]
+        record = {"equal": not any(differ.values()) and not short,
+                  "compared": {n: len(self.reference[n]) for n in differ}, "seconds": seconds,
+                  "differ": {n: d[:5] for n, d in differ.items() if d},
+                  "differing": {n: len(d) for n, d in differ.items()}}
+        return {**record, "words": f"{'equal' if record['equal'] else 'DIFFERENT'} ("
+                + ", ".join(f"{n}: {record['differing'][n]} of {c} hashes differ"
+                            for n, c in record["compared"].items()) + ")"}
 
 
-def kill_group(process):
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except OSError:
-        pass
+class LibraryAwareness(Experiment):
+    """E9: do libraries choose other kernels where they are told, or find, fewer processors?"""
+    name = "E9"
+    lead = 0
+    MODES = ("exclusive", "mps", "mps50", "mps25", "green", "green-after", "static", "ours")
+
+    def modes(self):
+        return [modes.mode(name) for name in self.MODES]
+
+    def seconds(self, mode, specs):
+        return 3
+
+    def cell(self, jobs, specs, mode, repeat):
+        answer = jobs[0].ask(120, do="operations")
+        found = answer["operations"]
+        if mode.name == "exclusive":
+            self.reference = found
+        base = getattr(self, "reference", found)
+        kernels = [n for n, f in found.items()
+                   if None not in (f["kernels"], base[n]["kernels"])
+                   and f["kernels"] != base[n]["kernels"]]
+        bits = [n for n, f in found.items() if f["hash"] != base[n]["hash"]]
+        seen = answer["processors"]
+        return {**answer, "other_kernels": kernels, "other_bits": bits, "told": seen,
+                "words": f"{seen} processors; other kernels in {len(kernels)} of {len(found)}, "
+                f"other bits in {len(bits)}"}

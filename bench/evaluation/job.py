@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job of the evaluation: a process that is built once and then runs windows when told to.
 
-    job.py train D0.6 | infer I-L8 | prefill I-L8 --link PATH | decode I-L8 --link PATH
+    job.py train D0.6 | infer I-L8 | prefill I-L8 --link PATH | decode I-L8 --link PATH |
+           bits qwen-train | libraries all
 
 An ordinary program that knows nothing of Vitamin but its advice module, which does nothing without
 Vitamin. Commands come as JSON lines on standard input, each answered by one line on standard
@@ -11,6 +12,9 @@ output; times are of the machine's monotonic clock, the same in every process.
     {"do": "serve", "at": T, "arrivals": [...], ...}        infer: open loop, one request at a time
     {"do": "measure", "count": N}                           closed loop: seconds of each
     {"do": "profile"}                                       launches and busy share of a step
+    {"do": "record", "count": N, "path": P}                 all that N steps ask of the GPU
+    {"do": "bits", "at": T, "steps": N}                     bits: hashes of every step
+    {"do": "operations"}                                    libraries: kernels and hash of each
     {"do": "requests", "at": T, "requests": [...], ...}     prefill and decode: one trace
 
 The name `demo` is for a machine without a GPU: a step is a run of Vitamin's demo programs on the
@@ -88,6 +92,9 @@ class DemoTraining:
     def step(self):
         return self.machine.run("train", 3)
 
+    def pause(self):
+        pass
+
     def mark(self):
         return None
 
@@ -129,12 +136,23 @@ class DemoEngine:
 
 
 class TorchMachine:
-    def __init__(self, device, tiny):
+    def __init__(self, device, tiny, rank=0, world=1, link=None):
         import torch
-        if device == "cuda" and not torch.cuda.is_available():
-            raise RuntimeError("PyTorch finds no GPU")
+        if device == "cuda" and torch.cuda.device_count() < world:
+            raise RuntimeError(f"PyTorch finds {torch.cuda.device_count()} GPUs, not {world}")
         self.torch, self.device, self.tiny = torch, torch.device(device), tiny
+        self.rank, self.world, self.link = rank, world, link
         torch.set_num_threads(1)  # those that are idle spin for a while
+        if world > 1:
+            import torch.distributed as distributed
+            more = {}
+            if device == "cuda":
+                self.device = torch.device("cuda", rank)
+                torch.cuda.set_device(self.device)
+                more = {"device_id": self.device}
+            distributed.init_process_group("nccl" if device == "cuda" else "gloo",
+                                           init_method=f"file://{link}.store", rank=rank,
+                                           world_size=world, **more)
 
     def synchronize(self):
         if self.device.type == "cuda":
@@ -154,10 +172,14 @@ class TorchTraining:
     def __init__(self, machine, name):
         import training
         self.machine = machine
-        self.work = training.make(name, machine.device, machine.tiny)
+        self.work = training.make(name, machine.device, machine.tiny, machine.world)
 
     def step(self):
         return self.work.step()
+
+    def pause(self):
+        """Gradients are not kept from one window to the next."""
+        self.work.optimizer.zero_grad(set_to_none=True)
 
     def mark(self):
         """Something to wait for: the end of the step that was just queued."""
@@ -264,11 +286,33 @@ class Trainer:
         self.work = DemoTraining(machine) if demo else TorchTraining(machine, options.name)
         for _ in range(1 if demo or machine.tiny else 3):
             self.work.step()
+        self.work.pause()
+
+    def steps_until(self, end):
+        """One or more. Ranks must take equally many: when it is time the first says at which step
+        all end, four ahead, since none is more than two steps ahead of another."""
+        world, steps, last = getattr(self.machine, "world", 1), 0, None
+        if world == 1:
+            while steps == 0 or now() < end:
+                yield
+                steps += 1
+            return
+        self.windows = getattr(self, "windows", 0) + 1
+        told = pathlib.Path(f"{self.machine.link}.{self.windows}")
+        while last is None or steps < last:
+            if last is None and self.machine.rank == 0 and now() >= end:
+                last = steps + 4
+                told.with_suffix(".new").write_text(str(last))
+                told.with_suffix(".new").rename(told)
+            elif last is None and told.exists():
+                last = int(told.read_text())
+            yield
+            steps += 1
 
     def window(self, at, seconds):
         sleep_until(at)
         ends, last, answer = [], None, None
-        while answer is None or now() < at + seconds:
+        for _ in self.steps_until(at + seconds):
             answer = self.work.step()
             advice.iteration_end()
             mark = self.work.mark()
@@ -279,6 +323,7 @@ class Trainer:
                 ends.append(now() - at)
             last = mark
         self.machine.synchronize()
+        self.work.pause()
         return {"ends": [round(t, 6) for t in ends],
                 "hash": answer if isinstance(answer, str) else None}
 
@@ -505,6 +550,44 @@ class Decode:
         self.engine.decode([(0, 1, 0)])
 
 
+class Bits:
+    """Training from its first state, hashed at every step."""
+
+    def __init__(self, options, machine):
+        self.machine, self.demo = machine, isinstance(machine, DemoMachine)
+        if not self.demo:
+            import bits
+            self.work = bits.Training(machine, options.name)
+
+    def bits(self, at, steps):
+        if not self.demo:
+            self.work.begin()
+            self.machine.synchronize()
+        sleep_until(at)
+        hashes, ends = [], []
+        for i in range(steps):
+            told = [["result", self.machine.run("train", 4 + i % 4)]] if self.demo else \
+                self.work.step(i)
+            hashes += [[f"step {i} {name}", value] for name, value in told]
+            ends.append(round(now() - at, 6))
+            advice.iteration_end()
+        return {"hashes": hashes, "ends": ends, "note": None if self.demo else self.work.note}
+
+
+class Libraries:
+    def __init__(self, options, machine):
+        self.demo = machine if isinstance(machine, DemoMachine) else None
+        if self.demo is None:
+            import bits
+            self.work = bits.Libraries(machine, options.green)
+
+    def operations(self):
+        if self.demo:
+            return {"operations": {"demo": {"hash": self.demo.run("train", 3), "kernels": None}},
+                    "part": None, "processors": None}
+        return self.work.each()
+
+
 def profile(role, machine):
     """Launches, and the share of the time in which a kernel runs, of one step."""
     if isinstance(machine, DemoMachine) or machine.device.type != "cuda":
@@ -526,7 +609,42 @@ def profile(role, machine):
     return {"launches": kernels, "busy_share": busy / 1e6 / wall, "step_s": wall}
 
 
-ROLES = {"train": Trainer, "infer": Inference, "prefill": Prefill, "decode": Decode}
+def record(role, machine, path, count):
+    """All that `count` steps ask of the GPU, and when the host asks it (streams.py)."""
+    import streams
+    if isinstance(machine, DemoMachine):
+        return {"events": {}}
+    torch = machine.torch
+    marks = torch.zeros(2, streams.MARKER_BYTES, dtype=torch.uint8, device=machine.device)
+    host, step = [], []
+    for _ in range(count + 1):  # what it takes unobserved
+        begin = now()
+        role.once()
+        host.append(now() - begin)
+        machine.synchronize()
+        step.append(now() - begin)
+    try:  # which stream waits for which event
+        more = {"experimental_config": torch._C._profiler._ExperimentalConfig(
+            enable_cuda_sync_events=True)}
+    except TypeError:
+        more = {}
+    wanted = torch.profiler.ProfilerActivity
+    wanted = wanted.CUDA if machine.device.type == "cuda" else wanted.CPU
+    with torch.profiler.profile(activities=[wanted], **more) as trace:
+        for _ in range(count + 1):
+            marks[0].copy_(marks[1])
+            role.once()
+            machine.synchronize()
+        marks[0].copy_(marks[1])
+        machine.synchronize()
+    trace.export_chrome_trace(f"{path}.trace.json")
+    events = streams.reduce(f"{path}.trace.json", path)
+    os.unlink(f"{path}.trace.json")
+    return {"events": events, "host_s": host, "step_s": step}
+
+
+ROLES = {"train": Trainer, "infer": Inference, "prefill": Prefill, "decode": Decode, "bits": Bits,
+         "libraries": Libraries}
 
 
 def main():
@@ -535,11 +653,14 @@ def main():
     parser.add_argument("name")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--link", help="a path: where prefill and decode meet")
+    parser.add_argument("--link", help="a path: where prefill and decode, or ranks, meet")
+    parser.add_argument("--rank", type=int, default=0, help="train: of --world, each on its GPU")
+    parser.add_argument("--world", type=int, default=1)
     parser.add_argument("--host-mib", type=int, default=4096)
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")
     parser.add_argument("--output", type=int, default=32)
+    parser.add_argument("--green", default="", help="libraries: green, or green-after")
     parser.add_argument("--patience", type=float, default=300)
     parser.add_argument("--cpus", help="the first and last core, as 0-3")
     parser.add_argument("--nice", type=int, default=0, help="below 0: for root")
@@ -560,18 +681,20 @@ def main():
     try:
         begin = now()
         machine = DemoMachine() if options.name == "demo" else \
-            TorchMachine(options.device, options.tiny)
+            TorchMachine(options.device, options.tiny, options.rank, options.world, options.link)
         role = ROLES[options.role](options, machine)
         machine.synchronize()
         if options.cpus:
             pin_to(options.cpus)
         # What is there by now stays; garbage is collected between windows.
         gc.collect(), gc.freeze(), gc.disable()
-        answer({"ready": True, "build_s": round(now() - begin, 3), **machine.trim()})
+        answer({"ready": True, "build_s": round(now() - begin, 3),
+                "counts": os.environ.get("VITAMIN_RUN_DIR"), **machine.trim()})
         for line in sys.stdin:
             command = json.loads(line)
             what = command.pop("do")
-            result = profile(role, machine) if what == "profile" else \
+            observed = {"profile": profile, "record": record}.get(what)
+            result = observed(role, machine, **command) if observed else \
                 getattr(role, what)(**command)
             gc.collect()
             answer({**result, **machine.trim()})

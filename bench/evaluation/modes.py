@@ -27,15 +27,19 @@ class Mode:
     label: str
     alone: bool = False
     policy: str = ""  # of vitamind
+    kill: bool = False  # one of the jobs ends by SIGKILL: the last cell of a setting
 
 
 SETTINGS = {
     "native": "processes as they are",
     "mps": "under an MPS daemon",
-    "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job",
-    "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job",
+    "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job (mps25: 25)",
+    "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job, or the second",
+    "in-process": "`vitamin run --policy fifo`, without MPS",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
     "ours": "under MPS, `vitamin run --daemon` with one vitamind",
+    "green": "a green context of 64 SMs is current, before libraries make their handles",
+    "green-after": "the same, after that",
 }
 MODES = {m.name: m for m in (
     Mode("exclusive", "native", "each job alone, no Vitamin", alone=True),
@@ -48,12 +52,24 @@ MODES = {m.name: m for m in (
     Mode("ours-tpot-first", "ours", "Vitamin, tpot-first", policy="tpot-first"),
     Mode("ours-lend", "ours", "Vitamin, tpot-first, 8 ms a token, what is reserved is lent",
          policy="tpot-first:target=8,lend=1"),
+    Mode("ours-parts", "ours", "Vitamin, throughput, always on parts",
+         policy="throughput:whole=never"),
+    Mode("ours-asked", "ours", "the same, every launch decided anew",
+         policy="throughput:whole=never,launches=1"),
     Mode("ours-fifo", "ours", "Vitamin, fifo", policy="fifo"),
     Mode("ours-static", "ours", "Vitamin's daemon, static partition", policy="static"),
     Mode("orion", "ours", "Orion's policy on our mechanism", policy="orion"),
     Mode("salus", "ours", "Salus' policy on our mechanism", policy="salus"),
     Mode("temporal-leases", "ours", "turns of 2 ms on our mechanism", policy="temporal"),
     Mode("ours-alone", "ours", "each job alone under Vitamin", alone=True, policy="throughput"),
+    Mode("ours-random", "ours", "Vitamin, a random part for every launch", policy="random"),
+    Mode("ours-kill", "ours", "Vitamin, one job is killed", policy="throughput", kill=True),
+    Mode("mps-kill", "mps", "MPS, one job is killed", kill=True),
+    Mode("mps25", "mps25", "MPS, 25 % of the SMs each (changes bits)"),
+    Mode("green", "green", "a green context of 64 SMs", alone=True),
+    Mode("green-after", "green-after", "a green context of 64 SMs, libraries ready", alone=True),
+    Mode("in-process", "in-process", "each job alone under `vitamin run`, no daemon, no MPS",
+         alone=True),
     Mode("mps-alone", "mps", "each job alone under MPS", alone=True),
 )}
 # The paper's baselines that no mode stands for, and why.
@@ -102,6 +118,7 @@ class Daemon:
         self.file.write_text(
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
             '\n[[class]]\nname = "latency"\ncommand = ["no-program"]\nkind = "latency"\n'
+            '\n[[class]]\nname = "tokens"\ncommand = ["no-program"]\nkind = "latency"\n'
             'tpot = "30ms"\n\n[[class]]\nname = "batch"\ncommand = ["no-program"]\n'
             'kind = "batch"\n')
 
@@ -109,6 +126,7 @@ class Daemon:
         return (self.folder / "vitamind.log").read_text(errors="replace")
 
     def start(self, policy):
+        self.folder.mkdir(exist_ok=True)
         self._write(policy)
         self.policy = policy
         log = open(self.folder / "vitamind.log", "w")
@@ -134,20 +152,30 @@ class Daemon:
             return {}
 
     def use(self, policy):
-        """Every device under this policy, or a Refusal."""
+        """Every device under this policy, or a Refusal. One that has no client yet takes that of
+        the configuration with its first."""
+        read_again = lambda: self._log().count("the configuration was read again")
+        before = read_again()
         if policy != self.policy:
             self._write(policy)
             self.process.send_signal(signal.SIGHUP)
         limit = time.monotonic() + 20
         while True:
-            devices = self.status().get("devices", [])
-            if devices and all(parts(d.get("policy", "")) == parts(policy) for d in devices):
+            devices = self.status().get("devices")
+            if all(parts(d.get("policy", "")) == parts(policy) for d in devices or []) and \
+                    devices is not None and (devices or policy == self.policy
+                                             or read_again() > before):
                 self.policy = policy
                 return
             if time.monotonic() > limit:
                 raise harness.Refusal(f"vitamind does not take the policy '{policy}': "
                                       + " / ".join(self._log().strip().splitlines()[-2:]))
             time.sleep(0.05)
+
+    def run(self, class_):
+        """What stands before a command that is to be a client."""
+        return [*harness.vitamin("run", "--quiet", "--daemon", "--socket", self.socket, "--class",
+                                 class_), "--"]
 
     def restart(self, policy):
         self.stop()
@@ -265,21 +293,28 @@ class Surroundings:
         return {"LD_LIBRARY_PATH": ":".join(filter(None, [soft, harness.library_path()])),
                 "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
 
-    def place(self, setting, index, latency):
+    def environment(self, setting):
+        """Of a process of this setting, MPS started where it needs one."""
+        return {**self.base(), **(self._mps() if setting.startswith("mps") else {})}
+
+    def place(self, setting, index, latency, preferred=False):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
-        `latency`: it is the one that must not wait."""
+        `latency`: it is the one that must not wait: "latency", as fast as it would be alone, or
+        "tokens", each within 30 ms; `preferred`: it, or the first of equals."""
         environment = self.base()
-        if setting == "native":
+        if setting == "in-process":
+            return [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"], environment
+        if setting == "native" or setting.startswith("green"):
             return [], environment
         if self.device != "soft" or setting.startswith("mps"):
             # Processes overlap on the software device as they are.
             environment.update(self._mps())
         if setting == "mps":
             return [], environment
-        if setting == "mps50":
-            return [], {**environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+        if setting in ("mps50", "mps25"):
+            return [], {**environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": setting[3:]}
         if setting == "mps-priority":
-            return [], {**environment, "CUDA_MPS_CLIENT_PRIORITY": "0" if latency else "1"}
+            return [], {**environment, "CUDA_MPS_CLIENT_PRIORITY": "0" if preferred else "1"}
         if setting.startswith("static"):
             units = (setting.partition(":")[2] or "0-7/8-15").split("/")[index % 2]
             return [*harness.vitamin("run", "--quiet", "--policy", f"static:units={units}"),
@@ -287,8 +322,7 @@ class Surroundings:
         if self.daemon is None:
             self.daemon = Daemon(self.folder, environment)
             self.daemon.start("throughput")
-        return [*harness.vitamin("run", "--quiet", "--daemon", "--socket", self.daemon.socket,
-                                 "--class", "latency" if latency else "batch"), "--"], \
+        return self.daemon.run(latency or "batch"), \
             {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
 
     def use(self, mode_):

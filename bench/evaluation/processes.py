@@ -22,9 +22,12 @@ class JobFailed(Exception):
 
 
 class Job:
-    def __init__(self, name, arguments, words=(), environment=None):
+    def __init__(self, name, arguments, words=(), environment=None, program=None):
+        """`words` before job.py with its arguments, or before another program that is told by
+        lines and answers by JSON lines, `ready` first."""
         self.name = name
-        self.command = [*words, sys.executable, str(HERE / "job.py"), *map(str, arguments)]
+        self.command = [*words, *(program or [sys.executable, str(HERE / "job.py")]),
+                        *map(str, arguments)]
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
@@ -62,12 +65,19 @@ class Job:
             self.ready = self.answer(timeout)
         return self.ready
 
-    def tell(self, **command):
+    def tell_text(self, line):
         try:
-            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except OSError:
             raise JobFailed(f"{self.name} has ended: {self.tail()}") from None
+
+    def tell(self, **command):
+        self.tell_text(json.dumps(command))
+
+    def ask_text(self, line, timeout):
+        self.tell_text(line)
+        return self.answer(timeout)
 
     def ask(self, timeout, **command):
         self.tell(**command)
@@ -83,12 +93,88 @@ class Job:
                 pass
         self.kill()
 
+    def busy(self):
+        """Runs, and has not answered."""
+        return self.process.poll() is None and self._answers.empty()
+
     def kill(self):
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except OSError:
             pass
         self.process.wait()
+
+
+class Ranks:
+    """The processes of one distributed job, told alike; what the first answers counts."""
+
+    def __init__(self, jobs):
+        self.jobs, self.name, self.process = jobs, jobs[0].name, jobs[0].process
+
+    @property
+    def ready(self):
+        return self.jobs[0].ready
+
+    def _all(self, ask):
+        """Each in a thread: where one fails the others wait for it."""
+        found = [None] * len(self.jobs)
+
+        def one(i):
+            try:
+                found[i] = ask(self.jobs[i])
+            except JobFailed as error:
+                found[i] = error
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(self.jobs))]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        for answer in found:
+            if isinstance(answer, JobFailed):
+                raise answer
+        return found[0]
+
+    def answer(self, timeout):
+        return self._all(lambda job: job.answer(timeout))
+
+    def wait_ready(self, timeout):
+        return self._all(lambda job: job.wait_ready(timeout))
+
+    def tell(self, **command):
+        for job in self.jobs:
+            job.tell(**command)
+
+    def ask(self, timeout, **command):
+        self.tell(**command)
+        return self.answer(timeout)
+
+    def busy(self):
+        return all(job.busy() for job in self.jobs)
+
+    def kill(self):
+        for job in self.jobs:
+            job.kill()
+
+    def end(self):
+        threads = [threading.Thread(target=job.end) for job in self.jobs]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+
+
+def counts(job):
+    """What Vitamin has counted for the job and whatever it started; None where it is not there."""
+    folder = (job.ready or {}).get("counts")
+    if not folder:
+        return None
+    lines = harness.run([harness.program("launch_counts"), folder], 10).lines
+    return lines[0] if lines else None
+
+
+def counted(before, after, seconds):
+    """The difference of two counts, and how it is told."""
+    if not before or not after:
+        return None
+    widths = {w: n - before["widths"].get(w, 0) for w, n in after["widths"].items()}
+    return {"seconds": round(seconds, 3), "widths": {w: n for w, n in widths.items() if n},
+            **{k: after[k] - before[k] for k in ("seen", "bound", "moved", "deferred", "edges")}}
 
 
 def together(commands, lead=0.5, timeout=120):

@@ -101,15 +101,20 @@ class Hash {
   std::uint64_t value_ = 0xcbf29ce484222325ULL;
 };
 
-// {"name": "...", "hash": "..."}: one result, its bytes read back from the device.
-inline void tell_bytes(const char* name, const void* device, std::size_t bytes) {
+// Of bytes of the device.
+inline std::string hash_of(const void* device, std::size_t bytes) {
   BENCH_CHECK(cudaDeviceSynchronize());
   std::vector<unsigned char> host(bytes);
   BENCH_CHECK(cudaMemcpy(host.data(), device, bytes, cudaMemcpyDeviceToHost));
   Hash hash;
   hash.add(host.data(), bytes);
+  return hash.text();
+}
+
+// {"name": "...", "hash": "..."}: one result, its bytes read back from the device.
+inline void tell_bytes(const char* name, const void* device, std::size_t bytes) {
   std::printf("{\"name\": \"%s\", \"bytes\": %zu, \"hash\": \"%s\"}\n", name, bytes,
-              hash.text().c_str());
+              hash_of(device, bytes).c_str());
   std::fflush(stdout);
 }
 

@@ -23,7 +23,7 @@ namespace bench {
 #define BENCH_CALLS(X) \
   X(cuInit) X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) \
   X(cuCtxSynchronize) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemAllocHost) \
-  X(cuMemsetD32) X(cuMemcpyDtoH) X(cuLaunchKernel) X(cuLaunchKernelEx) \
+  X(cuMemsetD32) X(cuMemcpyDtoH) X(cuMemGetInfo) X(cuLaunchKernel) X(cuLaunchKernelEx) \
   X(cuLaunchCooperativeKernel) X(cuFuncSetAttribute) X(cuStreamCreate) X(cuStreamSynchronize) \
   X(cuStreamWaitValue32) X(cuStreamWaitEvent) X(cuEventCreate) X(cuEventRecord) \
   X(cuEventSynchronize) X(cuOccupancyMaxActiveBlocksPerMultiprocessor)
@@ -37,19 +37,30 @@ struct Driver {
 #undef BENCH_MEMBER
 
   Driver() {
-    void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) stop(::dlerror());
-#define BENCH_FIND(name)                                                         \
-  name = reinterpret_cast<decltype(name)>(::dlsym(library, BENCH_SYMBOL(name))); \
+    library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library_ == nullptr) stop(::dlerror());
+#define BENCH_FIND(name)                                                          \
+  name = reinterpret_cast<decltype(name)>(::dlsym(library_, BENCH_SYMBOL(name))); \
   if (name == nullptr) stop("the driver has no " BENCH_SYMBOL(name));
     BENCH_CALLS(BENCH_FIND)
 #undef BENCH_FIND
+  }
+
+  // One that not every program needs.
+  template <class Function>
+  Function find(const char* name) const {
+    void* found = ::dlsym(library_, name);
+    if (found == nullptr) stop(std::string("the driver has no ") + name);
+    return reinterpret_cast<Function>(found);
   }
 
   [[noreturn]] static void stop(const std::string& why) {
     std::fprintf(stderr, "%s\n", why.c_str());
     std::_Exit(3);
   }
+
+ private:
+  void* library_ = nullptr;
 };
 
 inline void check_at(CUresult status, const char* what, int line) {

@@ -5,8 +5,14 @@
 //   plain       cuBLAS on one stream; natively, or with the stream's entry chosen by `vitamin run`
 //   flat        8 contexts of --units units made ahead, one chosen for each sample
 //   on-demand   a context of --units units made for each sample and destroyed behind it
+//
+// With --resident it waits for lines `samples COUNT WARM`, and answers each with the microseconds
+// of COUNT samples behind WARM others and a hash of the last result.
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
+
+#include <iostream>
+#include <utility>
 
 #include "green.h"
 
@@ -77,41 +83,93 @@ class Product {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
+// One way to run samples.
+class Arm {
+ public:
+  Arm(const std::string& name, long units) : name_(name), set_((std::uint64_t{1} << units) - 1) {
+    if (name != "plain" && name != "flat" && name != "on-demand")
+      bench::die("--arm", "is plain, flat or on-demand", "", 0);
+    BENCH_CHECK(cudaStreamCreateWithFlags(&plain_, cudaStreamNonBlocking));
+    if (name == "flat")
+      for (int i = 0; i < 8; ++i) flat_.push_back(device_.create(set_));
+  }
+
+  // Microseconds of the host, and of the device.
+  std::pair<double, double> sample() {
+    const std::uint64_t begin = bench::now_ns();
+    float ms = 0;
+    if (name_ == "plain") {
+      ms = product_.run(plain_);
+    } else if (name_ == "flat") {
+      ms = product_.run(flat_[count_++ * 5 % flat_.size()].stream);
+    } else {
+      const bench::GreenStream green = device_.create(set_);
+      ms = product_.run(green.stream);
+      device_.destroy(green);
+    }
+    return {1e-3 * static_cast<double>(bench::now_ns() - begin), 1e3 * ms};
+  }
+  const Product& product() const { return product_; }
+
+ private:
+  const bench::GreenDevice device_;
+  Product product_;
+  std::string name_;
+  std::uint64_t set_;
+  cudaStream_t plain_ = nullptr;
+  std::vector<bench::GreenStream> flat_;
+  std::size_t count_ = 0;
+};
+
+void tell_list(const char* name, const std::vector<double>& values) {
+  std::printf("\"%s\": [", name);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    std::printf("%s%.2f", i == 0 ? "" : ", ", values[i]);
+  std::printf("], ");
+}
+
+void resident(Arm& arm) {
+  std::printf("{\"ready\": true}\n");
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line); std::fflush(stdout)) {
+    long count = 0, warm = 0;
+    if (std::sscanf(line.c_str(), "samples %ld %ld", &count, &warm) != 2)
+      bench::die(line.c_str(), "is no command", "", 0);
+    std::vector<double> wall_us, device_us;
+    for (long i = -warm; i < count; ++i) {
+      const auto [wall, device] = arm.sample();
+      if (i < 0) continue;
+      wall_us.push_back(wall);
+      device_us.push_back(device);
+    }
+    std::printf("{");
+    tell_list("wall_us", wall_us);
+    tell_list("device_us", device_us);
+    if (line.ends_with("hash"))
+      std::printf("\"hash\": \"%s\", ",
+                  bench::hash_of(arm.product().result(), arm.product().result_bytes()).c_str());
+    std::printf("\"count\": %ld}\n", count);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string arm = bench::option(argc, argv, "--arm", "plain");
+  const std::string name = bench::option(argc, argv, "--arm", "plain");
   const long samples = bench::number(argc, argv, "--samples", 2000);
   const long units = bench::number(argc, argv, "--units", 15);
-  const std::uint64_t set = (std::uint64_t{1} << units) - 1;
-  const bench::GreenDevice device;
-  Product product;
-  cudaStream_t plain = nullptr;
-  BENCH_CHECK(cudaStreamCreateWithFlags(&plain, cudaStreamNonBlocking));
-  std::vector<bench::GreenStream> flat;
-  if (arm == "flat")
-    for (int i = 0; i < 8; ++i) flat.push_back(device.create(set));
-
+  Arm arm(name, units);
+  if (argc > 1 && std::string(argv[argc - 1]) == "--resident") {
+    resident(arm);
+    return 0;
+  }
   std::vector<double> wall_us;
   std::vector<double> device_us;
   for (long i = -50; i < samples; ++i) {
-    const std::uint64_t begin = bench::now_ns();
-    float ms = 0;
-    if (arm == "plain") {
-      ms = product.run(plain);
-    } else if (arm == "flat") {
-      ms = product.run(flat[static_cast<std::size_t>(i + 50) * 5 % flat.size()].stream);
-    } else if (arm == "on-demand") {
-      const bench::GreenStream green = device.create(set);
-      ms = product.run(green.stream);
-      device.destroy(green);
-    } else {
-      std::fprintf(stderr, "gemm_samples: unknown arm '%s'\n", arm.c_str());
-      return 2;
-    }
+    const auto [wall, device] = arm.sample();
     if (i < 0) continue;
-    wall_us.push_back(1e-3 * static_cast<double>(bench::now_ns() - begin));
-    device_us.push_back(1e3 * ms);
+    wall_us.push_back(wall);
+    device_us.push_back(device);
   }
   const bench::Order wall(wall_us);
   const bench::Order gpu(device_us);
@@ -119,7 +177,7 @@ int main(int argc, char** argv) {
       "{\"name\": \"gemm\", \"arm\": \"%s\", \"samples\": %ld, \"units\": %ld, \"wall_p50_us\": "
       "%.2f, \"wall_p95_us\": %.2f, \"wall_p99_us\": %.2f, \"device_p50_us\": %.2f, "
       "\"device_p95_us\": %.2f, \"device_p99_us\": %.2f}\n",
-      arm.c_str(), samples, arm == "plain" ? 0 : units, wall.median(), wall.at(0.95), wall.at(0.99),
-      gpu.median(), gpu.at(0.95), gpu.at(0.99));
-  bench::tell_bytes("gemm result", product.result(), product.result_bytes());
+      name.c_str(), samples, name == "plain" ? 0 : units, wall.median(), wall.at(0.95),
+      wall.at(0.99), gpu.median(), gpu.at(0.95), gpu.at(0.99));
+  bench::tell_bytes("gemm result", arm.product().result(), arm.product().result_bytes());
 }

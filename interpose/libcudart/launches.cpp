@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernel launches, and host functions and value waits, which share a stream with them.
+#include "interpose/launches.h"
+
 #include <cstring>
 #include <vector>
 
-#include "interpose/launches.h"
+#include "backends/cuda/launch_attributes.h"
 #include "interpose/libcudart/handlers.h"
 #include "runtime/descriptor.h"
 
@@ -14,59 +16,6 @@ namespace stats = runtime::stats;
 using runtime::EventState;
 
 static_assert(sizeof(CUlaunchAttribute) == runtime::kAttributeRecordBytes);
-
-namespace {
-
-// What a launch's attributes say to us. The attributes themselves travel untouched.
-struct Attributes {
-  std::uint32_t cluster_blocks = 1;
-  bool cooperative = false;
-  bool programmatic = false;
-  CUevent recorded = nullptr;  // the launch records it
-  bool graph_node = false;     // only has a meaning in a graph
-
-  Attributes(const CUlaunchAttribute* records, unsigned count) {
-    for (unsigned i = 0; i < count; ++i) read(records[i]);
-  }
-
- private:
-  void read(const CUlaunchAttribute& attribute) {
-    const CUlaunchAttributeValue& value = attribute.value;
-    switch (attribute.id) {
-      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-        widen(value.clusterDim.x, value.clusterDim.y, value.clusterDim.z);
-        break;
-#if CUDA_VERSION >= 12080
-      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-        widen(value.preferredClusterDim.x, value.preferredClusterDim.y,
-              value.preferredClusterDim.z);
-        break;
-#endif
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        cooperative = value.cooperative != 0;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
-        programmatic = value.programmaticStreamSerializationAllowed != 0;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-        recorded = value.programmaticEvent.event;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-        recorded = value.launchCompletionEvent.event;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-        graph_node = true;
-        break;
-      default:
-        break;
-    }
-  }
-  void widen(unsigned x, unsigned y, unsigned z) {
-    cluster_blocks = std::max(cluster_blocks, x * std::max(1U, y) * std::max(1U, z));
-  }
-};
-
-}  // namespace
 
 CUresult launch_kernel(Via<decltype(::cuLaunchKernel)> via, CUfunction kernel, unsigned grid_x,
                        unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
@@ -114,9 +63,9 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
   const Way way = way_of(config->hStream, via.per_thread);
   if (way.route == Route::kForeign) return passed(via.real(config, kernel, arguments, extra));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
-  const Attributes attributes(config->attrs, config->numAttrs);
+  const cuda::LaunchAttributes attributes(config->attrs, config->numAttrs);
   const Inside ours;
-  if (attributes.graph_node || (captures_open() && way.record->legacy))
+  if (attributes.updatable_node || (captures_open() && way.record->legacy))
     return bridged(way, kernel, stats::UnboundReason::kCapture, call);
   if (attributes.recorded != nullptr) {
     // The launch records an event. On the application's own stream, and the event once more behind
@@ -137,9 +86,7 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
                 arguments, extra);
   launch.form = hal::LaunchForm::kExtended;
   launch.attributes = {config->attrs, config->numAttrs};
-  launch.cluster_blocks = attributes.cluster_blocks;
-  launch.cooperative = attributes.cooperative;
-  launch.programmatic = attributes.programmatic;
+  attributes.describe(launch);
   launch.in_context = way.record->legacy;
   return result(way.context().launch(way.stream(), launch, current_advice()));
 }

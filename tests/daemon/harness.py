@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-MAJOR, MINOR = 1, 4  # protocol/version.h
+MAJOR, MINOR = 1, 5  # protocol/version.h
 
 
 def open_width(status, clients):

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 BENCH = pathlib.Path(os.environ["BENCH"])
@@ -110,19 +111,65 @@ class Smoke(Evaluation):
                 self.assertGreaterEqual(request["tokens"][0], request["at"])
 
     def test_bits_beside_others_and_a_survivor(self):
-        self.evaluate("E9", "--smoke", "--modes", "temporal,ours")
+        self.evaluate("E9", "--smoke", "--parts", "bits", "--modes",
+                      "exclusive,temporal,ours,ours-kill")
         found = self.by_mode("E9")
-        self.assertEqual(set(found), {"temporal", "ours", "ours, one killed"})
+        self.assertEqual(set(found), {"exclusive", "temporal", "ours", "ours-kill"})
         for record in found.values():
             self.assertTrue(record["ok"] and record["equal"], record)
-        self.assertEqual(list(found["ours, one killed"]["compared"]), ["demo-a"])
+            self.assertEqual(record["compared"], {"demo": 6})
+        hashes = [value for _, value in found["exclusive"]["hashes"]["demo"]]
+        self.assertGreater(len(set(hashes)), 1)  # steps differ
+
+    def test_what_libraries_choose(self):
+        self.evaluate("E9", "--smoke", "--parts", "libraries")
+        found = self.by_mode("E9")
+        for mode in ("exclusive", "green", "green-after", "static", "ours"):
+            self.assertTrue(found[mode]["ok"], found[mode])
+            self.assertEqual(found[mode]["other_bits"], [])
+        self.assertIn("no MPS binary", found["mps25"]["why"])
+
+    def test_pairs_of_both_kinds_in_one_command(self):
+        self.evaluate("pairs", "--smoke", "--tokens", "2", "--modes", "exclusive,static,ours")
+        cells = {(r["experiment"], r["cell"]): r for r in self.cells("pairs")}
+        self.assertEqual(set(cells), {(e, m) for e in ("E3", "E4")
+                                      for m in ("exclusive", "static", "ours")})
+        self.assertTrue(all(r["ok"] for r in cells.values()))
+        text = (self.out / "report.md").read_text()
+        self.assertIn("sum of rates / alone", text)
+        self.assertIn("p99 / MPS", text)
+
+    def test_ranks_of_a_distributed_job_are_one_job(self):
+        self.evaluate("E3", "--smoke", "--gpus", "2", "--pairs", "W7", "--modes", "exclusive,ours")
+        for record in self.cells("E3"):
+            self.assertTrue(record["ok"], record)
+            self.assertEqual(len(record["jobs"]), 2)
+        result = self.evaluate("E3", "--smoke", "--pairs", "W7", code=2)
+        self.assertIn("W7 is two ranks on two GPUs: --gpus 2", result.stderr)
+
+    def test_a_load_is_found_at_which_policies_can_be_told_apart(self):
+        words = ("E5", "--smoke", "--modes", "ours", "--traces", "azure2023_code,longbench_synth_"
+                 "poisson1", "--load", "auto")
+        self.evaluate(*words)
+        records = report.read(self.out, "E5")
+        found = {r["trace"]: r for r in records if r.get("calibrated")}
+        self.assertEqual(set(found), {"azure2023_code", "longbench_synth_poisson1"})
+        for r in found.values():
+            self.assertIn(r["load"], [load for load, _ in r["calibrated"]])
+        self.assertEqual({r["load"] for r in self.cells("E5")}, {r["load"] for r in found.values()})
+        started = [r for r in records if "started" in r]
+        self.assertEqual(len(started), 1)  # the same processes for both traces
+        # A later session takes what was found.
+        self.evaluate(*words, "--resume", "--repeats", "2")
+        again = {r["trace"]: r["load"] for r in report.read(self.out, "E5") if r.get("calibrated")}
+        self.assertEqual(again, {t: r["load"] for t, r in found.items()})
 
     def test_calibration_and_decoding_alone(self):
         self.evaluate("E0", "--smoke")
         self.assertTrue(self.cells("E0")[0]["ok"])
-        self.evaluate("E8", "--smoke", "--no-micro")
+        self.evaluate("E8", "--smoke", "--no-chains")
         self.assertEqual({r["cell"] for r in self.cells("E8") if r["ok"]},
-                         {"exclusive", "ours-alone"})
+                         {"exclusive", "in-process", "ours-alone"})
 
     def test_an_interrupted_run_ends_its_processes_and_resumes(self):
         words = ("E3", "--smoke", "--modes", "exclusive,temporal,ours,ours-fifo,ours-static,orion")
@@ -179,6 +226,12 @@ class BadInput(Evaluation):
         self.assertIn("the GPU is busy: 1 processes",
                       self.refused("E3", **self.package(*self.ALL)))
 
+    def test_fewer_gpus_than_asked_for(self):
+        self.smi()
+        self.assertIn("--gpus 2: there are 1",
+                      self.refused("E3", "--pairs", "W7", "--gpus", "2",
+                                   **self.package(*self.ALL)))
+
     def test_too_little_memory(self):
         self.smi(free=8000)
         self.assertIn("too little memory: D0.6 and D0.6 need about",
@@ -206,6 +259,32 @@ class BadInput(Evaluation):
 
 
 class Figures(unittest.TestCase):
+    def test_the_newest_run_stands_first_and_earlier_ones_below(self):
+        text = self.written(
+            "E3", *(self.cell(m, 1, 10, 10) for m in ("exclusive", "mps", "ours")),
+            *(self.cell(m, 2, 20, 20) for m in ("exclusive", "mps", "ours")),
+            self.cell("exclusive", 3, 10, 10), self.cell("static", 3, 5, 5),
+            {"note": "what was learnt"})
+        first, _, then = text.partition("<details>")
+        rows = lambda part: {line.split("|")[1].strip() for line in part.splitlines()
+                             if line.startswith("| W,")}
+        self.assertEqual((rows(first), rows(then)), ({"W, run 2"}, {"W, run 1", "W, run 3"}))
+        self.assertIn("* what was learnt", then)
+        self.assertIn("`throughput` / mps 1.000", first.split("## E0")[0])
+
+    def test_clocks_are_noted_before_and_behind_the_cells(self):
+        class Results:
+            found = []
+
+            def add(self, record):
+                self.found.append(record)
+        session = experiments.Session(types.SimpleNamespace(), Results(), [], "", None, 0)
+        session.note_clocks("E3", "W1")
+        self.assertEqual(Results.found, [])  # nothing where there is no GPU
+        session.clocks = lambda: [{"clocks.sm": "1980"}]
+        session.note_clocks("E3", "W1")
+        self.assertEqual(Results.found[0]["clocks"], [{"clocks.sm": "1980"}])
+
     def test_percentiles(self):
         self.assertEqual(load.percentile([4, 1, 3, 2], 0.5), 2.5)
         self.assertEqual(load.percentile([1, 2, 3, 4, 5], 1), 5)
@@ -283,9 +362,38 @@ class Figures(unittest.TestCase):
                 self.cell("mps", 1, 50, 5, repeat=1),
                 self.cell("exclusive", 1, second, 10, repeat=1))
             return next(line for line in text.splitlines() if "ours / MPS" in line)
-        self.assertIn("1.800, asked at least 0.98: reached.", of(101))
+        self.assertIn("1.800 (1.800 to 1.800), asked at least 0.98: reached.", of(101))
         self.assertIn("but the run is not usable", of(103))
         self.assertEqual(report.differ(report.spread([7])), "one cell: **not usable**")
+
+    def test_the_middle_of_ratios_has_a_spread(self):
+        show = lambda v: f"{v:.2f}"
+        self.assertEqual(report.between([1.0], show), "–")
+        self.assertEqual(report.between([1.0, 1.1], show), "1.00 to 1.10")
+        low, _, high = report.between([0.9, 1.0, 1.0, 1.0, 1.1], show).split()
+        self.assertTrue(0.9 <= float(low) <= 1.0 <= float(high) <= 1.1)
+
+    def test_moves_of_leases_tell_what_is_static(self):
+        def cell(moves):
+            return {**self.cell("ours", 1, 1, 1),
+                    "daemon": {"counted": {"moves": moves, "grants": 9}},
+                    "launches": [{"seconds": 2.0, "seen": 100, "moved": 10, "widths": {"8": 75}},
+                                 {"seconds": 2.0, "seen": 100, "moved": 30, "widths": {"132": 25}}]}
+        b = experiments.bindings(cell(500))
+        self.assertEqual((b["launches"], b["rebinds"], b["moves"]), (100, 20, 125))
+        self.assertEqual(b["widths"], {8: 0.75, 132: 0.25})
+        self.assertNotIn("static", experiments.binding(cell(500)))
+        self.assertIn("(static)", experiments.binding(cell(300)))
+        self.assertEqual(experiments.binding(self.cell("mps", 1, 1, 1)), "")
+
+    def test_static_partitions_are_a_frontier(self):
+        def cell(mode, rate, p95):
+            return {"repeat": 0, "train": {"per_s": rate}, "infer": {"p95": p95}}
+        found = {"ours": [cell("ours", 10, 1.0)], "static:a": [cell("a", 11, 1.1)],
+                 "static:b": [cell("b", 9, 0.9)]}
+        self.assertIn("none has both", report.frontier("M", found)[0])
+        found["static:c"] = [cell("c", 10.5, 0.95)]
+        self.assertIn("**static:c** has both", report.frontier("M", found)[0])
 
     def test_cells_that_are_not_what_they_say_are_in_no_table(self):
         text = self.written(
@@ -338,7 +446,7 @@ class Figures(unittest.TestCase):
     def test_what_was_not_run_is_named_with_its_command(self):
         with tempfile.TemporaryDirectory() as folder:
             text = report.write(folder)
-        for name in ("E3", "E4", "E5", "E9"):
+        for name in ("E3", "E4", "E5", "E6", "E7", "E8", "E9"):
             self.assertIn(f"`python3 bench/evaluate.py {name}", text)
         self.assertIn("**Not run.**", text)
 

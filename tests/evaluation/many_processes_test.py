@@ -52,10 +52,11 @@ class Scripts(unittest.TestCase):
 
     def test_hazards_end_as_they_do_natively(self):
         records = self.run_script("hazards.py", "cooperative", "cooperative_too_large",
-                                  "clusters_16", "persistent", "meeting_streams", "fault",
+                                  "clusters_16", "persistent", "meeting_streams", "host_gated",
+                                  "fault",
                                   "--repeats", "5", "--timeout", "60")
         shared = [r for r in records if r.get("mode") == "random"]
-        self.assertEqual(len(shared), 6)
+        self.assertEqual(len(shared), 7)
         for record in shared:
             self.assertTrue(record["same"], record)
             self.assertFalse(record["hung"], record)

@@ -13,12 +13,14 @@ constexpr const char* kSimulateFooter = R"(
 Runs policies in virtual time: the scheduler and the policy objects that decide on a GPU, over
 devices whose kernels take what was measured on an H200 (where it was not: see sim/README.md).
 Each GPU serves Llama-3.1-8B in two clients, prefill and decode, with the requests of the trace
-(CSV: t_s,prompt_tokens,output_tokens), beside training jobs that never end.
+(CSV: t_s,prompt_tokens,output_tokens), beside training jobs that never end. Or: the GPU runs
+jobs as they were recorded on one, kernel by kernel (--job; files: bench/evaluation/streams.py).
 
 Examples:
   vitamin simulate --trace azure.csv --policy throughput --policy tpot-first --load 0.7
   vitamin simulate --trace azure.csv --policy tpot-first --training resnet152 --plot plots
   vitamin simulate --trace azure.csv --policy ./my_policy.so --gpus 8 --services 25 --json
+  vitamin simulate --job rn.job --job llama.job@arrivals.csv --policy fifo --policy tpot-first
 
   TTFT  first token after the scheduled arrival      TPOT  mean time of a further token
   ITL   each gap between tokens                      goodput  requests/s within both limits
@@ -72,7 +74,7 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   SimulateOptions& o = simulation_;
   simulate_ = app.add_subcommand("simulate", "Run policies in virtual time on a trace of requests");
   simulate_->footer(kSimulateFooter);
-  simulate_->add_option("--trace", o.trace, "The requests")->type_name("FILE")->required();
+  simulate_->add_option("--trace", o.trace, "The requests")->type_name("FILE");
   simulate_->add_option("--policy", o.policies, "Again for each policy (default: throughput)")
       ->type_name("NAME");
   simulate_->add_option("--load", o.load, "Scale the times to this share of the GPUs' capacity");
@@ -80,6 +82,18 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   simulate_->add_option("--services", o.services, "On each GPU")->capture_default_str();
   simulate_->add_option("--training", o.training, "Jobs on each GPU: NAME or NAME:COUNT, ...")
       ->delimiter(',');
+  simulate_
+      ->add_option("--job", o.jobs,
+                   "A recorded job on each GPU, again for each: one that repeats its step, or, with "
+                   "@REQUESTS (like --trace), one that answers them one after the other")
+      ->type_name("FILE[@REQUESTS]");
+  simulate_->add_option("--until", o.until_s, "End at this second, whatever is unfinished");
+  simulate_->add_option("--warm-up", o.warm_up_s, "Requests before this second do not count")
+      ->capture_default_str();
+  simulate_->add_option("--turn", o.turn_ms,
+                        "Recorded jobs on the whole device take turns of so many ms, as without "
+                        "MPS; 0: they share it");
+  simulate_->add_option("--switch", o.switch_us, "Lost at each change of turns, us");
   simulate_->add_option("--from", o.from_s, "Begin at this second of the trace");
   simulate_->add_option("--seconds", o.seconds, "Use so many seconds of the trace");
   simulate_->add_option("--max-prompt", o.most_prompt, "Cut longer prompts")->capture_default_str();

@@ -18,6 +18,8 @@ struct SimulateOptions {
   double load = 0;  // of the capacity; 0: the trace's own times
   unsigned gpus = 1, services = 1;
   std::vector<std::string> training;
+  std::vector<std::string> jobs;  // FILE or FILE@REQUESTS
+  double until_s = 0, warm_up_s = 3, turn_ms = 0, switch_us = 0;
   double from_s = 0, seconds = 0;
   std::uint32_t most_prompt = 16384, most_output = 2048;
   double ttft_ms = 500, tpot_ms = 30;

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json quantiles_json(const sim::Quantiles& q) {
-  return {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}};
+  return {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p95", q.p95}, {"p99", q.p99}};
 }
 
 Json result_json(const sim::Result& result, const sim::Slo& slo) {
@@ -38,6 +38,7 @@ Json result_json(const sim::Result& result, const sim::Slo& slo) {
   for (const sim::TrainingResult& job : result.training)
     training.push_back({{"name", job.name},
                         {"steps_per_s", job.steps_per_s},
+                        {"alone_steps_per_s", job.alone_steps_per_s},
                         {"normalised", job.steps_per_s / job.alone_steps_per_s}});
   Json widths = Json::array();
   for (const auto& [width, seconds] : result.width_s)
@@ -47,6 +48,7 @@ Json result_json(const sim::Result& result, const sim::Slo& slo) {
           {"simulated_s", result.simulated_s},
           {"ttft_ms", quantiles_json(result.ttft())},
           {"tpot_ms", quantiles_json(result.tpot())},
+          {"latency_ms", quantiles_json(result.latency())},
           {"itl_p99_ms", result.itl_ms.quantile(0.99)},
           {"ttft_violations", violations.ttft},
           {"tpot_violations", violations.tpot},
@@ -162,6 +164,22 @@ bool add_training(const std::string& word, std::vector<std::string>& jobs) {
   return true;
 }
 
+// FILE, or FILE@REQUESTS; what is wrong, or "".
+std::string add_job(const std::string& word, const sim::TraceWindow& window,
+                    std::vector<sim::Setup::Recorded>& jobs) {
+  const std::size_t at = word.rfind('@');
+  auto job = sim::read_job(word.substr(0, at));
+  if (!job) return job.error().message;
+  sim::Setup::Recorded recorded{std::move(*job), {}};
+  if (at != word.npos) {
+    auto requests = sim::read_trace(word.substr(at + 1), window);
+    if (!requests) return requests.error().message;
+    recorded.requests = std::move(requests->requests);
+  }
+  jobs.push_back(std::move(recorded));
+  return "";
+}
+
 int failed(const std::string& message) {
   say(Problem::kUsage, message + ". See `vitamin simulate --help`.");
   return kExitFailed;
@@ -172,6 +190,11 @@ std::string problem(const SimulateOptions& o) {
   if (o.services == 0 || o.services > 1000) return "--services must be 1 to 1000";
   if (o.load < 0 || o.load > 100) return "--load must be a share like 0.7";
   if (o.ttft_ms <= 0 || o.tpot_ms <= 0) return "--ttft and --tpot must be above 0 ms";
+  if (o.trace.empty() && o.jobs.empty()) return "--trace or --job is needed";
+  if (o.trace.empty() && (o.load > 0 || !o.training.empty()))
+    return "--load and --training need --trace";
+  if (o.until_s < 0 || o.warm_up_s < 0 || o.turn_ms < 0 || o.switch_us < 0)
+    return "times must not be negative";
   if (o.from_s < 0 || o.seconds < 0 || o.window_us < 0 || o.creation_ms < 0 || o.quantum_ms <= 0)
     return "times must not be negative";
   if (o.most_prompt == 0 || o.most_output == 0) return "--max-prompt and --max-output: at least 1";
@@ -182,10 +205,22 @@ std::string problem(const SimulateOptions& o) {
 
 int simulate(const SimulateOptions& options) {
   if (const std::string wrong = problem(options); !wrong.empty()) return failed(wrong);
-  auto trace = sim::read_trace(
-      options.trace, {options.from_s, options.seconds, options.most_prompt, options.most_output});
+  const sim::TraceWindow window{options.from_s, options.seconds, options.most_prompt,
+                                options.most_output};
+  auto trace = options.trace.empty() ? sim::Trace() : sim::read_trace(options.trace, window);
   if (!trace) return failed(trace.error().message);
   sim::Setup setup;
+  for (const std::string& word : options.jobs)
+    if (const std::string wrong = add_job(word, window, setup.jobs); !wrong.empty())
+      return failed(wrong);
+  const bool serves = std::any_of(setup.jobs.begin(), setup.jobs.end(),
+                                  [](const auto& recorded) { return recorded.job.serves(); });
+  if (options.trace.empty() && !serves && options.until_s == 0)
+    return failed("jobs that repeat their step never end: --until is needed");
+  setup.device.limit_s = options.until_s;
+  setup.device.warm_up_s = options.warm_up_s;
+  setup.device.turn_ns = options.turn_ms * 1e6;
+  setup.device.switch_ns = options.switch_us * 1e3;
   setup.gpus = options.gpus;
   setup.services = options.services;
   setup.seed = options.seed;
@@ -225,6 +260,7 @@ int simulate(const SimulateOptions& options) {
                 {"services_per_gpu", options.services},
                 {"slo", {{"ttft_ms", slo.ttft_ms}, {"tpot_ms", slo.tpot_ms}}},
                 {"training", setup.training},
+                {"jobs", options.jobs},
                 {"results", Json::array()}};
     for (const sim::Result& result : results) out["results"].push_back(result_json(result, slo));
     fmt::print("{}\n", out.dump(2));
@@ -234,7 +270,9 @@ int simulate(const SimulateOptions& options) {
       "{} requests in {:.0f} s (times x {:.3g}), {} cut; {} GPU, {} clients each; limits "
       "TTFT {:g} ms, TPOT {:g} ms; simulated, not measured\n\n",
       setup.trace.requests.size(), setup.trace.span_s(), factor, setup.trace.cut, options.gpus,
-      2 * options.services + setup.training.size(), slo.ttft_ms, slo.tpot_ms);
+      (setup.trace.requests.empty() ? 0 : 2 * options.services) + setup.training.size() +
+          setup.jobs.size(),
+      slo.ttft_ms, slo.tpot_ms);
   print_table(results, slo);
   return 0;
 }

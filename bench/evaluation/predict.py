@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Does the simulator foretell what was measured of pairs? Needs no GPU.
+
+    predict.py [--streams DIR] [--results DIR] [--vitamin FILE] [--out DIR]
+
+What goes in of each session of E3 and E4: what each job asks of the GPU, recorded alone on another
+day (record.py), and its exclusive rate in that session, by which the pace of its host is stretched,
+because that drifts by tens of percent. What comes out: the rates and latencies of the pairs, in
+every mode that the simulator knows, beside those that were measured: OUT/predictions.jsonl and a
+table. Modes that it does not know (MPS with percentages or priorities) are left out.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import harness  # noqa: E402
+import report  # noqa: E402
+import streams  # noqa: E402
+
+# Processes without MPS get the device in turns. FITTED to two pairs (h200.md: ResNet-152 + Qwen3;
+# E3, run 1: W1), which lost a fifth to the changes of turns; not known: how long a turn is.
+TURN_MS, SWITCH_US = 2.0, 500
+WHOLE = ["--policy", "fifo", "--quantum", 1e6]  # everybody on the whole device, nobody decides
+SECONDS = 12  # that pairs of training jobs are simulated for
+MODES = {"mps": WHOLE, "ours:fifo": ["--policy", "fifo"],
+         "ours-fifo": ["--policy", "fifo"],
+         "static": ["--policy", "static:parts=2"], "ours-static": ["--policy", "static:parts=2"],
+         "temporal": [*WHOLE, "--turn", TURN_MS, "--switch", SWITCH_US],
+         "ours": ["--policy", "throughput"], "ours-tpot-first": ["--policy", "tpot-first"],
+         "ours-lend": ["--policy", "tpot-first:target=8,lend=1"],
+         "orion": ["--policy", "orion"], "salus": ["--policy", "salus"],
+         "temporal-leases": ["--policy", "temporal"]}
+
+
+def words_of(mode):
+    if mode in MODES:
+        return MODES[mode]
+    head, _, rest = mode.partition(":")
+    return ["--policy", rest] if head == "ours" and rest else None
+
+
+class Simulator:
+    def __init__(self, program, folder):
+        self.program, self.folder, self.wall_s = program, pathlib.Path(folder), 0.0
+
+    def run(self, jobs, words):
+        """`jobs`: (text of a job, requests or None) each; the one result."""
+        arguments = []
+        for number, (text, requests) in enumerate(jobs):
+            path = self.folder / f"{number}.job"
+            path.write_text(text)
+            if requests is not None:
+                arrivals = self.folder / f"{number}.csv"
+                arrivals.write_text("t_s,prompt_tokens,output_tokens\n" + "".join(
+                    f"{at:.6f},1,{tokens}\n" for at, tokens in requests))
+                path = f"{path}@{arrivals}"
+            arguments += ["--job", str(path)]
+        done = subprocess.run([self.program, "simulate", "--json", *arguments, *map(str, words)],
+                              capture_output=True, text=True)
+        if done.returncode:
+            raise harness.Refusal(done.stderr.strip())
+        result, = json.loads(done.stdout)["results"]
+        self.wall_s += result["wall_s"]
+        return result
+
+
+def calibrated(seconds_of, wanted):
+    """The stretch of the host's pace at which the job takes as long as it did, and what is left:
+    where the device alone takes longer, no pace of the host makes up for it."""
+    low, high = 0.25, 6.0
+    for _ in range(24):
+        stretch = (low * high) ** 0.5
+        low, high = (stretch, high) if seconds_of(stretch) < wanted else (low, stretch)
+    stretch = (low * high) ** 0.5
+    return stretch, seconds_of(stretch) / wanted - 1
+
+
+class Predictions:
+    def __init__(self, simulator, compiled):
+        self.simulator, self.compiled, self.texts, self.rows = simulator, compiled, {}, []
+
+    def training(self, name, per_s):
+        """The text of a training job that has this rate alone."""
+        key = name, round(per_s, 3)
+        if key not in self.texts:
+            seconds = lambda stretch: 1 / self.simulator.run(
+                [(self.compiled[name].text(stretch), None)],
+                ["--until", 6, "--policy", "fifo"])["training"][0]["steps_per_s"]
+            stretch, left = calibrated(seconds, 1 / per_s)
+            self.texts[key] = self.compiled[name].text(stretch), stretch, left
+        return self.texts[key]
+
+    def serving(self, name, request_s, tokens):
+        key = name, round(request_s, 6), tokens
+        if key not in self.texts:
+            requests = [(i * (4 * request_s + 0.1), tokens) for i in range(10)]
+            seconds = lambda stretch: self.simulator.run(
+                [(self.compiled[name].text(stretch), requests)],
+                ["--warm-up", 0, "--policy", "fifo"])["latency_ms"]["p50"] / 1e3
+            stretch, left = calibrated(seconds, request_s)
+            self.texts[key] = self.compiled[name].text(stretch), stretch, left
+        return self.texts[key]
+
+    def add(self, where, what, measured, predicted, **more):
+        if measured:
+            self.rows.append({**where, "what": what, "measured": measured, "predicted": predicted,
+                              "error": predicted / measured - 1, **more})
+
+
+def cells(records):
+    """By (session, subject): by mode: the records of its repeats."""
+    found = {}
+    for r in records:
+        if r.get("ok") and "cell" in r and not r.get("void"):
+            found.setdefault((r["session"], r["subject"]), {}).setdefault(r["cell"], []).append(r)
+    return found
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def training_pairs(predictions, results):
+    for (session, subject), modes in cells(report.read(results, "E3")).items():
+        alone = modes.get("exclusive")
+        if not alone:
+            continue
+        names = [j["name"] for j in alone[0]["jobs"]]
+        if any(n not in predictions.compiled for n in names):
+            continue
+        rates = [harness.median([r["jobs"][i]["per_s"] for r in alone]) for i in (0, 1)]
+        drift = max(max(r["jobs"][i]["per_s"] for r in alone) /
+                    min(r["jobs"][i]["per_s"] for r in alone) - 1 for i in (0, 1))
+        made = [predictions.training(n, r) for n, r in zip(names, rates)]
+        for mode, records in modes.items():
+            words = words_of(mode)
+            if words is None:
+                continue
+            got = predictions.simulator.run([(m[0], None) for m in made],
+                                            ["--until", SECONDS, *words])
+            where = {"experiment": "E3", "session": session, "subject": subject, "mode": mode}
+            for i, name in enumerate(names):
+                predictions.add(
+                    where, f"{name} steps/s",
+                    harness.median([r["jobs"][i]["per_s"] for r in records]),
+                    got["training"][i]["steps_per_s"], alone=rates[i], exclusive_differs=drift,
+                    stretch=made[i][1], calibration_left=made[i][2], repeats=len(records))
+
+
+def mixed_pairs(predictions, results):
+    headers = list(report.headers(results, "E4"))
+    records = report.read(results, "E4")
+    request_s = {r["session"]: r["measured"]["seconds"] for r in records if "measured" in r}
+    for (session, subject), modes in cells(records).items():
+        alone = modes.get("exclusive")
+        names = alone and (alone[0]["train"]["name"], alone[0]["infer"]["name"])
+        if not alone or any(n not in predictions.compiled for n in names):
+            continue
+        command = headers[alone[0]["run"] - 1]["command"].split()
+        after = lambda word, usual: float(command[command.index(word) + 1]) \
+            if word in command else usual
+        tokens, warm_up = int(after("--tokens", 32)), after("--warm-up", 2)
+        rate = harness.median([r["train"]["per_s"] for r in alone])
+        drift = max(r["train"]["per_s"] for r in alone) / \
+            min(r["train"]["per_s"] for r in alone) - 1
+        train = predictions.training(names[0], rate)
+        infer = predictions.serving(names[1], harness.median(request_s[session]), tokens)
+        for mode, found in modes.items():
+            words = [] if mode == "exclusive" else words_of(mode)
+            if words is None:
+                continue
+            where = {"experiment": "E4", "session": session, "subject": subject, "mode": mode}
+            more = {"exclusive_differs": drift, "repeats": len(found)}
+            got = []
+            for r in found:
+                requests = [(q[0], tokens) for q in r["infer"]["requests"]]
+                pair = [(infer[0], requests)]
+                if mode != "exclusive":
+                    pair.insert(0, (train[0], None))
+                got.append(predictions.simulator.run(
+                    pair, ["--warm-up", warm_up, *(words or ["--policy", "fifo"])]))
+            if mode != "exclusive":
+                predictions.add(where, f"{names[0]} steps/s",
+                                mean(r["train"]["per_s"] for r in found),
+                                mean(g["training"][0]["steps_per_s"] for g in got),
+                                alone=rate, stretch=train[1], calibration_left=train[2], **more)
+            for which in ("p50", "p95", "p99"):
+                predictions.add(where, f"{names[1]} {which} ms",
+                                1e3 * mean(r["infer"][which] for r in found),
+                                mean(g["latency_ms"][which] for g in got),
+                                stretch=infer[1], calibration_left=infer[2], **more)
+
+
+def show(rows):
+    kept = ["subject", "mode", "what"]
+    body = [[r["session"] % 100000, *(r[k] for k in kept), f"{r['measured']:.2f}",
+             f"{r['predicted']:.2f}", f"{100 * r['error']:+.1f} %",
+             f"{100 * r['exclusive_differs']:.0f} %"] for r in rows]
+    print(harness.table(body, ["session", *kept, "measured", "predicted", "error",
+                               "exclusive differs by"]))
+    summary = []
+    sorts = [("throughput", lambda r: "steps/s" in r["what"]),
+             ("p99", lambda r: " p99 " in r["what"]), ("p50", lambda r: " p50 " in r["what"])]
+    for mode in [None, *dict.fromkeys(r["mode"] for r in rows)]:
+        for what, of in sorts:
+            errors = sorted(abs(r["error"]) for r in rows
+                            if of(r) and (r["mode"] != "exclusive" if mode is None
+                                          else r["mode"] == mode))
+            if errors:
+                summary.append({"mode": mode or "all pairs", "what": what, "n": len(errors),
+                                "median": harness.median(errors), "worst": errors[-1],
+                                "within_15": sum(e <= 0.15 for e in errors)})
+    print()
+    print(harness.table([[s["mode"], s["what"], s["n"], f"{100 * s['median']:.1f} %",
+                          f"{100 * s['worst']:.1f} %", f"{s['within_15']} of {s['n']}"]
+                         for s in summary],
+                        ["mode", "figure", "n", "median error", "worst", "within 15 %"]))
+    return summary
+
+
+def recorded(folder):
+    """Every job that was recorded on the whole device, compiled; by its name."""
+    jobs = {}
+    for native in sorted(folder.glob("*-native.json.gz")):
+        name = native.name.removesuffix("-native.json.gz")
+        raws = {132: streams.read(native)}
+        for path in folder.glob(f"{name}-units*.json.gz"):
+            raw = streams.read(path)
+            if raw["device"]:
+                raws[8 * int(path.name.split("-units")[1].split(".")[0])] = raw
+        jobs[name], alike = streams.compile_(name, raws)
+        parts = ", ".join(f"{part}: {len(step.calls)} calls" for part, step in jobs[name].parts)
+        print(f"{name}: {parts}; {alike} steps alike; widths {sorted(raws)}; "
+              f"launch {jobs[name].launch_ns:.0f}, return {jobs[name].return_ns:.0f}, "
+              f"gap {jobs[name].gap_ns:.0f} ns")
+    return jobs
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    results = harness.ROOT / "bench" / "results"
+    parser.add_argument("--streams", type=pathlib.Path, default=results / "policies" / "streams")
+    parser.add_argument("--results", default=str(results / "evaluation"))
+    parser.add_argument("--vitamin", default=str(harness.prefix() / "bin" / "vitamin"))
+    parser.add_argument("--out", default=str(results / "policies"))
+    options = parser.parse_args()
+    try:
+        jobs = recorded(options.streams)
+        if not jobs:
+            raise harness.Refusal(f"nothing is recorded in {options.streams}: record.py")
+        with tempfile.TemporaryDirectory(prefix="vitamin-predict-") as folder:
+            simulator = Simulator(options.vitamin, folder)
+            predictions = Predictions(simulator, jobs)
+            training_pairs(predictions, options.results)
+            mixed_pairs(predictions, options.results)
+    except (harness.Refusal, ValueError) as error:
+        print(f"predict: {error}", file=sys.stderr)
+        sys.exit(2)
+    out = harness.Results(options.out, "predictions")
+    for row in predictions.rows:
+        out.add(row)
+    for row in show(predictions.rows):
+        out.add({"summary": row})
+
+
+if __name__ == "__main__":
+    main()

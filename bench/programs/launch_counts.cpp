@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the processes of a `vitamin run` have counted so far, while they run: launch_counts FOLDER,
+// where FOLDER is what it told them in VITAMIN_RUN_DIR. One JSON line, the sums of all of them:
+// launches seen, bound, moved to another entry than the one before in their stream, submitted later
+// by the runtime, device-side waits, and how many ran on each number of processors.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+
+#include "runtime/stats.h"
+
+namespace {
+
+namespace stats = vitamin::runtime::stats;
+
+const stats::ProcessPage* page_of(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  struct ::stat found {};
+  const void* memory = MAP_FAILED;
+  if (::fstat(file, &found) == 0 && found.st_size >= static_cast<off_t>(sizeof(stats::ProcessPage)))
+    memory = ::mmap(nullptr, sizeof(stats::ProcessPage), PROT_READ, MAP_SHARED, file, 0);
+  ::close(file);
+  if (memory == MAP_FAILED) return nullptr;
+  const auto* page = static_cast<const stats::ProcessPage*>(memory);
+  return page->magic == stats::kMagic && page->version == stats::kVersion ? page : nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: launch_counts FOLDER\n");
+    return 2;
+  }
+  std::uint64_t processes = 0, seen = 0, bound = 0, moved = 0, deferred = 0, edges = 0;
+  std::map<std::uint32_t, std::uint64_t> widths;
+  std::error_code problem;
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1], problem)) {
+    const stats::ProcessPage* page =
+        entry.path().extension() == ".stats" ? page_of(entry.path()) : nullptr;
+    if (page == nullptr) continue;
+    ++processes;
+    for (const stats::DevicePage& device : page->devices) {
+      if (device.used.load(std::memory_order_acquire) == 0) continue;
+      seen += device.launches.seen.get();
+      bound += device.launches.bound.get();
+      moved += device.launches.moved.get();
+      deferred += device.launches.deferred.get();
+      edges += device.other.edges.get();
+      for (const stats::WidthSlot& slot : device.widths)
+        if (const std::uint32_t width = slot.processors.load(std::memory_order_relaxed); width != 0)
+          widths[width] += slot.launches.get();
+    }
+  }
+  if (problem) {
+    std::fprintf(stderr, "launch_counts: %s: %s\n", argv[1], problem.message().c_str());
+    return 1;
+  }
+  std::printf("{\"processes\": %" PRIu64 ", \"seen\": %" PRIu64 ", \"bound\": %" PRIu64
+              ", \"moved\": %" PRIu64 ", \"deferred\": %" PRIu64 ", \"edges\": %" PRIu64
+              ", \"widths\": {",
+              processes, seen, bound, moved, deferred, edges);
+  const char* comma = "";
+  for (const auto& [width, launches] : widths) {
+    std::printf("%s\"%" PRIu32 "\": %" PRIu64, comma, width, launches);
+    comma = ", ";
+  }
+  std::printf("}}\n");
+}

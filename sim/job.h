@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A job as it was recorded on a GPU, alone: the kernels, copies and waits of its steps in the order
+// in which the host asks for them, the host's pace, and each kernel's time at several widths.
+// bench/evaluation/streams.py makes such files; PlayedJob says what becomes of them in virtual time.
+//
+//     vitamin-job 1
+//     name RN
+//     processors 132                    of the device that the times are of
+//     launch 4100                       ns from the host's call to the start, where nothing waits
+//     return 5200                       ns from an end to the host's going on that waited for it
+//     gap 1300                          ns between two kernels that depend on each other
+//     kernel 0 1568 4 0.8 32:30500 64:15400 132:7900 cutlass_gemm
+//            number, blocks (0: it needs no processors), blocks a processor holds, share of the
+//            memory's bandwidth on the whole device, width:ns ..., name
+//     part step                         step | prefill | decode; operations count from 0 in each
+//     k 0 5300 7850 -1                  kernel 0: ns of the host before its call, ns on the whole
+//                                       device, the operation that it waits for (-1: only the
+//                                       kernel before it)
+//     c 2 4000 310000 -1                copy on another stream: stream, host, ns, waits for
+//     w 2100 0                          the host waits: ns before, for which operation
+//     end 15000                         ns of the host behind the last call
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hal/result.h"
+#include "runtime/policy.h"
+#include "runtime/profile.h"
+
+namespace vitamin::sim {
+
+struct Job {
+  enum class Call : std::uint8_t { kKernel, kCopy, kWait };
+  struct Operation {
+    Call call = Call::kKernel;
+    std::uint32_t of = 0;  // kernel, or stream of a copy
+    std::int32_t after = -1;
+    double host_ns = 0, ns = 0;
+  };
+  struct Part {
+    std::string name;
+    std::uint64_t key = 0;  // in profiles
+    runtime::OperationClass kind = runtime::OperationClass::kBestEffort;
+    std::vector<Operation> operations;
+    double end_ns = 0;
+    std::size_t last_kernel = 0;  // of the operations
+  };
+  struct Kernel {
+    std::string name;
+    double share = 0;   // of the places that the whole device has for its blocks, on average
+    double memory = 0;  // of the bandwidth, on the whole device
+    std::vector<float> stretch;  // by processors: time against the whole device's
+  };
+
+  std::string name;
+  std::uint32_t processors = 0;
+  double launch_ns = 0, return_ns = 0, gap_ns = 0;
+  std::vector<Kernel> kernels;
+  std::vector<Part> parts;
+
+  // It answers requests (prefill, then decodes); else it repeats its step for ever.
+  bool serves() const { return parts.size() > 1; }
+};
+
+// Errors name the line and what is wrong with it.
+hal::Result<Job> parse_job(std::string_view text);
+hal::Result<Job> read_job(const std::string& path);
+
+}  // namespace vitamin::sim

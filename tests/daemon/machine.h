@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training beside a service on one device, in virtual time: the production arbiter, scheduler,
+// policies, clients and rings around two programs whose launches, kernels and waits have the
+// lengths that were measured on an H200 (bench/RESULTS.md, E0): ResNet-152 training, bound by its
+// host, and a lean Llama-3.1-8B decoder that answers one request after the other, 4 tokens each.
+//
+// What real clients do and `vitamin simulate` does not: a client keeps its grant while it has
+// nothing to run, and nobody hears of a pause; hosts run ahead of the device, and what was
+// submitted runs on when a gate closes; messages take time.
+//
+// The device: kernels of one client run one after the other; those of two clients that can meet
+// (the whole device, which nobody leases) slow each other.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client/lease_client.h"
+#include "daemon/device_arbiter.h"
+#include "policies/registry.h"
+
+namespace vitamin::tests {
+
+using runtime::ClientId;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::kWholeDevice;
+
+inline constexpr std::uint64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
+
+struct Phase {
+  std::uint32_t launches;
+  double host_ns;    // for each launch
+  double kernel_ns;  // on the whole device, alone
+  double useful;     // processors beyond which it gains nothing
+};
+
+// A program: phases, each waited for by its host where `waits`; then the next request, or step.
+struct Program {
+  std::vector<Phase> phases;
+  bool waits = true;        // for the end of each phase
+  std::uint32_t ahead = 0;  // rounds that may be under way when it does not wait
+  double step_ns = 0;       // it says that a step takes so long
+};
+
+// 11.8 ms of prefill and three more tokens of 6.8 ms, of which the device is busy for 4.7.
+inline Program decoder() {
+  const Phase prefill{330, 20e3, 35.8e3, 132}, step{330, 20e3, 14.2e3, 72};
+  return {{prefill, step, step, step}, true, 0, 6.8e6};
+}
+// A step of 62.7 ms, of which the device is busy for 33.
+inline Program training() { return {{{2617, 24e3, 12.7e3, 100}}, false, 2}; }
+
+class Machine final : public daemon::Outlet {
+ public:
+  explicit Machine(const std::string& policy) : layout_(runtime::PoolLayout::build(device())) {
+    for (const runtime::PoolEntry& entry : layout_.entries())
+      if (!entry.whole()) eligible_.push_back(entry.id);
+    eligible_.push_back(kWholeDevice);
+    arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, *policies::make(policy, 1),
+                                                       daemon::ArbiterSettings{}, 1, *this);
+  }
+
+  static hal::DeviceInfo device() {
+    hal::DeviceInfo info;
+    info.processors_per_unit.assign(15, 8);
+    info.processors_per_unit.push_back(12);
+    info.processors = 132;
+    return info;
+  }
+
+  struct Client {
+    Client(ClientId id_, const runtime::PoolLayout& layout)
+        : id(id_), leases(std::make_unique<client::LeaseClient>(layout, [] {})) {}
+    ClientId id;
+    Program program;
+    protocol::ClientSegment own;
+    protocol::DaemonSegment daemons;
+    protocol::RequestConsumer requests;
+    protocol::GrantProducer grants;
+    std::unique_ptr<client::LeaseClient> leases;
+
+    std::vector<double> arrivals;  // of requests; empty: rounds without a pause
+    std::size_t round = 0, phase = 0;
+    std::uint32_t in_phase = 0;
+    double host_ns = 0;  // it has something to launch from then on
+    bool pauses = false;
+    struct Kernel {
+      double left_ns;  // on the whole device, alone
+      double useful, whole_ns;
+      bool ends_round, ends_phase;
+      EntryId entry = kNoEntry;
+    };
+    std::deque<Kernel> made;     // launched, and not yet submitted
+    std::deque<Kernel> running;  // submitted
+    double ahead_ns = 0;         // of what is submitted
+    std::uint64_t rounds_ended = 0, phases_ended = 0, phases_made = 0;
+    runtime::Choice choice{kNoEntry, 0};
+    std::vector<double> answered_ms;  // of each request that ended
+    std::uint64_t kernels_ended = 0;
+  };
+
+  // Without arrivals: a training job.
+  Client& add(Program program, const daemon::Traits& traits, std::vector<double> arrivals = {}) {
+    auto& c = *clients_.emplace_back(std::make_unique<Client>(next_id_++, layout_));
+    c.program = std::move(program);
+    c.arrivals = std::move(arrivals);
+    c.pauses = !c.arrivals.empty();
+    c.host_ns = c.pauses ? c.arrivals[0] : now_;
+    c.requests = {c.own.requests, c.own.request_tail, c.daemons.request_head};
+    c.grants = {c.daemons.grants, c.daemons.grant_tail, c.own.grant_head};
+    client::Link link;
+    link.requests = {c.own.requests, c.own.request_tail, c.daemons.request_head};
+    link.grants = {c.daemons.grants, c.daemons.grant_tail, c.own.grant_head};
+    link.words = &c.daemons.leases;
+    link.own_park = &c.own.park;
+    link.daemon_park = &c.daemons.park;
+    link.gate_changes = &c.daemons.gate_changes;
+    link.progress = &c.own.progress;
+    link.home = arbiter_->attach(c.id, traits).entry;
+    link.answer_within_ns = kSecond;
+    c.leases->connect(link, static_cast<std::uint64_t>(now_));
+    // What its library has timed by now, at every width.
+    double whole_ns = 0, launches = 0;
+    for (const Phase& phase : c.program.phases)
+      whole_ns += phase.launches * phase.kernel_ns, launches += phase.launches;
+    for (const runtime::PoolEntry& entry : layout_.entries()) {
+      double ns = 0;
+      for (const Phase& phase : c.program.phases)
+        ns += phase.launches * phase.kernel_ns *
+              std::max(1.0, phase.useful / static_cast<double>(entry.processors));
+      c.leases->timed({entry.processors, 100, ns / launches, whole_ns / launches});
+    }
+    return c;
+  }
+
+  // The program ends here.
+  void remove(Client& c) {
+    arbiter_->forget(c.id, static_cast<std::uint64_t>(now_));
+    std::erase_if(clients_, [&](const auto& one) { return one.get() == &c; });
+  }
+
+  void run(double until_ns) {
+    for (; now_ < until_ns; now_ += kTick) {
+      for (auto& c : clients_) host(*c);
+      advance();
+      if (++ticks_ % kLook == 0)  // the clients' threads look, then the daemon
+        for (auto& c : clients_) c->leases->service(static_cast<std::uint64_t>(now_));
+      if (ticks_ % kLook == kLook / 2) daemon();
+    }
+  }
+
+  daemon::DeviceArbiter& arbiter() { return *arbiter_; }
+  const runtime::PoolLayout& layout() const { return layout_; }
+  double now() const { return now_; }
+
+  // --- Outlet
+  void set_word(ClientId id, runtime::LaneId lane, protocol::LeaseWord word) override {
+    if (Client* c = find(id)) c->daemons.leases[lane].store(word, std::memory_order_release);
+  }
+  bool grant(ClientId id, const protocol::Grant& grant) override {
+    Client* c = find(id);
+    if (c == nullptr || c->grants.write(protocol::encode(grant)) != protocol::RingState::kOk)
+      return false;
+    c->grants.publish();
+    return true;
+  }
+  void gates_closed(ClientId id) override {
+    Client* c = find(id);
+    if (c == nullptr) return;
+    auto& changes = c->daemons.gate_changes;
+    changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  }
+
+ private:
+  static constexpr double kTick = 4e3;
+  static constexpr std::uint64_t kLook = 8;        // ticks between two looks of a thread
+  static constexpr double kBetweenRounds = 300e3;  // of a host that has waited
+  static constexpr std::size_t kDepth = 900;       // what a queue takes
+
+  Client* find(ClientId id) {
+    for (auto& c : clients_)
+      if (c->id == id) return c.get();
+    return nullptr;
+  }
+
+  // What the host launches until now, and what of it can be submitted.
+  void host(Client& c) {
+    while (c.host_ns <= now_) {
+      const std::vector<Phase>& phases = c.program.phases;
+      if (c.pauses && c.round >= c.arrivals.size()) break;
+      if (c.in_phase == 0) {
+        if (c.program.waits && c.phases_ended < c.phases_made) break;  // for the device
+        if (!c.program.waits && c.round >= c.rounds_ended + c.program.ahead) break;
+      }
+      const Phase& phase = phases[c.phase];
+      const bool ends_phase = ++c.in_phase == phase.launches;
+      const bool ends_round = ends_phase && c.phase + 1 == phases.size();
+      c.made.push_back({phase.kernel_ns, phase.useful, phase.kernel_ns, ends_round, ends_phase});
+      c.host_ns = std::max(c.host_ns, now_ - kTick) + phase.host_ns;
+      if (!ends_phase) continue;
+      ++c.phases_made;
+      c.in_phase = 0;
+      c.phase = ends_round ? 0 : c.phase + 1;
+      c.round += ends_round ? 1 : 0;
+    }
+    submit(c);
+  }
+
+  void submit(Client& c) {
+    while (!c.made.empty() && c.running.size() < kDepth) {
+      if (!c.running.empty() && c.ahead_ns + c.made.front().whole_ns > window(c)) return;
+      if (c.choice.launches == 0 || !c.leases->admits(c.choice.entry, 0)) {
+        runtime::ReadyOperation operation;
+        operation.processors = 1;
+        operation.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
+        c.choice = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
+        if (c.choice.entry == kNoEntry) return;
+      }
+      if (c.choice.launches != runtime::kUntilChanged) --c.choice.launches;
+      Client::Kernel kernel = c.made.front();
+      c.made.pop_front();
+      kernel.entry = c.choice.entry;
+      c.ahead_ns += kernel.whole_ns;
+      if (kernel.entry != kWholeDevice) c.leases->submitted(kernel.entry, 0);
+      c.leases->progressed();
+      c.running.push_back(kernel);
+    }
+  }
+
+  static double window(const Client& c) { return static_cast<double>(c.choice.ahead_ns); }
+
+  static bool meet(const Client::Kernel& a, const Client::Kernel& b, const runtime::PoolLayout& l) {
+    return a.entry == kWholeDevice || b.entry == kWholeDevice ||
+           l.at(a.entry).compute.overlaps(l.at(b.entry).compute);
+  }
+
+  // How fast the client's first kernel goes now, against the whole device alone.
+  double rate(const Client& c) const {
+    const Client::Kernel& kernel = c.running.front();
+    const double wide = std::min<double>(layout_.at(kernel.entry).processors, kernel.useful);
+    double slower = kernel.useful / wide;
+    for (const auto& other : clients_)
+      if (other.get() != &c && !other->running.empty() &&
+          meet(kernel, other->running.front(), layout_))
+        slower *= 1.8;
+    return 1 / slower;
+  }
+
+  void advance() {
+    std::vector<double> rates(clients_.size(), 0);
+    for (std::size_t i = 0; i < clients_.size(); ++i)
+      if (!clients_[i]->running.empty()) rates[i] = rate(*clients_[i]);
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+      Client& c = *clients_[i];
+      double done = kTick * rates[i];
+      while (!c.running.empty() && done > 0) {
+        Client::Kernel& kernel = c.running.front();
+        const double part = std::min(done, kernel.left_ns);
+        done -= part;
+        if ((kernel.left_ns -= part) > 0) break;
+        ended(c, kernel);
+        c.running.pop_front();
+      }
+    }
+  }
+
+  void ended(Client& c, const Client::Kernel& kernel) {
+    c.ahead_ns -= kernel.whole_ns;
+    ++c.kernels_ended;
+    if (kernel.entry != kWholeDevice) c.leases->retired(kernel.entry, 0, 1);
+    if (!kernel.ends_phase) return;
+    ++c.phases_ended;
+    if (c.program.waits) c.host_ns = std::max(c.host_ns, now_ + kBetweenRounds);
+    if (!kernel.ends_round) return;
+    if (c.pauses) {
+      c.answered_ms.push_back((now_ - c.arrivals[c.rounds_ended]) * 1e-6);
+      if (c.round < c.arrivals.size()) c.host_ns = std::max(c.host_ns, c.arrivals[c.round]);
+    }
+    ++c.rounds_ended;
+  }
+
+  void daemon() {
+    const auto now = static_cast<std::uint64_t>(now_);
+    if (arbiter_->wants_progress(now))
+      for (auto& c : clients_)
+        arbiter_->progressed(c->id, c->own.progress.load(std::memory_order_relaxed), now);
+    for (auto& c : clients_) {
+      protocol::Record copy;
+      while (c->requests.read(copy) == protocol::RingState::kOk)
+        arbiter_->request(c->id, *protocol::decode_request(copy, {layout_.size(), 132}), now);
+      c->requests.release();
+    }
+    arbiter_->step(now);
+  }
+
+  runtime::PoolLayout layout_;
+  std::vector<EntryId> eligible_;
+  std::unique_ptr<daemon::DeviceArbiter> arbiter_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  ClientId next_id_ = 1;
+  double now_ = 1e6;
+  std::uint64_t ticks_ = 0;
+};
+
+// Times of arrival from `from_ns` on, for so long.
+inline std::vector<double> poisson(double per_second, double from_ns, double for_ns,
+                                   std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<double> times;
+  // Not std::exponential_distribution, whose numbers each library draws in its own way.
+  for (double at = from_ns;;) {
+    at -= std::log(1 - static_cast<double>(random() >> 11) * 0x1p-53) / per_second * 1e9;
+    if (at >= from_ns + for_ns) return times;
+    times.push_back(at);
+  }
+}
+
+inline double quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values.at(static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5));
+}
+
+}  // namespace vitamin::tests
