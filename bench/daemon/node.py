@@ -17,9 +17,10 @@
     programs   the same under 16 programs on the software device, whose results must be those of a
                run alone
 
-Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/), or
-from MEMBER and VITAMIND. Writes JSON lines, the first of which says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate`
-measures the daemon and not how long each of three processes waits for a processor.
+Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/),
+or from MEMBER and VITAMIND. Writes JSON lines, the first of which says where it ran. On a machine
+that does other work, too, `chrt -r 20 python3 node.py gate` measures the daemon and not how long
+each of three processes waits for a processor.
 """
 import argparse
 import datetime
