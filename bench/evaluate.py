@@ -83,7 +83,7 @@ def clocks():
     """What the GPUs do at this moment; nothing where there is none."""
     fields = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
     try:
-        return [dict(zip(fields, found)) for found in gpu_query(["--query-gpu=" + ",".join(fields)])]
+        return [dict(zip(fields, gpu)) for gpu in gpu_query(["--query-gpu=" + ",".join(fields)])]
     except harness.Refusal:
         return []
 
