@@ -114,7 +114,7 @@ def mixed_specs(names, options):
     train, infer = ("demo", "demo") if options.device == "soft" else names
     more = ["--output", options.tokens] if options.tokens else []
     return [experiments.spec("train", train),
-            experiments.spec("infer", infer, latency=True, more=more)]
+            experiments.spec("infer", infer, latency="latency", more=more)]
 
 
 def serving_specs(options):
@@ -122,7 +122,7 @@ def serving_specs(options):
     more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
     return [experiments.spec("prefill", name, more=more, gib=(15.7 * (name != "demo"), 1)),
-            experiments.spec("decode", name, True, [*more, "--slots", options.slots],
+            experiments.spec("decode", name, "tokens", [*more, "--slots", options.slots],
                              gib=(15.7 * (name != "demo") + cache, 1))]
 
 

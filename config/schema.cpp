@@ -177,13 +177,14 @@ std::span<const ClassKey> class_keys() {
       VITAMIN_CLASS(kPatterns, slurm_account, "Slurm accounts"),
       VITAMIN_CLASS(kPatterns, slurm_qos, "Slurm qualities of service"),
       one_of({"unspecified", "latency", "batch"},
-             VITAMIN_CLASS(kChoice, kind, "latency: a decode with deadlines; batch: best effort")),
+             VITAMIN_CLASS(kChoice, kind, "latency: must not wait; batch: best effort")),
       within(0, 65'536,
              VITAMIN_CLASS(kInteger, reservation,
                            "processors that are kept for each client of the class")),
       within(0, 3600 * kSecond,
              key<WorkloadClass, [](auto& c) -> auto& { return c.tpot_ns; }>(
-                 Type::kDuration, "tpot", "target time of an output token")),
+                 Type::kDuration, "tpot",
+                 "target time of an output token; none, of a latency class: the right of way")),
       within(
           1, 100,
           VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),

@@ -52,13 +52,13 @@ def packages(name):
 class Spec:
     role: str
     name: str
-    latency: bool = False
+    latency: str = ""  # the class of a job that must not wait
     more: tuple = ()  # further words
     gib: tuple = (0, 0)  # of each GPU
     ranks: int = 1  # processes, each on a GPU of its own
 
 
-def spec(role, name, latency=False, more=(), gib=None, ranks=1):
+def spec(role, name, latency="", more=(), gib=None, ranks=1):
     return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name], ranks)
 
 
@@ -120,7 +120,7 @@ class Session:
         self.started += 1
         try:
             for index, s in enumerate(specs):
-                preferred = s.latency or index == 0 and not any(x.latency for x in specs)
+                preferred = bool(s.latency) or index == 0 and not any(x.latency for x in specs)
                 words, environment = self.surroundings.place(setting, index, s.latency, preferred)
                 arguments = [s.role, s.name, *s.more]
                 if s.role in ("prefill", "decode"):

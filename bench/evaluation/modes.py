@@ -118,6 +118,7 @@ class Daemon:
         self.file.write_text(
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
             '\n[[class]]\nname = "latency"\ncommand = ["no-program"]\nkind = "latency"\n'
+            '\n[[class]]\nname = "tokens"\ncommand = ["no-program"]\nkind = "latency"\n'
             'tpot = "30ms"\n\n[[class]]\nname = "batch"\ncommand = ["no-program"]\n'
             'kind = "batch"\n')
 
@@ -298,7 +299,8 @@ class Surroundings:
 
     def place(self, setting, index, latency, preferred=False):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
-        `latency`: it is the one that must not wait; `preferred`: it, or the first of equals."""
+        `latency`: it is the one that must not wait: "latency", as fast as it would be alone, or
+        "tokens", each within 30 ms; `preferred`: it, or the first of equals."""
         environment = self.base()
         if setting == "in-process":
             return [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"], environment
@@ -320,7 +322,7 @@ class Surroundings:
         if self.daemon is None:
             self.daemon = Daemon(self.folder, environment)
             self.daemon.start("throughput")
-        return self.daemon.run("latency" if latency else "batch"), \
+        return self.daemon.run(latency or "batch"), \
             {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
 
     def use(self, mode_):
