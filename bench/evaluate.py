@@ -277,7 +277,7 @@ def parse():
     parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
                         help="E9")
     parser.add_argument("--rounds", type=int, default=40,
-                        help="E6, E8: of 10 turns of 10 samples, of 10 chains")
+                        help="E6, E8: of 10 turns of 20 samples, of 10 chains")
     parser.add_argument("--no-chains", action="store_true", help="E8: decoding alone only")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
