@@ -47,9 +47,9 @@ def arms(soft):
 
 
 class Dispatch:
-    """E6: every arm is a resident process; turns of a few samples go through all of them, in another
-    order each time (who comes behind whom shows by several per cent), so that each sees the same
-    clocks. A round is the turns of one record."""
+    """E6: every arm is a resident process; turns of a few samples go through all of them, in
+    another order each time (who comes behind whom shows by several per cent), so that each sees
+    the same clocks. A round is the turns of one record."""
     name = "E6"
     subject = "GEMM 512 x 8192 x 28672"
 

@@ -20,7 +20,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import harness  # noqa: E402
 from comparisons import (between, by_session, cells, differ, headers, neighbours,  # noqa: E402,F401
-                         read, spread)
+                         read, spread, verdict)
 from sections import WRITERS, frontier, normalised  # noqa: E402,F401
 
 RESULTS = harness.ROOT / "bench" / "results"
