@@ -36,8 +36,8 @@ import report  # noqa: E402
 
 DEFAULT_MODES = {
     "E0": "exclusive",
-    "E3": "exclusive,temporal,mps,mps50,static,ours",
-    "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
+    "E3": "exclusive,temporal,mps,mps50,static,ours,orion,salus",
+    "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first,orion,salus",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
     "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
     "E8": "exclusive,in-process,mps-alone,ours-alone",

@@ -5,11 +5,11 @@
     hazards.py [NAME ...] [--policy random] [--out DIR]
 
 Each program (bench/programs/hazards.cpp) runs natively, without MPS and with it, then under a
-vitamind whose other client computes all the time. Kernels whose blocks wait for each other without saying so may hang on a
-narrow part the first time: then the watchdog must have named them, and the program, started again
-with what was remembered, must end. Whether the result is right and the status is the native one is
-compared each time; where its launches ran says what was done about the hazard. Every run has an MPS
-and a vitamind of its own: what hangs or faults takes its server along.
+vitamind whose other client computes all the time. Kernels whose blocks wait for each other without
+saying so may hang on a narrow part the first time: then the watchdog must have named them, and the
+program, started again with what was remembered, must end. Whether the result is right and the
+status is the native one is compared each time; where its launches ran says what was done about the
+hazard. Every run has an MPS and a vitamind of its own: what hangs or faults takes its server along.
 """
 import argparse
 import pathlib

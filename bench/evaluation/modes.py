@@ -58,8 +58,10 @@ MODES = {m.name: m for m in (
          policy="throughput:whole=never,launches=1"),
     Mode("ours-fifo", "ours", "Vitamin, fifo", policy="fifo"),
     Mode("ours-static", "ours", "Vitamin's daemon, static partition", policy="static"),
-    Mode("orion", "ours", "Orion's policy on our mechanism", policy="orion"),
-    Mode("salus", "ours", "Salus' policy on our mechanism", policy="salus"),
+    Mode("orion", "ours", "Orion's policy, from its description, on our mechanism",
+         policy="orion"),
+    Mode("salus", "ours", "Salus' policy, from its description, on our mechanism",
+         policy="salus"),
     Mode("temporal-leases", "ours", "turns of 2 ms on our mechanism", policy="temporal"),
     Mode("ours-alone", "ours", "each job alone under Vitamin", alone=True, policy="throughput"),
     Mode("ours-random", "ours", "Vitamin, a random part for every launch", policy="random"),
@@ -74,11 +76,12 @@ MODES = {m.name: m for m in (
 )}
 # The paper's baselines that no mode stands for, and why.
 MISSING = {
-    "LithOS": "reshaped and sliced kernels are in E1 (bench/determinism); its scheduler is not "
-              "public, and library kernels cannot be sliced from outside",
+    "LithOS": "its scheduler is not public, and library kernels cannot be sliced from outside; "
+              "what slicing and reshaping do to bits is in E1",
     "MIG": "needs the right to reconfigure the GPU",
-    "stream priorities": "two Python jobs in one process measure the interpreter's lock",
-    "a serving engine": "vLLM and SGLang are not on the machine; the decoder here is ours",
+    "stream priorities in one process": "two Python jobs there measure the interpreter's lock",
+    "a serving engine of others": "vLLM and SGLang are not on the machine, none was tested; the "
+                                  "decoder here is ours",
 }
 
 

@@ -74,7 +74,8 @@ class Smoke(Evaluation):
         self.program("nvidia-cuda-mps-control", FAKE_MPS.format(log=log))
         self.evaluate("E3", "--smoke")
         found = self.by_mode("E3")
-        self.assertEqual(set(found), {"exclusive", "temporal", "mps", "mps50", "static", "ours"})
+        self.assertEqual(set(found), {"exclusive", "temporal", "mps", "mps50", "static", "ours", "orion",
+                                      "salus"})
         for mode, record in found.items():
             self.assertTrue(record["ok"], record)
             for job in record["jobs"]:
@@ -136,6 +137,8 @@ class Smoke(Evaluation):
                                       for m in ("exclusive", "static", "ours")})
         self.assertTrue(all(r["ok"] for r in cells.values()))
         text = (self.out / "report.md").read_text()
+        self.assertIn("| ours | Vitamin, throughput | Vitamin |", text)
+        self.assertIn("* MIG: needs the right", text)
         self.assertIn("sum of rates / alone", text)
         self.assertIn("p99 / MPS", text)
 
