@@ -74,8 +74,8 @@ class Smoke(Evaluation):
         self.program("nvidia-cuda-mps-control", FAKE_MPS.format(log=log))
         self.evaluate("E3", "--smoke")
         found = self.by_mode("E3")
-        self.assertEqual(set(found), {"exclusive", "temporal", "mps", "mps50", "static", "ours", "orion",
-                                      "salus"})
+        self.assertEqual(set(found), {"exclusive", "temporal", "mps", "mps50", "static", "ours",
+                                      "orion", "salus"})
         for mode, record in found.items():
             self.assertTrue(record["ok"], record)
             for job in record["jobs"]:
