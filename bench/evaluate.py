@@ -214,7 +214,7 @@ def run(name, options):
             for mode in options.modes:
                 modes.mode(mode)
             results = harness.Results(options.out, name, more=options.resume)
-            with modes.awake(2 * options.pin if options.awake else 0), \
+            with modes.awake(2 * options.pin * options.gpus if options.awake else 0), \
                     modes.Surroundings(folder, options.device) as surroundings:
                 session = experiments.Session(options, results, old, folder, surroundings, free)
                 if options.device == "cuda":

@@ -35,6 +35,7 @@ SETTINGS = {
     "mps": "under an MPS daemon",
     "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job (mps25: 25)",
     "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job, or the second",
+    "ours-priority": "the same, with the priorities of mps-priority",
     "in-process": "`vitamin run --policy fifo`, without MPS",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
     "ours": "under MPS, `vitamin run --daemon` with one vitamind",
@@ -64,6 +65,8 @@ MODES = {m.name: m for m in (
          policy="salus"),
     Mode("temporal-leases", "ours", "turns of 2 ms on our mechanism", policy="temporal"),
     Mode("ours-alone", "ours", "each job alone under Vitamin", alone=True, policy="throughput"),
+    Mode("ours-priority", "ours-priority", "Vitamin, throughput, under MPS client priorities",
+         policy="throughput"),
     Mode("ours-random", "ours", "Vitamin, a random part for every launch", policy="random"),
     Mode("ours-kill", "ours", "Vitamin, one job is killed", policy="throughput", kill=True),
     Mode("mps-kill", "mps", "MPS, one job is killed", kill=True),
@@ -325,6 +328,8 @@ class Surroundings:
         if self.daemon is None:
             self.daemon = Daemon(self.folder, environment)
             self.daemon.start("throughput")
+        if setting == "ours-priority":
+            environment["CUDA_MPS_CLIENT_PRIORITY"] = "0" if preferred else "1"
         return self.daemon.run(latency or "batch"), \
             {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
 

@@ -131,10 +131,11 @@ class Smoke(Evaluation):
         self.assertIn("no MPS binary", found["mps25"]["why"])
 
     def test_pairs_of_both_kinds_in_one_command(self):
-        self.evaluate("pairs", "--smoke", "--tokens", "2", "--modes", "exclusive,static,ours")
+        self.evaluate("pairs", "--smoke", "--tokens", "2", "--modes",
+                      "exclusive,static,ours,ours-priority")
         cells = {(r["experiment"], r["cell"]): r for r in self.cells("pairs")}
         self.assertEqual(set(cells), {(e, m) for e in ("E3", "E4")
-                                      for m in ("exclusive", "static", "ours")})
+                                      for m in ("exclusive", "static", "ours", "ours-priority")})
         self.assertTrue(all(r["ok"] for r in cells.values()))
         text = (self.out / "report.md").read_text()
         self.assertIn("| ours | Vitamin, throughput | Vitamin |", text)
