@@ -338,7 +338,7 @@ def chains(records):
 
 
 def bitwise_section(records, figure):
-    rows, bars = [], {}
+    rows, bars, hazards = [], {}, ""
     training = [r for r in cells(records) if r["subject"] not in ("libraries", "hazards")]
     for r in training:
         rows.append([r["cell"], "equal" if r["equal"] else "**different**",
@@ -365,10 +365,16 @@ def bitwise_section(records, figure):
                                       "other kernels or grids", "other bits", "of"], seen)
     for r in [r for r in cells(records) if r["subject"] == "hazards"][-1:]:
         told = r["table"].strip().split("\n\n")[-1]
+        lines = told.splitlines()[2:]
+        names = dict.fromkeys(line.split()[0].rstrip(",") for line in lines)
+        hung = dict.fromkeys(line.split()[0] for line in lines if "hung" in line.lower())
+        hazards = f"; of {len(names)} hazards " + (
+            f"{len(hung)} hung the first time ({', '.join(hung)})" if hung else "none hung")
         text += f"\n\nHazards (`bench/daemon/hazards.py`):\n\n```\n{told}\n```"
     differ_ = [r["cell"] for r in training if not r["equal"]]
     return text, (f"training equal in {len(training) - len(differ_)} of {len(training)} modes"
-                  + (f" (not {', '.join(differ_)})" if differ_ else "")) if training else ""
+                  + (f" (not {', '.join(differ_)})" if differ_ else "")
+                  + hazards) if training else hazards.lstrip("; ")
 
 
 def dispatch_section(records, figure):
