@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Whole programs under `vitamin run --daemon`: their bits are those of a run alone."""
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 import unittest
 
-from harness import DaemonTest
+from harness import MAJOR, DaemonTest
 
 STEPS = {"demo-train": "150", "demo-serve": "40"}
 
@@ -130,6 +133,33 @@ class Programs(UnderDaemon):
             capture_output=True, timeout=10, check=True).stdout)
         os.kill(status["daemon"]["process"], signal.SIGTERM)
         self.until(lambda: not os.path.exists(socket))
+
+    def test_under_a_daemon_of_another_version_it_runs_natively_and_says_so(self):
+        expected = self.alone("demo-train")
+        path = os.path.join(self.folder.name, "another")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(listener.close)
+        listener.bind(path)
+        listener.listen()
+
+        def answer():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):  # who only looks does not listen
+                    connection.recv(4096)
+                    connection.send(b"vitamin\0" + bytes([MAJOR + 1, 0, 0, 0, 2, 0, 0, 0])
+                                    + bytes(200))
+        threading.Thread(target=answer, daemon=True).start()
+        done = subprocess.run(
+            [os.environ["VITAMIN"], "run", "--daemon", "--socket", path, "--",
+             *self.program("demo-train")], env=self.environment, text=True, capture_output=True,
+            timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(hash_of(done.stdout), expected)
+        self.assertIn(f"version {MAJOR + 1}.0", done.stderr)
 
 
 class Graphs(UnderDaemon):
