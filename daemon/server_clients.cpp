@@ -183,7 +183,8 @@ hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
   device.pool = mine.pool;
   auto policy = policies::make(device.policy, device.seed);
   if (!policy) return tl::unexpected(policy.error());
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info->processors_per_unit);
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info->processors_per_unit,
+                                                     seeded(device.policy, device.seed));
   device.lock = std::move(*lock);
   device.bounded = bounded.get();
   device.arbiter =

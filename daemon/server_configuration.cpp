@@ -34,6 +34,10 @@ Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
   return traits;
 }
 
+std::string seeded(const std::string& specification, std::uint64_t seed) {
+  return specification + " of seed " + std::to_string(seed);
+}
+
 // Asked of the system once: its answer may come over a network.
 const std::vector<std::string>& Server::user_names(uid_t uid) {
   const auto known = user_names_.find(uid);
@@ -102,7 +106,7 @@ hal::Status Server::apply(const config::Configuration& configuration) {
     if (change.policy == nullptr) continue;
     device.policy = change.mine.policy.specification();
     device.seed = change.mine.policy.seed;
-    device.bounded->replace(std::move(change.policy));
+    device.bounded->replace(std::move(change.policy), seeded(device.policy, device.seed));
     device.arbiter->scheduler().policy_changed();
     spdlog::info("device {}: policy {}", device.info.uuid, device.policy);
   }

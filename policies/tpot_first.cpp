@@ -82,6 +82,7 @@ class TpotFirst final : public runtime::Policy {
   }
   std::string_view name() const override { return "tpot-first"; }
   bool wants_profile() const override { return true; }
+  bool remembers() const override { return true; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {
