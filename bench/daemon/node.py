@@ -3,8 +3,9 @@
 """What a node's daemon costs its clients when things go wrong, and when nothing happens.
 
     node.py [--out FILE] [--tries N] [--operations N]
-            [gate] [scribbler] [idle] [home] [restarts] [programs]
+            [costs] [gate] [scribbler] [idle] [home] [restarts] [programs]
 
+    costs      request to grant, a launch under a held lease, decisions (daemon_bench)
     gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
                the daemon's status is asked again and again)
     scribbler  an honest client's operations a second beside one that scribbles over all it can
@@ -268,8 +269,34 @@ def restarts_of_programs(node, tries):
     daemon.end()
 
 
+def costs(node, tries):
+    """Google Benchmark's, each the best and the worst of a few."""
+    out = os.path.join(node.folder.name, "costs")
+    program = harness.program("daemon_bench")
+    subprocess.run([program, f"--benchmark_repetitions={min(tries, 5)}", f"--benchmark_out={out}",
+                    "--benchmark_out_format=json"], check=True, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "LD_LIBRARY_PATH": os.path.dirname(program)})
+    runs = {}
+    for one in json.loads(pathlib.Path(out).read_text())["benchmarks"]:
+        if one["run_type"] == "iteration":
+            runs.setdefault(one["run_name"].split("/real_time")[0], []).append(one)
+
+    def both(name, key):
+        values = [run[key] for run in runs[name]]
+        return [round(min(values), 1), round(max(values), 1)]
+    grant, line = both("request_to_grant", "p50_ns"), both("cache_line_round_trip", "p50_ns")
+    yield {"measurement": "request to grant, daemon hot", "p50_ns": grant,
+           "p99_ns": both("request_to_grant", "p99_ns"), "bare_round_trip_p50_ns": line,
+           "ratio_of_best_p50": grant[0] / line[0]}
+    yield {"measurement": "inline launch under a held lease",
+           "daemon_ns": both("inline_launch_daemon", "cpu_time"),
+           "in_process_ns": both("inline_launch_in_process", "cpu_time")}
+    yield {"measurement": "decisions a second of processor time, fifo",
+           **{f"clients_{n}": both(f"decisions/{n}", "items_per_second") for n in (1, 8, 64)}}
+
+
 OPERATIONS = None
-PARTS = {"gate": gate, "scribbler": scribbler, "idle": idle, "home": home,
+PARTS = {"costs": costs, "gate": gate, "scribbler": scribbler, "idle": idle, "home": home,
          "restarts": restarts, "programs": restarts_of_programs}
 
 
@@ -285,7 +312,8 @@ def main():
     global OPERATIONS
     OPERATIONS = options.operations
     model = [line for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
-    lines = [{"header": {"command": ("chrt -r 20 " if real_time() else "") + "bench/daemon/node.py "
+    before = f"chrt -r {os.sched_getparam(0).sched_priority} " if real_time() else ""
+    lines = [{"header": {"command": before + "bench/daemon/node.py "
                          + " ".join(sys.argv[1:]),
                          "commit": options.commit,
                          "cpu": f"{model[0].split(':')[1].strip()}, {os.cpu_count()} threads",

@@ -35,6 +35,7 @@ SETTINGS = {
     "mps": "under an MPS daemon",
     "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job (mps25: 25)",
     "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job, or the second",
+    "in-process": "`vitamin run --policy fifo`, without MPS",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
     "ours": "under MPS, `vitamin run --daemon` with one vitamind",
     "green": "a green context of 64 SMs is current, before libraries make their handles",
@@ -67,6 +68,8 @@ MODES = {m.name: m for m in (
     Mode("mps25", "mps25", "MPS, 25 % of the SMs each (changes bits)"),
     Mode("green", "green", "a green context of 64 SMs", alone=True),
     Mode("green-after", "green-after", "a green context of 64 SMs, libraries ready", alone=True),
+    Mode("in-process", "in-process", "each job alone under `vitamin run`, no daemon, no MPS",
+         alone=True),
     Mode("mps-alone", "mps", "each job alone under MPS", alone=True),
 )}
 # The paper's baselines that no mode stands for, and why.
@@ -299,6 +302,8 @@ class Surroundings:
         `latency`: it is the one that must not wait: "latency", as fast as it would be alone, or
         "tokens", each within 30 ms; `preferred`: it, or the first of equals."""
         environment = self.base()
+        if setting == "in-process":
+            return [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"], environment
         if setting == "native" or setting.startswith("green"):
             return [], environment
         if self.device != "soft" or setting.startswith("mps"):

@@ -5,10 +5,12 @@ import json
 import os
 import pathlib
 import pwd
+import re
 import signal
 import socket
 import struct
 import subprocess
+import time
 import unittest
 
 from harness import MAJOR, MINOR, DaemonTest
@@ -202,12 +204,35 @@ class BadInput(DaemonTest):
         member = self.member(daemon, "hold")
         member.stdout.readline()
         member.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
         self.works(daemon)
+        # It is told to give its lease up after a quantum; then the bound; then the machine.
+        self.assertGreater(time.monotonic() - begin, 0.2)
+        self.assertLess(time.monotonic() - begin, 5)
         self.assertEqual(daemon.status()["devices"][0]["overdue"], 1)
         member.send_signal(signal.SIGCONT)
-        self.until(lambda: daemon.status()["devices"][0]["stale"] > 0 or
-                   len(daemon.status()["clients"]) == 1)
         self.works(daemon)
+        self.assertEqual(len(daemon.status()["clients"]), 1)  # which was not let go for it
+
+    def test_what_a_client_that_was_stopped_gives_back_too_late_is_counted_and_harms_nobody(self):
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--answer-within", "0.1")
+        late = self.member(daemon, "work", 0)
+        self.until(lambda: daemon.status()["devices"])
+        for _ in range(20):  # stopped where it holds something: mostly
+            self.until(lambda: self.held(daemon))
+            late.send_signal(signal.SIGSTOP)
+            self.works(daemon)
+            late.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+            if daemon.status()["devices"][0]["stale"] > 0:
+                break
+        device = daemon.status()["devices"][0]
+        self.assertGreater(device["overdue"], 0)
+        self.assertGreater(device["stale"], 0)
+        result = self.result(late)
+        self.assertEqual((result["at_home"], result["malformed"]), (0, 0))
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(self.held(daemon), [])
 
     # --- clocks and namespaces -------------------------------------------------------------
 
@@ -220,6 +245,15 @@ class BadInput(DaemonTest):
         self.assertEqual(self.held(daemon), [])
         device = daemon.status()["devices"][0]
         self.assertEqual((device["overdue"], device["stale"]), (0, 0))
+
+    def test_no_clock_that_can_be_set_is_asked(self):
+        # So a clock that is changed changes nothing. What the log says of the time is spdlog's.
+        asked = re.compile(r"CLOCK_REALTIME|CLOCK_TAI|system_clock|gettimeofday|\btime\(nullptr\)")
+        source = pathlib.Path(os.environ["SOURCE"])
+        files = [path for folder in ("daemon", "client", "protocol")
+                 for path in (source / folder).glob("*.*") if path.suffix in (".h", ".cpp")]
+        self.assertGreater(len(files), 40)
+        self.assertEqual([str(f) for f in files if asked.search(f.read_text())], [])
 
     @unittest.skipUnless(may_unshare("--time"), "no time namespaces here")
     def test_a_client_whose_clock_is_eleven_days_ahead_is_like_any_other(self):
