@@ -6,6 +6,8 @@
 //   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON;
 //               0: until its input ends
 //   count       the same until its input ends; every 10 ms a line says how many there were by then
+//   serve N     answers N requests, 8 ms of operations each and 20 ms apart; prints how long their
+//               first operations waited
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
@@ -22,6 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -172,6 +175,45 @@ int work(const std::string& socket, long operations,
       static_cast<unsigned long long>(counters.closed),
       static_cast<unsigned long long>(counters.malformed),
       std::chrono::duration<double>(steady_clock::now() - begin).count());
+  return 0;
+}
+
+// A service: when it has nothing to do it says nothing.
+int serve(const std::string& socket, long requests) {
+  using std::chrono::microseconds;
+  const auto remote = arbiter(socket);
+  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
+  const auto eligible = eligible_entries(layout);
+  Lane lane(*remote, 0, eligible);
+  const auto live_until = [&](steady_clock::time_point until) {
+    do {
+      if (remote->wants_service()) remote->service();
+      std::this_thread::sleep_for(microseconds(50));
+    } while (steady_clock::now() < until);
+  };
+  std::vector<double> waited_ms;
+  for (long request = 0; request < requests; ++request) {
+    live_until(steady_clock::now() + std::chrono::milliseconds(20));
+    const auto arrived = steady_clock::now();
+    for (int operation = 0; operation < 40; ++operation) {
+      while (lane.try_submit() == runtime::kNoEntry)
+        if (remote->wants_service()) remote->service();
+      if (operation == 0)
+        waited_ms.push_back(
+            std::chrono::duration<double, std::milli>(steady_clock::now() - arrived).count());
+      live_until(steady_clock::now() + microseconds(200));
+    }
+    for (int i = 0; i < 4; ++i) lane.end_one();
+  }
+  std::sort(waited_ms.begin(), waited_ms.end());
+  const client::ClientCounters& counters = remote->client().counters();
+  std::printf(
+      "{\"requests\": %ld, \"waited_p50_ms\": %.3f, \"waited_most_ms\": %.3f, "
+      "\"granted\": %llu, \"closed\": %llu, \"at_home\": %llu}\n",
+      requests, waited_ms[waited_ms.size() / 2], waited_ms.back(),
+      static_cast<unsigned long long>(counters.granted),
+      static_cast<unsigned long long>(counters.closed),
+      static_cast<unsigned long long>(counters.at_home));
   return 0;
 }
 
@@ -332,6 +374,7 @@ int run(int argc, char** argv) {
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
   if (verb == "count") return work(socket, 0, nullptr, true);
+  if (verb == "serve") return serve(socket, std::max(1L, number));
   if (verb == "hold") return hold(socket, number);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
@@ -343,7 +386,8 @@ int run(int argc, char** argv) {
   if (verb == "fork") return fork_with_lease(socket);
   std::fprintf(
       stderr,
-      "usage: member SOCKET work|count|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
+      "usage: member SOCKET work|count|serve|hold|latency|scribble|hog|greet|skew|first|exec|fork "
+      "[N]\n");
   return 2;
 }
 
