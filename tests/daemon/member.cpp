@@ -5,9 +5,9 @@
 //
 //   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON;
 //               0: until its input ends
-//   count       the same until its input ends; every 10 ms a line says how many there were by then
 //   serve N     answers N requests, 8 ms of operations each and 20 ms apart; prints how long their
 //               first operations waited
+//   count       the same until its input ends; every 10 ms a line says how many there were by then
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
@@ -373,8 +373,8 @@ int run(int argc, char** argv) {
   const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
-  if (verb == "count") return work(socket, 0, nullptr, true);
   if (verb == "serve") return serve(socket, std::max(1L, number));
+  if (verb == "count") return work(socket, 0, nullptr, true);
   if (verb == "hold") return hold(socket, number);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
@@ -384,10 +384,9 @@ int run(int argc, char** argv) {
   if (verb == "first") return first_thread_ends(socket, number);
   if (verb == "exec") return exec_with_lease(socket);
   if (verb == "fork") return fork_with_lease(socket);
-  std::fprintf(
-      stderr,
-      "usage: member SOCKET work|count|serve|hold|latency|scribble|hog|greet|skew|first|exec|fork "
-      "[N]\n");
+  std::fprintf(stderr,
+               "usage: member SOCKET "
+               "work|count|serve|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
   return 2;
 }
 
