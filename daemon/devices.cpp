@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "daemon/device_lock.h"
 #include "daemon/from_configuration.h"
 #include "policies/registry.h"
 #include "runtime/problem.h"
@@ -24,44 +23,105 @@ Devices::Devices(const Settings& settings, std::uint32_t epoch, Outlet& outlet)
   }
 }
 
-hal::Result<Device*> Devices::of(const protocol::Hello& hello) {
+hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
   auto info = protocol::device_of(hello);
   if (!info) return tl::unexpected(info.error());
-  const auto known = known_.find(info->uuid);
-  if (known != known_.end()) {
-    if (known->second.info.processors_per_unit != info->processors_per_unit ||
-        known->second.info.processors != info->processors)
+  const std::string uuid = info->uuid;
+  auto found = known_.find(uuid);
+  if (found != known_.end()) {
+    const Device& known = found->second;
+    if (known.drained)
+      return hal::fail(hal::Errc::kUnavailable, "the device is drained: vitamin resume ends that");
+    const bool alike = known.info.processors_per_unit == info->processors_per_unit &&
+                       known.info.processors == info->processors;
+    if (!alike && known.sessions > 0)
       return hal::fail(hal::Errc::kUnsupported,
-                       "this process sees device " + info->uuid +
-                           " with other processors than the ones before: is an MPS thread "
-                           "percentage set?");
-    return &known->second;
+                       "this process sees device " + uuid +
+                           " with other processors than those that use it now, of whom user " +
+                           std::to_string(known.user) +
+                           " came first: is an MPS thread percentage set?");
+    const bool same = alike && known.info.name == info->name && known.info.vendor == info->vendor;
+    if (known.sessions == 0 && !same) {  // nobody is there to say so any more
+      known_.erase(found);
+      found = known_.end();
+    }
   }
+  DeviceLock lock;
+  if (found == known_.end() || found->second.sessions == 0) {
+    const auto mine = settings_.configuration.for_device(uuid, info->name);
+    auto taken = DeviceLock::take(mine.daemon.lock_directory, uuid);
+    if (!taken) return tl::unexpected(taken.error());
+    lock = std::move(*taken);
+  }
+  if (found == known_.end()) {
+    if (auto room = make_room(user); !room) return tl::unexpected(room.error());
+    auto made = make(std::move(*info));
+    if (!made) return tl::unexpected(made.error());
+    found = known_.emplace(uuid, std::move(*made)).first;
+    move_next_to_gpus();
+  }
+  Device& device = found->second;
+  if (device.sessions == 0) {
+    device.lock = std::move(lock);
+    device.user = user;
+  }
+  ++device.sessions;
+  return &device;
+}
+
+void Devices::leave(Device& device) {
+  if (--device.sessions > 0) return;
+  device.lock.release();
+  device.left = ++left_;
+}
+
+// Whoever was left longest ago goes: first of this user's, when it has too many.
+hal::Status Devices::make_room(uid_t user) {
+  auto forget = [&](auto concerns) {
+    auto oldest = known_.end();
+    for (auto it = known_.begin(); it != known_.end(); ++it) {
+      const Device& device = it->second;
+      if (device.sessions > 0 || device.drained || device.trace != nullptr || !concerns(device))
+        continue;
+      if (oldest == known_.end() || device.left < oldest->second.left) oldest = it;
+    }
+    if (oldest == known_.end()) return false;
+    known_.erase(oldest);
+    return true;
+  };
+  const auto is_of_user = [&](const Device& device) { return device.user == user; };
+  const Budgets& budgets = settings_.budgets;
+  const auto of_user = static_cast<std::size_t>(std::count_if(
+      known_.begin(), known_.end(), [&](const auto& d) { return is_of_user(d.second); }));
+  if (of_user >= budgets.devices_of_user && !forget(is_of_user))
+    return hal::fail(hal::Errc::kUnavailable, "user " + std::to_string(user) +
+                                                  " uses as many devices (" +
+                                                  std::to_string(of_user) + ") as one user may");
+  if (known_.size() >= budgets.devices && !forget([](const Device&) { return true; }))
+    return hal::fail(hal::Errc::kUnavailable, "vitamind has as many devices as it may have");
+  return {};
+}
+
+hal::Result<Device> Devices::make(hal::DeviceInfo info) {
   Device device;
-  const config::Configuration mine = settings_.configuration.for_device(info->uuid, info->name);
-  auto lock = lock_device(mine.daemon.lock_directory, info->uuid);
-  if (!lock) return tl::unexpected(lock.error());
+  const config::Configuration mine = settings_.configuration.for_device(info.uuid, info.name);
   device.policy = mine.policy.specification();
   device.seed = mine.policy.seed;
   device.pool = mine.pool;
   auto policy = policies::make(device.policy, device.seed);
   if (!policy) return tl::unexpected(policy.error());
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info->processors_per_unit,
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info.processors_per_unit,
                                                      seeded(device.policy, device.seed));
-  device.lock = std::move(*lock);
   device.bounded = bounded.get();
   device.arbiter =
-      std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(*info, device.pool),
+      std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(info, device.pool),
                                       std::move(bounded), arbiter_settings(mine), epoch_, outlet_);
-  spdlog::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info->uuid,
-               info->name, info->processors, info->units(), device.arbiter->layout().size(),
+  spdlog::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info.uuid,
+               info.name, info.processors, info.units(), device.arbiter->layout().size(),
                device.policy);
-  device.info = std::move(*info);
+  device.info = std::move(info);
   start_trace(device, arbiter_settings(mine));
-  const std::string uuid = device.info.uuid;
-  Device* const added = &known_.emplace(uuid, std::move(device)).first->second;
-  move_next_to_gpus();
-  return added;
+  return device;
 }
 
 // Called by the loop, when it has heard of another GPU.

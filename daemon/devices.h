@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The devices that clients told of: each with its lock, its arbiter under the policy that the
-// configuration says, and its trace. A device stays once it was heard of.
+// configuration says, and its trace.
+//
+// What a client says of a device holds while somebody uses it, and so does the lock. A device that
+// nobody uses stays for its figures, until the next client says something else of it or there are
+// too many: drained ones and those with a trace are not forgotten for that.
 #pragma once
 
 #include <map>
@@ -10,10 +14,11 @@
 #include <vector>
 
 #include "daemon/device_arbiter.h"
+#include "daemon/device_lock.h"
+#include "daemon/exposition.h"
 #include "daemon/placement.h"
 #include "daemon/settings.h"
 #include "policies/bounded.h"
-#include "protocol/fd.h"
 #include "protocol/handshake.h"
 #include "runtime/trace.h"
 
@@ -21,15 +26,19 @@ namespace vitamin::daemon {
 
 struct Device {
   hal::DeviceInfo info;
-  protocol::Fd lock;
+  DeviceLock lock;                                  // while there are sessions
   std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
   std::unique_ptr<DeviceArbiter> arbiter;
   policies::Bounded* bounded = nullptr;  // the arbiter's policy
   std::string policy;
   std::uint64_t seed = 0;
   runtime::PoolLimits pool;
-  bool drained = false;  // no new client
-  bool touched = false;  // something was said since the last step
+  std::size_t sessions = 0;
+  uid_t user = 0;             // who came first of those
+  std::uint64_t left = 0;     // in the order in which they were left
+  Exposition::Labels labels;  // of its metrics
+  bool drained = false;       // no new client
+  bool touched = false;       // something was said since the last step
 };
 
 class Devices {
@@ -37,8 +46,10 @@ class Devices {
   // `epoch`: of this daemon. `outlet`: whom the arbiters answer.
   Devices(const Settings& settings, std::uint32_t epoch, Outlet& outlet);
 
-  // The one that a client uses, made at the first.
-  hal::Result<Device*> of(const protocol::Hello& hello);
+  // One more session on the device that this client of that user says it has.
+  hal::Result<Device*> enter(const protocol::Hello& hello, uid_t user);
+  // One less.
+  void leave(Device& device);
   // Another configuration, from now on: all of it, or, when some device cannot have it, nothing.
   hal::Status apply(const config::Configuration& configuration);
   // How many devices there are of that name ("all": every one), which take new clients or do not.
@@ -53,6 +64,9 @@ class Devices {
   auto end() const { return known_.end(); }
 
  private:
+  using Known = std::map<std::string, Device>;
+  hal::Result<Device> make(hal::DeviceInfo info);
+  hal::Status make_room(uid_t user);
   void start_trace(Device& device, const ArbiterSettings& settings);
   void move_next_to_gpus();
 
@@ -61,7 +75,8 @@ class Devices {
   Outlet& outlet_;
   std::unique_ptr<Placement> placement_;  // null: there is one NUMA node, or pinning is off
   std::vector<unsigned> allowed_;         // processors that the loop was given
-  std::map<std::string, Device> known_;   // by UUID
+  Known known_;                           // by UUID
+  std::uint64_t left_ = 0;
 };
 
 }  // namespace vitamin::daemon

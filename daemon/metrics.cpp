@@ -40,16 +40,16 @@ std::string Server::metrics() {
   // One sample for each device; `value` is asked for each.
   auto each = [&](const char* name, const char* type, const char* help, auto value) {
     out.family(name, type, help);
-    for (const auto& [uuid, device] : devices_) out.sample(labels_.at(uuid), value(device));
+    for (const auto& [uuid, device] : devices_) out.sample(device.labels, value(device));
   };
   auto counter = [&](const char* name, const char* help, std::uint64_t value) {
     out.family(name, "counter", help);
     out.sample({}, static_cast<double>(value));
   };
   std::size_t order = 0;
-  for (const auto& [uuid, device] : devices_) {
-    if (!labels_.contains(uuid))
-      labels_[uuid] = {
+  for (auto& [uuid, device] : devices_) {
+    if (device.labels.empty())
+      device.labels = {
           {"gpu", gpu_index(uuid, order)}, {"UUID", uuid}, {"model", device.info.name}};
     ++order;
   }
@@ -152,7 +152,7 @@ void Server::device_counters(Exposition& out) const {
   for (const Family& family : kFamilies) {
     out.family(family.name, "counter", family.help);
     for (const auto& [uuid, device] : devices_)
-      out.sample(labels_.at(uuid), static_cast<double>(family.value(*device.arbiter)));
+      out.sample(device.labels, static_cast<double>(family.value(*device.arbiter)));
   }
 }
 

@@ -119,7 +119,6 @@ class Server final : public Outlet {
   std::unique_ptr<Mps> mps_;
   Devices devices_;
   Classes classes_;
-  std::map<std::string, Exposition::Labels> labels_;  // of the metrics, by UUID
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<int, ClientId> by_socket_, by_pidfd_;
   std::vector<Session*> dirty_;

@@ -84,12 +84,10 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   const config::Daemon& limits = settings_.configuration.daemon;
   if (sessions_.size() >= limits.clients || of_user >= limits.clients_of_user)
     return reception_->refuse(client, "vitamind has as many clients as it may have");
-  auto device = devices_.of(hello);
-  if (!device) return reception_->refuse(client, device.error().message);
-  if ((*device)->drained)
-    return reception_->refuse(client, "the device is drained: vitamin resume ends that");
   auto memory = protocol::make_session_memory();
   if (!memory) return reception_->refuse(client, memory.error().message);
+  auto device = devices_.enter(hello, client.peer.uid);
+  if (!device) return reception_->refuse(client, device.error().message);
 
   auto session = std::make_unique<Session>();
   session->id = next_client_++;
@@ -190,6 +188,7 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   Session& session = *found->second;
   session.device->arbiter->forget(id, time);
   session.device->touched = true;
+  devices_.leave(*session.device);
   deaths_->remove(&session.memory.client->life);
   by_socket_.erase(session.socket.get());
   by_pidfd_.erase(session.peer.pidfd.get());

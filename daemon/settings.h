@@ -15,13 +15,16 @@
 
 namespace vitamin::daemon {
 
-// What a connection may take before it is a client's, so that nobody can exhaust the daemon. What
-// clients may take is configuration.
+// What may be taken of the daemon, so that nobody can exhaust it. How many clients there may be is
+// configuration.
 struct Budgets {
   // Connections that have not said Hello yet.
   std::size_t greetings = 128;
   std::size_t greetings_of_user = 32;
   std::chrono::milliseconds greeting{1000};
+  // Devices that clients told of.
+  std::size_t devices = 256;
+  std::size_t devices_of_user = 64;
   // Records taken from one client before the next one's turn.
   std::size_t records_a_turn = 64;
 };

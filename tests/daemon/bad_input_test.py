@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, MINOR, DaemonTest, answers
+from harness import MAJOR, MINOR, Daemon, DaemonTest, answers, settled_descriptors
 
 MEMBER = os.environ["MEMBER"]
 ROOT = os.getuid() == 0
@@ -98,7 +98,7 @@ class BadInput(DaemonTest):
     def test_another_users_daemon_may_not_arbitrate_the_same_device(self):
         os.chmod(self.folder.name, 0o777)
         own = self.daemon()
-        self.works(own)
+        self.member(own, "hold").stdout.readline()
         theirs = pathlib.Path(self.folder.name, "theirs")
         theirs.mkdir()
         user = pwd.getpwnam("nobody")
@@ -217,6 +217,64 @@ class BadInput(DaemonTest):
             preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, MINOR, 4, 0)
             self.assertEqual(self.greet(daemon, preamble + verb.ljust(256, b"\0"))[0], 5)
         self.works(daemon)
+
+    def locks(self):
+        return len(list(pathlib.Path(self.folder.name).glob("vitamin-*.lock")))
+
+    def test_devices_that_are_made_up_are_bounded_and_forgotten(self):
+        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        self.works(daemon)
+        descriptors, resident = settled_descriptors(daemon), daemon.resident_kib()
+        for i in range(1000):
+            self.assertEqual(self.greet(daemon, hello(MINOR, uuid=b"GPU-%d" % i))[0], 2)
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertLessEqual(len(daemon.status()["devices"]), 64)
+        self.assertEqual(self.locks(), 0)
+        self.until(lambda: daemon.descriptors() <= descriptors)
+        self.assertLess(daemon.resident_kib(), resident + 32 * 1024)
+        self.works(daemon)
+
+    @unittest.skipUnless(ROOT, "another user is needed")
+    def test_a_user_of_many_devices_leaves_the_others_theirs(self):
+        os.chmod(self.folder.name, 0o755)
+        daemon = self.daemon("--system", "--quiet")
+        kept = [self.stay(daemon, hello(MINOR, uuid=b"GPU-%d" % i)) for i in range(64)]
+        self.assertEqual({kind for _, kind, _ in kept}, {2})
+        self.assertIn("uses as many devices (64) as one user may", self.refused(daemon))
+        answer = self.nobody(self.readable_member(), str(daemon.socket), "work", "5")
+        self.assertEqual(json.loads(answer.stdout)["submitted"], 5)
+        daemon.ask("drain GPU-1")
+        for connection, _, _ in kept:
+            connection.close()
+        self.until(lambda: not daemon.status()["clients"])
+        self.works(daemon)
+        devices = {device["uuid"]: device["drained"] for device in daemon.status()["devices"]}
+        self.assertTrue(devices["GPU-1"])
+        self.assertEqual(self.greet(daemon, hello(MINOR, uuid=b"GPU-1"))[0], 3)
+
+    def test_what_was_said_of_a_device_holds_while_somebody_uses_it(self):
+        daemon = self.daemon()
+        liar, kind, _ = self.stay(daemon, hello(MINOR, units=[8]))
+        self.assertEqual((kind, self.locks()), (2, 1))
+        self.assertIn("with other processors than those that use it now", self.refused(daemon))
+        liar.close()
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(self.locks(), 0)
+        self.works(daemon)
+        self.assertEqual(daemon.status()["devices"][0]["processors"], 132)
+
+    def test_a_device_that_nobody_uses_is_anybodys(self):
+        first = self.daemon()
+        self.works(first)
+        self.until(lambda: not first.status()["clients"])
+        folder = pathlib.Path(self.folder.name, "second")
+        folder.mkdir()
+        second = Daemon(folder, "--lock-directory", self.folder.name)
+        self.addCleanup(second.end)
+        self.member(second, "hold").stdout.readline()
+        self.assertIn("another vitamind arbitrates", self.refused(first))
+        second.end()
+        self.works(first)
 
     def test_a_daemon_that_ends_in_the_middle_of_a_greeting_has_gone_away(self):
         path = pathlib.Path(self.folder.name) / "s"

@@ -14,7 +14,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, MINOR, DaemonTest, answers
+from harness import MAJOR, MINOR, DaemonTest, answers, settled_descriptors
 
 RESTARTS = int(os.environ.get("VITAMIN_TEST_RESTARTS", "30"))
 CLIENTS = int(os.environ.get("VITAMIN_TEST_CLIENTS", "4"))
@@ -22,19 +22,6 @@ CLIENTS = int(os.environ.get("VITAMIN_TEST_CLIENTS", "4"))
 
 def no_clients(daemon):
     return lambda: not daemon.status()["clients"]
-
-
-def settled_descriptors(daemon):
-    """How many it has when nobody is there: the fewest seen in a while, for a session's end and the
-    connection that asks for the status come and go."""
-    until = time.monotonic() + 10
-    while daemon.status()["clients"] and time.monotonic() < until:
-        time.sleep(0.002)
-    counts = []
-    for _ in range(50):
-        counts.append(daemon.descriptors())
-        time.sleep(0.002)
-    return min(counts)
 
 
 class Clients(DaemonTest):

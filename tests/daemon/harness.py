@@ -111,6 +111,19 @@ class Daemon:
                 self.kill()
 
 
+def settled_descriptors(daemon):
+    """How many it has when nobody is there: the fewest seen in a while, for a session's end and the
+    connection that asks for the status come and go."""
+    until = time.monotonic() + 10
+    while daemon.status()["clients"] and time.monotonic() < until:
+        time.sleep(0.002)
+    counts = []
+    for _ in range(50):
+        counts.append(daemon.descriptors())
+        time.sleep(0.002)
+    return min(counts)
+
+
 class DaemonTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="vitamind-")
