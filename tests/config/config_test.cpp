@@ -71,6 +71,8 @@ TEST_CASE("the example is valid and does what its comments say") {
   CHECK(c.classes[0].kind == Kind::kLatency);
   CHECK(c.classes[0].tpot_ns == 30'000'000);
   CHECK(c.classes[0].reservation == 32);
+  CHECK(c.classes[1].kind == Kind::kLatency);
+  CHECK(c.classes[1].tpot_ns == 0);
   CHECK(c.classes[2].share == 75);
 }
 
