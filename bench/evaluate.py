@@ -36,8 +36,8 @@ import report  # noqa: E402
 
 DEFAULT_MODES = {
     "E0": "exclusive",
-    "E3": "exclusive,temporal,mps,mps50,static,ours",
-    "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
+    "E3": "exclusive,temporal,mps,mps50,static,ours,orion,salus",
+    "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first,orion,salus",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
     "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
     "E8": "exclusive,in-process,mps-alone,ours-alone",
@@ -83,7 +83,7 @@ def clocks():
     """What the GPUs do at this moment; nothing where there is none."""
     fields = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
     try:
-        return [dict(zip(fields, found)) for found in gpu_query(["--query-gpu=" + ",".join(fields)])]
+        return [dict(zip(fields, gpu)) for gpu in gpu_query(["--query-gpu=" + ",".join(fields)])]
     except harness.Refusal:
         return []
 
@@ -214,7 +214,7 @@ def run(name, options):
             for mode in options.modes:
                 modes.mode(mode)
             results = harness.Results(options.out, name, more=options.resume)
-            with modes.awake(2 * options.pin if options.awake else 0), \
+            with modes.awake(2 * options.pin * options.gpus if options.awake else 0), \
                     modes.Surroundings(folder, options.device) as surroundings:
                 session = experiments.Session(options, results, old, folder, surroundings, free)
                 if options.device == "cuda":
@@ -277,7 +277,7 @@ def parse():
     parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
                         help="E9")
     parser.add_argument("--rounds", type=int, default=40,
-                        help="E6, E8: of 10 turns of 10 samples, of 10 chains")
+                        help="E6, E8: of 10 turns of 20 samples, of 10 chains")
     parser.add_argument("--no-chains", action="store_true", help="E8: decoding alone only")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")

@@ -141,6 +141,8 @@ std::vector<SettingKey> operation_keys() {
       VITAMIN_SETTING(kText, mps.directory, "mps.directory",
                       "of MPS's pipe and log (default: beside vitamind's socket)"),
       VITAMIN_SETTING(kText, mps.control, "mps.control", "NVIDIA's control program"),
+      VITAMIN_SETTING(kBoolean, mps.priorities, "mps.priorities",
+                      "programs of kind \"batch\" are clients of MPS's lower priority"),
       within(10 * kMillisecond, 3600 * kSecond,
              VITAMIN_SETTING(kDuration, mps.check_every_ns, "mps.check_every",
                              "how often MPS is asked how it is")),

@@ -107,19 +107,28 @@ def verdict(what, value, limit, at_least, agree, of=()):
     if value is None:
         return f"* {what}: no two cells of one repeat."
     met = value >= limit if at_least else value <= limit
-    spread_ = f" ({between(of, lambda v: number(v, 3))})" if len(of) > 1 else ""
+    low, high = interval(of) or (value, value)
+    show = lambda v: number(v, 3)
+    spread_ = f" ({between(of, show)})" if len(of) > 1 else ""
     asked = f"asked at {'least' if at_least else 'most'} {limit:g}"
+    open_ = "; the interval holds the limit" if low < limit < high else ""
     return (f"* {what}: {value:.3f}{spread_}, {asked}: " + ("reached" if met else "**missed**")
-            + ("." if usable(agree) else ", but the run is not usable."))
+            + open_ + ("." if usable(agree) else "; not usable by the rule of 2 %."))
+
+
+def interval(values):
+    """The middle 95 % of the median's distribution, by drawing from the values again and again;
+    least and most of two; nothing of one."""
+    if len(values) < 3:
+        return (min(values), max(values)) if len(values) == 2 else None
+    draw = random.Random(1)
+    medians = sorted(harness.median(draw.choices(values, k=len(values))) for _ in range(1000))
+    return medians[25], medians[974]
 
 
 def between(values, show):
-    """The middle 95 % of the median's distribution, by drawing from the values again and again."""
-    if len(values) < 3:
-        return "–" if len(values) < 2 else f"{show(min(values))} to {show(max(values))}"
-    draw = random.Random(1)
-    medians = sorted(harness.median(draw.choices(values, k=len(values))) for _ in range(1000))
-    return f"{show(medians[25])} to {show(medians[974])}"
+    found = interval(values)
+    return f"{show(found[0])} to {show(found[1])}" if found else "–"
 
 
 def shares(value):

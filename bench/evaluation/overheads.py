@@ -6,12 +6,13 @@ out."""
 
 import contextlib
 import dataclasses
+import random
 
 import harness
 import modes
 from processes import Job, JobFailed
 
-SAMPLES, WARM = 10, 2  # of one turn
+SAMPLES, WARM = 20, 10  # of one turn
 TURNS = 10  # of every arm, that make one round: a record of each
 PROCESSORS = 132  # of an H100 or H200
 
@@ -23,6 +24,7 @@ class Arm:
     more: tuple = ()     # behind it
     daemon: str = ""     # the policy of a vitamind of its own
     samples: int = SAMPLES
+    apart: bool = False  # behind all others: it leaves the GPU idle, and its clock falls
 
 
 def in_process(policy):
@@ -40,12 +42,14 @@ def arms(soft):
         return common
     whole = ("--units", "16")
     return (*common, Arm("flat pool", more=("--arm", "flat", *whole)),
-            Arm("made on demand", more=("--arm", "on-demand", *whole), samples=SAMPLES // 3))
+            Arm("made on demand", more=("--arm", "on-demand", *whole), samples=SAMPLES // 4,
+                apart=True))
 
 
 class Dispatch:
-    """E6: every arm is a resident process; turns of a few samples go through all of them, forward
-    and then backward, so that each sees the same clocks. A round is the turns of one record."""
+    """E6: every arm is a resident process; turns of a few samples go through all of them, in
+    another order each time (who comes behind whom shows by several per cent), so that each sees
+    the same clocks. A round is the turns of one record."""
     name = "E6"
     subject = "GEMM 512 x 8192 x 28672"
 
@@ -102,22 +106,30 @@ class Dispatch:
                     broken[name] = str(error)
                     del jobs[name]
             s.say(f"{self.name} {subject}: {len(jobs)} programs ready")
-            for r in todo:
-                begin, found = s.elapsed(), {arm.name: {} for arm in chosen}
-                s.allow(2)
-                for turn in range(2 if self.soft else TURNS):
-                    for arm in chosen if turn % 2 == 0 else reversed(chosen):
-                        if arm.name not in broken:
-                            self.turn(arm, jobs[arm.name], turn, found[arm.name], broken)
-                for arm in chosen:
-                    s.add(self.name, subject, arm.name, r,
-                          {"ok": False, "why": broken[arm.name]} if arm.name in broken else
-                          {"ok": True, **found[arm.name]})
-                if r % 10 == 0 or r == todo[-1]:
-                    s.say(f"{self.name} {subject}: round {r}",
-                          (todo[-1] - r) * (s.elapsed() - begin))
+            for part in (False, True):
+                self.rounds(todo, [a for a in chosen if a.apart is part], jobs, broken)
+
+    def rounds(self, todo, chosen, jobs, broken):
+        s = self.session
+        for r in todo if chosen else ():
+            begin, found = s.elapsed(), {arm.name: {} for arm in chosen}
+            s.allow(2)
+            for turn in range(2 if self.soft else TURNS):
+                order = list(chosen)
+                random.Random(f"{r} {turn}").shuffle(order)
+                for arm in order:
+                    self.turn(arm, jobs.get(arm.name), turn, found[arm.name], broken)
+            for arm in chosen:
+                s.add(self.name, self.subject, arm.name, r,
+                      {"ok": False, "why": broken[arm.name]} if arm.name in broken else
+                      {"ok": True, **found[arm.name]})
+            if r % 10 == 0 or r == todo[-1]:
+                s.say(f"{self.name} {self.subject}: round {r}",
+                      (todo[-1] - r) * (s.elapsed() - begin))
 
     def turn(self, arm, job, turn, found, broken):
+        if arm.name in broken:
+            return
         try:
             answer = job.ask_text(self.command(arm, turn), 60)
         except JobFailed as error:

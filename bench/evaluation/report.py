@@ -19,8 +19,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import harness  # noqa: E402
+import modes  # noqa: E402
 from comparisons import (between, by_session, cells, differ, headers, neighbours,  # noqa: E402,F401
-                         read, spread)
+                         read, spread, table, verdict)
 from sections import WRITERS, frontier, normalised  # noqa: E402,F401
 
 RESULTS = harness.ROOT / "bench" / "results"
@@ -58,12 +59,6 @@ ELSEWHERE = {"E1": "0 of 1,000 trials of 10 kernels differ in a byte (table in "
                    "bench/determinism/README.md, samples in bench/results/determinism)",
              "E2": "0 of 100, 0 of 6,400 selections, 0 of 64 prompts (table in "
                    "bench/determinism/README.md, samples in bench/results/determinism)"}
-NEVER = (
-    "MIG: needs the right to reconfigure the GPU",
-    "a serving engine of others (vLLM, SGLang): not on the machine; the decoder here is ours",
-    "LithOS itself: its scheduler is not public; sliced and reshaped kernels are in E1",
-    "stream priorities in one process: two Python jobs there measure the interpreter's lock",
-)
 
 
 def remarks(records):
@@ -153,6 +148,20 @@ def section(name, records, figures, directory, markdown):
     return out, headline
 
 
+def modes_section(names):
+    """Lines: what the modes are, and which of the plan's are not there."""
+    rows = []
+    for name in names:
+        try:
+            mode = modes.mode(name)
+        except harness.Refusal:  # no mode: "all" hazards
+            continue
+        ours = mode.setting.partition(":")[0] in ("ours", "static", "in-process")
+        rows.append([name, mode.label, "Vitamin" if ours else "NVIDIA's own"])
+    out = ["## Modes", "", table(["mode", "what", "mechanism"], rows), ""] if rows else []
+    return [*out, "Not there:", "", *(f"* {what}: {why}" for what, why in modes.MISSING.items())]
+
+
 def write(directory, markdown=None):
     """DIR/report.md (or `markdown`) and the figures; returns the text."""
     directory = pathlib.Path(directory)
@@ -165,11 +174,13 @@ def write(directory, markdown=None):
         figures = None
         print(f"report: no figures: the Python package '{error.name}' is missing",
               file=sys.stderr)
-    parts, found = [], []
+    parts, found, names = [], [], {}
     for name, (title, command, paper, asked) in SECTIONS.items():
         parts += [f"## {name} {title}", "",
                   f"The paper: {paper}." + (f" Asked: {asked}." if asked else ""), ""]
         records = gathered(directory, name)
+        names |= dict.fromkeys(r["cell"] for r in cells(records) if name not in ("E6", "E7")
+                               and not r["subject"].endswith("chain"))
         if any("cell" in r for r in records):
             lines, headline = section(name, records, figures, directory, markdown)
             parts += lines
@@ -185,7 +196,7 @@ def write(directory, markdown=None):
            "halves of a run, as they mostly do on such a virtual machine: what is compared with "
            "exclusive is then as uncertain as that.", "",
            "| | the paper | asked | found |", "|---|---|---|---|", *found, "", *parts,
-           "## Not there", "", *(f"* {line}" for line in NEVER), ""]
+           *modes_section(names), ""]
     text = "\n".join(out)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")

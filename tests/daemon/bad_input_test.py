@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, MINOR, DaemonTest
+from harness import MAJOR, MINOR, DaemonTest, answers
 
 MEMBER = os.environ["MEMBER"]
 ROOT = os.getuid() == 0
@@ -109,7 +109,7 @@ class BadInput(DaemonTest):
                                   extra_groups=[], stderr=subprocess.DEVNULL)
         self.addCleanup(second.wait)
         self.addCleanup(second.kill)
-        self.until((theirs / "s").exists)
+        self.until(lambda: answers(theirs / "s"))
         answer = self.nobody(self.readable_member(), str(theirs / "s"), "work", "1")
         self.assertIn("another vitamind arbitrates device GPU-member", answer.stdout)
         self.assertIn("made by user 0", answer.stdout)
@@ -154,6 +154,37 @@ class BadInput(DaemonTest):
         kind, why = self.greet(daemon, hello(MINOR, less=64))  # ours, and cut off
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
+
+    def test_messages_of_any_size_and_foreign_descriptors_leave_nothing_in_the_daemon(self):
+        daemon = self.daemon("--policy", "random:max=32")
+        honest = self.member(daemon, "work", 0)
+        self.until(lambda: daemon.status()["devices"])
+        counts = [daemon.descriptors() for _ in range(20)]
+        with open("/dev/zero", "rb") as foreign:
+            for size in (1, 15, 16, 500, 4096, 60_000):
+                for descriptors in (0, 1, 100, 253):
+                    for begin in (b"", hello(MINOR)):
+                        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                            connection.settimeout(5)
+                            connection.connect(str(daemon.socket))
+                            message = (begin + bytes(size))[:max(size, len(begin))]
+                            socket.send_fds(connection, [message],
+                                            [foreign.fileno()] * descriptors)
+                            # Answered or hung up, but not left waiting.
+                            answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
+                            for file in files:
+                                os.close(file)
+        held = os.listdir(f"/proc/{daemon.process.pid}/fd")
+        targets = []
+        for name in held:
+            try:
+                targets.append(os.readlink(f"/proc/{daemon.process.pid}/fd/{name}"))
+            except OSError:
+                pass
+        self.assertNotIn("/dev/zero", targets)
+        self.until(lambda: daemon.descriptors() <= max(counts))
+        result = self.result(honest)
+        self.assertEqual((result["at_home"], result["malformed"]), (0, 0))
 
     def test_a_daemon_that_ends_in_the_middle_of_a_greeting_has_gone_away(self):
         path = pathlib.Path(self.folder.name) / "s"
@@ -276,7 +307,7 @@ class BadInput(DaemonTest):
                                    self.folder.name], stderr=subprocess.DEVNULL)
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.kill)
-        self.until(lambda: os.path.exists(path))
+        self.until(lambda: answers(path))
         outside = type("Outside", (), {"socket": path})()
         member = self.member(outside, "hold")
         line = member.stdout.readline()
@@ -296,7 +327,7 @@ class BadInput(DaemonTest):
         with open("/dev/full", "wb") as full:
             daemon.process = subprocess.Popen(daemon.words, stdout=full, stderr=full,
                                               env=os.environ | daemon.environment)
-        self.until(daemon.socket.exists)
+        self.until(lambda: answers(daemon.socket))
         for _ in range(3):
             self.works(daemon)
         self.assertIsNone(daemon.process.poll())

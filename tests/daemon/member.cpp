@@ -7,6 +7,7 @@
 //               0: until its input ends
 //   serve N     answers N requests, 8 ms of operations each and 20 ms apart; prints how long their
 //               first operations waited
+//   count       the same until its input ends; every 10 ms a line says how many there were by then
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
@@ -20,6 +21,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,6 +82,11 @@ std::vector<runtime::EntryId> eligible_entries(const runtime::PoolLayout& layout
   return entries;
 }
 
+// On the clock that tests read too.
+double seconds_of(steady_clock::time_point at) {
+  return std::chrono::duration<double>(at.time_since_epoch()).count();
+}
+
 // Submits as a dispatcher does: asks, retries while nothing is to be had, and lets a few operations
 // be outstanding. Work ends in the order in which it was submitted.
 class Lane {
@@ -120,7 +127,7 @@ class Lane {
 };
 
 int work(const std::string& socket, long operations,
-         std::unique_ptr<client::RemoteArbiter> remote = nullptr) {
+         std::unique_ptr<client::RemoteArbiter> remote = nullptr, bool counts = false) {
   if (remote == nullptr) remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
   const auto eligible = eligible_entries(layout);
@@ -128,11 +135,16 @@ int work(const std::string& socket, long operations,
   for (runtime::LaneId id = 0; id < 4; ++id) lanes.emplace_back(*remote, id, eligible);
   long submitted = 0, whole = 0;
   const auto begin = steady_clock::now();
-  auto moved = begin;
+  auto moved = begin, said = begin;
   pollfd input{STDIN_FILENO, POLLIN, 0};
   const bool until_told = operations == 0;
   for (long turn = 0; until_told || submitted < operations; ++turn) {
     if (until_told && turn % 1024 == 0 && ::poll(&input, 1, 0) != 0) break;
+    if (counts && turn % 64 == 0 && steady_clock::now() >= said + std::chrono::milliseconds(10)) {
+      said = steady_clock::now();
+      std::printf("{\"at\": %.6f, \"submitted\": %ld}\n", seconds_of(said), submitted);
+      std::fflush(stdout);
+    }
     for (Lane& lane : lanes) {
       if (!until_told && submitted == operations) break;
       const runtime::EntryId entry = lane.try_submit();
@@ -247,7 +259,9 @@ int first_thread_ends(const std::string& socket, long operations) {
     std::fflush(stdout);
     ::_exit(code);
   }).detach();
-  ::pthread_exit(nullptr);
+  ::syscall(SYS_exit,
+            0);  // of this thread; pthread_exit() unwinds, by a library that may be missing
+  return 1;
 }
 
 int exec_with_lease(const std::string& socket) {
@@ -288,9 +302,7 @@ int latency(const std::string& socket) {
     if (remote->wants_service()) remote->service();
     if (remote->client().at_home()) break;
   }
-  // On the clock that the test reads too.
-  std::printf("{\"home_at\": %.6f}\n",
-              std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count());
+  std::printf("{\"home_at\": %.6f}\n", seconds_of(steady_clock::now()));
   return 0;
 }
 
@@ -362,6 +374,7 @@ int run(int argc, char** argv) {
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
   if (verb == "serve") return serve(socket, std::max(1L, number));
+  if (verb == "count") return work(socket, 0, nullptr, true);
   if (verb == "hold") return hold(socket, number);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
@@ -371,9 +384,9 @@ int run(int argc, char** argv) {
   if (verb == "first") return first_thread_ends(socket, number);
   if (verb == "exec") return exec_with_lease(socket);
   if (verb == "fork") return fork_with_lease(socket);
-  std::fprintf(
-      stderr,
-      "usage: member SOCKET work|serve|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
+  std::fprintf(stderr,
+               "usage: member SOCKET "
+               "work|count|serve|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
   return 2;
 }
 

@@ -134,6 +134,18 @@ class Programs(UnderDaemon):
         os.kill(status["daemon"]["process"], signal.SIGTERM)
         self.until(lambda: not os.path.exists(socket))
 
+    def test_a_program_that_uses_no_device_is_nobodys_client(self):
+        daemon = self.daemon("--policy", "random:max=32")
+        done = subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--socket",
+                               str(daemon.socket), "--quiet", "--", "sh", "-c", "echo ran; ls /"],
+                              env=self.environment, text=True, capture_output=True, timeout=60,
+                              check=False)
+        self.assertIn("ran", done.stdout)
+        self.assertEqual(daemon.status()["devices"], [])  # nobody ever told of one
+        self.assertNotIn("client 1", daemon.log())
+        output, _ = self.finish(self.run_under(daemon, "demo-train", 0))
+        self.assertIn("client 1", daemon.log())  # at the first use of the device
+
     def test_under_a_daemon_of_another_version_it_runs_natively_and_says_so(self):
         expected = self.alone("demo-train")
         path = os.path.join(self.folder.name, "another")

@@ -74,7 +74,8 @@ class Smoke(Evaluation):
         self.program("nvidia-cuda-mps-control", FAKE_MPS.format(log=log))
         self.evaluate("E3", "--smoke")
         found = self.by_mode("E3")
-        self.assertEqual(set(found), {"exclusive", "temporal", "mps", "mps50", "static", "ours"})
+        self.assertEqual(set(found), {"exclusive", "temporal", "mps", "mps50", "static", "ours",
+                                      "orion", "salus"})
         for mode, record in found.items():
             self.assertTrue(record["ok"], record)
             for job in record["jobs"]:
@@ -130,12 +131,15 @@ class Smoke(Evaluation):
         self.assertIn("no MPS binary", found["mps25"]["why"])
 
     def test_pairs_of_both_kinds_in_one_command(self):
-        self.evaluate("pairs", "--smoke", "--tokens", "2", "--modes", "exclusive,static,ours")
+        self.evaluate("pairs", "--smoke", "--tokens", "2", "--modes",
+                      "exclusive,static,ours,ours-priority")
         cells = {(r["experiment"], r["cell"]): r for r in self.cells("pairs")}
         self.assertEqual(set(cells), {(e, m) for e in ("E3", "E4")
-                                      for m in ("exclusive", "static", "ours")})
+                                      for m in ("exclusive", "static", "ours", "ours-priority")})
         self.assertTrue(all(r["ok"] for r in cells.values()))
         text = (self.out / "report.md").read_text()
+        self.assertIn("| ours | Vitamin, throughput | Vitamin |", text)
+        self.assertIn("* MIG: needs the right", text)
         self.assertIn("sum of rates / alone", text)
         self.assertIn("p99 / MPS", text)
 
@@ -361,9 +365,11 @@ class Figures(unittest.TestCase):
                 self.cell("ours", 1, 90, 9), self.cell("ours", 1, 90, 9, repeat=1),
                 self.cell("mps", 1, 50, 5, repeat=1),
                 self.cell("exclusive", 1, second, 10, repeat=1))
-            return next(line for line in text.splitlines() if "ours / MPS" in line)
-        self.assertIn("1.800 (1.800 to 1.800), asked at least 0.98: reached.", of(101))
-        self.assertIn("but the run is not usable", of(103))
+            return next(line for line in text.split("What was asked")[1].splitlines()
+                        if line.startswith("| W, run 1 | ours |"))
+        self.assertIn("1.800 (1.800 to 1.800), reached | ", of(101))
+        self.assertTrue(of(101).endswith("| yes |"))
+        self.assertTrue(of(103).endswith("| no |"))
         self.assertEqual(report.differ(report.spread([7])), "one cell: **not usable**")
 
     def test_the_middle_of_ratios_has_a_spread(self):
@@ -372,6 +378,10 @@ class Figures(unittest.TestCase):
         self.assertEqual(report.between([1.0, 1.1], show), "1.00 to 1.10")
         low, _, high = report.between([0.9, 1.0, 1.0, 1.0, 1.1], show).split()
         self.assertTrue(0.9 <= float(low) <= 1.0 <= float(high) <= 1.1)
+        told = lambda *of: report.verdict("x", 1.0, 0.99, True, 0, of)
+        self.assertIn("1.000 (0.980 to 1.020)", told(0.98, 1.02))
+        self.assertIn("reached; the interval holds the limit.", told(0.98, 1.02))
+        self.assertTrue(told(0.995, 1.005).endswith("reached."))
 
     def test_moves_of_leases_tell_what_is_static(self):
         def cell(moves):
@@ -402,7 +412,7 @@ class Figures(unittest.TestCase):
             {"note": "something else ran", "session": 1, "cells": ["ours:fifo"], "void": True},
             {"note": "a remark"})
         rows = [line for line in text.splitlines() if line.startswith("| W")]
-        self.assertEqual(["run 1" in r for r in rows if "ours:fifo" in r], [False])
+        self.assertEqual({"run 1" in r for r in rows if "ours:fifo" in r}, {False})
         self.assertIn("not in the tables: run 1, ours:fifo: something else ran", text)
         self.assertIn("* a remark", text)
 
