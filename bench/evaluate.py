@@ -2,7 +2,7 @@
 """The evaluation: workloads x modes in one command of at most ten minutes.
 
     evaluate.py E0 [--workloads D0.6,I-L8,...]         does each build, how long is its step
-    evaluate.py E3 [--pairs W1,W2]                     colocated training
+    evaluate.py E3 [--pairs W1,W2]                     colocated training; W7 and W8: --gpus 2
     evaluate.py E4 [--pairs M1] [--rho 0.5]            training beside open-loop inference
     evaluate.py pairs [--pairs W1,M1]                  both kinds, every mode, one configuration
     evaluate.py E5 [--traces A,B] [--load auto]        prefill and decode processes on traces
@@ -67,13 +67,17 @@ def free_memory(options):
     """GiB; refuses a GPU that somebody else uses."""
     if options.device != "cuda":
         return min(options.memory, 1e6)
-    used, free, clock = gpu_query(["--query-gpu=memory.used,memory.free,clocks.sm"])[0]
+    gpus = gpu_query(["--query-gpu=memory.used,memory.free,clocks.sm"])
+    if len(gpus) < options.gpus:
+        raise harness.Refusal(f"--gpus {options.gpus}: there are {len(gpus)}")
+    used = max(int(g[0]) for g in gpus[:options.gpus])
+    free = min(int(g[1]) for g in gpus[:options.gpus])
     others = gpu_query(["--query-compute-apps=pid,used_memory"])
-    if not options.busy_ok and (others or int(used) > BUSY_MIB):
+    if not options.busy_ok and (others or used > BUSY_MIB):
         raise harness.Refusal(
             f"the GPU is busy: {len(others)} processes, {used} MiB in use; its times would say "
             "nothing (--busy-ok runs all the same)")
-    return min(int(free) / 1024, options.memory)
+    return min(free / 1024, options.memory)
 
 
 def check_packages(names):
@@ -90,8 +94,12 @@ def check_tree():
                               "or name a tree in VITAMIN_PREFIX")
 
 
-def training_specs(names, options):
-    return [experiments.spec("train", "demo" if options.device == "soft" else n) for n in names]
+def training_specs(pair, names, options):
+    ranks = 2 if pair in experiments.DISTRIBUTED else 1
+    if ranks > options.gpus:
+        raise harness.Refusal(f"{pair} is two ranks on two GPUs: --gpus 2")
+    return [experiments.spec("train", "demo" if options.device == "soft" else n, ranks=ranks)
+            for n in names]
 
 
 def mixed_specs(names, options):
@@ -140,7 +148,7 @@ def hazards(session, options):
     result = harness.run(words, max(20, options.budget - session.elapsed()),
                          session.surroundings.base())
     session.add("E9", "hazards", "all", 0, {"ok": result.ok, "why": result.why(),
-                                            "table": result.output})
+                                            "table": result.output.strip().split("\n\n")[-1]})
     print(result.output.strip(), flush=True)
 
 
@@ -163,7 +171,8 @@ def run_one(name, session, options):
                     f"{pair} {options.arrivals} {options.rho:g}{tokens}",
                     mixed_specs(known[pair], options))
             else:
-                experiments.Training(session).run(pair, training_specs(known[pair], options))
+                experiments.Training(session).run(
+                    pair, training_specs(pair, known[pair], options))
     elif name == "E5":
         experiment = experiments.Serving(session)
         try:
@@ -276,7 +285,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=50, help="E9")
     parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
                         help="E9")
-    parser.add_argument("--rounds", type=int, default=40, help="E6: of 100 samples of each arm")
+    parser.add_argument("--rounds", type=int, default=40, help="E6: of 10 turns of 10 samples")
     parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
@@ -284,6 +293,7 @@ def parse():
     parser.add_argument("--awake", action="store_true",
                         help="keep the processors of the jobs from sleeping (programs/keep_awake)")
     parser.add_argument("--settle", type=float, default=3, help="E3, E4: before the first cell")
+    parser.add_argument("--gpus", type=int, default=1, help="E3: 2 for W7 and W8")
     parser.add_argument("--memory", type=float, default=1e9, help="GiB, at most")
     parser.add_argument("--busy-ok", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu", "soft"], default="cuda",

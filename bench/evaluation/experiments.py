@@ -15,7 +15,7 @@ import time
 import harness
 import load
 import modes
-from processes import Job, JobFailed, counted, counts, together
+from processes import Job, JobFailed, Ranks, counted, counts, together
 
 # GiB of device memory: what a job keeps between windows (its weights and the optimizer's states),
 # and what it needs more while it runs. The sums are the most that an H200 has seen (`most_mib` of
@@ -23,19 +23,25 @@ from processes import Job, JobFailed, counted, counts, together
 MEMORY = {"D0.6": (4.5, 15.5), "D1.7": (11.5, 19.5), "D0.6-big": (4.5, 64),
           "D1.7-big": (11.5, 87), "L4": (9, 15), "L8": (17, 18), "Q8": (3.5, 18.5),
           "RN": (1, 6), "RN-big": (1, 27), "BE": (2.5, 6.5), "BE-big": (2.5, 15.5),
-          "I-L8": (15.5, 0.5), "I-J6": (12, 0.5), "demo": (0, 0),
+          "F8": (2, 20), "I-L8": (15.5, 0.5), "I-J6": (12, 0.5), "demo": (0, 0),
           "qwen-train": (9, 13), "resnet-train": (3, 6), "all": (2, 2)}
 CONTEXT = 1.0  # GiB of a process besides: its context, the pool's entries
 TRAINING_PAIRS = {"W1": ("D0.6", "D0.6"), "W2": ("D0.6", "D1.7"), "W3": ("L4", "L4"),
                   "W4": ("D1.7", "L8"), "W5": ("Q8", "D0.6"), "W6": ("Q8", "Q8"),
                   "W1-big": ("D0.6-big", "D0.6-big"), "RN+D0.6": ("RN", "D0.6"),
                   # The GPU is busy with either alone: less depends on the host.
-                  "BE+D1.7": ("BE", "D1.7"), "RN-big+BE-big": ("RN-big", "BE-big")}
+                  "BE+D1.7": ("BE", "D1.7"), "RN-big+BE-big": ("RN-big", "BE-big"),
+                  # Two ranks each, on two GPUs.
+                  "W7": ("D1.7", "D0.6"), "W8": ("F8", "D1.7")}
+DISTRIBUTED = ("W7", "W8")
+# NVLink multicast is left off; one algorithm, so that what is compared is the sharing.
+NCCL = {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo"}
 MIXED_PAIRS = {"M1": ("RN", "I-L8"), "M2": ("RN", "I-J6"), "M3": ("BE", "I-L8"),
                "M4": ("BE", "I-J6")}
-PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "L4": ("transformers", "peft"),
-            "L8": ("transformers", "peft"), "I-L8": (), "I-J6": (), "demo": (),
-            "resnet-train": ("torchvision",), "all": ()}
+PACKAGES = {"RN": ("torchvision",), "RN-big": ("torchvision",), "resnet-train": ("torchvision",),
+            "I-L8": (), "I-J6": (), "demo": (), "all": (),
+            **dict.fromkeys(("L4", "L8", "F8"), ("transformers", "peft"))}
 
 
 def packages(name):
@@ -48,11 +54,12 @@ class Spec:
     name: str
     latency: bool = False
     more: tuple = ()  # further words
-    gib: tuple = (0, 0)
+    gib: tuple = (0, 0)  # of each GPU
+    ranks: int = 1  # processes, each on a GPU of its own
 
 
-def spec(role, name, latency=False, more=(), gib=None):
-    return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name])
+def spec(role, name, latency=False, more=(), gib=None, ranks=1):
+    return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name], ranks)
 
 
 class OutOfTime(Exception):
@@ -70,7 +77,7 @@ class Session:
         self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
         self.done = {self._key(r) for r in old
                      if r.get("ok") and "cell" in r and not r.get("void")}
-        self.cells, self.ended, self.longest = 0, 0, 0.0
+        self.cells, self.ended, self.started = 0, 0, 0
 
     @staticmethod
     def _key(record):
@@ -103,6 +110,7 @@ class Session:
         """Processes of one setting; not yet ready."""
         jobs = []
         link = f"{self.folder}/{setting.replace(':', '-').replace('/', '-')}"
+        self.started += 1
         try:
             for index, s in enumerate(specs):
                 preferred = s.latency or index == 0 and not any(x.latency for x in specs)
@@ -116,17 +124,28 @@ class Session:
                     arguments.append("--tiny")
                 if self.options.device != "soft":
                     arguments += ["--device", self.options.device]
-                    if self.options.pin:
-                        first = self.options.pin * index
-                        arguments += ["--cpus", f"{first}-{first + self.options.pin - 1}"]
                     if self.options.nice:
                         arguments += ["--nice", self.options.nice]
-                jobs.append(Job(f"{s.name} ({s.role}, {setting})", arguments, words, environment))
-                jobs[-1].spec = s.name
+                ranks = []
+                jobs.append(ranks)
+                for rank in range(s.ranks):
+                    ranks.append(self._process(setting, index * s.ranks + rank, s, [
+                        *arguments, *(["--rank", rank, "--world", s.ranks, "--link",
+                                       f"{link}-{index}-{self.started}"] if s.ranks > 1 else [])],
+                        words, environment | (NCCL if s.ranks > 1 else {})))
         except BaseException:
-            end(jobs)
+            end(itertools.chain.from_iterable(jobs))
             raise
+        jobs = [Ranks(ranks) if len(ranks) > 1 else ranks[0] for ranks in jobs]
+        for job, s in zip(jobs, specs):
+            job.spec = s.name
         return jobs
+
+    def _process(self, setting, place, s, arguments, words, environment):
+        pin = self.options.pin
+        if self.options.device != "soft" and pin:
+            arguments += ["--cpus", f"{pin * place}-{pin * place + pin - 1}"]
+        return Job(f"{s.name} ({s.role}, {setting})", arguments, words, environment)
 
 
 def end(jobs):

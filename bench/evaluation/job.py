@@ -136,12 +136,23 @@ class DemoEngine:
 
 
 class TorchMachine:
-    def __init__(self, device, tiny):
+    def __init__(self, device, tiny, rank=0, world=1, link=None):
         import torch
-        if device == "cuda" and not torch.cuda.is_available():
-            raise RuntimeError("PyTorch finds no GPU")
+        if device == "cuda" and torch.cuda.device_count() < world:
+            raise RuntimeError(f"PyTorch finds {torch.cuda.device_count()} GPUs, not {world}")
         self.torch, self.device, self.tiny = torch, torch.device(device), tiny
+        self.rank, self.world, self.link = rank, world, link
         torch.set_num_threads(1)  # those that are idle spin for a while
+        if world > 1:
+            import torch.distributed as distributed
+            more = {}
+            if device == "cuda":
+                self.device = torch.device("cuda", rank)
+                torch.cuda.set_device(self.device)
+                more = {"device_id": self.device}
+            distributed.init_process_group("nccl" if device == "cuda" else "gloo",
+                                           init_method=f"file://{link}.store", rank=rank,
+                                           world_size=world, **more)
 
     def synchronize(self):
         if self.device.type == "cuda":
@@ -161,7 +172,7 @@ class TorchTraining:
     def __init__(self, machine, name):
         import training
         self.machine = machine
-        self.work = training.make(name, machine.device, machine.tiny)
+        self.work = training.make(name, machine.device, machine.tiny, machine.world)
 
     def step(self):
         return self.work.step()
@@ -277,10 +288,31 @@ class Trainer:
             self.work.step()
         self.work.pause()
 
+    def steps_until(self, end):
+        """One or more. Ranks must take equally many: when it is time the first says at which step
+        all end, four ahead, since none is more than two steps ahead of another."""
+        world, steps, last = getattr(self.machine, "world", 1), 0, None
+        if world == 1:
+            while steps == 0 or now() < end:
+                yield
+                steps += 1
+            return
+        self.windows = getattr(self, "windows", 0) + 1
+        told = pathlib.Path(f"{self.machine.link}.{self.windows}")
+        while last is None or steps < last:
+            if last is None and self.machine.rank == 0 and now() >= end:
+                last = steps + 4
+                told.with_suffix(".new").write_text(str(last))
+                told.with_suffix(".new").rename(told)
+            elif last is None and told.exists():
+                last = int(told.read_text())
+            yield
+            steps += 1
+
     def window(self, at, seconds):
         sleep_until(at)
         ends, last, answer = [], None, None
-        while answer is None or now() < at + seconds:
+        for _ in self.steps_until(at + seconds):
             answer = self.work.step()
             advice.iteration_end()
             mark = self.work.mark()
@@ -621,7 +653,9 @@ def main():
     parser.add_argument("name")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--link", help="a path: where prefill and decode meet")
+    parser.add_argument("--link", help="a path: where prefill and decode, or ranks, meet")
+    parser.add_argument("--rank", type=int, default=0, help="train: of --world, each on its GPU")
+    parser.add_argument("--world", type=int, default=1)
     parser.add_argument("--host-mib", type=int, default=4096)
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")
@@ -647,7 +681,7 @@ def main():
     try:
         begin = now()
         machine = DemoMachine() if options.name == "demo" else \
-            TorchMachine(options.device, options.tiny)
+            TorchMachine(options.device, options.tiny, options.rank, options.world, options.link)
         role = ROLES[options.role](options, machine)
         machine.synchronize()
         if options.cpus:

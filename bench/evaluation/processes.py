@@ -105,6 +105,60 @@ class Job:
         self.process.wait()
 
 
+class Ranks:
+    """The processes of one distributed job, told alike; what the first answers counts."""
+
+    def __init__(self, jobs):
+        self.jobs, self.name, self.process = jobs, jobs[0].name, jobs[0].process
+
+    @property
+    def ready(self):
+        return self.jobs[0].ready
+
+    def _all(self, ask):
+        """Each in a thread: where one fails the others wait for it."""
+        found = [None] * len(self.jobs)
+
+        def one(i):
+            try:
+                found[i] = ask(self.jobs[i])
+            except JobFailed as error:
+                found[i] = error
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(self.jobs))]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        for answer in found:
+            if isinstance(answer, JobFailed):
+                raise answer
+        return found[0]
+
+    def answer(self, timeout):
+        return self._all(lambda job: job.answer(timeout))
+
+    def wait_ready(self, timeout):
+        return self._all(lambda job: job.wait_ready(timeout))
+
+    def tell(self, **command):
+        for job in self.jobs:
+            job.tell(**command)
+
+    def ask(self, timeout, **command):
+        self.tell(**command)
+        return self.answer(timeout)
+
+    def busy(self):
+        return all(job.busy() for job in self.jobs)
+
+    def kill(self):
+        for job in self.jobs:
+            job.kill()
+
+    def end(self):
+        threads = [threading.Thread(target=job.end) for job in self.jobs]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+
+
 def counts(job):
     """What Vitamin has counted for the job and whatever it started; None where it is not there."""
     folder = (job.ready or {}).get("counts")

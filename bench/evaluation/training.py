@@ -2,6 +2,7 @@
 """The training workloads: ordinary PyTorch, random weights from fixed seeds, synthetic data.
 
 make(NAME, device, tiny) gives an object whose step() is one training step, without waiting for it.
+With `world` ranks it is data parallel, F8 fully sharded with its weights in host memory.
 `tiny` is the same code with few numbers, for a machine without a GPU.
 """
 
@@ -22,6 +23,7 @@ QWEN = {
     "L4": (2560, 9728, 36, 32, 8, True, 2, 1024),
     "L8": (4096, 12288, 36, 32, 8, False, 2, 1024),
     "Q8": (4096, 12288, 36, 32, 8, False, 2, 1024),
+    "F8": (4096, 12288, 36, 32, 8, False, 2, 1024),
 }
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 RANK = 16
@@ -113,15 +115,21 @@ def states_first(optimizer):
     optimizer.zero_grad(set_to_none=True)
 
 
+def data_parallel(model, device):
+    """The model with its gradients averaged over the ranks."""
+    return nn.parallel.DistributedDataParallel(
+        model, device_ids=[device] if device.type == "cuda" else None, gradient_as_bucket_view=True)
+
+
 class Qwen:
-    def __init__(self, name, device, tiny):
+    def __init__(self, name, device, tiny, world):
         from transformers import Qwen3Config, Qwen3ForCausalLM
         hidden, inner, layers, heads, kv, tied, batch, length = QWEN[name]
         if tiny:
             hidden, inner, layers, heads, kv, batch, length = 64, 128, 2, 4, 2, 2, 16
         dimension = 16 if tiny else 128
         vocabulary = 512 if tiny else 151936
-        offloaded = name == "Q8"
+        offloaded = name in ("Q8", "F8")
         config = Qwen3Config(
             hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
             num_attention_heads=heads, num_key_value_heads=kv, head_dim=dimension,
@@ -134,20 +142,58 @@ class Qwen:
                 model = Qwen3ForCausalLM(config)
         finally:
             torch.set_default_dtype(torch.float32)
-        if offloaded:
+        if name == "Q8":
             model = self._offload(model, device)
+        elif name == "F8":
+            model = self._sharded(self._adapted(model), device)
         elif name.startswith("L"):
-            from peft import LoraConfig, get_peft_model
-            model = get_peft_model(model, LoraConfig(
-                r=RANK, lora_alpha=2 * RANK, target_modules=list(LORA_TARGETS)))
+            model = self._adapted(model)
+        if world > 1 and name != "F8":
+            model = data_parallel(model, device)
         self.model = model.train()
         self.trained = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.trained, lr=1e-5, fused=device.type == "cuda")
+        self.optimizer = torch.optim.AdamW(
+            self.trained, lr=1e-5, fused=device.type == "cuda" and name != "F8")
         draw = torch.Generator().manual_seed(1)
         self.data = [torch.randint(0, vocabulary, (batch, length), generator=draw).to(device)
                      for _ in range(4)]
         self.count = 0
         states_first(self.optimizer)
+
+    @staticmethod
+    def _adapted(model):
+        from peft import LoraConfig, get_peft_model
+        return get_peft_model(model, LoraConfig(
+            r=RANK, lora_alpha=2 * RANK, target_modules=list(LORA_TARGETS)))
+
+    @staticmethod
+    def _sharded(model, device):
+        """FSDP: every layer's weights in shards in pinned host memory, gathered when they are
+        needed. The weights are one block of random numbers again and again."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+        mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+        more = {"offload_policy": CPUOffloadPolicy()} if device.type == "cuda" else {}
+        inner = model.get_base_model()
+        for layer in inner.model.layers:
+            fully_shard(layer, mesh=mesh, **more)
+        fully_shard(model, mesh=mesh, **more)
+        model.to_empty(device="cpu")
+        block = torch.randn(1 << 20, generator=torch.Generator().manual_seed(4)).mul_(0.02)
+        for name, parameter in model.named_parameters():
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            flat = local.detach().view(-1)
+            if "lora_B" in name:
+                flat.zero_()
+            elif parameter.dim() == 1:
+                flat.fill_(1)
+            else:
+                for begin in range(0, flat.numel(), block.numel()):
+                    part = flat[begin:begin + block.numel()]
+                    part.copy_(block[:part.numel()])
+        with torch.device(device):  # its table is no weight
+            inner.model.rotary_emb = type(inner.model.rotary_emb)(config=inner.config)
+        return model
 
     @staticmethod
     def _offload(model, device):
@@ -184,12 +230,13 @@ class Qwen:
 
 
 class Resnet:
-    def __init__(self, name, device, tiny):
+    def __init__(self, name, device, tiny, world):
         import torchvision
         torch.manual_seed(0)
         with torch.device(device):
             model = torchvision.models.resnet18() if tiny else torchvision.models.resnet152()
-        self.model = model.to(memory_format=torch.channels_last).train()
+        model = model.to(memory_format=torch.channels_last).train()
+        self.model = data_parallel(model, device) if world > 1 else model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         images, side = (2, 64) if tiny else (256 if name == "RN-big" else 64, 224)
         draw = torch.Generator().manual_seed(2)
@@ -208,7 +255,7 @@ class Resnet:
 
 
 class Bert:
-    def __init__(self, name, device, tiny):
+    def __init__(self, name, device, tiny, world):
         from transformers import BertConfig, BertForMaskedLM
         torch.manual_seed(0)
         config = BertConfig(
@@ -221,6 +268,8 @@ class Bert:
                 self.model = BertForMaskedLM(config).train()
         finally:
             torch.set_default_dtype(torch.float32)
+        if world > 1:
+            self.model = data_parallel(self.model, device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5,
                                            fused=device.type == "cuda")
         draw = torch.Generator().manual_seed(3)
@@ -237,9 +286,9 @@ class Bert:
         return loss
 
 
-def make(name, device, tiny):
+def make(name, device, tiny, world=1):
     kind = {"RN": Resnet, "RN-big": Resnet, "BE": Bert, "BE-big": Bert}.get(name, Qwen)
-    return kind(name, device, tiny)
+    return kind(name, device, tiny, world)
 
 
 NAMES = (*QWEN, "RN", "RN-big", "BE", "BE-big")

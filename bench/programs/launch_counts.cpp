@@ -25,8 +25,7 @@ const stats::ProcessPage* page_of(const std::filesystem::path& path) {
   if (file < 0) return nullptr;
   struct ::stat found {};
   const void* memory = MAP_FAILED;
-  if (::fstat(file, &found) == 0 &&
-      found.st_size >= static_cast<off_t>(sizeof(stats::ProcessPage)))
+  if (::fstat(file, &found) == 0 && found.st_size >= static_cast<off_t>(sizeof(stats::ProcessPage)))
     memory = ::mmap(nullptr, sizeof(stats::ProcessPage), PROT_READ, MAP_SHARED, file, 0);
   ::close(file);
   if (memory == MAP_FAILED) return nullptr;

@@ -138,6 +138,14 @@ class Smoke(Evaluation):
         self.assertIn("sum of rates / alone", text)
         self.assertIn("p99 / MPS", text)
 
+    def test_ranks_of_a_distributed_job_are_one_job(self):
+        self.evaluate("E3", "--smoke", "--gpus", "2", "--pairs", "W7", "--modes", "exclusive,ours")
+        for record in self.cells("E3"):
+            self.assertTrue(record["ok"], record)
+            self.assertEqual(len(record["jobs"]), 2)
+        result = self.evaluate("E3", "--smoke", "--pairs", "W7", code=2)
+        self.assertIn("W7 is two ranks on two GPUs: --gpus 2", result.stderr)
+
     def test_a_load_is_found_at_which_policies_can_be_told_apart(self):
         words = ("E5", "--smoke", "--modes", "ours", "--traces", "azure2023_code,longbench_synth_"
                  "poisson1", "--load", "auto")
@@ -216,6 +224,12 @@ class BadInput(Evaluation):
         self.smi(apps="echo 4711, 9000")
         self.assertIn("the GPU is busy: 1 processes",
                       self.refused("E3", **self.package(*self.ALL)))
+
+    def test_fewer_gpus_than_asked_for(self):
+        self.smi()
+        self.assertIn("--gpus 2: there are 1",
+                      self.refused("E3", "--pairs", "W7", "--gpus", "2",
+                                   **self.package(*self.ALL)))
 
     def test_too_little_memory(self):
         self.smi(free=8000)

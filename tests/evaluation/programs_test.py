@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments of bench/evaluate.py that need programs of bench/: dispatch, memory, hazards, and
-what is counted while a job runs. Needs in the environment: BENCH and VITAMIN_PREFIX (a build folder)."""
+what is counted while a job runs. Needs in the environment: BENCH and VITAMIN_PREFIX (a build
+folder)."""
 import json
 import os
 import pathlib
@@ -30,14 +31,12 @@ class Programs(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return [r for r in report.read(self.out, words[0]) if "cell" in r]
 
-    def test_dispatch_in_rounds_through_all_arms(self):
+    def test_dispatch_in_turns_through_all_arms(self):
         cells = self.evaluate("E6", "--smoke")
         self.assertTrue(all(r["ok"] for r in cells), cells)
-        arms = [[r["cell"] for r in cells if r["repeat"] == i] for i in (0, 1)]
-        self.assertEqual(arms[0], arms[1][::-1])
-        self.assertEqual(len(arms[0]), 6)
+        self.assertEqual(len({r["cell"] for r in cells}), 6)
         for r in cells:
-            self.assertEqual(len(r["wall_us"]), 10)
+            self.assertEqual(len(r["wall_us"]), 2 * 10)  # two turns
             self.assertGreaterEqual(min(r["wall_us"]), 200)  # the kernel itself lasts that long
         before = len(cells)
         self.assertEqual(len(self.evaluate("E6", "--smoke", "--resume")), before)
