@@ -209,8 +209,19 @@ void Device::set_rates() {
   }
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
-    // Only what waits for memory waits longer.
-    if (bandwidth > 1) lane.rate /= 1 + std::min(1.0, lane.bandwidth) * (bandwidth - 1);
+    if (lane.played != kNone) {
+      // Measured where others took all of the bandwidth; where they take less, ASSUMED to grow with
+      // the square of what they take.
+      const double taken = std::clamp(bandwidth - lane.bandwidth * lane.rate, 0.0, 1.0);
+      lane.slowed = 1 + (lane.kernel->beside - 1) * taken * taken;
+    } else {
+      // Only what waits for memory waits longer.
+      lane.slowed = 1 + std::min(1.0, lane.bandwidth) * std::max(0.0, bandwidth - 1);
+    }
+  }
+  for (const std::size_t index : running_) {
+    Lane& lane = lanes_[index];
+    lane.rate /= lane.slowed;
     const double length = lane.played == kNone ? (*lane.ends)[lane.stop] : lane.length;
     lane.end_ns = lane.rate > 0 ? now_ns_ + (length - lane.position) / lane.rate : kForever;
   }
@@ -286,8 +297,9 @@ void Device::begin_request(Played& played, double at_ns) {
   const Request& request = played.requests[played.request];
   played.serving = true;
   played.tokens_left = request.output_tokens - 1;
-  played.player.play(job.parts[0], at_ns);
-  for (std::uint32_t i = 0; i < played.tokens_left; ++i) played.player.play(job.parts[1], at_ns);
+  played.player.play(job.parts[0], at_ns, request.host_pace);
+  for (std::uint32_t i = 0; i < played.tokens_left; ++i)
+    played.player.play(job.parts[1], at_ns, request.host_pace);
   want(played, job.parts[0], true);
 }
 

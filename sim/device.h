@@ -84,6 +84,7 @@ class Device {
     double position = 0;                        // in *ends
     std::uint32_t stop = 0;                     // the kernel before which it stops
     double rate = 1;
+    double slowed = 1;  // of it, by what others take of the memory's bandwidth
     double bandwidth = 0, occupancy = 0;
     double end_ns = 0;  // at this rate
     std::uint64_t steps_done = 0;

@@ -74,9 +74,10 @@ class Reader {
     std::size_t number = 0;
     runtime::KernelProfile known;
     Job::Kernel kernel;
-    if (!(words >> number >> known.blocks >> known.resident >> kernel.memory) ||
-        kernel.memory < 0 || kernel.memory > 1)
-      return "a kernel needs a number, blocks, blocks a processor holds, a share of the bandwidth";
+    if (!(words >> number >> known.blocks >> known.resident >> kernel.memory >> kernel.beside) ||
+        kernel.memory < 0 || kernel.memory > 1 || !(kernel.beside >= 1) || kernel.beside > 100)
+      return "a kernel needs a number, blocks, blocks a processor holds, a share of the bandwidth, "
+             "how much longer it takes where there is none left";
     if (number != job.kernels.size()) return "kernels are numbered from 0, in order";
     if (job.processors == 0) return "kernels come behind the processors";
     runtime::Profile profile;

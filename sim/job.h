@@ -10,9 +10,10 @@
 //     launch 4100                       ns from the host's call to the start, where nothing waits
 //     return 5200                       ns from an end to the host's going on that waited for it
 //     gap 1300                          ns between two kernels that depend on each other
-//     kernel 0 1568 4 0.8 32:30500 64:15400 132:7900 cutlass_gemm
+//     kernel 0 1568 4 0.8 2.1 32:30500 64:15400 132:7900 cutlass_gemm
 //            number, blocks (0: it needs no processors), blocks a processor holds, share of the
-//            memory's bandwidth on the whole device, width:ns ..., name
+//            memory's bandwidth on the whole device, times as long beside a program on the other
+//            half of the device that does nothing but move memory, width:ns ..., name
 //     part step                         step | prefill | decode; operations count from 0 in each
 //     k 0 5300 7850 -1                  kernel 0: ns of the host before its call, ns on the whole
 //                                       device, the operation that it waits for (-1: only the
@@ -53,6 +54,7 @@ struct Job {
     std::string name;
     double share = 0;   // of the places that the whole device has for its blocks, on average
     double memory = 0;  // of the bandwidth, on the whole device
+    double beside = 1;  // times as long where others take all of the bandwidth
     std::vector<float> stretch;  // by processors: time against the whole device's
   };
 

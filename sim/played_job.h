@@ -24,7 +24,8 @@ class PlayedJob {
   explicit PlayedJob(const Job& job);
 
   // The host goes on with this part once it has issued what came before, `at_ns` at the earliest.
-  void play(const Job::Part& part, double at_ns);
+  // `pace`: times what its host was recorded to need.
+  void play(const Job::Part& part, double at_ns, double pace = 1);
 
   // The next kernel in order, not yet begun; null: the host has not got so far. When it may start:
   // never before anything that it waits for is known to end.
@@ -55,6 +56,7 @@ class PlayedJob {
   struct Playing {
     const Job::Part* part;
     double at_ns;
+    double pace;
   };
   static constexpr std::uint64_t kNothing = ~0ULL;
 

@@ -59,8 +59,8 @@ class Simulator:
             path.write_text(text)
             if requests is not None:
                 arrivals = self.folder / f"{number}.csv"
-                arrivals.write_text("t_s,prompt_tokens,output_tokens\n" + "".join(
-                    f"{at:.6f},1,{tokens}\n" for at, tokens in requests))
+                arrivals.write_text("t_s,prompt_tokens,output_tokens,host_pace\n" + "".join(
+                    f"{at:.6f},1,{tokens},{pace:.4f}\n" for at, tokens, pace in requests))
                 path = f"{path}@{arrivals}"
             arguments += ["--job", str(path)]
         done = subprocess.run([self.program, "simulate", "--json", *arguments, *map(str, words)],
@@ -101,13 +101,29 @@ class Predictions:
     def serving(self, name, request_s, tokens):
         key = name, round(request_s, 6), tokens
         if key not in self.texts:
-            requests = [(i * (4 * request_s + 0.1), tokens) for i in range(10)]
+            requests = [(i * (4 * request_s + 0.1), tokens, 1) for i in range(5)]
             seconds = lambda stretch: self.simulator.run(
                 [(self.compiled[name].text(stretch), requests)],
                 ["--warm-up", 0, "--policy", "fifo"])["latency_ms"]["p50"] / 1e3
             stretch, left = calibrated(seconds, request_s)
             self.texts[key] = self.compiled[name].text(stretch), stretch, left
         return self.texts[key]
+
+    def paces(self, text, tokens, seconds):
+        """How much slower the host was in each of these requests that ran alone: their times, seen
+        through what the simulator makes of a host of so many paces."""
+        steps = [0.6, 0.8, 1, 1.2, 1.5, 2, 3, 5]
+        took = [self.simulator.run([(text, [(0.0, tokens, pace)])],
+                                   ["--warm-up", 0, "--policy", "fifo"])["latency_ms"]["p50"] / 1e3
+                for pace in steps]
+
+        def pace_of(wanted):
+            for i in range(len(steps) - 1):
+                if wanted <= took[i + 1] or i == len(steps) - 2:
+                    share = (wanted - took[i]) / max(1e-9, took[i + 1] - took[i])
+                    return min(8.0, max(0.3, steps[i] + share * (steps[i + 1] - steps[i])))
+
+        return [pace_of(s) for s in seconds]
 
     def add(self, where, what, measured, predicted, **more):
         if measured:
@@ -159,7 +175,6 @@ def training_pairs(predictions, results):
 def mixed_pairs(predictions, results):
     headers = list(report.headers(results, "E4"))
     records = report.read(results, "E4")
-    request_s = {r["session"]: r["measured"]["seconds"] for r in records if "measured" in r}
     for (session, subject), modes in cells(records).items():
         alone = modes.get("exclusive")
         names = alone and (alone[0]["train"]["name"], alone[0]["infer"]["name"])
@@ -173,7 +188,9 @@ def mixed_pairs(predictions, results):
         drift = max(r["train"]["per_s"] for r in alone) / \
             min(r["train"]["per_s"] for r in alone) - 1
         train = predictions.training(names[0], rate)
-        infer = predictions.serving(names[1], harness.median(request_s[session]), tokens)
+        took = {r["repeat"]: [q[3] - q[1] for q in r["infer"]["requests"] if q[3]] for r in alone}
+        infer = predictions.serving(names[1], harness.median(sum(took.values(), [])), tokens)
+        paces = {n: predictions.paces(infer[0], tokens, seconds) for n, seconds in took.items()}
         for mode, found in modes.items():
             words = [] if mode == "exclusive" else words_of(mode)
             if words is None:
@@ -182,7 +199,10 @@ def mixed_pairs(predictions, results):
             more = {"exclusive_differs": drift, "repeats": len(found)}
             got = []
             for r in found:
-                requests = [(q[0], tokens) for q in r["infer"]["requests"]]
+                # As slow as the same request was alone (the arrivals of a repeat are the same).
+                slow = paces.get(r["repeat"]) or paces[min(paces)]
+                requests = [(q[0], tokens, slow[i % len(slow)])
+                            for i, q in enumerate(r["infer"]["requests"])]
                 pair = [(infer[0], requests)]
                 if mode != "exclusive":
                     pair.insert(0, (train[0], None))
@@ -237,7 +257,9 @@ def recorded(folder):
             raw = streams.read(path)
             if raw["device"]:
                 raws[8 * int(path.name.split("-units")[1].split(".")[0])] = raw
-        jobs[name], alike = streams.compile_(name, raws)
+        bubble = folder / f"{name}-bubble.json.gz"
+        bubble = streams.read(bubble) if bubble.exists() else None
+        jobs[name], alike = streams.compile_(name, raws, bubble=bubble)
         parts = ", ".join(f"{part}: {len(step.calls)} calls" for part, step in jobs[name].parts)
         print(f"{name}: {parts}; {alike} steps alike; widths {sorted(raws)}; "
               f"launch {jobs[name].launch_ns:.0f}, return {jobs[name].return_ns:.0f}, "
