@@ -16,6 +16,8 @@ using runtime::OperationClass;
 
 namespace {
 
+// What others have moved lately is what the L2 cache holds: 60 MB, filled at the full bandwidth.
+constexpr double kCacheNs = 60e6 / kBandwidth * 1e9;
 constexpr double kForever = std::numeric_limits<double>::infinity();
 constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights
 // A prompt's keys and values are read and written once on their way to the decoding client.
@@ -109,6 +111,14 @@ Result Device::run() {
         ++i;
         continue;
       }
+      if (lane.played != kNone && lane.position + 0.5 < lane.length) {
+        // Its last blocks have their places: there may be room for others.
+        lane.occupancy = lane.kernel->share;
+        lane.alone_until = 0;
+        rates_changed_ = true;
+        ++i;
+        continue;
+      }
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
       if (lane.played == kNone)
         stopped(lane);
@@ -173,6 +183,14 @@ void Device::advance(double to_ns) {
       }
       from = until > from ? until : to_ns;
     }
+    if (!played_.empty()) {
+      const double kept = std::exp(-step / kCacheNs);
+      for (const Played& played : played_) {
+        Lane& lane = lanes_[played.lane];
+        const double moves = lane.running ? lane.bandwidth * lane.rate : 0;
+        lane.moved = moves + (lane.moved - moves) * kept;
+      }
+    }
     for (const std::size_t index : running_) {
       Lane& lane = lanes_[index];
       lane.position += step * lane.rate;
@@ -210,10 +228,14 @@ void Device::set_rates() {
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
     if (lane.played != kNone) {
-      // Measured where others took all of the bandwidth; where they take less, ASSUMED to grow with
-      // the square of what they take.
-      const double taken = std::clamp(bandwidth - lane.bandwidth * lane.rate, 0.0, 1.0);
-      lane.slowed = 1 + (lane.kernel->beside - 1) * taken * taken;
+      // Measured where others took all of the bandwidth; where they take less, or took it a moment
+      // ago, it grows with the cube of that (CHOSEN: README.md).
+      double lately = 0;
+      for (const Played& played : played_)
+        if (&lanes_[played.lane] != &lane) lately += lanes_[played.lane].moved;
+      const double taken =
+          std::clamp(std::max(lately, bandwidth - lane.bandwidth * lane.rate), 0.0, 1.0);
+      lane.slowed = 1 + (lane.kernel->beside - 1) * taken * taken * taken;
     } else {
       // Only what waits for memory waits longer.
       lane.slowed = 1 + std::min(1.0, lane.bandwidth) * std::max(0.0, bandwidth - 1);
@@ -222,7 +244,9 @@ void Device::set_rates() {
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
     lane.rate /= lane.slowed;
-    const double length = lane.played == kNone ? (*lane.ends)[lane.stop] : lane.length;
+    const double length = lane.played == kNone    ? (*lane.ends)[lane.stop]
+                          : lane.alone_until > 0 ? lane.alone_until
+                                                 : lane.length;
     lane.end_ns = lane.rate > 0 ? now_ns_ + (length - lane.position) / lane.rate : kForever;
   }
   rates_changed_ = false;
@@ -379,7 +403,8 @@ void Device::play(Played& played) {
   lane.length = std::max(1.0, operation->ns * stretch);
   lane.position = 0;
   lane.bandwidth = lane.kernel->memory / stretch;
-  lane.occupancy = lane.kernel->share;
+  lane.alone_until = entry == runtime::kWholeDevice ? lane.kernel->full * lane.length : 0;
+  lane.occupancy = lane.alone_until > 0 ? 1 : lane.kernel->share;
   lane.running = true;
   lane.end_ns = kForever;  // until set_rates says
   running_.push_back(played.lane);

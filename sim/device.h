@@ -94,6 +94,8 @@ class Device {
     std::size_t played = kNone;
     const Job::Kernel* kernel = nullptr;  // that runs
     double length = 0;                    // of it, at rate 1; `position` counts from 0
+    double moved = 0;                     // share of the bandwidth, lately
+    double alone_until = 0;               // it takes all places until that position
     double ended_ns = 0;                  // the one before it
     bool leaving = false;                 // its gate is closed; it has `on` until
     std::uint32_t leave_after = 0;        // so many more kernels have ended

@@ -105,7 +105,9 @@ class Reader {
       // Blocks come in waves; the last one fills the places that it needs.
       const double places = std::max(1U, known.resident) * static_cast<double>(job.processors);
       const double waves = static_cast<double>(known.blocks) / places;
-      kernel.share = waves / std::ceil(waves);
+      const double last = waves - std::floor(waves);
+      kernel.full = (std::ceil(waves) - 1) / std::ceil(waves);
+      kernel.share = last > 0 ? last : 1;
     }
     job.kernels.push_back(std::move(kernel));
     return "";

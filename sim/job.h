@@ -52,7 +52,8 @@ struct Job {
   };
   struct Kernel {
     std::string name;
-    double share = 0;   // of the places that the whole device has for its blocks, on average
+    double full = 0;    // of its time, while blocks of it still wait for places, it takes them all
+    double share = 0;   // of the places that the whole device has for its blocks, afterwards
     double memory = 0;  // of the bandwidth, on the whole device
     double beside = 1;  // times as long where others take all of the bandwidth
     std::vector<float> stretch;  // by processors: time against the whole device's

@@ -4,7 +4,7 @@
 
     predict.py [--streams DIR] [--results DIR] [--vitamin FILE] [--out DIR]
 
-What goes in of each session of E3 and E4: what each job asks of the GPU, recorded alone on another
+What goes in of each session of E3 and E4 (and of `pairs`): what each job asks of the GPU, recorded alone on another
 day (record.py), and its exclusive rate in that session, by which the pace of its host is stretched,
 because that drifts by tens of percent. What comes out: the rates and latencies of the pairs, in
 every mode that the simulator knows, beside those that were measured: OUT/predictions.jsonl and a
@@ -25,9 +25,9 @@ import harness  # noqa: E402
 import report  # noqa: E402
 import streams  # noqa: E402
 
-# Processes without MPS get the device in turns. FITTED to two pairs (h200.md: ResNet-152 + Qwen3;
-# E3, run 1: W1), which lost a fifth to the changes of turns; not known: how long a turn is.
-TURN_MS, SWITCH_US = 2.0, 500
+# Processes without MPS get the device in turns. FITTED to one pair (E3, run 1: W1); not known: how
+# long a turn is.
+TURN_MS, SWITCH_US = 2.0, 220
 WHOLE = ["--policy", "fifo", "--quantum", 1e6]  # everybody on the whole device, nobody decides
 SECONDS = 12  # that pairs of training jobs are simulated for
 MODES = {"mps": WHOLE, "ours:fifo": ["--policy", "fifo"],
@@ -145,8 +145,14 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def training_pairs(predictions, results):
-    for (session, subject), modes in cells(report.read(results, "E3")).items():
+def spread(values):
+    """By what share the largest is above the least."""
+    return max(values) / min(values) - 1
+
+
+def training_pairs(predictions, results, name):
+    records = [r for r in report.read(results, name) if r.get("experiment") == "E3"]
+    for (session, subject), modes in cells(records).items():
         alone = modes.get("exclusive")
         if not alone:
             continue
@@ -154,8 +160,7 @@ def training_pairs(predictions, results):
         if any(n not in predictions.compiled for n in names):
             continue
         rates = [harness.median([r["jobs"][i]["per_s"] for r in alone]) for i in (0, 1)]
-        drift = max(max(r["jobs"][i]["per_s"] for r in alone) /
-                    min(r["jobs"][i]["per_s"] for r in alone) - 1 for i in (0, 1))
+        drift = max(spread([r["jobs"][i]["per_s"] for r in alone]) for i in (0, 1))
         made = [predictions.training(n, r) for n, r in zip(names, rates)]
         for mode, records in modes.items():
             words = words_of(mode)
@@ -165,16 +170,17 @@ def training_pairs(predictions, results):
                                             ["--until", SECONDS, *words])
             where = {"experiment": "E3", "session": session, "subject": subject, "mode": mode}
             for i, name in enumerate(names):
+                measured = [r["jobs"][i]["per_s"] for r in records]
                 predictions.add(
-                    where, f"{name} steps/s",
-                    harness.median([r["jobs"][i]["per_s"] for r in records]),
+                    where, f"{name} steps/s", harness.median(measured),
                     got["training"][i]["steps_per_s"], alone=rates[i], exclusive_differs=drift,
-                    stretch=made[i][1], calibration_left=made[i][2], repeats=len(records))
+                    stretch=made[i][1], calibration_left=made[i][2], repeats=len(records),
+                    repeats_differ=spread(measured))
 
 
-def mixed_pairs(predictions, results):
-    headers = list(report.headers(results, "E4"))
-    records = report.read(results, "E4")
+def mixed_pairs(predictions, results, name):
+    headers = list(report.headers(results, name))
+    records = [r for r in report.read(results, name) if r.get("experiment") == "E4"]
     for (session, subject), modes in cells(records).items():
         alone = modes.get("exclusive")
         names = alone and (alone[0]["train"]["name"], alone[0]["infer"]["name"])
@@ -185,8 +191,7 @@ def mixed_pairs(predictions, results):
             if word in command else usual
         tokens, warm_up = int(after("--tokens", 32)), after("--warm-up", 2)
         rate = harness.median([r["train"]["per_s"] for r in alone])
-        drift = max(r["train"]["per_s"] for r in alone) / \
-            min(r["train"]["per_s"] for r in alone) - 1
+        drift = spread([r["train"]["per_s"] for r in alone])
         train = predictions.training(names[0], rate)
         took = {r["repeat"]: [q[3] - q[1] for q in r["infer"]["requests"] if q[3]] for r in alone}
         infer = predictions.serving(names[1], harness.median(sum(took.values(), [])), tokens)
@@ -209,24 +214,27 @@ def mixed_pairs(predictions, results):
                 got.append(predictions.simulator.run(
                     pair, ["--warm-up", warm_up, *(words or ["--policy", "fifo"])]))
             if mode != "exclusive":
-                predictions.add(where, f"{names[0]} steps/s",
-                                mean(r["train"]["per_s"] for r in found),
+                measured = [r["train"]["per_s"] for r in found]
+                predictions.add(where, f"{names[0]} steps/s", mean(measured),
                                 mean(g["training"][0]["steps_per_s"] for g in got),
-                                alone=rate, stretch=train[1], calibration_left=train[2], **more)
+                                alone=rate, stretch=train[1], calibration_left=train[2],
+                                repeats_differ=spread(measured), **more)
             for which in ("p50", "p95", "p99"):
-                predictions.add(where, f"{names[1]} {which} ms",
-                                1e3 * mean(r["infer"][which] for r in found),
+                measured = [1e3 * r["infer"][which] for r in found]
+                predictions.add(where, f"{names[1]} {which} ms", mean(measured),
                                 mean(g["latency_ms"][which] for g in got),
-                                stretch=infer[1], calibration_left=infer[2], **more)
+                                stretch=infer[1], calibration_left=infer[2],
+                                repeats_differ=spread(measured), **more)
 
 
 def show(rows):
     kept = ["subject", "mode", "what"]
     body = [[r["session"] % 100000, *(r[k] for k in kept), f"{r['measured']:.2f}",
              f"{r['predicted']:.2f}", f"{100 * r['error']:+.1f} %",
+             f"{100 * r['repeats_differ']:.0f} %" if r["repeats"] > 1 else "-",
              f"{100 * r['exclusive_differs']:.0f} %"] for r in rows]
     print(harness.table(body, ["session", *kept, "measured", "predicted", "error",
-                               "exclusive differs by"]))
+                               "its repeats differ by", "exclusive by"]))
     summary = []
     sorts = [("throughput", lambda r: "steps/s" in r["what"]),
              ("p99", lambda r: " p99 " in r["what"]), ("p50", lambda r: " p50 " in r["what"])]
@@ -236,14 +244,19 @@ def show(rows):
                             if of(r) and (r["mode"] != "exclusive" if mode is None
                                           else r["mode"] == mode))
             if errors:
+                differ = [r["repeats_differ"] for r in rows if of(r) and r["repeats"] > 1 and
+                          (r["mode"] != "exclusive" if mode is None else r["mode"] == mode)]
                 summary.append({"mode": mode or "all pairs", "what": what, "n": len(errors),
+                                "repeats_differ": harness.median(differ),
                                 "median": harness.median(errors), "worst": errors[-1],
                                 "within_15": sum(e <= 0.15 for e in errors)})
     print()
     print(harness.table([[s["mode"], s["what"], s["n"], f"{100 * s['median']:.1f} %",
-                          f"{100 * s['worst']:.1f} %", f"{s['within_15']} of {s['n']}"]
-                         for s in summary],
-                        ["mode", "figure", "n", "median error", "worst", "within 15 %"]))
+                          f"{100 * s['worst']:.1f} %", f"{s['within_15']} of {s['n']}",
+                          "-" if s["repeats_differ"] is None else
+                          f"{100 * s['repeats_differ']:.0f} %"] for s in summary],
+                        ["mode", "figure", "n", "median error", "worst", "within 15 %",
+                         "repeats differ by (median)"]))
     return summary
 
 
@@ -282,8 +295,9 @@ def main():
         with tempfile.TemporaryDirectory(prefix="vitamin-predict-") as folder:
             simulator = Simulator(options.vitamin, folder)
             predictions = Predictions(simulator, jobs)
-            training_pairs(predictions, options.results)
-            mixed_pairs(predictions, options.results)
+            for name in ("E3", "E4", "pairs"):
+                training_pairs(predictions, options.results, name)
+                mixed_pairs(predictions, options.results, name)
     except (harness.Refusal, ValueError) as error:
         print(f"predict: {error}", file=sys.stderr)
         sys.exit(2)

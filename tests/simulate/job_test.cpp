@@ -128,8 +128,8 @@ std::string mover(const std::string& name, const std::string& share) {
 }
 
 TEST_CASE("Memory: on parts, who meets others that take all of it is as slow as was measured") {
-  // Half of the bandwidth costs a quarter of that.
-  for (const auto& [share, slower] : {std::pair{"1", 3.0}, {"0.5", 1.5}, {"0", 1.0}}) {
+  // Half of the bandwidth costs an eighth of that.
+  for (const auto& [share, slower] : {std::pair{"1", 3.0}, {"0.5", 1.25}, {"0", 1.0}}) {
     const Result result = run(pair(mover("a", "0"), mover("b", share)), "static:parts=2");
     const double kernel = 1 + 20 / (20.0 / 21 / slower + 1.0 / 21);  // b has gaps: 1 us in 21
     CHECK(rate(result, 0) == doctest::Approx(1e6 / (100 * kernel)).epsilon(0.05));
