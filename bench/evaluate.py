@@ -36,14 +36,13 @@ import report  # noqa: E402
 
 DEFAULT_MODES = {
     "E0": "exclusive",
-    "E3": "exclusive,temporal,mps,mps50,static,ours",
-    "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first",
+    "E3": "exclusive,temporal,mps,mps50,static,ours,orion,salus",
+    "E4": "exclusive,temporal,mps,mps-priority,mps50,static,ours,ours-tpot-first,orion,salus",
     "E5": "mps,mps-priority,ours,ours-tpot-first",
     "pairs": "exclusive,mps,ours,ours-tpot-first,static,mps50,mps-priority,temporal",
-    "E8": "exclusive,ours-alone",
+    "E8": "exclusive,in-process,mps-alone,ours-alone",
     "E9": "exclusive,temporal,mps,mps50,static,ours,ours-tpot-first,ours-random,mps-kill,ours-kill",
 }
-MICRO = {"E8": ["chain"]}
 ALL = ("E0", "E3", "E4", "pairs", "E5", "E6", "E7", "E8", "E9")
 PAIRS = {"E3": ["W1", "W2"], "E4": ["M1"], "pairs": ["W1", "W2", "RN+D0.6", "M1", "M3"]}
 # Units of training and of inference, of 16: 16, 32, 64 and 100 SMs of 132 for inference.
@@ -80,6 +79,15 @@ def free_memory(options):
     return min(free / 1024, options.memory)
 
 
+def clocks():
+    """What the GPUs do at this moment; nothing where there is none."""
+    fields = ("clocks.sm", "clocks_throttle_reasons.active", "temperature.gpu", "power.draw")
+    try:
+        return [dict(zip(fields, gpu)) for gpu in gpu_query(["--query-gpu=" + ",".join(fields)])]
+    except harness.Refusal:
+        return []
+
+
 def check_packages(names):
     for name in names:
         for package in experiments.packages(name):
@@ -106,7 +114,7 @@ def mixed_specs(names, options):
     train, infer = ("demo", "demo") if options.device == "soft" else names
     more = ["--output", options.tokens] if options.tokens else []
     return [experiments.spec("train", train),
-            experiments.spec("infer", infer, latency=True, more=more)]
+            experiments.spec("infer", infer, latency="latency", more=more)]
 
 
 def serving_specs(options):
@@ -114,27 +122,8 @@ def serving_specs(options):
     more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
     return [experiments.spec("prefill", name, more=more, gib=(15.7 * (name != "demo"), 1)),
-            experiments.spec("decode", name, True, [*more, "--slots", options.slots],
+            experiments.spec("decode", name, "tokens", [*more, "--slots", options.slots],
                              gib=(15.7 * (name != "demo") + cache, 1))]
-
-
-def micro(session, name, options):
-    """The measurements of bench/micro.py, which has results of its own."""
-    words = [sys.executable, str(HERE / "micro.py"), *MICRO[name], "--out", options.out,
-             "--rounds", str(options.repeats)]
-    session.cells += 1
-    session.allow(5)
-    left = options.budget - session.elapsed()
-    result = harness.run(words, max(5, left), session.surroundings.base())
-    measured = [r for m in MICRO[name] for r in report.read(options.out, f"micro_{m}")]
-    ok = result.ok and any(r["ok"] for r in measured)
-    why = result.why() or next((r["why"] for r in measured if r["why"]), "nothing was measured")
-    session.add(name, "micro", " ".join(MICRO[name]), 0,
-                {"ok": ok, "why": "" if ok else why, "table": result.output})
-    if not ok:
-        session.say(f"{name}: {why}")
-        return
-    print(result.output.strip(), flush=True)
 
 
 def hazards(session, options):
@@ -197,9 +186,9 @@ def run_one(name, session, options):
                 experiments.spec("libraries", "demo" if demo else "all")])
         if "hazards" in options.parts:
             hazards(session, options)
-    if name in MICRO and not options.no_micro:
-        micro(session, name, options)
     if name == "E8":
+        for length in overheads.Chain.LENGTHS if not options.no_chains else ():
+            overheads.Chain(session, length).run()
         n = "demo" if options.device == "soft" else options.workloads[0]
         experiments.DecodeAlone(session).run(n, [experiments.spec("infer", n)])
 
@@ -225,9 +214,11 @@ def run(name, options):
             for mode in options.modes:
                 modes.mode(mode)
             results = harness.Results(options.out, name, more=options.resume)
-            with modes.awake(2 * options.pin if options.awake else 0), \
+            with modes.awake(2 * options.pin * options.gpus if options.awake else 0), \
                     modes.Surroundings(folder, options.device) as surroundings:
                 session = experiments.Session(options, results, old, folder, surroundings, free)
+                if options.device == "cuda":
+                    session.clocks = clocks
                 try:
                     run_one(name, session, options)
                 except experiments.OutOfTime:
@@ -285,8 +276,9 @@ def parse():
     parser.add_argument("--steps", type=int, default=50, help="E9")
     parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
                         help="E9")
-    parser.add_argument("--rounds", type=int, default=40, help="E6: of 10 turns of 10 samples")
-    parser.add_argument("--no-micro", action="store_true", help="E8: without the chain")
+    parser.add_argument("--rounds", type=int, default=40,
+                        help="E6, E8: of 10 turns of 20 samples, of 10 chains")
+    parser.add_argument("--no-chains", action="store_true", help="E8: decoding alone only")
     parser.add_argument("--beside", type=int, default=6, help="E0: processes at once")
     parser.add_argument("--pin", type=int, default=5, help="cores of each job of a pair; 0: all")
     parser.add_argument("--nice", type=int, default=-10, help="of the jobs, where it is allowed")

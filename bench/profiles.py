@@ -30,7 +30,7 @@ def words(job, steps):
 
 
 def told(folder):
-    """By kernel and width: nanoseconds that a policy is told, and whether they were measured."""
+    """By kernel and width: nanoseconds that a policy is told, and how many launches were timed."""
     curves = {}
     for path in pathlib.Path(folder).glob("*.profile"):
         shown = subprocess.run(harness.vitamin("profile", "show", "--json", "--kernels", "1000000",
@@ -42,29 +42,14 @@ def told(folder):
     return curves
 
 
-def samples(folder):
-    """By kernel and width: how many launches were timed."""
-    counts = {}
-    for path in pathlib.Path(folder).glob("*.profile"):
-        kernel = None
-        for line in path.read_text().splitlines():
-            fields = line.split()
-            if fields[:1] == ["kernel"]:
-                kernel = fields[1]
-            elif fields[:1] == ["width"] and kernel is not None:
-                counts[kernel, int(fields[1])] = int(fields[3])
-    return counts
-
-
-def compare(offline, online, offline_counts, online_counts, least):
+def compare(offline, online, least):
     """Of each kernel and width that both tell: online / offline, and what stands behind it."""
     for key, known in offline.items():
         for processors, cell in known["at"].items():
             other = online.get(key, {"at": {}})["at"].get(processors)
             if other is None or not cell["ns"] or not other["ns"]:
                 continue
-            behind = [counts.get((key, processors), 0)
-                      for counts in (offline_counts, online_counts)]
+            behind = [cell["samples"], other["samples"]]
             yield {"kernel": key, "name": known["name"][:60], "processors": processors,
                    "offline_ns": round(cell["ns"]), "online_ns": round(other["ns"]),
                    "samples": behind, "both_measured": min(behind) >= least}
@@ -116,8 +101,7 @@ def main():
         counters = daemon.counters()
         log = daemon.end()
         results.add({"part": "online", "daemon": counters, "log": log[-1500:]})
-        cells = list(compare(told(alone), told(beside), samples(alone), samples(beside),
-                             options.least))
+        cells = list(compare(told(alone), told(beside), options.least))
     for cell in cells:
         results.add({"part": "cell", **cell})
     measured = [c for c in cells if c["both_measured"]]

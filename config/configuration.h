@@ -59,6 +59,10 @@ struct Mps {
   MpsMode mode = MpsMode::kAuto;
   std::string directory;  // of the control daemon's pipe and log; empty: beside vitamind's socket
   std::string control = "nvidia-cuda-mps-control";
+  // Classes of kind `batch` are clients of MPS's lower priority: where kernels of several clients
+  // share processors, those of the others go first. Bits do not depend on it.
+  // Source: NVIDIA Multi-Process Service, CUDA_MPS_CLIENT_PRIORITY.
+  bool priorities = true;
   std::uint64_t check_every_ns = 1'000'000'000;
 };
 

@@ -52,9 +52,7 @@ struct Traits {
   // A step, from when the client first asks for it, is to take no longer; 0: no target.
   std::uint64_t tpot_ns = 0;
   // It must not wait, and says no time that would do: as if it were alone, then.
-  bool right_of_way() const {
-    return kind == runtime::OperationClass::kDecode && tpot_ns == 0;
-  }
+  bool right_of_way() const { return kind == runtime::OperationClass::kDecode && tpot_ns == 0; }
   // What policies::Bounded keeps the policy to for this client; here only so that it is recorded.
   std::uint32_t most = 0, reserved = 0, group = 0;
 };

@@ -3,8 +3,13 @@
 // What the daemon's parts want of the configuration, in their own terms.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "config/configuration.h"
 #include "daemon/device_arbiter.h"
+#include "daemon/settings.h"
 
 namespace vitamin::daemon {
 
@@ -12,5 +17,19 @@ ArbiterSettings arbiter_settings(const config::Configuration& configuration);
 // `workload` null: of no class. `share`: percent of the device that something else leaves it.
 Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
                  std::uint32_t processors);
+
+// Which class a program is of.
+class Classes {
+ public:
+  explicit Classes(const Settings& settings) : settings_(settings) {}
+  // Null: of none. `name`: what it says itself.
+  const config::WorkloadClass* of(const std::string& name, const std::string& program, uid_t uid);
+
+ private:
+  const std::vector<std::string>& user_names(uid_t uid);
+
+  const Settings& settings_;
+  std::map<uid_t, std::vector<std::string>> user_names_;
+};
 
 }  // namespace vitamin::daemon

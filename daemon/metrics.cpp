@@ -64,8 +64,8 @@ std::string Server::metrics() {
   counter("vitamind_doorbell_rings_total", "Times that a client woke the event loop.",
           counters_.rings);
   counter("vitamind_connections_total", "Connections, tools and scrapes included.",
-          counters_.connections);
-  counter("vitamind_refused_total", "Connections refused with a sentence.", counters_.refused);
+          reception_->connections());
+  counter("vitamind_refused_total", "Connections refused with a sentence.", reception_->refused());
   counter("vitamind_let_go_total", "Clients let go for breaking the protocol.", counters_.let_go);
   out.family("vitamind_deaths_total", "counter", "Deaths of clients, by who told of it.");
   out.sample({{"seen_by", "life_line"}}, static_cast<double>(counters_.deaths_by_life_line));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop: rings, sleep, descriptors. Who comes and goes is in server_clients.cpp.
+// The loop: rings, sleep, descriptors.
 #include "daemon/server.h"
 
 #include <sched.h>
@@ -34,6 +34,13 @@ constexpr std::uint64_t kLookEvery = 100'000;  // ns between looks at the descri
 
 std::uint64_t in_ns(nanoseconds duration) { return static_cast<std::uint64_t>(duration.count()); }
 
+std::uint32_t new_epoch() {
+  std::uint32_t epoch = 0;
+  while (epoch == 0)  // 0 means "at home" to clients
+    if (::getrandom(&epoch, sizeof epoch, 0) < 0) epoch = 1;
+  return epoch;
+}
+
 }  // namespace
 
 hal::Result<std::unique_ptr<Server>> Server::create(const Settings& settings) {
@@ -46,10 +53,11 @@ hal::Result<std::unique_ptr<Server>> Server::create(const Settings& settings) {
   return server;
 }
 
-Server::Server(const Settings& settings) : settings_(settings) {
-  while (epoch_ == 0)  // 0 means "at home" to clients
-    if (::getrandom(&epoch_, sizeof epoch_, 0) < 0) epoch_ = 1;
-}
+Server::Server(const Settings& settings)
+    : settings_(settings),
+      epoch_(new_epoch()),
+      devices_(settings_, epoch_, *this),
+      classes_(settings_) {}
 
 Server::~Server() {
   while (!sessions_.empty()) end_session(sessions_.begin()->first, now_ns());
@@ -63,22 +71,17 @@ hal::Status Server::open() {
   }
   auto listener = protocol::listen_at(settings_.socket, settings_.socket_mode);
   if (!listener) return tl::unexpected(listener.error());
-  listener_ = std::move(*listener);
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   reload_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !stop_ || !reload_)
     return hal::fail(hal::Errc::kOutOfMemory, "no more descriptors can be made", errno);
   deaths_ = std::make_unique<DeathWatch>();
-  for (const int fd : {listener_.get(), stop_.get(), reload_.get(), deaths_->descriptor()})
-    watch(fd);
+  for (const int fd : {stop_.get(), reload_.get(), deaths_->descriptor()}) watch(fd);
+  reception_ =
+      std::make_unique<Reception>(std::move(*listener), settings_, [this](int fd) { watch(fd); });
   const auto folder = std::filesystem::path(settings_.socket).parent_path();
   mps_ = std::make_unique<Mps>(settings_.configuration.mps, (folder / "mps").native());
-  // Reading a large machine's topology takes tens of milliseconds: only where there is a choice.
-  if (settings_.configuration.daemon.pin && ::access("/sys/devices/system/node/node1", F_OK) == 0) {
-    placement_ = std::make_unique<Placement>();
-    allowed_ = placement_->allowed();
-  }
   started_ns_ = alone_ns_ = busy_ns_ = now_ns();
   if (const auto interval = watchdog_interval()) watchdog_every_ns_ = in_ns(*interval) / 3;
   return {};
@@ -102,7 +105,8 @@ int Server::run() {
     if (turn(time)) busy_ns_ = time;
     watchdog(time);
     const std::uint64_t quiet = time - busy_ns_, spin = settings_.configuration.daemon.spin_ns;
-    const bool stays = quiet < spin || (spin > 0 && quiet < kWaitedFor && somebody_waits());
+    const bool stays =
+        quiet < spin || (spin > 0 && quiet < kWaitedFor && devices_.somebody_waits());
     if (!stays) {
       if (try_sleep(time)) continue;
     } else if (time - looked_ns_ >= kLookEvery) {
@@ -224,9 +228,7 @@ void Server::flush() {
 // --- sleep -----------------------------------------------------------------------------------
 
 int Server::sleep_limit(std::uint64_t time) const {
-  std::uint64_t until = runtime::kNever;
-  for (const auto& [uuid, device] : devices_) until = std::min(until, device.arbiter->wake_at());
-  for (const auto& [fd, greeting] : greetings_) until = std::min(until, greeting.until_ns);
+  std::uint64_t until = std::min(devices_.wake_at(), reception_->next_ns());
   if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty()) until = std::min(until, alone_ns_ + idle_ns);
@@ -235,12 +237,6 @@ int Server::sleep_limit(std::uint64_t time) const {
   return until <= time ? 0
                        : static_cast<int>(std::min<std::uint64_t>(
                              (until - time + 999'999) / 1'000'000, 1'000'000));
-}
-
-bool Server::somebody_waits() const {
-  return std::any_of(devices_.begin(), devices_.end(), [](const auto& device) {
-    return device.second.arbiter->scheduler().waiting() > 0;
-  });
 }
 
 // Parks in every session, then sleeps unless something came meanwhile. False: there is work.
@@ -268,8 +264,8 @@ void Server::look_at_descriptors(int timeout_ms) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
       read_configuration();
-    } else if (fd == listener_.get()) {
-      accept_all();
+    } else if (fd == reception_->descriptor()) {
+      reception_->accept(time);
     } else if (fd == deaths_->descriptor()) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
@@ -279,16 +275,36 @@ void Server::look_at_descriptors(int timeout_ms) {
       end_session(pidfd->second, time);
     } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
       hear(*sessions_.at(socket->second));
-    } else if (greetings_.contains(fd)) {
-      greet(fd, time);
+    } else if (auto visitor = reception_->hear(fd)) {
+      if (const auto* hello = std::get_if<protocol::Hello>(&visitor->wants))
+        admit(std::move(visitor->connection), *hello, time);
+      else
+        answer(visitor->connection, std::get<std::string>(visitor->wants));
     }
   }
-  drop_late_greetings(time);
+  reception_->drop_late(time);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
-  if (idle_ns > 0 && sessions_.empty() && greetings_.empty() && time - alone_ns_ >= idle_ns) {
+  if (idle_ns > 0 && sessions_.empty() && reception_->empty() && time - alone_ns_ >= idle_ns) {
     spdlog::info("no client for {}", config::duration_text(idle_ns));
     stopping_ = true;
   }
+}
+
+void Server::read_configuration() {
+  if (!settings_.reload) return;
+  const config::Loaded loaded = settings_.reload();
+  hal::Status applied = {};
+  if (loaded.valid()) applied = devices_.apply(loaded.configuration);
+  configuration_problem_ = !loaded.valid() ? loaded.why() : applied ? "" : applied.error().message;
+  if (configuration_problem_.empty()) {
+    settings_.configuration = loaded.configuration;
+    spdlog::info("the configuration was read again ({} files)", loaded.files.size());
+    return;
+  }
+  for (const config::Problem& problem : loaded.problems)
+    spdlog::error("{}", config::text_of(problem, false));
+  if (!applied) spdlog::error("{}", applied.error().message);
+  spdlog::error("the configuration is invalid: what held before goes on");
 }
 
 void Server::watchdog(std::uint64_t time) {

@@ -1,106 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who comes and who goes.
+// What tools are answered, and the lives of clients.
 #include <spdlog/spdlog.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "daemon/device_lock.h"
 #include "daemon/from_configuration.h"
 #include "daemon/server.h"
-#include "policies/registry.h"
 #include "protocol/life.h"
 #include "runtime/problem.h"
 
 namespace vitamin::daemon {
-namespace {
+// --- tools -----------------------------------------------------------------------------------
 
-std::uint64_t in_ns(std::chrono::nanoseconds duration) {
-  return static_cast<std::uint64_t>(duration.count());
-}
-
-}  // namespace
-
-// --- greetings -------------------------------------------------------------------------------
-
-void Server::accept_all() {
-  // Not all that wait at once: a flood of connections must not starve those who have one.
-  for (int i = 0; i < 16; ++i) {
-    auto socket = protocol::accept_from(listener_);
-    if (!socket) return;
-    ++counters_.connections;
-    auto peer = protocol::peer_of(*socket);
-    if (!peer) continue;
-    Greeting greeting{std::move(*socket), std::move(*peer), 0};
-    const std::uint64_t time = looked_ns_;
-    greeting.until_ns = time + in_ns(settings_.budgets.greeting);
-    // Told behind its greeting: the kernel throws an answer away whose sender closes with something
-    // unread.
-    if (const auto may = allowed(greeting.peer, time); !may) greeting.refused = may.error().message;
-    const auto of_user = static_cast<std::size_t>(std::count_if(
-        greetings_.begin(), greetings_.end(),
-        [&](const auto& other) { return other.second.peer.uid == greeting.peer.uid; }));
-    if (of_user >= settings_.budgets.greetings_of_user ||
-        greetings_.size() >= settings_.budgets.greetings) {
-      refuse(greeting, "too many connections at once: try again");
-      continue;
-    }
-    const int fd = greeting.socket.get();
-    watch(fd);
-    greetings_.emplace(fd, std::move(greeting));
-  }
-}
-
-hal::Status Server::allowed(const protocol::Peer& peer, std::uint64_t time) const {
-  if (!settings_.any_user && peer.uid != ::getuid() && peer.uid != 0)
-    return hal::fail(hal::Errc::kUnsupported,
-                     "this vitamind belongs to another user: start one of your own, or ask for the "
-                     "machine's (vitamind --system)");
-  for (const Banned& banned : banned_)
-    if (banned.uid == peer.uid && banned.pid == peer.pid && time < banned.until_ns)
-      return hal::fail(hal::Errc::kUnsupported, "this process was let go because it sent " +
-                                                    banned.why +
-                                                    ": it stays on its home part of the device");
-  return {};
-}
-
-void Server::refuse(const Greeting& greeting, const std::string& sentence) {
-  ++counters_.refused;
-  (void)protocol::send_message(greeting.socket, protocol::bytes_of(protocol::refusal(sentence)));
-}
-
-void Server::drop_late_greetings(std::uint64_t time) {
-  std::erase_if(greetings_, [&](const auto& greeting) { return greeting.second.until_ns <= time; });
-}
-
-void Server::greet(int fd, std::uint64_t time) {
-  auto node = greetings_.extract(fd);
-  Greeting& greeting = node.mapped();
-  const auto message = protocol::receive_message(greeting.socket, protocol::kGreetingMax);
-  if (!message || message->empty()) return;  // gone: the descriptor closes with the greeting
-  if (!greeting.refused.empty()) {
-    refuse(greeting, greeting.refused);
-  } else if (const auto control = protocol::parse<protocol::Control>(*message)) {
-    answer(greeting, control->verb.get());
-  } else if (const auto hello = protocol::parse<protocol::Hello>(*message)) {
-    admit(std::move(greeting), *hello, time);
-  } else {
-    refuse(greeting, hello.error().message);
-  }
-}
-
-void Server::answer(const Greeting& greeting, const std::string& verb) {
-  std::string text = obey(verb, greeting.peer.uid);
+void Server::answer(const Connection& tool, const std::string& verb) {
+  std::string text = obey(verb, tool.peer.uid);
   protocol::Preamble preamble;
   preamble.kind = protocol::Kind::kAnswer;
   std::string message(reinterpret_cast<const char*>(&preamble), sizeof preamble);
   message += text.substr(0, protocol::kMessageMax - sizeof preamble);
-  (void)protocol::send_message(greeting.socket, std::as_bytes(std::span(message)));
+  (void)protocol::send_message(tool.socket, std::as_bytes(std::span(message)));
 }
 
 namespace {
@@ -147,13 +68,7 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
     return nlohmann::json{{"schema", 1}, {"steps", ended}, {"left", left.size()}}.dump();
   }
   const std::string which = rest.empty() ? "all" : rest;
-  std::size_t changed = 0;
-  for (auto& [uuid, device] : devices_) {
-    if (which != "all" && uuid != which) continue;
-    device.drained = name == "drain";
-    ++changed;
-    spdlog::info("device {}: {}", uuid, device.drained ? "takes no new client" : "takes clients");
-  }
+  const std::size_t changed = devices_.drain(which, name == "drain");
   if (changed == 0 && which != "all")
     return error_text("no client has used a device '" + which + "'");
   return nlohmann::json{{"schema", 1}, {"devices", changed}}.dump();
@@ -161,97 +76,24 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
 
 // --- sessions --------------------------------------------------------------------------------
 
-hal::Result<Server::Device*> Server::device_for(const protocol::Hello& hello) {
-  auto info = protocol::device_of(hello);
-  if (!info) return tl::unexpected(info.error());
-  const auto known = devices_.find(info->uuid);
-  if (known != devices_.end()) {
-    if (known->second.info.processors_per_unit != info->processors_per_unit ||
-        known->second.info.processors != info->processors)
-      return hal::fail(hal::Errc::kUnsupported,
-                       "this process sees device " + info->uuid +
-                           " with other processors than the ones before: is an MPS thread "
-                           "percentage set?");
-    return &known->second;
-  }
-  Device device;
-  const config::Configuration mine = settings_.configuration.for_device(info->uuid, info->name);
-  auto lock = lock_device(mine.daemon.lock_directory, info->uuid);
-  if (!lock) return tl::unexpected(lock.error());
-  device.policy = mine.policy.specification();
-  device.seed = mine.policy.seed;
-  device.pool = mine.pool;
-  auto policy = policies::make(device.policy, device.seed);
-  if (!policy) return tl::unexpected(policy.error());
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info->processors_per_unit);
-  device.lock = std::move(*lock);
-  device.bounded = bounded.get();
-  device.arbiter =
-      std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(*info, device.pool),
-                                      std::move(bounded), arbiter_settings(mine), epoch_, *this);
-  spdlog::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info->uuid,
-               info->name, info->processors, info->units(), device.arbiter->layout().size(),
-               device.policy);
-  device.info = std::move(*info);
-  start_trace(device, arbiter_settings(mine));
-  const std::string uuid = device.info.uuid;
-  Device* const added = &devices_.emplace(uuid, std::move(device)).first->second;
-  move_next_to_gpus();
-  return added;
-}
-
-// Called by the loop, when it has heard of another GPU.
-void Server::move_next_to_gpus() {
-  if (placement_ == nullptr) return;
-  const auto addresses = pci_of_gpus();
-  std::vector<unsigned> nodes;
-  for (const auto& [uuid, device] : devices_)
-    if (const auto address = addresses.find(uuid); address != addresses.end())
-      if (const auto node = placement_->node_of(address->second)) nodes.push_back(*node);
-  const std::vector<unsigned> processors = placement_->choose(nodes, allowed_);
-  if (!processors.empty() && placement_->bind(processors))
-    spdlog::info("runs on {} processors from {}, next to the GPUs", processors.size(),
-                 processors.front());
-}
-
-void Server::start_trace(Device& device, const ArbiterSettings& settings) {
-  if (settings_.trace.empty()) return;
-  runtime::trace::Header header;
-  header.writer = runtime::trace::Writer::kDaemon;
-  header.epoch = epoch_;
-  header.seed = device.seed;
-  header.quantum_ns = settings.scheduler.quantum_ns;
-  header.overdue_ns = settings.scheduler.overdue_ns;
-  header.reservation_ns = settings.scheduler.reservation_ns;
-  header.answer_within_ns = settings.answer_within_ns;
-  device.policy.copy(header.policy, sizeof header.policy - 1);
-  describe(header, device.info, device.pool);
-  device.trace = runtime::trace::Recorder::create(settings_.trace.c_str(), header);
-  if (device.trace == nullptr)
-    spdlog::error("the trace cannot be written to {} ({}); nothing is recorded [{}]",
-                  settings_.trace, std::strerror(errno),
-                  runtime::code_of(runtime::Problem::kTraceFile));
-  device.arbiter->record(device.trace.get());
-}
-
-void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_t time) {
-  const auto of_user = static_cast<std::size_t>(std::count_if(
-      sessions_.begin(), sessions_.end(),
-      [&](const auto& other) { return other.second->peer.uid == greeting.peer.uid; }));
+void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_t time) {
+  const auto of_user = static_cast<std::size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(),
+                    [&](const auto& other) { return other.second->peer.uid == client.peer.uid; }));
   const config::Daemon& limits = settings_.configuration.daemon;
   if (sessions_.size() >= limits.clients || of_user >= limits.clients_of_user)
-    return refuse(greeting, "vitamind has as many clients as it may have");
-  auto device = device_for(hello);
-  if (!device) return refuse(greeting, device.error().message);
+    return reception_->refuse(client, "vitamind has as many clients as it may have");
+  auto device = devices_.of(hello);
+  if (!device) return reception_->refuse(client, device.error().message);
   if ((*device)->drained)
-    return refuse(greeting, "the device is drained: vitamin resume ends that");
+    return reception_->refuse(client, "the device is drained: vitamin resume ends that");
   auto memory = protocol::make_session_memory();
-  if (!memory) return refuse(greeting, memory.error().message);
+  if (!memory) return reception_->refuse(client, memory.error().message);
 
   auto session = std::make_unique<Session>();
   session->id = next_client_++;
-  session->peer = std::move(greeting.peer);
-  session->socket = std::move(greeting.socket);
+  session->peer = std::move(client.peer);
+  session->socket = std::move(client.socket);
   session->memory = std::move(*memory);
   session->device = *device;
   session->program = hello.program.get();
@@ -261,8 +103,8 @@ void Server::admit(Greeting greeting, const protocol::Hello& hello, std::uint64_
       jobs_.of(session->peer.uid, slurm_step(cgroup_of(session->peer.pid)), claim.job);
   const bool classed = job.job != nullptr && !job.job->workload_class.empty();
   const config::WorkloadClass* const workload =
-      class_for(classed ? job.job->workload_class : claim.workload_class, session->program,
-                session->peer.uid);
+      classes_.of(classed ? job.job->workload_class : claim.workload_class, session->program,
+                  session->peer.uid);
   session->job = job.step;
   session->in_job = job.own;
   if (workload != nullptr) session->workload_class = workload->name;
@@ -337,10 +179,7 @@ void Server::let_go(Session& session, std::string_view why, std::uint64_t time) 
   ++counters_.let_go;
   spdlog::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
                session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
-  const config::Daemon& limits = settings_.configuration.daemon;
-  if (banned_.size() >= limits.clients) banned_.pop_front();
-  banned_.push_back(
-      {session.peer.uid, session.peer.pid, time + limits.quarantine_ns, std::string(why)});
+  reception_->ban(session.peer, why, time + settings_.configuration.daemon.quarantine_ns);
   end_session(session.id, time);
 }
 

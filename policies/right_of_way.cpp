@@ -49,16 +49,14 @@ void RightOfWay::look(const PoolView& pool, bool wanted) {
   look_at_ = kNever;
   const std::uint64_t now = pool.now_ns;
   for (Client& client : clients_) {
-    bool told = false;
+    // Of who tells nothing (a client of before 1.4) it is asked every now and then.
     for (const runtime::Progress& said : pool.progress)
-      if (said.client == client.client && said.operations != 0) {
-        told = true;
-        if (client.operations != said.operations) client.busy_ns = now;
+      if (said.client == client.client && client.operations != said.operations) {
         client.operations = said.operations;
+        client.busy_ns = now;
       }
-    // Who tells nothing is taken to be busy while it holds something.
-    if (client.asks || (client.holds && (!told || !watching_)) ||
-        (client.drains && !client.holds) || (client.was_busy && !client.busy()))
+    if (client.asks || (client.holds && !watching_) || (client.drains && !client.holds) ||
+        (client.was_busy && !client.busy()))
       client.busy_ns = now;
     client.asked_back = (client.asked_back && client.drains && !client.asks) ||
                         (client.holds && wanted && now - client.busy_ns >= quiet_ns_);

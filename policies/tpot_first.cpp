@@ -287,7 +287,10 @@ class TpotFirst final : public runtime::Policy {
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
       if (some_yield && left.contains(entry.compute)) widest = entry.id;
     for (Planner::Lane& lane : planner_.lanes())
-      if (!lane.left_out && lane.target == kNoEntry) lane.target = widest;
+      if (!lane.left_out && lane.target == kNoEntry)
+        lane.target = pool.entries[widest].processors < lane.operation.processors
+                          ? runtime::kWholeDevice
+                          : widest;
     return true;
   }
 

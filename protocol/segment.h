@@ -78,8 +78,8 @@ struct DaemonSegment {
   alignas(64) RingIndex<Native> request_head;
   alignas(64) ParkFlag<Native> park;  // the daemon's
   // Changes while the daemon runs: a client that waits for a grant tells by it whether the daemon
-  // was stopped.
-  alignas(64) Shared<std::uint64_t> turns;
+  // was stopped. No fault point: it says nothing else, and how often depends on time.
+  alignas(64) std::atomic<std::uint64_t> turns{};
   alignas(64) Shared<std::uint32_t> gate_changes;
   alignas(64) LeaseWords leases;
   alignas(64) GrantConsumer::Cells grants;

@@ -58,7 +58,8 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   const std::uint32_t width = stream.grant.entry != kNoEntry && stream.grant.launches > 0
                                   ? layout_.at(stream.grant.entry).processors
                                   : layout_.at(kWholeDevice).processors;
-  const std::uint64_t predicted = bounded(stream) ? predicted_ns(graph.kernel, &graph.launch, width) : 0;
+  const std::uint64_t predicted =
+      bounded(stream) ? predicted_ns(graph.kernel, &graph.launch, width) : 0;
   if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
   GraphPlace place{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostGated)};
   if (!request.own_stream) {

@@ -471,7 +471,8 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
     }
     if (best == kNoEntry || lane->reservation.overdue) continue;
     reserve(*lane, {best, kNever, true});
-    if (lane->reservation.entry == best) close_overlapping(layout_.at(best).compute, client, now_ns);
+    if (lane->reservation.entry == best)
+      close_overlapping(layout_.at(best).compute, client, now_ns);
   }
 }
 
@@ -550,9 +551,8 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
   cancel(lane);
   uncollected_ = true;
   lane.next.last_entry = choice.entry;
-  decisions_.push_back(
-      {Decision::Kind::kGrant, client, lane.next.lane, choice.entry, choice.launches,
-       choice.ahead_ns});
+  decisions_.push_back({Decision::Kind::kGrant, client, lane.next.lane, choice.entry,
+                        choice.launches, choice.ahead_ns});
   ++counters_.grants;
   counters_.moves += moved ? 1 : 0;
   return true;

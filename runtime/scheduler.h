@@ -23,10 +23,10 @@
 // is not granted that entry again before (so that no answer can be mistaken for a later one's).
 //
 // No starvation, whatever the policy answers: while somebody waits whom the policy could not serve,
-// a grant older than `quantum_ns` is recalled; and a lane that has waited for `overdue_ns` is served
-// by age, before the policy is asked, on the narrowest entry that can run it, whose gates are closed
-// for it. What was granted by age is the lane's for a quantum at least, also when the policy stops
-// it (Plan::stop).
+// a grant older than `quantum_ns` is recalled; and a lane that has waited for `overdue_ns` is
+// served by age, before the policy is asked, on the narrowest entry that can run it, whose gates
+// are closed for it. What was granted by age is the lane's for a quantum at least, also when the
+// policy stops it (Plan::stop).
 //
 // Errors: a message about an unknown lane or a grant that does not exist is ignored (clients die
 // and answer late); nothing here fails.

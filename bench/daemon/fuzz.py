@@ -4,11 +4,11 @@
 
     fuzz.py [decode] [config] [--executions N] [--seconds N] [--processes N] [--out DIR]
 
-Each process is one libFuzzer of its own seed; they take each other's finds from one folder. It may be
-run again and again (`--seconds` is of one run): what was found and counted so far lies under --out,
-and executions add up. A crash's input is kept there too, and the exit code is 1 then. Programs come
-from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/), inputs to start
-from out of the repository.
+Each process is one libFuzzer of its own seed; they take each other's finds from one folder. It may
+be run again and again (`--seconds` is of one run): what was found and counted so far lies under
+--out, and executions add up. A crash's input is kept there too, and the exit code is 1 then.
+Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/),
+inputs to start from out of the repository.
 """
 import argparse
 import ctypes
@@ -36,7 +36,7 @@ OPTIONS = "detect_stack_use_after_return=0:malloc_context_size=5"
 
 
 def without_randomisation():
-    """AddressSanitizer of LLVM 15 does not start under the most random addresses of newer kernels."""
+    """LLVM 15's AddressSanitizer does not start where newer kernels give most random addresses."""
     ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)  # where it is forbidden: as it is
 
 

@@ -4,12 +4,12 @@
 
     hazards.py [NAME ...] [--policy random] [--out DIR]
 
-Each program (bench/programs/hazards.cpp) runs natively, then under a vitamind whose other client
-computes all the time. Kernels whose blocks wait for each other without saying so may hang on a
-narrow part the first time: then the watchdog must have named them, and the program, started again
-with what was remembered, must end. Whether the result is right and the status is the native one is
-compared each time; where its launches ran says what was done about the hazard. Every run has an MPS
-and a vitamind of its own: what hangs or faults takes its server along.
+Each program (bench/programs/hazards.cpp) runs natively, without MPS and with it, then under a
+vitamind whose other client computes all the time. Kernels whose blocks wait for each other without
+saying so may hang on a narrow part the first time: then the watchdog must have named them, and the
+program, started again with what was remembered, must end. Whether the result is right and the
+status is the native one is compared each time; where its launches ran says what was done about the
+hazard. Every run has an MPS and a vitamind of its own: what hangs or faults takes its server along.
 """
 import argparse
 import pathlib
@@ -47,6 +47,11 @@ def done(cover, result, native):
     return f"on {narrow} to {widest} processors"
 
 
+def words_of(said):
+    return f"{said['right']} of {said['repeats']}, status {said['status']}" if said else \
+        "did not end"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=list(HAZARDS))
@@ -58,7 +63,7 @@ def main():
     options = parser.parse_args()
     results = harness.Results(options.out, "hazards")
     rows = []
-    headings = ["hazard", "native", "under vitamind", "what was done", "s", "problem"]
+    headings = ["hazard", "native", "under MPS", "under vitamind", "what was done", "s", "problem"]
     said = lambda result: next((line for line in result.lines if "hazard" in line), None)
     command = lambda name: [harness.program("hazards"), name, str(options.repeats)]
 
@@ -84,10 +89,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in options.names:
             log = []
-            with Surroundings(options.device, mps=False) as surroundings:
-                result = Job(command(name), surroundings.environment).wait(options.timeout)
-            native = said(result)
-            results.add({"hazard": name, "mode": "native", "said": native, "why": result.why()})
+            alone = {}
+            for mode in ("native", "MPS") if options.device == "cuda" else ("native",):
+                with Surroundings(options.device, mps=mode == "MPS") as surroundings:
+                    result = Job(command(name), surroundings.environment).wait(options.timeout)
+                    alone[mode] = said(result)
+                    results.add({"hazard": name, "mode": mode, "said": alone[mode],
+                                 "surroundings": surroundings.words, "why": result.why()})
+            native = alone["native"]
             known = pathlib.Path(folder) / f"{name}.wide-only"
             for attempt in range(2 if name in UNSAID else 1):
                 begin = time.monotonic()
@@ -95,7 +104,7 @@ def main():
                 try:
                     result, cover, lives, words = shared(name, known)
                 except (RuntimeError, OSError) as error:  # the neighbour did not start
-                    rows.append([name, "", "not run", "", "", str(error)[:60]])
+                    rows.append([name, words_of(native), "", "not run", "", "", str(error)[:60]])
                     results.add({"hazard": name, "mode": options.policy, "why": str(error)})
                     break
                 # A job that was killed leaves no report.
@@ -112,11 +121,9 @@ def main():
                              "done": what, "coverage": brief(cover), "surroundings": words,
                              "errors": result.errors[-800:], "neighbour_runs": lives,
                              "log": log})
-                rows.append([name + (", again" if attempt else ""),
-                             f"{native['right']} of {native['repeats']}, status {native['status']}"
-                             if native else "did not end",
-                             f"{found['right']} of {found['repeats']}, status {found['status']}"
-                             if found else "did not end", what, f"{time.monotonic() - begin:.1f}",
+                rows.append([name + (", again" if attempt else ""), words_of(native),
+                             words_of(alone["MPS"]) if "MPS" in alone else "-", words_of(found),
+                             what, f"{time.monotonic() - begin:.1f}",
                              "" if same or result.timed_out else result.why()[:60]])
                 print("  ".join(map(str, rows[-1])), flush=True)
                 if not result.timed_out:

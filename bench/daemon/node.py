@@ -3,12 +3,14 @@
 """What a node's daemon costs its clients when things go wrong, and when nothing happens.
 
     node.py [--out FILE] [--tries N] [--operations N]
-            [gate] [scribbler] [idle] [home] [restarts] [programs]
+            [costs] [gate] [scribbler] [flood] [idle] [home] [restarts] [programs]
 
+    costs      request to grant, a launch under a held lease, decisions (daemon_bench)
     gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
                the daemon's status is asked again and again)
     scribbler  an honest client's operations a second beside one that scribbles over all it can
                write, against beside one that does the same to memory of its own
+    flood      the same beside one that opens 10,000 connections and says nothing
     idle       processor time of a daemon with one client and nothing to do
     home       SIGKILL of the daemon to its clients, which submit without a pause, at home: one
                client, and 16 at once
@@ -16,9 +18,10 @@
     programs   the same under 16 programs on the software device, whose results must be those of a
                run alone
 
-Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/), or
-from MEMBER and VITAMIND. Writes JSON lines, the first of which says where it ran. On a machine that does other work, too, `chrt -r 20 python3 node.py gate`
-measures the daemon and not how long each of three processes waits for a processor.
+Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/),
+or from MEMBER and VITAMIND. Writes JSON lines, the first of which says where it ran. On a machine
+that does other work, too, `chrt -r 20 python3 node.py gate` measures the daemon and not how long
+each of three processes waits for a processor.
 """
 import argparse
 import datetime
@@ -92,6 +95,15 @@ def on_core(index):
 
 
 def scribbler(node, tries):
+    yield from beside(node, tries, "scribble", 60_000, "honest client beside a scribbler")
+
+
+def flood(node, tries):
+    yield from beside(node, tries, "greet", 10_000,
+                      "honest client beside 10,000 half-open connects")
+
+
+def beside(node, tries, attack, amount, what):
     everywhere = os.sched_getaffinity(0)
     begun = []
 
@@ -99,11 +111,13 @@ def scribbler(node, tries):
         os.sched_setaffinity(0, on_core(1))  # which the daemon inherits
         daemon = node.daemon("--policy", "random:max=32", "--quiet")
         os.sched_setaffinity(0, everywhere)
-        other = node.member(daemon, arm, 60_000,
+        member = node.member(daemon, "work", operations,
+                             before=lambda: os.sched_setaffinity(0, on_core(2)))
+        # Somebody who is there already: who comes in a flood of its own user is told to try again.
+        node.until(lambda: daemon.status()["clients"])
+        other = node.member(daemon, arm, amount if arm == attack else 60_000,
                             before=lambda: os.sched_setaffinity(0, on_core(3))) if arm else None
-        time.sleep(0.2)
-        honest = node.result(node.member(daemon, "work", operations, before=lambda: (
-            os.sched_setaffinity(0, on_core(2)))), timeout=120)
+        honest = node.result(member, timeout=120)
         begun.append(daemon.status()["daemon"]["let_go"])
         if other:
             other.kill()
@@ -111,18 +125,18 @@ def scribbler(node, tries):
         return honest["submitted"] / honest["seconds"]
 
     each = OPERATIONS or int(1.5 * honest_rate(None, 100_000))  # a second and a half
-    rates = {"scribble": [], "hog": []}
+    rates = {attack: [], "hog": []}
     for index in range(2 * tries):
-        arm = ("scribble", "hog")[(index + index // 2) % 2]  # A B B A ...
+        arm = (attack, "hog")[(index + index // 2) % 2]  # A B B A ...
         rates[arm].append(honest_rate(arm, each))
-    ratios = [a / b for a, b in zip(rates["scribble"], rates["hog"])]
+    ratios = [a / b for a, b in zip(rates[attack], rates["hog"])]
     again = [b / a for a, b in zip(rates["hog"], rates["hog"][1:])]
-    yield {"measurement": "honest client beside a scribbler", "tries": tries,
+    yield {"measurement": what, "tries": tries,
            "operations_each": each, "let_go": sum(begun),
            "per_second": {arm: percentile(values, 0.5) for arm, values in rates.items()},
            "median_of_ratios": percentile(ratios, 0.5),
-           "ratio_of_medians": percentile(rates["scribble"], 0.5) / percentile(rates["hog"], 0.5),
-           "ratio_of_best": max(rates["scribble"]) / max(rates["hog"]), "ratios": ratios,
+           "ratio_of_medians": percentile(rates[attack], 0.5) / percentile(rates["hog"], 0.5),
+           "ratio_of_best": max(rates[attack]) / max(rates["hog"]), "ratios": ratios,
            "hog_against_itself": again}
 
 
@@ -268,9 +282,35 @@ def restarts_of_programs(node, tries):
     daemon.end()
 
 
+def costs(node, tries):
+    """Google Benchmark's, each the best and the worst of a few."""
+    out = os.path.join(node.folder.name, "costs")
+    program = harness.program("daemon_bench")
+    subprocess.run([program, f"--benchmark_repetitions={min(tries, 5)}", f"--benchmark_out={out}",
+                    "--benchmark_out_format=json"], check=True, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "LD_LIBRARY_PATH": os.path.dirname(program)})
+    runs = {}
+    for one in json.loads(pathlib.Path(out).read_text())["benchmarks"]:
+        if one["run_type"] == "iteration":
+            runs.setdefault(one["run_name"].split("/real_time")[0], []).append(one)
+
+    def both(name, key):
+        values = [run[key] for run in runs[name]]
+        return [round(min(values), 1), round(max(values), 1)]
+    grant, line = both("request_to_grant", "p50_ns"), both("cache_line_round_trip", "p50_ns")
+    yield {"measurement": "request to grant, daemon hot", "p50_ns": grant,
+           "p99_ns": both("request_to_grant", "p99_ns"), "bare_round_trip_p50_ns": line,
+           "ratio_of_best_p50": grant[0] / line[0]}
+    yield {"measurement": "inline launch under a held lease",
+           "daemon_ns": both("inline_launch_daemon", "cpu_time"),
+           "in_process_ns": both("inline_launch_in_process", "cpu_time")}
+    yield {"measurement": "decisions a second of processor time, fifo",
+           **{f"clients_{n}": both(f"decisions/{n}", "items_per_second") for n in (1, 8, 64)}}
+
+
 OPERATIONS = None
-PARTS = {"gate": gate, "scribbler": scribbler, "idle": idle, "home": home,
-         "restarts": restarts, "programs": restarts_of_programs}
+PARTS = {"costs": costs, "gate": gate, "scribbler": scribbler, "flood": flood, "idle": idle,
+         "home": home, "restarts": restarts, "programs": restarts_of_programs}
 
 
 def main():
@@ -285,7 +325,8 @@ def main():
     global OPERATIONS
     OPERATIONS = options.operations
     model = [line for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
-    lines = [{"header": {"command": ("chrt -r 20 " if real_time() else "") + "bench/daemon/node.py "
+    before = f"chrt -r {os.sched_getparam(0).sched_priority} " if real_time() else ""
+    lines = [{"header": {"command": before + "bench/daemon/node.py "
                          + " ".join(sys.argv[1:]),
                          "commit": options.commit,
                          "cpu": f"{model[0].split(':')[1].strip()}, {os.cpu_count()} threads",

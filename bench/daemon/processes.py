@@ -16,8 +16,8 @@ kill       SIGKILL of one job in mid-step, again and again: the survivor's bytes
 reclaim    from a closed gate to the lease granted to another, beyond what was outstanding
 
 Everything runs under an MPS daemon of our own; without one processes take turns, which is said.
-`--device soft`: loops, partition (of the demo programs), kill and reclaim on the software device, to
-try them; `--device cpu`: partition and kill with PyTorch and no launch.
+`--device soft`: loops, partition (of the demo programs), kill and reclaim on the software device,
+to try them; `--device cpu`: partition and kill with PyTorch and no launch.
 """
 import argparse
 import os

@@ -52,13 +52,13 @@ def packages(name):
 class Spec:
     role: str
     name: str
-    latency: bool = False
+    latency: str = ""  # the class of a job that must not wait
     more: tuple = ()  # further words
     gib: tuple = (0, 0)  # of each GPU
     ranks: int = 1  # processes, each on a GPU of its own
 
 
-def spec(role, name, latency=False, more=(), gib=None, ranks=1):
+def spec(role, name, latency="", more=(), gib=None, ranks=1):
     return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name], ranks)
 
 
@@ -78,6 +78,7 @@ class Session:
         self.done = {self._key(r) for r in old
                      if r.get("ok") and "cell" in r and not r.get("void")}
         self.cells, self.ended, self.started = 0, 0, 0
+        self.clocks = lambda: []
 
     @staticmethod
     def _key(record):
@@ -101,6 +102,12 @@ class Session:
         self.results.add(record)
         self.ended += 1
 
+    def note_clocks(self, experiment, subject):
+        """Before the cells of a subject and behind them."""
+        if seen := self.clocks():
+            self.results.add({"clocks": seen, "experiment": experiment, "of": subject,
+                              "session": self.number, "at_s": round(self.elapsed(), 1)})
+
     def say(self, text, left=None):
         eta = "" if left is None else f", about {left:.0f} s left"
         print(f"[{self.elapsed():4.0f} s, {self.ended} of {max(self.cells, self.ended)}{eta}] "
@@ -113,7 +120,7 @@ class Session:
         self.started += 1
         try:
             for index, s in enumerate(specs):
-                preferred = s.latency or index == 0 and not any(x.latency for x in specs)
+                preferred = bool(s.latency) or index == 0 and not any(x.latency for x in specs)
                 words, environment = self.surroundings.place(setting, index, s.latency, preferred)
                 arguments = [s.role, s.name, *s.more]
                 if s.role in ("prefill", "decode"):
@@ -246,6 +253,7 @@ class Experiment:
                         self.settle(live[batch[0]])
                     except JobFailed:
                         pass  # the next cell says so
+                s.note_clocks(self.name, subject)
                 mine = [m for m in chosen if m.setting in batch and m.setting not in later]
                 for repeat in repeats:
                     for m in mine if repeat % 2 == 0 else reversed(mine):
@@ -256,6 +264,7 @@ class Experiment:
         except BaseException:
             self.close()
             raise
+        s.note_clocks(self.name, subject)
         if not self.keep:
             self.close()
 
@@ -497,7 +506,8 @@ class Serving(Experiment):
         for old in s.old:
             if old.get("trace") == self.trace.name and old.get("calibrated"):
                 return old["load"], old["calibrated"]
-        mode = modes.mode("ours" if "ours" in self.live else next(iter(self.live)))
+        mode = next((m for m in self.modes() if m.name == "ours" and m.setting in self.live),
+                    next(m for m in self.modes() if m.setting in self.live))
         jobs, at, low, high, tried = self.live[mode.setting], 0.9, None, None, []
         s.surroundings.use(mode)
         for _ in range(5):
@@ -544,14 +554,15 @@ class Serving(Experiment):
 
 
 class DecodeAlone(Experiment):
-    """E8: what a job loses that has the GPU for itself: the decoder natively and under ours."""
+    """E8: what a job loses that has the GPU for itself: the decoder natively and under ours, a few
+    requests in turn."""
     name = "E8"
 
     def seconds(self, mode, specs):
-        return 5
+        return 2
 
     def cell(self, jobs, specs, mode, repeat):
-        count = 12 if self.options.device == "cuda" else 2
+        count = 4 if self.options.device == "cuda" else 2
         measured = jobs[0].ask(120, do="measure", count=count)
         step = load.percentile(measured["decode_step"], 0.5)
         prefill = load.percentile(measured["prefill"], 0.5)

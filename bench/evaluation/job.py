@@ -409,9 +409,10 @@ def shared_memory(link, size, create):
 
 
 def pin_to(cores):
-    """Every thread that there is; those to come inherit it. Building may use all cores."""
+    """Every thread that there is; those to come inherit it. Building may use all cores. Counted
+    among the cores that the command may use, so that two commands can share a machine (taskset)."""
     first, last = map(int, cores.split("-"))
-    wanted = set(range(first, last + 1)) & os.sched_getaffinity(0)
+    wanted = set(sorted(os.sched_getaffinity(0))[first:last + 1])
     for thread in os.listdir("/proc/self/task") if wanted else ():
         try:
             os.sched_setaffinity(int(thread), wanted)

@@ -35,6 +35,8 @@ SETTINGS = {
     "mps": "under an MPS daemon",
     "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job (mps25: 25)",
     "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job, or the second",
+    "ours-priority": "the same, with the priorities of mps-priority",
+    "in-process": "`vitamin run --policy fifo`, without MPS",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
     "ours": "under MPS, `vitamin run --daemon` with one vitamind",
     "green": "a green context of 64 SMs is current, before libraries make their handles",
@@ -57,25 +59,32 @@ MODES = {m.name: m for m in (
          policy="throughput:whole=never,launches=1"),
     Mode("ours-fifo", "ours", "Vitamin, fifo", policy="fifo"),
     Mode("ours-static", "ours", "Vitamin's daemon, static partition", policy="static"),
-    Mode("orion", "ours", "Orion's policy on our mechanism", policy="orion"),
-    Mode("salus", "ours", "Salus' policy on our mechanism", policy="salus"),
+    Mode("orion", "ours", "Orion's policy, from its description, on our mechanism",
+         policy="orion"),
+    Mode("salus", "ours", "Salus' policy, from its description, on our mechanism",
+         policy="salus"),
     Mode("temporal-leases", "ours", "turns of 2 ms on our mechanism", policy="temporal"),
     Mode("ours-alone", "ours", "each job alone under Vitamin", alone=True, policy="throughput"),
+    Mode("ours-priority", "ours-priority", "Vitamin, throughput, under MPS client priorities",
+         policy="throughput"),
     Mode("ours-random", "ours", "Vitamin, a random part for every launch", policy="random"),
     Mode("ours-kill", "ours", "Vitamin, one job is killed", policy="throughput", kill=True),
     Mode("mps-kill", "mps", "MPS, one job is killed", kill=True),
     Mode("mps25", "mps25", "MPS, 25 % of the SMs each (changes bits)"),
     Mode("green", "green", "a green context of 64 SMs", alone=True),
     Mode("green-after", "green-after", "a green context of 64 SMs, libraries ready", alone=True),
+    Mode("in-process", "in-process", "each job alone under `vitamin run`, no daemon, no MPS",
+         alone=True),
     Mode("mps-alone", "mps", "each job alone under MPS", alone=True),
 )}
 # The paper's baselines that no mode stands for, and why.
 MISSING = {
-    "LithOS": "reshaped and sliced kernels are in E1 (bench/determinism); its scheduler is not "
-              "public, and library kernels cannot be sliced from outside",
+    "LithOS": "its scheduler is not public, and library kernels cannot be sliced from outside; "
+              "what slicing and reshaping do to bits is in E1",
     "MIG": "needs the right to reconfigure the GPU",
-    "stream priorities": "two Python jobs in one process measure the interpreter's lock",
-    "a serving engine": "vLLM and SGLang are not on the machine; the decoder here is ours",
+    "stream priorities in one process": "two Python jobs there measure the interpreter's lock",
+    "a serving engine of others": "vLLM and SGLang are not on the machine, none was tested; the "
+                                  "decoder here is ours",
 }
 
 
@@ -115,6 +124,7 @@ class Daemon:
         self.file.write_text(
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
             '\n[[class]]\nname = "latency"\ncommand = ["no-program"]\nkind = "latency"\n'
+            '\n[[class]]\nname = "tokens"\ncommand = ["no-program"]\nkind = "latency"\n'
             'tpot = "30ms"\n\n[[class]]\nname = "batch"\ncommand = ["no-program"]\n'
             'kind = "batch"\n')
 
@@ -295,8 +305,11 @@ class Surroundings:
 
     def place(self, setting, index, latency, preferred=False):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
-        `latency`: it is the one that must not wait; `preferred`: it, or the first of equals."""
+        `latency`: it is the one that must not wait: "latency", as fast as it would be alone, or
+        "tokens", each within 30 ms; `preferred`: it, or the first of equals."""
         environment = self.base()
+        if setting == "in-process":
+            return [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"], environment
         if setting == "native" or setting.startswith("green"):
             return [], environment
         if self.device != "soft" or setting.startswith("mps"):
@@ -315,7 +328,9 @@ class Surroundings:
         if self.daemon is None:
             self.daemon = Daemon(self.folder, environment)
             self.daemon.start("throughput")
-        return self.daemon.run("latency" if latency else "batch"), \
+        if setting == "ours-priority":
+            environment["CUDA_MPS_CLIENT_PRIORITY"] = "0" if preferred else "1"
+        return self.daemon.run(latency or "batch"), \
             {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
 
     def use(self, mode_):

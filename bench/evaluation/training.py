@@ -145,7 +145,8 @@ class Qwen:
         if name == "Q8":
             model = self._offload(model, device)
         elif name == "F8":
-            model = self._sharded(self._adapted(model), device)
+            # Of one type: FSDP gathers a layer's weights together.
+            model = self._sharded(self._adapted(model, autocast_adapter_dtype=False), device)
         elif name.startswith("L"):
             model = self._adapted(model)
         if world > 1 and name != "F8":
@@ -161,10 +162,10 @@ class Qwen:
         states_first(self.optimizer)
 
     @staticmethod
-    def _adapted(model):
+    def _adapted(model, **more):
         from peft import LoraConfig, get_peft_model
         return get_peft_model(model, LoraConfig(
-            r=RANK, lora_alpha=2 * RANK, target_modules=list(LORA_TARGETS)))
+            r=RANK, lora_alpha=2 * RANK, target_modules=list(LORA_TARGETS)), **more)
 
     @staticmethod
     def _sharded(model, device):

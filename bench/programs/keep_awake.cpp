@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// keep_awake FIRST-LAST: gives each of these processors something to do, of the least priority,
-// until its standard input ends. What really wants to run takes the processor at once, and finds it
-// awake.
+// keep_awake FIRST-LAST: gives each of these processors, counted among those that it may use,
+// something to do, of the least priority, until its standard input ends. What really wants to run
+// takes the processor at once, and finds it awake.
 #include <immintrin.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -19,7 +19,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (unsigned core = first; core <= last && core < CPU_SETSIZE; ++core)
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
+  unsigned number = 0;
+  for (unsigned core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    const unsigned place = number++;
+    if (place < first || place > last) continue;
     std::thread([core] {
       cpu_set_t mine;
       CPU_ZERO(&mine);
@@ -31,6 +38,7 @@ int main(int argc, char** argv) {
         return;
       for (;;) _mm_pause();
     }).detach();
+  }
   char byte = 0;
   while (read(0, &byte, 1) > 0) {
   }

@@ -12,6 +12,9 @@
 //   samples COUNT WARM NS             one kernel of NS after the other, each waited for: the host's
 //                                     microseconds from the call to the end of each, behind WARM
 //                                     that are not told
+//   chain COUNT ROUNDS BLOCKS NS      COUNT kernels as of `compute` in one stream, each behind the
+//                                     one before: microseconds a kernel, from the first call to the
+//                                     end of the last
 //
 // AT: nanoseconds of CLOCK_MONOTONIC at which to begin; 0: at once. Times of the device are tied to
 // that clock before and after: the host asks a kernel for the time, and keeps the quickest answer.
@@ -133,6 +136,20 @@ class Occupant {
     std::printf("]}\n");
   }
 
+  void chain(std::istream& words) {
+    long count = 1;
+    std::uint32_t rounds = 0;
+    unsigned blocks = 1;
+    std::uint64_t ns = 0;
+    words >> count >> rounds >> blocks >> ns;
+    const std::uint64_t begin = now_ns();
+    for (long i = 0; i < count; ++i)
+      BENCH_MUST(d_.launch(compute_, stream_, blocks, 256, out_, rounds, ns));
+    BENCH_MUST(d_.cu.cuStreamSynchronize(stream_));
+    std::printf("{\"us\": [%.4f]}\n",
+                1e-3 * static_cast<double>(now_ns() - begin) / static_cast<double>(count));
+  }
+
  private:
   static constexpr std::uint64_t kSpans = 4096;
 
@@ -182,6 +199,8 @@ int main() {
       occupant.occupy(words);
     else if (what == "compute")
       occupant.compute(words);
+    else if (what == "chain")
+      occupant.chain(words);
     else if (what == "samples")
       occupant.samples(words);
     else

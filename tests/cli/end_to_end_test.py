@@ -166,6 +166,9 @@ class EndToEnd(unittest.TestCase):
         widths = {point["processors"] for kernel in first["kernels"]
                   for point in kernel["curve"] if point["measured"]}
         self.assertGreater(len(widths), 3)
+        for kernel in first["kernels"]:
+            for point in kernel["curve"]:
+                self.assertEqual(point["samples"] > 0, point["measured"], point)
         # A later run adds to it, and a policy that looks at times learns by itself.
         before = file.read_text()
         self.assertEqual(self.profile("demo-serve").returncode, 0)

@@ -5,10 +5,12 @@ import json
 import os
 import pathlib
 import pwd
+import re
 import signal
 import socket
 import struct
 import subprocess
+import time
 import unittest
 
 from harness import MAJOR, MINOR, DaemonTest
@@ -153,6 +155,37 @@ class BadInput(DaemonTest):
         self.assertEqual((kind, why), (refusal, b"the peer sent a message that was not expected"))
         self.assertEqual(self.greet(daemon, hello(0, less=400))[0], refusal)
 
+    def test_messages_of_any_size_and_foreign_descriptors_leave_nothing_in_the_daemon(self):
+        daemon = self.daemon("--policy", "random:max=32")
+        honest = self.member(daemon, "work", 0)
+        self.until(lambda: daemon.status()["devices"])
+        counts = [daemon.descriptors() for _ in range(20)]
+        with open("/dev/zero", "rb") as foreign:
+            for size in (1, 15, 16, 500, 4096, 60_000):
+                for descriptors in (0, 1, 100, 253):
+                    for begin in (b"", hello(MINOR)):
+                        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                            connection.settimeout(5)
+                            connection.connect(str(daemon.socket))
+                            message = (begin + bytes(size))[:max(size, len(begin))]
+                            socket.send_fds(connection, [message],
+                                            [foreign.fileno()] * descriptors)
+                            # Answered or hung up, but not left waiting.
+                            answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
+                            for file in files:
+                                os.close(file)
+        held = os.listdir(f"/proc/{daemon.process.pid}/fd")
+        targets = []
+        for name in held:
+            try:
+                targets.append(os.readlink(f"/proc/{daemon.process.pid}/fd/{name}"))
+            except OSError:
+                pass
+        self.assertNotIn("/dev/zero", targets)
+        self.until(lambda: daemon.descriptors() <= max(counts))
+        result = self.result(honest)
+        self.assertEqual((result["at_home"], result["malformed"]), (0, 0))
+
     def test_a_daemon_that_ends_in_the_middle_of_a_greeting_has_gone_away(self):
         path = pathlib.Path(self.folder.name) / "s"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -202,12 +235,35 @@ class BadInput(DaemonTest):
         member = self.member(daemon, "hold")
         member.stdout.readline()
         member.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
         self.works(daemon)
+        # It is told to give its lease up after a quantum; then the bound; then the machine.
+        self.assertGreater(time.monotonic() - begin, 0.2)
+        self.assertLess(time.monotonic() - begin, 5)
         self.assertEqual(daemon.status()["devices"][0]["overdue"], 1)
         member.send_signal(signal.SIGCONT)
-        self.until(lambda: daemon.status()["devices"][0]["stale"] > 0 or
-                   len(daemon.status()["clients"]) == 1)
         self.works(daemon)
+        self.assertEqual(len(daemon.status()["clients"]), 1)  # which was not let go for it
+
+    def test_what_a_client_that_was_stopped_gives_back_too_late_is_counted_and_harms_nobody(self):
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--answer-within", "0.1")
+        late = self.member(daemon, "work", 0)
+        self.until(lambda: daemon.status()["devices"])
+        for _ in range(20):  # stopped where it holds something: mostly
+            self.until(lambda: self.held(daemon))
+            late.send_signal(signal.SIGSTOP)
+            self.works(daemon)
+            late.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+            if daemon.status()["devices"][0]["stale"] > 0:
+                break
+        device = daemon.status()["devices"][0]
+        self.assertGreater(device["overdue"], 0)
+        self.assertGreater(device["stale"], 0)
+        result = self.result(late)
+        self.assertEqual((result["at_home"], result["malformed"]), (0, 0))
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(self.held(daemon), [])
 
     # --- clocks and namespaces -------------------------------------------------------------
 
@@ -220,6 +276,15 @@ class BadInput(DaemonTest):
         self.assertEqual(self.held(daemon), [])
         device = daemon.status()["devices"][0]
         self.assertEqual((device["overdue"], device["stale"]), (0, 0))
+
+    def test_no_clock_that_can_be_set_is_asked(self):
+        # So a clock that is changed changes nothing. What the log says of the time is spdlog's.
+        asked = re.compile(r"CLOCK_REALTIME|CLOCK_TAI|system_clock|gettimeofday|\btime\(nullptr\)")
+        source = pathlib.Path(os.environ["SOURCE"])
+        files = [path for folder in ("daemon", "client", "protocol")
+                 for path in (source / folder).glob("*.*") if path.suffix in (".h", ".cpp")]
+        self.assertGreater(len(files), 40)
+        self.assertEqual([str(f) for f in files if asked.search(f.read_text())], [])
 
     @unittest.skipUnless(may_unshare("--time"), "no time namespaces here")
     def test_a_client_whose_clock_is_eleven_days_ahead_is_like_any_other(self):

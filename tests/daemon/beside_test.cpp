@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client that must not wait beside one that may (tests/daemon/machine.h): what each gets.
+// Clients that must not wait beside clients that may (tests/daemon/machine.h): what each gets.
 #include <doctest/doctest.h>
 
-#include <cmath>
+#include <string>
 
 #include "tests/daemon/machine.h"
 
@@ -18,62 +18,179 @@ daemon::Traits traits(OperationClass kind, std::uint64_t tpot_ns = 0) {
   result.tpot_ns = tpot_ns;
   return result;
 }
+const daemon::Traits kService = traits(OperationClass::kDecode);
+const daemon::Traits kBatch = traits(OperationClass::kBestEffort);
 
-constexpr double kSeconds = 20;
+constexpr double kRequest = 33.6e-3;  // seconds that one takes here, alone
+
+struct Setup {
+  unsigned services = 1, jobs = 1;
+  double load = 0.5;
+  double seconds = 20;
+  daemon::Traits service = kService;
+};
 
 struct Reached {
-  double p50 = 0, p99 = 0, request_ms = 0;
-  double steps_per_s = 0;
+  double p50 = 0, p99 = 0;
+  std::size_t answered = 0;
+  std::vector<double> steps_per_s;
+  double longest_pause_ms = 0;  // without a launch of the first job's that ended
   runtime::SchedulerCounters counters;
 };
 
-// Poisson arrivals at a load of 0.5, after a second in which the training is alone.
-Reached run(const char* policy, bool service, bool trains, std::uint64_t tpot_ns = 0,
-            double load = 0.5) {
+// Poisson arrivals, after a second in which the training is alone.
+Reached run(const std::string& policy, const Setup& setup) {
   Machine machine(policy);
-  Machine::Client* training_job = nullptr;
-  Machine::Client* server = nullptr;
-  if (trains) training_job = &machine.add(training(), traits(OperationClass::kBestEffort));
+  std::vector<Machine::Client*> jobs, services;
+  for (unsigned i = 0; i < setup.jobs; ++i) jobs.push_back(&machine.add(training(), kBatch));
   machine.run(kSecond);
-  // Alone a request takes 33.6 ms here.
-  const double begin = machine.now(), until = begin + kSeconds * kSecond;
-  if (service)
-    server = &machine.add(decoder(), traits(OperationClass::kDecode, tpot_ns),
-                          poisson(load / 33.6e-3, begin, kSeconds * kSecond, 7));
-  const std::uint64_t steps = trains ? training_job->rounds_ended : 0;
-  machine.run(until);
+  const double begin = machine.now(), until = begin + setup.seconds * 1e9;
+  for (unsigned i = 0; i < setup.services; ++i)
+    services.push_back(
+        &machine.add(decoder(), setup.service,
+                     poisson(setup.load / kRequest, begin, setup.seconds * 1e9, 7 + i)));
+  std::vector<std::uint64_t> before;
+  for (const Machine::Client* job : jobs) before.push_back(job->kernels_ended);
   Reached reached;
-  if (trains)
-    reached.steps_per_s = static_cast<double>(training_job->rounds_ended - steps) / kSeconds;
-  if (service) {
-    machine.run(until + kSecond);
-    reached.p50 = quantile(server->answered_ms, 0.5);
-    reached.p99 = quantile(server->answered_ms, 0.99);
+  double since = begin;
+  for (std::uint64_t ended = 0; machine.now() < until;) {
+    machine.run(machine.now() + 1e6);
+    if (jobs.empty()) continue;
+    if (ended != jobs[0]->kernels_ended) since = machine.now();
+    ended = jobs[0]->kernels_ended;
+    reached.longest_pause_ms = std::max(reached.longest_pause_ms, (machine.now() - since) * 1e-6);
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i)
+    reached.steps_per_s.push_back(static_cast<double>(jobs[i]->kernels_ended - before[i]) /
+                                  training().phases[0].launches / setup.seconds);
+  machine.run(until + 2e9);
+  std::vector<double> answered;
+  for (const Machine::Client* service : services)
+    answered.insert(answered.end(), service->answered_ms.begin(), service->answered_ms.end());
+  reached.answered = answered.size();
+  if (!answered.empty()) {
+    reached.p50 = quantile(answered, 0.5);
+    reached.p99 = quantile(answered, 0.99);
   }
   reached.counters = machine.arbiter().scheduler().counters();
   return reached;
 }
 
-void say(const char* what, const Reached& reached) {
-  MESSAGE(what << ": p50 " << reached.p50 << " ms, p99 " << reached.p99 << " ms, training "
-               << reached.steps_per_s << " steps/s; grants " << reached.counters.grants
+void say(const std::string& what, const Reached& reached) {
+  std::string steps;
+  for (const double each : reached.steps_per_s) steps += " " + std::to_string(each);
+  MESSAGE(what << ": p50 " << reached.p50 << " ms, p99 " << reached.p99 << " ms of "
+               << reached.answered << ", training" << steps << " steps/s, pauses of at most "
+               << reached.longest_pause_ms << " ms; grants " << reached.counters.grants
                << ", recalled " << reached.counters.recalled << ", closed "
                << reached.counters.gates_closed << ", by age " << reached.counters.overdue);
 }
 
 TEST_CASE("A latency client beside training is served nearly as if it were alone") {
-  const Reached alone = run("tpot-first", true, false);
-  const Reached trains = run("tpot-first", false, true);
-  const Reached both = run("tpot-first", true, true);
+  const Reached alone = run("tpot-first", {.jobs = 0});
+  const Reached trains = run("tpot-first", {.services = 0});
+  const Reached both = run("tpot-first", {});
   say("service alone", alone);
   say("training alone", trains);
-  say("fifo", run("fifo", true, true));
-  say("throughput", run("throughput", true, true));
-  say("tpot-first:target=8", run("tpot-first:target=8", true, true, 8 * kMs));
-  say("tpot-first:target=8,lend=1", run("tpot-first:target=8,lend=1", true, true, 8 * kMs));
+  say("throughput", run("throughput", {}));
   say("tpot-first", both);
+  // Asked at a load of 0.5.
   CHECK(both.p99 <= 1.15 * alone.p99);
-  CHECK(both.steps_per_s >= 0.7 * trains.steps_per_s);
+  CHECK(both.steps_per_s[0] >= 0.7 * trains.steps_per_s[0]);
+  // Nobody was asked for a grant that he was using.
+  CHECK(both.counters.recalled == 0);
+  // At most two each time that the service comes and goes, and one for a message between.
+  CHECK(both.counters.grants <= 3 * both.answered);
+}
+
+TEST_CASE("A service that never pauses leaves training what was promised") {
+  const Setup busy{.load = 1.5, .seconds = 10};
+  const Reached trains = run("tpot-first", {.services = 0, .seconds = 10});
+  // Served by age after a second (SchedulerOptions::overdue_ns), for a quantum.
+  const Reached by_age = run("tpot-first", busy);
+  say("never pauses", by_age);
+  CHECK(by_age.counters.overdue >= 5);
+  CHECK(by_age.longest_pause_ms <= 1'030);
+  const Reached floor = run("tpot-first:floor=32", busy);
+  say("floor=32", floor);
+  CHECK(floor.counters.overdue == 0);
+  CHECK(floor.longest_pause_ms <= 30);
+  CHECK(floor.steps_per_s[0] >= 0.3 * trains.steps_per_s[0]);
+}
+
+TEST_CASE("A service that has little to do costs training little") {
+  const Reached trains = run("tpot-first", {.services = 0, .seconds = 10});
+  const Reached both = run("tpot-first", {.load = 0.03, .seconds = 10});
+  say("a request a second", both);
+  CHECK(both.steps_per_s[0] >= 0.95 * trains.steps_per_s[0]);
+}
+
+TEST_CASE("Two services beside training are served before it, and it goes on when both rest") {
+  const Reached alone = run("tpot-first", {.services = 2, .jobs = 0, .load = 0.2});
+  const Reached both = run("tpot-first", {.services = 2, .load = 0.2});
+  say("two services alone", alone);
+  say("two services", both);
+  CHECK(both.p99 <= 1.15 * alone.p99);
+  CHECK(both.steps_per_s[0] >= 0.7 * 15.9);
+}
+
+TEST_CASE("Without anybody who comes first tpot-first is throughput") {
+  for (const unsigned jobs : {1U, 2U, 3U}) {
+    const Setup setup{.services = 0, .jobs = jobs, .seconds = 6};
+    const Reached here = run("tpot-first", setup), there = run("throughput", setup);
+    say("tpot-first", here);
+    CHECK(here.steps_per_s == there.steps_per_s);
+    CHECK(here.counters.grants == there.counters.grants);
+  }
+}
+
+TEST_CASE("While a latency client is there, others submit little ahead; not for longer") {
+  Machine machine("tpot-first:ahead=300");
+  Machine::Client& job = machine.add(training(), kBatch);
+  Machine::Client& other = machine.add(training(), kBatch);
+  machine.run(0.2e9);
+  CHECK(job.choice.ahead_ns == runtime::kNever);
+  Machine::Client& service = machine.add(decoder(), kService, poisson(5, machine.now(), 1e9, 3));
+  // From its first request on; what was submitted before runs to its end.
+  for (double most = 0; machine.now() < 1.2e9;) {
+    machine.run(machine.now() + 1e6);
+    if (machine.now() < service.arrivals[0] + 30e6) continue;
+    most = std::max({most, job.ahead_ns, other.ahead_ns});
+    REQUIRE(most <= 300e3);
+  }
+  machine.run(1.5e9);
+  CHECK(job.choice.ahead_ns == 300'000);
+  machine.remove(service);
+  machine.run(1.6e9);
+  CHECK(job.choice.ahead_ns == runtime::kNever);
+  CHECK(other.choice.ahead_ns == runtime::kNever);
+}
+
+TEST_CASE("A latency client that dies in the middle of a request leaves nothing behind") {
+  Machine machine("tpot-first");
+  Machine::Client& job = machine.add(training(), kBatch);
+  machine.run(0.2e9);
+  Machine::Client& service = machine.add(decoder(), kService, {machine.now(), 1e12});
+  machine.run(machine.now() + 20e6);
+  REQUIRE(!service.running.empty());
+  const std::uint64_t before = job.kernels_ended;
+  machine.remove(service);
+  machine.run(machine.now() + 1e9);
+  CHECK(job.kernels_ended - before >= 0.95 * 15.9 * 2617);
+  CHECK(machine.arbiter().held().size() == 1);
+}
+
+// A target says how long a token may take, which is enough to know for how few processors it would
+// do, and nothing of the prefill before it.
+TEST_CASE("A client that says a target gets what that needs, and training the rest") {
+  const Reached target =
+      run("tpot-first",
+          {.load = 0.1, .seconds = 10, .service = traits(OperationClass::kDecode, 20 * kMs)});
+  const Reached first = run("tpot-first", {.load = 0.1, .seconds = 10});
+  say("target 20 ms", target);
+  say("no target", first);
+  CHECK(target.p50 >= 1.1 * first.p50);
+  CHECK(target.counters.overdue == 0);
 }
 
 }  // namespace

@@ -362,4 +362,87 @@ TEST_CASE("who gets on faster on parts gets them, and the whole device when that
     CHECK(hold.entry == runtime::kWholeDevice);
 }
 
+// What is decided for one client, word by word.
+class Decisions final : public daemon::Outlet {
+ public:
+  void set_word(runtime::ClientId client, runtime::LaneId lane, protocol::LeaseWord word) override {
+    if (client == kHonest) told.insert(told.end(), {lane, word});
+  }
+  bool grant(runtime::ClientId client, const protocol::Grant& grant) override {
+    last[client] = grant;
+    if (client == kHonest) told.insert(told.end(), {grant.word, grant.entry, grant.launches});
+    return true;
+  }
+  void gates_closed(runtime::ClientId client) override {
+    if (client == kHonest) told.push_back(0);
+  }
+  static constexpr runtime::ClientId kHonest = 2;
+  std::map<runtime::ClientId, protocol::Grant> last;
+  std::vector<std::uint64_t> told;
+};
+
+// `records`: after so many of what it says the other client is killed; its process is gone two
+// steps later.
+std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
+  Decisions out;
+  DeviceArbiter arbiter(runtime::PoolLayout::build(kInfo), *policies::make("static:parts=2", 1),
+                        {{.quantum_ns = 5'000}, 100'000, 500}, 7, out);
+  constexpr runtime::ClientId kVictim = 1;
+  arbiter.attach(kVictim);
+  arbiter.attach(Decisions::kHonest);
+  auto ready = [](runtime::LaneId lane) {
+    protocol::Ready said;
+    said.head.lane = lane;
+    said.processors = 1;
+    return said;
+  };
+  auto returned = [&](runtime::ClientId client) {
+    protocol::Returned said;
+    said.head.lane = out.last[client].head.lane;
+    said.word = out.last[client].word;
+    said.entry = out.last[client].entry;
+    return said;
+  };
+  // Both say this again and again, one record a step.
+  auto say = [&](runtime::ClientId client, std::size_t turn, std::uint64_t now) {
+    const auto lane = static_cast<runtime::LaneId>(turn / 4 % 2);
+    protocol::Idle idle;
+    idle.head.lane = lane;
+    protocol::HintRecord hint;
+    hint.head.lane = lane;
+    hint.ready_in_ns = 300;
+    hint.processors = 8;
+    switch (turn % 4) {
+      case 0:
+        return arbiter.request(client, ready(lane), now);
+      case 1:
+        return arbiter.request(client, idle, now);
+      case 2:
+        return arbiter.request(client, returned(client), now);
+      default:
+        return arbiter.request(client, hint, now);
+    }
+  };
+  std::uint64_t now = 1;
+  for (std::size_t turn = 0; turn < 100; ++turn) {
+    now += 1000;
+    if (turn < records) say(kVictim, turn, now);
+    if (turn == records) arbiter.dying(kVictim, now);
+    if (turn == records + 2) arbiter.forget(kVictim, now);
+    arbiter.step(now);
+    say(Decisions::kHonest, turn, now + 500);
+    arbiter.step(now + 500);
+  }
+  return out.told;
+}
+
+TEST_CASE("whenever a client is killed, what is decided for another one is the same") {
+  const auto lives = decided_beside_a_victim(100);
+  CHECK(lives.size() > 50);                                 // grants, words and closed gates
+  for (std::size_t records = 1; records < 40; ++records) {  // the first one chooses its half
+    CAPTURE(records);
+    CHECK(decided_beside_a_victim(records) == lives);
+  }
+}
+
 }  // namespace vitamin::daemon

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-MAJOR, MINOR = 1, 4  # protocol/version.h
+MAJOR, MINOR = 1, 5  # protocol/version.h
 
 
 def open_width(status, clients):
@@ -23,6 +23,19 @@ def open_width(status, clients):
             units |= hold["units"]
     return sum(width for unit, width in enumerate(device["processors_per_unit"])
                if units >> unit & 1)
+
+
+def ask(path, verb, timeout=5):
+    """What the daemon at this socket answers a tool."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(timeout)
+        connection.connect(str(path))
+        preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0)
+        connection.send(preamble + verb.encode().ljust(256, b"\0"))
+        answer = connection.recv(200_000)
+    if len(answer) < 16:
+        raise OSError("no answer")
+    return json.loads(answer[16:])
 
 
 class Daemon:
@@ -53,15 +66,7 @@ class Daemon:
                 time.sleep(0.002)
 
     def ask(self, verb, timeout=5):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(timeout)
-            connection.connect(str(self.socket))
-            preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0)
-            connection.send(preamble + verb.encode().ljust(256, b"\0"))
-            answer = connection.recv(200_000)
-        if len(answer) < 16:
-            raise OSError("no answer")
-        return json.loads(answer[16:])
+        return ask(self.socket, verb, timeout)
 
     def status(self):
         return self.ask("status")
@@ -75,6 +80,11 @@ class Daemon:
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def shared_maps(self):
+        """How many sealed memories of clients it has mapped."""
+        maps = pathlib.Path(f"/proc/{self.process.pid}/maps").read_text()
+        return sum("memfd:" in line for line in maps.splitlines())
 
     def resident_kib(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()

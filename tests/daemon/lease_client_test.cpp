@@ -6,7 +6,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "daemon/device_arbiter.h"
@@ -60,6 +62,8 @@ class Node final : public daemon::Outlet {
     while (requests.read(copy) == protocol::RingState::kOk) {
       const auto request = protocol::decode_request(copy, {layout.size(), kInfo.processors});
       REQUIRE(request);
+      if (const auto* said = std::get_if<protocol::Ready>(&*request)) ready = *said;
+      if (const auto* said = std::get_if<protocol::HintRecord>(&*request)) hinted = *said;
       arbiter->request(kClient, *request, now);
     }
     requests.release();
@@ -101,6 +105,8 @@ class Node final : public daemon::Outlet {
   protocol::GrantProducer grants;
   std::unique_ptr<DeviceArbiter> arbiter;
   client::LeaseClient client;
+  protocol::Ready ready;        // what the daemon heard last
+  protocol::HintRecord hinted;  // and of what is to come
   std::uint32_t epoch = 0;
   std::uint64_t now = 1'000'000;
 };
@@ -149,6 +155,99 @@ TEST_CASE("the daemon is told of all that runs, though the ring was full when it
   for (int i = 0; i < 6; ++i) node.turn();
   CHECK(node.arbiter->held().empty());
   CHECK(node.arbiter->counters().overdue == 0);
+}
+
+// What a program says of its work goes through this client: it must not be taken for an attack.
+TEST_CASE("advice beyond reason is told as far as can be, and the client is not let go for it") {
+  constexpr std::uint64_t kEver = ~std::uint64_t{0};
+  constexpr std::uint64_t kSoon = 500;  // of these one is told from now on
+  struct Case {
+    std::uint64_t said, told;
+  };
+  Node node;
+  node.start_daemon();
+  for (auto [said, told] : {Case{0, 0}, Case{1, 1}, Case{kSoon, kSoon},
+                            Case{kEver / 2, protocol::kLongest}, Case{kEver, protocol::kLongest}}) {
+    if (said == kSoon) said += node.now;
+    CAPTURE(said);
+    runtime::ReadyOperation operation;
+    operation.queued_ns = kEver;
+    operation.ready_at_ns = said;
+    operation.deadline_ns = said;
+    operation.processors = 17;  // of 16: only the whole device takes it
+    const std::uint64_t at = node.now;
+    node.client.grant(0, operation, node.eligible, at);
+    runtime::Hint hint;
+    hint.lane = 1;
+    hint.processors = 4;
+    hint.ready_at_ns = said;
+    hint.deadline_ns = said;
+    hint.queued_ns = kEver;
+    node.client.hint(hint, at);
+    node.turn();  // which decodes all of it
+    CHECK(node.ready.queued_ns == protocol::kLongest);
+    CHECK(node.hinted.queued_ns == protocol::kLongest);
+    for (const std::uint64_t heard : {node.ready.ready_in_ns, node.ready.deadline_in_ns,
+                                      node.hinted.ready_in_ns, node.hinted.deadline_in_ns})
+      CHECK(heard == told);
+    node.now += 30'000'000;  // long enough to be asked again
+  }
+}
+
+// It says that it will come, and never does.
+TEST_CASE("nobody's units stand empty for longer than the bound over what a client announces") {
+  // Keeps everything for client 2 until when that client says.
+  class Believer final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "believer"; }
+    runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
+                           const runtime::PoolView&) override {
+      return {eligible.size() > 1 ? eligible[eligible.size() - 2] : runtime::kNoEntry,
+              runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint& hint, const runtime::PoolView& view) override {
+      if (hint.client != 2) return {};
+      return {view.entries.back().id, true, hint.ready_at_ns};
+    }
+  };
+  class Nowhere final : public daemon::Outlet {
+   public:
+    void set_word(runtime::ClientId, LaneId, protocol::LeaseWord) override {}
+    bool grant(runtime::ClientId client, const protocol::Grant&) override {
+      granted = client;
+      return true;
+    }
+    void gates_closed(runtime::ClientId) override {}
+    runtime::ClientId granted = 0;
+  };
+  runtime::SchedulerOptions options;
+  options.reservation_ns = 1'000'000;
+  options.overdue_ns = 1'000'000'000'000;  // not served for its age alone
+  for (const std::uint64_t ready_in_ns : {std::uint64_t{2'000'000}, protocol::kLongest}) {
+    Nowhere outlet;
+    DeviceArbiter arbiter(runtime::PoolLayout::build(kInfo), std::make_unique<Believer>(),
+                          ArbiterSettings{options, 10'000'000, 500}, 1, outlet);
+    arbiter.attach(1);
+    arbiter.attach(2);
+    protocol::HintRecord hint;
+    hint.ready_in_ns = ready_in_ns;
+    hint.processors = 4;
+    std::uint64_t now = 1000;
+    arbiter.request(2, hint, now);
+    arbiter.step(now);
+    const std::uint64_t said = now;
+    protocol::Ready ready;
+    ready.processors = 1;
+    arbiter.request(1, ready, now);
+    arbiter.step(now);
+    REQUIRE(outlet.granted == 0);  // it is kept for the other
+    while (outlet.granted == 0 && arbiter.wake_at() != ~std::uint64_t{0}) {
+      now = std::max(now + 1, arbiter.wake_at());
+      arbiter.step(now);
+    }
+    CHECK(outlet.granted == 1);
+    CHECK(now - said <= std::min<std::uint64_t>(ready_in_ns, 50 * options.reservation_ns) + 1);
+  }
 }
 
 }  // namespace vitamin::daemon

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Training beside a service on one device, in virtual time: the production arbiter, scheduler,
-// policies, clients and rings around two programs whose launches, kernels and waits have the lengths
-// that were measured on an H200 (bench/RESULTS.md, E0): ResNet-152 training, bound by its host, and
-// a lean Llama-3.1-8B decoder that answers one request after the other, 4 tokens each.
+// policies, clients and rings around two programs whose launches, kernels and waits have the
+// lengths that were measured on an H200 (bench/RESULTS.md, E0): ResNet-152 training, bound by its
+// host, and a lean Llama-3.1-8B decoder that answers one request after the other, 4 tokens each.
 //
 // What real clients do and `vitamin simulate` does not: a client keeps its grant while it has
-// nothing to run, and nobody hears of a pause; hosts run ahead of the device, and what was submitted
-// runs on when a gate closes; messages take time.
+// nothing to run, and nobody hears of a pause; hosts run ahead of the device, and what was
+// submitted runs on when a gate closes; messages take time.
 //
 // The device: kernels of one client run one after the other; those of two clients that can meet
 // (the whole device, which nobody leases) slow each other.
 #pragma once
 
-#include <array>
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "client/lease_client.h"
@@ -58,8 +60,7 @@ inline Program training() { return {{{2617, 24e3, 12.7e3, 100}}, false, 2}; }
 
 class Machine final : public daemon::Outlet {
  public:
-  explicit Machine(const std::string& policy)
-      : layout_(runtime::PoolLayout::build(device())) {
+  explicit Machine(const std::string& policy) : layout_(runtime::PoolLayout::build(device())) {
     for (const runtime::PoolEntry& entry : layout_.entries())
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
@@ -103,7 +104,7 @@ class Machine final : public daemon::Outlet {
     std::uint64_t rounds_ended = 0, phases_ended = 0, phases_made = 0;
     runtime::Choice choice{kNoEntry, 0};
     std::vector<double> answered_ms;  // of each request that ended
-    double busy_ns = 0;
+    std::uint64_t kernels_ended = 0;
   };
 
   // Without arrivals: a training job.
@@ -159,7 +160,6 @@ class Machine final : public daemon::Outlet {
   daemon::DeviceArbiter& arbiter() { return *arbiter_; }
   const runtime::PoolLayout& layout() const { return layout_; }
   double now() const { return now_; }
-  std::uint64_t looks() const { return looks_; }
 
   // --- Outlet
   void set_word(ClientId id, runtime::LaneId lane, protocol::LeaseWord word) override {
@@ -181,9 +181,9 @@ class Machine final : public daemon::Outlet {
 
  private:
   static constexpr double kTick = 4e3;
-  static constexpr std::uint64_t kLook = 8;         // ticks between two looks of a thread
-  static constexpr double kBetweenRounds = 300e3;   // of a host that has waited
-  static constexpr std::size_t kDepth = 900;        // what a queue takes
+  static constexpr std::uint64_t kLook = 8;        // ticks between two looks of a thread
+  static constexpr double kBetweenRounds = 300e3;  // of a host that has waited
+  static constexpr std::size_t kDepth = 900;       // what a queue takes
 
   Client* find(ClientId id) {
     for (auto& c : clients_)
@@ -221,8 +221,7 @@ class Machine final : public daemon::Outlet {
         runtime::ReadyOperation operation;
         operation.processors = 1;
         operation.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
-        c.choice =
-            c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
+        c.choice = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
         if (c.choice.entry == kNoEntry) return;
       }
       if (c.choice.launches != runtime::kUntilChanged) --c.choice.launches;
@@ -262,7 +261,6 @@ class Machine final : public daemon::Outlet {
     for (std::size_t i = 0; i < clients_.size(); ++i) {
       Client& c = *clients_[i];
       double done = kTick * rates[i];
-      if (!c.running.empty()) c.busy_ns += kTick;
       while (!c.running.empty() && done > 0) {
         Client::Kernel& kernel = c.running.front();
         const double part = std::min(done, kernel.left_ns);
@@ -276,6 +274,7 @@ class Machine final : public daemon::Outlet {
 
   void ended(Client& c, const Client::Kernel& kernel) {
     c.ahead_ns -= kernel.whole_ns;
+    ++c.kernels_ended;
     if (kernel.entry != kWholeDevice) c.leases->retired(kernel.entry, 0, 1);
     if (!kernel.ends_phase) return;
     ++c.phases_ended;
@@ -290,11 +289,9 @@ class Machine final : public daemon::Outlet {
 
   void daemon() {
     const auto now = static_cast<std::uint64_t>(now_);
-    if (arbiter_->wants_progress(now)) {
-      ++looks_;
+    if (arbiter_->wants_progress(now))
       for (auto& c : clients_)
         arbiter_->progressed(c->id, c->own.progress.load(std::memory_order_relaxed), now);
-    }
     for (auto& c : clients_) {
       protocol::Record copy;
       while (c->requests.read(copy) == protocol::RingState::kOk)
@@ -310,7 +307,7 @@ class Machine final : public daemon::Outlet {
   std::vector<std::unique_ptr<Client>> clients_;
   ClientId next_id_ = 1;
   double now_ = 1e6;
-  std::uint64_t ticks_ = 0, looks_ = 0;
+  std::uint64_t ticks_ = 0;
 };
 
 // Times of arrival from `from_ns` on, for so long.

@@ -174,6 +174,28 @@ class Mps(DaemonTest):
         self.assertIn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30: programs then see a smaller device",
                       ran.stderr)
 
+    @unittest.skipUnless(LIBRARY.exists(), "the library for CUDA is not built here")
+    def test_batch_programs_are_clients_of_the_lower_priority(self):
+        daemon = self.watched()
+        file = pathlib.Path(self.folder.name) / "classes.toml"
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in ("CUDA_MPS_CLIENT_PRIORITY", "LD_PRELOAD")}
+
+        def priority(kind, more="", **variables):
+            file.write_text(f'[[class]]\nname = "c"\nkind = "{kind}"\n{more}')
+            return subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--quiet", "--socket",
+                                   str(daemon.socket), "--class", "c", "--", "sh", "-c",
+                                   "echo ${CUDA_MPS_CLIENT_PRIORITY-none}"], text=True, timeout=60,
+                                  check=True, stdout=subprocess.PIPE,
+                                  env=environment | variables | {"VITAMIN_CONFIG": str(file)}
+                                  ).stdout.strip()
+
+        self.assertEqual(priority("batch"), "1")
+        self.assertEqual(priority("latency"), "none")
+        self.assertEqual(priority("batch", "[mps]\npriorities = false\n"), "none")
+        self.assertEqual(priority("batch", '[mps]\nmode = "off"\n'), "none")
+        self.assertEqual(priority("batch", CUDA_MPS_CLIENT_PRIORITY="0"), "0")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Whole programs under `vitamin run --daemon`: their bits are those of a run alone."""
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 import unittest
 
-from harness import DaemonTest
+from harness import MAJOR, DaemonTest
 
 STEPS = {"demo-train": "150", "demo-serve": "40"}
 
@@ -18,19 +21,12 @@ def hash_of(text):
     return re.search(r"hash (\w+)", text)[1]
 
 
-class Programs(DaemonTest):
+class UnderDaemon(DaemonTest):
     def setUp(self):
         super().setUp()
         self.environment = os.environ | {
             "LD_LIBRARY_PATH": os.environ["DRIVER"],
             "VITAMIN_SOFT_LEDGER": os.path.join(self.folder.name, "ledger")}
-
-    def program(self, name):
-        return [os.path.join(os.environ["PROGRAMS"], name), STEPS[name]]
-
-    def alone(self, name):
-        return hash_of(subprocess.run(self.program(name), env=self.environment, text=True,
-                                      capture_output=True, timeout=60, check=True).stdout)
 
     def run_under(self, daemon, name, number, socket=None):
         report = os.path.join(self.folder.name, f"report{number}")
@@ -53,6 +49,15 @@ class Programs(DaemonTest):
         self.assertEqual(process.returncode, code, errors)
         with open(process.report) as report:
             return output, json.load(report)
+
+
+class Programs(UnderDaemon):
+    def program(self, name):
+        return [os.path.join(os.environ["PROGRAMS"], name), STEPS[name]]
+
+    def alone(self, name):
+        return hash_of(subprocess.run(self.program(name), env=self.environment, text=True,
+                                      capture_output=True, timeout=60, check=True).stdout)
 
     def share(self, names, policy="random:max=32"):
         expected = {name: self.alone(name) for name in set(names)}
@@ -128,6 +133,116 @@ class Programs(DaemonTest):
             capture_output=True, timeout=10, check=True).stdout)
         os.kill(status["daemon"]["process"], signal.SIGTERM)
         self.until(lambda: not os.path.exists(socket))
+
+    def test_a_program_that_uses_no_device_is_nobodys_client(self):
+        daemon = self.daemon("--policy", "random:max=32")
+        done = subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--socket",
+                               str(daemon.socket), "--quiet", "--", "sh", "-c", "echo ran; ls /"],
+                              env=self.environment, text=True, capture_output=True, timeout=60,
+                              check=False)
+        self.assertIn("ran", done.stdout)
+        self.assertEqual(daemon.status()["devices"], [])  # nobody ever told of one
+        self.assertNotIn("client 1", daemon.log())
+        output, _ = self.finish(self.run_under(daemon, "demo-train", 0))
+        self.assertIn("client 1", daemon.log())  # at the first use of the device
+
+    def test_under_a_daemon_of_another_version_it_runs_natively_and_says_so(self):
+        expected = self.alone("demo-train")
+        path = os.path.join(self.folder.name, "another")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(listener.close)
+        listener.bind(path)
+        listener.listen()
+
+        def answer():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):  # who only looks does not listen
+                    connection.recv(4096)
+                    connection.send(b"vitamin\0" + bytes([MAJOR + 1, 0, 0, 0, 2, 0, 0, 0])
+                                    + bytes(200))
+        threading.Thread(target=answer, daemon=True).start()
+        done = subprocess.run(
+            [os.environ["VITAMIN"], "run", "--daemon", "--socket", path, "--",
+             *self.program("demo-train")], env=self.environment, text=True, capture_output=True,
+            timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(hash_of(done.stdout), expected)
+        self.assertIn(f"version {MAJOR + 1}.0", done.stderr)
+
+
+class Graphs(UnderDaemon):
+    """CUDA graphs (tests/interpose/programs/graph_scenarios.cpp) under leases."""
+
+    def program(self, name):
+        return [os.environ["GRAPHS"], name]
+
+    def alone(self, name):
+        return subprocess.run(self.program(name), env=self.environment, text=True,
+                              capture_output=True, timeout=60, check=True).stdout
+
+    def setUp(self):
+        super().setUp()
+        self.environment |= {"DRIVER_DOOR": "dlsym", "TEST_KERNELS": os.environ["TEST_KERNELS"]}
+
+    def graphs_of(self, process):
+        """What it printed; its graphs' launches, those on parts, those moved."""
+        output, errors = process.communicate(timeout=120)
+        self.assertIn(process.returncode, (0, 123), errors)  # 123: some went to the whole device
+        with open(process.report) as report:
+            graphs = json.load(report)["totals"]["graphs"]
+        return output, graphs
+
+    @staticmethod
+    def launched(graphs):
+        return graphs["bound"] + sum(graphs["whole_device"].values())
+
+    def beside_each_other(self, names, policy="random:max=32"):
+        expected = {name: self.alone(name) for name in set(names)}
+        daemon = self.daemon("--policy", policy, "--quiet")
+        processes = [self.run_under(daemon, name, i) for i, name in enumerate(names)]
+        while any(process.poll() is None for process in processes):
+            self.check_disjoint(daemon.status())
+        all_graphs = []
+        for name, process in zip(names, processes):
+            output, graphs = self.graphs_of(process)
+            self.assertEqual(output, expected[name])
+            all_graphs.append(graphs)
+        device, = daemon.status()["devices"]
+        self.assertEqual((device["overdue"], device["held"]), (0, []))
+        return all_graphs
+
+    def test_two_programs_of_graphs_share_the_device_and_keep_their_bits(self):
+        for graphs in self.beside_each_other(["replays_of_kernels", "thousands_of_replays"]):
+            self.assertGreater(graphs["bound"], 0, graphs)
+            self.assertGreater(graphs["moved"], 10, graphs)
+
+    def test_graphs_stay_within_a_lease(self):
+        for graphs in self.beside_each_other(["thousands_of_replays"] * 2, "static:parts=2"):
+            self.assertGreater(graphs["bound"], 0.95 * self.launched(graphs), graphs)
+            self.assertLess(graphs["moved"], 10, graphs)  # the first ones of each graph run whole
+
+    def test_updates_and_ends_of_executables_under_leases_that_move(self):
+        self.beside_each_other(["updates", "node_updates", "destroyed_in_flight"])
+
+    def test_forks_between_graphs_cost_nobody_a_lease(self):
+        for graphs in self.beside_each_other(["forks_around_replays"] * 2):
+            self.assertEqual(self.launched(graphs), 800, graphs)
+            self.assertGreater(graphs["bound"], 0, graphs)
+
+    def test_graphs_go_on_when_the_daemon_dies_and_comes_back(self):
+        expected = self.alone("thousands_of_replays")
+        daemon = self.daemon("--policy", "random:max=32", "--quiet")
+        process = self.run_under(daemon, "thousands_of_replays", 0)
+        self.until(lambda: len(daemon.status()["clients"]) == 1)
+        while process.poll() is None:
+            daemon.kill()
+            daemon.start()
+            time.sleep(0.1)
+        self.assertEqual(self.graphs_of(process)[0], expected)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,21 @@ class Programs(unittest.TestCase):
         self.assertTrue(all(r["ok"] for r in cells), cells)
         self.assertEqual(len({r["cell"] for r in cells}), 6)
         for r in cells:
-            self.assertEqual(len(r["wall_us"]), 2 * 10)  # two turns
+            self.assertEqual(len(r["wall_us"]), 2 * 20)  # two turns
             self.assertGreaterEqual(min(r["wall_us"]), 200)  # the kernel itself lasts that long
         before = len(cells)
         self.assertEqual(len(self.evaluate("E6", "--smoke", "--resume")), before)
         self.assertIn("p95 / native", (self.out / "report.md").read_text())
+
+    def test_chains_of_short_kernels(self):
+        cells = [r for r in self.evaluate("E8", "--smoke") if r["subject"].endswith("chain")]
+        self.assertTrue(all(r["ok"] for r in cells), cells)
+        self.assertEqual(len(cells), 3 * 7 * 2)  # lengths, arms, rounds
+        for r in cells:
+            self.assertEqual(len(r["us"]), 2)
+            # No kernel begins before the one before has ended.
+            self.assertGreaterEqual(min(r["us"]), int(r["subject"].split("-")[0]))
+        self.assertIn("us a kernel above native", (self.out / "report.md").read_text())
 
     def test_memory_of_pools(self):
         found = {r["cell"]: r for r in self.evaluate("E7", "--smoke")}

@@ -124,6 +124,11 @@ class Graphs(unittest.TestCase):
         for _ in range(5):
             self.run_one("leaves_at_once", policy="static:units=2-3")
 
+    def test_forked_children_leave_a_parents_graphs_alone_and_have_their_own(self):
+        for policy in ("random", "static:units=2-3"):
+            sums, _ = self.moves("forks_around_replays", policy=policy)
+            self.assertEqual(sums["launched"], 800)  # of the parent, and of the first child
+
     def test_memory_for_one_executable_is_kept_to(self):
         # 9 nodes: 16 KiB and 2 KiB each, by the least that an executable is believed to take.
         sums, _ = self.moves("replays_of_kernels", memory="40000")

@@ -97,6 +97,19 @@ class Leases(Shared):
         for report in reports:
             self.assertGreater(report["totals"]["launches"]["moved"], 10)
 
+    def test_a_launch_waits_for_the_queue_of_its_lease(self):
+        # More entries are leased in turn than there are masked queues: each has to be made first.
+        # Without the wait nine of ten launches would run on the whole device, over the others.
+        elsewhere = []
+        for _ in range(5):  # on a machine that stands still some give up waiting
+            reports, _, _ = self.together(2, "occupy", self.daemon("random:max=40"))
+            totals = [report["totals"] for report in reports]
+            self.assertGreater(sum(t["launches"]["deferred"] for t in totals), 20, totals)
+            elsewhere.append(max(t["whole_device"].get("no_queue", 0) for t in totals))
+            if elsewhere[-1] <= 4:  # of 41
+                return
+        self.fail(f"launches of 41 that did not wait for their queue: {elsewhere}")
+
     def test_fills_without_a_lease_meet_the_others(self):
         # On a busy machine one may be over before the other begins.
         met = (self.overlaps(1, "occupy", "static:parts=2", bare=1)[0] for _ in range(10))

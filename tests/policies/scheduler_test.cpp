@@ -316,6 +316,175 @@ TEST_CASE("No policy overlaps clients or is granted what cannot run; everything 
     }
 }
 
+TEST_CASE("With clients that have the right of way, too, nothing overlaps and everything ends") {
+  for (const char* name : {"tpot-first", "tpot-first:quiet=100", "tpot-first:floor=8",
+                           "tpot-first:floor=24,ahead=10", "throughput"})
+    for (const unsigned units : {2U, 4U, 16U}) {
+      const std::string what = std::string(name) + " on " + std::to_string(units) + " units, first";
+      CAPTURE(what);
+      const PoolLayout layout = PoolLayout::build(device(units, 8, units == 16 ? 12 : 8));
+      const bool good = rc::check(what, [&](unsigned seed) {
+        World world(layout, policy(name, seed));
+        auto work = arrivals(seed, 2 + seed % 6, 20 + seed % 50);
+        for (Work& item : work) {
+          item.operation.processors = std::min(item.operation.processors, 4 * units);
+          item.operation.right_of_way = item.operation.client % 3 == 1;
+        }
+        world.run(std::move(work));
+        RC_ASSERT(world.complete());
+        RC_ASSERT(world.scheduler().counters().refused == 0U);
+      });
+      CHECK(good);
+    }
+}
+
+TEST_CASE("Whoever has the right of way and never stops keeps nobody for longer than the bound") {
+  SchedulerOptions options;
+  options.quantum_ns = 1'000'000;
+  options.overdue_ns = 50'000'000;
+  for (const char* name : {"tpot-first", "tpot-first:floor=8"})
+    for (const unsigned greedy : {1U, 3U}) {
+      CAPTURE(std::string(name));
+      CAPTURE(greedy);
+      const PoolLayout layout = PoolLayout::build(device(4, 8, 8));
+      World world(layout, policy(name), options);
+      std::vector<Work> work;
+      for (unsigned client = 1; client <= greedy; ++client)
+        for (unsigned i = 0; i < 40; ++i) {
+          Work item;
+          item.at_ns = i * 100'000;
+          item.operation = operation(client);
+          item.operation.kind = OperationClass::kDecode;
+          item.operation.right_of_way = true;
+          item.operation.id = i;
+          item.kernels = 200;
+          item.kernel_ns = 200'000;
+          work.push_back(item);
+        }
+      Work modest;
+      modest.at_ns = 500'000;
+      modest.operation = operation(99);
+      modest.operation.processors = 8;
+      modest.kernels = 4;
+      modest.kernel_ns = 200'000;
+      work.push_back(modest);
+      world.run(work, 600'000'000'000);
+      REQUIRE(world.complete());
+      const std::uint64_t waited = world.ended().back() - modest.at_ns;
+      MESSAGE(name << ", " << greedy << ": waited " << static_cast<double>(waited) / 1e6 << " ms");
+      CHECK(waited <=
+            options.overdue_ns + (greedy + 1) * (options.quantum_ns + 2 * world.longest_kernel()));
+      // Beside a floor it does not wait at all.
+      if (std::string(name).find("floor") != std::string::npos)
+        CHECK(waited <= 2'000'000 + 4 * world.longest_kernel());
+    }
+}
+
+// One comes and goes again and again, while another has held the whole device for long.
+TEST_CASE("For somebody who can be served at once nothing is taken back from others") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  for (const char* name : {"fifo", "throughput:whole=always"}) {
+    CAPTURE(std::string(name));
+    Scheduler scheduler(layout, policy(name));
+    scheduler.wants(operation(1), 0);
+    REQUIRE(decide(scheduler, 0).size() == 1);
+    for (std::uint64_t now = 10'000'000; now < 1'000'000'000; now += 10'000'000) {
+      scheduler.wants(operation(2), now);
+      const auto decisions = decide(scheduler, now);
+      REQUIRE(decisions.size() == 1);
+      REQUIRE(decisions[0].entry == runtime::kWholeDevice);
+      scheduler.idle(2, 0, now + 1'000'000);
+      scheduler.returned(2, 0, runtime::kWholeDevice, now + 1'000'000);
+      CHECK(decide(scheduler, now + 1'000'000).empty());
+    }
+    CHECK(scheduler.counters().recalled == 0);
+    CHECK(scheduler.counters().gates_closed == 0);
+  }
+  // For who cannot be, it is, and not before the quantum is over.
+  const PoolLayout two = PoolLayout::build(device(2, 8, 8));
+  Scheduler scheduler(two, policy("throughput:whole=never"));
+  for (const ClientId client : {1U, 2U, 3U}) scheduler.wants(operation(client), 0);
+  CHECK(decide(scheduler, 0).size() == 2);
+  CHECK(decide(scheduler, 3'999'999).empty());
+  CHECK(scheduler.wake_at() == 4'000'000);
+  CHECK(decide(scheduler, 4'000'000).size() == 2);
+  CHECK(scheduler.counters().recalled == 2);
+}
+
+TEST_CASE("A plan to stop closes the gate; that the lane waits is no reason to recall others") {
+  // Client 2 is stopped while `stop`; both run on the whole device.
+  class Stopper final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "stopper"; }
+    Choice select(const ReadyOperation& operation, std::span<const EntryId>,
+                  const PoolView&) override {
+      if (stop && operation.client == 2) return {kNoEntry, 0};
+      return {runtime::kWholeDevice, runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint& hint, const PoolView&) override {
+      runtime::Plan plan;
+      plan.stop = stop && hint.client == 2;
+      if (!plan.stop) plan.target = runtime::kWholeDevice;
+      plan.ahead_ns = ahead_ns;
+      return plan;
+    }
+    bool stop = false;
+    std::uint64_t ahead_ns = runtime::kNever;
+  };
+  const PoolLayout layout = PoolLayout::build(h200());
+  auto owned = std::make_unique<Stopper>();
+  Stopper& policy = *owned;
+  SchedulerOptions options;
+  options.quantum_ns = 4'000'000;
+  options.overdue_ns = 100'000'000;
+  Scheduler scheduler(layout, std::move(owned), options);
+  scheduler.wants(operation(1), 0);
+  scheduler.wants(operation(2), 0);
+  CHECK(decide(scheduler, 0).size() == 2);
+  // The window changes under what is held: it is granted again.
+  policy.ahead_ns = 7'000;
+  scheduler.policy_changed();  // recalls
+  for (const Decision& decision : decide(scheduler, 1000))
+    scheduler.returned(decision.client, 0, decision.entry, 1001);
+  const auto bounded = decide(scheduler, 1002);
+  REQUIRE(bounded.size() == 2);
+  for (const Decision& decision : bounded) CHECK(decision.ahead_ns == 7'000);
+  policy.ahead_ns = runtime::kNever;
+  scheduler.wants(operation(1), 1003);
+  const auto again = decide(scheduler, 1003);
+  REQUIRE(again.size() == 2);
+  for (const Decision& decision : again) {
+    CHECK(decision.kind == Decision::Kind::kGrant);
+    CHECK(decision.ahead_ns == runtime::kNever);
+  }
+  const auto recalled = scheduler.counters().recalled;
+  policy.stop = true;
+  const std::uint64_t begin = 10'000'000;
+  scheduler.wants(operation(1), begin);
+  const auto stopped = decide(scheduler, begin);
+  REQUIRE(stopped.size() == 1);
+  CHECK(stopped[0].kind == Decision::Kind::kCloseGate);
+  CHECK(stopped[0].client == 2);
+  scheduler.returned(2, 0, runtime::kWholeDevice, begin + 1000);
+  // Nothing happens until it is overdue, which is counted from then on.
+  std::uint64_t now = begin + 1000;
+  for (; now < begin + 100'000'000; now += 1'000'000) CHECK(decide(scheduler, now).empty());
+  CHECK(scheduler.counters().recalled == recalled);
+  CHECK(scheduler.wake_at() <= begin + 1000 + 100'000'000);
+  now = begin + 1000 + 100'000'000;
+  const auto by_age = decide(scheduler, now);
+  REQUIRE(by_age.size() == 1);
+  CHECK(by_age[0].client == 2);
+  CHECK(scheduler.counters().overdue == 1);
+  // Its own for a quantum, whatever happens; then it is stopped again.
+  scheduler.wants(operation(1), now + 1'000'000);
+  CHECK(decide(scheduler, now + 1'000'000).empty());
+  CHECK(scheduler.wake_at() == now + 4'000'000);
+  const auto over = decide(scheduler, now + 4'000'000);
+  REQUIRE(over.size() == 1);
+  CHECK(over[0].kind == Decision::Kind::kCloseGate);
+}
+
 TEST_CASE("While others hold entries, nobody is sent to the whole device who fits an entry") {
   const PoolLayout layout = PoolLayout::build(device(4, 8, 8));
   // Not tpot-first: who fits no entry beside its standing reservations goes there after a second.

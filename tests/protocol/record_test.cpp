@@ -50,6 +50,7 @@ TEST_CASE("what is encoded comes back") {
   const auto reply = decode_reply(encode(grant), kBounds);
   REQUIRE(reply);
   CHECK(std::get<Grant>(*reply).word == grant.word);
+  CHECK(std::get<Grant>(*reply).ahead_ns == 0);  // of before 1.5: as far as it likes
 }
 
 TEST_CASE("what no correct client sends is refused") {
@@ -86,6 +87,8 @@ TEST_CASE("what no correct daemon sends is refused") {
   CHECK(decode_reply(encode(Grant{.launches = 1}), kBounds));
   CHECK_FALSE(decode_reply(encode(Grant{.launches = 0}), kBounds));
   CHECK_FALSE(decode_reply(encode(Grant{.launches = 1, .entry = 60}), kBounds));
+  CHECK(decode_reply(encode(Grant{.launches = 1, .ahead_ns = 500'000}), kBounds));
+  CHECK_FALSE(decode_reply(encode(Grant{.launches = 1, .ahead_ns = ~0ULL}), kBounds));
   CHECK_FALSE(decode_reply(encode(Ready{}), kBounds));
 }
 

@@ -41,6 +41,7 @@ struct FixtureOptions {
   runtime::ProfilerOptions profiler = {};
   std::function<void(const runtime::Profile&)> keep_profile = {};
   std::shared_ptr<runtime::Audit> audit = {};
+  std::function<std::unique_ptr<runtime::Policy>()> make_policy = {};  // instead of `policy`
 };
 
 class Fixture {
@@ -69,7 +70,9 @@ class Fixture {
         if (engine->advance() != soft::Progress::kMoved && ++stuck > 20'000)
           FAIL("nothing can move");
       };
-    auto policy = policies::make(options.policy, options.seed);
+    auto policy = options.make_policy
+                      ? hal::Result<std::unique_ptr<runtime::Policy>>(options.make_policy())
+                      : policies::make(options.policy, options.seed);
     REQUIRE(policy.has_value());
     void* legacy = device_->legacy_stream();
     std::unique_ptr<hal::Device> device = std::move(*opened);

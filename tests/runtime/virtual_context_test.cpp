@@ -68,6 +68,42 @@ TEST_CASE("With an open window dependent kernels are submitted ahead of completi
   for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
 }
 
+// Whose answers say how far submission may run ahead while they stand.
+TEST_CASE("A grant bounds what is submitted ahead, on parts and on the whole device") {
+  class Bounding final : public runtime::Policy {
+   public:
+    explicit Bounding(bool whole) : whole_(whole) {}
+    std::string_view name() const override { return "bounding"; }
+    runtime::Choice select(const runtime::ReadyOperation&, std::span<const runtime::EntryId> all,
+                           const runtime::PoolView&) override {
+      return {whole_ ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged, 50'000};
+    }
+
+   private:
+    bool whole_;
+  };
+  for (const bool whole : {false, true}) {
+    CAPTURE(whole);
+    Fixture f({.make_policy = [=] { return std::make_unique<Bounding>(whole); }});
+    runtime::Stream& stream = f.stream();
+    unsigned total = 0, one = 1;
+    unsigned* address = &total;
+    for (unsigned i = 0; i < 60; ++i)
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+    CHECK(f.context->synchronize(stream) == 0);
+    CHECK(total == 60);
+    std::ptrdiff_t most = 0;
+    for (const Stay& stay : f.stays)
+      most = std::max(most, std::count_if(f.stays.begin(), f.stays.end(), [&](const Stay& other) {
+                        return other.enqueued <= stay.enqueued && other.end > stay.enqueued;
+                      }));
+    // A kernel of which nothing is known is taken to last 10 us; the first one is what asks.
+    CHECK(most <= 6);
+    CHECK(most >= 3);  // and no host waits for each of them
+    CHECK(f.page.launches.deferred.get() > 30);
+  }
+}
+
 TEST_CASE("A stream moves only while few of its operations are unfinished") {
   Fixture f({.units = 16});
   runtime::Stream& stream = f.stream();

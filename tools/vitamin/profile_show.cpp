@@ -48,6 +48,13 @@ std::vector<std::uint32_t> widths_of(const runtime::Profile& profile) {
   return widths;
 }
 
+// Launches that were timed.
+std::uint64_t samples_at(const runtime::KernelProfile& kernel, std::uint32_t processors) {
+  for (const runtime::ProfileCell& cell : kernel.cells)
+    if (cell.processors == processors) return cell.count;
+  return 0;
+}
+
 bool plot(const std::string& path, const std::vector<Row>& rows, const runtime::Profile& profile,
           std::uint32_t widest) {
   Chart chart{"time by processors", "processors", "us", {}};
@@ -91,6 +98,7 @@ int show_profile(const ProfileOptions& options) {
         curve.push_back({{"processors", width},
                          {"ns", prediction.ns},
                          {"measured", prediction.measured},
+                         {"samples", samples_at(*row.kernel, width)},
                          {"confidence", prediction.confidence}});
       }
       out["kernels"].push_back({{"key", fmt::format("{:016x}", row.key)},

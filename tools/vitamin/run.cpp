@@ -129,8 +129,18 @@ std::string mps_directory(const RunOptions& options) {
   return state == "ready" || state == "fault" ? mps.value("directory", "") : "";
 }
 
+// MPS's own order among kernels that share processors: batch work behind the rest. Whoever set it
+// for themselves has been told what it does and keeps it.
+bool lower_priority(const RunOptions& options, const config::Configuration& configuration) {
+  const config::WorkloadClass* const workload = configuration.find_class(options.workload_class);
+  return options.daemon && configuration.mps.mode != config::MpsMode::kOff &&
+         configuration.mps.priorities && workload != nullptr &&
+         workload->kind == config::Kind::kBatch &&
+         std::getenv("CUDA_MPS_CLIENT_PRIORITY") == nullptr;
+}
+
 std::vector<std::string> child_environment(const RunOptions& options, const Libraries& libraries,
-                                           const config::Collectives& collectives,
+                                           const config::Configuration& configuration,
                                            const fs::path& run_directory) {
   namespace names = runtime::environment;
   std::vector<std::string> changes = {
@@ -149,8 +159,10 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
   if (options.daemon)
     if (const std::string mps = mps_directory(options); !mps.empty())
       changes.push_back("CUDA_MPS_PIPE_DIRECTORY=" + mps);
+  if (lower_priority(options, configuration)) changes.push_back("CUDA_MPS_CLIENT_PRIORITY=1");
   if (!options.workload_class.empty())
     changes.push_back(fmt::format("{}={}", names::kClass, options.workload_class));
+  const config::Collectives& collectives = configuration.collectives;
   if (!collectives.kernels.empty())
     changes.push_back(
         fmt::format("{}={}", names::kCollectives, fmt::join(collectives.kernels, ",")));
@@ -234,7 +246,7 @@ void run(RunOptions options) {
   const auto started = std::chrono::steady_clock::now();
   const ChildEnd end =
       run_child(options.command,
-                child_environment(given, libraries, configuration.collectives, directory.path()));
+                child_environment(given, libraries, configuration, directory.path()));
   const auto ended = std::chrono::steady_clock::now();
   if (end.exec_error != 0) {
     directory.remove();

@@ -5,6 +5,9 @@
 // asks the statistics page whether they ran anywhere else at all.
 //
 //   graph_scenarios NAME
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -513,6 +516,49 @@ void leaves_at_once() {
   print("launched", 30ULL);
 }
 
+// A child of before the first use of the device uses it itself; those of later leave it alone, as
+// they must natively, and live on beside their parent for a while.
+void forks_around_replays() {
+  std::fflush(stdout);
+  const pid_t first = ::fork();
+  Session s;
+  const Kernels kernels(s, true);
+  const CUstream a = s.stream();
+  const CUdeviceptr x = s.words(2);
+  const CUgraph graph =
+      captured(a, CU_STREAM_CAPTURE_MODE_RELAXED, [&] { add_slowly(kernels, a, x, x + 4, 3); });
+  const CUgraphExec run = executable(graph);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 400; ++i) {
+    check(drv.cuGraphLaunch(run, a));
+    if (i % 40 == 20 && first != 0) {
+      children.push_back(::fork());
+      if (children.back() == 0) {
+        if (i % 80 == 20) ::usleep(50'000);
+        ::_exit(i / 40);
+      }
+    }
+    if (i % 40 < 4) pause();
+  }
+  unsigned long long sum = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    sum += static_cast<unsigned long long>(WEXITSTATUS(status));
+  }
+  check(drv.cuStreamSynchronize(a));
+  if (first == 0) {  // alone in what it prints: the parent waits for it
+    print("child's words", s.read(x, 1));
+    std::fflush(stdout);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(first, &status, 0);
+  print("child's code", static_cast<unsigned long long>(WEXITSTATUS(status)));
+  print("children", sum);
+  print("words", s.read(x, 1));
+}
+
 const Scenarios kScenarios = {
 #define SCENARIO(name) \
   { #name, &name }
@@ -531,6 +577,7 @@ const Scenarios kScenarios = {
     SCENARIO(waits_for_the_context),
     SCENARIO(reset_device),
     SCENARIO(leaves_at_once),
+    SCENARIO(forks_around_replays),
 };
 
 }  // namespace

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/from_configuration.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "config/classes.h"
+
+namespace vitamin::daemon {
+
+ArbiterSettings arbiter_settings(const config::Configuration& configuration) {
+  ArbiterSettings settings;
+  settings.scheduler.quantum_ns = configuration.policy.quantum_ns;
+  settings.scheduler.overdue_ns = configuration.policy.overdue_after_ns;
+  settings.scheduler.reservation_ns = configuration.policy.reservation_ns;
+  settings.answer_within_ns = configuration.daemon.answer_within_ns;
+  return settings;
+}
+
+Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
+                 std::uint32_t processors) {
+  Traits traits;
+  if (workload != nullptr) share = std::min(share, workload->share);
+  if (share < 100) traits.most = std::max(1U, processors * share / 100);
+  if (workload == nullptr) return traits;
+  if (workload->kind == config::Kind::kLatency) traits.kind = runtime::OperationClass::kDecode;
+  if (workload->kind == config::Kind::kBatch) traits.kind = runtime::OperationClass::kBestEffort;
+  traits.tpot_ns = workload->tpot_ns;
+  traits.reserved = workload->reservation;
+  return traits;
+}
+
+// Asked of the system once: its answer may come over a network.
+const std::vector<std::string>& Classes::user_names(uid_t uid) {
+  const auto known = user_names_.find(uid);
+  if (known != user_names_.end()) return known->second;
+  return user_names_.emplace(uid, config::names_of_user(uid)).first->second;
+}
+
+// The one that is named, if the user may be in it; else what the program's name alone says.
+const config::WorkloadClass* Classes::of(const std::string& name, const std::string& program,
+                                         uid_t uid) {
+  const config::Configuration& configuration = settings_.configuration;
+  if (configuration.classes.empty()) return nullptr;
+  if (!name.empty()) {
+    const config::WorkloadClass* const named = configuration.find_class(name);
+    if (named != nullptr && config::may_be_in(*named, user_names(uid))) return named;
+    spdlog::warn("a program of user {} says that it is of class '{}', {}", uid, name,
+                 named == nullptr ? "which is not configured" : "which is not for that user");
+  }
+  return config::class_of(
+      configuration, {program, user_names(uid), [](const std::string&) { return std::nullopt; }});
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon costs, with limits for a machine that does other work: figures are kept in
+bench/results/daemon. Times of one thread are processor time and hold anywhere; a grant needs two
+processors at once."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+
+class Costs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.NamedTemporaryFile() as out:
+            subprocess.run([os.environ["BENCH"], "--benchmark_min_time=0.2",
+                            f"--benchmark_out={out.name}", "--benchmark_out_format=json"],
+                           stdout=subprocess.DEVNULL, timeout=100, check=True)
+            cls.found = {one["name"].split("/real_time")[0]: one
+                         for one in json.loads(out.read())["benchmarks"]}
+        for name, one in cls.found.items():
+            assert not one.get("error_occurred"), (name, one)
+
+    def test_the_control_path_costs_what_is_promised(self):
+        inline = (self.found["inline_launch_daemon"]["cpu_time"]
+                  - self.found["inline_launch_in_process"]["cpu_time"])
+        self.assertLess(inline, 20, "ns more than in process")
+        self.assertGreater(self.found["decisions/1"]["items_per_second"], 2e6)
+        grant, line = self.found["request_to_grant"], self.found["cache_line_round_trip"]
+        print(f"request to grant p50 {grant['p50_ns']:.0f} p99 {grant['p99_ns']:.0f} ns, "
+              f"{grant['p50_ns'] / line['p50_ns']:.1f} bare round trips of {line['p50_ns']:.0f} ns;"
+              f" a launch {inline:+.1f} ns; "
+              f"{self.found['decisions/1']['items_per_second'] / 1e6:.1f} million decisions/s")
+        if len(os.sched_getaffinity(0)) >= 4:
+            self.assertLess(grant["p50_ns"], 5_000)
+
+
+if __name__ == "__main__":
+    unittest.main()
