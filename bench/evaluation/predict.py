@@ -268,7 +268,7 @@ def recorded(folder):
         raws = {132: streams.read(native)}
         for path in folder.glob(f"{name}-units*.json.gz"):
             raw = streams.read(path)
-            if raw["device"]:
+            if streams.times(raw):
                 raws[8 * int(path.name.split("-units")[1].split(".")[0])] = raw
         bubble = folder / f"{name}-bubble.json.gz"
         bubble = streams.read(bubble) if bubble.exists() else None

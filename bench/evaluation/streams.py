@@ -172,8 +172,19 @@ def typical(found):
     return step, len(alike)
 
 
+def means_only(path):
+    """Of what reduce() kept in `path`, only the mean time of each kernel: what is wanted of any
+    setting but the job as it is."""
+    raw = read(path)
+    rows = [[*key, round(ns)] for key, ns in times(raw).items()]
+    with gzip.open(path, "wt") as file:
+        json.dump({"schema": 1, "means": rows}, file, separators=(",", ":"))
+
+
 def times(raw):
     """By kernel: the mean of its durations."""
+    if "means" in raw:
+        return {tuple(row[:4]): row[4] for row in raw["means"]}
     sums = {}
     for event in raw["device"]:
         entry = sums.setdefault(kernel_key(raw, event), [0, 0])
