@@ -111,9 +111,9 @@ def verdict(what, value, limit, at_least, agree, of=()):
     show = lambda v: number(v, 3)
     spread_ = f" ({between(of, show)})" if len(of) > 1 else ""
     asked = f"asked at {'least' if at_least else 'most'} {limit:g}"
-    open_ = ", but its interval holds the limit" if low < limit < high else ""
+    open_ = "; the interval holds the limit" if low < limit < high else ""
     return (f"* {what}: {value:.3f}{spread_}, {asked}: " + ("reached" if met else "**missed**")
-            + open_ + ("." if usable(agree) else ", but the run is not usable."))
+            + open_ + ("." if usable(agree) else "; not usable by the rule of 2 %."))
 
 
 def interval(values):

@@ -159,8 +159,6 @@ VITAMIN_RULE(parameter_layout, "What do the parameter queries say, and of which 
   Say{"cuFuncGetAttribute of a kernel handle {}",
       code(api.cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
                                   reinterpret_cast<CUfunction>(kernel)))};
-  Say{"parameters of no function {}", code(api.cuFuncGetParamInfo(nullptr, 0, &offset, nullptr))};
-  Say{"parameters of no kernel {}", code(api.cuKernelGetParamInfo(nullptr, 0, &offset, nullptr))};
 }
 
 VITAMIN_RULE(launch_errors_are_told_by_the_call,

@@ -380,7 +380,7 @@ class Figures(unittest.TestCase):
         self.assertTrue(0.9 <= float(low) <= 1.0 <= float(high) <= 1.1)
         told = lambda *of: report.verdict("x", 1.0, 0.99, True, 0, of)
         self.assertIn("1.000 (0.980 to 1.020)", told(0.98, 1.02))
-        self.assertIn("reached, but its interval holds the limit.", told(0.98, 1.02))
+        self.assertIn("reached; the interval holds the limit.", told(0.98, 1.02))
         self.assertTrue(told(0.995, 1.005).endswith("reached."))
 
     def test_moves_of_leases_tell_what_is_static(self):
