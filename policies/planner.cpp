@@ -40,7 +40,8 @@ void Planner::begin(const PoolView& pool) {
     if (turn.waits)
       lanes_.push_back({pool.waiting[turn.number - pool.holdings.size()], kNoEntry, kNoEntry});
     else
-      lanes_.push_back({pool.holdings[turn.number].next, pool.holdings[turn.number].entry, kNoEntry});
+      lanes_.push_back(
+          {pool.holdings[turn.number].next, pool.holdings[turn.number].entry, kNoEntry});
   }
   if (!index()) return;
   round_robin();
@@ -54,8 +55,7 @@ bool Planner::index() {
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
     std::size_t at = place_of(lanes_[i].operation.client);
     for (; index_[at] != kNowhere; at = (at + 1) % index_.size())
-      several = several ||
-                lanes_[index_[at]].operation.client == lanes_[i].operation.client;
+      several = several || lanes_[index_[at]].operation.client == lanes_[i].operation.client;
     index_[at] = i;
   }
   return several;

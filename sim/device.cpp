@@ -244,7 +244,7 @@ void Device::set_rates() {
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
     lane.rate /= lane.slowed;
-    const double length = lane.played == kNone    ? (*lane.ends)[lane.stop]
+    const double length = lane.played == kNone   ? (*lane.ends)[lane.stop]
                           : lane.alone_until > 0 ? lane.alone_until
                                                  : lane.length;
     lane.end_ns = lane.rate > 0 ? now_ns_ + (length - lane.position) / lane.rate : kForever;
@@ -279,8 +279,8 @@ double Device::kernel_rate(const Lane& lane, double* places) const {
 void Device::take_turns() {
   auto has_work = [&](std::size_t index) {
     const Lane& lane = lanes_[index];
-    return lane.running || (lane.open == runtime::kWholeDevice &&
-                            played_[lane.played].player.asked(now_ns_) > 0);
+    return lane.running ||
+           (lane.open == runtime::kWholeDevice && played_[lane.played].player.asked(now_ns_) > 0);
   };
   if (turn_ != kNone && now_ns_ < turn_ends_ns_ && has_work(turn_)) return;
   const std::size_t before = turn_;
@@ -594,8 +594,7 @@ void Device::drain(Lane& lane) {
     for (std::size_t i = 1, asked = player.asked(now_ns_); i < asked && left > 0; ++i) {
       const Job::Operation& operation = player.ahead(i);
       left -= player.job().gap_ns +
-              operation.ns *
-                  static_cast<double>(player.job().kernels[operation.of].stretch[width]);
+              operation.ns * static_cast<double>(player.job().kernels[operation.of].stretch[width]);
       ++lane.leave_after;
     }
     return;
@@ -729,16 +728,17 @@ Result Device::collect() {
     const Job& job = played.player.job();
     if (job.serves()) {
       for (std::size_t i = 0; i < played.times.size(); ++i)
-        if (played.requests[i].at_s >= options_.warm_up_s) result.requests.push_back(played.times[i]);
+        if (played.requests[i].at_s >= options_.warm_up_s)
+          result.requests.push_back(played.times[i]);
       continue;
     }
     const Lane& lane = lanes_[played.lane];
-    const double kernels = static_cast<double>(std::count_if(
-        job.parts[0].operations.begin(), job.parts[0].operations.end(),
-        [](const Job::Operation& each) { return each.call == Job::Call::kKernel; }));
-    result.training.push_back(
-        {job.name, static_cast<double>(lane.launched) / kernels / result.simulated_s,
-         1e9 / played.usual_ns[0]});
+    const double kernels = static_cast<double>(
+        std::count_if(job.parts[0].operations.begin(), job.parts[0].operations.end(),
+                      [](const Job::Operation& each) { return each.call == Job::Call::kKernel; }));
+    result.training.push_back({job.name,
+                               static_cast<double>(lane.launched) / kernels / result.simulated_s,
+                               1e9 / played.usual_ns[0]});
   }
   const runtime::SchedulerCounters& counters = scheduler_.counters();
   result.grants = counters.grants;

@@ -113,8 +113,8 @@ class Device {
     const Job::Part* part = nullptr;  // that the device is at
     std::uint32_t tokens_left = 0;
     double first_ns = 0, token_ns = 0;  // when the host saw the first token, the last one
-    double wake_ns = 0;   // when something of it may start
-    std::vector<double> usual_ns;  // of each part, alone on the whole device
+    double wake_ns = 0;                 // when something of it may start
+    std::vector<double> usual_ns;       // of each part, alone on the whole device
   };
 
   struct Running {

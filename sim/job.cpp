@@ -32,10 +32,10 @@ class Reader {
     std::string word;
     words >> word;
     if (word == "name") return words >> job.name ? "" : "the name is missing";
-    if (word == "processors") return words >> job.processors && job.processors > 0 &&
-                                             job.processors <= 4096
-                                         ? ""
-                                         : "processors must be 1 to 4096";
+    if (word == "processors")
+      return words >> job.processors && job.processors > 0 && job.processors <= 4096
+                 ? ""
+                 : "processors must be 1 to 4096";
     if (word == "launch") return time(words, &job.launch_ns);
     if (word == "return") return time(words, &job.return_ns);
     if (word == "gap") return time(words, &job.gap_ns);

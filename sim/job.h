@@ -2,7 +2,8 @@
 //
 // A job as it was recorded on a GPU, alone: the kernels, copies and waits of its steps in the order
 // in which the host asks for them, the host's pace, and each kernel's time at several widths.
-// bench/evaluation/streams.py makes such files; PlayedJob says what becomes of them in virtual time.
+// bench/evaluation/streams.py makes such files; PlayedJob says what becomes of them in virtual
+// time.
 //
 //     vitamin-job 1
 //     name RN

@@ -106,9 +106,9 @@ void PlayedJob::copy(double now_ns, double* link_free_ns) {
 }
 
 std::size_t PlayedJob::asked(double by_ns) const {
-  const auto end = std::partition_point(kernels_.begin(), kernels_.end(), [&](const Issued& issued) {
-    return issued.at_ns <= by_ns;
-  });
+  const auto end =
+      std::partition_point(kernels_.begin(), kernels_.end(),
+                           [&](const Issued& issued) { return issued.at_ns <= by_ns; });
   return static_cast<std::size_t>(end - kernels_.begin());
 }
 

@@ -66,10 +66,10 @@ class PlayedJob {
   double ready_ns(const Issued& issued) const;
 
   const Job& job_;
-  std::deque<Playing> parts_;   // [0]: the host is in it
-  std::size_t call_ = 0;        // of the host in it
-  std::uint64_t first_ = 0;     // serial of its first operation
-  double host_ns_ = 0;          // when the last call was made
+  std::deque<Playing> parts_;  // [0]: the host is in it
+  std::size_t call_ = 0;       // of the host in it
+  std::uint64_t first_ = 0;    // serial of its first operation
+  double host_ns_ = 0;         // when the last call was made
   double seen_ns_ = 0;
   std::deque<Issued> kernels_, copies_;
   std::vector<double> stream_ns_;  // by stream of copies: when it is free

@@ -34,9 +34,8 @@ std::string read_line(std::string_view line, Request* request, double last_s, bo
   }
   const std::size_t first = line.find(','), second = line.find(',', first + 1);
   if (first == line.npos || second == line.npos) return "a field is missing";
-  const std::string_view fields[] = {line.substr(0, first),
-                                     line.substr(first + 1, second - first - 1),
-                                     line.substr(second + 1)};
+  const std::string_view fields[] = {
+      line.substr(0, first), line.substr(first + 1, second - first - 1), line.substr(second + 1)};
   for (const std::string_view field : fields)
     if (field.empty()) return "a field is empty";
   if (!number(fields[0], &request->at_s) || !std::isfinite(request->at_s))

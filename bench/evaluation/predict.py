@@ -4,11 +4,12 @@
 
     predict.py [--streams DIR] [--results DIR] [--vitamin FILE] [--out DIR]
 
-What goes in of each session of E3 and E4 (and of `pairs`): what each job asks of the GPU, recorded alone on another
-day (record.py), and its exclusive rate in that session, by which the pace of its host is stretched,
-because that drifts by tens of percent. What comes out: the rates and latencies of the pairs, in
-every mode that the simulator knows, beside those that were measured: OUT/predictions.jsonl and a
-table. Modes that it does not know (MPS with percentages or priorities) are left out.
+What goes in of each session of E3, E4 and `pairs`: what each job asks of the GPU, recorded alone on
+another day (record.py), and its exclusive rate in that session, by which the pace of its host is
+stretched, because that drifts by tens of percent. What comes out: the rates and latencies of the
+pairs, in every mode that the simulator knows, beside those that were measured:
+OUT/predictions.jsonl and a table. Modes that it does not know (MPS with percentages or priorities)
+are left out.
 """
 
 import argparse

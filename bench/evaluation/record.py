@@ -101,7 +101,7 @@ def window(job, infer, seconds):
 
 
 def measure_bubble(name, setting, job, options, bubble, busy):
-    """On half of the device or on all of it: alone; beside the bubble (half); beside a busy host."""
+    """On half of the device or on all of it: alone, beside the bubble (half), beside busy hosts."""
     infer, record = name.startswith("I-"), {"job": name, "setting": setting, "ok": True}
     path = pathlib.Path(options.out).resolve() / "streams" / f"{name}-{setting}.json.gz"
     try:

@@ -19,8 +19,9 @@ std::string head(const std::string& name) {
 // `kernels` of `ns` each, asked for every `host` nanoseconds.
 std::string step(const std::string& name, unsigned blocks, unsigned kernels, unsigned ns,
                  unsigned host) {
-  std::string text = head(name) + "kernel 0 " + std::to_string(blocks) + " 8 0 1 64:" +
-                     std::to_string(2 * ns) + " 132:" + std::to_string(ns) + " k\npart step\n";
+  std::string text = head(name) + "kernel 0 " + std::to_string(blocks) +
+                     " 8 0 1 64:" + std::to_string(2 * ns) + " 132:" + std::to_string(ns) +
+                     " k\npart step\n";
   for (unsigned i = 0; i < kernels; ++i)
     text += "k 0 " + std::to_string(host) + " " + std::to_string(ns) + " -1\n";
   return text + "end 0\n";
@@ -93,17 +94,17 @@ TEST_CASE("A job alone takes what its host or the device takes, whichever is slo
 }
 
 TEST_CASE("On the whole device full kernels alternate: the longer ones get on better") {
-  const Result result = run(pair(step("long", kFull, 100, 90'000, 1'000),
-                                 step("short", kFull, 100, 30'000, 1'000)),
-                            "fifo");
+  const Result result =
+      run(pair(step("long", kFull, 100, 90'000, 1'000), step("short", kFull, 100, 30'000, 1'000)),
+          "fifo");
   // One kernel of each in turn: 120 us, and the gap is hidden behind the other's kernel.
   CHECK(rate(result, 0) == doctest::Approx(1e9 / (100 * 120'000.0)).epsilon(0.02));
   CHECK(rate(result, 1) == doctest::Approx(1e9 / (100 * 120'000.0)).epsilon(0.02));
 }
 
 TEST_CASE("Kernels that leave places to each other do not meet") {
-  const Setup setup = pair(step("a", kFull / 4, 100, 50'000, 1'000),
-                           step("b", kFull / 4, 100, 50'000, 1'000));
+  const Setup setup =
+      pair(step("a", kFull / 4, 100, 50'000, 1'000), step("b", kFull / 4, 100, 50'000, 1'000));
   const Result result = run(setup, "fifo");
   for (const std::size_t job : {0, 1})
     CHECK(rate(result, job) ==
@@ -112,17 +113,16 @@ TEST_CASE("Kernels that leave places to each other do not meet") {
 
 TEST_CASE("A host that is slower than the device loses nothing where it catches up") {
   // The device is busy for 40 % alone, and for 80 % with both.
-  const Result result = run(pair(step("a", kFull, 1000, 8'000, 20'000),
-                                 step("b", kFull, 1000, 8'000, 20'000)),
-                            "fifo");
+  const Result result = run(
+      pair(step("a", kFull, 1000, 8'000, 20'000), step("b", kFull, 1000, 8'000, 20'000)), "fifo");
   for (const std::size_t job : {0, 1})
     CHECK(rate(result, job) > 0.97 * result.training[job].alone_steps_per_s);
 }
 
 // Kernels that take `share` of the bandwidth, and three times as long where there is none left.
 std::string mover(const std::string& name, const std::string& share) {
-  std::string text = head(name) + "kernel 0 10560 8 " + share + " 3 64:20000 132:20000 k\n" +
-                     "part step\n";
+  std::string text =
+      head(name) + "kernel 0 10560 8 " + share + " 3 64:20000 132:20000 k\n" + "part step\n";
   for (int i = 0; i < 100; ++i) text += "k 0 1000 20000 -1\n";
   return text;
 }
