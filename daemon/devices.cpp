@@ -46,7 +46,8 @@ hal::Result<Device*> Devices::of(const protocol::Hello& hello) {
   device.pool = mine.pool;
   auto policy = policies::make(device.policy, device.seed);
   if (!policy) return tl::unexpected(policy.error());
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info->processors_per_unit);
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info->processors_per_unit,
+                                                     seeded(device.policy, device.seed));
   device.lock = std::move(*lock);
   device.bounded = bounded.get();
   device.arbiter =
@@ -127,7 +128,7 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
     if (change.policy == nullptr) continue;
     device.policy = change.mine.policy.specification();
     device.seed = change.mine.policy.seed;
-    device.bounded->replace(std::move(change.policy));
+    device.bounded->replace(std::move(change.policy), seeded(device.policy, device.seed));
     device.arbiter->scheduler().policy_changed();
     spdlog::info("device {}: policy {}", device.info.uuid, device.policy);
   }

@@ -18,6 +18,10 @@ ArbiterSettings arbiter_settings(const config::Configuration& configuration) {
   return settings;
 }
 
+std::string seeded(const std::string& specification, std::uint64_t seed) {
+  return specification + " of seed " + std::to_string(seed);
+}
+
 Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
                  std::uint32_t processors) {
   Traits traits;

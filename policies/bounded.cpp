@@ -18,11 +18,26 @@ void Bounded::bound(ClientId id, const Bounds& bounds) {
   if (bounds.most != 0 || bounds.reserved != 0) clients_[id].bounds = bounds;
 }
 
-void Bounded::replace(std::unique_ptr<runtime::Policy> policy) { policy_ = std::move(policy); }
+void Bounded::replace(std::unique_ptr<runtime::Policy> policy, const std::string& specification) {
+  if (policy_->remembers()) {
+    if (former_.size() == kFormer) former_.erase(former_.begin());
+    former_.push_back({specification_, std::move(policy_)});
+  }
+  const auto known = std::find_if(former_.begin(), former_.end(), [&](const Former& former) {
+    return former.specification == specification;
+  });
+  if (known != former_.end()) {
+    policy = std::move(known->policy);
+    former_.erase(known);
+  }
+  policy_ = std::move(policy);
+  specification_ = specification;
+}
 
 void Bounded::forget(ClientId id) {
   clients_.erase(id);
   policy_->forget(id);
+  for (const Former& former : former_) former.policy->forget(id);
 }
 
 std::string Bounded::take_message() {

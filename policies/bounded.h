@@ -31,14 +31,18 @@ struct Bounds {
 
 class Bounded final : public runtime::Policy {
  public:
-  // `units`: processors of each unit of the device.
-  Bounded(std::unique_ptr<runtime::Policy> policy, std::vector<std::uint32_t> units)
-      : policy_(std::move(policy)), units_(std::move(units)) {}
+  // `units`: processors of each unit of the device. `specification`: of the policy.
+  Bounded(std::unique_ptr<runtime::Policy> policy, std::vector<std::uint32_t> units,
+          std::string specification = {})
+      : policy_(std::move(policy)),
+        specification_(std::move(specification)),
+        units_(std::move(units)) {}
 
   // From now on, for this client; forget() ends it.
   void bound(runtime::ClientId client, const Bounds& bounds);
-  // Another policy inside; what is reserved stays.
-  void replace(std::unique_ptr<runtime::Policy> policy);
+  // Another policy inside; what is reserved stays. One that was inside before, and has measured
+  // something (Policy::remembers), is taken again instead of a new one.
+  void replace(std::unique_ptr<runtime::Policy> policy, const std::string& specification);
 
   std::string_view name() const override { return policy_->name(); }
   std::optional<std::size_t> pick(std::span<const runtime::ReadyOperation> ready,
@@ -70,6 +74,13 @@ class Bounded final : public runtime::Policy {
   void choose_reservation(Client& client, const runtime::Hint& hint, const runtime::PoolView& pool);
 
   std::unique_ptr<runtime::Policy> policy_;
+  std::string specification_;
+  struct Former {
+    std::string specification;
+    std::unique_ptr<runtime::Policy> policy;
+  };
+  static constexpr std::size_t kFormer = 8;
+  std::vector<Former> former_;  // the newest last
   std::vector<std::uint32_t> units_;
   std::map<runtime::ClientId, Client> clients_;  // with bounds
   // Targets of bounded clients in this epoch: lanes that are planned for one after the other move

@@ -41,6 +41,7 @@ class Guarded final : public runtime::Policy {
   std::string take_message() override;
   bool lanes_share() const override { return lanes_share_; }
   bool wants_profile() const override { return wants_profile_; }
+  bool remembers() const override { return !replaced() && policy_->remembers(); }
   std::uint64_t look_at() const override { return policy_->look_at(); }
 
   // Why it was replaced; empty while it was not. Safe to ask from any thread: `replaced()`.

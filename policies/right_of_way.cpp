@@ -30,18 +30,19 @@ void RightOfWay::look(const PoolView& pool, bool wanted) {
   const auto of = [&](const ReadyOperation& operation) -> Client& {
     Client* known = find(operation.client);
     if (known == nullptr) known = &clients_.emplace_back(Client{operation.client});
+    known->right_of_way = operation.right_of_way;
     return *known;
   };
   for (const Holding& holding : pool.draining)
-    if (holding.next.right_of_way) {
+    if (concerns(holding.next)) {
       of(holding.next).drains = true;
       draining_.emplace_back(holding.next.client, holding.next.lane);
     }
   for (const Holding& holding : pool.holdings)
-    if (holding.next.right_of_way) of(holding.next).holds = true;
+    if (concerns(holding.next)) of(holding.next).holds = true;
   // A lane that was asked for its grant and has not given it back says then whether it wants more.
   for (const ReadyOperation& operation : pool.waiting)
-    if (operation.right_of_way) {
+    if (concerns(operation)) {
       Client& client = of(operation);
       if (!(client.asked_back && rests(operation))) client.asks = true;
     }
@@ -73,7 +74,7 @@ void RightOfWay::look(const PoolView& pool, bool wanted) {
 
 // Of a lane that waits: it drains. Of one that holds something: its client is quiet.
 bool RightOfWay::rests(const ReadyOperation& operation) const {
-  if (!operation.right_of_way) return false;
+  if (!concerns(operation)) return false;
   const auto client = std::find_if(clients_.begin(), clients_.end(), [&](const Client& known) {
     return known.client == operation.client;
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether clients that have the right of way have anything to run just now.
+// Whether clients that have the right of way, or prefill, have anything to run just now.
 //
 // A client that holds a grant says nothing more: it submits when it likes, and nobody hears of a
 // pause. So whoever waits for its processors would wait for ever, or it would have to ask for them
@@ -38,8 +38,9 @@ class RightOfWay {
   // It holds something that it is to give back, or has not given back yet.
   bool rests(const runtime::ReadyOperation& operation) const;
   bool has(runtime::ClientId client) const {
-    return std::any_of(clients_.begin(), clients_.end(),
-                       [&](const Client& known) { return known.client == client; });
+    return std::any_of(clients_.begin(), clients_.end(), [&](const Client& known) {
+      return known.client == client && known.right_of_way;
+    });
   }
   // Whether there is any such client at all.
   bool any() const { return !clients_.empty(); }
@@ -51,6 +52,7 @@ class RightOfWay {
  private:
   struct Client {
     runtime::ClientId client = 0;
+    bool right_of_way = false;
     std::uint64_t operations = 0;
     std::uint64_t busy_ns = 0;  // when it was seen to have something to run, last
     bool asks = false, holds = false, drains = false, asked_back = false;
@@ -58,6 +60,10 @@ class RightOfWay {
     bool was_busy = false;
   };
   Client* find(runtime::ClientId client);
+  // A prefill has no deadline that anybody knows: it is late from the beginning.
+  static bool concerns(const runtime::ReadyOperation& operation) {
+    return operation.right_of_way || operation.kind == runtime::OperationClass::kPrefill;
+  }
 
   std::uint64_t quiet_ns_;
   std::vector<Client> clients_;

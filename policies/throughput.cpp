@@ -22,6 +22,7 @@ class Throughput final : public runtime::Policy {
       : planner_(objective), whole_or_parts_(options), launches_(launches) {}
   std::string_view name() const override { return "throughput"; }
   bool wants_profile() const override { return true; }
+  bool remembers() const override { return true; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {

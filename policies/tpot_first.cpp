@@ -18,8 +18,11 @@
 // Those of a latency class that say no such time have the right of way (policies/right_of_way.h):
 // as a whole, from a request's first operation until they have been quiet for a while, they are
 // served as if they were alone. All others yield meanwhile, prefills and decodes of other clients
-// apart: they stop, or keep `floor` processors. While nobody of the first two kinds wants anything,
-// those that yield have what they would have under `throughput`.
+// apart: they stop, or keep `floor` processors. They do so for a prefill, too, of which nobody
+// knows when it is due.
+//
+// While nobody wants anything who comes before them, those that yield have what they would have
+// under `throughput`.
 #include <algorithm>
 #include <utility>
 
@@ -82,6 +85,7 @@ class TpotFirst final : public runtime::Policy {
   }
   std::string_view name() const override { return "tpot-first"; }
   bool wants_profile() const override { return true; }
+  bool remembers() const override { return true; }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {
@@ -265,7 +269,7 @@ class TpotFirst final : public runtime::Policy {
     // What each would have under `throughput`: never less than that.
     shares_.begin(pool);
     shares_.assign(pool, left - idle_standing(pool));
-    ComputeSet taken;
+    ComputeSet taken = pool.entries.front().compute - left;
     for (Planner::Lane* lane : decodes_) {
       lane->target = no_less_than_its_share(*lane, target_of(*lane, pool, taken), pool, taken);
       if (lane->target != kNoEntry) taken |= pool.entries[lane->target].compute;

@@ -15,6 +15,7 @@ namespace {
 constexpr unsigned kSettle = 1;   // looks of a slice that do not count
 constexpr unsigned kCount = 5;    // and that do, at least
 constexpr unsigned kAwake = 3;    // looks for which a client is awake that does not get on
+constexpr unsigned kMissed = 2;   // looks late: what counted until then is not of one kind
 constexpr unsigned kRarely = 16;  // times as long between looks, at most, while nobody gets on
 
 // Parts are worth having from this gain on, and worth keeping until that one.
@@ -112,6 +113,9 @@ bool WholeOrParts::asleep(ClientId client) const {
 // --- which kind ------------------------------------------------------------------------------
 
 bool WholeOrParts::whole(const PoolView& pool) {
+  // Another policy decided meanwhile, or there was something that comes first.
+  const bool missed = look_at_ != kNever && pool.now_ns > look_at_ + kMissed * options_.look_ns;
+  if (look_at_ != 0 && missed) set_.clear();
   look(pool);
   find_awake(pool);
   const bool allowed = pool.all_share && pool.set_aside.empty();

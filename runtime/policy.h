@@ -163,6 +163,8 @@ class Policy {
   // It wants to be asked again at this time, with everybody's progress of then, though nothing may
   // have changed.
   virtual std::uint64_t look_at() const { return kNever; }
+  // It has measured what another object like it would have to measure again.
+  virtual bool remembers() const { return false; }
   // What a person should be told, once: "" when there is nothing new.
   virtual std::string take_message() { return {}; }
   // Whether operations of different lanes of one client may share units. When not, each lane is a

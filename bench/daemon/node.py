@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node's daemon costs its clients when things go wrong, and when nothing happens.
 
-    node.py [--out FILE] [--tries N] [--operations N]
+    node.py [--out FILE] [--tries N]
             [costs] [gate] [scribbler] [flood] [idle] [home] [restarts] [programs]
 
     costs      request to grant, a launch under a held lease, decisions (daemon_bench)
     gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
                the daemon's status is asked again and again)
     scribbler  an honest client's operations a second beside one that scribbles over all it can
-               write, against beside one that does the same to memory of its own
+               write, against beside one that does the same to memory of its own, in short turns
     flood      the same beside one that opens 10,000 connections and says nothing
     idle       processor time of a daemon with one client and nothing to do
     home       SIGKILL of the daemon to its clients, which submit without a pause, at home: one
@@ -24,14 +24,18 @@ that does other work, too, `chrt -r 20 python3 node.py gate` measures the daemon
 each of three processes waits for a processor.
 """
 import argparse
+import bisect
+import contextlib
 import datetime
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -95,49 +99,81 @@ def on_core(index):
 
 
 def scribbler(node, tries):
-    yield from beside(node, tries, "scribble", 60_000, "honest client beside a scribbler")
+    yield from beside(node, tries, ("scribble", 60_000), "honest client beside a scribbler")
 
 
 def flood(node, tries):
-    yield from beside(node, tries, "greet", 10_000,
+    yield from beside(node, tries, ("greet", 10_000),
                       "honest client beside 10,000 half-open connects")
 
 
-def beside(node, tries, attack, amount, what):
+class Counting:
+    """A client that submits all the time and says how many operations there were by when."""
+
+    def __init__(self, process):
+        self.process, self.at, self.submitted = process, [], []
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            if '"at"' in line:
+                told = json.loads(line)
+                self.submitted.append(told["submitted"])
+                self.at.append(told["at"])
+
+    def by(self, when):
+        """Waits until it is told; between two lines as if at one rate."""
+        while not self.at or self.at[-1] < when:
+            time.sleep(0.002)
+        i = bisect.bisect_left(self.at, when, 1)
+        share = (when - self.at[i - 1]) / (self.at[i] - self.at[i - 1])
+        return self.submitted[i - 1] + share * (self.submitted[i] - self.submitted[i - 1])
+
+
+SLICE = 0.25  # seconds
+
+
+def beside(node, tries, attack, what):
+    """One honest client, and beside it in turns (A B B A ...) an attacker and one that keeps a
+    processor as busy over memory of its own: the honest one's rate in each turn."""
     everywhere = os.sched_getaffinity(0)
-    begun = []
-
-    def honest_rate(arm, operations):
-        os.sched_setaffinity(0, on_core(1))  # which the daemon inherits
-        daemon = node.daemon("--policy", "random:max=32", "--quiet")
-        os.sched_setaffinity(0, everywhere)
-        member = node.member(daemon, "work", operations,
-                             before=lambda: os.sched_setaffinity(0, on_core(2)))
-        # Somebody who is there already: who comes in a flood of its own user is told to try again.
-        node.until(lambda: daemon.status()["clients"])
-        other = node.member(daemon, arm, amount if arm == attack else 60_000,
-                            before=lambda: os.sched_setaffinity(0, on_core(3))) if arm else None
-        honest = node.result(member, timeout=120)
-        begun.append(daemon.status()["daemon"]["let_go"])
-        if other:
-            other.kill()
-        daemon.end()
-        return honest["submitted"] / honest["seconds"]
-
-    each = OPERATIONS or int(1.5 * honest_rate(None, 100_000))  # a second and a half
-    rates = {attack: [], "hog": []}
+    os.sched_setaffinity(0, on_core(1))  # which the daemon inherits
+    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    os.sched_setaffinity(0, everywhere)
+    honest = Counting(node.member(daemon, "count",
+                                  before=lambda: os.sched_setaffinity(0, on_core(2))))
+    # It is there already: who comes in a flood of its own user is told to try again.
+    node.until(lambda: daemon.status()["clients"])
+    arms = {attack[0]: attack, "hog": ("hog", 60_000)}
+    rates = {arm: [] for arm in arms}
     for index in range(2 * tries):
-        arm = (attack, "hog")[(index + index // 2) % 2]  # A B B A ...
-        rates[arm].append(honest_rate(arm, each))
-    ratios = [a / b for a, b in zip(rates[attack], rates["hog"])]
+        arm = list(arms)[(index + index // 2) % 2]
+        other = subprocess.Popen(
+            [os.environ["MEMBER"], str(daemon.socket), *map(str, arms[arm])],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            preexec_fn=lambda: os.sched_setaffinity(0, on_core(3)))
+        begin = time.monotonic()
+        time.sleep(SLICE)
+        end = time.monotonic()
+        rates[arm].append((honest.by(end) - honest.by(begin)) / (end - begin))
+        other.kill()
+        other.wait()
+    let_go = None
+    while let_go is None:  # its queue of connections may still be full
+        with contextlib.suppress(OSError):
+            let_go = daemon.status()["daemon"]["let_go"]
+    ratios = [a / b for a, b in zip(rates[attack[0]], rates["hog"])]
     again = [b / a for a, b in zip(rates["hog"], rates["hog"][1:])]
-    yield {"measurement": what, "tries": tries,
-           "operations_each": each, "let_go": sum(begun),
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = sum(logs) / len(logs)
+    error = math.sqrt(sum((x - mean) ** 2 for x in logs) / max(1, len(logs) - 1) / len(logs))
+    yield {"measurement": what, "turns": tries, "seconds_each": SLICE, "let_go": let_go,
            "per_second": {arm: percentile(values, 0.5) for arm, values in rates.items()},
-           "median_of_ratios": percentile(ratios, 0.5),
-           "ratio_of_medians": percentile(rates[attack], 0.5) / percentile(rates["hog"], 0.5),
-           "ratio_of_best": max(rates[attack]) / max(rates["hog"]), "ratios": ratios,
-           "hog_against_itself": again}
+           "mean_ratio": math.exp(mean), "standard_error": error,
+           "median_of_ratios": percentile(ratios, 0.5), "least": min(ratios), "most": max(ratios),
+           "hog_against_itself": [percentile(again, 0.5), min(again), max(again)]}
+    honest.process.kill()
+    daemon.end()
 
 
 def idle(node, _):
@@ -308,7 +344,6 @@ def costs(node, tries):
            **{f"clients_{n}": both(f"decisions/{n}", "items_per_second") for n in (1, 8, 64)}}
 
 
-OPERATIONS = None
 PARTS = {"costs": costs, "gate": gate, "scribbler": scribbler, "flood": flood, "idle": idle,
          "home": home, "restarts": restarts, "programs": restarts_of_programs}
 
@@ -319,11 +354,8 @@ def main():
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--out")
     parser.add_argument("--tries", type=int, default=20)
-    parser.add_argument("--operations", type=int, help="of the honest client, beside a scribbler")
     parser.add_argument("--commit", default=harness.header()["commit"])
     options = parser.parse_args()
-    global OPERATIONS
-    OPERATIONS = options.operations
     model = [line for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
     before = f"chrt -r {os.sched_getparam(0).sched_priority} " if real_time() else ""
     lines = [{"header": {"command": before + "bench/daemon/node.py "

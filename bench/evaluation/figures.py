@@ -2,6 +2,7 @@
 """Figures of the evaluation, as SVG and PNG; needs matplotlib."""
 
 import pathlib
+import textwrap
 
 import matplotlib
 
@@ -67,7 +68,9 @@ class Figures:
                 axes.bar_label(bar, [short(values[mode])], fontsize=8, rotation=90, padding=2)
             ticks.append(at + (len(shown) - 1) / 2)
             at += len(shown) + 1.2
-        axes.set_xticks(ticks, [g.replace(", run", "\nrun") for g in groups], fontsize=9)
+        wrapped = ["\n".join(textwrap.fill(part.replace("_", " "), 14)
+                             for part in group.split("\n")) for group in groups]
+        axes.set_xticks(ticks, wrapped, fontsize=9)
         axes.margins(y=0.2)
         return at
 

@@ -129,7 +129,7 @@ def training_section(records, figure):
     text += "\n".join(lines) + binding_table(records)
     means = {other: of for (ours, other), of in every.items() if ours == "ours"}
     return text, "`throughput` / " + ", / ".join(
-        f"{other} {number(load.geometric_mean(list(of.values())), 3)} ({len(of)} pair{'s' * (len(of) > 1)})"
+        f"{other} {number(load.geometric_mean(list(of.values())), 3)} ({', '.join(of)})"
         for other, of in means.items()) if means else ""
 
 

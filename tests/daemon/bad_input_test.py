@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, MINOR, DaemonTest
+from harness import MAJOR, MINOR, DaemonTest, answers
 
 MEMBER = os.environ["MEMBER"]
 ROOT = os.getuid() == 0
@@ -109,7 +109,7 @@ class BadInput(DaemonTest):
                                   extra_groups=[], stderr=subprocess.DEVNULL)
         self.addCleanup(second.wait)
         self.addCleanup(second.kill)
-        self.until((theirs / "s").exists)
+        self.until(lambda: answers(theirs / "s"))
         answer = self.nobody(self.readable_member(), str(theirs / "s"), "work", "1")
         self.assertIn("another vitamind arbitrates device GPU-member", answer.stdout)
         self.assertIn("made by user 0", answer.stdout)
@@ -307,7 +307,7 @@ class BadInput(DaemonTest):
                                    self.folder.name], stderr=subprocess.DEVNULL)
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.kill)
-        self.until(lambda: os.path.exists(path))
+        self.until(lambda: answers(path))
         outside = type("Outside", (), {"socket": path})()
         member = self.member(outside, "hold")
         line = member.stdout.readline()
@@ -327,7 +327,7 @@ class BadInput(DaemonTest):
         with open("/dev/full", "wb") as full:
             daemon.process = subprocess.Popen(daemon.words, stdout=full, stderr=full,
                                               env=os.environ | daemon.environment)
-        self.until(daemon.socket.exists)
+        self.until(lambda: answers(daemon.socket))
         for _ in range(3):
             self.works(daemon)
         self.assertIsNone(daemon.process.poll())

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """vitamind does what vitamin.toml says, and reads it again when told, all of it or nothing."""
+import json
 import pathlib
 import signal
 import unittest
@@ -68,6 +69,31 @@ class Configured(DaemonTest):
         self.until(lambda: not daemon.status()["clients"])
         self.hold(daemon)
         self.assertGreater(self.held(daemon)[0]["processors"], 33)
+
+    def test_a_latency_class_has_the_right_of_way_when_it_has_work(self):
+        daemon = self.configured('policy.name = "tpot-first"\n'
+                                 '[[class]]\nname = "latency"\ncommand = "nobody"\n'
+                                 'kind = "latency"\n'
+                                 '[[class]]\nname = "batch"\ncommand = "nothing"\n'
+                                 'kind = "batch"\n')
+        batch = self.member(daemon, "work", 0, environment={"MEMBER_CLASS": "batch"})
+        self.until(lambda: daemon.status()["devices"] and self.held(daemon))
+        served = self.result(self.member(daemon, "serve", 10,
+                                         environment={"MEMBER_CLASS": "latency"}))
+        done, _ = batch.communicate("", timeout=20)
+        done = json.loads(done)
+        # It asks when it comes back, not at each of its 400 operations; on a busy machine a pause
+        # within a request may look like its end, or the end of one like a pause.
+        self.assertEqual(served["requests"], 10)
+        self.assertLessEqual(served["granted"], 200)
+        self.assertGreaterEqual(served["closed"], 5)
+        self.assertEqual(served["at_home"], 0)
+        # Each time the others stopped, and went on when it had nothing to do.
+        self.assertGreaterEqual(done["closed"], 5)
+        self.assertGreaterEqual(done["granted"], 5)
+        self.assertGreater(done["submitted"], 1000)
+        device = daemon.status()["devices"][0]
+        self.assertEqual((device["recalled"], device["stale"]), (0, 0))
 
     def test_a_class_that_is_not_for_this_user_is_not_believed(self):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "root"\n'

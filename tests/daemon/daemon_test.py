@@ -14,7 +14,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, MINOR, DaemonTest
+from harness import MAJOR, MINOR, DaemonTest, answers
 
 RESTARTS = int(os.environ.get("VITAMIN_TEST_RESTARTS", "30"))
 CLIENTS = int(os.environ.get("VITAMIN_TEST_CLIENTS", "4"))
@@ -259,7 +259,7 @@ class Daemons(DaemonTest):
                                    self.folder.name, "--quiet"])
         self.addCleanup(second.wait)
         self.addCleanup(second.kill)
-        self.until(lambda: os.path.exists(other))
+        self.until(lambda: answers(other))
 
         class Place:
             socket = other

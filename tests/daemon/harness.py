@@ -38,6 +38,15 @@ def ask(path, verb, timeout=5):
     return json.loads(answer[16:])
 
 
+def answers(path):
+    """Its socket is there before it listens."""
+    try:
+        ask(path, "ping")
+    except OSError:
+        return False
+    return True
+
+
 class Daemon:
     """A vitamind of this test, in a folder of its own."""
 

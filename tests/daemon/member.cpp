@@ -5,6 +5,9 @@
 //
 //   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON;
 //               0: until its input ends
+//   serve N     answers N requests, 8 ms of operations each and 20 ms apart; prints how long their
+//               first operations waited
+//   count       the same until its input ends; every 10 ms a line says how many there were by then
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
@@ -21,6 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -78,6 +82,11 @@ std::vector<runtime::EntryId> eligible_entries(const runtime::PoolLayout& layout
   return entries;
 }
 
+// On the clock that tests read too.
+double seconds_of(steady_clock::time_point at) {
+  return std::chrono::duration<double>(at.time_since_epoch()).count();
+}
+
 // Submits as a dispatcher does: asks, retries while nothing is to be had, and lets a few operations
 // be outstanding. Work ends in the order in which it was submitted.
 class Lane {
@@ -118,7 +127,7 @@ class Lane {
 };
 
 int work(const std::string& socket, long operations,
-         std::unique_ptr<client::RemoteArbiter> remote = nullptr) {
+         std::unique_ptr<client::RemoteArbiter> remote = nullptr, bool counts = false) {
   if (remote == nullptr) remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
   const auto eligible = eligible_entries(layout);
@@ -126,11 +135,16 @@ int work(const std::string& socket, long operations,
   for (runtime::LaneId id = 0; id < 4; ++id) lanes.emplace_back(*remote, id, eligible);
   long submitted = 0, whole = 0;
   const auto begin = steady_clock::now();
-  auto moved = begin;
+  auto moved = begin, said = begin;
   pollfd input{STDIN_FILENO, POLLIN, 0};
   const bool until_told = operations == 0;
   for (long turn = 0; until_told || submitted < operations; ++turn) {
     if (until_told && turn % 1024 == 0 && ::poll(&input, 1, 0) != 0) break;
+    if (counts && turn % 64 == 0 && steady_clock::now() >= said + std::chrono::milliseconds(10)) {
+      said = steady_clock::now();
+      std::printf("{\"at\": %.6f, \"submitted\": %ld}\n", seconds_of(said), submitted);
+      std::fflush(stdout);
+    }
     for (Lane& lane : lanes) {
       if (!until_told && submitted == operations) break;
       const runtime::EntryId entry = lane.try_submit();
@@ -161,6 +175,45 @@ int work(const std::string& socket, long operations,
       static_cast<unsigned long long>(counters.closed),
       static_cast<unsigned long long>(counters.malformed),
       std::chrono::duration<double>(steady_clock::now() - begin).count());
+  return 0;
+}
+
+// A service: when it has nothing to do it says nothing.
+int serve(const std::string& socket, long requests) {
+  using std::chrono::microseconds;
+  const auto remote = arbiter(socket);
+  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
+  const auto eligible = eligible_entries(layout);
+  Lane lane(*remote, 0, eligible);
+  const auto live_until = [&](steady_clock::time_point until) {
+    do {
+      if (remote->wants_service()) remote->service();
+      std::this_thread::sleep_for(microseconds(50));
+    } while (steady_clock::now() < until);
+  };
+  std::vector<double> waited_ms;
+  for (long request = 0; request < requests; ++request) {
+    live_until(steady_clock::now() + std::chrono::milliseconds(20));
+    const auto arrived = steady_clock::now();
+    for (int operation = 0; operation < 40; ++operation) {
+      while (lane.try_submit() == runtime::kNoEntry)
+        if (remote->wants_service()) remote->service();
+      if (operation == 0)
+        waited_ms.push_back(
+            std::chrono::duration<double, std::milli>(steady_clock::now() - arrived).count());
+      live_until(steady_clock::now() + microseconds(200));
+    }
+    for (int i = 0; i < 4; ++i) lane.end_one();
+  }
+  std::sort(waited_ms.begin(), waited_ms.end());
+  const client::ClientCounters& counters = remote->client().counters();
+  std::printf(
+      "{\"requests\": %ld, \"waited_p50_ms\": %.3f, \"waited_most_ms\": %.3f, "
+      "\"granted\": %llu, \"closed\": %llu, \"at_home\": %llu}\n",
+      requests, waited_ms[waited_ms.size() / 2], waited_ms.back(),
+      static_cast<unsigned long long>(counters.granted),
+      static_cast<unsigned long long>(counters.closed),
+      static_cast<unsigned long long>(counters.at_home));
   return 0;
 }
 
@@ -249,9 +302,7 @@ int latency(const std::string& socket) {
     if (remote->wants_service()) remote->service();
     if (remote->client().at_home()) break;
   }
-  // On the clock that the test reads too.
-  std::printf("{\"home_at\": %.6f}\n",
-              std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count());
+  std::printf("{\"home_at\": %.6f}\n", seconds_of(steady_clock::now()));
   return 0;
 }
 
@@ -322,6 +373,8 @@ int run(int argc, char** argv) {
   const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
+  if (verb == "serve") return serve(socket, std::max(1L, number));
+  if (verb == "count") return work(socket, 0, nullptr, true);
   if (verb == "hold") return hold(socket, number);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
@@ -331,9 +384,9 @@ int run(int argc, char** argv) {
   if (verb == "first") return first_thread_ends(socket, number);
   if (verb == "exec") return exec_with_lease(socket);
   if (verb == "fork") return fork_with_lease(socket);
-  std::fprintf(
-      stderr,
-      "usage: member SOCKET work|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
+  std::fprintf(stderr,
+               "usage: member SOCKET "
+               "work|count|serve|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
   return 2;
 }
 

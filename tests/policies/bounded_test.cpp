@@ -169,5 +169,102 @@ TEST_CASE("a share below the narrowest part is that part, and what needs more ru
   }
 }
 
+TEST_CASE("A policy that has measured something is taken again when it is wanted again") {
+  class Measuring final : public runtime::Policy {
+   public:
+    Measuring(std::string name, bool measures, std::vector<std::string>* told)
+        : name_(std::move(name)), measures_(measures), told_(told) {}
+    ~Measuring() override { told_->push_back(name_ + " ends"); }
+    std::string_view name() const override { return name_; }
+    bool remembers() const override { return measures_; }
+    runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
+                           const runtime::PoolView&) override {
+      return {eligible.back(), 1};
+    }
+    void forget(ClientId client) override {
+      told_->push_back(name_ + " forgets " + std::to_string(client));
+    }
+
+   private:
+    std::string name_;
+    bool measures_;
+    std::vector<std::string>* told_;
+  };
+  std::vector<std::string> told;
+  auto made = [&](const char* name, bool measures) {
+    return std::make_unique<Measuring>(name, measures, &told);
+  };
+  {
+    Bounded bounded(made("first", true), {8, 8}, "a");
+    bounded.replace(made("second", false), "b");
+    CHECK(bounded.name() == "second");
+    // Also while another one decides it hears who is gone.
+    bounded.forget(7);
+    CHECK(told == std::vector<std::string>{"second forgets 7", "first forgets 7"});
+    told.clear();
+    bounded.replace(made("third", true), "a");
+    CHECK(bounded.name() == "first");
+    // One that remembers nothing is not kept, one that is not needed neither.
+    CHECK(told == std::vector<std::string>{"third ends", "second ends"});
+    // The same specification again, as after a change of something else.
+    told.clear();
+    bounded.replace(made("fourth", true), "a");
+    CHECK(bounded.name() == "first");
+    for (int i = 0; i < 20; ++i) bounded.replace(made("more", true), std::to_string(i));
+    // Not for ever.
+    CHECK(std::count(told.begin(), told.end(), "first ends") == 1);
+  }
+}
+
+TEST_CASE("What throughput has measured outlives another policy's turn") {
+  const runtime::PoolLayout layout = runtime::PoolLayout::build(h200());
+  auto owned = std::make_unique<Bounded>(policy("throughput"), h200().processors_per_unit, "t");
+  Bounded& bounded = *owned;
+  runtime::Scheduler scheduler(layout, std::move(owned));
+  // Two clients that get on twice as fast on parts.
+  std::map<ClientId, EntryId> on;
+  std::map<ClientId, double> done{{1, 1}, {2, 1}};
+  std::uint64_t now = 1'000'000;
+  for (const ClientId client : {1U, 2U}) {
+    scheduler.progressed(client, 0);
+    runtime::ReadyOperation operation;
+    operation.client = client;
+    operation.kernel = client;
+    scheduler.wants(operation, now);
+  }
+  std::uint64_t on_parts = 0;
+  auto run = [&](std::uint64_t for_ns) {
+    on_parts = 0;
+    for (const std::uint64_t until = now + for_ns; now < until; now += 10'000'000) {
+      for (auto& [client, operations] : done) {
+        operations += on[client] == runtime::kWholeDevice ? 10'000 : 20'000;
+        scheduler.progressed(client, static_cast<std::uint64_t>(operations));
+      }
+      for (int round = 0; round < 10; ++round) {
+        const auto given = scheduler.decide(now + static_cast<std::uint64_t>(round));
+        const std::vector<runtime::Decision> decisions(given.begin(), given.end());
+        if (decisions.empty()) break;
+        for (const runtime::Decision& decision : decisions)
+          if (decision.kind == runtime::Decision::Kind::kGrant)
+            on[decision.client] = decision.entry;
+          else
+            scheduler.returned(decision.client, decision.lane, decision.entry,
+                               now + static_cast<std::uint64_t>(round));
+      }
+      on_parts += on[1] != runtime::kWholeDevice ? 10'000'000 : 0;
+    }
+  };
+  run(10'000'000'000);
+  CHECK(on_parts > 8'000'000'000);
+  bounded.replace(policy("fifo"), "f");
+  scheduler.policy_changed();
+  run(5'000'000'000);
+  CHECK(on_parts < 100'000'000);
+  bounded.replace(policy("throughput"), "t");
+  scheduler.policy_changed();
+  run(2'000'000'000);
+  CHECK(on_parts >= 1'900'000'000);  // a new one would try the whole device first
+}
+
 }  // namespace
 }  // namespace vitamin::policies

@@ -155,6 +155,39 @@ TEST_CASE("A decode at risk gets the narrowest entry that is in time, drained be
   CHECK(stage.width(wide) <= 36);
 }
 
+TEST_CASE("Best effort makes way for a prefill, as a whole, and goes on when it has ended") {
+  Stage stage("tpot-first:quiet=2000");
+  ReadyOperation best_effort = training(2);
+  best_effort.kind = OperationClass::kBestEffort;
+  stage.scheduler->wants(best_effort, 0);
+  const EntryId all = stage.granted(stage.decide(0), 2);
+  REQUIRE(stage.width(all) == 132);
+  ReadyOperation prefill = training(3);
+  prefill.kind = OperationClass::kPrefill;
+  stage.scheduler->wants(prefill, kMs);
+  const auto closed = stage.decide(kMs);
+  CHECK(stage.granted(closed, 2) == runtime::kNoEntry);
+  REQUIRE(!closed.empty());
+  CHECK(closed[0].kind == Decision::Kind::kCloseGate);
+  CHECK(closed[0].client == 2);
+  stage.scheduler->returned(2, 0, all, 2 * kMs);
+  EntryId entry = stage.granted(stage.decide(2 * kMs), 3);
+  if (entry == runtime::kNoEntry) entry = stage.granted(closed, 3);
+  REQUIRE(entry != runtime::kNoEntry);
+  CHECK(stage.width(entry) == 132);
+  // The next chunk, a moment later: nobody else has run in between.
+  stage.scheduler->idle(3, 0, 5 * kMs);
+  stage.scheduler->returned(3, 0, entry, 5 * kMs);
+  CHECK(stage.decide(5 * kMs).empty());
+  stage.scheduler->wants(prefill, 5 * kMs + kMs / 2);
+  CHECK(stage.granted(stage.decide(5 * kMs + kMs / 2), 3) != runtime::kNoEntry);
+  stage.scheduler->idle(3, 0, 8 * kMs);
+  stage.scheduler->returned(3, 0, entry, 8 * kMs);
+  CHECK(stage.decide(8 * kMs).empty());
+  CHECK(stage.scheduler->wake_at() <= 9 * kMs);
+  CHECK(stage.granted(stage.decide(9 * kMs), 2) == all);
+}
+
 TEST_CASE("Without lookahead the reservation is all; without reservation preparation is") {
   Stage without("tpot-first:lookahead=0");
   without.scheduler->wants(decode(1, 4 * kMs, 6 * kMs), 0);

@@ -142,6 +142,25 @@ TEST_CASE("The whole device is kept where parts lose, and trying them costs a hu
   }
 }
 
+TEST_CASE("What happened while others decided counts for neither kind") {
+  for (const std::uint64_t away : {1 * kSecond, 7 * kSecond, 60 * kSecond}) {
+    CAPTURE(away);
+    Bench bench(two(0.15));
+    bench.ask();
+    bench.run(5 * kSecond);
+    CHECK(!bench.is_whole);
+    for (int time = 0; time < 5; ++time) {
+      // Nobody gets on, or ten times as fast.
+      for (Job& job : bench.jobs)
+        job.done += time % 2 == 0 ? 0 : 10 * job.whole * 1e-9 * static_cast<double>(away);
+      bench.now += away;
+      bench.count_from_now();
+      bench.run(4 * kSecond);
+      CHECK(bench.share_of_parts() > 0.75);
+    }
+  }
+}
+
 TEST_CASE("What one gains and the other loses counts in proportion, not in operations") {
   // The one with four times the operations gains a tenth; the other one loses a third.
   Bench bench({{.client = 1, .whole = 40'000, .parts = 44'000},
