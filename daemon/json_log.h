@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "daemon/json_text.h"
+
 namespace vitamin::daemon {
 
 class JsonFormatter final : public spdlog::formatter {
@@ -36,9 +38,7 @@ class JsonFormatter final : public spdlog::formatter {
       line["code"] = text.substr(code + 2, text.size() - code - 3);
       line["text"] = text.substr(0, code);
     }
-    // What clients are called need not be UTF-8.
-    const std::string json =
-        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    const std::string json = json_text(line) + "\n";
     out.append(json.data(), json.data() + json.size());
   }
   std::unique_ptr<spdlog::formatter> clone() const override {

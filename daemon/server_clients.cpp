@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/from_configuration.h"
+#include "daemon/json_text.h"
 #include "daemon/server.h"
 #include "protocol/life.h"
 #include "runtime/problem.h"
@@ -27,15 +28,15 @@ void Server::answer(const Connection& tool, const std::string& verb) {
 namespace {
 
 std::string error_text(const std::string& sentence) {
-  return nlohmann::json{{"schema", 1}, {"error", sentence}}.dump();
+  return json_text(nlohmann::json{{"schema", 1}, {"error", sentence}});
 }
 
 }  // namespace
 
 std::string Server::obey(const std::string& verb, uid_t uid) {
-  if (verb == "status") return status().dump();
-  if (verb == "ping") return nlohmann::json{{"schema", 1}}.dump();
-  if (verb == "metrics") return nlohmann::json{{"schema", 1}, {"text", metrics()}}.dump();
+  if (verb == "status") return json_text(status());
+  if (verb == "ping") return json_text(nlohmann::json{{"schema", 1}});
+  if (verb == "metrics") return json_text(nlohmann::json{{"schema", 1}, {"text", metrics()}});
   const auto space = verb.find(' ');
   const std::string name = verb.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
@@ -53,7 +54,7 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
       return error_text(begun.error().message);
     }
     spdlog::info("job {}", rest);
-    return nlohmann::json{{"schema", 1}}.dump();
+    return json_text(nlohmann::json{{"schema", 1}});
   }
   if (name == "job-end") {
     if (rest.empty()) return error_text("job-end: which step or job?");
@@ -65,13 +66,13 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
     if (!left.empty()) mps_->terminate(left);
     const std::size_t ended = jobs_.end(rest);
     if (ended > 0) spdlog::info("job {}: gone, {} of its clients are left", rest, left.size());
-    return nlohmann::json{{"schema", 1}, {"steps", ended}, {"left", left.size()}}.dump();
+    return json_text(nlohmann::json{{"schema", 1}, {"steps", ended}, {"left", left.size()}});
   }
   const std::string which = rest.empty() ? "all" : rest;
   const std::size_t changed = devices_.drain(which, name == "drain");
   if (changed == 0 && which != "all")
     return error_text("no client has used a device '" + which + "'");
-  return nlohmann::json{{"schema", 1}, {"devices", changed}}.dump();
+  return json_text(nlohmann::json{{"schema", 1}, {"devices", changed}});
 }
 
 // --- sessions --------------------------------------------------------------------------------

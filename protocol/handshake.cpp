@@ -16,13 +16,34 @@ std::string version(std::uint16_t major, std::uint16_t minor) {
   return std::to_string(major) + "." + std::to_string(minor);
 }
 
+// How long the character is that this text begins with: of UTF-8, and one that is shown. 0: none.
+std::size_t character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return first >= ' ' && first != 0x7f ? 1 : 0;
+  const std::size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  std::uint32_t code = first & (0x7fU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3fU);
+  }
+  constexpr std::uint32_t kLeast[] = {0, 0, 0xa0, 0x800,
+                                      0x10000};  // below 0xa0: control characters
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  return code >= kLeast[length] && code <= 0x10ffff && !surrogate ? length : 0;
+}
+
 }  // namespace
 
 template <std::size_t kSize>
 std::string Text<kSize>::get() const {
   std::string text(bytes.begin(), std::find(bytes.begin(), bytes.end(), '\0'));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = character(std::string_view(text).substr(i));
+    if (length == 0) text[i] = '?';
+    i += std::max<std::size_t>(length, 1);
+  }
   return text;
 }
 template std::string Text<64>::get() const;

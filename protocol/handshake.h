@@ -45,7 +45,7 @@ struct Text {
     bytes = {};
     text.substr(0, kSize - 1).copy(bytes.data(), kSize - 1);
   }
-  // Up to the first null, or all of it; control characters of a hostile peer become '?'.
+  // Up to the first null, or all of it, as UTF-8: what is none, and control characters, become '?'.
   std::string get() const;
 };
 

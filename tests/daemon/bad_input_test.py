@@ -24,13 +24,13 @@ def may_unshare(*options):
                           check=False).returncode == 0
 
 
-def hello(minor, more=b"", less=0, workload_class=b"", job=b""):
+def hello(minor, more=b"", less=0, workload_class=b"", job=b"", uuid=b"GPU-member",
+          program=b"skewed", units=(8,) * 15 + (12,)):
     """What a client of another minor version says."""
-    units = [8] * 15 + [12]
     text = b"vitamin\0" + struct.pack("<HHHH", MAJOR, minor, 1, 0)
-    text += struct.pack("<IIII", 0, 132, 16, 0)  # of the software's vendor
-    text += struct.pack("<64I", *(units + [0] * 48))
-    for word in (b"GPU-member", b"member", b"skewed", workload_class, job):
+    text += struct.pack("<IIII", 0, sum(units), len(units), 0)  # of the software's vendor
+    text += struct.pack("<64I", *units, *[0] * (64 - len(units)))
+    for word in (uuid, b"member", program, workload_class, job):
         text += word.ljust(64, b"\0")
     return text[:len(text) - less] + more
 
@@ -185,6 +185,38 @@ class BadInput(DaemonTest):
         self.until(lambda: daemon.descriptors() <= max(counts))
         result = self.result(honest)
         self.assertEqual((result["at_home"], result["malformed"]), (0, 0))
+
+    def stay(self, daemon, message):
+        """As greet(), and the connection stays."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(connection.close)
+        connection.settimeout(5)
+        connection.connect(str(daemon.socket))
+        connection.send(message)
+        answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
+        for file in files:
+            os.close(file)
+        return connection, struct.unpack("<H", answer[12:14])[0], answer[16:].split(b"\0")[0]
+
+    def test_names_that_are_no_utf8_are_shown_and_harm_nobody(self):
+        daemon = self.daemon("--metrics", str(pathlib.Path(self.folder.name) / "m"))
+        kept = []
+        for name in (b"caf\xe9", "caf\u00e9".encode(), b"\xf0\x9f", b"\xc2\x9bm", b"\xed\xa0\x80",
+                     b"x" * 62 + b"\xc3"):
+            kept.append(self.stay(daemon, hello(MINOR, program=name, uuid=b"GPU-" + name[-9:])))
+        self.assertEqual([kind for _, kind, _ in kept], [2] * 6)
+        names = [client["program"] for client in daemon.status()["clients"]]
+        self.assertEqual(names, ["caf?", "caf\u00e9", "??", "??m", "???", "x" * 62 + "?"])
+        self.assertIn("GPU-caf?", daemon.ask("metrics")["text"])
+        with socket.socket(socket.AF_UNIX) as scrape:
+            scrape.connect(str(pathlib.Path(self.folder.name) / "m"))
+            scrape.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            with scrape.makefile("rb") as file:
+                self.assertIn('UUID="GPU-caf\u00e9"', file.read().decode())
+        for verb in (b"\xff", b"job-end \xff", b"drain \xc3"):
+            preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, MINOR, 4, 0)
+            self.assertEqual(self.greet(daemon, preamble + verb.ljust(256, b"\0"))[0], 5)
+        self.works(daemon)
 
     def test_a_daemon_that_ends_in_the_middle_of_a_greeting_has_gone_away(self):
         path = pathlib.Path(self.folder.name) / "s"
