@@ -152,6 +152,15 @@ void Scheduler::hint(const Hint& hint, std::uint64_t) {
 bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t now_ns) {
   Lane* lane = find(client, id);
   if (lane != nullptr && (lane->drains(entry) || lane->open() != nullptr)) return false;
+  // What is only kept for somebody cannot be had before this work has ended.
+  const auto in_the_way = [&](EntryId kept) {
+    return kept != kNoEntry && layout_.at(kept).compute.overlaps(layout_.at(entry).compute);
+  };
+  for (Lane* other : active_) {
+    if (other->next.client == client || entry == kWholeDevice) continue;
+    if (in_the_way(other->reservation.entry)) cancel(*other);
+    if (in_the_way(other->standing)) set_standing(*other, kNoEntry);
+  }
   // Another lane of the client may have work there, too, which drains already.
   if (leases_.acquire(entry, client) != LeaseVerdict::kGranted &&
       (leases_.lessee(entry) != client || leases_.open_gate(entry) != LeaseVerdict::kGranted))
