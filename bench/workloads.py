@@ -21,6 +21,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import sys
 import time
 
@@ -45,6 +46,17 @@ def attention(name):
 
 def tell(record):
     print(json.dumps(record), flush=True)
+
+
+def with_the_others(options):
+    """Built; what several processes are to do at one time begins when somebody makes the file."""
+    if options.go is None:
+        return
+    if options.device.type == "cuda":
+        torch.cuda.synchronize()
+    tell({"ready": True})
+    while not options.go.exists():
+        time.sleep(0.0005)
 
 
 def sha256(tensor):
@@ -206,6 +218,7 @@ def train(make, options):
         Clock(options.device).time(work.name, work.step, 4, options.steps or 2 * work.steps)
         return
     digest = Digest(options.device)
+    with_the_others(options)
     for i in range(options.steps or work.steps):
         loss = work.step(i)
         tell({"name": f"{work.name} step {i} loss", "value": float(loss), "hash": sha256(loss)})
@@ -267,6 +280,7 @@ def generate(options):
         clock.time(f"{work.name} prefill", lambda _: work.prefill(), 1, 10)
         clock.time(f"{work.name} {tokens // 4} tokens", lambda _: work.run(tokens // 4), 1, 8)
         return
+    with_the_others(options)
     note = lambda i, logits: tell({"name": f"{work.name} logits {i}", "hash": sha256(logits)})
     chosen = work.run(tokens, note)
     tell({"name": f"{work.name} tokens", "value": chosen[0, :8].tolist(), "hash": sha256(chosen)})
@@ -365,6 +379,7 @@ def main():
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     parser.add_argument("--timed", action="store_true")
     parser.add_argument("--resident", action="store_true")
+    parser.add_argument("--go", type=pathlib.Path, help="a file to wait for before the first step")
     parser.add_argument("--cause", action="store_true")
     options = parser.parse_args()
     tell({"name": "versions", "torch": torch.__version__, "cuda": torch.version.cuda,

@@ -76,11 +76,21 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
     Lane& lane = lanes_[id];
     put_down(lane);
     lane.wanting = false;
-    std::erase_if(lane.drains, [&](const Drain& drain) {
-      const bool over = drain.outstanding == 0 || drain.entry == kWholeDevice;
-      drains_ -= over ? 1 : 0;
-      return over;
-    });
+    // The daemon knows one hold of a lane on an entry: what runs there of several grants, and of
+    // home, is told as one, which lasts until the last of it has ended.
+    std::vector<Drain> remain;
+    for (const Drain& drain : lane.drains) {
+      if (drain.outstanding == 0 || drain.entry == kWholeDevice) continue;
+      const auto same = std::find_if(remain.begin(), remain.end(), [&](const Drain& other) {
+        return other.entry == drain.entry;
+      });
+      if (same != remain.end())
+        same->outstanding += drain.outstanding;
+      else
+        remain.push_back(drain);
+    }
+    drains_ -= static_cast<std::uint32_t>(lane.drains.size() - remain.size());
+    lane.drains = std::move(remain);
     for (Drain& drain : lane.drains) tell_of_old_work(id, drain, now_ns);
   }
   flush();

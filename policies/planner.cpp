@@ -2,6 +2,7 @@
 #include "policies/planner.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace vitamin::policies {
 
@@ -25,33 +26,50 @@ bool same_lane(const ReadyOperation& operation, runtime::ClientId client, runtim
 
 }  // namespace
 
+// Holders have their turn until it is recalled; everybody else by age.
 void Planner::begin(const PoolView& pool) {
-  lanes_.clear();
+  turns_.clear();
+  std::uint32_t number = 0;
   for (const runtime::Holding& holding : pool.holdings)
-    lanes_.push_back({holding.next, holding.entry, kNoEntry});
+    turns_.push_back({false, holding.next.since_ns, number++});
   for (const ReadyOperation& operation : pool.waiting)
-    lanes_.push_back({operation, kNoEntry, kNoEntry});
-  order();
+    turns_.push_back({true, operation.since_ns, number++});
+  std::sort(turns_.begin(), turns_.end());
+  lanes_.clear();
+  for (const Turn& turn : turns_) {
+    if (turn.waits)
+      lanes_.push_back({pool.waiting[turn.number - pool.holdings.size()], kNoEntry, kNoEntry});
+    else
+      lanes_.push_back(
+          {pool.holdings[turn.number].next, pool.holdings[turn.number].entry, kNoEntry});
+  }
+  if (!index()) return;
+  round_robin();
+  index();
 }
 
-void Planner::order() {
-  // Holders have their turn until it is recalled; everybody else by age.
-  std::stable_sort(lanes_.begin(), lanes_.end(), [](const Lane& a, const Lane& b) {
-    const bool a_holds = a.held != kNoEntry, b_holds = b.held != kNoEntry;
-    if (a_holds != b_holds) return a_holds;
-    return a.operation.since_ns < b.operation.since_ns;
-  });
-  // Round-robin: the n-th operation of any client comes before the n+1-st of another.
-  std::vector<std::pair<std::uint32_t, std::size_t>> rank(lanes_.size());
+// Where each lane is. True: a client has several.
+bool Planner::index() {
   bool several = false;
+  index_.assign(std::bit_ceil(2 * lanes_.size() + 1), kNowhere);
+  for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
+    std::size_t at = place_of(lanes_[i].operation.client);
+    for (; index_[at] != kNowhere; at = (at + 1) % index_.size())
+      several = several || lanes_[index_[at]].operation.client == lanes_[i].operation.client;
+    index_[at] = i;
+  }
+  return several;
+}
+
+// The n-th operation of any client comes before the n+1-st of another.
+void Planner::round_robin() {
+  std::vector<std::pair<std::uint32_t, std::size_t>> rank(lanes_.size());
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     std::uint32_t nth = 0;
     for (std::size_t j = 0; j < i; ++j)
       nth += lanes_[j].operation.client == lanes_[i].operation.client ? 1U : 0U;
     rank[i] = {nth, i};
-    several = several || nth > 0;
   }
-  if (!several) return;
   std::sort(rank.begin(), rank.end());
   std::vector<Lane> ordered;
   ordered.reserve(lanes_.size());
@@ -111,8 +129,9 @@ void Planner::keep_if_good(const PoolView& pool, ComputeSet available) {
 }
 
 const Planner::Lane* Planner::find(runtime::ClientId client, runtime::LaneId lane) const {
-  for (const Lane& candidate : lanes_)
-    if (same_lane(candidate.operation, client, lane)) return &candidate;
+  if (index_.empty()) return nullptr;
+  for (std::size_t at = place_of(client); index_[at] != kNowhere; at = (at + 1) % index_.size())
+    if (same_lane(lanes_[index_[at]].operation, client, lane)) return &lanes_[index_[at]];
   return nullptr;
 }
 

@@ -6,6 +6,7 @@
 // Threads: one at a time.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -40,7 +41,12 @@ class Planner {
   Curves& curves() { return curves_; }
 
  private:
-  void order();
+  void round_robin();
+  bool index();
+  std::size_t place_of(runtime::ClientId client) const {
+    return (client * 0x9e3779b97f4a7c15ULL >> 32) & (index_.size() - 1);
+  }
+  static constexpr std::uint32_t kNowhere = ~0U;
   void keep_if_good(const runtime::PoolView& pool, hal::ComputeSet available);
 
   struct Remembered {
@@ -51,6 +57,14 @@ class Planner {
   Curves curves_;
   Assignment assignment_;
   std::vector<Lane> lanes_;
+  std::vector<std::uint32_t> index_;  // into lanes_, by hashed client; kNowhere
+  struct Turn {
+    bool waits;
+    std::uint64_t since_ns;
+    std::uint32_t number;
+    auto operator<=>(const Turn&) const = default;
+  };
+  std::vector<Turn> turns_;
   std::vector<Candidate> candidates_;
   std::vector<std::size_t> planned_;  // index into lanes_ of each candidate
   std::vector<Remembered> before_;    // the last plan: positions to keep

@@ -51,7 +51,7 @@ struct Options {
   std::uint32_t lend = 0;
   std::uint32_t most = 75;  // percent of the device that reservations may hold
   std::uint32_t launches = 0;
-  std::uint32_t quiet_us = 4'000;
+  std::uint32_t quiet_us = 3'000;
   std::uint32_t ahead_us = 500;
   std::uint32_t floor = 0;  // processors
 };
@@ -546,7 +546,7 @@ constexpr Parameter kParameters[] = {
     {"lend", "1: others may run on a reservation while nothing decodes there (default 0)"},
     {"quiet",
      "microseconds without a launch after which a latency client's processors are others' "
-     "(default 4000)"},
+     "(default 3000)"},
     {"ahead",
      "microseconds of work that others may have submitted, while there is a latency client "
      "(default 500)"},

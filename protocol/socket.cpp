@@ -7,9 +7,12 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "protocol/handshake.h"
@@ -38,6 +41,27 @@ hal::Result<sockaddr_un> address_of(const std::string& path) {
                      "the path of the socket is empty or too long (" + path + ")");
   path.copy(address.sun_path, path.size());
   return address;
+}
+
+// poll() for one descriptor to become readable, however many signals the application handles
+// meanwhile. What poll() says: above 0 when there is something, 0 when the time is over.
+int wait_readable(int fd, std::chrono::milliseconds patience) {
+  using std::chrono::steady_clock;
+  const auto until = steady_clock::now() + patience;
+  pollfd wanted{fd, POLLIN, 0};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_clock::now());
+    const int ready = ::poll(&wanted, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    if (ready >= 0 || errno != EINTR) return ready;
+  }
+}
+
+// Again when a signal came before anything was done.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
 }
 
 Fd make_socket() { return Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
@@ -71,8 +95,7 @@ bool is_served(const Fd& connection) {
   ping.preamble.kind = Kind::kControl;
   ping.verb.set("ping");
   if (!send_message(connection, bytes_of(ping))) return false;
-  pollfd answer{connection.get(), POLLIN, 0};
-  if (::poll(&answer, 1, 2000) <= 0) return true;
+  if (wait_readable(connection.get(), std::chrono::milliseconds(2000)) <= 0) return true;
   const auto message = receive_message(connection, kGreetingMax);
   return message && !message->empty();
 }
@@ -110,7 +133,8 @@ hal::Result<Fd> connect_to(const std::string& path) {
   if (!address) return tl::unexpected(address.error());
   Fd socket = make_socket();
   if (!socket) return failed("no socket can be made");
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+  const auto* name = reinterpret_cast<const sockaddr*>(&*address);
+  if (uninterrupted([&] { return ::connect(socket.get(), name, sizeof *address); }) != 0)
     return unavailable("no vitamind answers at " + path);
   return socket;
 }
@@ -131,15 +155,17 @@ hal::Status send_message(const Fd& socket, std::span<const std::byte> bytes,
     head->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(head), fds.data(), fds.size_bytes());
   }
-  if (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+  if (uninterrupted([&] { return ::sendmsg(socket.get(), &message, kFlags); }) < 0)
     return failed("a message cannot be sent");
   return {};
 }
 
 hal::Result<std::vector<std::byte>> receive_message(const Fd& socket, std::size_t most) {
   std::vector<std::byte> bytes(most);
-  const ssize_t length = ::recv(socket.get(), bytes.data(), most, MSG_DONTWAIT);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return unavailable("no message");
+  const ssize_t length =
+      uninterrupted([&] { return ::recv(socket.get(), bytes.data(), most, MSG_DONTWAIT); });
+  if (length < 0 && errno == EAGAIN) return unavailable("no message");
   if (length < 0) return failed("a message cannot be received");
   bytes.resize(static_cast<std::size_t>(length));
   return bytes;
@@ -147,9 +173,8 @@ hal::Result<std::vector<std::byte>> receive_message(const Fd& socket, std::size_
 
 hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
                                    std::chrono::milliseconds patience) {
-  pollfd wanted{socket.get(), POLLIN, 0};
-  const int ready = ::poll(&wanted, 1, static_cast<int>(patience.count()));
-  if (ready <= 0) return unavailable("the daemon does not answer", ETIMEDOUT);
+  if (wait_readable(socket.get(), patience) <= 0)
+    return unavailable("the daemon does not answer", ETIMEDOUT);
   Parcel parcel;
   parcel.bytes.resize(most);
   iovec part{parcel.bytes.data(), most};
@@ -160,10 +185,11 @@ hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
   message.msg_control = space.data();
   message.msg_controllen = space.size();
   constexpr int kFlags = MSG_CMSG_CLOEXEC | MSG_DONTWAIT;
-  ssize_t length = ::recvmsg(socket.get(), &message, kFlags);
+  const auto receive = [&] { return ::recvmsg(socket.get(), &message, kFlags); };
+  ssize_t length = uninterrupted(receive);
   // It hung up without reading what we said: the kernel tells that first, once, and then what it
   // had answered.
-  if (length < 0 && errno == ECONNRESET) length = ::recvmsg(socket.get(), &message, kFlags);
+  if (length < 0 && errno == ECONNRESET) length = uninterrupted(receive);
   if (length < 0) return failed("the daemon's answer cannot be received");
   parcel.bytes.resize(static_cast<std::size_t>(length));
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;

@@ -152,6 +152,15 @@ void Scheduler::hint(const Hint& hint, std::uint64_t) {
 bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t now_ns) {
   Lane* lane = find(client, id);
   if (lane != nullptr && (lane->drains(entry) || lane->open() != nullptr)) return false;
+  // What is only kept for somebody cannot be had before this work has ended.
+  const auto in_the_way = [&](EntryId kept) {
+    return kept != kNoEntry && layout_.at(kept).compute.overlaps(layout_.at(entry).compute);
+  };
+  for (Lane* other : active_) {
+    if (other->next.client == client || entry == kWholeDevice) continue;
+    if (in_the_way(other->reservation.entry)) cancel(*other);
+    if (in_the_way(other->standing)) set_standing(*other, kNoEntry);
+  }
   // Another lane of the client may have work there, too, which drains already.
   if (leases_.acquire(entry, client) != LeaseVerdict::kGranted &&
       (leases_.lessee(entry) != client || leases_.open_gate(entry) != LeaseVerdict::kGranted))
@@ -168,6 +177,7 @@ void Scheduler::forget(ClientId client, std::uint64_t) {
   leases_.forget(client);
   policy_->forget(client);
   found_ = nullptr;
+  set_aside_known_ = false;
   std::erase_if(active_, [&](const Lane* lane) { return lane->next.client == client; });
   std::erase_if(lanes_, [&](const auto& lane) { return lane.second.next.client == client; });
   std::erase_if(hints_, [&](const Hint& hint) { return hint.client == client; });
@@ -207,6 +217,11 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   drop_what_is_too_narrow();
   expire(now_ns);
   if (std::exchange(recall_all_, false)) recall_all(now_ns);
+  recalled_.clear();
+  for (const Lane* lane : active_)
+    for (const Grant& grant : lane->grants)
+      if (grant.recalled && grant.entry != kWholeDevice)
+        recalled_.emplace_back(lane->next.client, grant.entry);
   prepare_all(now_ns);
   fulfil(now_ns);
   serve_overdue(now_ns);
@@ -289,21 +304,19 @@ void Scheduler::stop(Lane& lane, std::uint64_t now_ns) {
 // part of that would be inside its own lease, and whoever it was recalled for would wait on.
 ComputeSet Scheduler::barred(ClientId client) const {
   ComputeSet set = leases_.barred(client);
-  for (const Lane* lane : active_) {
-    if (lane->next.client != client) continue;
-    for (const Grant& grant : lane->grants)
-      if (grant.recalled && grant.entry != kWholeDevice) set |= layout_.at(grant.entry).compute;
-  }
+  for (const auto& [whose, entry] : recalled_)
+    if (whose == client) set |= layout_.at(entry).compute;
   return set;
 }
 
 ComputeSet Scheduler::set_aside() const {
-  ComputeSet set;
+  if (std::exchange(set_aside_known_, true)) return set_aside_;
+  set_aside_ = {};
   for (const Lane* lane : active_) {
-    if (lane->standing != kNoEntry) set |= layout_.at(lane->standing).compute;
-    if (lane->reservation.overdue) set |= layout_.at(lane->reservation.entry).compute;
+    if (lane->standing != kNoEntry) set_aside_ |= layout_.at(lane->standing).compute;
+    if (lane->reservation.overdue) set_aside_ |= layout_.at(lane->reservation.entry).compute;
   }
-  return set;
+  return set_aside_;
 }
 
 // For policies: who waits and who holds what now.
@@ -349,6 +362,8 @@ bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) co
 void Scheduler::prepare_all(std::uint64_t now_ns) {
   collect();
   plans_.clear();
+  // Nothing changes before all plans are made: they see one state, but for what is barred to whom.
+  PoolView view = view_for(kNobody, now_ns);
   for (Lane* lane : active_) {
     if (!lane->wants) continue;
     Hint hint{lane->next.lane, lane->next.processors, lane->next.ready_at_ns,
@@ -358,14 +373,14 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
     hint.kind = lane->next.kind;
     hint.queued_ns = lane->next.queued_ns;
     if (const Grant* grant = lane->open()) hint.held = grant->entry;
-    prepare_one(hint, *lane, now_ns);
+    prepare_one(hint, *lane, view);
   }
   for (const Hint& hint : hints_) {
     if (hint.cancelled) continue;
     const bool fresh = find(hint.client, hint.lane) == nullptr;
     Lane& lane = find_or_add(hint.client, hint.lane);
     if (fresh) lane.next.processors = hint.processors;
-    prepare_one(hint, lane, now_ns);
+    prepare_one(hint, lane, view);
   }
   hints_.clear();
   // Each plan is made for the state without the reservations of the plan before it.
@@ -382,8 +397,9 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
       if ((lane->open() != nullptr) == holders) apply(*lane, plan, now_ns);
 }
 
-void Scheduler::prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns) {
-  Plan plan = policy_->prepare(hint, view_for(hint.client, now_ns));
+void Scheduler::prepare_one(const Hint& hint, Lane& lane, PoolView& view) {
+  view.barred = barred(hint.client);
+  Plan plan = policy_->prepare(hint, view);
   auto refuse = [&](EntryId& entry, std::uint32_t processors) {
     if (entry == kNoEntry || (entry < layout_.size() && layout_.at(entry).processors >= processors))
       return;
@@ -579,20 +595,24 @@ void Scheduler::close_overlapping(ComputeSet compute, ClientId but, std::uint64_
 
 void Scheduler::reserve(Lane& lane, const Reservation& reservation) {
   cancel(lane);
-  if (leases_.reserve(reservation.entry, lane.next.client) == LeaseVerdict::kGranted)
-    lane.reservation = reservation;
+  if (leases_.reserve(reservation.entry, lane.next.client) != LeaseVerdict::kGranted) return;
+  lane.reservation = reservation;
+  set_aside_known_ = false;
 }
 
 void Scheduler::cancel(Lane& lane) {
   const EntryId entry = lane.reservation.entry;
+  if (entry == kNoEntry) return;
   lane.reservation = {};
-  if (entry != kNoEntry) unreserve(entry);
+  set_aside_known_ = false;
+  unreserve(entry);
 }
 
 void Scheduler::set_standing(Lane& lane, EntryId entry) {
   if (lane.standing == entry) return;
   const EntryId old = lane.standing;
   lane.standing = kNoEntry;
+  set_aside_known_ = false;
   if (old != kNoEntry) unreserve(old);
   if (entry != kNoEntry && leases_.reserve(entry, lane.next.client) == LeaseVerdict::kGranted)
     lane.standing = entry;

@@ -166,7 +166,7 @@ class Scheduler {
 
   Lane* find(ClientId client, LaneId lane);
   Lane& find_or_add(ClientId client, LaneId lane);
-  void prepare_one(const Hint& hint, Lane& lane, std::uint64_t now_ns);
+  void prepare_one(const Hint& hint, Lane& lane, PoolView& view);
   void retire_inactive();
   PoolView view_for(ClientId client, std::uint64_t now_ns) const;
   hal::ComputeSet barred(ClientId client) const;
@@ -221,6 +221,9 @@ class Scheduler {
   std::vector<EntryId> eligible_;
   std::vector<Planned> plans_;
   std::vector<Lane*> overdue_;
+  std::vector<std::pair<ClientId, EntryId>> recalled_;  // and not yet returned
+  mutable hal::ComputeSet set_aside_;                   // as of `set_aside_known_`
+  mutable bool set_aside_known_ = false;
   SchedulerCounters counters_;
   std::uint64_t epoch_ = 1;
   std::uint64_t wake_at_ = kNever;

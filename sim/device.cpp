@@ -16,6 +16,8 @@ using runtime::OperationClass;
 
 namespace {
 
+// What others have moved lately is what the L2 cache holds: 60 MB, filled at the full bandwidth.
+constexpr double kCacheNs = 60e6 / kBandwidth * 1e9;
 constexpr double kForever = std::numeric_limits<double>::infinity();
 constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights
 // A prompt's keys and values are read and written once on their way to the decoding client.
@@ -109,6 +111,14 @@ Result Device::run() {
         ++i;
         continue;
       }
+      if (lane.played != kNone && lane.position + 0.5 < lane.length) {
+        // Its last blocks have their places: there may be room for others.
+        lane.occupancy = lane.kernel->share;
+        lane.alone_until = 0;
+        rates_changed_ = true;
+        ++i;
+        continue;
+      }
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
       if (lane.played == kNone)
         stopped(lane);
@@ -173,6 +183,14 @@ void Device::advance(double to_ns) {
       }
       from = until > from ? until : to_ns;
     }
+    if (!played_.empty()) {
+      const double kept = std::exp(-step / kCacheNs);
+      for (const Played& played : played_) {
+        Lane& lane = lanes_[played.lane];
+        const double moves = lane.running ? lane.bandwidth * lane.rate : 0;
+        lane.moved = moves + (lane.moved - moves) * kept;
+      }
+    }
     for (const std::size_t index : running_) {
       Lane& lane = lanes_[index];
       lane.position += step * lane.rate;
@@ -209,9 +227,26 @@ void Device::set_rates() {
   }
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
-    // Only what waits for memory waits longer.
-    if (bandwidth > 1) lane.rate /= 1 + std::min(1.0, lane.bandwidth) * (bandwidth - 1);
-    const double length = lane.played == kNone ? (*lane.ends)[lane.stop] : lane.length;
+    if (lane.played != kNone) {
+      // Measured where others took all of the bandwidth; where they take less, or took it a moment
+      // ago, it grows with the cube of that (CHOSEN: README.md).
+      double lately = 0;
+      for (const Played& played : played_)
+        if (&lanes_[played.lane] != &lane) lately += lanes_[played.lane].moved;
+      const double taken =
+          std::clamp(std::max(lately, bandwidth - lane.bandwidth * lane.rate), 0.0, 1.0);
+      lane.slowed = 1 + (lane.kernel->beside - 1) * taken * taken * taken;
+    } else {
+      // Only what waits for memory waits longer.
+      lane.slowed = 1 + std::min(1.0, lane.bandwidth) * std::max(0.0, bandwidth - 1);
+    }
+  }
+  for (const std::size_t index : running_) {
+    Lane& lane = lanes_[index];
+    lane.rate /= lane.slowed;
+    const double length = lane.played == kNone   ? (*lane.ends)[lane.stop]
+                          : lane.alone_until > 0 ? lane.alone_until
+                                                 : lane.length;
     lane.end_ns = lane.rate > 0 ? now_ns_ + (length - lane.position) / lane.rate : kForever;
   }
   rates_changed_ = false;
@@ -244,8 +279,8 @@ double Device::kernel_rate(const Lane& lane, double* places) const {
 void Device::take_turns() {
   auto has_work = [&](std::size_t index) {
     const Lane& lane = lanes_[index];
-    return lane.running || (lane.open == runtime::kWholeDevice &&
-                            played_[lane.played].player.asked(now_ns_) > 0);
+    return lane.running ||
+           (lane.open == runtime::kWholeDevice && played_[lane.played].player.asked(now_ns_) > 0);
   };
   if (turn_ != kNone && now_ns_ < turn_ends_ns_ && has_work(turn_)) return;
   const std::size_t before = turn_;
@@ -286,8 +321,9 @@ void Device::begin_request(Played& played, double at_ns) {
   const Request& request = played.requests[played.request];
   played.serving = true;
   played.tokens_left = request.output_tokens - 1;
-  played.player.play(job.parts[0], at_ns);
-  for (std::uint32_t i = 0; i < played.tokens_left; ++i) played.player.play(job.parts[1], at_ns);
+  played.player.play(job.parts[0], at_ns, request.host_pace);
+  for (std::uint32_t i = 0; i < played.tokens_left; ++i)
+    played.player.play(job.parts[1], at_ns, request.host_pace);
   want(played, job.parts[0], true);
 }
 
@@ -367,7 +403,8 @@ void Device::play(Played& played) {
   lane.length = std::max(1.0, operation->ns * stretch);
   lane.position = 0;
   lane.bandwidth = lane.kernel->memory / stretch;
-  lane.occupancy = lane.kernel->share;
+  lane.alone_until = entry == runtime::kWholeDevice ? lane.kernel->full * lane.length : 0;
+  lane.occupancy = lane.alone_until > 0 ? 1 : lane.kernel->share;
   lane.running = true;
   lane.end_ns = kForever;  // until set_rates says
   running_.push_back(played.lane);
@@ -557,8 +594,7 @@ void Device::drain(Lane& lane) {
     for (std::size_t i = 1, asked = player.asked(now_ns_); i < asked && left > 0; ++i) {
       const Job::Operation& operation = player.ahead(i);
       left -= player.job().gap_ns +
-              operation.ns *
-                  static_cast<double>(player.job().kernels[operation.of].stretch[width]);
+              operation.ns * static_cast<double>(player.job().kernels[operation.of].stretch[width]);
       ++lane.leave_after;
     }
     return;
@@ -692,16 +728,17 @@ Result Device::collect() {
     const Job& job = played.player.job();
     if (job.serves()) {
       for (std::size_t i = 0; i < played.times.size(); ++i)
-        if (played.requests[i].at_s >= options_.warm_up_s) result.requests.push_back(played.times[i]);
+        if (played.requests[i].at_s >= options_.warm_up_s)
+          result.requests.push_back(played.times[i]);
       continue;
     }
     const Lane& lane = lanes_[played.lane];
-    const double kernels = static_cast<double>(std::count_if(
-        job.parts[0].operations.begin(), job.parts[0].operations.end(),
-        [](const Job::Operation& each) { return each.call == Job::Call::kKernel; }));
-    result.training.push_back(
-        {job.name, static_cast<double>(lane.launched) / kernels / result.simulated_s,
-         1e9 / played.usual_ns[0]});
+    const double kernels = static_cast<double>(
+        std::count_if(job.parts[0].operations.begin(), job.parts[0].operations.end(),
+                      [](const Job::Operation& each) { return each.call == Job::Call::kKernel; }));
+    result.training.push_back({job.name,
+                               static_cast<double>(lane.launched) / kernels / result.simulated_s,
+                               1e9 / played.usual_ns[0]});
   }
   const runtime::SchedulerCounters& counters = scheduler_.counters();
   result.grants = counters.grants;

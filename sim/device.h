@@ -84,6 +84,7 @@ class Device {
     double position = 0;                        // in *ends
     std::uint32_t stop = 0;                     // the kernel before which it stops
     double rate = 1;
+    double slowed = 1;  // of it, by what others take of the memory's bandwidth
     double bandwidth = 0, occupancy = 0;
     double end_ns = 0;  // at this rate
     std::uint64_t steps_done = 0;
@@ -93,6 +94,8 @@ class Device {
     std::size_t played = kNone;
     const Job::Kernel* kernel = nullptr;  // that runs
     double length = 0;                    // of it, at rate 1; `position` counts from 0
+    double moved = 0;                     // share of the bandwidth, lately
+    double alone_until = 0;               // it takes all places until that position
     double ended_ns = 0;                  // the one before it
     bool leaving = false;                 // its gate is closed; it has `on` until
     std::uint32_t leave_after = 0;        // so many more kernels have ended
@@ -110,8 +113,8 @@ class Device {
     const Job::Part* part = nullptr;  // that the device is at
     std::uint32_t tokens_left = 0;
     double first_ns = 0, token_ns = 0;  // when the host saw the first token, the last one
-    double wake_ns = 0;   // when something of it may start
-    std::vector<double> usual_ns;  // of each part, alone on the whole device
+    double wake_ns = 0;                 // when something of it may start
+    std::vector<double> usual_ns;       // of each part, alone on the whole device
   };
 
   struct Running {

@@ -32,10 +32,10 @@ class Reader {
     std::string word;
     words >> word;
     if (word == "name") return words >> job.name ? "" : "the name is missing";
-    if (word == "processors") return words >> job.processors && job.processors > 0 &&
-                                             job.processors <= 4096
-                                         ? ""
-                                         : "processors must be 1 to 4096";
+    if (word == "processors")
+      return words >> job.processors && job.processors > 0 && job.processors <= 4096
+                 ? ""
+                 : "processors must be 1 to 4096";
     if (word == "launch") return time(words, &job.launch_ns);
     if (word == "return") return time(words, &job.return_ns);
     if (word == "gap") return time(words, &job.gap_ns);
@@ -74,9 +74,10 @@ class Reader {
     std::size_t number = 0;
     runtime::KernelProfile known;
     Job::Kernel kernel;
-    if (!(words >> number >> known.blocks >> known.resident >> kernel.memory) ||
-        kernel.memory < 0 || kernel.memory > 1)
-      return "a kernel needs a number, blocks, blocks a processor holds, a share of the bandwidth";
+    if (!(words >> number >> known.blocks >> known.resident >> kernel.memory >> kernel.beside) ||
+        kernel.memory < 0 || kernel.memory > 1 || !(kernel.beside >= 1) || kernel.beside > 100)
+      return "a kernel needs a number, blocks, blocks a processor holds, a share of the bandwidth, "
+             "how much longer it takes where there is none left";
     if (number != job.kernels.size()) return "kernels are numbered from 0, in order";
     if (job.processors == 0) return "kernels come behind the processors";
     runtime::Profile profile;
@@ -104,7 +105,9 @@ class Reader {
       // Blocks come in waves; the last one fills the places that it needs.
       const double places = std::max(1U, known.resident) * static_cast<double>(job.processors);
       const double waves = static_cast<double>(known.blocks) / places;
-      kernel.share = waves / std::ceil(waves);
+      const double last = waves - std::floor(waves);
+      kernel.full = (std::ceil(waves) - 1) / std::ceil(waves);
+      kernel.share = last > 0 ? last : 1;
     }
     job.kernels.push_back(std::move(kernel));
     return "";

@@ -2,7 +2,8 @@
 //
 // A job as it was recorded on a GPU, alone: the kernels, copies and waits of its steps in the order
 // in which the host asks for them, the host's pace, and each kernel's time at several widths.
-// bench/evaluation/streams.py makes such files; PlayedJob says what becomes of them in virtual time.
+// bench/evaluation/streams.py makes such files; PlayedJob says what becomes of them in virtual
+// time.
 //
 //     vitamin-job 1
 //     name RN
@@ -10,9 +11,10 @@
 //     launch 4100                       ns from the host's call to the start, where nothing waits
 //     return 5200                       ns from an end to the host's going on that waited for it
 //     gap 1300                          ns between two kernels that depend on each other
-//     kernel 0 1568 4 0.8 32:30500 64:15400 132:7900 cutlass_gemm
+//     kernel 0 1568 4 0.8 2.1 32:30500 64:15400 132:7900 cutlass_gemm
 //            number, blocks (0: it needs no processors), blocks a processor holds, share of the
-//            memory's bandwidth on the whole device, width:ns ..., name
+//            memory's bandwidth on the whole device, times as long beside a program on the other
+//            half of the device that does nothing but move memory, width:ns ..., name
 //     part step                         step | prefill | decode; operations count from 0 in each
 //     k 0 5300 7850 -1                  kernel 0: ns of the host before its call, ns on the whole
 //                                       device, the operation that it waits for (-1: only the
@@ -51,8 +53,10 @@ struct Job {
   };
   struct Kernel {
     std::string name;
-    double share = 0;   // of the places that the whole device has for its blocks, on average
+    double full = 0;    // of its time, while blocks of it still wait for places, it takes them all
+    double share = 0;   // of the places that the whole device has for its blocks, afterwards
     double memory = 0;  // of the bandwidth, on the whole device
+    double beside = 1;  // times as long where others take all of the bandwidth
     std::vector<float> stretch;  // by processors: time against the whole device's
   };
 

@@ -101,8 +101,8 @@ Quantiles Result::latency() const {
   std::vector<double> samples;
   for (const RequestTimes& request : requests)
     if (request.finished)
-      samples.push_back(request.ttft_ms + std::max(0.0, request.tpot_ms) *
-                                              (std::max(1U, request.output_tokens) - 1));
+      samples.push_back(request.ttft_ms +
+                        std::max(0.0, request.tpot_ms) * (std::max(1U, request.output_tokens) - 1));
   return quantiles(std::move(samples));
 }
 

@@ -53,8 +53,8 @@ struct Slo {
 };
 
 struct Violations {
-  double ttft = 0, tpot = 0;      // shares of the requests (TPOT: of those that have one)
-  double goodput_per_s = 0;       // requests that meet both
+  double ttft = 0, tpot = 0;  // shares of the requests (TPOT: of those that have one)
+  double goodput_per_s = 0;   // requests that meet both
 };
 
 struct Result {
@@ -75,7 +75,7 @@ struct Result {
   Violations violations(const Slo& slo) const;
   Quantiles ttft() const;
   Quantiles tpot() const;
-  Quantiles latency() const;  // to the last token, of those that were finished
+  Quantiles latency() const;           // to the last token, of those that were finished
   double training_normalised() const;  // sum over jobs of steps/s against alone
   void merge(const Result& other);
 };

@@ -22,8 +22,8 @@ PlayedJob::PlayedJob(const Job& job) : job_(job) {
   stream_ns_.resize(streams, 0);
 }
 
-void PlayedJob::play(const Job::Part& part, double at_ns) {
-  parts_.push_back({&part, at_ns});
+void PlayedJob::play(const Job::Part& part, double at_ns, double pace) {
+  parts_.push_back({&part, at_ns, pace});
   run_host();
 }
 
@@ -35,9 +35,10 @@ double PlayedJob::end_of(std::uint64_t serial) const {
 void PlayedJob::run_host() {
   while (!parts_.empty()) {
     const Job::Part& part = *parts_.front().part;
+    const double pace = parts_.front().pace;
     if (call_ == 0) host_ns_ = std::max(host_ns_, parts_.front().at_ns);
     if (call_ == part.operations.size()) {
-      host_ns_ += part.end_ns;
+      host_ns_ += part.end_ns * pace;
       first_ += call_;
       call_ = 0;
       parts_.pop_front();
@@ -50,10 +51,10 @@ void PlayedJob::run_host() {
     if (operation.call == Job::Call::kWait) {
       const double end = end_of(after);
       if (end == kForever) return;
-      host_ns_ = std::max(host_ns_ + operation.host_ns, end + job_.return_ns);
+      host_ns_ = std::max(host_ns_ + operation.host_ns * pace, end + job_.return_ns);
       seen_ns_ = host_ns_;
     } else {
-      host_ns_ += operation.host_ns;
+      host_ns_ += operation.host_ns * pace;
       set_end(serial, kForever);
       if (operation.call == Job::Call::kKernel) {
         kernels_.push_back({&operation, serial, after, host_ns_, call_ == part.last_kernel});
@@ -105,9 +106,9 @@ void PlayedJob::copy(double now_ns, double* link_free_ns) {
 }
 
 std::size_t PlayedJob::asked(double by_ns) const {
-  const auto end = std::partition_point(kernels_.begin(), kernels_.end(), [&](const Issued& issued) {
-    return issued.at_ns <= by_ns;
-  });
+  const auto end =
+      std::partition_point(kernels_.begin(), kernels_.end(),
+                           [&](const Issued& issued) { return issued.at_ns <= by_ns; });
   return static_cast<std::size_t>(end - kernels_.begin());
 }
 

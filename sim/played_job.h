@@ -24,7 +24,8 @@ class PlayedJob {
   explicit PlayedJob(const Job& job);
 
   // The host goes on with this part once it has issued what came before, `at_ns` at the earliest.
-  void play(const Job::Part& part, double at_ns);
+  // `pace`: times what its host was recorded to need.
+  void play(const Job::Part& part, double at_ns, double pace = 1);
 
   // The next kernel in order, not yet begun; null: the host has not got so far. When it may start:
   // never before anything that it waits for is known to end.
@@ -55,6 +56,7 @@ class PlayedJob {
   struct Playing {
     const Job::Part* part;
     double at_ns;
+    double pace;
   };
   static constexpr std::uint64_t kNothing = ~0ULL;
 
@@ -64,10 +66,10 @@ class PlayedJob {
   double ready_ns(const Issued& issued) const;
 
   const Job& job_;
-  std::deque<Playing> parts_;   // [0]: the host is in it
-  std::size_t call_ = 0;        // of the host in it
-  std::uint64_t first_ = 0;     // serial of its first operation
-  double host_ns_ = 0;          // when the last call was made
+  std::deque<Playing> parts_;  // [0]: the host is in it
+  std::size_t call_ = 0;       // of the host in it
+  std::uint64_t first_ = 0;    // serial of its first operation
+  double host_ns_ = 0;         // when the last call was made
   double seen_ns_ = 0;
   std::deque<Issued> kernels_, copies_;
   std::vector<double> stream_ns_;  // by stream of copies: when it is free

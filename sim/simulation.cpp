@@ -41,8 +41,8 @@ Result run_device(const Setup& setup, unsigned gpu, std::unique_ptr<runtime::Pol
     for (const Job::Part& part : recorded.job.parts) {
       profile.describe(part.key, recorded.job.name + " " + part.name, 0, 0);
       for (const runtime::PoolEntry& entry : layout.entries())
-        profile.merge(part.key, {entry.processors, 100,
-                                 alone_ns(recorded.job, part, entry.processors), 0});
+        profile.merge(part.key,
+                      {entry.processors, 100, alone_ns(recorded.job, part, entry.processors), 0});
     }
   Device device(layout, std::move(policy), profile, library, setup.device);
   const unsigned all = setup.gpus * setup.services;
@@ -53,7 +53,8 @@ Result run_device(const Setup& setup, unsigned gpu, std::unique_ptr<runtime::Pol
     device.add_service(std::move(requests));
   }
   for (const std::string& name : setup.training) device.add_training(*library.training(name));
-  for (const Setup::Recorded& recorded : setup.jobs) device.add_job(recorded.job, recorded.requests);
+  for (const Setup::Recorded& recorded : setup.jobs)
+    device.add_job(recorded.job, recorded.requests);
   return device.run();
 }
 
@@ -83,8 +84,7 @@ hal::Result<Result> simulate(const Setup& setup, const std::string& policy) {
   Result all;
   for (const Result& result : results) all.merge(result);
   all.policy = policy;
-  all.wall_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  all.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return all;
 }
 

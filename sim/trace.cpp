@@ -15,6 +15,7 @@ namespace {
 using hal::Errc;
 
 constexpr std::string_view kHeader = "t_s,prompt_tokens,output_tokens";
+constexpr std::string_view kPace = ",host_pace";
 
 template <class T>
 bool number(std::string_view text, T* value) {
@@ -23,12 +24,18 @@ bool number(std::string_view text, T* value) {
 }
 
 // What is wrong with the line, or "".
-std::string read_line(std::string_view line, Request* request, double last_s) {
+std::string read_line(std::string_view line, Request* request, double last_s, bool paced) {
+  if (paced) {
+    const std::size_t last = std::min(line.rfind(','), line.size());
+    if (!number(line.substr(std::min(last + 1, line.size())), &request->host_pace) ||
+        !(request->host_pace > 0 && request->host_pace < 1000))
+      return "the pace of the host must be above 0";
+    line = line.substr(0, last);
+  }
   const std::size_t first = line.find(','), second = line.find(',', first + 1);
   if (first == line.npos || second == line.npos) return "a field is missing";
-  const std::string_view fields[] = {line.substr(0, first),
-                                     line.substr(first + 1, second - first - 1),
-                                     line.substr(second + 1)};
+  const std::string_view fields[] = {
+      line.substr(0, first), line.substr(first + 1, second - first - 1), line.substr(second + 1)};
   for (const std::string_view field : fields)
     if (field.empty()) return "a field is empty";
   if (!number(fields[0], &request->at_s) || !std::isfinite(request->at_s))
@@ -57,6 +64,7 @@ hal::Result<Trace> parse_trace(std::string_view text, const TraceWindow& window)
   Trace trace;
   std::size_t number_of_line = 0;
   double last_s = 0;
+  bool paced = false;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
@@ -68,12 +76,14 @@ hal::Result<Trace> parse_trace(std::string_view text, const TraceWindow& window)
                        "line " + std::to_string(number_of_line) + ": " + why);
     };
     if (number_of_line == 1) {
+      paced = line.ends_with(kPace);
+      if (paced) line.remove_suffix(kPace.size());
       if (line != kHeader) return failed("the header must be " + std::string(kHeader));
       continue;
     }
     if (line.empty()) continue;
     Request request;
-    if (const std::string why = read_line(line, &request, last_s); !why.empty())
+    if (const std::string why = read_line(line, &request, last_s, paced); !why.empty())
       return failed(why);
     last_s = request.at_s;
     if (request.at_s < window.from_s) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A trace of requests: CSV with the header t_s,prompt_tokens,output_tokens, times ascending.
+// A trace of requests: CSV with the header t_s,prompt_tokens,output_tokens, times ascending; and,
+// of requests to a recorded job, perhaps ,host_pace: how much slower than recorded its host was.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,12 @@ struct Request {
   double at_s = 0;  // since the beginning of the window
   std::uint32_t prompt_tokens = 0;
   std::uint32_t output_tokens = 0;
+  double host_pace = 1;  // of recorded jobs
 };
 
 struct TraceWindow {
   double from_s = 0;
-  double seconds = 0;  // 0: to the end
+  double seconds = 0;                        // 0: to the end
   std::uint32_t most_prompt_tokens = 16384;  // longer ones are cut, and counted
   std::uint32_t most_output_tokens = 2048;
 };

@@ -87,7 +87,7 @@ class Daemon:
             self.last = status
             for device in status["devices"]:
                 held = [h for h in device["held"] if not h["whole"]]
-                self.most = max(self.most, len({h["client"] for h in held}))
+                self.most = max(self.most, len({h["client"] for h in device["held"]}))
                 for i, a in enumerate(held):
                     for b in held[i + 1:]:
                         if a["client"] != b["client"] and a["units"] & b["units"]:

@@ -38,9 +38,19 @@ from common import Daemon, Job, Resident, Surroundings, brief, occupant, percent
 JOBS = {"qwen": ["qwen-train"], "resnet": ["resnet-train"], "llama": ["llama-generate"]}
 
 
-def words_of(job, options):
+def words_of(job, options, go=None):
     words = [sys.executable, str(HERE.parent / "workloads.py"), *JOBS[job]]
+    words += ["--go", str(go)] if go else []
     return words + (["--steps", str(options.steps)] if options.steps else [])
+
+
+def start_together(running, go, seconds):
+    """When all of them are built, or one has ended."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit and all(job.process.poll() is None for job in running) and \
+            not all(any("ready" in line for line in job.lines()) for job in running):
+        time.sleep(0.01)
+    go.touch()
 
 
 def jobs(options, results, mps):
@@ -58,17 +68,21 @@ def jobs(options, results, mps):
     for policy in options.policies.split(","):
         for names in options.sets:
             daemon = Daemon(policy, mps)
-            started = time.monotonic()
-            running = [Job(words_of(job, options), mps, daemon) for job in names]
+            go = pathlib.Path(daemon.folder.name) / "go"
+            running = [Job(words_of(job, options, go), mps, daemon) for job in names]
+            start_together(running, go, options.timeout)
+            before, started = daemon.counters(), time.monotonic()
             ended = [job.wait(options.timeout) for job in running]
             seconds = time.monotonic() - started
-            counters = daemon.counters()
+            counters = {k: v - before.get(k, 0) for k, v in daemon.counters().items()}
+            together = daemon.most == len(names)  # each held something in one look
             log = daemon.end()
             for job, process, result in zip(names, running, ended):
                 cover = process.coverage
                 same = sum(a == b for a, b in zip(alone[job], result.hashes()))
                 record = {"part": "jobs", "job": job, "mode": policy, "beside": len(names) - 1,
-                          "ok": result.ok, "why": result.why(), "seconds": result.seconds,
+                          "ok": result.ok and together,
+                          "why": result.why(), "seconds": result.seconds,
                           "hashes": len(alone[job]), "equal": same, "coverage": brief(cover),
                           "said": result.errors[-600:]}
                 results.add(record)
@@ -80,9 +94,10 @@ def jobs(options, results, mps):
                          "looks": daemon.looks, "overlaps": daemon.overlaps[:3],
                          "clients_holding_at_once": daemon.most, "daemon": counters,
                          "log": log[-1500:]})
-            rate = (counters.get("moves") or 0) / seconds
+            rate = (counters.get("grants") or 0) / seconds / len(names)
             rows.append([policy, len(names), "daemon", f"{len(daemon.overlaps)} overlaps",
-                         f"{daemon.looks} looks", f"{rate:.0f} moves/s", f"{seconds:.1f}", ""])
+                         f"{daemon.looks} looks", f"{rate:.0f} grants/s a job", f"{seconds:.1f}",
+                         "" if together else f"only {daemon.most} of them held at one time"])
     return harness.table(rows, ["policy", "jobs", "job", "equal", "bound", "moved", "s", "problem"])
 
 

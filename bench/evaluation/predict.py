@@ -4,11 +4,12 @@
 
     predict.py [--streams DIR] [--results DIR] [--vitamin FILE] [--out DIR]
 
-What goes in of each session of E3 and E4: what each job asks of the GPU, recorded alone on another
-day (record.py), and its exclusive rate in that session, by which the pace of its host is stretched,
-because that drifts by tens of percent. What comes out: the rates and latencies of the pairs, in
-every mode that the simulator knows, beside those that were measured: OUT/predictions.jsonl and a
-table. Modes that it does not know (MPS with percentages or priorities) are left out.
+What goes in of each session of E3, E4 and `pairs`: what each job asks of the GPU, recorded alone on
+another day (record.py), and its exclusive rate in that session, by which the pace of its host is
+stretched, because that drifts by tens of percent. What comes out: the rates and latencies of the
+pairs, in every mode that the simulator knows, beside those that were measured:
+OUT/predictions.jsonl and a table. Modes that it does not know (MPS with percentages or priorities)
+are left out.
 """
 
 import argparse
@@ -25,9 +26,9 @@ import harness  # noqa: E402
 import report  # noqa: E402
 import streams  # noqa: E402
 
-# Processes without MPS get the device in turns. FITTED to two pairs (h200.md: ResNet-152 + Qwen3;
-# E3, run 1: W1), which lost a fifth to the changes of turns; not known: how long a turn is.
-TURN_MS, SWITCH_US = 2.0, 500
+# Processes without MPS get the device in turns. FITTED to one pair (E3, run 1: W1); not known: how
+# long a turn is.
+TURN_MS, SWITCH_US = 2.0, 220
 WHOLE = ["--policy", "fifo", "--quantum", 1e6]  # everybody on the whole device, nobody decides
 SECONDS = 12  # that pairs of training jobs are simulated for
 MODES = {"mps": WHOLE, "ours:fifo": ["--policy", "fifo"],
@@ -59,8 +60,8 @@ class Simulator:
             path.write_text(text)
             if requests is not None:
                 arrivals = self.folder / f"{number}.csv"
-                arrivals.write_text("t_s,prompt_tokens,output_tokens\n" + "".join(
-                    f"{at:.6f},1,{tokens}\n" for at, tokens in requests))
+                arrivals.write_text("t_s,prompt_tokens,output_tokens,host_pace\n" + "".join(
+                    f"{at:.6f},1,{tokens},{pace:.4f}\n" for at, tokens, pace in requests))
                 path = f"{path}@{arrivals}"
             arguments += ["--job", str(path)]
         done = subprocess.run([self.program, "simulate", "--json", *arguments, *map(str, words)],
@@ -101,13 +102,29 @@ class Predictions:
     def serving(self, name, request_s, tokens):
         key = name, round(request_s, 6), tokens
         if key not in self.texts:
-            requests = [(i * (4 * request_s + 0.1), tokens) for i in range(10)]
+            requests = [(i * (4 * request_s + 0.1), tokens, 1) for i in range(5)]
             seconds = lambda stretch: self.simulator.run(
                 [(self.compiled[name].text(stretch), requests)],
                 ["--warm-up", 0, "--policy", "fifo"])["latency_ms"]["p50"] / 1e3
             stretch, left = calibrated(seconds, request_s)
             self.texts[key] = self.compiled[name].text(stretch), stretch, left
         return self.texts[key]
+
+    def paces(self, text, tokens, seconds):
+        """How much slower the host was in each of these requests that ran alone: their times, seen
+        through what the simulator makes of a host of so many paces."""
+        steps = [0.6, 0.8, 1, 1.2, 1.5, 2, 3, 5]
+        took = [self.simulator.run([(text, [(0.0, tokens, pace)])],
+                                   ["--warm-up", 0, "--policy", "fifo"])["latency_ms"]["p50"] / 1e3
+                for pace in steps]
+
+        def pace_of(wanted):
+            for i in range(len(steps) - 1):
+                if wanted <= took[i + 1] or i == len(steps) - 2:
+                    share = (wanted - took[i]) / max(1e-9, took[i + 1] - took[i])
+                    return min(8.0, max(0.3, steps[i] + share * (steps[i + 1] - steps[i])))
+
+        return [pace_of(s) for s in seconds]
 
     def add(self, where, what, measured, predicted, **more):
         if measured:
@@ -129,8 +146,14 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def training_pairs(predictions, results):
-    for (session, subject), modes in cells(report.read(results, "E3")).items():
+def spread(values):
+    """By what share the largest is above the least."""
+    return max(values) / min(values) - 1
+
+
+def training_pairs(predictions, results, name):
+    records = [r for r in report.read(results, name) if r.get("experiment") == "E3"]
+    for (session, subject), modes in cells(records).items():
         alone = modes.get("exclusive")
         if not alone:
             continue
@@ -138,8 +161,7 @@ def training_pairs(predictions, results):
         if any(n not in predictions.compiled for n in names):
             continue
         rates = [harness.median([r["jobs"][i]["per_s"] for r in alone]) for i in (0, 1)]
-        drift = max(max(r["jobs"][i]["per_s"] for r in alone) /
-                    min(r["jobs"][i]["per_s"] for r in alone) - 1 for i in (0, 1))
+        drift = max(spread([r["jobs"][i]["per_s"] for r in alone]) for i in (0, 1))
         made = [predictions.training(n, r) for n, r in zip(names, rates)]
         for mode, records in modes.items():
             words = words_of(mode)
@@ -149,17 +171,17 @@ def training_pairs(predictions, results):
                                             ["--until", SECONDS, *words])
             where = {"experiment": "E3", "session": session, "subject": subject, "mode": mode}
             for i, name in enumerate(names):
+                measured = [r["jobs"][i]["per_s"] for r in records]
                 predictions.add(
-                    where, f"{name} steps/s",
-                    harness.median([r["jobs"][i]["per_s"] for r in records]),
+                    where, f"{name} steps/s", harness.median(measured),
                     got["training"][i]["steps_per_s"], alone=rates[i], exclusive_differs=drift,
-                    stretch=made[i][1], calibration_left=made[i][2], repeats=len(records))
+                    stretch=made[i][1], calibration_left=made[i][2], repeats=len(records),
+                    repeats_differ=spread(measured))
 
 
-def mixed_pairs(predictions, results):
-    headers = list(report.headers(results, "E4"))
-    records = report.read(results, "E4")
-    request_s = {r["session"]: r["measured"]["seconds"] for r in records if "measured" in r}
+def mixed_pairs(predictions, results, name):
+    headers = list(report.headers(results, name))
+    records = [r for r in report.read(results, name) if r.get("experiment") == "E4"]
     for (session, subject), modes in cells(records).items():
         alone = modes.get("exclusive")
         names = alone and (alone[0]["train"]["name"], alone[0]["infer"]["name"])
@@ -170,10 +192,11 @@ def mixed_pairs(predictions, results):
             if word in command else usual
         tokens, warm_up = int(after("--tokens", 32)), after("--warm-up", 2)
         rate = harness.median([r["train"]["per_s"] for r in alone])
-        drift = max(r["train"]["per_s"] for r in alone) / \
-            min(r["train"]["per_s"] for r in alone) - 1
+        drift = spread([r["train"]["per_s"] for r in alone])
         train = predictions.training(names[0], rate)
-        infer = predictions.serving(names[1], harness.median(request_s[session]), tokens)
+        took = {r["repeat"]: [q[3] - q[1] for q in r["infer"]["requests"] if q[3]] for r in alone}
+        infer = predictions.serving(names[1], harness.median(sum(took.values(), [])), tokens)
+        paces = {n: predictions.paces(infer[0], tokens, seconds) for n, seconds in took.items()}
         for mode, found in modes.items():
             words = [] if mode == "exclusive" else words_of(mode)
             if words is None:
@@ -182,31 +205,37 @@ def mixed_pairs(predictions, results):
             more = {"exclusive_differs": drift, "repeats": len(found)}
             got = []
             for r in found:
-                requests = [(q[0], tokens) for q in r["infer"]["requests"]]
+                # As slow as the same request was alone (the arrivals of a repeat are the same).
+                slow = paces.get(r["repeat"]) or paces[min(paces)]
+                requests = [(q[0], tokens, slow[i % len(slow)])
+                            for i, q in enumerate(r["infer"]["requests"])]
                 pair = [(infer[0], requests)]
                 if mode != "exclusive":
                     pair.insert(0, (train[0], None))
                 got.append(predictions.simulator.run(
                     pair, ["--warm-up", warm_up, *(words or ["--policy", "fifo"])]))
             if mode != "exclusive":
-                predictions.add(where, f"{names[0]} steps/s",
-                                mean(r["train"]["per_s"] for r in found),
+                measured = [r["train"]["per_s"] for r in found]
+                predictions.add(where, f"{names[0]} steps/s", mean(measured),
                                 mean(g["training"][0]["steps_per_s"] for g in got),
-                                alone=rate, stretch=train[1], calibration_left=train[2], **more)
+                                alone=rate, stretch=train[1], calibration_left=train[2],
+                                repeats_differ=spread(measured), **more)
             for which in ("p50", "p95", "p99"):
-                predictions.add(where, f"{names[1]} {which} ms",
-                                1e3 * mean(r["infer"][which] for r in found),
+                measured = [1e3 * r["infer"][which] for r in found]
+                predictions.add(where, f"{names[1]} {which} ms", mean(measured),
                                 mean(g["latency_ms"][which] for g in got),
-                                stretch=infer[1], calibration_left=infer[2], **more)
+                                stretch=infer[1], calibration_left=infer[2],
+                                repeats_differ=spread(measured), **more)
 
 
 def show(rows):
     kept = ["subject", "mode", "what"]
     body = [[r["session"] % 100000, *(r[k] for k in kept), f"{r['measured']:.2f}",
              f"{r['predicted']:.2f}", f"{100 * r['error']:+.1f} %",
+             f"{100 * r['repeats_differ']:.0f} %" if r["repeats"] > 1 else "-",
              f"{100 * r['exclusive_differs']:.0f} %"] for r in rows]
     print(harness.table(body, ["session", *kept, "measured", "predicted", "error",
-                               "exclusive differs by"]))
+                               "its repeats differ by", "exclusive by"]))
     summary = []
     sorts = [("throughput", lambda r: "steps/s" in r["what"]),
              ("p99", lambda r: " p99 " in r["what"]), ("p50", lambda r: " p50 " in r["what"])]
@@ -216,14 +245,19 @@ def show(rows):
                             if of(r) and (r["mode"] != "exclusive" if mode is None
                                           else r["mode"] == mode))
             if errors:
+                differ = [r["repeats_differ"] for r in rows if of(r) and r["repeats"] > 1 and
+                          (r["mode"] != "exclusive" if mode is None else r["mode"] == mode)]
                 summary.append({"mode": mode or "all pairs", "what": what, "n": len(errors),
+                                "repeats_differ": harness.median(differ),
                                 "median": harness.median(errors), "worst": errors[-1],
                                 "within_15": sum(e <= 0.15 for e in errors)})
     print()
     print(harness.table([[s["mode"], s["what"], s["n"], f"{100 * s['median']:.1f} %",
-                          f"{100 * s['worst']:.1f} %", f"{s['within_15']} of {s['n']}"]
-                         for s in summary],
-                        ["mode", "figure", "n", "median error", "worst", "within 15 %"]))
+                          f"{100 * s['worst']:.1f} %", f"{s['within_15']} of {s['n']}",
+                          "-" if s["repeats_differ"] is None else
+                          f"{100 * s['repeats_differ']:.0f} %"] for s in summary],
+                        ["mode", "figure", "n", "median error", "worst", "within 15 %",
+                         "repeats differ by (median)"]))
     return summary
 
 
@@ -235,9 +269,11 @@ def recorded(folder):
         raws = {132: streams.read(native)}
         for path in folder.glob(f"{name}-units*.json.gz"):
             raw = streams.read(path)
-            if raw["device"]:
+            if streams.times(raw):
                 raws[8 * int(path.name.split("-units")[1].split(".")[0])] = raw
-        jobs[name], alike = streams.compile_(name, raws)
+        bubble = folder / f"{name}-bubble.json.gz"
+        bubble = streams.read(bubble) if bubble.exists() else None
+        jobs[name], alike = streams.compile_(name, raws, bubble=bubble)
         parts = ", ".join(f"{part}: {len(step.calls)} calls" for part, step in jobs[name].parts)
         print(f"{name}: {parts}; {alike} steps alike; widths {sorted(raws)}; "
               f"launch {jobs[name].launch_ns:.0f}, return {jobs[name].return_ns:.0f}, "
@@ -260,8 +296,9 @@ def main():
         with tempfile.TemporaryDirectory(prefix="vitamin-predict-") as folder:
             simulator = Simulator(options.vitamin, folder)
             predictions = Predictions(simulator, jobs)
-            training_pairs(predictions, options.results)
-            mixed_pairs(predictions, options.results)
+            for name in ("E3", "E4", "pairs"):
+                training_pairs(predictions, options.results, name)
+                mixed_pairs(predictions, options.results, name)
     except (harness.Refusal, ValueError) as error:
         print(f"predict: {error}", file=sys.stderr)
         sys.exit(2)

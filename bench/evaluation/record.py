@@ -31,6 +31,7 @@ import experiments  # noqa: E402
 import harness  # noqa: E402
 import micro  # noqa: E402
 import modes  # noqa: E402
+import streams  # noqa: E402
 from processes import Job, JobFailed  # noqa: E402
 
 
@@ -100,7 +101,7 @@ def window(job, infer, seconds):
 
 
 def measure_bubble(name, setting, job, options, bubble, busy):
-    """On half of the device or on all: alone; beside the bubble (half); beside a busy host."""
+    """On half of the device or on all of it: alone, beside the bubble (half), beside busy hosts."""
     infer, record = name.startswith("I-"), {"job": name, "setting": setting, "ok": True}
     path = pathlib.Path(options.out).resolve() / "streams" / f"{name}-{setting}.json.gz"
     try:
@@ -119,6 +120,7 @@ def measure_bubble(name, setting, job, options, bubble, busy):
             record["beside"] = window(job, infer, options.window / 2)
             record["bubble_beside"] = bubble.rate(begin + 0.2, time.monotonic())
             record.update(job.ask(180, do="record", count=options.steps, path=str(path)))
+        streams.means_only(path)
         record["alone_again"] = window(job, infer, options.window / 2)
         return record
     except JobFailed as error:
@@ -141,6 +143,8 @@ def measure(name, setting, job, options):
             record["alone"] = job.ask(120, do="window", at=time.monotonic() + 0.1,
                                       seconds=options.window)
         record.update(job.ask(180, do="record", count=options.steps, path=str(path)))
+        if setting != "native":
+            streams.means_only(path)
         return record
     except JobFailed as error:
         return {**record, "ok": False, "why": str(error)}

@@ -172,8 +172,19 @@ def typical(found):
     return step, len(alike)
 
 
+def means_only(path):
+    """Of what reduce() kept in `path`, only the mean time of each kernel: what is wanted of any
+    setting but the job as it is."""
+    raw = read(path)
+    rows = [[*key, round(ns)] for key, ns in times(raw).items()]
+    with gzip.open(path, "wt") as file:
+        json.dump({"schema": 1, "means": rows}, file, separators=(",", ":"))
+
+
 def times(raw):
     """By kernel: the mean of its durations."""
+    if "means" in raw:
+        return {tuple(row[:4]): row[4] for row in raw["means"]}
     sums = {}
     for event in raw["device"]:
         entry = sums.setdefault(kernel_key(raw, event), [0, 0])
@@ -183,20 +194,25 @@ def times(raw):
 
 
 def memory_share(blocks, curve, processors):
-    """Of the bandwidth, on the whole device: ASSUMED from how a kernel with blocks for everybody
-    scales from about half of the processors to all. Who gains nothing waits for the memory."""
+    """Of the bandwidth, on the whole device: ASSUMED from how a kernel with blocks for nearly
+    everybody scales from about half of the processors to all. Who gains nothing waits for memory.
+    (Checked for three jobs: the bytes of a step that follow are within a sixth of those that the
+    bubble loses beside them.)"""
     half = min(curve, key=lambda m: abs(m - processors / 2), default=None)
-    if blocks < processors or half is None or abs(half - processors / 2) > processors / 8:
+    if blocks < 0.7 * processors or half is None or abs(half - processors / 2) > processors / 8:
         return 0.0
     gains = (curve[half] / curve[processors] - 1) / (processors / half - 1)  # 1: as many
     return min(1.0, max(0.1, 1.3 - gains))
 
 
 class Compiled:
-    """A job for the simulator. `parts`: (name, Step); `curves`: by kernel, {processors: ns}."""
+    """A job for the simulator. `parts`: (name, Step); `curves`: by kernel, {processors: ns};
+    `beside`: by kernel, times as long as on half of the device beside the bubble on the other."""
 
-    def __init__(self, name, processors, parts, curves):
+    def __init__(self, name, processors, parts, curves, beside):
         self.name, self.processors, self.parts, self.curves = name, processors, parts, curves
+        self.beside = beside
+        self.usual_beside = middle(beside.values(), 2.0)
         spread = lambda kind: [ns for _, s in parts for ns in getattr(s, kind)]
         self.launch_ns = middle(spread("launch"), 4000)
         self.return_ns = middle(spread("back"), 5000)
@@ -216,7 +232,9 @@ class Compiled:
             curve = self.curves.get((name, blocks, fit, _), {})
             share = memory_share(blocks, curve, self.processors) if blocks else 0
             known = " ".join(f"{m}:{ns:.0f}" for m, ns in sorted(curve.items()) if ns > 0)
-            lines.append(f"kernel {number} {blocks} {fit} {share:.3f} {known} {name[:80]}")
+            beside = self.beside.get((name, blocks, fit, _), self.usual_beside)
+            lines.append(f"kernel {number} {blocks} {fit} {share:.3f} {beside:.2f} {known} "
+                         f"{name[:80]}")
         for name, step in self.parts:
             lines.append(f"part {name}")
             for call, of, host_ns, ns, after in step.calls:
@@ -253,12 +271,16 @@ def split(step):
     return [("prefill", first), ("decode", last)]
 
 
-def compile_(name, raws, processors=132):
-    """`raws`: by processors, what reduce() kept; that of the whole device among them."""
+def compile_(name, raws, processors=132, bubble=None, half=64):
+    """`raws`: by processors, what reduce() kept; that of the whole device among them. `bubble`: on
+    `half` of the processors beside the bubble."""
     step, alike = typical(steps(raws[processors]))
     curves = {}
     for width, raw in raws.items():
         for key, ns in times(raw).items():
             curves.setdefault(key, {})[width] = ns
+    squeezed = times(bubble) if bubble else {}
+    beside = {key: min(10.0, max(1.0, ns / curves[key][half])) for key, ns in squeezed.items()
+              if curves.get(key, {}).get(half)}
     parts = split(step) if name.startswith("I-") else [("step", step)]
-    return Compiled(name, processors, parts, curves), alike
+    return Compiled(name, processors, parts, curves, beside), alike

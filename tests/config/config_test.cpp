@@ -60,7 +60,7 @@ TEST_CASE("the example is valid and does what its comments say") {
   const Loaded loaded = load_text(text.str(), "vitamin.toml", "gpu64");
   CHECK(loaded.why() == "");
   const Configuration& c = loaded.configuration;
-  CHECK(c.policy.specification() == "tpot-first:quiet=4000");
+  CHECK(c.policy.specification() == "tpot-first:quiet=3000");
   CHECK(c.policy.quantum_ns == 2'000'000);
   CHECK(load_text(text.str(), "vitamin.toml", "gpu65").configuration.policy.quantum_ns ==
         4'000'000);
@@ -71,6 +71,8 @@ TEST_CASE("the example is valid and does what its comments say") {
   CHECK(c.classes[0].kind == Kind::kLatency);
   CHECK(c.classes[0].tpot_ns == 30'000'000);
   CHECK(c.classes[0].reservation == 32);
+  CHECK(c.classes[1].kind == Kind::kLatency);
+  CHECK(c.classes[1].tpot_ns == 0);
   CHECK(c.classes[2].share == 75);
 }
 

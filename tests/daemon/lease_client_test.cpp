@@ -26,7 +26,7 @@ constexpr runtime::ClientId kClient = 1;
 // A client that outlives its daemons.
 class Node final : public daemon::Outlet {
  public:
-  Node() : client(layout, [] {}) {
+  explicit Node(const char* policy_ = "static:units=0-3") : policy(policy_), client(layout, [] {}) {
     for (const runtime::PoolEntry& entry : layout.entries())
       if (!entry.whole()) eligible.push_back(entry.id);
     eligible.push_back(runtime::kWholeDevice);
@@ -34,7 +34,7 @@ class Node final : public daemon::Outlet {
 
   void start_daemon() {
     arbiter =
-        std::make_unique<DeviceArbiter>(layout, *policies::make("static:units=0-3", 1),
+        std::make_unique<DeviceArbiter>(layout, *policies::make(policy, 1),
                                         ArbiterSettings{{}, kAnswerWithin, 500}, ++epoch, *this);
     auto old_own = std::move(own);
     auto old_daemons = std::move(daemons);
@@ -97,6 +97,7 @@ class Node final : public daemon::Outlet {
   }
 
   static constexpr std::uint64_t kAnswerWithin = 10'000'000;
+  const char* policy;
   runtime::PoolLayout layout = runtime::PoolLayout::build(kInfo);
   std::vector<EntryId> eligible;
   std::unique_ptr<protocol::ClientSegment> own;
@@ -139,6 +140,27 @@ TEST_CASE("work that runs when the daemon comes back is held until it ends, and 
     CHECK(node.arbiter->counters().overdue == 0);
     CHECK(node.arbiter->counters().stale == 0);
   }
+}
+
+// Its home is what it had: a lane has older and newer work on one entry.
+TEST_CASE("work of a lease and of home on the same entry is held until the last of it has ended") {
+  Node node("static:units=0-0,parts=1");
+  node.start_daemon();
+  const EntryId entry = node.submit(0);
+  node.client.lose();
+  REQUIRE(node.submit(0) == entry);
+  node.start_daemon();
+  node.turn();
+  CHECK(node.arbiter->counters().overlaps == 0);
+  node.client.retired(entry, 0, 1);
+  for (int i = 0; i < 3; ++i) node.turn();
+  REQUIRE(node.arbiter->held().size() == 1);  // the newer work runs
+  CHECK(node.client.outstanding(0, entry) == 1);
+  node.client.retired(entry, 0, 1);
+  for (int i = 0; i < 3; ++i) node.turn();
+  CHECK(node.arbiter->held().empty());
+  CHECK(node.arbiter->counters().stale == 0);
+  CHECK_FALSE(node.client.draining());
 }
 
 TEST_CASE("the daemon is told of all that runs, though the ring was full when it came back") {

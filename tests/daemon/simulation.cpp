@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <variant>
 #include <vector>
 
 #include "client/lease_client.h"
@@ -240,7 +241,10 @@ class Node final : public daemon::Outlet {
         const auto request = protocol::decode_request(copy, {layout_.size(), device().processors});
         if (!request) return let_go(*c);
         note('r', c->id, copy.words[0], copy.words[1]);
+        const std::uint64_t refused = arbiter_->counters().overlaps;
         arbiter_->request(c->id, *request, now_);
+        if (const auto* holding = std::get_if<protocol::Holding>(&*request))
+          told_of_old_work(*c, *holding, arbiter_->counters().overlaps == refused);
       }
       if (state == protocol::RingState::kBroken) return let_go(*c);
       c->requests.release();
@@ -249,6 +253,25 @@ class Node final : public daemon::Outlet {
     arbiter_->step(now_);
     if (arbiter_->counters().overdue != overdue) note('o', 0, 0, 0);
     check_leases();
+  }
+
+  // What the daemon has taken over is guarded like its own grants from now on. It refuses only what
+  // others hold by now.
+  void told_of_old_work(Client& c, const protocol::Holding& holding, bool taken) {
+    const auto entry = static_cast<EntryId>(holding.entry);
+    if (taken) {
+      for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
+        if (running.entry == entry) running.epoch = epoch_;
+      ++result_.adopted;
+    } else if (!c.excused) {
+      const hal::ComputeSet units = layout_.at(entry).compute;
+      bool others = false;
+      for (const auto& held : arbiter_->held())
+        others = others || (held.client != c.id && held.entry != kWholeDevice &&
+                            layout_.at(held.entry).compute.overlaps(units));
+      if (!others) fail("work of before is not taken over, though nobody else is there");
+    }
+    note('h', c.id, entry, taken ? 1 : 0);
   }
 
   void let_go(Client& c) {

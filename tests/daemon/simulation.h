@@ -10,10 +10,10 @@
 //
 //   * no two clients hold leases that overlap (the daemon's view), once and always;
 //   * no two clients have work on the same units (the device's view), unless one of them was
-//   stopped
-//     beyond the bound, died, or submitted before the daemon was restarted;
+//     stopped beyond the bound, died, or submitted before the daemon was restarted and could not
+//     tell the new one before others were granted the units;
 //   * an operation is submitted under a grant that the daemon knows, whose gate is open, or at
-//   home;
+//     home;
 //   * a lane's operations end once each, in order.
 //
 // In the end faults stop, and then: every operation of every living client ends, everything is
@@ -38,6 +38,7 @@ struct SimulationResult {
   std::uint64_t hash = 0;
   std::uint64_t submitted = 0, at_home = 0, kills = 0, stops = 0, restarts = 0, lies = 0;
   std::uint64_t overdue = 0;
+  std::uint64_t adopted = 0;    // times that a daemon took over work of before it
   std::uint64_t ring_full = 0;  // of the clients, and of the daemon
   std::string trace;
 };

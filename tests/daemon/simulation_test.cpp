@@ -45,6 +45,7 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
     total.restarts += one.restarts;
     total.lies += one.lies;
     total.overdue += one.overdue;
+    total.adopted += one.adopted;
     total.ring_full += one.ring_full;
     if (total.violation.empty()) total.violation = one.violation;
     if ((!options.faults || options.restarts_only) && one.overdue > 0)
@@ -80,6 +81,7 @@ TEST_CASE("no seed with faults breaks an invariant, and all work ends once they 
   CHECK(total.restarts > 100);
   CHECK(total.lies > 100);
   CHECK(total.overdue > 0);
+  CHECK(total.adopted > 100);
   CHECK((total.ring_full > 1000) == kTinyRings);
 #ifdef __OPTIMIZE__
   CHECK(rate > 1e6);

@@ -7,10 +7,13 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -138,6 +141,57 @@ TEST_CASE("descriptors that a client sends are never installed") {
   for (int i = 0; i < 10; ++i) REQUIRE(send_message(pair.client, bytes_of(hello), foreign));
   for (int i = 0; i < 10; ++i) REQUIRE(receive_message(pair.daemon, sizeof hello));
   CHECK(open_descriptors() == before);
+}
+
+// Profilers do that to programs; the first use of a device must not fail for it.
+TEST_CASE("an answer is waited for while signals come, for as long as was said and no longer") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0600);
+  REQUIRE(listener);
+  struct sigaction handler {
+  }, handler_before{};
+  static std::atomic<int> signals{0};
+  signals = 0;
+  handler.sa_handler = [](int) { ++signals; };
+  handler.sa_flags = SA_RESTART;  // which poll() does not know
+  ::sigaction(SIGALRM, &handler, &handler_before);
+  // The daemon's thread takes no signal: they all come to the one that waits.
+  sigset_t alarm, before;
+  ::sigemptyset(&alarm);
+  ::sigaddset(&alarm, SIGALRM);
+  ::pthread_sigmask(SIG_BLOCK, &alarm, &before);
+  std::thread daemon([&] {
+    pollfd visitor{listener->get(), POLLIN, 0};
+    ::poll(&visitor, 1, 5000);
+    const auto accepted = accept_from(*listener);
+    ::usleep(50'000);
+    const char answer[] = "well";
+    if (accepted) (void)send_message(*accepted, std::as_bytes(std::span(answer)));
+    pollfd end{accepted ? accepted->get() : -1, POLLIN, 0};
+    ::poll(&end, 1, 5000);  // until the client hangs up
+  });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const itimerval kilohertz{{0, 1000}, {0, 1000}}, off{};
+  ::setitimer(ITIMER_REAL, &kilohertz, nullptr);
+  auto client = connect_to(folder.socket());
+  const bool connected = client.has_value();
+  hal::Result<Parcel> first = hal::fail(hal::Errc::kInternal, "no connection");
+  hal::Result<Parcel> second = hal::fail(hal::Errc::kInternal, "no connection");
+  if (client) first = receive_parcel(*client, 64, std::chrono::milliseconds(5000));
+  const auto begin = std::chrono::steady_clock::now();
+  if (client) second = receive_parcel(*client, 64, std::chrono::milliseconds(100));
+  const auto waited = std::chrono::steady_clock::now() - begin;
+  ::setitimer(ITIMER_REAL, &off, nullptr);
+  if (client) client->reset();
+  daemon.join();
+  ::sigaction(SIGALRM, &handler_before, nullptr);
+  CHECK(signals > 20);
+  REQUIRE(connected);
+  REQUIRE(first);
+  CHECK(first->bytes.size() == 5);
+  CHECK_FALSE(second);  // nothing more was said
+  CHECK(waited >= std::chrono::milliseconds(100));
+  CHECK(waited < std::chrono::milliseconds(3000));
 }
 
 TEST_CASE("the doorbell never blocks, however often it rings unheard") {

@@ -83,9 +83,10 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   simulate_->add_option("--training", o.training, "Jobs on each GPU: NAME or NAME:COUNT, ...")
       ->delimiter(',');
   simulate_
-      ->add_option("--job", o.jobs,
-                   "A recorded job on each GPU, again for each: one that repeats its step, or, with "
-                   "@REQUESTS (like --trace), one that answers them one after the other")
+      ->add_option(
+          "--job", o.jobs,
+          "A recorded job on each GPU, again for each: one that repeats its step, or, with "
+          "@REQUESTS (like --trace), one that answers them one after the other")
       ->type_name("FILE[@REQUESTS]");
   simulate_->add_option("--until", o.until_s, "End at this second, whatever is unfinished");
   simulate_->add_option("--warm-up", o.warm_up_s, "Requests before this second do not count")
