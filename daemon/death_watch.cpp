@@ -91,7 +91,10 @@ void DeathWatch::run() {
     }
     seen_.store(change);
     if (news) ::eventfd_write(told_.get(), 1);
-    if (::syscall(SYS_futex_waitv, waiters.data(), count, 0, nullptr, 0) < 0 && errno == ENOSYS)
+    // An old kernel has no such call, and a container's filter may refuse it (EPERM): then only
+    // changes are waited for, and pidfds tell of deaths.
+    if (::syscall(SYS_futex_waitv, waiters.data(), count, 0, nullptr, 0) < 0 && errno != EAGAIN &&
+        errno != EINTR)
       ::syscall(SYS_futex, &changes_, FUTEX_WAIT_PRIVATE, change, nullptr, nullptr, 0);
   }
 }

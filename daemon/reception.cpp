@@ -69,6 +69,10 @@ std::optional<Visitor> Reception::hear(int fd) {
   if (node.empty()) return std::nullopt;
   Waiting& waiting = node.mapped();
   const auto message = protocol::receive_message(waiting.connection.socket, protocol::kGreetingMax);
+  if (!message && message.error().code == hal::Errc::kUnavailable) {  // not yet
+    waiting_.insert(std::move(node));
+    return std::nullopt;
+  }
   if (!message || message->empty()) return std::nullopt;  // gone, and its descriptor goes with it
   if (!waiting.refused.empty()) {
     refuse(waiting.connection, waiting.refused);
@@ -93,6 +97,8 @@ void Reception::refuse(const Connection& connection, const std::string& sentence
 }
 
 void Reception::ban(const protocol::Peer& peer, std::string_view why, std::uint64_t until_ns) {
+  // Processes of another pid namespace are all 0 here: one would speak for all of its user.
+  if (peer.pid == 0) return;
   if (banned_.size() >= settings_.configuration.daemon.clients) banned_.pop_front();
   banned_.push_back({peer.uid, peer.pid, until_ns, std::string(why)});
 }

@@ -38,12 +38,12 @@ class Reception {
   std::uint64_t next_ns() const;  // when the first one is late; runtime::kNever: nobody waits
 
   void accept(std::uint64_t now_ns);
-  // What the connection says. Nothing: it is gone, or was refused.
+  // What the connection says. Nothing: nothing yet, or it is gone, or was refused.
   std::optional<Visitor> hear(int fd);
   void drop_late(std::uint64_t now_ns);
 
   void refuse(const Connection& connection, const std::string& sentence);
-  // This process is refused until then, because of what it sent.
+  // This process, if it can be named, is refused until then, because of what it sent.
   void ban(const protocol::Peer& peer, std::string_view why, std::uint64_t until_ns);
 
   std::uint64_t connections() const { return connections_; }

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Everything that goes wrong around a daemon: a clear line each, nobody else affected."""
+import ctypes
+import errno
 import json
 import os
 import pathlib
@@ -13,7 +15,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, MINOR, Daemon, DaemonTest, answers, settled_descriptors
+from harness import MAJOR, MINOR, Daemon, DaemonTest, answers, ask, settled_descriptors
 
 MEMBER = os.environ["MEMBER"]
 ROOT = os.getuid() == 0
@@ -218,6 +220,36 @@ class BadInput(DaemonTest):
             self.assertEqual(self.greet(daemon, preamble + verb.ljust(256, b"\0"))[0], 5)
         self.works(daemon)
 
+    def test_where_futex_waitv_is_refused_it_sleeps_and_sees_deaths_all_the_same(self):
+        # As filters of containers answer what they do not know: with EPERM.
+        code = b"".join(struct.pack("<HBBI", *one) for one in (
+            (0x20, 0, 0, 0), (0x15, 0, 1, 449), (0x06, 0, 0, 0x50000 | errno.EPERM),
+            (0x06, 0, 0, 0x7fff0000)))
+        buffer, libc = ctypes.create_string_buffer(code), ctypes.CDLL(None, use_errno=True)
+        program = struct.pack("<H6xQ", len(code) // 8, ctypes.addressof(buffer))
+
+        def fence():
+            if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, program, 0, 0) != 0:
+                os._exit(99)
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--quiet")
+        daemon.end()
+        daemon.process = subprocess.Popen(daemon.words, preexec_fn=fence,
+                                          env=os.environ | daemon.environment)
+        self.until(lambda: answers(daemon.socket))
+        holder = self.member(daemon, "hold")
+        holder.stdout.readline()
+        time.sleep(0.5)
+        tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task")
+
+        def used_ns():
+            return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
+        before = used_ns()
+        time.sleep(1)
+        self.assertLess(used_ns() - before, 100_000_000)
+        holder.kill()
+        self.until(lambda: not daemon.status()["clients"])
+        self.works(daemon)
+
     def locks(self):
         return len(list(pathlib.Path(self.folder.name).glob("vitamin-*.lock")))
 
@@ -407,6 +439,10 @@ class BadInput(DaemonTest):
             return
         member.kill()
         member.wait()
+        self.works(outside)
+        # One of them breaks the protocol: it cannot be told from the others, who go on.
+        self.member(outside, "scribble", 300).wait(30)
+        self.until(lambda: ask(path, "status")["daemon"]["let_go"] > 0)
         self.works(outside)
 
     # --- the log ---------------------------------------------------------------------------
