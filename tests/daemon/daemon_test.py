@@ -95,7 +95,8 @@ class Clients(DaemonTest):
             member.communicate(timeout=30)
             if member.returncode != -signal.SIGKILL:
                 survived.append(point)
-        self.assertLess(len(survived), max(changes) // 2)  # those at the end of a longer life
+        # Those at the end of a longer life: 1 of 474 where this was measured.
+        self.assertLess(len(survived), max(changes) // 10, survived)
         self.until(lambda: len(daemon.status()["clients"]) <= 1)
         self.check_disjoint(daemon.status())
         result = self.result(honest)
@@ -216,13 +217,13 @@ class Daemons(DaemonTest):
             daemon.start()
             member = self.member(daemon, "work", 20)
             output, _ = member.communicate(timeout=60)
-            died += daemon.process.poll() is not None
             # It never came to a session: refused is an answer too.
             if member.returncode not in (0, 3):
                 bad.append((point, member.returncode, output))
-            daemon.kill()
+            daemon.end()  # the last changes are those of its own end
+            died += daemon.process.returncode == -signal.SIGKILL
         self.assertEqual(bad, [])
-        self.assertGreater(died, changes // 2)
+        self.assertGreater(died, changes * 4 // 5)  # 93 % of a life that differs by 8 % each time
 
     def test_a_stopped_daemon_holds_nobody_up(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
