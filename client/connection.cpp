@@ -26,7 +26,7 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
                                                  const protocol::Claim& claim,
                                                  std::chrono::milliseconds patience) {
   auto connection = std::make_unique<Connection>();
-  auto socket = protocol::connect_to(path);
+  auto socket = protocol::connect_to(path, patience);
   if (!socket) return tl::unexpected(socket.error());
   connection->socket = std::move(*socket);
   auto daemon = protocol::peer_of(connection->socket);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -88,6 +89,8 @@ hal::Result<Peer> peer_of(const Fd& socket) {
 
 namespace {
 
+constexpr std::chrono::milliseconds kServedWithin{2000};
+
 // A daemon that has just been killed still listens for the moment that its end takes, so it is
 // asked for an answer: it hangs up instead. One that is stopped does neither, and keeps its place.
 bool is_served(const Fd& connection) {
@@ -95,7 +98,7 @@ bool is_served(const Fd& connection) {
   ping.preamble.kind = Kind::kControl;
   ping.verb.set("ping");
   if (!send_message(connection, bytes_of(ping))) return false;
-  if (wait_readable(connection.get(), std::chrono::milliseconds(2000)) <= 0) return true;
+  if (wait_readable(connection.get(), kServedWithin) <= 0) return true;
   const auto message = receive_message(connection, kGreetingMax);
   return message && !message->empty();
 }
@@ -106,7 +109,9 @@ hal::Result<Fd> listen_at(const std::string& path, mode_t mode) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
   const auto* name = reinterpret_cast<const sockaddr*>(&*address);
-  if (const auto other = connect_to(path); other && is_served(*other))
+  // Where its queue stays full, somebody listens all the same.
+  const auto other = connect_to(path, kServedWithin);
+  if (other ? is_served(*other) : other.error().native == EAGAIN)
     return hal::fail(hal::Errc::kUnavailable, "another vitamind listens at " + path);
   // Only a socket that nobody listens at is in the way; anything else at that path is not ours.
   struct stat facts {};
@@ -115,7 +120,7 @@ hal::Result<Fd> listen_at(const std::string& path, mode_t mode) {
   if (!socket) return failed("no socket can be made");
   if (::bind(socket.get(), name, sizeof *address) != 0)
     return failed("the socket " + path + " cannot be made");
-  if (::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), 128) != 0)
+  if (::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
     return failed("nothing can listen at " + path);
   return socket;
 }
@@ -128,14 +133,20 @@ hal::Result<Fd> accept_from(const Fd& listener) {
   return failed("a connection cannot be accepted");
 }
 
-hal::Result<Fd> connect_to(const std::string& path) {
+hal::Result<Fd> connect_to(const std::string& path, std::chrono::milliseconds patience) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
   Fd socket = make_socket();
   if (!socket) return failed("no socket can be made");
   const auto* name = reinterpret_cast<const sockaddr*>(&*address);
-  if (uninterrupted([&] { return ::connect(socket.get(), name, sizeof *address); }) != 0)
-    return unavailable("no vitamind answers at " + path);
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (uninterrupted([&] { return ::connect(socket.get(), name, sizeof *address); }) != 0) {
+    if (errno != EAGAIN) return unavailable("no vitamind answers at " + path);
+    // Its queue is full. Nothing says when it is not: the next turn of the daemon empties some.
+    if (std::chrono::steady_clock::now() >= until)
+      return unavailable("too many connect at once to the vitamind at " + path, EAGAIN);
+    ::usleep(200);
+  }
   return socket;
 }
 

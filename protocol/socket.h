@@ -30,7 +30,8 @@ hal::Result<Peer> peer_of(const Fd& socket);
 // that says so, after 2 s where it does not answer. `mode`: of the socket file.
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode);
 hal::Result<Fd> accept_from(const Fd& listener);  // kUnavailable: nobody is waiting
-hal::Result<Fd> connect_to(const std::string& path);
+// While its queue of those who connect is full, tried again for so long.
+hal::Result<Fd> connect_to(const std::string& path, std::chrono::milliseconds patience = {});
 
 hal::Status send_message(const Fd& socket, std::span<const std::byte> bytes,
                          std::span<const int> fds = {});

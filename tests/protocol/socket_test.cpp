@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "protocol/handshake.h"
 #include "protocol/life.h"
@@ -73,6 +75,32 @@ TEST_CASE("a stale socket is replaced, a live one is not") {
   }
   CHECK_FALSE(connect_to(folder.socket()));  // the file is there, nobody listens
   CHECK(listen_at(folder.socket(), 0600));
+}
+
+TEST_CASE("a full queue is waited for, and nobody takes its place") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0600);
+  REQUIRE(listener);
+  REQUIRE_EQ(::listen(listener->get(), 1), 0);  // of one more than it says
+  std::vector<Fd> queue;
+  for (;;) {
+    auto next = connect_to(folder.socket());
+    if (!next) {
+      CHECK_EQ(next.error().native, EAGAIN);
+      break;
+    }
+    queue.push_back(std::move(*next));
+  }
+  CHECK_GE(queue.size(), 1);
+  const auto second = listen_at(folder.socket(), 0600);
+  REQUIRE_FALSE(second);
+  CHECK(second.error().message.find("another vitamind") != std::string::npos);
+  std::thread daemon([&] {
+    ::usleep(50'000);
+    CHECK(accept_from(*listener));
+  });
+  CHECK(connect_to(folder.socket(), std::chrono::milliseconds(5000)));
+  daemon.join();
 }
 
 TEST_CASE("the socket of a daemon that is being killed is replaced") {
