@@ -17,8 +17,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "protocol/handshake.h"
-#include "protocol/socket.h"
+#include "protocol/answer.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -133,17 +132,9 @@ void write_all(int fd, std::string_view text) {
 
 // Empty: the daemon did not answer.
 std::string figures(const std::string& daemon) {
-  const auto connection = protocol::connect_to(daemon);
-  if (!connection) return "";
-  protocol::Control control;
-  control.preamble.kind = protocol::Kind::kControl;
-  control.verb.set("metrics");
-  if (!protocol::send_message(*connection, protocol::bytes_of(control))) return "";
-  const auto parcel = protocol::receive_parcel(*connection, protocol::kMessageMax, kPatience);
-  if (!parcel || parcel->bytes.size() < sizeof(protocol::Preamble)) return "";
-  const auto* text = reinterpret_cast<const char*>(parcel->bytes.data());
-  const auto answer = nlohmann::json::parse(text + sizeof(protocol::Preamble),
-                                            text + parcel->bytes.size(), nullptr, false);
+  const auto text = protocol::ask(daemon, "metrics", kPatience);
+  if (!text) return "";
+  const auto answer = nlohmann::json::parse(*text, nullptr, false);
   return answer.is_object() ? answer.value("text", "") : "";
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/from_configuration.h"
 #include "daemon/json_text.h"
 #include "daemon/server.h"
+#include "protocol/answer.h"
 #include "protocol/life.h"
 #include "runtime/problem.h"
 
@@ -17,12 +18,8 @@ namespace vitamin::daemon {
 // --- tools -----------------------------------------------------------------------------------
 
 void Server::answer(const Connection& tool, const std::string& verb) {
-  std::string text = obey(verb, tool.peer.uid);
-  protocol::Preamble preamble;
-  preamble.kind = protocol::Kind::kAnswer;
-  std::string message(reinterpret_cast<const char*>(&preamble), sizeof preamble);
-  message += text.substr(0, protocol::kMessageMax - sizeof preamble);
-  (void)protocol::send_message(tool.socket, std::as_bytes(std::span(message)));
+  if (const auto sent = protocol::send_answer(tool.socket, obey(verb, tool.peer.uid)); !sent)
+    spdlog::warn("process {} is not answered: {}", tool.peer.pid, sent.error().message);
 }
 
 namespace {

@@ -107,7 +107,7 @@ struct Control {
 // What is taken of a Hello or a Control, of whichever minor version.
 inline constexpr std::size_t kGreetingMax = 4096;
 
-// An Answer is a Preamble and then text, up to this much together.
+// An Answer is a Preamble and then text, up to this much together; longer ones: answer.h.
 inline constexpr std::size_t kMessageMax = 128 * 1024;
 
 template <class Message>

@@ -250,6 +250,31 @@ class BadInput(DaemonTest):
         self.until(lambda: not daemon.status()["clients"])
         self.works(daemon)
 
+    def test_an_answer_is_whole_however_long_it_is(self):
+        configuration = pathlib.Path(self.folder.name, "vitamin.toml")
+        configuration.write_text("[daemon]\nclients = 700\nclients_of_user = 700\n")
+        scrape = str(pathlib.Path(self.folder.name, "m"))
+        daemon = self.daemon("--quiet", "--metrics", scrape,
+                             environment={"VITAMIN_CONFIG": str(configuration)})
+        for i in range(640):
+            message = hello(MINOR, program=b"p" * 63, uuid=b"GPU-%059d" % (i % 64))
+            self.assertEqual(self.stay(daemon, message)[1], 2)
+        status = daemon.status()
+        self.assertEqual((len(status["clients"]), len(status["devices"])), (640, 64))
+        self.assertGreater(len(json.dumps(status)), 200_000)
+        said = subprocess.run([os.environ["VITAMIN"], "status", "--json", "--socket",
+                               str(daemon.socket)], capture_output=True, text=True, check=True)
+        self.assertEqual(len(json.loads(said.stdout)["clients"]), 640)
+        text = daemon.ask("metrics")["text"]
+        self.assertGreater(len(text), 200_000)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(scrape)
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            with connection.makefile("rb") as file:
+                body = file.read().decode().partition("\r\n\r\n")[2]
+        self.assertEqual(body.count("\nvitamin_gpu_wait_seconds_count"), 64)
+
     def locks(self):
         return len(list(pathlib.Path(self.folder.name).glob("vitamin-*.lock")))
 

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/handshake.h"
+#include "protocol/answer.h"
 #include "protocol/paths.h"
 #include "protocol/socket.h"
 
@@ -33,28 +33,9 @@ std::string daemon_socket(const std::string& given) {
 }
 
 hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::string& verb) {
-  const auto connection = protocol::connect_to(socket);
-  if (!connection) return tl::unexpected(connection.error());
-  protocol::Control control;
-  control.preamble.kind = protocol::Kind::kControl;
-  control.verb.set(verb);
-  if (auto sent = protocol::send_message(*connection, protocol::bytes_of(control)); !sent)
-    return tl::unexpected(sent.error());
-  const auto parcel =
-      protocol::receive_parcel(*connection, protocol::kMessageMax, milliseconds(2000));
-  if (!parcel) return tl::unexpected(parcel.error());
-  const std::span<const std::byte> bytes = parcel->bytes;
-  protocol::Preamble preamble;
-  if (bytes.size() < sizeof preamble)
-    return hal::fail(hal::Errc::kUnavailable, "vitamind closed the connection");
-  std::memcpy(&preamble, bytes.data(), sizeof preamble);
-  if (preamble.kind != protocol::Kind::kAnswer || preamble.major != protocol::kMajor) {
-    const auto refused = protocol::parse<protocol::Welcome>(bytes);  // says what it is instead
-    return hal::fail(hal::Errc::kUnsupported, refused.error().message);
-  }
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + sizeof preamble,
-                              bytes.size() - sizeof preamble);
-  auto answer = nlohmann::json::parse(text, nullptr, false);
+  const auto text = protocol::ask(socket, verb, milliseconds(2000));
+  if (!text) return tl::unexpected(text.error());
+  auto answer = nlohmann::json::parse(*text, nullptr, false);
   if (answer.is_discarded())
     return hal::fail(hal::Errc::kInternal, "vitamind answered something that is no JSON");
   if (answer.contains("error"))

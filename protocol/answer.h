@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tools ask the daemon, and its answer: in the message, or, where it is longer than a message
+// may be, in a memfd beside an empty one. So the daemon waits for nobody who reads slowly.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "hal/result.h"
+#include "protocol/fd.h"
+
+namespace vitamin::protocol {
+
+hal::Status send_answer(const Fd& socket, std::string_view text);
+
+// The text of the answer. The error is a sentence for the user.
+hal::Result<std::string> ask(const std::string& path, std::string_view verb,
+                             std::chrono::milliseconds patience);
+
+}  // namespace vitamin::protocol
