@@ -84,15 +84,23 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
       const auto same = std::find_if(remain.begin(), remain.end(), [&](const Drain& other) {
         return other.entry == drain.entry;
       });
-      if (same != remain.end())
-        same->outstanding += drain.outstanding;
-      else
+      if (same == remain.end()) {
         remain.push_back(drain);
+      } else {
+        same->outstanding += drain.outstanding;
+        if (same->word == kHomeWord) same->word = drain.word;  // a lease says more
+      }
     }
     drains_ -= static_cast<std::uint32_t>(lane.drains.size() - remain.size());
     lane.drains = std::move(remain);
-    for (Drain& drain : lane.drains) tell_of_old_work(id, drain, now_ns);
   }
+  // Leases first: until they are told of, what the process had under an older session is in the way
+  // of what it has at home.
+  telling_ = false;
+  for (const bool home : {false, true})
+    for (LaneId id = 0; id < lanes_used_; ++id)
+      for (Drain& drain : lanes_[id].drains)
+        if ((protocol::epoch_of(drain.word) == 0) == home) tell_of_old_work(id, drain, now_ns);
   flush();
   at_home_ = false;
   parked_ = false;
@@ -109,6 +117,7 @@ void LeaseClient::tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns
   holding.outstanding = drain.outstanding;
   drain.told_ns = now_ns;
   drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
+  telling_ = telling_ || drain.known == Known::kToBeTold;
 }
 
 Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
@@ -140,8 +149,9 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
     moves_on = !lane.drains.empty() && lane.drains.back().word == lane.word;
     lane.word = 0;
   }
-  if (!lane.wanting || moves_on || operation.processors != lane.asked_width ||
-      now_ns - lane.asked_ns >= kAskAgain)
+  // What is asked for comes after all that is to be told.
+  if (!telling_ && (!lane.wanting || moves_on || operation.processors != lane.asked_width ||
+                    now_ns - lane.asked_ns >= kAskAgain))
     ask(index, lane, operation, moves_on, now_ns);
   lane.waited_ns = now_ns;
   set_waiting(lane, true);
@@ -345,6 +355,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
     if (link_.gate_changes->load(std::memory_order_acquire) != gates_seen_) notice_closed();
   }
   bool any_unclaimed = false;
+  telling_ = false;  // unless somebody finds the ring full again
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
     if (lane.waiting && now_ns - lane.waited_ns >= kStillWaits) set_waiting(lane, false);

@@ -179,6 +179,7 @@ class LeaseClient {
   std::uint32_t waiting_ = 0;
   bool at_home_ = true;
   bool unsent_ = false;
+  bool telling_ = false;  // the daemon is not told yet of all that ran when it came
   bool parked_ = true;
   ClientCounters counters_;
 };

@@ -106,6 +106,7 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
     record.a = traits.tpot_ns;
     record.b = traits.most | std::uint64_t{traits.reserved} << 32;
     record.lane = traits.group;
+    record.serial = traits.process;
     trace_->add(record);
   }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
@@ -113,6 +114,7 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   Client& client = clients_[id];
   client.home = {homes_[index], *fewest > 0};
   client.traits = traits;
+  client.answer_within_ns = settings_.answer_within_ns;
   scheduler_.progressed(id, 0);
   ++*fewest;
   return client.home;
@@ -144,6 +146,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
+  client.asked = true;
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
@@ -206,12 +209,55 @@ void DeviceArbiter::take(ClientId, Client& client, const protocol::Draining& dra
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& holding,
                          std::uint64_t now_ns) {
   const auto entry = static_cast<EntryId>(holding.entry);
+  // A lease of this daemon's is told of only by the process that has it.
+  const bool mine = protocol::epoch_of(holding.word) == epoch_;
+  if (client.asked || !within_share(client, entry) ||
+      (mine && !hand_over(id, client, holding, now_ns))) {
+    ++counters_.stale;
+    return;
+  }
   if (!scheduler_.adopt(id, holding.head.lane, entry, now_ns)) {
     ++counters_.overlaps;
     return;
   }
-  client.lanes[holding.head.lane].holds.push_back({entry, holding.word, false, now_ns});
-  overdue_at_ = std::min(overdue_at_, now_ns + settings_.answer_within_ns);
+  Lane& lane = client.lanes[holding.head.lane];
+  lane.holds.push_back({entry, holding.word, false, now_ns, now_ns});
+  overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.holds.back()));
+}
+
+// Its share may have become smaller than what it has, by as much as its home.
+bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
+  if (client.traits.most == 0 || entry == runtime::kWholeDevice) return true;
+  hal::ComputeSet units = layout_.at(entry).compute;
+  for (const auto& [id, lane] : client.lanes)
+    for (const Hold& hold : lane.holds)
+      if (hold.entry != runtime::kWholeDevice) units |= layout_.at(hold.entry).compute;
+  std::uint32_t processors = 0;
+  for (EntryId id = 0; id < layout_.size(); ++id)
+    if (layout_.at(id).compute.count() == 1 && layout_.at(id).compute.overlaps(units))
+      processors += layout_.at(id).processors;
+  return processors <= client.traits.most + layout_.at(client.home.entry).processors;
+}
+
+// True: an older session of the same process had this very grant, and has it no more.
+bool DeviceArbiter::hand_over(ClientId to, const Client& heir, const protocol::Holding& holding,
+                              std::uint64_t now_ns) {
+  if (heir.traits.process == 0) return false;
+  for (auto& [id, client] : clients_) {
+    const auto lane = client.lanes.find(holding.head.lane);
+    if (id == to || client.traits.process != heir.traits.process || lane == client.lanes.end())
+      continue;
+    std::vector<Hold>& holds = lane->second.holds;
+    const auto hold = std::find_if(holds.begin(), holds.end(), [&](const Hold& held) {
+      return held.entry == holding.entry && held.word == holding.word;
+    });
+    if (hold == holds.end()) continue;
+    if (hold->open) leave(id, client, holding.head.lane, now_ns);
+    holds.erase(hold);
+    scheduler_.returned(id, holding.head.lane, static_cast<EntryId>(holding.entry), now_ns);
+    return true;
+  }
+  return false;
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord& said,
@@ -328,6 +374,7 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   grant.launches = decision.launches;
   if (decision.ahead_ns != kNever) grant.ahead_ns = std::min(decision.ahead_ns, protocol::kLongest);
   // A lane holds one open grant; the same entry again replaces its own.
+  const LeaseWord before = hold != lane.holds.end() ? hold->word : 0;
   if (hold != lane.holds.end())
     *hold = {decision.entry, word, true, now_ns};
   else
@@ -338,6 +385,11 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   answered(Kind::kGrant, decision.client, decision.lane, &grant, delivered ? 1 : 0);
   if (delivered) return;
   ++counters_.undelivered;
+  if (before != 0) {
+    // The client has the grant before, and perhaps work under it: that one is closed.
+    hold->word = lane.word = before;
+    return leave(decision.client, *client, decision.lane, now_ns);
+  }
   publish(decision.client, decision.lane, lane, 0);
   std::erase_if(lane.holds, [&](const Hold& held) { return held.word == word; });
   scheduler_.idle(decision.client, decision.lane, now_ns);
@@ -348,8 +400,8 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
 bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold,
                           std::uint64_t now_ns) {
   hold.open = false;
-  hold.heard_ns = now_ns;
-  overdue_at_ = std::min(overdue_at_, now_ns + settings_.answer_within_ns);
+  hold.heard_ns = hold.closed_ns = now_ns;
+  overdue_at_ = std::min(overdue_at_, overdue_from(*find(id), hold));
   if (lane.word != hold.word) return false;
   publish(id, lane_id, lane,
           protocol::lease_word(epoch_, protocol::generation_of(hold.word), Gate::kClosed));
@@ -362,6 +414,13 @@ void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord w
   outlet_.set_word(id, lane_id, word);
 }
 
+// A client that was told of a longer bound is held to that one.
+std::uint64_t DeviceArbiter::overdue_from(const Client& client, const Hold& hold) const {
+  const std::uint64_t within = std::max(client.answer_within_ns, settings_.answer_within_ns);
+  return std::min(hold.heard_ns + within,
+                  hold.closed_ns + std::max(within, settings_.drain_within_ns));
+}
+
 void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
   if (now_ns < overdue_at_) return;
   overdue_at_ = kNever;
@@ -371,8 +430,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
         const Hold& hold = lane.holds[i];
         if (hold.open || hold.heard_ns == kNever) {
           ++i;
-        } else if (const std::uint64_t at = hold.heard_ns + settings_.answer_within_ns;
-                   now_ns < at) {
+        } else if (const std::uint64_t at = overdue_from(client, hold); now_ns < at) {
           overdue_at_ = std::min(overdue_at_, at);
           ++i;
         } else {

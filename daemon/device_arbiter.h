@@ -10,7 +10,12 @@
 // moves on), then returned by the client. The client must answer a closed gate: by returning the
 // grant, or by saying every now and then that it drains. One that does neither within
 // `answer_within_ns` is overdue (stopped, starved): its grant counts as returned, and whatever it
-// still submits there is a stale submission, which changes placement only.
+// still submits there is a stale submission, which changes placement only. So is one that drains
+// for longer than `drain_within_ns`, whatever it says.
+//
+// A new session tells, before it asks for anything, where work runs: of the daemon before, of home,
+// and of an older session of the same process, which gave this daemon up as silent. What the older
+// session held and the new one names is the new one's from then on, without a moment in between.
 //
 // Profiles. Clients say how long their launches took on how many processors, and how long the same
 // ones are taken to last on the whole device. A grant stands for whatever its lane launches next,
@@ -42,6 +47,7 @@ using runtime::LaneId;
 struct ArbiterSettings {
   runtime::SchedulerOptions scheduler;
   std::uint64_t answer_within_ns = 1'000'000'000;
+  std::uint64_t drain_within_ns = 60'000'000'000;
   // What was learnt since is a reason to plan anew, not more often than this.
   std::uint64_t reconsider_ns = 100'000'000;
 };
@@ -51,6 +57,8 @@ struct Traits {
   runtime::OperationClass kind = runtime::OperationClass::kUnknown;
   // A step, from when the client first asks for it, is to take no longer; 0: no target.
   std::uint64_t tpot_ns = 0;
+  // Its process, by the kernel's word; 0: not known. Its sessions follow each other.
+  std::uint64_t process = 0;
   // It must not wait, and says no time that would do: as if it were alone, then.
   bool right_of_way() const { return kind == runtime::OperationClass::kDecode && tpot_ns == 0; }
   // What policies::Bounded keeps the policy to for this client; here only so that it is recorded.
@@ -70,8 +78,8 @@ class Outlet {
 
 struct ArbiterCounters {
   std::uint64_t requests = 0;
-  std::uint64_t overdue = 0;      // grants taken back from a client that did not answer
-  std::uint64_t stale = 0;        // returns of grants that were no more, or never were
+  std::uint64_t overdue = 0;  // grants taken back from a client that did not answer
+  std::uint64_t stale = 0;  // returns of grants that were no more, or never were; work told wrongly
   std::uint64_t undelivered = 0;  // grants that found the client's ring full
   std::uint64_t overlaps = 0;     // work of an earlier epoch on units that others hold by now
 };
@@ -129,7 +137,8 @@ class DeviceArbiter {
     EntryId entry = runtime::kNoEntry;
     protocol::LeaseWord word = 0;
     bool open = false;
-    std::uint64_t heard_ns = 0;  // closed: when it was closed, or last answered
+    std::uint64_t heard_ns = 0;   // closed: when it was closed, or last answered
+    std::uint64_t closed_ns = 0;  // closed: since when
   };
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
@@ -145,6 +154,9 @@ class DeviceArbiter {
     Home home;
     Traits traits;
     bool dying = false;
+    bool asked = false;  // it was ready once: what it held before it is told
+    // What it was told to answer within. Another bound, later, is not its own.
+    std::uint64_t answer_within_ns = 0;
     std::map<LaneId, Lane> lanes;
   };
 
@@ -157,6 +169,10 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
   void reconsider(std::uint64_t now_ns);
+  std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
+  bool within_share(const Client& client, EntryId entry) const;
+  bool hand_over(ClientId to, const Client& heir, const protocol::Holding& holding,
+                 std::uint64_t now_ns);
   void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const runtime::Decision& decision, std::uint64_t now_ns);
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);

@@ -113,6 +113,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   if (job.job != nullptr) share = std::min(share, job.job->share);
   Traits& traits = session->traits = traits_of(workload, share, (*device)->info.processors);
   if (job.job != nullptr) traits.group = job.job->number;
+  traits.process = static_cast<std::uint64_t>(std::max<pid_t>(session->peer.pid, 0));
   (*device)->bounded->bound(session->id, {traits.most, traits.reserved, traits.group});
   const DeviceArbiter::Home home = (*device)->arbiter->attach(session->id, traits);
   protocol::Welcome welcome;

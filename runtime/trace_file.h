@@ -28,7 +28,7 @@ enum class Kind : std::uint16_t {
   kCompleted,  // everything of the lane up to `serial` was seen to have ended
   // vitamind's: what it was told
   // `client`, as daemon::Traits: `flags`: kind; `a`: target; `b`: most, reserved << 32; `lane`:
-  // group
+  // group; `serial`: process
   kAttach,
   kRequest,  // of `client`: the protocol's record behind it
   kDying,

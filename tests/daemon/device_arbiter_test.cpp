@@ -51,7 +51,7 @@ class Node final : public daemon::Outlet {
       : Node(std::make_unique<OneEntry>(hal::ComputeSet(units)), quantum) {}
   explicit Node(std::unique_ptr<runtime::Policy> policy, std::uint64_t quantum = 1000)
       : layout(runtime::PoolLayout::build(kInfo)),
-        settings{{.quantum_ns = quantum}, 10'000, 500},
+        settings{{.quantum_ns = quantum}, 10'000, 100'000, 500},
         arbiter(layout, std::move(policy), settings, 7, *this) {}
 
   void set_word(runtime::ClientId, runtime::LaneId lane, protocol::LeaseWord word) override {
@@ -225,6 +225,191 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
   CHECK(node.grants.size() == 1);
 }
 
+// A daemon that was only silent: its client gave it up, worked at home, and comes again.
+TEST_CASE("what an older session of a process holds is the new one's without a moment in between") {
+  for (const std::uint64_t process : {40, 41, 0}) {
+    CAPTURE(process);
+    Node node(0b0011);
+    node.arbiter.attach(1, {.process = 40});
+    node.arbiter.attach(2, {.process = 50});
+    node.wants(1);
+    REQUIRE(node.grants.size() == 1);
+    const protocol::Grant lease = node.grants[0].second;
+    node.wants(2);  // waits for it
+    node.arbiter.attach(3, {.process = process});
+    protocol::Holding holding;
+    holding.word = lease.word;
+    holding.entry = lease.entry;
+    holding.outstanding = 1;
+    node.arbiter.request(3, holding, node.now);
+    protocol::Holding home;  // on one of the same units
+    home.head.lane = 1;
+    home.word = protocol::lease_word(0, 1, Gate::kOpen);
+    home.entry = node.layout.find(hal::ComputeSet(0b0001));
+    home.outstanding = 1;
+    node.arbiter.request(3, home, node.now);
+    node.arbiter.step(node.now);
+    if (process != 40) {  // another one's lease is not to be had by naming it
+      CHECK(node.arbiter.counters().stale == 1);
+      CHECK(node.arbiter.held().size() == 1);
+      CHECK(node.arbiter.held()[0].client == 1);
+      continue;
+    }
+    node.arbiter.forget(1, node.now);
+    node.arbiter.step(node.now);
+    CHECK(node.grants.size() == 1);  // the work runs
+    REQUIRE(node.arbiter.held().size() == 2);
+    for (const DeviceArbiter::Held& held : node.arbiter.held()) {
+      CHECK(held.client == 3);
+      CHECK_FALSE(held.open);
+    }
+    node.returns(3, lease);
+    CHECK(node.grants.size() == 1);
+    protocol::Returned returned;
+    returned.head.lane = 1;
+    returned.word = home.word;
+    returned.entry = home.entry;
+    node.arbiter.request(3, returned, node.now);
+    node.arbiter.step(node.now);
+    CHECK(node.grants.size() == 2);
+    CHECK(node.arbiter.counters().overlaps == 0);
+    CHECK(node.arbiter.counters().stale == 0);
+  }
+}
+
+TEST_CASE("nobody takes units by telling of work that it cannot have") {
+  const auto tell = [](Node& node, std::uint64_t units, protocol::LeaseWord word) {
+    protocol::Holding holding;
+    holding.head.lane = static_cast<std::uint32_t>(units);
+    holding.word = word;
+    holding.entry = node.layout.find(hal::ComputeSet(units));
+    holding.outstanding = 1;
+    node.arbiter.request(1, holding, node.now);
+  };
+  const protocol::LeaseWord before = protocol::lease_word(6, 1, Gate::kOpen);
+  SUBCASE("after it has asked for units") {
+    Node node(0b1100);
+    node.arbiter.attach(1);
+    node.wants(1);
+    tell(node, 0b0011, before);
+    CHECK(node.arbiter.held().size() == 1);
+    CHECK(node.arbiter.counters().stale == 1);
+  }
+  SUBCASE("of a lease of this daemon") {
+    Node node(0b1100);
+    node.arbiter.attach(1);
+    tell(node, 0b0011, protocol::lease_word(7, 1, Gate::kOpen));
+    CHECK(node.arbiter.held().empty());
+  }
+  SUBCASE("past its share, but for its home") {
+    Node node(0b1100);
+    node.arbiter.attach(1, {.most = 8});
+    tell(node, 0b1111, before);
+    CHECK(node.arbiter.held().empty());
+    tell(node, 0b0011, before);
+    tell(node, 0b0100, before);
+    CHECK(node.arbiter.held().size() == 2);
+    tell(node, 0b1000, before);
+    CHECK(node.arbiter.held().size() == 2);
+  }
+  SUBCASE("which never ends, for ever") {
+    Node node(0b0011);
+    node.arbiter.attach(1);
+    node.arbiter.attach(2);
+    tell(node, 0b0011, before);
+    node.wants(2);
+    const std::uint64_t begin = node.now;
+    while (node.grants.empty() && node.now < begin + 1'000'000'000) {
+      protocol::Draining draining;
+      draining.head.lane = 0b0011;
+      draining.word = before;
+      draining.entry = node.layout.find(hal::ComputeSet(0b0011));
+      draining.outstanding = 1;
+      node.arbiter.request(1, draining, node.now += 2'000);
+      node.arbiter.step(node.now);
+    }
+    REQUIRE(node.grants.size() == 1);
+    CHECK(node.now - begin >= node.settings.drain_within_ns);
+    CHECK(node.now - begin < node.settings.drain_within_ns + 10'000);
+    CHECK(node.arbiter.counters().overdue == 1);
+  }
+}
+
+TEST_CASE(
+    "a client answers within what it was told, though another bound holds for who comes now") {
+  Node node(0b1111);
+  node.arbiter.attach(1);
+  node.wants(1);
+  auto settings = node.settings;
+  settings.answer_within_ns = 1'000;
+  node.arbiter.set(settings);
+  node.arbiter.attach(2);
+  node.wants(2);
+  node.now += 2'000;
+  node.arbiter.step(node.now);
+  REQUIRE(node.closed == 1);
+  node.now += 9'000;
+  node.arbiter.step(node.now);
+  CHECK(node.arbiter.counters().overdue == 0);
+  node.now += 1'000;
+  node.arbiter.step(node.now);
+  CHECK(node.arbiter.counters().overdue == 1);
+  REQUIRE(node.grants.size() == 2);
+  node.wants(1);
+  node.now += 2'000;
+  node.arbiter.step(node.now);
+  node.now += 1'000;  // client 2's is the new one
+  node.arbiter.step(node.now);
+  CHECK(node.arbiter.counters().overdue == 2);
+}
+
+TEST_CASE(
+    "a grant that is renewed and cannot be told leaves its units to the work that runs there") {
+  // As far ahead as it was said last.
+  class Renews final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "renews"; }
+    runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
+                           const runtime::PoolView& pool) override {
+      for (const EntryId id : eligible)
+        if (pool.entries[id].compute == hal::ComputeSet(0b1111) && id != runtime::kWholeDevice)
+          return {id, kUntilChanged};
+      return {kNoEntry, 0};
+    }
+    runtime::Plan prepare(const runtime::Hint& hint, const runtime::PoolView&) override {
+      runtime::Plan plan;
+      if (hint.held == kNoEntry) return plan;
+      plan.target = hint.held;
+      plan.ahead_ns = ahead_ns;
+      return plan;
+    }
+    std::uint64_t ahead_ns = runtime::kNever;
+  };
+  auto policy = std::make_unique<Renews>();
+  Renews& renews = *policy;
+  Node node(std::move(policy), 1'000'000'000);
+  node.arbiter.attach(1);
+  node.arbiter.attach(2);
+  node.wants(1);
+  REQUIRE(node.grants.size() == 1);
+  const protocol::Grant first = node.grants[0].second;
+  node.full = true;  // it does not read
+  renews.ahead_ns = 500'000;
+  node.wants(2);
+  REQUIRE(node.arbiter.counters().undelivered == 1);
+  node.full = false;
+  node.wants(2);
+  CHECK(node.grants.size() == 1);  // not to the other
+  REQUIRE(node.arbiter.held().size() == 1);
+  CHECK_FALSE(node.arbiter.held()[0].open);
+  CHECK(protocol::gate_of(node.words[0]) == Gate::kClosed);
+  CHECK(node.closed == 1);
+  node.returns(1, first);  // by the word that it knows
+  CHECK(node.arbiter.counters().stale == 0);
+  REQUIRE(node.grants.size() == 2);
+  CHECK(node.grants[1].first == 2);
+}
+
 // Who gains nothing from more processors gives them up, to who does, though nobody waits.
 TEST_CASE("standing grants are thought over when it is known what processors gain") {
   Node node(*policies::make("throughput:whole=never", 0));
@@ -386,7 +571,7 @@ class Decisions final : public daemon::Outlet {
 std::vector<std::uint64_t> decided_beside_a_victim(std::size_t records) {
   Decisions out;
   DeviceArbiter arbiter(runtime::PoolLayout::build(kInfo), *policies::make("static:parts=2", 1),
-                        {{.quantum_ns = 5'000}, 100'000, 500}, 7, out);
+                        {{.quantum_ns = 5'000}, 100'000, 60'000'000'000, 500}, 7, out);
   constexpr runtime::ClientId kVictim = 1;
   arbiter.attach(kVictim);
   arbiter.attach(Decisions::kHonest);

@@ -33,9 +33,9 @@ class Node final : public daemon::Outlet {
   }
 
   void start_daemon() {
-    arbiter =
-        std::make_unique<DeviceArbiter>(layout, *policies::make(policy, 1),
-                                        ArbiterSettings{{}, kAnswerWithin, 500}, ++epoch, *this);
+    arbiter = std::make_unique<DeviceArbiter>(
+        layout, *policies::make(policy, 1),
+        ArbiterSettings{{}, kAnswerWithin, 100 * kAnswerWithin, 500}, ++epoch, *this);
     auto old_own = std::move(own);
     auto old_daemons = std::move(daemons);
     own = std::make_unique<protocol::ClientSegment>();
@@ -248,7 +248,7 @@ TEST_CASE("nobody's units stand empty for longer than the bound over what a clie
   for (const std::uint64_t ready_in_ns : {std::uint64_t{2'000'000}, protocol::kLongest}) {
     Nowhere outlet;
     DeviceArbiter arbiter(runtime::PoolLayout::build(kInfo), std::make_unique<Believer>(),
-                          ArbiterSettings{options, 10'000'000, 500}, 1, outlet);
+                          ArbiterSettings{options, 10'000'000, 60'000'000'000, 500}, 1, outlet);
     arbiter.attach(1);
     arbiter.attach(2);
     protocol::HintRecord hint;

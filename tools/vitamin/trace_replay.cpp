@@ -117,6 +117,7 @@ void Replay::attach(const Record& record) {
   traits.most = static_cast<std::uint32_t>(record.b);
   traits.reserved = static_cast<std::uint32_t>(record.b >> 32);
   traits.group = record.lane;
+  traits.process = record.serial;
   if (record.b != 0) bounded_->bound(record.client, {traits.most, traits.reserved, traits.group});
   arbiter_->attach(record.client, traits);
 }
