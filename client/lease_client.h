@@ -105,6 +105,8 @@ class LeaseClient {
 
   // Takes what has come, returns what has drained.
   void service(std::uint64_t now_ns);
+  // The daemon has taken all that it was told of.
+  bool heard() const { return !telling_ && link_.requests.room() == protocol::kRequests; }
   // Somebody must watch for the end of outstanding work, so that grants can be returned.
   bool draining() const { return drains_ > 0; }
   // Some lane waits for a grant.

@@ -86,6 +86,7 @@ void RemoteArbiter::service() {
   if (next != nullptr) adopt(std::move(next));
   const std::uint64_t time = now_ns();
   client_.service(time);
+  if (before_ != nullptr && (client_.at_home() || client_.heard())) before_ = nullptr;
   suspect(time);
 }
 
@@ -93,7 +94,7 @@ void RemoteArbiter::adopt(std::unique_ptr<Connection> connection) {
   std::swap(connection_, connection);
   client_.connect(connection_->link(), now_ns());
   turned_ns_ = 0;
-  // `connection`, the one before, is unmapped here: nothing refers to it any more.
+  before_ = std::move(connection);  // nothing here refers to it any more
 }
 
 // Does the daemon turn while we wait for it?

@@ -62,7 +62,7 @@ class RemoteArbiter final : public runtime::Arbiter {
   bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;
   bool wants_service() const override {
-    return attention_.load(std::memory_order_acquire) || !client_.parked();
+    return attention_.load(std::memory_order_acquire) || !client_.parked() || before_ != nullptr;
   }
   void service() override;
   bool draining() const override { return client_.draining(); }
@@ -88,6 +88,9 @@ class RemoteArbiter final : public runtime::Arbiter {
   std::uint64_t pool_hash_;
   // Replaced under the device lock only. A connection that was lost stays mapped until then.
   std::unique_ptr<Connection> connection_;
+  // The one before, until the daemon has heard in the new one what runs under leases of this one:
+  // a daemon that was only silent holds them for as long as this is open.
+  std::unique_ptr<Connection> before_;
   LeaseClient client_;
   std::uint64_t turns_ = 0;  // of the daemon, when they were seen to change last
   std::uint64_t turned_ns_ = 0;

@@ -146,7 +146,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
-  client.asked = true;
+  if (!std::exchange(client.asked, true)) drop_unnamed(id, client, now_ns);
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
@@ -211,8 +211,17 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
   const auto entry = static_cast<EntryId>(holding.entry);
   // A lease of this daemon's is told of only by the process that has it.
   const bool mine = protocol::epoch_of(holding.word) == epoch_;
-  if (client.asked || !within_share(client, entry) ||
-      (mine && !hand_over(id, client, holding, now_ns))) {
+  if (mine && !client.asked) {
+    const auto named = [&] {
+      for (Hold& hold : client.lanes[holding.head.lane].holds)
+        if (hold.entry == entry && hold.word == holding.word) return hold.unnamed = false, true;
+      return false;
+    };
+    if (named()) return;
+    hand_over(id, client, holding, now_ns);
+    if (named()) return;
+  }
+  if (mine || client.asked || !within_share(client, entry)) {
     ++counters_.stale;
     return;
   }
@@ -239,25 +248,45 @@ bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
   return processors <= client.traits.most + layout_.at(client.home.entry).processors;
 }
 
-// True: an older session of the same process had this very grant, and has it no more.
-bool DeviceArbiter::hand_over(ClientId to, const Client& heir, const protocol::Holding& holding,
+// From an older session of the same process that has this very grant: all that it has, because the
+// parts may overlap. What is not named before the first request was without work.
+void DeviceArbiter::hand_over(ClientId to, Client& heir, const protocol::Holding& holding,
                               std::uint64_t now_ns) {
-  if (heir.traits.process == 0) return false;
+  if (heir.traits.process == 0) return;
   for (auto& [id, client] : clients_) {
-    const auto lane = client.lanes.find(holding.head.lane);
-    if (id == to || client.traits.process != heir.traits.process || lane == client.lanes.end())
+    if (id == to || client.traits.process != heir.traits.process) continue;
+    const auto named = client.lanes.find(holding.head.lane);
+    if (named == client.lanes.end()) continue;
+    if (std::none_of(named->second.holds.begin(), named->second.holds.end(), [&](const Hold& held) {
+          return held.entry == holding.entry && held.word == holding.word;
+        }))
       continue;
-    std::vector<Hold>& holds = lane->second.holds;
-    const auto hold = std::find_if(holds.begin(), holds.end(), [&](const Hold& held) {
-      return held.entry == holding.entry && held.word == holding.word;
-    });
-    if (hold == holds.end()) continue;
-    if (hold->open) leave(id, client, holding.head.lane, now_ns);
-    holds.erase(hold);
-    scheduler_.returned(id, holding.head.lane, static_cast<EntryId>(holding.entry), now_ns);
-    return true;
+    std::vector<std::pair<LaneId, Hold>> all;
+    for (auto& [lane_id, lane] : client.lanes) {
+      leave(id, client, lane_id, now_ns);
+      for (const Hold& hold : lane.holds) {
+        all.emplace_back(lane_id, hold);
+        scheduler_.returned(id, lane_id, hold.entry, now_ns);
+      }
+      lane.holds.clear();
+    }
+    for (auto& [lane_id, hold] : all) {
+      hold.unnamed = true;
+      hold.heard_ns = now_ns;
+      if (!scheduler_.adopt(to, lane_id, hold.entry, now_ns)) continue;
+      heir.lanes[lane_id].holds.push_back(hold);
+      overdue_at_ = std::min(overdue_at_, overdue_from(heir, hold));
+    }
+    return;
   }
-  return false;
+}
+
+void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns) {
+  for (auto& [lane_id, lane] : client.lanes)
+    std::erase_if(lane.holds, [&, lane_id = lane_id](const Hold& hold) {
+      if (hold.unnamed) scheduler_.returned(id, lane_id, hold.entry, now_ns);
+      return hold.unnamed;
+    });
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord& said,

@@ -139,6 +139,7 @@ class DeviceArbiter {
     bool open = false;
     std::uint64_t heard_ns = 0;   // closed: when it was closed, or last answered
     std::uint64_t closed_ns = 0;  // closed: since when
+    bool unnamed = false;         // of an older session; nobody has said yet that work runs there
   };
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
@@ -171,8 +172,8 @@ class DeviceArbiter {
   void reconsider(std::uint64_t now_ns);
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
   bool within_share(const Client& client, EntryId entry) const;
-  bool hand_over(ClientId to, const Client& heir, const protocol::Holding& holding,
-                 std::uint64_t now_ns);
+  void hand_over(ClientId to, Client& heir, const protocol::Holding& holding, std::uint64_t now_ns);
+  void drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns);
   void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const runtime::Decision& decision, std::uint64_t now_ns);
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);

@@ -412,6 +412,29 @@ class BadInput(DaemonTest):
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
 
+    def test_a_daemon_that_was_only_silent_keeps_what_its_clients_work_on_for_them(self):
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1")
+        member = self.member(daemon, "away")
+        member.stdout.readline()
+        before = daemon.status()
+        lease, = before["devices"][0]["held"]
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            member.stdin.write("\n")
+            member.stdin.flush()
+            self.assertEqual(json.loads(member.stdout.readline()), {"at_home": 1})
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        back = []
+        self.until(lambda: back.append(daemon.status()) or
+                   len(back[-1]["devices"][0]["held"]) >= 2 and len(back[-1]["clients"]) == 1 and
+                   back[-1]["clients"][0]["client"] != before["clients"][0]["client"])
+        device, = back[-1]["devices"]
+        self.assertEqual((device["overlaps"], device["stale"]), (0, 0))
+        # Closed, and there as long as the work is; and what began at home.
+        self.assertIn((lease["units"], False),
+                      [(hold["units"], hold["open"]) for hold in device["held"]])
+
     # --- clocks and namespaces -------------------------------------------------------------
 
     def in_namespace(self, *options):

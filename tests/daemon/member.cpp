@@ -10,6 +10,9 @@
 //   count       the same until its input ends; every 10 ms a line says how many there were by then
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
+//   away        takes a lease, prints it, submits one operation that does not end, and after a line
+//   of
+//               input another one, on another lane; says whether that went home; then as hold
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
 //   scribble N  writes random bytes over all that it can write, for N milliseconds
 //   hog N       the same over memory of its own, as nobody's client: what the machine alone costs
@@ -245,6 +248,21 @@ int hold(const std::string& socket, long mebibytes) {
   }
 }
 
+int away(const std::string& socket) {
+  Held held(socket);
+  char byte = 0;
+  if (::read(STDIN_FILENO, &byte, 1) <= 0) return 1;
+  Lane other(*held.remote, 2, held.eligible);  // which fits its home
+  while (other.try_submit() == runtime::kNoEntry)
+    if (held.remote->wants_service()) held.remote->service();
+  std::printf("{\"at_home\": %d}\n", held.remote->client().at_home() ? 1 : 0);
+  std::fflush(stdout);
+  for (;;) {
+    if (held.remote->wants_service()) held.remote->service();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 void wait_for_input() {
   char byte = 0;
   while (::read(STDIN_FILENO, &byte, 1) > 0) {
@@ -375,6 +393,7 @@ int run(int argc, char** argv) {
   if (verb == "work") return work(socket, number);
   if (verb == "serve") return serve(socket, std::max(1L, number));
   if (verb == "count") return work(socket, 0, nullptr, true);
+  if (verb == "away") return away(socket);
   if (verb == "hold") return hold(socket, number);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
