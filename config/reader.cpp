@@ -399,6 +399,29 @@ tl::expected<Value, std::string> from_word(const SettingKey& key, const std::str
   return table;
 }
 
+// A file is UTF-8, or it is no TOML; a word has to be as well, or `config show` could not show it.
+// Source: RFC 3629, section 4.
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+    const unsigned char first = byte(0);
+    const std::size_t length = first < 0x80                    ? 1
+                               : first >= 0xc2 && first < 0xe0 ? 2
+                               : first >= 0xe0 && first < 0xf0 ? 3
+                               : first >= 0xf0 && first < 0xf5 ? 4
+                                                               : 0;
+    if (length == 0 || at + length > text.size()) return false;
+    for (std::size_t i = 1; i < length; ++i)
+      if ((byte(i) & 0xc0) != 0x80) return false;
+    // No longer than need be, no surrogate, nothing beyond the last character.
+    if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
+        (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f))
+      return false;
+    at += length;
+  }
+  return true;
+}
+
 }  // namespace
 
 Layer read_toml(std::string_view text, const std::string& name, const std::string& host,
@@ -417,6 +440,10 @@ Layer read_assignment(const Assignment& assignment, std::vector<Problem>& proble
         {place,
          "unknown key '" + assignment.path + "'" + policies::did_you_mean(assignment.path, known),
          {}});
+    return layer;
+  }
+  if (!is_utf8(assignment.text)) {
+    problems.push_back({place, "'" + key->path + "' must be UTF-8", {}});
     return layer;
   }
   auto value = from_word(*key, assignment.text);

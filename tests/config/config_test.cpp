@@ -76,6 +76,18 @@ TEST_CASE("the example is valid and does what its comments say") {
   CHECK(c.classes[2].share == 75);
 }
 
+TEST_CASE("a word that is no UTF-8 is a problem, not a setting that cannot be shown") {
+  for (const char* text : {"\xff", "a\xe2\x8au", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
+    const std::vector<Assignment> words = {{"collectives.kernels", text, "the command line"}};
+    const Loaded loaded = load_texts({}, words, "gpu1");
+    CHECK_FALSE(loaded.valid());
+    CHECK(loaded.why() == "the command line: 'collectives.kernels' must be UTF-8\n");
+  }
+  const std::vector<Assignment> words = {
+      {"collectives.kernels", "caf\xc3\xa9", "the command line"}};
+  CHECK(load_texts({}, words, "gpu1").valid());
+}
+
 TEST_CASE("every setting is read from a file, the environment's word and the command line's") {
   for (const SettingKey& key : setting_keys()) {
     CAPTURE(key.path);

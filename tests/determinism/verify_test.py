@@ -354,7 +354,7 @@ class Verify(Base):
     def test_a_tenant_that_stops_launching_shows_nothing(self):
         # It launches while it starts, and then does nothing.
         command = [PROGRAM, "--trials", "2", "--only", "sum"]
-        result, found = self.verify("--runs", "1", command=["sh", "-c", "sleep 2; exec "
+        result, found = self.verify("--runs", "1", command=["sh", "-c", "sleep 4; exec "
                                     + shlex.join(map(str, command))],
                                     tenant=f"{PROGRAM} --trials 1 --only element >/dev/null; "
                                     "exec sleep 1000")
