@@ -216,7 +216,7 @@ class Graphs(UnderDaemon):
         return all_graphs
 
     def test_two_programs_of_graphs_share_the_device_and_keep_their_bits(self):
-        # A graph does not wait for a lease: it runs whole where the daemon gets no processor in time.
+        # A graph does not wait for a lease: without a processor for the daemon it runs whole.
         # How many found one is asked of the best of some runs, their bits and leases of each.
         runs = []
         while len(runs) < 4:
