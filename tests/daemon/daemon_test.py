@@ -203,23 +203,32 @@ class Daemons(DaemonTest):
         self.assertLess(sorted(delays)[-2], 0.05, delays)
 
     def test_a_daemon_killed_at_every_shared_access_costs_no_operation(self):
-        count = os.path.join(self.folder.name, "count")
+        count = pathlib.Path(self.folder.name, "count")
         daemon = self.daemon("--policy", "random:max=32", "--quiet",
                              program=os.environ["VITAMIND_FAULTY"],
-                             environment={"VITAMIN_FAULT_COUNT": count})
+                             environment={"VITAMIN_FAULT_COUNT": str(count)})
+
+        def length():
+            """How many shared accesses the life had that just ended of itself."""
+            changes = int(count.read_text())
+            count.unlink()
+            return changes
+
+        # A life has more changes or fewer as the daemon is hotter or cooler, which depends on the
+        # machine. So the points are those that the longest of four has; one that lives do not get
+        # to is let go after five of them, and every life that was not killed must have been
+        # shorter than its point: no point is passed by.
         lives = []
-        for _ in range(4):  # a life has more changes or fewer as the daemon is hotter or cooler
+        for _ in range(4):
             if lives:
                 daemon.start()
             self.result(self.member(daemon, "work", 20))
             daemon.end()
-            lives.append(int(pathlib.Path(count).read_text()))
-            os.unlink(count)
-        self.assertGreater(min(lives), 50)
-        bad, reached = [], set()
+            lives.append(length())
+        bad, reached = [], 0
         for point in range(1, max(lives) + 1):
-            daemon.environment = {"VITAMIN_KILL_AT": str(point), "VITAMIN_CONFIG": "/dev/null"}
-            for _ in range(5 if point <= min(lives) else 1):
+            daemon.environment["VITAMIN_KILL_AT"] = str(point)
+            for _ in range(5):
                 daemon.start()
                 member = self.member(daemon, "work", 20)
                 output, _ = member.communicate(timeout=60)
@@ -228,11 +237,11 @@ class Daemons(DaemonTest):
                     bad.append((point, member.returncode, output))
                 daemon.end()  # the last changes are those of its own end
                 if daemon.process.returncode == -signal.SIGKILL:
-                    reached.add(point)
+                    reached += 1
                     break
+                self.assertLess(length(), point)
         self.assertEqual(bad, [])
-        missed = set(range(1, min(lives) + 1)) - reached
-        self.assertLessEqual(len(missed), min(lives) // 20, (lives, missed))
+        self.assertGreater(reached, 100, lives)
 
     def test_a_stopped_daemon_holds_nobody_up(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")

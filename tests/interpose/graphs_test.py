@@ -133,7 +133,8 @@ class Graphs(unittest.TestCase):
         # 9 nodes: 16 KiB and 2 KiB each, by the least that an executable is believed to take.
         sums, _ = self.moves("replays_of_kernels", memory="40000")
         self.assertGreater(sums["evicted"], 0)
-        self.assertGreater(sums["made"], sums["evicted"])
+        # One fits at a time, and each of the two graphs takes its last along when it is destroyed.
+        self.assertIn(sums["made"] - sums["evicted"], (0, 1, 2), sums)
         sums, reasons = self.run_one("replays_of_kernels", memory="1000")
         self.assertEqual(sums["bound"], 0)
         self.assertGreater(reasons["memory"], 0)
