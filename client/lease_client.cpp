@@ -53,6 +53,15 @@ bool contains(std::span<const EntryId> entries, EntryId entry) {
 
 }  // namespace
 
+Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
+    : requests(mine.requests, mine.request_tail, theirs.request_head),
+      grants(theirs.grants, theirs.grant_tail, mine.grant_head),
+      words(&theirs.leases),
+      own_park(&mine.park),
+      daemon_park(&theirs.park),
+      gate_changes(&theirs.gate_changes),
+      progress(&mine.progress) {}
+
 LeaseClient::LeaseClient(const runtime::PoolLayout& layout, std::function<void()> ring)
     : layout_(layout), ring_(std::move(ring)), lanes_(kLanes) {
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

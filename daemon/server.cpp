@@ -155,7 +155,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   std::size_t taken = 0;
   protocol::RingState state = protocol::RingState::kOk;
   while (taken < settings_.budgets.records_a_turn &&
-         (state = session.requests.read(copy)) == protocol::RingState::kOk) {
+         (state = session.rings.requests.read(copy)) == protocol::RingState::kOk) {
     const auto request = protocol::decode_request(copy, bounds);
     if (!request) {
       let_go(session, request.error().what, time);
@@ -169,7 +169,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
     return true;
   }
   if (taken == 0) return false;
-  session.requests.release();
+  session.rings.requests.release();
   session.device->touched = true;
   return true;
 }
@@ -197,7 +197,7 @@ void Server::set_word(ClientId client, LaneId lane, protocol::LeaseWord word) {
 bool Server::grant(ClientId client, const protocol::Grant& grant) {
   Session* session = this->session(client);
   if (session == nullptr) return true;
-  if (session->grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
+  if (session->rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
   if (!session->granted && !session->gates_closed) dirty_.push_back(session);
   session->granted = true;
   return true;
@@ -218,7 +218,7 @@ void Server::flush() {
       const std::uint32_t changes = segment.gate_changes.load(std::memory_order_relaxed);
       segment.gate_changes.store(changes + 1, std::memory_order_seq_cst);
     }
-    if (session->granted) session->grants.publish();
+    if (session->granted) session->rings.grants.publish();
     session->granted = session->gates_closed = false;
     if (session->memory.client->park.asleep()) protocol::ring_doorbell(session->socket);
   }
@@ -243,7 +243,7 @@ int Server::sleep_limit(std::uint64_t time) const {
 bool Server::try_sleep(std::uint64_t time) {
   bool idle = true;
   for (const auto& [id, session] : sessions_)
-    idle = session->memory.daemon->park.try_park([&] { return session->requests.empty(); }) && idle;
+    idle = session->memory.daemon->park.try_park([&] { return session->rings.requests.empty(); }) && idle;
   if (idle) ++counters_.sleeps;
   look_at_descriptors(idle ? sleep_limit(time) : 0);
   for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();
