@@ -260,6 +260,9 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
         scheduler_.returned(id, lane_id, hold.entry, now_ns);
       }
       lane.holds.clear();
+      // So that no grant has the word of another one.
+      std::uint32_t& generation = heir.lanes[lane_id].generation;
+      generation = std::max(generation, lane.generation);
     }
     client.over = true;
   }
@@ -345,7 +348,8 @@ void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
   for (auto& [lane_id, lane] : found->second.lanes) {
     for (Hold& hold : lane.holds) {
       if (hold.open) close(id, lane_id, lane, hold, now_ns);
-      hold.heard_ns = kNever;  // it answers no more, and its work may still run
+      hold.heard_ns = kNever;  // it is not asked any more, and its work may still run
+      overdue_at_ = std::min(overdue_at_, overdue_from(found->second, hold));
     }
     scheduler_.idle(id, lane_id, now_ns);
   }
@@ -438,10 +442,11 @@ void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord w
   outlet_.set_word(id, lane_id, word);
 }
 
-// A client that was told of a longer bound is held to that one.
+// A client that was told of a longer bound is held to that one. One that dies is given as long as
+// one that drains: anybody can say that it dies, and live on.
 std::uint64_t DeviceArbiter::overdue_from(const Client& client, const Hold& hold) const {
   const std::uint64_t within = std::max(client.answer_within_ns, settings_.answer_within_ns);
-  return std::min(hold.heard_ns + within,
+  return std::min(hold.heard_ns != kNever ? hold.heard_ns + within : kNever,
                   hold.closed_ns + std::max(within, settings_.drain_within_ns));
 }
 
@@ -452,7 +457,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
     for (auto& [lane_id, lane] : client.lanes) {
       for (std::size_t i = 0; i < lane.holds.size();) {
         const Hold& hold = lane.holds[i];
-        if (hold.open || hold.heard_ns == kNever) {
+        if (hold.open) {
           ++i;
         } else if (const std::uint64_t at = overdue_from(client, hold); now_ns < at) {
           overdue_at_ = std::min(overdue_at_, at);

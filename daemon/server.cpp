@@ -197,7 +197,8 @@ void Server::set_word(ClientId client, LaneId lane, protocol::LeaseWord word) {
 bool Server::grant(ClientId client, const protocol::Grant& grant) {
   Session* session = this->session(client);
   if (session == nullptr) return true;
-  if (session->rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
+  if (session->rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk)
+    return false;
   if (!session->granted && !session->gates_closed) dirty_.push_back(session);
   session->granted = true;
   return true;
@@ -243,7 +244,8 @@ int Server::sleep_limit(std::uint64_t time) const {
 bool Server::try_sleep(std::uint64_t time) {
   bool idle = true;
   for (const auto& [id, session] : sessions_)
-    idle = session->memory.daemon->park.try_park([&] { return session->rings.requests.empty(); }) && idle;
+    idle = session->memory.daemon->park.try_park([&] { return session->rings.requests.empty(); }) &&
+           idle;
   if (idle) ++counters_.sleeps;
   look_at_descriptors(idle ? sleep_limit(time) : 0);
   for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();

@@ -453,6 +453,12 @@ class Node final : public daemon::Outlet {
     for (const auto& held : arbiter_->held())
       text += "; client " + std::to_string(held.client) + " lane " + std::to_string(held.lane) +
               " holds entry " + std::to_string(held.entry) + (held.open ? "" : ", closed");
+    const runtime::LeaseTable& leases = arbiter_->scheduler().leases();
+    for (const EntryId entry : eligible_)
+      if (entry != kWholeDevice && leases.state(entry) != runtime::LeaseState::kIdle)
+        text += "; entry " + std::to_string(entry) + " is in state " +
+                std::to_string(static_cast<int>(leases.state(entry))) + " for client " +
+                std::to_string(leases.lessee(entry));
     return text;
   }
 
@@ -473,8 +479,8 @@ class Node final : public daemon::Outlet {
     if (!c.excused && c.attached) {
       bool open = false;
       for (const auto& held : arbiter_->held())
-        open =
-            open || (held.client == c.id() && held.lane == lane && held.entry == entry && held.open);
+        open = open ||
+               (held.client == c.id() && held.lane == lane && held.entry == entry && held.open);
       if (!open) fail("an operation is submitted without an open grant");
     }
     const hal::ComputeSet units = layout_.at(entry).compute;

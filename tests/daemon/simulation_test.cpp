@@ -58,8 +58,8 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
                 << " million a second; " << total.submitted << " operations, " << total.at_home
                 << " at home, " << total.kills << " kills, " << total.stops << " stops, "
                 << total.restarts << " daemon ends and starts, " << total.silences
-                << " given up while it was there, " << total.lies << " lies, "
-                << total.overdue << " overdue, " << total.ring_full << " rings found full");
+                << " given up while it was there, " << total.lies << " lies, " << total.overdue
+                << " overdue, " << total.ring_full << " rings found full");
   return total;
 }
 
