@@ -146,7 +146,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
-  if (!std::exchange(client.asked, true)) drop_unnamed(id, client, now_ns);
+  client.asked = true;
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
@@ -246,8 +246,8 @@ bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
 }
 
 // All that older sessions of the same process have, at once, because the parts may overlap: leases
-// of this daemon, and what they told it of before. What is not named before the first request, or
-// before one of them is closed, was without work. They have said all that counts.
+// of this daemon, and what they told it of before. What is not named before one of those is
+// closed was without work. They have said all that counts.
 void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
   if (heir.traits.process == 0) return;
   std::vector<std::pair<LaneId, Hold>> all;

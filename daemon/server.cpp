@@ -258,6 +258,7 @@ void Server::look_at_descriptors(int timeout_ms) {
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
   const std::uint64_t time = looked_ns_ = now_ns();
+  bool greeted = false, knocks = false;
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
     if (fd == stop_.get()) {
@@ -267,7 +268,7 @@ void Server::look_at_descriptors(int timeout_ms) {
       ::eventfd_read(fd, &told);
       read_configuration();
     } else if (fd == reception_->descriptor()) {
-      reception_->accept(time);
+      knocks = true;
     } else if (fd == deaths_->descriptor()) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
@@ -277,13 +278,19 @@ void Server::look_at_descriptors(int timeout_ms) {
       end_session(pidfd->second, time);
     } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
       hear(*sessions_.at(socket->second));
+    } else if (greeted) {
+      // The next time: what tools are told takes milliseconds, for which clients would wait.
     } else if (auto visitor = reception_->hear(fd)) {
+      greeted = true;
       if (const auto* hello = std::get_if<protocol::Hello>(&visitor->wants))
         admit(std::move(visitor->connection), *hello, time);
       else
         answer(visitor->connection, std::get<std::string>(visitor->wants));
     }
   }
+  // Last: who came gets the descriptors of those who have just gone, of whom more may be told
+  // above.
+  if (knocks) reception_->accept(time);
   reception_->drop_late(time);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty() && reception_->empty() && time - alone_ns_ >= idle_ns) {
