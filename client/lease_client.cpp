@@ -103,13 +103,9 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
     drains_ -= static_cast<std::uint32_t>(lane.drains.size() - remain.size());
     lane.drains = std::move(remain);
   }
-  // Leases first: until they are told of, what the process had under an older session is in the way
-  // of what it has at home.
   telling_ = false;
-  for (const bool home : {false, true})
-    for (LaneId id = 0; id < lanes_used_; ++id)
-      for (Drain& drain : lanes_[id].drains)
-        if ((protocol::epoch_of(drain.word) == 0) == home) tell_of_old_work(id, drain, now_ns);
+  for (LaneId id = 0; id < lanes_used_; ++id)
+    for (Drain& drain : lanes_[id].drains) tell_of_old_work(id, drain, now_ns);
   flush();
   at_home_ = false;
   parked_ = false;
