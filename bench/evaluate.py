@@ -215,6 +215,9 @@ def run(name, options):
             free = free_memory(options)
             for mode in options.modes:
                 modes.mode(mode)
+            if options.slo_scale not in load.SCALES:
+                raise harness.Refusal(f"--slo-scale {options.slo_scale:g}: one of "
+                                      + ", ".join(f"{scale:g}" for scale in load.SCALES))
             results = harness.Results(options.out, name, more=options.resume)
             with modes.awake(2 * options.pin * options.gpus if options.awake else 0), \
                     modes.Surroundings(folder, options.device,
@@ -271,7 +274,7 @@ def parse():
                         help="E5: share of the capacity; auto: where throughput violates TPOT for "
                         "10 to 40 %% of requests, found by a few windows")
     parser.add_argument("--calibrate-s", type=float, default=8, help="E5: such a window")
-    parser.add_argument("--slo-scale", type=float, choices=load.SCALES, default=1.0,
+    parser.add_argument("--slo-scale", type=float, default=1.0,
                         help="E5: times the limits of MLPerf's interactive serving, 0.5 s to the "
                         "first token and 30 ms a token; the daemon's target goes with them. A "
                         "smaller one tells policies apart below overload")

@@ -269,7 +269,8 @@ class BadInput(Evaluation):
     def test_unknown_pairs_modes_and_traces(self):
         self.assertIn("no training pair 'W99'", self.refused("E3", "--smoke", "--pairs", "W99"))
         self.assertIn("there is no mode 'mig'", self.refused("E3", "--smoke", "--modes", "mig"))
-        self.assertIn("invalid choice: 3.0", self.refused("E5", "--smoke", "--slo-scale", "3"))
+        self.assertIn("--slo-scale 3: one of 0.35, 0.5",
+                      self.refused("E5", "--smoke", "--slo-scale", "3"))
         self.assertIn("there is no trace 'x'", self.refused("E5", "--smoke", "--traces", "x"))
 
 
