@@ -33,8 +33,8 @@ endfunction()
 #
 # A doctest program. Each TEST_CASE becomes one ctest test named "<target>: <test case>", labelled
 # with its component, so that a failure names the sentence that is false and a missing suite shows
-# in the counts (tests/expected_counts.txt). SERIAL: never beside another test. Where a test does not
-# say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on a GPU.
+# in the counts (tests/expected_counts.txt). SERIAL: never beside another test. Where a test does
+# not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on a GPU.
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL" "COMPONENT;TIMEOUT"
                         "SOURCES;LIBRARIES;DEPENDS;ENVIRONMENT;ARGUMENTS")

@@ -24,8 +24,8 @@ constexpr std::string_view kPrefix = "vitamin-", kSuffix = ".lock";
 // A FIFO of that name must not make us wait, nor a link lead us elsewhere.
 constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
 constexpr off_t kBetween = 0, kAlone = 1, kToTheEnd = 0;
-// Whoever removes a file holds all of it for some microseconds.
-constexpr int kTries = 20;
+// Whoever removes the file holds all of it for some microseconds, if he is not preempted.
+constexpr int kTries = 100;
 constexpr timespec kPause{0, 200'000};
 // Somebody may hold locks on as many bytes as he likes.
 constexpr std::size_t kMost = 32, kQuestions = 4 * kMost;
@@ -116,7 +116,7 @@ hal::Result<DeviceLock> DeviceLock::between_processes(const std::string& folder,
     // Only a name: it is decided already.
     static_cast<void>(lock.record(F_RDLCK, kBetween, 1));
     // Else whoever had it gave it back, and its file with it, since we opened that.
-    if (lock.is_at_path()) return lock;
+    if ((lock.removes_ = lock.is_at_path())) return lock;
   }
   struct stat facts {};
   ::fstat(lock.file_.get(), &facts);
@@ -157,12 +157,13 @@ DeviceLock& DeviceLock::operator=(DeviceLock&& other) noexcept {
   release();
   path_ = std::move(other.path_);
   file_ = std::move(other.file_);
+  removes_ = other.removes_;
   return *this;
 }
 
 // All of it, so that nobody can come to be there in a file that is gone.
 void DeviceLock::release() {
-  if (file_ && record(F_WRLCK, 0, kToTheEnd) && is_at_path()) ::unlink(path_.c_str());
+  if (file_ && removes_ && record(F_WRLCK, 0, kToTheEnd) && is_at_path()) ::unlink(path_.c_str());
   file_.reset();
 }
 

@@ -53,7 +53,7 @@ class DeviceLock {
   ~DeviceLock() { release(); }
 
   DeviceUsers others() const;
-  // Given back, the file goes, unless somebody else is there.
+  // A vitamind's file goes when it is given back, unless somebody else is there.
   void release();
 
  private:
@@ -64,6 +64,7 @@ class DeviceLock {
 
   std::string path_;
   Fd file_;
+  bool removes_ = false;
 };
 
 // Of each GPU that somebody decides on, for one who only looks and has no lock there.
