@@ -155,6 +155,9 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
     changes.push_back("NVTX_INJECTION64_PATH=" + libraries.front().native());
   if (options.daemon)
     changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
+  if (std::getenv(names::kLockFolder) == nullptr)
+    changes.push_back(
+        fmt::format("{}={}", names::kLockFolder, configuration.daemon.lock_directory));
   if (!options.trace.empty()) changes.push_back(fmt::format("{}={}", names::kTrace, options.trace));
   if (options.daemon)
     if (const std::string mps = mps_directory(options); !mps.empty())
@@ -244,9 +247,8 @@ void run(RunOptions options) {
   }
 
   const auto started = std::chrono::steady_clock::now();
-  const ChildEnd end =
-      run_child(options.command,
-                child_environment(given, libraries, configuration, directory.path()));
+  const ChildEnd end = run_child(
+      options.command, child_environment(given, libraries, configuration, directory.path()));
   const auto ended = std::chrono::steady_clock::now();
   if (end.exec_error != 0) {
     directory.remove();
