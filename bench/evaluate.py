@@ -30,6 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
 
 import experiments  # noqa: E402
 import harness  # noqa: E402
+import load  # noqa: E402
 import modes  # noqa: E402
 import overheads  # noqa: E402
 import report  # noqa: E402
@@ -168,7 +169,8 @@ def run_one(name, session, options):
             for trace in options.traces:
                 experiment.use(trace)
                 at = "calibrated" if options.load is None else f"{options.load:g}"
-                experiment.run(f"{trace} {at}", serving_specs(options))
+                limits = "" if options.slo_scale == 1 else f" limits x {options.slo_scale:g}"
+                experiment.run(f"{trace} {at}{limits}", serving_specs(options))
         finally:
             experiment.close()
     elif name == "E6":
@@ -213,9 +215,14 @@ def run(name, options):
             free = free_memory(options)
             for mode in options.modes:
                 modes.mode(mode)
+            if options.slo_scale not in load.SCALES:
+                raise harness.Refusal(f"--slo-scale {options.slo_scale:g}: one of "
+                                      + ", ".join(f"{scale:g}" for scale in load.SCALES))
             results = harness.Results(options.out, name, more=options.resume)
             with modes.awake(2 * options.pin * options.gpus if options.awake else 0), \
-                    modes.Surroundings(folder, options.device) as surroundings:
+                    modes.Surroundings(folder, options.device,
+                                       load.SLO["interactive"][1] * options.slo_scale) \
+                        as surroundings:
                 session = experiments.Session(options, results, old, folder, surroundings, free)
                 if options.device == "cuda":
                     session.clocks = clocks
@@ -267,6 +274,10 @@ def parse():
                         help="E5: share of the capacity; auto: where throughput violates TPOT for "
                         "10 to 40 %% of requests, found by a few windows")
     parser.add_argument("--calibrate-s", type=float, default=8, help="E5: such a window")
+    parser.add_argument("--slo-scale", type=float, default=1.0,
+                        help="E5: times the limits of MLPerf's interactive serving, 0.5 s to the "
+                        "first token and 30 ms a token; the daemon's target goes with them. A "
+                        "smaller one tells policies apart below overload")
     parser.add_argument("--frontier", action="store_true",
                         help="E4: static partitions of 16 to 100 SMs for inference besides")
     parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")

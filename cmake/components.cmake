@@ -33,7 +33,8 @@ endfunction()
 #
 # A doctest program. Each TEST_CASE becomes one ctest test named "<target>: <test case>", labelled
 # with its component, so that a failure names the sentence that is false and a missing suite shows
-# in the counts (tests/expected_counts.txt). SERIAL: never beside another test.
+# in the counts (tests/expected_counts.txt). SERIAL: never beside another test. Where a test does
+# not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on a GPU.
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL" "COMPONENT;TIMEOUT"
                         "SOURCES;LIBRARIES;DEPENDS;ENVIRONMENT;ARGUMENTS")
@@ -63,7 +64,7 @@ function(vitamin_test target)
     COMMAND ${CMAKE_COMMAND}
             -D "EXECUTABLE=$<TARGET_FILE:${target}>" -D "TARGET=${target}"
             -D "LABEL=${arg_COMPONENT}" -D "TIMEOUT=${arg_TIMEOUT}" -D "SERIAL=${arg_SERIAL}"
-            -D "ENVIRONMENT=${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
+            -D "ENVIRONMENT=VITAMIN_LOCK_FOLDER=;${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
             -D "OUTPUT=${include_file}"
             -P ${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake
     BYPRODUCTS ${include_file}
@@ -104,7 +105,8 @@ function(vitamin_python_tests)
       add_test(NAME "${name}"
                COMMAND ${VITAMIN_PYTHON} -B ${file} ${class}.${CMAKE_MATCH_1})
       set_tests_properties("${name}" PROPERTIES LABELS ${arg_COMPONENT} TIMEOUT ${arg_TIMEOUT}
-                           ENVIRONMENT "${arg_ENVIRONMENT}" SKIP_REGULAR_EXPRESSION "skipped=1")
+                           ENVIRONMENT "VITAMIN_LOCK_FOLDER=;${arg_ENVIRONMENT}"
+                           SKIP_REGULAR_EXPRESSION "skipped=1")
     endif()
   endforeach()
 endfunction()

@@ -46,10 +46,10 @@ hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
       found = known_.end();
     }
   }
-  DeviceLock lock;
+  protocol::DeviceLock lock;
   if (found == known_.end() || found->second.sessions == 0) {
     const auto mine = settings_.configuration.for_device(uuid, info->name);
-    auto taken = DeviceLock::take(mine.daemon.lock_directory, uuid);
+    auto taken = protocol::DeviceLock::between_processes(mine.daemon.lock_directory, uuid);
     if (!taken) return tl::unexpected(taken.error());
     lock = std::move(*taken);
   }
@@ -64,6 +64,11 @@ hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
   if (device.sessions == 0) {
     device.lock = std::move(lock);
     device.user = user;
+    for (const pid_t process : device.lock.others().alone)
+      spdlog::warn(
+          "device {}: {} decides for itself alone, and no lease keeps it from anything: "
+          "vitamin run --daemon [{}]",
+          uuid, protocol::name_of_process(process), runtime::code_of(runtime::Problem::kNotAlone));
   }
   ++device.sessions;
   return &device;

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "daemon/device_arbiter.h"
-#include "daemon/device_lock.h"
 #include "daemon/exposition.h"
 #include "daemon/placement.h"
 #include "daemon/settings.h"
 #include "policies/bounded.h"
+#include "protocol/device_lock.h"
 #include "protocol/handshake.h"
 #include "runtime/trace.h"
 
@@ -26,7 +26,7 @@ namespace vitamin::daemon {
 
 struct Device {
   hal::DeviceInfo info;
-  DeviceLock lock;                                  // while there are sessions
+  protocol::DeviceLock lock;                        // while there are sessions
   std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
   std::unique_ptr<DeviceArbiter> arbiter;
   policies::Bounded* bounded = nullptr;  // the arbiter's policy

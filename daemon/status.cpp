@@ -60,6 +60,7 @@ json Server::status() const {
                                  {"processors_per_unit", device.info.processors_per_unit},
                                  {"policy", device.policy},
                                  {"drained", device.drained},
+                                 {"not_clients", device.lock.others().alone},
                                  {"waiting", arbiter.scheduler().waiting()},
                                  {"held", held},
                                  {"requests", arbiter.counters().requests},

@@ -15,11 +15,13 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "client/remote_arbiter.h"
 #include "policies/registry.h"
+#include "protocol/device_lock.h"
 #include "runtime/environment.h"
 #include "runtime/profile_file.h"
 
@@ -87,6 +89,12 @@ bool remember_wide_only(const char* kernel) {
   return written == static_cast<ssize_t>(line.size());
 }
 
+// Empty: the arbiter is in this process.
+std::string daemon_socket() {
+  const char* const socket = std::getenv(environment::kDaemon);
+  return socket != nullptr ? socket : "";
+}
+
 protocol::Claim claim_of_environment() {
   const auto text = [](const char* name) {
     const char* value = std::getenv(name);
@@ -103,12 +111,43 @@ protocol::Claim claim_of_environment() {
   return claim;
 }
 
+// That this process decides about the device for itself alone is to be seen by those who come after
+// it, until it ends, and who was there before is said. No more than that: natively it would run
+// there, too. A folder that cannot be used hides it (`vitamin doctor` says so).
+void decide_alone(const std::string& uuid) {
+  // A process is there once, however often its contexts are made anew. Called under the adoption
+  // lock.
+  static auto* seen = new std::unordered_map<std::string, protocol::DeviceLock>;
+  const std::string folder = lock_folder();
+  if (folder.empty() || seen->contains(uuid)) return;
+  auto lock = protocol::DeviceLock::alone(folder, uuid);
+  if (!lock) return;
+  const protocol::DeviceUsers others = lock->others();
+  seen->emplace(uuid, std::move(*lock));
+  if (others.between_processes) {
+    warn(
+        Problem::kNotAlone,
+        "%s shares device %s out among its clients, and this process, which is none of them, takes "
+        "their processors, too: vitamin run --daemon",
+        ("vitamind (" + protocol::name_of_process(*others.between_processes) + ")").c_str(),
+        uuid.c_str());
+  } else if (!others.alone.empty()) {
+    const std::size_t more = others.alone.size() - 1;
+    warn(Problem::kNotAlone,
+         "%s%s under Vitamin on device %s and, as this process, decides for itself: they take each "
+         "other's processors; vitamin run --daemon shares them out",
+         protocol::name_of_process(others.alone.front()).c_str(),
+         more == 0 ? " runs" : (" (and " + std::to_string(more) + " more) runs").c_str(),
+         uuid.c_str());
+  }
+}
+
 // The daemon's arbiter for a device, or, with the reason on stderr, none: then this process decides
 // for itself, as it would natively.
 std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
                                                     runtime::PoolLimits& limits) {
   client::RemoteOptions options;
-  options.socket = std::getenv(environment::kDaemon);
+  options.socket = daemon_socket();
   options.program = ::program_invocation_short_name;
   options.claim = claim_of_environment();
   options.say = [](const char* line) { warn(Problem::kDaemonLeft, "%s", line); };
@@ -116,11 +155,19 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   if (!arbiter) {
     warn(Problem::kDaemonLeft, "%s; this process shares the device with nobody",
          arbiter.error().message.c_str());
+    decide_alone(info.uuid);
     return nullptr;
   }
   limits = (*arbiter)->limits();
   page().policy.set((*arbiter)->policy().c_str());
   return std::move(*arbiter);
+}
+
+std::unique_ptr<runtime::Arbiter> make_arbiter(const hal::DeviceInfo& info,
+                                               runtime::PoolLimits& limits) {
+  if (!daemon_socket().empty()) return connect_to_daemon(info, limits);
+  decide_alone(info.uuid);
+  return nullptr;
 }
 
 }  // namespace
@@ -180,9 +227,8 @@ void start_managing() {
 
 Configuration configuration() {
   Configuration result;
-  const char* daemon = std::getenv(environment::kDaemon);
-  if (daemon != nullptr && *daemon != '\0') {
-    result.dispatch.make_arbiter = &connect_to_daemon;
+  result.dispatch.make_arbiter = &make_arbiter;
+  if (!daemon_socket().empty()) {
     const char* const cooperative = std::getenv(environment::kCooperative);
     result.dispatch.cooperative_collective =
         cooperative == nullptr || std::strcmp(cooperative, "0") != 0;
@@ -212,6 +258,11 @@ Configuration configuration() {
          kernel, seconds, processors, remembered ? ", and in later runs," : "");
   };
   return result;
+}
+
+std::string lock_folder() {
+  const char* const folder = std::getenv(environment::kLockFolder);
+  return folder != nullptr ? folder : environment::kUsualLockFolder;
 }
 
 std::shared_ptr<runtime::Audit> make_audit(int ordinal) {

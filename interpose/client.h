@@ -72,6 +72,8 @@ struct Configuration {
   runtime::DispatchOptions dispatch;
 };
 Configuration configuration();
+// Where processes on one GPU keep what they share out; empty: nowhere.
+std::string lock_folder();
 // Null unless VITAMIN_AUDIT names a folder.
 std::shared_ptr<runtime::Audit> make_audit(int ordinal);
 // Null unless VITAMIN_TRACE names a folder.

@@ -216,7 +216,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
     page_.launches.failed.add();
     return true;
   }
-  profiler_.due();  // counts it
+  profiler_.turn();  // counts it
   count(stream, kernel, {.queue = queue, .narrow_eligible = true}, *queue);
   stream.tail_marker.reset();
   ++stream.timeline.issued;
@@ -301,20 +301,27 @@ NativeStatus Dispatcher::launch_on(Stream& stream, Request& request, PhysicalQue
   unsigned waits = 0;
   const NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
   if (status != hal::kNativeOk) return status;
-  if (!profiler_.due()) [[likely]]
+  const Profiler::Turn turn = profiler_.turn();
+  if (turn == Profiler::Turn::kNo) [[likely]]
     return submit_launch(stream, request, queue, waits);
-  return timed_launch(stream, request, queue, waits);
+  return timed_launch(stream, request, queue, waits, turn);
 }
 
 // One of the launches that are timed; what may overlap its predecessor has no time of its own.
 NativeStatus Dispatcher::timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
-                                      unsigned waits) {
+                                      unsigned waits, Profiler::Turn turn) {
   const hal::KernelLaunch* launch =
       request.intent == Intent::kLaunch
           ? &static_cast<LaunchOperation*>(request.operation)->launch()
           : nullptr;
-  Profiler::Stopwatch* stopwatch =
-      launch != nullptr && !launch->programmatic ? profiler_.start(*queue.queue) : nullptr;
+  const bool searched = turn == Profiler::Turn::kSearch;
+  bool wanted = launch != nullptr && !launch->programmatic;
+  std::uint64_t key = 0;
+  if (wanted) {
+    key = launch_key(request.kernel->name_hash, *launch);
+    wanted = !searched || profiler_.worth_timing(key, queue.processors);
+  }
+  Profiler::Stopwatch* stopwatch = wanted ? profiler_.start(*queue.queue) : nullptr;
   const NativeStatus status = submit_launch(stream, request, queue, waits);
   if (stopwatch == nullptr) return status;
   if (status != hal::kNativeOk) {
@@ -323,8 +330,7 @@ NativeStatus Dispatcher::timed_launch(Stream& stream, Request& request, Physical
   }
   const Kernel& kernel = *request.kernel;
   if (!profiler_.awaits()) wake_.notify_one();  // the thread sleeps while nothing is awaited
-  profiler_.stop(stopwatch, *queue.queue, launch_key(kernel.name_hash, *launch), kernel.name,
-                 *launch, queue.processors);
+  profiler_.stop(stopwatch, *queue.queue, key, kernel.name, *launch, queue.processors, searched);
   return status;
 }
 

@@ -299,7 +299,7 @@ class Dispatcher {
   PhysicalQueue* free_queue(Stream& stream, EntryId entry);
   hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);
   hal::NativeStatus timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
-                                 unsigned waits);
+                                 unsigned waits, Profiler::Turn turn);
   hal::NativeStatus submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                   unsigned waits);
   hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);

@@ -166,7 +166,8 @@ NativeStatus Dispatcher::launch_graph(Stream& stream, Request& request, const Gr
     };
   if (profiler_.learns() && graph.looked)
     profiler_.stop(stopwatch, queue, launch_key(graph.kernel.name_hash, graph.launch),
-                   graph.kernel.name, graph.launch, place.queue->processors, std::move(told));
+                   graph.kernel.name, graph.launch, place.queue->processors, false,
+                   std::move(told));
   else
     profiler_.stop(stopwatch, queue, std::move(told));
   return status;

@@ -33,9 +33,10 @@ inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 
-// Folder where processes on one GPU keep what they share out (backends/hip/queue_ledger.h). Unset:
-// /run/lock; empty: nowhere.
+// Folder where processes on one GPU keep what they share out (backends/hip/queue_ledger.h) and who
+// decides on it (protocol/device_lock.h). Unset: /run/lock; empty: nowhere.
 inline constexpr const char* kLockFolder = "VITAMIN_LOCK_FOLDER";
+inline constexpr const char* kUsualLockFolder = "/run/lock";
 // Beginnings of the names of kernels that wait for other processes, between commas, besides NCCL's.
 inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
 // "0": a cooperative launch under a daemon may be deferred for a lease. Unset: it may not, because

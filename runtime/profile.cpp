@@ -10,6 +10,8 @@ namespace {
 // What a launch costs at least however many processors share its work, where nothing was measured
 // that would tell: the shortest kernels of real programs (p10 of 1.0 to 1.2 us on an H200).
 constexpr double kLatencyNs = 1'500;
+// So many samples say half of what can be known of a width.
+constexpr double kKnown = 3;
 
 std::uint64_t mixed(std::uint64_t key, std::uint32_t processors) {
   std::uint64_t z = key ^ (std::uint64_t{processors} * 0x9e3779b97f4a7c15ULL);
@@ -58,9 +60,12 @@ ProfileFit fit(const KernelProfile& kernel) {
   double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
   for (const ProfileCell& cell : kernel.cells) {
     if (cell.count == 0) continue;
-    // Beyond a hundred samples a width is known; more must not drown the other widths.
-    const double weight = static_cast<double>(std::min<std::uint64_t>(cell.count, 100));
-    const double x = x_of(kernel, result.staircase, cell.processors), y = cell.mean_ns;
+    // Times err by a share of themselves, and what is wanted is a share, too: so residuals count
+    // relative to the time, else the narrow widths, where everything takes longest, decide alone.
+    // From a few samples on a width is known; more must not drown the other widths.
+    const double x = x_of(kernel, result.staircase, cell.processors);
+    const double y = std::max(1.0, cell.mean_ns), n = static_cast<double>(cell.count);
+    const double weight = n / (n + kKnown) / (y * y);
     w += weight, wx += weight * x, wy += weight * y;
     wxx += weight * x * x, wxy += weight * x * y;
     ++result.widths;
@@ -135,7 +140,7 @@ Prediction Profile::predict(std::uint64_t key, std::uint32_t processors) const {
   for (const ProfileCell& cell : kernel->cells)
     if (cell.processors == processors && cell.count > 0) {
       const double n = static_cast<double>(cell.count);
-      return {cell.mean_ns, n / (n + 3) / (1 + 10 * cell.relative_error()), true};
+      return {cell.mean_ns, n / (n + kKnown) / (1 + 10 * cell.relative_error()), true};
     }
   const ProfileFit model = fit(*kernel);
   if (model.widths == 0) return {};

@@ -9,7 +9,7 @@
 //     T(m) = a + c * waves(m)               where the grid is known: blocks run in waves of
 //     waves(m) = ceil(blocks / (r * m))     m processors with r resident blocks each
 //
-// fitted to the measured widths by least squares, a, b, c >= 0.
+// fitted to the measured widths by least squares of the relative errors, a, b, c >= 0.
 //
 // Threads: a Profile is a plain value, one writer. ProfileLearner is what a launch path feeds: any
 // number of threads, no lock, no allocation.
@@ -64,6 +64,9 @@ struct ProfileFit {
   double at(const KernelProfile& kernel, std::uint32_t processors) const;
 };
 ProfileFit fit(const KernelProfile& kernel);
+
+// A width with fewer samples is worth a measurement of its own.
+constexpr std::uint64_t kFewSamples = 3;
 
 struct Prediction {
   double ns = 0;          // 0: nothing is known

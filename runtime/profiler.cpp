@@ -15,13 +15,15 @@ constexpr std::size_t kStopwatches = 256;
 constexpr double kHostDelayNs = 5'000;
 constexpr double kNegligible = 0.05;
 constexpr unsigned kCalibrations = 8;
+// Launches that are looked at: a third of the usual 97.
+constexpr std::uint32_t kLongestSearch = 32;
 
 }  // namespace
 
 struct Profiler::Stopwatch {
   hal::Event begin, end;
   bool dry = false;  // the queue had nothing to do when the work arrived
-  bool calibrates = false;
+  bool calibrates = false, searched = false;
   std::uint64_t kernel = 0;
   std::uint32_t processors = 0;
   std::function<void(double)> told;
@@ -32,7 +34,9 @@ Profiler::Profiler(hal::Device& device, ProfilerOptions options)
       options_(std::move(options)),
       profile_(options_.known),
       overhead_ns_(std::numeric_limits<double>::infinity()),
-      countdown_(options_.every) {
+      countdown_(options_.every),
+      longest_search_(std::min(kLongestSearch, options_.every / 3)),
+      search_(longest_search_) {
   if (learns()) make_stopwatches();
 }
 
@@ -45,7 +49,7 @@ void Profiler::make_stopwatches() {
       device_.destroy_event(*begin);
       break;
     }
-    free_.push_back(new Stopwatch{*begin, *end, false, false, 0, 0, {}});
+    free_.push_back(new Stopwatch{.begin = *begin, .end = *end, .told = {}});
   }
   running_.reserve(kStopwatches);
 }
@@ -73,6 +77,14 @@ Profiler::Stopwatch* Profiler::start(hal::Queue& queue) {
   return stopwatch;
 }
 
+bool Profiler::worth_timing(std::uint64_t kernel, std::uint32_t processors) const {
+  const KernelProfile* known = profile_.find(kernel);
+  return known == nullptr ||
+         std::none_of(known->cells.begin(), known->cells.end(), [&](const ProfileCell& cell) {
+           return cell.processors == processors && cell.count >= kFewSamples;
+         });
+}
+
 void Profiler::abandon(Stopwatch* stopwatch) { free_.push_back(stopwatch); }
 
 void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(double)> told) {
@@ -82,7 +94,7 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(
   device_.leave_internal();
   if (recorded != hal::kNativeOk) return abandon(stopwatch);
   stopwatch->dry = device_.classify(began) != hal::Outcome::kNotReady;
-  stopwatch->calibrates = false;
+  stopwatch->calibrates = stopwatch->searched = false;
   stopwatch->kernel = 0;
   stopwatch->told = std::move(told);
   running_.push_back(stopwatch);
@@ -90,9 +102,11 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(
 
 void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel,
                     const std::string& name, const hal::KernelLaunch& launch,
-                    std::uint32_t processors, std::function<void(double)> told) {
+                    std::uint32_t processors, bool searched, std::function<void(double)> told) {
   stop(stopwatch, queue, std::move(told));
   if (running_.empty() || running_.back() != stopwatch) return;
+  stopwatch->searched = searched;
+  found_ = found_ || searched;
   stopwatch->kernel = kernel;
   stopwatch->processors = processors;
   if (const KernelProfile* known = learnt_.find(kernel); known == nullptr || known->blocks == 0) {
@@ -134,6 +148,9 @@ void Profiler::collect_ended_first() {
 
 bool Profiler::collect() {
   std::erase_if(running_, [&](Stopwatch* stopwatch) { return read(stopwatch); });
+  Profile found;
+  searches_.harvest(found);
+  for (Profile* profile : {&profile_, &learnt_}) profile->merge(found);
   Profile fresh;
   learner_.harvest(fresh);
   std::map<std::uint32_t, TimedLaunches> together;  // all kernels as one
@@ -179,8 +196,9 @@ void Profiler::ended(Stopwatch& stopwatch, double ns) {
   if (stopwatch.kernel == 0) return;
   if (stopwatch.dry && ns * kNegligible < kHostDelayNs) return;
   const double overhead = std::isinf(overhead_ns_) ? 0 : overhead_ns_;  // inf: not known yet
-  learner_.add(stopwatch.kernel, stopwatch.processors,
-               static_cast<std::uint64_t>(std::max(1.0, ns - overhead)));
+  ProfileLearner& learner = stopwatch.searched ? searches_ : learner_;
+  learner.add(stopwatch.kernel, stopwatch.processors,
+              static_cast<std::uint64_t>(std::max(1.0, ns - overhead)));
 }
 
 std::uint64_t name_hash(const std::string& name) {

@@ -48,22 +48,35 @@ class Profiler {
   using Sample = std::function<void(const TimedLaunches& timed)>;
   void on_sample(Sample told) { told_ = std::move(told); }
   bool learns() const { return options_.every > 0; }
-  // Whether this launch is one to be timed. Counts the launches that ask.
-  bool due() {
-    if (countdown_ == 0 || --countdown_ > 0) return false;
+  // Whether this launch is to be timed. Counts the launches that ask. One in `every` is, whatever
+  // it is: what a lane's launches take together is learnt from these alone. Which kernels are
+  // common decides what they teach of each, so one launch of those in between is timed as well, of
+  // a kernel and width that are little known (worth_timing), if some of the last `search` before
+  // the next regular one is such: rare kernels are soon known, and once all are, nobody looks.
+  enum class Turn { kNo, kSearch, kRegular };
+  Turn turn() {
+    if (countdown_ == 0 || --countdown_ > search_) return Turn::kNo;
+    if (countdown_ > 0) return found_ ? Turn::kNo : Turn::kSearch;
+    search_ = found_ ? longest_search_ : search_ / 2;
+    if (search_ == 0 && longest_search_ > 0) search_ = 1;
+    found_ = false;
     countdown_ = options_.every;
-    return true;
+    return Turn::kRegular;
   }
-  // due() will say so the next time.
-  bool next_is_due() const { return countdown_ == 1; }
+  // turn() may say so the next time.
+  bool next_is_due() const {
+    return countdown_ == 1 || (!found_ && countdown_ > 0 && countdown_ <= search_ + 1);
+  }
+  bool worth_timing(std::uint64_t kernel, std::uint32_t processors) const;
   // Around the work that is timed, on the queue where it is submitted. start() answers null when no
   // stopwatch is free or the event was refused: then the work goes untimed.
   struct Stopwatch;
   Stopwatch* start(hal::Queue& queue);
   // Of a launch on so many processors; of a kernel's first sample `launch` tells what it is, and
-  // nobody is asked about one without a handle. `told`, if set, gets the nanoseconds as well.
+  // nobody is asked about one without a handle. `searched`: see turn(). `told`, if set, gets the
+  // nanoseconds as well.
   void stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel, const std::string& name,
-            const hal::KernelLaunch& launch, std::uint32_t processors,
+            const hal::KernelLaunch& launch, std::uint32_t processors, bool searched = false,
             std::function<void(double ns)> told = {});
   // Of anything else: `told` gets the nanoseconds.
   void stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(double ns)> told);
@@ -92,10 +105,12 @@ class Profiler {
     std::uint64_t launches = 0;
   };
   std::unordered_map<std::uint64_t, First> first_;
-  ProfileLearner learner_;
+  ProfileLearner learner_, searches_;
   Sample told_;
   double overhead_ns_;  // of two events with nothing between them
   std::uint32_t countdown_ = 0;
+  std::uint32_t longest_search_ = 0, search_ = 0;
+  bool found_ = false;  // by the search before the next regular one
   unsigned calibrations_ = 0;
   std::vector<Stopwatch*> free_, running_;  // running: in the order of their starts
 };

@@ -144,12 +144,15 @@ class Job:
         os.killpg(self.process.pid, signal.SIGKILL)
         return self.wait(20)
 
-    def wait(self, timeout):
+    def wait(self, timeout, witness=None):
+        """`witness`, if any, is called before a job that takes too long is killed."""
         timed_out = False
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             timed_out = True
+            if witness:
+                witness(self.process.pid)
             os.killpg(self.process.pid, signal.SIGKILL)
             code = self.process.wait()
         seconds = time.monotonic() - self.begin

@@ -13,6 +13,8 @@ hazard. Every run has an MPS and a vitamind of its own: what hangs or faults tak
 """
 import argparse
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,6 +49,27 @@ def done(cover, result, native):
     return f"on {narrow} to {widest} processors"
 
 
+def stacks(process):
+    """Where the threads of a process and of what it started are, by whatever debugger is here."""
+    program = next(filter(shutil.which, ("gdb", "cuda-gdb")), None)
+    found = {}
+    try:
+        listed = subprocess.run(["pgrep", "-g", str(process)], capture_output=True, text=True)
+        for number in listed.stdout.split():
+            if program is None:
+                found[number] = [f"{(task / 'wchan').read_text()} {(task / 'syscall').read_text()}"
+                                 for task in pathlib.Path("/proc", number, "task").iterdir()]
+                continue
+            said = subprocess.run(
+                [program, "-p", number, "-batch", "-ex", "thread apply all bt 24"],
+                capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL).stdout
+            found[number] = "\n".join(line for line in said.splitlines()
+                                      if line.startswith(("#", "Thread")))[-12_000:]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        found["why not"] = str(error)
+    return found
+
+
 def words_of(said):
     return f"{said['right']} of {said['repeats']}, status {said['status']}" if said else \
         "did not end"
@@ -65,10 +88,12 @@ def main():
     rows = []
     headings = ["hazard", "native", "under MPS", "under vitamind", "what was done", "s", "problem"]
     said = lambda result: next((line for line in result.lines if "hazard" in line), None)
-    command = lambda name: [harness.program("hazards"), name, str(options.repeats)]
+    command = lambda name: [harness.program("hazards"), name, str(options.repeats),
+                            str(max(1, int(options.timeout * 0.75)))]
 
-    def shared(name, known):
-        """Under vitamind, beside another client: result, coverage, does the other one live, log."""
+    def shared(name, known, scene):
+        """Under vitamind, beside another client: result, coverage, does the other one live, log.
+        What can be seen of one that hangs goes into `scene`."""
         with Surroundings(options.device) as surroundings:
             environment = surroundings.environment
             daemon = Daemon(options.policy, environment, watch=False)
@@ -78,7 +103,8 @@ def main():
                     neighbour = occupant(environment, daemon)
                     neighbour.tell("compute 0 20000 256 100000 20 300")
                 job = Job(command(name), environment, daemon, ("--wide-only", str(known)))
-                result = job.wait(options.timeout)
+                result = job.wait(options.timeout, lambda process: scene.update(
+                    status=daemon.status(), stacks=stacks(process)))
                 lives = neighbour and neighbour.process.poll() is None
                 return result, job.coverage, lives, surroundings.words
             finally:
@@ -102,7 +128,8 @@ def main():
                 begin = time.monotonic()
                 before = known.read_text().split() if known.exists() else []
                 try:
-                    result, cover, lives, words = shared(name, known)
+                    scene = {}
+                    result, cover, lives, words = shared(name, known, scene)
                 except (RuntimeError, OSError) as error:  # the neighbour did not start
                     rows.append([name, words_of(native), "", "not run", "", "", str(error)[:60]])
                     results.add({"hazard": name, "mode": options.policy, "why": str(error)})
@@ -120,11 +147,11 @@ def main():
                              "known": before, "remembered": after, "why": result.why(),
                              "done": what, "coverage": brief(cover), "surroundings": words,
                              "errors": result.errors[-800:], "neighbour_runs": lives,
-                             "log": log})
+                             "log": log, **({"scene": scene} if scene else {})})
                 rows.append([name + (", again" if attempt else ""), words_of(native),
                              words_of(alone["MPS"]) if "MPS" in alone else "-", words_of(found),
                              what, f"{time.monotonic() - begin:.1f}",
-                             "" if same or result.timed_out else result.why()[:60]])
+                             "" if same else result.why()[:80]])
                 print("  ".join(map(str, rows[-1])), flush=True)
                 if not result.timed_out:
                     break

@@ -474,6 +474,7 @@ class Serving(Experiment):
 
     def use(self, trace):
         self.trace, self.load = load.Trace(trace), self.options.load
+        self.scale = f"{self.options.slo_scale:g}"  # as load.serving names it
 
     def prepare(self, setting, jobs):
         o, s = self.options, self.session
@@ -493,7 +494,7 @@ class Serving(Experiment):
             "experiment": "E5", "session": s.number, "trace": self.trace.name,
             "prefill_s": prefill, "decode_step_s": step, "rows": rows, "mean_prompt": prompt,
             "mean_output": output, "capacity": self.capacity, "rate": self.rate,
-            "load": self.load, "calibrated": tried})
+            "load": self.load, "slo_scale": self.options.slo_scale, "calibrated": tried})
         s.say(f"prefill of {prompt:.0f} tokens {1e3 * prefill:.1f} ms, a decode step of "
               f"{rows} rows {1e3 * step:.2f} ms: {self.capacity:.2f} requests/s in "
               f"turns, {self.rate:.2f} asked")
@@ -504,7 +505,8 @@ class Serving(Experiment):
         holds on."""
         s = self.session
         for old in s.old:
-            if old.get("trace") == self.trace.name and old.get("calibrated"):
+            if old.get("trace") == self.trace.name and old.get("calibrated") \
+                    and old.get("slo_scale", 1) == self.options.slo_scale:
                 return old["load"], old["calibrated"]
         mode = next((m for m in self.modes() if m.name == "ours" and m.setting in self.live),
                     next(m for m in self.modes() if m.setting in self.live))
@@ -512,7 +514,7 @@ class Serving(Experiment):
         s.surroundings.use(mode)
         for _ in range(5):
             figures = self.serve(jobs, at * self.capacity, self.options.calibrate_s, 900)[0]
-            share = figures["violations"]["interactive"]["tpot"] or 0.0
+            share = figures["scales"][self.scale]["tpot"] or 0.0
             tried.append([round(at, 3), share])
             s.say(f"{self.trace.name}: at load {at:.2f} {mode.name} violates TPOT for "
                   f"{100 * share:.0f} %")
@@ -544,9 +546,10 @@ class Serving(Experiment):
     def cell(self, jobs, specs, mode, repeat):
         figures, cut, requests, steps = self.serve(jobs, self.rate, self.options.window,
                                                    200 + repeat)
-        violations = figures["violations"]["interactive"]
+        violations = figures["scales"][self.scale]
         show = lambda v, scale=1: "-" if v is None else f"{scale * v:.1f}"
         return {"serving": figures, "cut": cut, "rate": self.rate, "load": self.load,
+                "slo_scale": self.options.slo_scale,
                 "steps": steps, "requests": requests, "window_s": self.options.window,
                 "words": f"TTFT p99 {show(figures['ttft'].get('p99'), 1e3)} ms, TPOT p90 "
                 f"{show(figures['tpot'].get('p90'), 1e3)} ms, violations TTFT "

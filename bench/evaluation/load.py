@@ -90,7 +90,7 @@ class Trace:
 
 
 SLO = {"interactive": (0.5, 0.030), "server": (2.0, 0.100)}  # TTFT, TPOT in s (MLPerf)
-SCALES = (0.5, 0.75, 1, 1.25, 1.5, 2)
+SCALES = (0.35, 0.5, 0.75, 1, 1.25, 1.5, 2)
 
 
 def serving(requests, seconds):
@@ -124,5 +124,5 @@ def serving(requests, seconds):
     return {"requests": len(requests), "ended": len(ended), "ttft": figures(ttft),
             "tpot": figures(tpot), "itl": figures(gaps),
             "violations": {name: violations(*goal) for name, goal in SLO.items()},
-            "scales": {str(s): violations(SLO["interactive"][0] * s, SLO["interactive"][1] * s)
+            "scales": {f"{s:g}": violations(SLO["interactive"][0] * s, SLO["interactive"][1] * s)
                        for s in SCALES}}

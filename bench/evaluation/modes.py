@@ -17,6 +17,7 @@ import threading
 import time
 
 import harness
+import load
 import micro
 
 
@@ -110,8 +111,9 @@ def parts(policy):
 class Daemon:
     """A vitamind of our own, its policy changed while it runs."""
 
-    def __init__(self, folder, environment):
+    def __init__(self, folder, environment, tpot_s=load.SLO["interactive"][1]):
         self.folder, self.socket = pathlib.Path(folder), f"{folder}/vitamind.sock"
+        self.tpot_ms = 1e3 * tpot_s
         self.file, self.policy = self.folder / "vitamin.toml", None
         self.environment = harness.environment_with(environment)
         self.process = None
@@ -125,7 +127,8 @@ class Daemon:
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
             '\n[[class]]\nname = "latency"\ncommand = ["no-program"]\nkind = "latency"\n'
             '\n[[class]]\nname = "tokens"\ncommand = ["no-program"]\nkind = "latency"\n'
-            'tpot = "30ms"\n\n[[class]]\nname = "batch"\ncommand = ["no-program"]\n'
+            f'tpot = "{self.tpot_ms:g}ms"\n\n[[class]]\nname = "batch"\n'
+            'command = ["no-program"]\n'
             'kind = "batch"\n')
 
     def _log(self):
@@ -269,8 +272,9 @@ def awake(cores):
 class Surroundings:
     """MPS and vitamind, each started when the first job needs it, ended with the run."""
 
-    def __init__(self, folder, device):
-        self.folder, self.device = pathlib.Path(folder), device
+    def __init__(self, folder, device, tpot_s):
+        """`tpot_s`: the target of the class "tokens"."""
+        self.folder, self.device, self.tpot_s = pathlib.Path(folder), device, tpot_s
         self.mps = self.daemon = None
 
     def __enter__(self):
@@ -306,7 +310,7 @@ class Surroundings:
     def place(self, setting, index, latency, preferred=False):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
         `latency`: it is the one that must not wait: "latency", as fast as it would be alone, or
-        "tokens", each within 30 ms; `preferred`: it, or the first of equals."""
+        "tokens", each within the target; `preferred`: it, or the first of equals."""
         environment = self.base()
         if setting == "in-process":
             return [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"], environment
@@ -326,7 +330,7 @@ class Surroundings:
             return [*harness.vitamin("run", "--quiet", "--policy", f"static:units={units}"),
                     "--"], environment
         if self.daemon is None:
-            self.daemon = Daemon(self.folder, environment)
+            self.daemon = Daemon(self.folder, environment, self.tpot_s)
             self.daemon.start("throughput")
         if setting == "ours-priority":
             environment["CUDA_MPS_CLIENT_PRIORITY"] = "0" if preferred else "1"

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One hazard of sharing a device in space at a time: hazards NAME [REPEATS]. Says what the driver
-// answered, and whether the result is right, as one JSON line. An ordinary program: natively all of
-// them end.
+// One hazard of sharing a device in space at a time: hazards NAME [REPEATS [SECONDS]]. Says what
+// the driver answered, and whether the result is right, as one JSON line. An ordinary program:
+// natively all of them end. One that has not after SECONDS says on standard error what it was
+// doing, and goes on.
+#include <unistd.h>
+
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -11,6 +15,32 @@
 #include "driver.h"
 
 namespace {
+
+// What is being done, for the alarm's handler: words that last for ever, and how often so far.
+volatile std::sig_atomic_t g_step = 0;
+const char* volatile g_doing = "beginning";
+
+void now(const char* doing, int step = 0) {
+  g_step = 0;
+  g_doing = doing;
+  g_step = step;
+}
+
+void say_where(int) {
+  char digits[12];
+  std::size_t at = sizeof digits;
+  int step = g_step;
+  do digits[--at] = static_cast<char>('0' + step % 10);
+  while ((step /= 10) > 0);
+  const auto say = [](const char* text, std::size_t size) {
+    if (::write(STDERR_FILENO, text, size) < 0) return;  // nobody listens: nothing can be done
+  };
+  say("late while ", 11);
+  say(g_doing, std::strlen(g_doing));
+  say(", step ", 7);
+  say(digits + at, sizeof digits - at);
+  say("\n", 1);
+}
 
 struct Outcome {
   CUresult status = CUDA_SUCCESS;
@@ -89,16 +119,24 @@ class Hazards {
     auto* gate = d_.pinned<std::uint32_t>(16);
     const CUdeviceptr held = d_.words(1), free = d_.words(1), before = d_.words(1);
     // Code is loaded at a kernel's first launch, and loading may wait for all that was submitted.
+    now("launching what is not held");
     BENCH_MUST(d_.launch(d_.kernel("add_one"), stream_, 1, kThreads, before));
     BENCH_MUST(d_.cu.cuStreamSynchronize(stream_));
+    now("submitting the wait");
     BENCH_MUST(d_.cu.cuStreamWaitValue32(stream_, reinterpret_cast<CUdeviceptr>(gate), 1,
                                          CU_STREAM_WAIT_VALUE_GEQ));
-    for (int i = 0; i < 900; ++i)
+    for (int i = 0; i < 900; ++i) {
+      now("launching behind the wait", i);
       BENCH_MUST(d_.launch(d_.kernel("add_one"), stream_, 1, kThreads, held));
-    for (int i = 0; i < 100; ++i)
+    }
+    for (int i = 0; i < 100; ++i) {
+      now("launching into the other stream", i);
       BENCH_MUST(d_.launch(d_.kernel("add_one"), other_, 1, kThreads, free));
+    }
+    now("waiting for the other stream");
     BENCH_MUST(d_.cu.cuStreamSynchronize(other_));
     __atomic_store_n(gate, 1, __ATOMIC_SEQ_CST);
+    now("waiting for what was held");
     BENCH_MUST(d_.cu.cuStreamSynchronize(stream_));
     return {CUDA_SUCCESS, d_.read(held, 1)[0] == 900 && d_.read(free, 1)[0] == 100};
   }
@@ -178,12 +216,14 @@ const std::map<std::string, Hazard> kHazards = {
 int main(int argc, char** argv) {
   const auto hazard = argc > 1 ? kHazards.find(argv[1]) : kHazards.end();
   if (hazard == kHazards.end()) {
-    std::fprintf(stderr, "usage: hazards NAME [REPEATS], NAME of:");
+    std::fprintf(stderr, "usage: hazards NAME [REPEATS [SECONDS]], NAME of:");
     for (const auto& [name, run] : kHazards) std::fprintf(stderr, " %s", name.c_str());
     std::fprintf(stderr, "\n");
     return 2;
   }
   const int repeats = argc > 2 ? std::atoi(argv[2]) : 20;
+  std::signal(SIGALRM, &say_where);
+  if (argc > 3) ::alarm(static_cast<unsigned>(std::max(1, std::atoi(argv[3]))));
   bench::Device device;
   Hazards hazards(device);
   int right = 0, done = 0;

@@ -73,8 +73,7 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, int) {
   hip::DeviceOptions options;
   options.ordinal = ordinal;
   options.open_captures = &open_captures;
-  const char* folder = std::getenv(runtime::environment::kLockFolder);
-  options.lock_folder = folder != nullptr ? folder : "/run/lock";
+  options.lock_folder = lock_folder();
   options.notice = [](const char* sentence) { warn(Problem::kDeviceNotice, "%s", sentence); };
   return hip::open_device(*api, options);
 }

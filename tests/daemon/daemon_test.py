@@ -273,6 +273,7 @@ class Daemons(DaemonTest):
         output, _ = member.communicate(timeout=10)
         self.assertEqual(member.returncode, 3)
         self.assertIn("another vitamind arbitrates", output)
+        self.assertIn(f"(process {first.process.pid}, lock {self.folder.name}", output)
 
     def test_a_second_daemon_at_the_same_socket_ends_with_a_reason(self):
         first = self.daemon()

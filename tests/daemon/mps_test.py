@@ -175,26 +175,39 @@ class Mps(DaemonTest):
                       ran.stderr)
 
     @unittest.skipUnless(LIBRARY.exists(), "the library for CUDA is not built here")
-    def test_batch_programs_are_clients_of_the_lower_priority(self):
+    def test_classes_and_settings_become_what_mps_asks_of_its_clients(self):
         daemon = self.watched()
         file = pathlib.Path(self.folder.name) / "classes.toml"
         environment = {name: value for name, value in os.environ.items()
-                       if name not in ("CUDA_MPS_CLIENT_PRIORITY", "LD_PRELOAD")}
+                       if name not in ("CUDA_MPS_CLIENT_PRIORITY", "CUDA_DEVICE_MAX_CONNECTIONS",
+                                    "LD_PRELOAD")}
 
-        def priority(kind, more="", **variables):
+        def told(variable, kind, more="", **variables):
             file.write_text(f'[[class]]\nname = "c"\nkind = "{kind}"\n{more}')
             return subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--quiet", "--socket",
                                    str(daemon.socket), "--class", "c", "--", "sh", "-c",
-                                   "echo ${CUDA_MPS_CLIENT_PRIORITY-none}"], text=True, timeout=60,
+                                   f"echo ${{{variable}-none}}"], text=True, timeout=60,
                                   check=True, stdout=subprocess.PIPE,
                                   env=environment | variables | {"VITAMIN_CONFIG": str(file)}
                                   ).stdout.strip()
+
+        def priority(*words, **variables):
+            return told("CUDA_MPS_CLIENT_PRIORITY", *words, **variables)
+
+        def connections(*words, **variables):
+            return told("CUDA_DEVICE_MAX_CONNECTIONS", *words, **variables)
 
         self.assertEqual(priority("batch"), "1")
         self.assertEqual(priority("latency"), "none")
         self.assertEqual(priority("batch", "[mps]\npriorities = false\n"), "none")
         self.assertEqual(priority("batch", '[mps]\nmode = "off"\n'), "none")
         self.assertEqual(priority("batch", CUDA_MPS_CLIENT_PRIORITY="0"), "0")
+
+        self.assertEqual(connections("latency"), "none")
+        self.assertEqual(connections("latency", "[mps]\nconnections = 8\n"), "8")
+        self.assertEqual(connections("latency", '[mps]\nconnections = 8\nmode = "off"\n'), "none")
+        self.assertEqual(connections("latency", "[mps]\nconnections = 8\n",
+                                     CUDA_DEVICE_MAX_CONNECTIONS="3"), "3")
 
 
 if __name__ == "__main__":

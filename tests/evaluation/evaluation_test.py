@@ -168,6 +168,16 @@ class Smoke(Evaluation):
         again = {r["trace"]: r["load"] for r in report.read(self.out, "E5") if r.get("calibrated")}
         self.assertEqual(again, {t: r["load"] for t, r in found.items()})
 
+    def test_limits_are_scaled_for_the_daemon_and_in_the_table(self):
+        self.evaluate("E5", "--smoke", "--modes", "ours,ours-tpot-first", "--slo-scale", "0.5")
+        for record in self.cells("E5"):
+            self.assertEqual(record["slo_scale"], 0.5)
+            self.assertTrue(record["subject"].endswith("limits x 0.5"), record["subject"])
+        self.assertIn("| 250, 15 |", (self.out / "report.md").read_text())
+        daemon = modes.Daemon(self.out, {}, 0.015)
+        daemon._write("tpot-first")
+        self.assertIn('tpot = "15ms"', daemon.file.read_text())
+
     def test_calibration_and_decoding_alone(self):
         self.evaluate("E0", "--smoke")
         self.assertTrue(self.cells("E0")[0]["ok"])
@@ -259,6 +269,8 @@ class BadInput(Evaluation):
     def test_unknown_pairs_modes_and_traces(self):
         self.assertIn("no training pair 'W99'", self.refused("E3", "--smoke", "--pairs", "W99"))
         self.assertIn("there is no mode 'mig'", self.refused("E3", "--smoke", "--modes", "mig"))
+        self.assertIn("--slo-scale 3: one of 0.35, 0.5",
+                      self.refused("E5", "--smoke", "--slo-scale", "3"))
         self.assertIn("there is no trace 'x'", self.refused("E5", "--smoke", "--traces", "x"))
 
 

@@ -88,8 +88,72 @@ TEST_CASE("One launch in so many is timed, and none where nobody asked") {
     std::uint64_t samples = 0;
     for (const auto& [key, kernel] : learnt.kernels())
       for (const runtime::ProfileCell& cell : kernel.cells) samples += cell.count;
-    CHECK(samples == (every == 0 ? 0 : 140 / every));
+    // And as many again, while little is known.
+    const std::uint64_t regular = every == 0 ? 0 : 140 / every;
+    CHECK(samples >= regular);
+    CHECK(samples <= (every == 1 ? 1 : 2) * regular);
   }
+}
+
+TEST_CASE("Rare kernels are known soon, and common ones are not timed more often than asked") {
+  constexpr unsigned kRare = 40, kLaunches = 97 * 60;
+  Profile learnt;
+  FixtureOptions options;
+  options.policy = "static";
+  options.profiler.every = 97;
+  options.keep_profile = [&](const Profile& profile) { learnt = profile; };
+  std::uint64_t common = 0;
+  {
+    Fixture f(options);
+    runtime::Stream& stream = f.stream();
+    unsigned total = 0;
+    unsigned* address = &total;
+    common = key_of(f, VITAMIN_SOFT_KERNEL(sum_kernel), 100);
+    for (unsigned i = 0; i < kLaunches; ++i) {
+      // One in twenty is one of forty others: each is launched seven times in all.
+      const unsigned blocks = i % 20 == 19 ? 1 + i / 20 % kRare : 100;
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(sum_kernel), {&address}, blocks) == 0);
+      if (i % 97 != 0) continue;
+      CHECK(f.context->synchronize(stream) == 0);
+      f.context->finish_timing();
+    }
+    CHECK(f.context->synchronize(stream) == 0);
+  }
+  CHECK(learnt.kernels().size() > 30);
+  std::uint64_t of_common = 0, of_all = 0;
+  for (const auto& [key, kernel] : learnt.kernels())
+    for (const runtime::ProfileCell& cell : kernel.cells) {
+      of_all += cell.count;
+      of_common += key == common ? cell.count : 0;
+    }
+  CHECK(of_common <= kLaunches / 97 + 2 * runtime::kFewSamples);
+  CHECK(of_all <= 2 * (kLaunches / 97));
+}
+
+TEST_CASE("Who looks for what is little known stops when everything is known") {
+  soft::EngineOptions options;
+  options.device = soft::DeviceDescription::uniform(4, 2);
+  auto device = soft::open_device(options);
+  REQUIRE(device.has_value());
+  runtime::ProfilerOptions profiler_options;
+  profiler_options.every = 97;
+  profiler_options.known.merge(1, {8, runtime::kFewSamples, 5000, 0});
+  profiler_options.known.merge(2, {8, runtime::kFewSamples - 1, 5000, 0});
+  runtime::Profiler profiler(**device, profiler_options);
+  CHECK(!profiler.worth_timing(1, 8));
+  CHECK(profiler.worth_timing(1, 4));
+  CHECK(profiler.worth_timing(2, 8));
+  CHECK(profiler.worth_timing(3, 8));
+  unsigned regular = 0, looked = 0;
+  for (unsigned i = 0; i < 97 * 100; ++i) {
+    const bool may = profiler.next_is_due();
+    const runtime::Profiler::Turn turn = profiler.turn();
+    if (turn != runtime::Profiler::Turn::kNo) REQUIRE(may);
+    regular += turn == runtime::Profiler::Turn::kRegular ? 1 : 0;
+    looked += turn == runtime::Profiler::Turn::kSearch ? 1 : 0;
+  }
+  CHECK(regular == 100);
+  CHECK(looked == 32 + 16 + 8 + 4 + 2 + 95);
 }
 
 TEST_CASE("A launch that finds its queue dry is no measure, unless it lasts long") {
@@ -171,6 +235,20 @@ TEST_CASE("A change of kernels is told as such, and not as a change of speed") {
   timed(2, 4'000'000, 4, 3);
   CHECK(latest() == doctest::Approx(2).epsilon(0.02));
   CHECK(told.back().processors == 4);
+  // What was looked for is learnt and not told.
+  const std::size_t before = told.size();
+  std::uint64_t ns = 900'000;
+  void* arguments[] = {&ns};
+  launch.arguments = arguments;
+  REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
+  runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
+  REQUIRE(stopwatch != nullptr);
+  REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
+  profiler.stop(stopwatch, **queue, 4, "busy", launch, 8, true);
+  REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+  profiler.collect();
+  CHECK(told.size() == before);
+  CHECK(profiler.profile().predict(4, 8).ns == doctest::Approx(900'000).epsilon(0.02));
   // First seen on few processors: one block is taken to last as long on any.
   timed(3, 400'000, 4, 8);
   CHECK(latest() == doctest::Approx(1).epsilon(0.02));

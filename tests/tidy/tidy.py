@@ -41,7 +41,8 @@ LAYERS = {
     "backends/soft/amdgpu": ["hal", "backends/soft"],
     "backends/cuda": ["hal"],
     "backends/hip": ["hal"],
-    "interpose": ["hal", "runtime", "policies", "client", "backends/cuda", "backends/hip"],
+    "interpose": ["hal", "runtime", "policies", "client", "protocol/device_lock.h",
+                  "backends/cuda", "backends/hip"],
     "tools": ["hal", "runtime", "policies", "protocol", "config", "sim", "daemon/device_arbiter.h"],
     "deploy": ["hal", "runtime", "protocol", "config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.

@@ -2,6 +2,7 @@
 #include "tools/vitamin/node_checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "config/load.h"
 #include "config/mps_hazards.h"
 #include "hal/device.h"
+#include "protocol/device_lock.h"
 #include "protocol/paths.h"
 #include "runtime/pool_layout.h"
 #include "tools/vitamin/daemon_client.h"
@@ -134,11 +136,30 @@ void check_permissions(const config::Configuration& configuration, std::vector<C
     checks.push_back(
         {"permission", Verdict::kNote,
          fmt::format(
-             "vitamind cannot use {} ({}), where the devices' locks lie, one folder for all "
-             "users: make it writable, or set daemon.lock_directory.",
+             "{} cannot be used ({}), where the devices' locks lie, one folder for all users: "
+             "vitamind refuses its clients, and processes that decide for themselves do not "
+             "notice each other. Make it writable, or set daemon.lock_directory.",
              locks, std::strerror(errno))});
   if (checks.size() == before)
     checks.push_back({"permission", Verdict::kGood, "socket and locks can be made"});
+}
+
+// Who decides about a device without the others that do.
+void check_arbiters(const config::Configuration& configuration, std::vector<Check>& checks) {
+  for (const auto& [device, users] : protocol::device_use(configuration.daemon.lock_directory)) {
+    std::vector<std::string> alone;
+    for (const pid_t process : users.alone) alone.push_back(protocol::name_of_process(process));
+    if (alone.size() + (users.between_processes ? 1 : 0) < 2) continue;
+    const std::string vitamind =
+        users.between_processes ? fmt::format(" beside vitamind ({})",
+                                              protocol::name_of_process(*users.between_processes))
+                                : "";
+    checks.push_back(
+        {"sharing", Verdict::kNote,
+         fmt::format("{}: decided about{} without each other by {}: they take the same "
+                     "processors. Start them with `vitamin run --daemon`.",
+                     device, vitamind, fmt::join(alone, ", "))});
+  }
 }
 
 void check_clock(const NodePaths& paths, std::vector<Check>& checks) {
@@ -192,6 +213,7 @@ std::vector<Check> node_checks(const NodePaths& paths) {
   check_daemon(checks);
   check_environment(checks);
   check_permissions(loaded.configuration, checks);
+  check_arbiters(loaded.configuration, checks);
   check_clock(paths, checks);
   checks.push_back(check_kernel());
   return checks;

@@ -155,11 +155,18 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
     changes.push_back("NVTX_INJECTION64_PATH=" + libraries.front().native());
   if (options.daemon)
     changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
+  if (std::getenv(names::kLockFolder) == nullptr)
+    changes.push_back(
+        fmt::format("{}={}", names::kLockFolder, configuration.daemon.lock_directory));
   if (!options.trace.empty()) changes.push_back(fmt::format("{}={}", names::kTrace, options.trace));
   if (options.daemon)
     if (const std::string mps = mps_directory(options); !mps.empty())
       changes.push_back("CUDA_MPS_PIPE_DIRECTORY=" + mps);
   if (lower_priority(options, configuration)) changes.push_back("CUDA_MPS_CLIENT_PRIORITY=1");
+  if (options.daemon && configuration.mps.mode != config::MpsMode::kOff &&
+      configuration.mps.connections > 0 && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr)
+    changes.push_back(
+        fmt::format("CUDA_DEVICE_MAX_CONNECTIONS={}", configuration.mps.connections));
   if (!options.workload_class.empty())
     changes.push_back(fmt::format("{}={}", names::kClass, options.workload_class));
   const config::Collectives& collectives = configuration.collectives;
@@ -244,9 +251,8 @@ void run(RunOptions options) {
   }
 
   const auto started = std::chrono::steady_clock::now();
-  const ChildEnd end =
-      run_child(options.command,
-                child_environment(given, libraries, configuration, directory.path()));
+  const ChildEnd end = run_child(
+      options.command, child_environment(given, libraries, configuration, directory.path()));
   const auto ended = std::chrono::steady_clock::now();
   if (end.exec_error != 0) {
     directory.remove();

@@ -10,6 +10,7 @@
 #include <map>
 #include <thread>
 
+#include "protocol/device_lock.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"
@@ -58,6 +59,10 @@ std::string device_text(const json& device) {
                       grouped(number(device, "grants")), grouped(number(device, "moves")),
                       grouped(number(device, "gates_closed")), number(device, "waiting"),
                       number(device, "overdue"), number(device, "stale"));
+  if (const auto others = device.find("not_clients"); others != device.end())
+    for (const json& process : *others)
+      text += fmt::format("  {} decides for itself alone and takes these processors, too\n",
+                          protocol::name_of_process(process.get<pid_t>()));
   return text;
 }
 
