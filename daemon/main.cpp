@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -20,9 +21,16 @@
 
 namespace {
 
-vitamin::daemon::Server* running = nullptr;
+std::atomic<vitamin::daemon::Server*> running{nullptr};
+volatile std::sig_atomic_t asked_early = 0;  // before there was a server; 0: nothing
 
-void on_signal(int signal) { signal == SIGHUP ? running->reload() : running->stop(); }
+void on_signal(int signal) {
+  vitamin::daemon::Server* const server = running;
+  if (server == nullptr)
+    asked_early = signal;
+  else
+    signal == SIGHUP ? server->reload() : server->stop();
+}
 
 // Options that are settings of vitamin.toml, too, and win over it.
 struct Shorthand {
@@ -88,6 +96,8 @@ bool make_folder(const std::string& socket, bool system) {
 
 int main(int argc, char** argv) {
   using namespace vitamin;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, &on_signal);
+  std::signal(SIGPIPE, SIG_IGN);
   daemon::Settings settings;
   CLI::App app("Shares the GPUs of this machine among the processes of `vitamin run --daemon`.",
                "vitamind");
@@ -150,13 +160,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   running = server->get();
-  std::signal(SIGTERM, &on_signal);
-  std::signal(SIGINT, &on_signal);
-  std::signal(SIGHUP, &on_signal);
-  std::signal(SIGPIPE, SIG_IGN);
+  if (asked_early != 0) on_signal(asked_early);
   spdlog::info("listens at {}, policy {}", settings.socket,
                settings.configuration.policy.specification());
-  const int code = running->run();
+  const int code = (*server)->run();
   ::unlink(settings.socket.c_str());
   return code;
 }

@@ -3,13 +3,32 @@
 // What `vitamin status` and `vitamin top` show. Schema 1: fields are only ever added.
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <vector>
 
 #include "daemon/server.h"
 
 namespace vitamin::daemon {
 
 using nlohmann::json;
+
+namespace {
+
+auto key_of(const DeviceArbiter::Held& hold) {
+  return std::tuple(hold.client, hold.entry, !hold.open);
+}
+
+// What a client's lanes have on one entry is one line: they may be hundreds on each entry, and
+// everybody waits for as long as it takes to write this.
+std::vector<DeviceArbiter::Held> by_entry(std::vector<DeviceArbiter::Held> holds) {
+  std::stable_sort(holds.begin(), holds.end(),
+                   [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
+  return holds;
+}
+
+}  // namespace
 
 json Server::mps_status() const {
   const MpsFacts facts = mps_->facts();
@@ -44,15 +63,21 @@ json Server::status() const {
     const DeviceArbiter& arbiter = *device.arbiter;
     const runtime::SchedulerCounters& decided = arbiter.scheduler().counters();
     json held = json::array();
-    for (const DeviceArbiter::Held& hold : arbiter.held()) {
-      const runtime::PoolEntry& entry = arbiter.layout().at(hold.entry);
-      held.push_back({{"client", hold.client},
-                      {"lane", hold.lane},
-                      {"entry", hold.entry},
+    const std::vector<DeviceArbiter::Held> holds = by_entry(arbiter.held());
+    for (auto hold = holds.begin(); hold != holds.end();) {
+      const auto next = std::find_if(hold, holds.end(), [&](const DeviceArbiter::Held& other) {
+        return key_of(other) != key_of(*hold);
+      });
+      const runtime::PoolEntry& entry = arbiter.layout().at(hold->entry);
+      held.push_back({{"client", hold->client},
+                      {"lane", hold->lane},  // the first of them
+                      {"lanes", next - hold},
+                      {"entry", hold->entry},
                       {"whole", entry.whole()},
                       {"units", entry.compute.bits()},
                       {"processors", entry.processors},
-                      {"open", hold.open}});
+                      {"open", hold->open}});
+      hold = next;
     }
     result["devices"].push_back({{"uuid", uuid},
                                  {"name", device.info.name},

@@ -523,6 +523,32 @@ class BadInput(DaemonTest):
                     self.assertGreater(len(tool.recv(200_000)), 1000)
                 self.assertGreaterEqual(turns() - before, 14)
 
+    def test_a_client_with_thousands_of_holds_is_shown_at_once(self):
+        daemon = self.daemon("--quiet", "--answer-within", "20")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.settimeout(5)
+            client.connect(str(daemon.socket))
+            client.send(hello(MINOR))
+            _, files, _, _ = socket.recv_fds(client, 4096, 4)
+            own = mmap.mmap(files[0], os.fstat(files[0]).st_size)
+            daemons = mmap.mmap(files[1], os.fstat(files[1]).st_size, prot=mmap.PROT_READ)
+            for file in files:
+                os.close(file)
+            tail = ctypes.c_uint64.from_buffer(own, 64)  # protocol/segment.h
+            lanes, entries, ring = 256, 20, 256
+            for entry in range(1, 1 + entries):
+                for lane in range(lanes):  # Holding, of home
+                    at = 256 + 64 * lane
+                    own[at:at + 64] = struct.pack("<IIQII", 5, lane, 0x101, entry, 1).ljust(64, b"\0")
+                tail.value += ring
+                client.send(b"\0")
+                self.until(lambda: struct.unpack_from("<Q", daemons, 64)[0] == tail.value)
+            held = self.held(daemon)
+            self.assertEqual([hold["lanes"] for hold in held], [lanes] * entries)
+            del tail
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(self.held(daemon), [])
+
     # --- clocks and namespaces -------------------------------------------------------------
 
     def in_namespace(self, *options):

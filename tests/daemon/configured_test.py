@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """vitamind does what vitamin.toml says, and reads it again when told, all of it or nothing."""
+import errno
 import json
+import os
 import pathlib
 import signal
+import time
 import unittest
 
-from harness import DaemonTest
+from harness import DaemonTest, answers
 
 
 class Configured(DaemonTest):
@@ -141,6 +144,33 @@ class Configured(DaemonTest):
         self.until(lambda: daemon.status()["configuration"]["valid"])
         self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=8-9")
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
+
+    def test_who_is_told_to_read_again_while_it_starts_does_so_then(self):
+        pipe = pathlib.Path(self.folder.name, "vitamin.toml")
+        os.mkfifo(pipe)
+        daemon = self.daemon("--config", str(pipe), start=False)
+
+        def write(text):
+            opened = []
+
+            def open_for_a_reader():
+                try:
+                    opened.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                except OSError as error:
+                    self.assertEqual(error.errno, errno.ENXIO)
+                return opened
+            self.until(open_for_a_reader)
+            os.write(opened[0], text.encode())
+            os.close(opened[0])
+        daemon.start(wait=False)
+        time.sleep(0.2)  # it waits for its configuration
+        daemon.process.send_signal(signal.SIGHUP)
+        write('policy.name = "random"\n')
+        self.until(daemon.socket.exists)
+        write('policy.name = "static"\n')
+        self.until(lambda: answers(daemon.socket))
+        self.hold(daemon)
+        self.assertRegex(daemon.status()["devices"][0]["policy"], "^static")
 
     def test_a_client_without_a_daemon_goes_where_the_file_says(self):
         daemon = self.configured('policy.name = "random"\nfailure.lost = "whole"\n')

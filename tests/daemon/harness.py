@@ -54,7 +54,7 @@ def answers(path):
 class Daemon:
     """A vitamind of this test, in a folder of its own."""
 
-    def __init__(self, folder, *options, program=None, environment=None):
+    def __init__(self, folder, *options, program=None, environment=None, start=True):
         self.folder = pathlib.Path(folder)
         self.socket = self.folder / "s"
         self.words = [program or os.environ["VITAMIND"], "--socket", str(self.socket),
@@ -62,7 +62,8 @@ class Daemon:
         # Nothing of the machine's own configuration.
         self.environment = {"VITAMIN_CONFIG": "/dev/null"} | (environment or {})
         self.process = None
-        self.start()
+        if start:
+            self.start()
 
     def start(self, wait=True):
         with open(self.folder / "log", "ab") as log:
@@ -107,7 +108,7 @@ class Daemon:
         return 0
 
     def end(self):
-        if self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(10)
