@@ -55,60 +55,25 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
 
-void DeviceArbiter::told(Kind kind, ClientId client, std::uint64_t now_ns, const void* bytes) {
-  if (trace_ == nullptr) [[likely]]
-    return;
-  runtime::trace::Record record;
-  record.kind = kind;
-  record.client = client;
-  record.time = now_ns;
-  if (bytes != nullptr)
-    trace_->add(record, bytes);
-  else
-    trace_->add(record);
-}
-
-void DeviceArbiter::answered(Kind kind, ClientId client, LaneId lane, const protocol::Grant* grant,
-                             std::uint64_t a) {
-  if (trace_ == nullptr) [[likely]]
-    return;
-  runtime::trace::Record record;
-  record.kind = kind;
-  record.client = client;
-  record.lane = lane;
-  record.a = a;
-  if (grant != nullptr) {
-    record.entry = static_cast<std::uint16_t>(grant->entry);
-    record.a = grant->launches;
-    record.b = grant->word;
-    record.flags = a != 0 ? 1 : 0;  // delivered
-  }
-  trace_->add(record);
-}
-
 void DeviceArbiter::close_gates(ClientId client) {
-  answered(Kind::kGates, client, 0, nullptr, 0);
+  note({.kind = Kind::kGates, .client = client});
   outlet_.gates_closed(client);
 }
 
 void DeviceArbiter::set(const ArbiterSettings& settings) {
-  told(Kind::kReload, runtime::kNobody, 0);
+  note({.kind = Kind::kReload});
   settings_ = settings;
   scheduler_.set(settings.scheduler);
 }
 
 DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
-  if (trace_ != nullptr) {
-    runtime::trace::Record record;
-    record.kind = Kind::kAttach;
-    record.client = id;
-    record.flags = static_cast<std::uint32_t>(traits.kind);
-    record.a = traits.tpot_ns;
-    record.b = traits.most | std::uint64_t{traits.reserved} << 32;
-    record.lane = traits.group;
-    record.serial = traits.process;
-    trace_->add(record);
-  }
+  note({.kind = Kind::kAttach,
+        .lane = traits.group,
+        .client = id,
+        .flags = static_cast<std::uint32_t>(traits.kind),
+        .serial = traits.process,
+        .a = traits.tpot_ns,
+        .b = traits.most | std::uint64_t{traits.reserved} << 32});
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
   Client& client = clients_[id];
@@ -139,7 +104,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
   if (trace_ != nullptr) [[unlikely]] {
     const protocol::Record copy =
         std::visit([](const auto& said) { return protocol::encode(said); }, request);
-    told(Kind::kRequest, id, now_ns, &copy);
+    trace_->add({.time = now_ns, .kind = Kind::kRequest, .client = id}, &copy);
   }
   std::visit([&](const auto& said) { take(id, *client, said, now_ns); }, request);
 }
@@ -329,21 +294,14 @@ void DeviceArbiter::reconsider(std::uint64_t now_ns) {
 
 void DeviceArbiter::progressed(ClientId id, std::uint64_t operations, std::uint64_t now_ns) {
   if (!clients_.contains(id)) return;
-  if (trace_ != nullptr) [[unlikely]] {
-    runtime::trace::Record record;
-    record.kind = Kind::kProgress;
-    record.client = id;
-    record.time = now_ns;
-    record.a = operations;
-    trace_->add(record);
-  }
+  note({.time = now_ns, .kind = Kind::kProgress, .client = id, .a = operations});
   scheduler_.progressed(id, operations);
 }
 
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end() || found->second.over) return;
-  told(Kind::kDying, id, now_ns);
+  note({.time = now_ns, .kind = Kind::kDying, .client = id});
   found->second.over = true;
   for (auto& [lane_id, lane] : found->second.lanes) {
     for (Hold& hold : lane.holds) {
@@ -358,7 +316,7 @@ void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
 void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
-  told(Kind::kForget, id, now_ns);
+  note({.time = now_ns, .kind = Kind::kForget, .client = id});
   const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
   const std::uint64_t process = found->second.traits.process;
@@ -374,7 +332,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
 // --- what follows ----------------------------------------------------------------------------
 
 void DeviceArbiter::step(std::uint64_t now_ns) {
-  told(Kind::kStep, 0, now_ns);
+  note({.time = now_ns, .kind = Kind::kStep});
   take_back_overdue(now_ns);
   reconsider(now_ns);
   // A grant that cannot be delivered is taken back, which is news for the scheduler.
@@ -410,7 +368,13 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   // The word first: a client that sees the grant must find the gate open.
   publish(decision.client, decision.lane, lane, word);
   const bool delivered = outlet_.grant(decision.client, grant);
-  answered(Kind::kGrant, decision.client, decision.lane, &grant, delivered ? 1 : 0);
+  note({.kind = Kind::kGrant,
+        .entry = decision.entry,
+        .lane = decision.lane,
+        .client = decision.client,
+        .flags = delivered ? 1U : 0U,
+        .a = grant.launches,
+        .b = word});
   if (delivered) return;
   ++counters_.undelivered;
   if (before != 0) {
@@ -438,7 +402,7 @@ bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold,
 
 void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord word) {
   lane.word = word;
-  answered(Kind::kWord, id, lane_id, nullptr, word);
+  note({.kind = Kind::kWord, .lane = lane_id, .client = id, .a = word});
   outlet_.set_word(id, lane_id, word);
 }
 

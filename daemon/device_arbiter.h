@@ -180,10 +180,11 @@ class DeviceArbiter {
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);
   void publish(ClientId id, LaneId lane_id, Lane& lane, protocol::LeaseWord word);
   void take_back_overdue(std::uint64_t now_ns);
-  void told(runtime::trace::Kind kind, ClientId client, std::uint64_t now_ns,
-            const void* bytes = nullptr);
-  void answered(runtime::trace::Kind kind, ClientId client, LaneId lane,
-                const protocol::Grant* grant, std::uint64_t a);
+  // What is told and answered, where that is recorded.
+  void note(const runtime::trace::Record& record) {
+    if (trace_ != nullptr) [[unlikely]]
+      trace_->add(record);
+  }
   void close_gates(ClientId client);
 
   runtime::PoolLayout layout_;
