@@ -59,6 +59,13 @@ class Server final : public Outlet {
   std::string socket() const { return settings_.socket; }
 
  private:
+  // Whose a client is, and what that lets it have.
+  struct Standing {
+    std::string workload_class;  // empty: none
+    std::string job;             // the step whose share it is kept to; empty: none
+    bool in_job = false;         // and it is a process of that step
+    Traits traits;
+  };
   struct Session {
     ClientId id = runtime::kNobody;
     protocol::Fd socket;
@@ -67,10 +74,7 @@ class Server final : public Outlet {
     protocol::DaemonEnds rings;
     Device* device = nullptr;
     std::string program;
-    std::string workload_class;  // empty: none
-    std::string job;             // the step whose share it is kept to; empty: none
-    bool in_job = false;         // and it is a process of that step
-    Traits traits;
+    Standing standing;
     std::uint64_t since_ns = 0;
     bool dying = false;
     bool granted = false;       // grants were written and not published yet
@@ -93,6 +97,9 @@ class Server final : public Outlet {
   int sleep_limit(std::uint64_t now_ns) const;
   void watchdog(std::uint64_t now_ns);
 
+  Standing standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
+                       const Device& device);
+  protocol::Welcome welcome_of(const Session& session, const DeviceArbiter::Home& home) const;
   void admit(Connection client, const protocol::Hello& hello, std::uint64_t now_ns);
   void answer(const Connection& tool, const std::string& verb);
   std::string obey(const std::string& verb, uid_t uid);

@@ -58,7 +58,8 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
     // Not who is only kept to its share: that is another step's, or outside of any.
     std::vector<pid_t> left;
     for (const auto& [id, session] : sessions_)
-      if (session->peer.pid != 0 && session->in_job && Jobs::is_of(session->job, rest))
+      if (session->peer.pid != 0 && session->standing.in_job &&
+          Jobs::is_of(session->standing.job, rest))
         left.push_back(session->peer.pid);
     if (!left.empty()) mps_->terminate(left);
     const std::size_t ended = jobs_.end(rest);
@@ -73,6 +74,50 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
 }
 
 // --- sessions --------------------------------------------------------------------------------
+
+Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
+                                     const Device& device) {
+  Standing standing;
+  const protocol::Claim claim = protocol::claim_of(hello);
+  const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup_of(peer.pid)), claim.job);
+  const bool classed = job != nullptr && !job->workload_class.empty();
+  const config::WorkloadClass* const workload = classes_.of(
+      classed ? job->workload_class : claim.workload_class, hello.program.get(), peer.uid);
+  std::uint32_t share = claim.share != 0 ? claim.share : 100;
+  if (job != nullptr) share = std::min(share, job->share);
+  standing.traits = traits_of(workload, share, device.info.processors);
+  standing.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
+  if (job != nullptr) standing.traits.group = job->number;
+  if (workload != nullptr) standing.workload_class = workload->name;
+  standing.job = step;
+  standing.in_job = own;
+  return standing;
+}
+
+protocol::Welcome Server::welcome_of(const Session& session,
+                                     const DeviceArbiter::Home& home) const {
+  const Device& device = *session.device;
+  const bool whole = settings_.configuration.failure.lost == config::OnLoss::kWhole;
+  protocol::Welcome welcome;
+  welcome.preamble.kind = protocol::Kind::kWelcome;
+  welcome.epoch = epoch_;
+  welcome.client = session.id;
+  welcome.entries_max = device.pool.entries_max;
+  welcome.leaf_units = device.pool.leaf_units;
+  welcome.all_runs = device.pool.all_runs ? 1 : 0;
+  welcome.home = whole ? runtime::kWholeDevice : home.entry;
+  welcome.home_shared = whole || home.shared ? 1 : 0;
+  welcome.pool_hash = protocol::hash_of(device.arbiter->layout());
+  welcome.answer_within_ns = settings_.configuration.daemon.answer_within_ns;
+  welcome.policy.set(device.policy);
+  return welcome;
+}
+
+namespace {
+
+std::string or_none(const std::string& name) { return name.empty() ? "none" : name; }
+
+}  // namespace
 
 void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_t time) {
   const auto of_user = static_cast<std::size_t>(
@@ -91,41 +136,15 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->peer = std::move(client.peer);
   session->socket = std::move(client.socket);
   session->memory = std::move(*memory);
+  session->rings = {*session->memory.daemon, *session->memory.client};
   session->device = *device;
   session->program = hello.program.get();
+  session->standing = standing_of(session->peer, hello, **device);
   session->since_ns = time;
-  const protocol::Claim claim = protocol::claim_of(hello);
-  const Jobs::Found job =
-      jobs_.of(session->peer.uid, slurm_step(cgroup_of(session->peer.pid)), claim.job);
-  const bool classed = job.job != nullptr && !job.job->workload_class.empty();
-  const config::WorkloadClass* const workload =
-      classes_.of(classed ? job.job->workload_class : claim.workload_class, session->program,
-                  session->peer.uid);
-  session->job = job.step;
-  session->in_job = job.own;
-  if (workload != nullptr) session->workload_class = workload->name;
-  session->rings = {*session->memory.daemon, *session->memory.client};
-
-  std::uint32_t share = claim.share != 0 ? claim.share : 100;
-  if (job.job != nullptr) share = std::min(share, job.job->share);
-  Traits& traits = session->traits = traits_of(workload, share, (*device)->info.processors);
-  if (job.job != nullptr) traits.group = job.job->number;
-  traits.process = static_cast<std::uint64_t>(std::max<pid_t>(session->peer.pid, 0));
+  const Traits& traits = session->standing.traits;
   (*device)->bounded->bound(session->id, {traits.most, traits.reserved, traits.group});
-  const DeviceArbiter::Home home = (*device)->arbiter->attach(session->id, traits);
-  protocol::Welcome welcome;
-  welcome.preamble.kind = protocol::Kind::kWelcome;
-  welcome.epoch = epoch_;
-  welcome.client = session->id;
-  welcome.entries_max = (*device)->pool.entries_max;
-  welcome.leaf_units = (*device)->pool.leaf_units;
-  welcome.all_runs = (*device)->pool.all_runs ? 1 : 0;
-  const bool whole = settings_.configuration.failure.lost == config::OnLoss::kWhole;
-  welcome.home = whole ? runtime::kWholeDevice : home.entry;
-  welcome.home_shared = whole || home.shared ? 1 : 0;
-  welcome.pool_hash = protocol::hash_of((*device)->arbiter->layout());
-  welcome.answer_within_ns = settings_.configuration.daemon.answer_within_ns;
-  welcome.policy.set((*device)->policy);
+  const protocol::Welcome welcome =
+      welcome_of(*session, (*device)->arbiter->attach(session->id, traits));
 
   // The session is known before the client is told, so that its doorbell is heard from the start.
   const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
@@ -139,9 +158,8 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   admitted.memory.daemon_fd.reset();
   spdlog::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
                admitted.program, admitted.peer.pid, admitted.peer.uid,
-               workload != nullptr ? workload->name : "none",
-               admitted.job.empty() ? "none" : admitted.job, welcome.home,
-               welcome.home_shared != 0 ? ", shared" : "");
+               or_none(admitted.standing.workload_class), or_none(admitted.standing.job),
+               welcome.home, welcome.home_shared != 0 ? ", shared" : "");
   if (!sent) end_session(admitted.id, time);
 }
 

@@ -101,9 +101,9 @@ json Server::status() const {
   for (const auto& [id, session] : sessions_)
     result["clients"].push_back({{"client", id},
                                  {"program", session->program},
-                                 {"class", session->workload_class},
-                                 {"job", session->job},
-                                 {"processors_most", session->traits.most},
+                                 {"class", session->standing.workload_class},
+                                 {"job", session->standing.job},
+                                 {"processors_most", session->standing.traits.most},
                                  {"process", session->peer.pid},
                                  {"user", session->peer.uid},
                                  {"device", session->device->info.uuid},
