@@ -40,8 +40,8 @@ SETTINGS = {
     "ours-equal": "the same, all of one priority",
     "in-process": "`vitamin run --policy fifo`, without MPS",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
-    "ours": "under MPS, `vitamin run --daemon` with one vitamind; best-effort jobs are MPS clients of "
-            "the lower priority",
+    "ours": "under MPS, `vitamin run --daemon` with one vitamind; best-effort jobs are MPS "
+            "clients of the lower priority",
     "green": "a green context of 64 SMs is current, before libraries make their handles",
     "green-after": "the same, after that",
 }
