@@ -65,7 +65,7 @@ struct Mps {
   bool priorities = true;
   // Hardware queues of a client (CUDA_DEVICE_MAX_CONNECTIONS); 0: as MPS gives them. Streams that
   // share one wait for each other: beside streams behind a wait, others were held up on an H200
-  // with what MPS gives by default, and not with 8. All clients share one stock: more for each means
+  // with what MPS gives by default, and not with 8. All clients share one stock: more for each is
   // fewer of them. Source: NVIDIA Multi-Process Service, CUDA_DEVICE_MAX_CONNECTIONS.
   std::uint32_t connections = 0;
   std::uint64_t check_every_ns = 1'000'000'000;
