@@ -4,16 +4,7 @@
 namespace vitamin::client {
 
 Link Connection::link() {
-  protocol::ClientSegment& mine = *memory.client;
-  const protocol::DaemonSegment& theirs = *memory.daemon;
-  Link link;
-  link.requests = {mine.requests, mine.request_tail, theirs.request_head};
-  link.grants = {theirs.grants, theirs.grant_tail, mine.grant_head};
-  link.words = &theirs.leases;
-  link.own_park = &mine.park;
-  link.daemon_park = &theirs.park;
-  link.gate_changes = &theirs.gate_changes;
-  link.progress = &mine.progress;
+  Link link(*memory.client, *memory.daemon);
   link.home = static_cast<EntryId>(welcome.home);
   link.answer_within_ns = welcome.answer_within_ns;
   link.daemon_minor = welcome.preamble.minor;

@@ -53,6 +53,15 @@ bool contains(std::span<const EntryId> entries, EntryId entry) {
 
 }  // namespace
 
+Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
+    : requests(mine.requests, mine.request_tail, theirs.request_head),
+      grants(theirs.grants, theirs.grant_tail, mine.grant_head),
+      words(&theirs.leases),
+      own_park(&mine.park),
+      daemon_park(&theirs.park),
+      gate_changes(&theirs.gate_changes),
+      progress(&mine.progress) {}
+
 LeaseClient::LeaseClient(const runtime::PoolLayout& layout, std::function<void()> ring)
     : layout_(layout), ring_(std::move(ring)), lanes_(kLanes) {
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -94,13 +103,9 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
     drains_ -= static_cast<std::uint32_t>(lane.drains.size() - remain.size());
     lane.drains = std::move(remain);
   }
-  // Leases first: until they are told of, what the process had under an older session is in the way
-  // of what it has at home.
   telling_ = false;
-  for (const bool home : {false, true})
-    for (LaneId id = 0; id < lanes_used_; ++id)
-      for (Drain& drain : lanes_[id].drains)
-        if ((protocol::epoch_of(drain.word) == 0) == home) tell_of_old_work(id, drain, now_ns);
+  for (LaneId id = 0; id < lanes_used_; ++id)
+    for (Drain& drain : lanes_[id].drains) tell_of_old_work(id, drain, now_ns);
   flush();
   at_home_ = false;
   parked_ = false;

@@ -44,6 +44,9 @@ using runtime::LaneId;
 // The shared objects of one connection, and what was agreed. They outlive the connection: until
 // connect() with another link, or the destructor.
 struct Link {
+  Link() = default;
+  // What was agreed is still to be said.
+  Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs);
   protocol::RequestProducer requests;
   protocol::GrantConsumer grants;
   const protocol::LeaseWords* words = nullptr;

@@ -86,7 +86,7 @@ void RemoteArbiter::service() {
   if (next != nullptr) adopt(std::move(next));
   const std::uint64_t time = now_ns();
   client_.service(time);
-  if (before_ != nullptr && (client_.at_home() || client_.heard())) before_ = nullptr;
+  if (!before_.empty() && !client_.at_home() && client_.heard()) before_.clear();
   suspect(time);
 }
 
@@ -94,7 +94,7 @@ void RemoteArbiter::adopt(std::unique_ptr<Connection> connection) {
   std::swap(connection_, connection);
   client_.connect(connection_->link(), now_ns());
   turned_ns_ = 0;
-  before_ = std::move(connection);  // nothing here refers to it any more
+  before_.push_back(std::move(connection));  // nothing here refers to it any more
 }
 
 // Does the daemon turn while we wait for it?

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/connection.h"
 #include "client/lease_client.h"
@@ -62,7 +63,8 @@ class RemoteArbiter final : public runtime::Arbiter {
   bool between_processes() const override { return true; }
   void on_change(std::function<void()> wake) override;
   bool wants_service() const override {
-    return attention_.load(std::memory_order_acquire) || !client_.parked() || before_ != nullptr;
+    return attention_.load(std::memory_order_acquire) || !client_.parked() ||
+           (!before_.empty() && !client_.at_home());
   }
   void service() override;
   bool draining() const override { return client_.draining(); }
@@ -88,9 +90,9 @@ class RemoteArbiter final : public runtime::Arbiter {
   std::uint64_t pool_hash_;
   // Replaced under the device lock only. A connection that was lost stays mapped until then.
   std::unique_ptr<Connection> connection_;
-  // The one before, until the daemon has heard in the new one what runs under leases of this one:
-  // a daemon that was only silent holds them for as long as this is open.
-  std::unique_ptr<Connection> before_;
+  // Those before, until the daemon has heard in the newest what runs under leases of theirs: a
+  // daemon that was only silent, perhaps twice, holds them for as long as these are open.
+  std::vector<std::unique_ptr<Connection>> before_;
   LeaseClient client_;
   std::uint64_t turns_ = 0;  // of the daemon, when they were seen to change last
   std::uint64_t turned_ns_ = 0;

@@ -134,7 +134,7 @@ DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
 
 void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::uint64_t now_ns) {
   Client* const client = find(id);
-  if (client == nullptr || client->dying) return;
+  if (client == nullptr || client->over) return;
   ++counters_.requests;
   if (trace_ != nullptr) [[unlikely]] {
     const protocol::Record copy =
@@ -146,7 +146,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
-  if (!std::exchange(client.asked, true)) drop_unnamed(id, client, now_ns);
+  client.asked = true;
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
@@ -209,19 +209,16 @@ void DeviceArbiter::take(ClientId, Client& client, const protocol::Draining& dra
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& holding,
                          std::uint64_t now_ns) {
   const auto entry = static_cast<EntryId>(holding.entry);
-  // A lease of this daemon's is told of only by the process that has it.
-  const bool mine = protocol::epoch_of(holding.word) == epoch_;
-  if (mine && !client.asked) {
-    const auto named = [&] {
-      for (Hold& hold : client.lanes[holding.head.lane].holds)
-        if (hold.entry == entry && hold.word == holding.word) return hold.unnamed = false, true;
-      return false;
-    };
-    if (named()) return;
-    hand_over(id, client, holding, now_ns);
-    if (named()) return;
-  }
-  if (mine || client.asked || !within_share(client, entry)) {
+  if (!client.asked && !std::exchange(client.told, true)) inherit(id, client, now_ns);
+  // Of a lane on an entry there is one: what it has inherited may be newer work than that was.
+  for (Hold& hold : client.lanes[holding.head.lane].holds)
+    if (hold.unnamed && hold.entry == entry) {
+      hold.word = holding.word;
+      hold.unnamed = false;
+      return;
+    }
+  // A lease of this daemon's is had from an older session or not at all.
+  if (client.asked || protocol::epoch_of(holding.word) == epoch_ || !within_share(client, entry)) {
     ++counters_.stale;
     return;
   }
@@ -248,20 +245,14 @@ bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
   return processors <= client.traits.most + layout_.at(client.home.entry).processors;
 }
 
-// From an older session of the same process that has this very grant: all that it has, because the
-// parts may overlap. What is not named before the first request was without work.
-void DeviceArbiter::hand_over(ClientId to, Client& heir, const protocol::Holding& holding,
-                              std::uint64_t now_ns) {
+// All that older sessions of the same process have, at once, because the parts may overlap: leases
+// of this daemon, and what they told it of before. What is not named before one of those is
+// closed was without work. They have said all that counts.
+void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
   if (heir.traits.process == 0) return;
+  std::vector<std::pair<LaneId, Hold>> all;
   for (auto& [id, client] : clients_) {
     if (id == to || client.traits.process != heir.traits.process) continue;
-    const auto named = client.lanes.find(holding.head.lane);
-    if (named == client.lanes.end()) continue;
-    if (std::none_of(named->second.holds.begin(), named->second.holds.end(), [&](const Hold& held) {
-          return held.entry == holding.entry && held.word == holding.word;
-        }))
-      continue;
-    std::vector<std::pair<LaneId, Hold>> all;
     for (auto& [lane_id, lane] : client.lanes) {
       leave(id, client, lane_id, now_ns);
       for (const Hold& hold : lane.holds) {
@@ -269,15 +260,18 @@ void DeviceArbiter::hand_over(ClientId to, Client& heir, const protocol::Holding
         scheduler_.returned(id, lane_id, hold.entry, now_ns);
       }
       lane.holds.clear();
+      // So that no grant has the word of another one.
+      std::uint32_t& generation = heir.lanes[lane_id].generation;
+      generation = std::max(generation, lane.generation);
     }
-    for (auto& [lane_id, hold] : all) {
-      hold.unnamed = true;
-      hold.heard_ns = now_ns;
-      if (!scheduler_.adopt(to, lane_id, hold.entry, now_ns)) continue;
-      heir.lanes[lane_id].holds.push_back(hold);
-      overdue_at_ = std::min(overdue_at_, overdue_from(heir, hold));
-    }
-    return;
+    client.over = true;
+  }
+  for (auto& [lane_id, hold] : all) {
+    hold.unnamed = true;
+    hold.heard_ns = now_ns;
+    if (!scheduler_.adopt(to, lane_id, hold.entry, now_ns)) continue;
+    heir.lanes[lane_id].holds.push_back(hold);
+    overdue_at_ = std::min(overdue_at_, overdue_from(heir, hold));
   }
 }
 
@@ -348,13 +342,14 @@ void DeviceArbiter::progressed(ClientId id, std::uint64_t operations, std::uint6
 
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
-  if (found == clients_.end() || found->second.dying) return;
+  if (found == clients_.end() || found->second.over) return;
   told(Kind::kDying, id, now_ns);
-  found->second.dying = true;
+  found->second.over = true;
   for (auto& [lane_id, lane] : found->second.lanes) {
     for (Hold& hold : lane.holds) {
       if (hold.open) close(id, lane_id, lane, hold, now_ns);
-      hold.heard_ns = kNever;  // it answers no more, and its work may still run
+      hold.heard_ns = kNever;  // it is not asked any more, and its work may still run
+      overdue_at_ = std::min(overdue_at_, overdue_from(found->second, hold));
     }
     scheduler_.idle(id, lane_id, now_ns);
   }
@@ -366,10 +361,14 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   told(Kind::kForget, id, now_ns);
   const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
+  const std::uint64_t process = found->second.traits.process;
   clients_.erase(found);
   found_id_ = runtime::kNobody;
   profile_.forget(curve_of(id));
   scheduler_.forget(id, now_ns);
+  // A process closes an older session when the newer one has told all of its work.
+  for (auto& [heir_id, heir] : clients_)
+    if (heir.traits.process == process) drop_unnamed(heir_id, heir, now_ns);
 }
 
 // --- what follows ----------------------------------------------------------------------------
@@ -443,10 +442,11 @@ void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord w
   outlet_.set_word(id, lane_id, word);
 }
 
-// A client that was told of a longer bound is held to that one.
+// A client that was told of a longer bound is held to that one. One that dies is given as long as
+// one that drains: anybody can say that it dies, and live on.
 std::uint64_t DeviceArbiter::overdue_from(const Client& client, const Hold& hold) const {
   const std::uint64_t within = std::max(client.answer_within_ns, settings_.answer_within_ns);
-  return std::min(hold.heard_ns + within,
+  return std::min(hold.heard_ns != kNever ? hold.heard_ns + within : kNever,
                   hold.closed_ns + std::max(within, settings_.drain_within_ns));
 }
 
@@ -457,7 +457,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
     for (auto& [lane_id, lane] : client.lanes) {
       for (std::size_t i = 0; i < lane.holds.size();) {
         const Hold& hold = lane.holds[i];
-        if (hold.open || hold.heard_ns == kNever) {
+        if (hold.open) {
           ++i;
         } else if (const std::uint64_t at = overdue_from(client, hold); now_ns < at) {
           overdue_at_ = std::min(overdue_at_, at);

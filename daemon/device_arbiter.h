@@ -14,8 +14,8 @@
 // for longer than `drain_within_ns`, whatever it says.
 //
 // A new session tells, before it asks for anything, where work runs: of the daemon before, of home,
-// and of an older session of the same process, which gave this daemon up as silent. What the older
-// session held and the new one names is the new one's from then on, without a moment in between.
+// and of older sessions of the same process, which gave this daemon up as silent. With the first
+// word of that it has all that they held, without a moment in between, and keeps what it names.
 //
 // Profiles. Clients say how long their launches took on how many processors, and how long the same
 // ones are taken to last on the whole device. A grant stands for whatever its lane launches next,
@@ -154,8 +154,9 @@ class DeviceArbiter {
   struct Client {
     Home home;
     Traits traits;
-    bool dying = false;
-    bool asked = false;  // it was ready once: what it held before it is told
+    bool over = false;   // it says nothing more: its process ends, or has another session
+    bool told = false;   // of what it held before
+    bool asked = false;  // it was ready once: all of that is told
     // What it was told to answer within. Another bound, later, is not its own.
     std::uint64_t answer_within_ns = 0;
     std::map<LaneId, Lane> lanes;
@@ -172,7 +173,7 @@ class DeviceArbiter {
   void reconsider(std::uint64_t now_ns);
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
   bool within_share(const Client& client, EntryId entry) const;
-  void hand_over(ClientId to, Client& heir, const protocol::Holding& holding, std::uint64_t now_ns);
+  void inherit(ClientId to, Client& heir, std::uint64_t now_ns);
   void drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns);
   void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const runtime::Decision& decision, std::uint64_t now_ns);

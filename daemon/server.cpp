@@ -155,7 +155,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   std::size_t taken = 0;
   protocol::RingState state = protocol::RingState::kOk;
   while (taken < settings_.budgets.records_a_turn &&
-         (state = session.requests.read(copy)) == protocol::RingState::kOk) {
+         (state = session.rings.requests.read(copy)) == protocol::RingState::kOk) {
     const auto request = protocol::decode_request(copy, bounds);
     if (!request) {
       let_go(session, request.error().what, time);
@@ -169,7 +169,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
     return true;
   }
   if (taken == 0) return false;
-  session.requests.release();
+  session.rings.requests.release();
   session.device->touched = true;
   return true;
 }
@@ -197,7 +197,8 @@ void Server::set_word(ClientId client, LaneId lane, protocol::LeaseWord word) {
 bool Server::grant(ClientId client, const protocol::Grant& grant) {
   Session* session = this->session(client);
   if (session == nullptr) return true;
-  if (session->grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
+  if (session->rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk)
+    return false;
   if (!session->granted && !session->gates_closed) dirty_.push_back(session);
   session->granted = true;
   return true;
@@ -218,7 +219,7 @@ void Server::flush() {
       const std::uint32_t changes = segment.gate_changes.load(std::memory_order_relaxed);
       segment.gate_changes.store(changes + 1, std::memory_order_seq_cst);
     }
-    if (session->granted) session->grants.publish();
+    if (session->granted) session->rings.grants.publish();
     session->granted = session->gates_closed = false;
     if (session->memory.client->park.asleep()) protocol::ring_doorbell(session->socket);
   }
@@ -243,7 +244,8 @@ int Server::sleep_limit(std::uint64_t time) const {
 bool Server::try_sleep(std::uint64_t time) {
   bool idle = true;
   for (const auto& [id, session] : sessions_)
-    idle = session->memory.daemon->park.try_park([&] { return session->requests.empty(); }) && idle;
+    idle = session->memory.daemon->park.try_park([&] { return session->rings.requests.empty(); }) &&
+           idle;
   if (idle) ++counters_.sleeps;
   look_at_descriptors(idle ? sleep_limit(time) : 0);
   for (const auto& [id, session] : sessions_) session->memory.daemon->park.unpark();
@@ -256,6 +258,7 @@ void Server::look_at_descriptors(int timeout_ms) {
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
   const std::uint64_t time = looked_ns_ = now_ns();
+  bool greeted = false, knocks = false;
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
     if (fd == stop_.get()) {
@@ -265,7 +268,7 @@ void Server::look_at_descriptors(int timeout_ms) {
       ::eventfd_read(fd, &told);
       read_configuration();
     } else if (fd == reception_->descriptor()) {
-      reception_->accept(time);
+      knocks = true;
     } else if (fd == deaths_->descriptor()) {
       eventfd_t told = 0;
       ::eventfd_read(fd, &told);
@@ -275,13 +278,19 @@ void Server::look_at_descriptors(int timeout_ms) {
       end_session(pidfd->second, time);
     } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
       hear(*sessions_.at(socket->second));
+    } else if (greeted) {
+      // The next time: what tools are told takes milliseconds, for which clients would wait.
     } else if (auto visitor = reception_->hear(fd)) {
+      greeted = true;
       if (const auto* hello = std::get_if<protocol::Hello>(&visitor->wants))
         admit(std::move(visitor->connection), *hello, time);
       else
         answer(visitor->connection, std::get<std::string>(visitor->wants));
     }
   }
+  // Last: who came gets the descriptors of those who have just gone, of whom more may be told
+  // above.
+  if (knocks) reception_->accept(time);
   reception_->drop_late(time);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty() && reception_->empty() && time - alone_ns_ >= idle_ns) {

@@ -64,8 +64,7 @@ class Server final : public Outlet {
     protocol::Fd socket;
     protocol::Peer peer;
     protocol::SessionMemory memory;
-    protocol::RequestConsumer requests;
-    protocol::GrantProducer grants;
+    protocol::DaemonEnds rings;
     Device* device = nullptr;
     std::string program;
     std::string workload_class;  // empty: none

@@ -104,10 +104,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->job = job.step;
   session->in_job = job.own;
   if (workload != nullptr) session->workload_class = workload->name;
-  const protocol::ClientSegment& theirs = *session->memory.client;
-  protocol::DaemonSegment& mine = *session->memory.daemon;
-  session->requests = {theirs.requests, theirs.request_tail, mine.request_head};
-  session->grants = {mine.grants, mine.grant_tail, theirs.grant_head};
+  session->rings = {*session->memory.daemon, *session->memory.client};
 
   std::uint32_t share = claim.share != 0 ? claim.share : 100;
   if (job.job != nullptr) share = std::min(share, job.job->share);
@@ -134,7 +131,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
   by_socket_[session->socket.get()] = by_pidfd_[session->peer.pidfd.get()] = session->id;
   watch(session->peer.pidfd.get());
-  deaths_->add(&theirs.life);
+  deaths_->add(&session->memory.client->life);
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
   const auto sent =
       protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));

@@ -85,4 +85,14 @@ struct DaemonSegment {
   alignas(64) GrantConsumer::Cells grants;
 };
 
+// What the daemon reads and writes of a session's rings. The client's: client::Link.
+struct DaemonEnds {
+  DaemonEnds() = default;
+  DaemonEnds(DaemonSegment& mine, const ClientSegment& theirs)
+      : requests(theirs.requests, theirs.request_tail, mine.request_head),
+        grants(mine.grants, mine.grant_tail, theirs.grant_head) {}
+  RequestConsumer requests;
+  GrantProducer grants;
+};
+
 }  // namespace vitamin::protocol

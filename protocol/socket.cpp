@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/socket.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -103,12 +105,26 @@ bool is_served(const Fd& connection) {
   return message && !message->empty();
 }
 
+// Of daemons that start at once one looks and takes the path at a time: else each of them finds
+// nobody, and the last one takes the others' place. The lock is the folder's, and leaves no file.
+// Who has it for longer than it takes to look is no daemon.
+Fd alone_in_folder_of(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  Fd lock(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto until = std::chrono::steady_clock::now() + 3 * kServedWithin;
+  while (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
+         std::chrono::steady_clock::now() < until)
+    ::usleep(1000);
+  return lock;
+}
+
 }  // namespace
 
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
   const auto* name = reinterpret_cast<const sockaddr*>(&*address);
+  const Fd alone = alone_in_folder_of(path);
   // Where its queue stays full, somebody listens all the same.
   const auto other = connect_to(path, kServedWithin);
   if (other ? is_served(*other) : other.error().native == EAGAIN)

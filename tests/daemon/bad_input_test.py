@@ -4,6 +4,7 @@
 import ctypes
 import errno
 import json
+import mmap
 import os
 import pathlib
 import pwd
@@ -434,6 +435,93 @@ class BadInput(DaemonTest):
         # Closed, and there as long as the work is; and what began at home.
         self.assertIn((lease["units"], False),
                       [(hold["units"], hold["open"]) for hold in device["held"]])
+
+    def passing_on(self, daemon):
+        """A process with a session, and another descriptor of its socket."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        process = os.fork()
+        if process == 0:
+            os.closerange(3, there.fileno())  # others' are not its own
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.connect(str(daemon.socket))
+                connection.send(hello(MINOR))
+                connection.recv(4096)
+                socket.send_fds(there, [b"."], [connection.fileno()])
+            there.recv(1)
+            os._exit(0)
+        there.close()
+        self.addCleanup(here.close)
+        _, files, _, _ = socket.recv_fds(here, 1, 1)
+        return process, socket.socket(fileno=files[0])
+
+    def test_who_comes_while_others_go_is_not_taken_for_one_of_them(self):
+        daemon = self.daemon("--quiet")
+        gone = [self.passing_on(daemon) for _ in range(4)]
+        self.until(lambda: len(daemon.status()["clients"]) == 4)
+
+        def end(process):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        # All of this lies before the daemon when it goes on. Each of the four is gone twice, and
+        # who comes in between has their descriptors.
+        daemon.process.send_signal(signal.SIGSTOP)
+        come = []
+        try:
+            for i, (process, connection) in enumerate(gone):
+                if i % 2 == 0:
+                    connection.close()
+                else:
+                    end(process)
+            for _ in range(6):
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self.addCleanup(connection.close)
+                connection.settimeout(5)
+                connection.connect(str(daemon.socket))
+                connection.send(hello(MINOR))
+                come.append(connection)
+            for i, (process, connection) in enumerate(gone):
+                if i % 2 == 0:
+                    end(process)
+                else:
+                    connection.close()
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        for connection in come:
+            _, files, _, _ = socket.recv_fds(connection, 4096, 4)
+            self.assertEqual(len(files), 2)
+            for file in files:
+                os.close(file)
+        time.sleep(0.1)
+        self.assertEqual(len(daemon.status()["clients"]), 6)
+
+    def test_tools_that_ask_all_at_once_wait_and_the_clients_do_not(self):
+        daemon = self.daemon("--quiet", "--set", "daemon.spin=0s")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.settimeout(5)
+            client.connect(str(daemon.socket))
+            client.send(hello(MINOR))
+            _, files, _, _ = socket.recv_fds(client, 4096, 4)
+            with mmap.mmap(files[1], os.fstat(files[1]).st_size, prot=mmap.PROT_READ) as segment:
+                for file in files:
+                    os.close(file)
+
+                def turns():  # of the daemon: in each it reads the rings (protocol/segment.h)
+                    return struct.unpack_from("<Q", segment, 192)[0]
+                tools = []
+                daemon.process.send_signal(signal.SIGSTOP)
+                before = turns()
+                for _ in range(14):
+                    tool = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    self.addCleanup(tool.close)
+                    tool.settimeout(5)
+                    tool.connect(str(daemon.socket))
+                    tool.send(b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0) +
+                              b"metrics".ljust(256, b"\0"))
+                    tools.append(tool)
+                daemon.process.send_signal(signal.SIGCONT)
+                for tool in tools:
+                    self.assertGreater(len(tool.recv(200_000)), 1000)
+                self.assertGreaterEqual(turns() - before, 14)
 
     # --- clocks and namespaces -------------------------------------------------------------
 

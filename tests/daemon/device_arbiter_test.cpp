@@ -184,12 +184,29 @@ TEST_CASE("a dying client holds what its work covers until it is gone") {
   node.arbiter.dying(1, node.now);
   CHECK(protocol::gate_of(node.words[0]) == Gate::kClosed);
   node.wants(2);
-  node.now += 1'000'000;
+  node.now += 50'000;
   node.arbiter.step(node.now);
   CHECK(node.grants.size() == 1);  // not overdue: the driver may still run its work
   node.arbiter.forget(1, node.now);
   node.arbiter.step(node.now);
   CHECK(node.grants.size() == 2);
+}
+
+TEST_CASE("a client that says that it dies, and lives on, holds for as long as one that drains") {
+  Node node(0b1111);
+  node.arbiter.attach(1);
+  node.arbiter.attach(2);
+  node.wants(1);
+  node.wants(2);
+  node.arbiter.dying(1, node.now);
+  const std::uint64_t end = node.now + node.settings.drain_within_ns;
+  node.arbiter.step(end - 1);
+  CHECK(node.grants.size() == 1);
+  CHECK(node.arbiter.wake_at() <= end);
+  node.arbiter.step(end);
+  REQUIRE(node.grants.size() == 2);
+  CHECK(node.grants[1].first == 2);
+  CHECK(node.arbiter.counters().overdue == 1);
 }
 
 TEST_CASE("homes are disjoint for as many clients as there are units, then shared, and say so") {
@@ -275,6 +292,75 @@ TEST_CASE("what an older session of a process holds is the new one's without a m
     CHECK(node.arbiter.counters().overlaps == 0);
     CHECK(node.arbiter.counters().stale == 0);
   }
+}
+
+// The daemon came, was told of what ran before it, and was silent before that had ended.
+TEST_CASE("what an older session told of before this daemon is the new one's, too, in any order") {
+  for (const std::uint64_t process : {40, 41}) {
+    CAPTURE(process);
+    Node node(0b0011);
+    node.arbiter.attach(1, {.process = 40});
+    const auto tell = [&](runtime::ClientId client, runtime::LaneId lane, std::uint64_t units,
+                          protocol::LeaseWord word) {
+      protocol::Holding holding;
+      holding.head.lane = lane;
+      holding.word = word;
+      holding.entry = node.layout.find(hal::ComputeSet(units));
+      holding.outstanding = 1;
+      node.arbiter.request(client, holding, node.now);
+    };
+    const protocol::LeaseWord before = protocol::lease_word(6, 9, Gate::kOpen);
+    const protocol::LeaseWord home = protocol::lease_word(0, 1, Gate::kOpen);
+    tell(1, 0, 0b0010, before);
+    tell(1, 1, 0b0001, home);
+    tell(1, 2, 0b1000, home);  // ends before the daemon is silent
+    node.arbiter.attach(2, {.process = process});
+    tell(2, 0, 0b0010, home);  // newer work there, the old has ended
+    tell(2, 1, 0b0001, home);
+    node.arbiter.forget(1, node.now);
+    const bool same = process == 40;
+    CHECK(node.arbiter.counters().overlaps == (same ? 0 : 2));
+    REQUIRE(node.arbiter.held().size() == (same ? 2 : 0));
+    if (!same) continue;
+    node.arbiter.attach(3);
+    node.wants(3);
+    CHECK(node.grants.empty());
+    for (const runtime::LaneId lane : {0, 1}) {
+      protocol::Returned returned;
+      returned.head.lane = lane;
+      returned.word = home;
+      returned.entry = node.layout.find(hal::ComputeSet(lane == 0 ? 0b0010 : 0b0001));
+      CHECK(node.grants.empty());
+      node.arbiter.request(2, returned, node.now);
+      node.arbiter.step(node.now);
+    }
+    CHECK(node.grants.size() == 1);
+    CHECK(node.arbiter.counters().stale == 0);
+  }
+}
+
+TEST_CASE("a session that has a newer one says nothing more, and no two grants have one word") {
+  Node node(0b0011);
+  node.arbiter.attach(1, {.process = 40});
+  node.wants(1);
+  REQUIRE(node.grants.size() == 1);
+  const protocol::Grant lease = node.grants[0].second;
+  node.arbiter.attach(2, {.process = 40});
+  protocol::Holding holding;
+  holding.word = lease.word;
+  holding.entry = lease.entry;
+  holding.outstanding = 1;
+  node.arbiter.request(2, holding, node.now);
+  node.wants(1);  // what lay in its ring
+  node.returns(1, lease);
+  CHECK(node.grants.size() == 1);
+  REQUIRE(node.arbiter.held().size() == 1);
+  CHECK(node.arbiter.held()[0].client == 2);
+  node.returns(2, lease);
+  node.wants(2);
+  REQUIRE(node.grants.size() == 2);
+  CHECK(node.grants[1].first == 2);
+  CHECK(node.grants[1].second.word != lease.word);
 }
 
 TEST_CASE("nobody takes units by telling of work that it cannot have") {

@@ -40,16 +40,8 @@ class Node final : public daemon::Outlet {
     auto old_daemons = std::move(daemons);
     own = std::make_unique<protocol::ClientSegment>();
     daemons = std::make_unique<protocol::DaemonSegment>();
-    requests = {own->requests, own->request_tail, daemons->request_head};
-    grants = {daemons->grants, daemons->grant_tail, own->grant_head};
-    client::Link link;
-    link.requests = {own->requests, own->request_tail, daemons->request_head};
-    link.grants = {daemons->grants, daemons->grant_tail, own->grant_head};
-    link.words = &daemons->leases;
-    link.own_park = &own->park;
-    link.daemon_park = &daemons->park;
-    link.gate_changes = &daemons->gate_changes;
-    link.progress = &own->progress;
+    rings = {*daemons, *own};
+    client::Link link(*own, *daemons);
     link.home = arbiter->attach(kClient).entry;
     link.answer_within_ns = kAnswerWithin;
     client.connect(link, now);
@@ -59,14 +51,14 @@ class Node final : public daemon::Outlet {
   void turn() {
     now += 1000;
     protocol::Record copy;
-    while (requests.read(copy) == protocol::RingState::kOk) {
+    while (rings.requests.read(copy) == protocol::RingState::kOk) {
       const auto request = protocol::decode_request(copy, {layout.size(), kInfo.processors});
       REQUIRE(request);
       if (const auto* said = std::get_if<protocol::Ready>(&*request)) ready = *said;
       if (const auto* said = std::get_if<protocol::HintRecord>(&*request)) hinted = *said;
       arbiter->request(kClient, *request, now);
     }
-    requests.release();
+    rings.requests.release();
     arbiter->step(now);
     client.service(now);
   }
@@ -87,8 +79,8 @@ class Node final : public daemon::Outlet {
     daemons->leases[lane].store(word, std::memory_order_release);
   }
   bool grant(runtime::ClientId, const protocol::Grant& grant) override {
-    if (grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
-    grants.publish();
+    if (rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
+    rings.grants.publish();
     return true;
   }
   void gates_closed(runtime::ClientId) override {
@@ -102,8 +94,7 @@ class Node final : public daemon::Outlet {
   std::vector<EntryId> eligible;
   std::unique_ptr<protocol::ClientSegment> own;
   std::unique_ptr<protocol::DaemonSegment> daemons;
-  protocol::RequestConsumer requests;
-  protocol::GrantProducer grants;
+  protocol::DaemonEnds rings;
   std::unique_ptr<DeviceArbiter> arbiter;
   client::LeaseClient client;
   protocol::Ready ready;        // what the daemon heard last

@@ -83,8 +83,7 @@ class Machine final : public daemon::Outlet {
     Program program;
     protocol::ClientSegment own;
     protocol::DaemonSegment daemons;
-    protocol::RequestConsumer requests;
-    protocol::GrantProducer grants;
+    protocol::DaemonEnds rings;
     std::unique_ptr<client::LeaseClient> leases;
 
     std::vector<double> arrivals;  // of requests; empty: rounds without a pause
@@ -114,16 +113,8 @@ class Machine final : public daemon::Outlet {
     c.arrivals = std::move(arrivals);
     c.pauses = !c.arrivals.empty();
     c.host_ns = c.pauses ? c.arrivals[0] : now_;
-    c.requests = {c.own.requests, c.own.request_tail, c.daemons.request_head};
-    c.grants = {c.daemons.grants, c.daemons.grant_tail, c.own.grant_head};
-    client::Link link;
-    link.requests = {c.own.requests, c.own.request_tail, c.daemons.request_head};
-    link.grants = {c.daemons.grants, c.daemons.grant_tail, c.own.grant_head};
-    link.words = &c.daemons.leases;
-    link.own_park = &c.own.park;
-    link.daemon_park = &c.daemons.park;
-    link.gate_changes = &c.daemons.gate_changes;
-    link.progress = &c.own.progress;
+    c.rings = {c.daemons, c.own};
+    client::Link link(c.own, c.daemons);
     link.home = arbiter_->attach(c.id, traits).entry;
     link.answer_within_ns = kSecond;
     c.leases->connect(link, static_cast<std::uint64_t>(now_));
@@ -167,9 +158,9 @@ class Machine final : public daemon::Outlet {
   }
   bool grant(ClientId id, const protocol::Grant& grant) override {
     Client* c = find(id);
-    if (c == nullptr || c->grants.write(protocol::encode(grant)) != protocol::RingState::kOk)
+    if (c == nullptr || c->rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk)
       return false;
-    c->grants.publish();
+    c->rings.grants.publish();
     return true;
   }
   void gates_closed(ClientId id) override {
@@ -294,9 +285,9 @@ class Machine final : public daemon::Outlet {
         arbiter_->progressed(c->id, c->own.progress.load(std::memory_order_relaxed), now);
     for (auto& c : clients_) {
       protocol::Record copy;
-      while (c->requests.read(copy) == protocol::RingState::kOk)
+      while (c->rings.requests.read(copy) == protocol::RingState::kOk)
         arbiter_->request(c->id, *protocol::decode_request(copy, {layout_.size(), 132}), now);
-      c->requests.release();
+      c->rings.requests.release();
     }
     arbiter_->step(now);
   }

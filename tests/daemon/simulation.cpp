@@ -46,20 +46,30 @@ struct SimulatedLane {
   std::deque<Operation> running;
 };
 
+// One connection of a client, as the daemon has it.
+struct Session {
+  explicit Session(ClientId id_) : id(id_) {}
+  ClientId id;
+  protocol::ClientSegment own;
+  protocol::DaemonSegment daemons;
+  protocol::DaemonEnds rings{daemons, own};
+};
+
 // A client process.
 struct Client {
-  Client(ClientId id_, const runtime::PoolLayout& layout)
-      : id(id_), leases(std::make_unique<client::LeaseClient>(layout, [this] { rang = true; })) {}
-  ClientId id;
-  std::unique_ptr<protocol::ClientSegment> own;
-  std::unique_ptr<protocol::DaemonSegment> daemons;
-  protocol::RequestConsumer requests;
-  protocol::GrantProducer grants;
+  Client(std::uint64_t process_, const runtime::PoolLayout& layout)
+      : process(process_),
+        leases(std::make_unique<client::LeaseClient>(layout, [this] { rang = true; })) {}
+  std::uint64_t process;
+  // Of this daemon, the newest last: those before it were given up as silent, and stay until the
+  // newest was heard.
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::unique_ptr<Session> lost;  // with its daemon; mapped until the next one
   std::unique_ptr<client::LeaseClient> leases;
   std::array<SimulatedLane, kLanes> lanes;
   bool rang = false;
   bool alive = true;
-  bool attached = false;  // the daemon knows it
+  bool attached = false;  // its newest session is one that it works with
   bool told_dying = false;
   bool excused = false;  // it was stopped, or killed: its work may overlap others'
   std::uint64_t stopped_until = 0;
@@ -70,6 +80,12 @@ struct Client {
     for (const SimulatedLane& lane : lanes) sum += lane.left + lane.running.size();
     return sum;
   }
+  bool has(ClientId id) const {
+    for (const auto& session : sessions)
+      if (session->id == id) return true;
+    return false;
+  }
+  ClientId id() const { return sessions.back()->id; }  // attached
 };
 
 class Node final : public daemon::Outlet {
@@ -118,23 +134,23 @@ class Node final : public daemon::Outlet {
 
   // --- Outlet: what vitamind's server does -------------------------------------------------
   void set_word(ClientId id, LaneId lane, protocol::LeaseWord word) override {
-    if (Client* c = known(id)) c->daemons->leases[lane].store(word, std::memory_order_release);
+    if (Session* s = known(id)) s->daemons.leases[lane].store(word, std::memory_order_release);
   }
   bool grant(ClientId id, const protocol::Grant& grant) override {
-    Client* c = known(id);
-    if (c == nullptr) return true;
+    Session* s = known(id);
+    if (s == nullptr) return true;
     if (below(50) == 0 && faults_ && !options_.restarts_only) return false;  // as if it were full
-    if (c->grants.write(protocol::encode(grant)) != protocol::RingState::kOk) {
+    if (s->rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk) {
       ++result_.ring_full;
       return false;
     }
-    c->grants.publish();
+    s->rings.grants.publish();
     note('g', id, grant.head.lane, grant.entry);
     return true;
   }
   void gates_closed(ClientId id) override {
-    if (Client* c = known(id)) {
-      auto& changes = c->daemons->gate_changes;
+    if (Session* s = known(id)) {
+      auto& changes = s->daemons.gate_changes;
       changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
       note('c', id, 0, 0);
     }
@@ -160,9 +176,10 @@ class Node final : public daemon::Outlet {
                        std::to_string(b) + " " + std::to_string(c) + "\n";
   }
 
-  Client* known(ClientId id) {
+  Session* known(ClientId id) {
     for (auto& c : clients_)
-      if (c->id == id && c->attached) return c.get();
+      for (auto& session : c->sessions)
+        if (session->id == id) return session.get();
     return nullptr;
   }
 
@@ -175,39 +192,42 @@ class Node final : public daemon::Outlet {
   }
 
   void new_client() {
-    clients_.push_back(std::make_unique<Client>(next_id_++, layout_));
+    clients_.push_back(std::make_unique<Client>(++processes_, layout_));
     for (SimulatedLane& lane : clients_.back()->lanes) lane.left = below(60);
   }
 
   // The handshake, as one step.
   void attach(Client& c) {
-    auto own = std::make_unique<protocol::ClientSegment>();
-    auto daemons = std::make_unique<protocol::DaemonSegment>();
-    c.requests = {own->requests, own->request_tail, daemons->request_head};
-    c.grants = {daemons->grants, daemons->grant_tail, own->grant_head};
-    client::Link link;
-    link.requests = {own->requests, own->request_tail, daemons->request_head};
-    link.grants = {daemons->grants, daemons->grant_tail, own->grant_head};
-    link.words = &daemons->leases;
-    link.own_park = &own->park;
-    link.daemon_park = &daemons->park;
-    link.gate_changes = &daemons->gate_changes;
-    if (below(4) != 0) link.progress = &own->progress;  // else it is of before 1.4
+    Session& session = *c.sessions.emplace_back(std::make_unique<Session>(next_id_++));
+    client::Link link(session.own, session.daemons);
+    if (below(4) == 0) link.progress = nullptr;  // it is of before 1.4
     daemon::Traits traits;
+    traits.process = c.process;
     if (some_come_first()) {
       static constexpr runtime::OperationClass kKinds[] = {runtime::OperationClass::kDecode,
                                                            runtime::OperationClass::kBestEffort,
                                                            runtime::OperationClass::kUnknown};
-      traits.kind = kKinds[c.id % 3];
-      traits.tpot_ns = c.id % 6 == 3 ? 2'000'000 : 0;
+      traits.kind = kKinds[c.process % 3];
+      traits.tpot_ns = c.process % 6 == 3 ? 2'000'000 : 0;
     }
-    link.home = arbiter_->attach(c.id, traits).entry;
+    link.home = arbiter_->attach(session.id, traits).entry;
     link.answer_within_ns = kAnswerWithin;
     c.attached = true;
     c.leases->connect(link, now_);
-    std::swap(c.own, own);
-    std::swap(c.daemons, daemons);
-    note('a', c.id, link.home, 0);
+    c.lost = nullptr;
+    note('a', c.process, session.id, link.home);
+  }
+
+  // As RemoteArbiter does once it was heard.
+  void close_older(Client& c) {
+    if (!c.attached || c.sessions.size() < 2 || !c.leases->heard()) return;
+    while (c.sessions.size() > 1) end_session(c, *c.sessions.front());
+  }
+
+  void end_session(Client& c, const Session& ended) {
+    arbiter_->forget(ended.id, now_);
+    note('x', c.process, ended.id, 0);
+    std::erase_if(c.sessions, [&](const auto& session) { return session.get() == &ended; });
   }
 
   void step() {
@@ -222,7 +242,7 @@ class Node final : public daemon::Outlet {
     else if (which < 9)
       end_operations(c);
     else
-      c.leases->service(now_);
+      c.leases->service(now_), close_older(c);
     check_counts(c);
     if (c.leases->counters().malformed > 0) fail("a client distrusts an honest daemon");
   }
@@ -230,34 +250,42 @@ class Node final : public daemon::Outlet {
   void daemon_step() {
     if (arbiter_->wants_progress(now_))
       for (auto& c : clients_)
-        if (c->attached)
-          arbiter_->progressed(c->id, c->own->progress.load(std::memory_order_relaxed), now_);
-    for (auto& c : clients_) {
-      if (!c->attached) continue;
-      protocol::Record copy;
-      protocol::RingState state = protocol::RingState::kEmpty;
-      for (std::uint64_t i = below(8); i > 0; --i) {
-        if ((state = c->requests.read(copy)) != protocol::RingState::kOk) break;
-        const auto request = protocol::decode_request(copy, {layout_.size(), device().processors});
-        if (!request) return let_go(*c);
-        note('r', c->id, copy.words[0], copy.words[1]);
-        const std::uint64_t refused = arbiter_->counters().overlaps;
-        arbiter_->request(c->id, *request, now_);
-        if (const auto* holding = std::get_if<protocol::Holding>(&*request))
-          told_of_old_work(*c, *holding, arbiter_->counters().overlaps == refused);
-      }
-      if (state == protocol::RingState::kBroken) return let_go(*c);
-      c->requests.release();
-    }
+        for (auto& session : c->sessions)
+          arbiter_->progressed(session->id, session->own.progress.load(std::memory_order_relaxed),
+                               now_);
+    for (auto& c : clients_)
+      for (std::size_t i = 0; i < c->sessions.size(); ++i)
+        if (!read_requests(*c, *c->sessions[i])) return let_go(*c, *c->sessions[i]);
     const std::uint64_t overdue = arbiter_->counters().overdue;
     arbiter_->step(now_);
     if (arbiter_->counters().overdue != overdue) note('o', 0, 0, 0);
     check_leases();
   }
 
+  // False: it breaks the protocol.
+  bool read_requests(Client& c, Session& session) {
+    protocol::Record copy;
+    protocol::RingState state = protocol::RingState::kEmpty;
+    for (std::uint64_t i = below(8); i > 0; --i) {
+      if ((state = session.rings.requests.read(copy)) != protocol::RingState::kOk) break;
+      const auto request = protocol::decode_request(copy, {layout_.size(), device().processors});
+      if (!request) return false;
+      note('r', session.id, copy.words[0], copy.words[1]);
+      const auto before = arbiter_->counters();
+      arbiter_->request(session.id, *request, now_);
+      if (const auto* holding = std::get_if<protocol::Holding>(&*request))
+        told_of_old_work(c, session, *holding,
+                         arbiter_->counters().overlaps == before.overlaps &&
+                             arbiter_->counters().stale == before.stale);
+    }
+    session.rings.requests.release();
+    return state != protocol::RingState::kBroken;
+  }
+
   // What the daemon has taken over is guarded like its own grants from now on. It refuses only what
-  // others hold by now.
-  void told_of_old_work(Client& c, const protocol::Holding& holding, bool taken) {
+  // others hold by now, and what it took back because nobody answered for it.
+  void told_of_old_work(Client& c, const Session& session, const protocol::Holding& holding,
+                        bool taken) {
     const auto entry = static_cast<EntryId>(holding.entry);
     if (taken) {
       for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
@@ -265,34 +293,41 @@ class Node final : public daemon::Outlet {
       ++result_.adopted;
     } else if (!c.excused) {
       const hal::ComputeSet units = layout_.at(entry).compute;
-      bool others = false;
+      bool others = arbiter_->counters().overdue > 0;
       for (const auto& held : arbiter_->held())
-        others = others || (held.client != c.id && held.entry != kWholeDevice &&
+        others = others || (!c.has(held.client) && held.entry != kWholeDevice &&
                             layout_.at(held.entry).compute.overlaps(units));
       if (!others) fail("work of before is not taken over, though nobody else is there");
     }
-    note('h', c.id, entry, taken ? 1 : 0);
+    note('h', session.id, entry, taken ? 1 : 0);
   }
 
-  void let_go(Client& c) {
+  void let_go(Client& c, Session& session) {
     if (!c.excused) fail("an honest client is let go");
-    arbiter_->forget(c.id, now_);
+    note('l', c.process, session.id, 0);
+    if (&session != c.sessions.back().get()) return end_session(c, session);
+    arbiter_->forget(session.id, now_);
+    give_up(c);
+    c.lost = std::move(c.sessions.back());
+    c.sessions.pop_back();
+  }
+
+  // The client takes its daemon for gone, which may be so.
+  void give_up(Client& c) {
     c.attached = false;
     c.leases->lose();
-    note('l', c.id, 0, 0);
   }
 
   // The daemon learns of a death: the life line first, the pidfd later.
   void reap(Client& c) {
-    if (!up_ || !c.attached) return;
+    if (!up_ || c.sessions.empty()) return;
     if (!c.told_dying) {
       c.told_dying = true;
-      arbiter_->dying(c.id, now_);
+      for (auto& session : c.sessions) arbiter_->dying(session->id, now_);
     } else if (now_ >= c.gone_at) {
-      arbiter_->forget(c.id, now_);
+      while (!c.sessions.empty()) end_session(c, *c.sessions.front());
       c.attached = false;
       for (SimulatedLane& lane : c.lanes) lane.running.clear(), lane.left = 0;
-      note('x', c.id, 0, 0);
     }
   }
 
@@ -318,7 +353,7 @@ class Node final : public daemon::Outlet {
     --lane.left;
     ++result_.submitted;
     result_.at_home += home ? 1 : 0;
-    note('s', c.id, index, entry);
+    note('s', c.process, index, entry);
   }
 
   void end_operations(Client& c) {
@@ -329,7 +364,7 @@ class Node final : public daemon::Outlet {
         lane.running.pop_front();
         if (operation.number != ++lane.ended) fail("an operation ends twice or out of order");
         if (operation.entry != kWholeDevice) c.leases->retired(operation.entry, index, 1);
-        note('e', c.id, index, operation.entry);
+        note('e', c.process, index, operation.entry);
       }
     }
   }
@@ -337,19 +372,19 @@ class Node final : public daemon::Outlet {
   // --- faults -----------------------------------------------------------------------------
   void fault() {
     Client& c = *clients_[below(clients_.size())];
-    switch (options_.restarts_only ? 2 : below(6)) {
+    switch (options_.restarts_only ? 2 + below(2) : below(7)) {
       case 0:
         if (!c.alive) return;
         c.alive = false;
         c.excused = true;
         c.gone_at = now_ + below(200'000);
         ++result_.kills;
-        return note('k', c.id, 0, 0);
+        return note('k', c.process, 0, 0);
       case 1:
         c.stopped_until = now_ + below(3 * kAnswerWithin);
         c.excused = true;
         ++result_.stops;
-        return note('p', c.id, 0, 0);
+        return note('p', c.process, 0, 0);
       case 2: {
         if (up_) {
           result_.overdue += arbiter_->counters().overdue;
@@ -361,16 +396,22 @@ class Node final : public daemon::Outlet {
         return note('d', up_ ? 1 : 0, epoch_, 0);
       }
       case 3:
+        if (!c.attached) return;
+        give_up(c);
+        ++result_.silences;
+        return note('q', c.process, 0, 0);
+      case 4:
         if (clients_.size() < 8) new_client();
         return;
-      case 4: {
+      case 5: {
         if (!c.attached) return;
         ++result_.lies;
         c.excused = true;
-        auto& words = c.own->requests[below(protocol::kRequests)];
+        protocol::ClientSegment& own = c.sessions.back()->own;
+        auto& words = own.requests[below(protocol::kRequests)];
         for (auto& word : words) word.store(random_(), std::memory_order_relaxed);
-        if (below(4) == 0) c.own->request_tail.store(random_(), std::memory_order_relaxed);
-        return note('m', c.id, 0, 0);
+        if (below(4) == 0) own.request_tail.store(random_(), std::memory_order_relaxed);
+        return note('m', c.process, 0, 0);
       }
       default:
         now_ += below(kAnswerWithin);  // a policy, or the machine, that takes its time
@@ -380,8 +421,9 @@ class Node final : public daemon::Outlet {
   void lose_daemon() {
     up_ = false;
     for (auto& c : clients_) {
-      c->attached = false;
-      c->leases->lose();
+      give_up(*c);
+      if (!c->sessions.empty()) c->lost = std::move(c->sessions.back());
+      c->sessions.clear();
       if (!c->alive)  // the driver ends its work, whoever watches
         for (SimulatedLane& lane : c->lanes) lane.running.clear(), lane.left = 0;
     }
@@ -396,7 +438,7 @@ class Node final : public daemon::Outlet {
   bool done() {
     for (auto& c : clients_) {
       if (c->alive && c->left() > 0) return false;
-      if (!c->alive && c->attached) return false;
+      if (!c->alive && !c->sessions.empty()) return false;
     }
     return true;
   }
@@ -405,12 +447,18 @@ class Node final : public daemon::Outlet {
     std::string text;
     for (auto& c : clients_)
       if (c->left() > 0)
-        text += " of client " + std::to_string(c->id) + (c->alive ? "" : ", dead") +
+        text += " of client " + std::to_string(c->process) + (c->alive ? "" : ", dead") +
                 (c->attached ? "" : ", not attached") +
                 (c->leases->at_home() ? ", at home" : ", wants what it does not get");
     for (const auto& held : arbiter_->held())
       text += "; client " + std::to_string(held.client) + " lane " + std::to_string(held.lane) +
               " holds entry " + std::to_string(held.entry) + (held.open ? "" : ", closed");
+    const runtime::LeaseTable& leases = arbiter_->scheduler().leases();
+    for (const EntryId entry : eligible_)
+      if (entry != kWholeDevice && leases.state(entry) != runtime::LeaseState::kIdle)
+        text += "; entry " + std::to_string(entry) + " is in state " +
+                std::to_string(static_cast<int>(leases.state(entry))) + " for client " +
+                std::to_string(leases.lessee(entry));
     return text;
   }
 
@@ -428,11 +476,11 @@ class Node final : public daemon::Outlet {
 
   void check_submission(const Client& c, LaneId lane, EntryId entry, bool home) {
     if (home || entry == kWholeDevice) return;
-    if (!c.excused && up_) {
+    if (!c.excused && c.attached) {
       bool open = false;
       for (const auto& held : arbiter_->held())
-        open =
-            open || (held.client == c.id && held.lane == lane && held.entry == entry && held.open);
+        open = open ||
+               (held.client == c.id() && held.lane == lane && held.entry == entry && held.open);
       if (!open) fail("an operation is submitted without an open grant");
     }
     const hal::ComputeSet units = layout_.at(entry).compute;
@@ -454,7 +502,7 @@ class Node final : public daemon::Outlet {
         std::uint32_t running = 0;
         for (const Operation& other : c.lanes[index].running) running += other.entry == one.entry;
         if (c.leases->outstanding(index, one.entry) != running)
-          return fail("client " + std::to_string(c.id) + " counts wrongly on entry " +
+          return fail("client " + std::to_string(c.process) + " counts wrongly on entry " +
                       std::to_string(one.entry));
       }
   }
@@ -464,7 +512,7 @@ class Node final : public daemon::Outlet {
     for (int round = 0; round < 2'000; ++round) {
       now_ += 20'000;
       for (auto& c : clients_)
-        if (c->alive && c->attached) end_operations(*c), c->leases->service(now_);
+        if (c->alive && c->attached) end_operations(*c), c->leases->service(now_), close_older(*c);
       for (auto& c : clients_)
         if (c->alive && !c->attached && c->leases->counters().malformed == 0) attach(*c);
       if (up_) daemon_step();
@@ -473,6 +521,8 @@ class Node final : public daemon::Outlet {
       for (LaneId lane = 0; lane < kLanes && c->alive; ++lane)
         for (const EntryId entry : eligible_)
           if (c->leases->outstanding(lane, entry) != 0) fail("a client counts work that has ended");
+    for (auto& c : clients_)
+      if (c->alive && c->sessions.size() > 1) fail("a session that was given up stays open");
     for (const auto& held : arbiter_->held()) {
       if (!held.open) fail("a closed grant is never returned");
       if (held.open && known(held.client) == nullptr) fail("a lease of nobody");
@@ -490,6 +540,7 @@ class Node final : public daemon::Outlet {
   std::vector<daemon::DeviceArbiter::Held> held_;
   std::uint32_t epoch_ = 0;
   ClientId next_id_ = 1;
+  std::uint64_t processes_ = 0;
   std::uint64_t now_ = 1'000'000;
   bool up_ = false;
   bool faults_ = true;

@@ -28,7 +28,7 @@ namespace vitamin::tests {
 struct SimulationOptions {
   std::uint64_t seed = 1;
   bool faults = true;
-  bool restarts_only = false;  // of all faults: the daemon ends and starts
+  bool restarts_only = false;  // of all faults: the daemon ends and starts, or only seems to end
   bool trace = false;          // keep the text of the trace, not only its hash
 };
 
@@ -37,8 +37,9 @@ struct SimulationResult {
   std::uint64_t events = 0;
   std::uint64_t hash = 0;
   std::uint64_t submitted = 0, at_home = 0, kills = 0, stops = 0, restarts = 0, lies = 0;
+  std::uint64_t silences = 0;  // times that a client gave a daemon up that was there
   std::uint64_t overdue = 0;
-  std::uint64_t adopted = 0;    // times that a daemon took over work of before it
+  std::uint64_t adopted = 0;    // times that a session took over work of before it
   std::uint64_t ring_full = 0;  // of the clients, and of the daemon
   std::string trace;
 };

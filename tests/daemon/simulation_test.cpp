@@ -44,6 +44,7 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
     total.stops += one.stops;
     total.restarts += one.restarts;
     total.lies += one.lies;
+    total.silences += one.silences;
     total.overdue += one.overdue;
     total.adopted += one.adopted;
     total.ring_full += one.ring_full;
@@ -56,8 +57,9 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
   MESSAGE(seeds << " seeds, " << total.events << " events in " << seconds << " s, " << rate / 1e6
                 << " million a second; " << total.submitted << " operations, " << total.at_home
                 << " at home, " << total.kills << " kills, " << total.stops << " stops, "
-                << total.restarts << " daemon ends and starts, " << total.lies << " lies, "
-                << total.overdue << " overdue, " << total.ring_full << " rings found full");
+                << total.restarts << " daemon ends and starts, " << total.silences
+                << " given up while it was there, " << total.lies << " lies, " << total.overdue
+                << " overdue, " << total.ring_full << " rings found full");
   return total;
 }
 
@@ -80,6 +82,7 @@ TEST_CASE("no seed with faults breaks an invariant, and all work ends once they 
   CHECK(total.kills > 100);
   CHECK(total.restarts > 100);
   CHECK(total.lies > 100);
+  CHECK(total.silences > 100);
   CHECK(total.overdue > 0);
   CHECK(total.adopted > 100);
   CHECK((total.ring_full > 1000) == kTinyRings);

@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +120,39 @@ TEST_CASE("the socket of a daemon that is being killed is replaced") {
   CHECK(listen_at(folder.socket(), 0600));
   killer.join();
   ::waitpid(child, nullptr, 0);
+}
+
+TEST_CASE("of daemons that start at once one looks at a time") {
+  const Folder folder;
+  const std::string path = folder.socket();
+  Fd looking(::open(path.substr(0, path.rfind('/')).c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(::flock(looking.get(), LOCK_EX) == 0);
+  std::string refused;
+  std::thread second([&] {
+    const auto listener = listen_at(path, 0600);
+    refused = listener ? "" : listener.error().message;
+  });
+  ::usleep(50'000);
+  CHECK(::access(path.c_str(), F_OK) != 0);  // it waits
+  // The first one, which has found nobody.
+  ::unlink(path.c_str());
+  const Fd first(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, path.size());
+  REQUIRE(::bind(first.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(first.get(), 8) == 0);
+  looking.reset();
+  pollfd asked{first.get(), POLLIN, 0};
+  if (::poll(&asked, 1, 5000) > 0) {
+    const auto visitor = accept_from(first);
+    asked.fd = visitor->get();
+    ::poll(&asked, 1, 5000);
+    CHECK(receive_message(*visitor, kGreetingMax));
+    CHECK(send_message(*visitor, bytes_of(Control{})));
+  }
+  second.join();
+  CHECK(refused.find("another vitamind listens") != std::string::npos);
 }
 
 TEST_CASE("the mode of the socket is what was asked for") {

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The client's thread and connections against a daemon that does only what the test says.
+#include "client/remote_arbiter.h"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <variant>
+#include <vector>
+
+namespace vitamin::client {
+namespace {
+
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::LaneId;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
+constexpr std::uint32_t kEpoch = 7;
+
+// Welcomes everybody; reads no ring and does not turn.
+class Puppet {
+ public:
+  struct Session {
+    protocol::Fd socket;
+    protocol::SessionMemory memory;
+    protocol::DaemonEnds rings;
+    bool closed() const {
+      pollfd watched{socket.get(), POLLIN, 0};
+      return ::poll(&watched, 1, 0) > 0 && (watched.revents & POLLHUP) != 0;
+    }
+    void grant(LaneId lane, EntryId entry) {
+      protocol::Grant grant;
+      grant.head.lane = lane;
+      grant.entry = entry;
+      grant.launches = runtime::kUntilChanged;
+      grant.word = protocol::lease_word(kEpoch, 1, protocol::Gate::kOpen);
+      memory.daemon->leases[lane].store(grant.word);
+      REQUIRE(rings.grants.write(protocol::encode(grant)) == protocol::RingState::kOk);
+      rings.grants.publish();
+    }
+    std::vector<protocol::Request> read() {
+      std::vector<protocol::Request> all;
+      protocol::Record copy;
+      while (rings.requests.read(copy) == protocol::RingState::kOk)
+        all.push_back(
+            *protocol::decode_request(copy, {layout().size(), layout().at(0).processors}));
+      rings.requests.release();
+      return all;
+    }
+  };
+
+  Puppet() {
+    REQUIRE(::mkdtemp(folder_) != nullptr);
+    listener_ = std::move(*protocol::listen_at(path(), 0600));
+    thread_ = std::thread([this] {
+      while (!stopping_) welcome();
+    });
+  }
+  ~Puppet() {
+    stopping_ = true;
+    thread_.join();
+    ::unlink(path().c_str());
+    ::rmdir(folder_);
+  }
+  static const runtime::PoolLayout& layout() {
+    static const auto made = runtime::PoolLayout::build(kInfo);
+    return made;
+  }
+  std::string path() const { return std::string(folder_) + "/s"; }
+  std::size_t many() {
+    const std::lock_guard lock(mutex_);
+    return sessions_.size();
+  }
+  Session& at(std::size_t index) {
+    const std::lock_guard lock(mutex_);
+    return *sessions_.at(index);
+  }
+
+ private:
+  void welcome() {
+    pollfd waiting{listener_.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 10) <= 0) return;
+    auto session = std::make_unique<Session>();
+    session->socket = std::move(*protocol::accept_from(listener_));
+    waiting.fd = session->socket.get();
+    ::poll(&waiting, 1, 1000);
+    if (!protocol::receive_message(session->socket, protocol::kGreetingMax)) return;
+    session->memory = std::move(*protocol::make_session_memory());
+    session->rings = {*session->memory.daemon, *session->memory.client};
+    protocol::Welcome welcome;
+    welcome.preamble.kind = protocol::Kind::kWelcome;
+    welcome.epoch = kEpoch;
+    const runtime::PoolLimits limits;
+    welcome.entries_max = limits.entries_max;
+    welcome.leaf_units = limits.leaf_units;
+    welcome.all_runs = limits.all_runs ? 1 : 0;
+    welcome.home = layout().find(hal::ComputeSet(0b0001));
+    welcome.pool_hash = protocol::hash_of(layout());
+    welcome.answer_within_ns = 1'000'000'000;
+    const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
+    const Session& made = *session;
+    {
+      const std::lock_guard lock(mutex_);
+      sessions_.push_back(std::move(session));
+    }
+    (void)protocol::send_message(made.socket, protocol::bytes_of(welcome), fds);
+  }
+
+  char folder_[64] = "/tmp/vitamin-puppet-XXXXXX";
+  protocol::Fd listener_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("sessions that were given up stay open until the daemon has heard what runs under them") {
+  Puppet daemon;
+  RemoteOptions options;
+  options.socket = daemon.path();
+  options.silence = milliseconds(40);
+  auto made = RemoteArbiter::connect(options, kInfo);
+  REQUIRE(made);
+  RemoteArbiter& arbiter = **made;
+  std::vector<EntryId> eligible;
+  for (const runtime::PoolEntry& entry : Puppet::layout().entries())
+    if (!entry.whole()) eligible.push_back(entry.id);
+  eligible.push_back(runtime::kWholeDevice);
+  const auto ask = [&](LaneId lane) {
+    runtime::ReadyOperation operation;
+    operation.lane = lane;
+    operation.processors = 1;
+    return arbiter.grant(operation, eligible).entry;
+  };
+  const auto until = [&](auto what) {
+    for (const auto end = steady_clock::now() + std::chrono::seconds(20); !what();) {
+      REQUIRE(steady_clock::now() < end);
+      arbiter.service();
+      ::usleep(500);
+    }
+  };
+  const EntryId leased = Puppet::layout().find(hal::ComputeSet(0b0011));
+  ask(0);
+  daemon.at(0).grant(0, leased);
+  until([&] { return ask(0) == leased; });
+  arbiter.submitted(leased, 0);
+  for (const std::size_t sessions : {2U, 3U}) {  // silent twice
+    until([&] { return ask(1) != kNoEntry; });   // at home
+    until([&] { return daemon.many() == sessions && !arbiter.client().at_home(); });
+    for (std::size_t i = 0; i < sessions; ++i) CHECK_FALSE(daemon.at(i).closed());
+  }
+  const auto heard = daemon.at(2).read();
+  REQUIRE_FALSE(heard.empty());
+  const auto* holding = std::get_if<protocol::Holding>(&heard.front());
+  REQUIRE(holding != nullptr);
+  CHECK(holding->word == protocol::lease_word(kEpoch, 1, protocol::Gate::kOpen));
+  CHECK(holding->entry == leased);
+  until([&] { return daemon.at(0).closed() && daemon.at(1).closed(); });
+  CHECK_FALSE(daemon.at(2).closed());
+}
+
+}  // namespace vitamin::client
