@@ -115,14 +115,14 @@ def mixed_specs(names, options):
     train, infer = ("demo", "demo") if options.device == "soft" else names
     more = ["--output", options.tokens] if options.tokens else []
     return [experiments.spec("train", train),
-            experiments.spec("infer", infer, latency="latency", more=more)]
+            experiments.spec("infer", infer, "latency", more)]
 
 
 def serving_specs(options):
     name = "demo" if options.device == "soft" else "I-L8"
     more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
-    return [experiments.spec("prefill", name, more=more, gib=(15.7 * (name != "demo"), 1)),
+    return [experiments.spec("prefill", name, "plain", more, gib=(15.7 * (name != "demo"), 1)),
             experiments.spec("decode", name, "tokens", [*more, "--slots", options.slots],
                              gib=(15.7 * (name != "demo") + cache, 1))]
 

@@ -145,8 +145,9 @@ std::vector<SettingKey> operation_keys() {
                       "programs of kind \"batch\" are clients of MPS's lower priority"),
       within(0, 32,
              VITAMIN_SETTING(kInteger, mps.connections, "mps.connections",
-                             "hardware queues of each program under MPS, 0: as MPS gives them; more "
-                             "keep streams from waiting for each other, and let fewer programs in")),
+                             "hardware queues of each program under MPS, 0: as MPS gives them; "
+                             "more keep streams from waiting for each other, and let fewer "
+                             "programs in")),
       within(10 * kMillisecond, 3600 * kSecond,
              VITAMIN_SETTING(kDuration, mps.check_every_ns, "mps.check_every",
                              "how often MPS is asked how it is")),

@@ -57,6 +57,7 @@ class Bounded final : public runtime::Policy {
   runtime::Terms terms() const override { return policy_->terms(); }
   std::string take_message() override;
   bool lanes_share() const override { return policy_->lanes_share(); }
+  bool plans() const override { return !clients_.empty() || policy_->plans(); }
   std::uint64_t look_at() const override { return policy_->look_at(); }
 
  private:

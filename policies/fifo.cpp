@@ -10,6 +10,7 @@ namespace {
 class Fifo final : public runtime::Policy {
  public:
   std::string_view name() const override { return "fifo"; }
+  bool plans() const override { return false; }
 
   // Pick is inherited: the first of the bindable operations.
 

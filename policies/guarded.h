@@ -40,6 +40,7 @@ class Guarded final : public runtime::Policy {
   // Also that it was replaced, once.
   std::string take_message() override;
   bool lanes_share() const override { return lanes_share_; }
+  bool plans() const override { return policy_->plans(); }
   bool wants_profile() const override { return wants_profile_; }
   bool remembers() const override { return !replaced() && policy_->remembers(); }
   std::uint64_t look_at() const override { return policy_->look_at(); }

@@ -31,50 +31,38 @@ void Planner::begin(const PoolView& pool) {
   turns_.clear();
   std::uint32_t number = 0;
   for (const runtime::Holding& holding : pool.holdings)
-    turns_.push_back({false, holding.next.since_ns, number++});
+    turns_.push_back({0, false, holding.next.since_ns, number++});
   for (const ReadyOperation& operation : pool.waiting)
-    turns_.push_back({true, operation.since_ns, number++});
-  std::sort(turns_.begin(), turns_.end());
-  lanes_.clear();
-  for (const Turn& turn : turns_) {
-    if (turn.waits)
-      lanes_.push_back({pool.waiting[turn.number - pool.holdings.size()], kNoEntry, kNoEntry});
-    else
-      lanes_.push_back(
-          {pool.holdings[turn.number].next, pool.holdings[turn.number].entry, kNoEntry});
+    turns_.push_back({0, true, operation.since_ns, number++});
+  const auto said = [&](const Turn& turn) -> const ReadyOperation& {
+    return turn.waits ? pool.waiting[turn.number - pool.holdings.size()]
+                      : pool.holdings[turn.number].next;
+  };
+  // They come in the order in which they asked, nearly always.
+  if (!std::is_sorted(turns_.begin(), turns_.end())) std::sort(turns_.begin(), turns_.end());
+  // The n-th operation of any client comes before the n+1-st of another.
+  lanes_of_.clear();
+  bool several = false;
+  for (Turn& turn : turns_) {
+    turn.nth = lanes_of_[said(turn).client]++;
+    several = several || turn.nth > 0;
   }
-  if (!index()) return;
-  round_robin();
+  if (several) std::sort(turns_.begin(), turns_.end());
+  lanes_.clear();
+  for (const Turn& turn : turns_)
+    lanes_.push_back(
+        {said(turn), turn.waits ? kNoEntry : pool.holdings[turn.number].entry, kNoEntry});
   index();
 }
 
-// Where each lane is. True: a client has several.
-bool Planner::index() {
-  bool several = false;
+// Where each lane is.
+void Planner::index() {
   index_.assign(std::bit_ceil(2 * lanes_.size() + 1), kNowhere);
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
-    std::size_t at = place_of(lanes_[i].operation.client);
-    for (; index_[at] != kNowhere; at = (at + 1) % index_.size())
-      several = several || lanes_[index_[at]].operation.client == lanes_[i].operation.client;
+    std::size_t at = place_of(lanes_[i].operation.client, lanes_[i].operation.lane);
+    while (index_[at] != kNowhere) at = (at + 1) % index_.size();
     index_[at] = i;
   }
-  return several;
-}
-
-// The n-th operation of any client comes before the n+1-st of another.
-void Planner::round_robin() {
-  std::vector<std::pair<std::uint32_t, std::size_t>> rank(lanes_.size());
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    std::uint32_t nth = 0;
-    for (std::size_t j = 0; j < i; ++j)
-      nth += lanes_[j].operation.client == lanes_[i].operation.client ? 1U : 0U;
-    rank[i] = {nth, i};
-  }
-  std::sort(rank.begin(), rank.end());
-  std::vector<Lane> ordered;
-  ordered.reserve(lanes_.size());
-  for (const auto& [nth, index] : rank) ordered.push_back(lanes_[index]);
-  lanes_ = std::move(ordered);
 }
 
 void Planner::assign(const PoolView& pool, ComputeSet available) {
@@ -130,7 +118,8 @@ void Planner::keep_if_good(const PoolView& pool, ComputeSet available) {
 
 const Planner::Lane* Planner::find(runtime::ClientId client, runtime::LaneId lane) const {
   if (index_.empty()) return nullptr;
-  for (std::size_t at = place_of(client); index_[at] != kNowhere; at = (at + 1) % index_.size())
+  for (std::size_t at = place_of(client, lane); index_[at] != kNowhere;
+       at = (at + 1) % index_.size())
     if (same_lane(lanes_[index_[at]].operation, client, lane)) return &lanes_[index_[at]];
   return nullptr;
 }

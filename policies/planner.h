@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "policies/assignment.h"
@@ -42,9 +43,10 @@ class Planner {
 
  private:
   void round_robin();
-  bool index();
-  std::size_t place_of(runtime::ClientId client) const {
-    return (client * 0x9e3779b97f4a7c15ULL >> 32) & (index_.size() - 1);
+  void index();
+  std::size_t place_of(runtime::ClientId client, runtime::LaneId lane) const {
+    const std::uint64_t key = std::uint64_t{client} << 32 | lane;
+    return (key * 0x9e3779b97f4a7c15ULL >> 32) & (index_.size() - 1);
   }
   static constexpr std::uint32_t kNowhere = ~0U;
   void keep_if_good(const runtime::PoolView& pool, hal::ComputeSet available);
@@ -57,8 +59,9 @@ class Planner {
   Curves curves_;
   Assignment assignment_;
   std::vector<Lane> lanes_;
-  std::vector<std::uint32_t> index_;  // into lanes_, by hashed client; kNowhere
+  std::vector<std::uint32_t> index_;  // into lanes_, by hashed client and lane; kNowhere
   struct Turn {
+    std::uint32_t nth;  // of its client
     bool waits;
     std::uint64_t since_ns;
     std::uint32_t number;
@@ -67,7 +70,8 @@ class Planner {
   std::vector<Turn> turns_;
   std::vector<Candidate> candidates_;
   std::vector<std::size_t> planned_;  // index into lanes_ of each candidate
-  std::vector<Remembered> before_;    // the last plan: positions to keep
+  std::unordered_map<runtime::ClientId, std::uint32_t> lanes_of_;  // scratch of begin()
+  std::vector<Remembered> before_;  // the last plan: positions to keep
   std::vector<runtime::EntryId> kept_, fresh_;
 };
 

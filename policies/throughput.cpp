@@ -28,6 +28,7 @@ class Throughput final : public runtime::Policy {
                                   const PoolView& pool) override {
     if (pool.epoch == 0) return 0;
     plan(pool);
+    if (whole_) return 0;  // nobody stands in anybody's way
     // What no entry can hold runs on the whole device and waits for nobody.
     const auto whole = first_beyond_entries(ready, pool);
     return whole ? whole : planner_.next(ready);
@@ -39,17 +40,15 @@ class Throughput final : public runtime::Policy {
     if (eligible.front() == runtime::kWholeDevice &&
         operation.processors > pool.entries.back().processors)
       return {runtime::kWholeDevice, 1};
-    const Planner::Lane* lane = planner_.find(operation.client, operation.lane);
-    const EntryId target = lane != nullptr ? lane->target : kNoEntry;
-    return {within_target(target, eligible, pool), launches_};
+    return {within_target(target(operation.client, operation.lane), eligible, pool), launches_};
   }
 
   runtime::Plan prepare(const runtime::Hint& hint, const PoolView& pool) override {
     if (pool.epoch == 0) return {};
     plan(pool);
-    const Planner::Lane* lane = planner_.find(hint.client, hint.lane);
-    if (lane == nullptr || lane->target == kNoEntry) return {};
-    return {lane->target, true, 0};
+    const EntryId target = this->target(hint.client, hint.lane);
+    if (target == kNoEntry) return {};
+    return {target, true, 0};
   }
 
   std::uint64_t look_at() const override { return whole_or_parts_.look_at(); }
@@ -59,13 +58,18 @@ class Throughput final : public runtime::Policy {
   void plan(const PoolView& pool) {
     if (pool.epoch == planned_) return;
     planned_ = pool.epoch;
+    whole_ = whole_or_parts_.whole(pool);
+    if (whole_) return;
     planner_.begin(pool);
-    const bool whole = whole_or_parts_.whole(pool);
-    for (Planner::Lane& lane : planner_.lanes()) {
-      if (whole) lane.target = runtime::kWholeDevice;
+    for (Planner::Lane& lane : planner_.lanes())
       lane.left_out = whole_or_parts_.asleep(lane.operation.client);
-    }
-    if (!whole) planner_.assign(pool, pool.entries.front().compute - pool.set_aside);
+    planner_.assign(pool, pool.entries.front().compute - pool.set_aside);
+  }
+
+  EntryId target(runtime::ClientId client, runtime::LaneId lane) const {
+    if (whole_) return runtime::kWholeDevice;
+    const Planner::Lane* const planned = planner_.find(client, lane);
+    return planned != nullptr ? planned->target : kNoEntry;
   }
 
   static std::optional<std::size_t> first_beyond_entries(std::span<const ReadyOperation> ready,
@@ -88,6 +92,7 @@ class Throughput final : public runtime::Policy {
   Planner planner_;
   WholeOrParts whole_or_parts_;
   std::uint64_t planned_ = 0;
+  bool whole_ = false;
   std::uint32_t launches_;
 };
 

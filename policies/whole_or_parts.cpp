@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace vitamin::policies {
 
@@ -53,14 +54,8 @@ void WholeOrParts::Trial::add(double more) {
 
 // --- who gets on -----------------------------------------------------------------------------
 
-WholeOrParts::Known* WholeOrParts::find(ClientId client) {
-  const auto at = std::find_if(known_.begin(), known_.end(),
-                               [&](const Known& known) { return known.client == client; });
-  return at == known_.end() ? nullptr : &*at;
-}
-
 void WholeOrParts::forget(ClientId client) {
-  std::erase_if(known_, [&](const Known& known) { return known.client == client; });
+  known_.erase(client);
   std::erase_if(trials_, [&](const Trial& trial) {
     return std::binary_search(trial.clients.begin(), trial.clients.end(), client);
   });
@@ -73,11 +68,10 @@ void WholeOrParts::look(const PoolView& pool) {
   if (!looked_ || pool.progress.empty()) return;
   bool any = false;
   for (const runtime::Progress& said : pool.progress) {
-    Known* known = find(said.client);
-    if (known == nullptr) known = &known_.emplace_back(Known{said.client});
-    if (known->operations == said.operations) continue;
-    known->operations = said.operations;
-    known->moved_ns = pool.now_ns;
+    Known& known = known_[said.client];
+    if (known.operations == said.operations) continue;
+    known.operations = said.operations;
+    known.moved_ns = pool.now_ns;
     any = true;
   }
   between_looks_ns_ =
@@ -90,24 +84,33 @@ void WholeOrParts::find_awake(const PoolView& pool) {
   const std::uint64_t lately = kAwake * options_.look_ns;
   knows_ = !pool.progress.empty();
   awake_.clear();
-  for (const runtime::ReadyOperation& operation : pool.waiting) awake_.push_back(operation.client);
+  same_ = !set_.empty();
+  ++questions_;
+  for (const runtime::ReadyOperation& operation : pool.waiting)
+    wakes(operation.client, known_[operation.client]);
   for (const runtime::Holding& holding : pool.holdings) {
-    const ClientId client = holding.next.client;
-    const Known* known = find(client);
+    Known& known = known_[holding.next.client];
     // Who never told anything may be of a version that does not.
-    if (known == nullptr || known->operations == 0)
+    if (known.operations == 0)
       knows_ = false;
-    else if (pool.now_ns - known->moved_ns >= lately &&
+    else if (pool.now_ns - known.moved_ns >= lately &&
              pool.now_ns - holding.granted_at_ns >= lately)
       continue;
-    awake_.push_back(client);
+    wakes(holding.next.client, known);
   }
-  std::sort(awake_.begin(), awake_.end());
-  awake_.erase(std::unique(awake_.begin(), awake_.end()), awake_.end());
+  same_ = same_ && awake_.size() == set_.size();
+}
+
+// A client may have many lanes.
+void WholeOrParts::wakes(ClientId client, Known& known) {
+  if (std::exchange(known.awake, questions_) == questions_) return;
+  awake_.push_back(client);
+  same_ = same_ && known.slice == sets_;
 }
 
 bool WholeOrParts::asleep(ClientId client) const {
-  return knows_ && !std::binary_search(awake_.begin(), awake_.end(), client);
+  const auto known = known_.find(client);
+  return knows_ && (known == known_.end() || known->second.awake != questions_);
 }
 
 // --- which kind ------------------------------------------------------------------------------
@@ -127,13 +130,21 @@ bool WholeOrParts::whole(const PoolView& pool) {
     set_.clear();
     return true;
   }
-  if (awake_ != set_) {
-    set_ = awake_;
+  if (!same_) {
+    take_set();
     begin_slice(trial_of(set_).kind);
   } else if (looked_) {
     advance(pool.now_ns);
   }
   return kind_ == Kind::kWhole;
+}
+
+// Whose slice it is from now on: of those that are awake.
+void WholeOrParts::take_set() {
+  set_ = awake_;
+  std::sort(set_.begin(), set_.end());
+  ++sets_;
+  for (const ClientId client : set_) known_[client].slice = sets_;
 }
 
 // The newest last.
@@ -158,11 +169,11 @@ void WholeOrParts::advance(std::uint64_t now_ns) {
   ++looks_;
   if (looks_ == kSettle) {
     begin_ns_ = now_ns;
-    for (Known& known : known_) known.at_begin = known.operations;
+    for (auto& [client, known] : known_) known.at_begin = known.operations;
   }
   // A slice that ends in somebody's pause would hold less of his work than of his time.
   const bool all_moved = std::all_of(
-      set_.begin(), set_.end(), [&](ClientId client) { return find(client)->moved_ns == now_ns; });
+      set_.begin(), set_.end(), [&](ClientId client) { return known_[client].moved_ns == now_ns; });
   if (looks_ >= kSettle + kCount && all_moved) end_slice(now_ns);
 }
 
@@ -170,7 +181,7 @@ void WholeOrParts::end_slice(std::uint64_t now_ns) {
   const double seconds = static_cast<double>(now_ns - begin_ns_) * 1e-9;
   double score = 0;
   for (const ClientId client : set_) {
-    const Known& known = *find(client);
+    const Known& known = known_[client];
     // A client that lies moves itself to another kind of plan, no more.
     const std::uint64_t done =
         known.operations > known.at_begin ? known.operations - known.at_begin : 1;

@@ -28,6 +28,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/policy.h"
@@ -53,13 +54,14 @@ class WholeOrParts {
   void forget(runtime::ClientId client);
 
  private:
-  using Clients = std::vector<runtime::ClientId>;  // sorted
+  using Clients = std::vector<runtime::ClientId>;  // sorted, where nothing else is said
   enum class Kind : std::uint8_t { kWhole, kParts };
   struct Known {
-    runtime::ClientId client = 0;
     std::uint64_t operations = 0;
     std::uint64_t moved_ns = 0;  // the look at which it had got on, last
     std::uint64_t at_begin = 0;  // operations when the slice began to count
+    std::uint64_t awake = 0;     // the last question at which it was
+    std::uint64_t slice = 0;     // the last set that it was of
   };
   struct Trial {
     Clients clients;
@@ -81,15 +83,18 @@ class WholeOrParts {
   void end_slice(std::uint64_t now_ns);
   void judge(Trial& trial, double gain, std::uint64_t now_ns);
   Trial& trial_of(const Clients& clients);
-  Known* find(runtime::ClientId client);
+  void wakes(runtime::ClientId client, Known& known);
+  void take_set();
 
   Options options_;
   std::uint64_t look_at_ = 0;
   std::uint64_t between_looks_ns_ = 0;
-  bool looked_ = false;        // in this epoch
-  bool knows_ = false;         // of everybody whether he gets on
-  std::vector<Known> known_;   // by client
-  Clients awake_, set_;        // of this epoch; whose slice it is
+  bool looked_ = false;  // in this epoch
+  bool knows_ = false;   // of everybody whether he gets on
+  std::unordered_map<runtime::ClientId, Known> known_;
+  std::uint64_t questions_ = 0, sets_ = 0;
+  Clients awake_, set_;        // of this epoch, in any order; whose slice it is
+  bool same_ = false;          // both are of the same clients
   std::vector<Trial> trials_;  // the newest last
   Kind kind_ = Kind::kWhole;
   unsigned looks_ = 0;  // of the slice

@@ -158,6 +158,10 @@ class Policy {
   // The client is gone for good.
   virtual void forget(ClientId client) { (void)client; }
   virtual Terms terms() const { return {}; }
+  // Whether it decides by more than the operation that it is asked about. When not, prepare() is
+  // not asked, and PoolView does not tell who waits and who holds what: a decision then costs the
+  // same however many there are.
+  virtual bool plans() const { return true; }
   // Whether it looks at PoolView::profile: then live launches are worth timing.
   virtual bool wants_profile() const { return false; }
   // It wants to be asked again at this time, with everybody's progress of then, though nothing may

@@ -78,15 +78,40 @@ Scheduler::Lane& Scheduler::find_or_add(ClientId client, LaneId id) {
   Lane& lane = *known;
   lane.next.client = client;
   lane.next.lane = id;
-  if (!lane.listed) active_.push_back(&lane);
-  lane.listed = true;
+  if (!std::exchange(lane.listed, true)) {
+    lane.number = numbers_++;
+    active_.push_back(&lane);
+  }
+  stir(lane);
   return lane;
 }
 
-void Scheduler::retire_inactive() {
-  std::erase_if(active_, [](Lane* lane) {
-    lane->listed = lane->active();
-    return !lane->listed;
+// Something of it is about to change.
+void Scheduler::stir(Lane& lane) {
+  if (!lane.listed || std::exchange(lane.stirring, true)) return;
+  in_order_ = in_order_ && (stirring_.empty() || stirring_.back()->number < lane.number);
+  stirring_.push_back(&lane);
+}
+
+std::span<Scheduler::Lane* const> Scheduler::stirring() {
+  if (!std::exchange(in_order_, true))
+    std::sort(stirring_.begin(), stirring_.end(),
+              [](const Lane* a, const Lane* b) { return a->number < b->number; });
+  return stirring_;
+}
+
+// Who is at rest, or has nothing any more, need not be looked at.
+void Scheduler::settle() {
+  static_cast<void>(stirring());
+  std::erase_if(stirring_, [this](Lane* lane) {
+    if (!lane->active()) {
+      lane->listed = false;
+      active_.erase(std::lower_bound(
+          active_.begin(), active_.end(), lane->number,
+          [](const Lane* other, std::uint64_t number) { return other->number < number; }));
+    }
+    lane->stirring = lane->listed && !lane->at_rest();
+    return !lane->stirring;
   });
 }
 
@@ -112,6 +137,7 @@ void Scheduler::wants(const ReadyOperation& operation, std::uint64_t now_ns) {
 void Scheduler::idle(ClientId client, LaneId id, std::uint64_t now_ns) {
   Lane* lane = find(client, id);
   if (lane == nullptr || !lane->wants) return;
+  stir(*lane);
   lane->gave_up_ns = lane->waits() ? now_ns : kLongAgo;
   lane->wants = false;
   cancel(*lane);
@@ -125,6 +151,7 @@ void Scheduler::returned(ClientId client, LaneId id, EntryId entry, std::uint64_
   const auto grant = std::find_if(lane->grants.begin(), lane->grants.end(),
                                   [&](const Grant& held) { return held.entry == entry; });
   if (grant == lane->grants.end()) return;
+  stir(*lane);
   lane->grants.erase(grant);
   leases_.retired(entry, client, 1);
   if (leases_.outstanding(entry, client) == 0) leases_.release(entry, client);
@@ -133,9 +160,13 @@ void Scheduler::returned(ClientId client, LaneId id, EntryId entry, std::uint64_
 }
 
 void Scheduler::progressed(ClientId client, std::uint64_t operations) {
-  for (Progress& known : progress_)
-    if (known.client == client) return void(known.operations = operations);
-  progress_.push_back({client, operations});
+  const auto at = std::lower_bound(
+      progress_.begin(), progress_.end(), client,
+      [](const Progress& known, ClientId wanted) { return known.client < wanted; });
+  if (at != progress_.end() && at->client == client)
+    at->operations = operations;
+  else
+    progress_.insert(at, {client, operations});
 }
 
 void Scheduler::hint(const Hint& hint, std::uint64_t) {
@@ -156,7 +187,7 @@ bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t n
   const auto in_the_way = [&](EntryId kept) {
     return kept != kNoEntry && layout_.at(kept).compute.overlaps(layout_.at(entry).compute);
   };
-  for (Lane* other : active_) {
+  for (Lane* other : stirring()) {
     if (other->next.client == client || entry == kWholeDevice) continue;
     if (in_the_way(other->reservation.entry)) cancel(*other);
     if (in_the_way(other->standing)) set_standing(*other, kNoEntry);
@@ -178,7 +209,8 @@ void Scheduler::forget(ClientId client, std::uint64_t) {
   policy_->forget(client);
   found_ = nullptr;
   set_aside_known_ = false;
-  std::erase_if(active_, [&](const Lane* lane) { return lane->next.client == client; });
+  for (std::vector<Lane*>* lanes : {&active_, &stirring_})
+    std::erase_if(*lanes, [&](const Lane* lane) { return lane->next.client == client; });
   std::erase_if(lanes_, [&](const auto& lane) { return lane.second.next.client == client; });
   std::erase_if(hints_, [&](const Hint& hint) { return hint.client == client; });
   std::erase_if(progress_, [&](const Progress& known) { return known.client == client; });
@@ -201,7 +233,7 @@ void Scheduler::policy_changed() {
 }
 
 std::size_t Scheduler::waiting() const {
-  return static_cast<std::size_t>(std::count_if(active_.begin(), active_.end(),
+  return static_cast<std::size_t>(std::count_if(stirring_.begin(), stirring_.end(),
                                                 [](const Lane* lane) { return lane->waits(); }));
 }
 
@@ -213,16 +245,21 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   if (!changed_ && now_ns < wake_at_) return decisions_;
   changed_ = false;
   uncollected_ = true;
-  retire_inactive();
+  settle();
   drop_what_is_too_narrow();
   expire(now_ns);
   if (std::exchange(recall_all_, false)) recall_all(now_ns);
   recalled_.clear();
-  for (const Lane* lane : active_)
+  for (const Lane* lane : stirring())
     for (const Grant& grant : lane->grants)
       if (grant.recalled && grant.entry != kWholeDevice)
         recalled_.emplace_back(lane->next.client, grant.entry);
-  prepare_all(now_ns);
+  // Once more when it plans no longer: what it planned is undone.
+  const bool planned = std::exchange(plans_, policy_->plans());
+  if (plans_ || planned) prepare_all(now_ns);
+  hints_.clear();
+  if (planned && !plans_)
+    for (auto& [key, lane] : lanes_) lane.stopped = false, lane.ahead_ns = kNever;
   fulfil(now_ns);
   serve_overdue(now_ns);
   bind(now_ns);
@@ -236,7 +273,7 @@ void Scheduler::drop_what_is_too_narrow() {
   auto fits = [&](const Lane& lane, EntryId entry) {
     return layout_.at(entry).processors >= lane.next.processors;
   };
-  for (Lane* lane : active_) {
+  for (Lane* lane : stirring()) {
     if (lane->reservation.entry != kNoEntry && !fits(*lane, lane->reservation.entry)) cancel(*lane);
     for (Grant& grant : lane->grants)
       if (lane->wants && grant.open && !fits(*lane, grant.entry)) close(*lane, grant);
@@ -244,7 +281,7 @@ void Scheduler::drop_what_is_too_narrow() {
 }
 
 void Scheduler::expire(std::uint64_t now_ns) {
-  for (Lane* lane : active_) {
+  for (Lane* lane : stirring()) {
     const Reservation& reservation = lane->reservation;
     if (reservation.entry != kNoEntry && reservation.expires_ns <= now_ns) {
       cancel(*lane);
@@ -255,6 +292,7 @@ void Scheduler::expire(std::uint64_t now_ns) {
 
 void Scheduler::recall(Lane& lane, Grant& grant, std::uint64_t now_ns) {
   ++counters_.recalled;
+  stir(lane);
   close(lane, grant);  // and since_ns, which is collected, changes
   grant.recalled = true;
   lane.next.since_ns = now_ns;
@@ -270,7 +308,7 @@ void Scheduler::recall_all(std::uint64_t now_ns) {
 // Somebody for whom nothing was found. Who has a reservation is being served: its units drain
 // already. Who was stopped waits because the policy will have it so.
 bool Scheduler::somebody_waits() const {
-  return std::any_of(active_.begin(), active_.end(), [](const Lane* lane) {
+  return std::any_of(stirring_.begin(), stirring_.end(), [](const Lane* lane) {
     return lane->waits() && lane->reservation.entry == kNoEntry && !lane->stopped;
   });
 }
@@ -312,7 +350,7 @@ ComputeSet Scheduler::barred(ClientId client) const {
 ComputeSet Scheduler::set_aside() const {
   if (std::exchange(set_aside_known_, true)) return set_aside_;
   set_aside_ = {};
-  for (const Lane* lane : active_) {
+  for (const Lane* lane : stirring_) {
     if (lane->standing != kNoEntry) set_aside_ |= layout_.at(lane->standing).compute;
     if (lane->reservation.overdue) set_aside_ |= layout_.at(lane->reservation.entry).compute;
   }
@@ -325,15 +363,15 @@ void Scheduler::collect() {
   waiting_.clear();
   holdings_.clear();
   draining_.clear();
-  for (const Lane* lane : active_) {
+  for (const Lane* lane : stirring()) {
     for (const Grant& grant : lane->grants)
       if (!grant.open) draining_.push_back({lane->next, grant.entry, grant.since_ns});
-    if (!lane->wants) continue;
-    if (const Grant* grant = lane->open())
-      holdings_.push_back({lane->next, grant->entry, grant->since_ns});
-    else
-      waiting_.push_back(lane->next);
+    if (lane->waits()) waiting_.push_back(lane->next);
   }
+  if (!plans_) return;
+  for (const Lane* lane : active_)
+    if (const Grant* grant = lane->open(); grant != nullptr && lane->wants)
+      holdings_.push_back({lane->next, grant->entry, grant->since_ns});
 }
 
 PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
@@ -361,7 +399,7 @@ bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) co
 // expected what to get ready.
 void Scheduler::prepare_all(std::uint64_t now_ns) {
   collect();
-  plans_.clear();
+  planned_.clear();
   // Nothing changes before all plans are made: they see one state, but for what is barred to whom.
   PoolView view = view_for(kNobody, now_ns);
   for (Lane* lane : active_) {
@@ -382,18 +420,18 @@ void Scheduler::prepare_all(std::uint64_t now_ns) {
     if (fresh) lane.next.processors = hint.processors;
     prepare_one(hint, lane, view);
   }
-  hints_.clear();
   // Each plan is made for the state without the reservations of the plan before it.
-  for (const auto& [lane, plan] : plans_) {
+  for (const auto& [lane, plan] : planned_) {
+    stir(*lane);
     if (!lane->reservation.overdue) cancel(*lane);
     if (lane->standing != plan.standing) set_standing(*lane, kNoEntry);
     lane->stopped = plan.stop;
     lane->ahead_ns = plan.ahead_ns;
   }
-  for (const auto& [lane, plan] : plans_) set_standing(*lane, plan.standing);
+  for (const auto& [lane, plan] : planned_) set_standing(*lane, plan.standing);
   // Lanes that hold something give way first.
   for (const bool holders : {true, false})
-    for (const auto& [lane, plan] : plans_)
+    for (const auto& [lane, plan] : planned_)
       if ((lane->open() != nullptr) == holders) apply(*lane, plan, now_ns);
 }
 
@@ -408,7 +446,11 @@ void Scheduler::prepare_one(const Hint& hint, Lane& lane, PoolView& view) {
   };
   refuse(plan.target, hint.processors);
   refuse(plan.standing, plan.standing == kWholeDevice ? ~0U : 1);
-  plans_.push_back({&lane, plan});
+  // Most lanes of a device that everybody shares stay where they are.
+  if (lane.at_rest() && plan.target == kWholeDevice && !plan.stop && plan.standing == kNoEntry &&
+      lane.ahead_ns == plan.ahead_ns && lane.grants.front().ahead_ns == plan.ahead_ns)
+    return;
+  planned_.push_back({&lane, plan});
 }
 
 void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
@@ -440,7 +482,7 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
 
 // What was prepared has drained: lanes that hold something else move.
 void Scheduler::fulfil(std::uint64_t now_ns) {
-  for (Lane* lane : active_) {
+  for (Lane* lane : stirring()) {
     const EntryId target = lane->reservation.entry;
     const Grant* held = lane->open();
     if (target == kNoEntry || !lane->wants || held == nullptr || held->entry == target) continue;
@@ -452,7 +494,7 @@ void Scheduler::fulfil(std::uint64_t now_ns) {
 void Scheduler::serve_overdue(std::uint64_t now_ns) {
   if (overdue_ns_ == kNever) return;
   overdue_.clear();
-  for (Lane* lane : active_)
+  for (Lane* lane : stirring())
     if (lane->waits() && now_ns - lane->next.since_ns >= overdue_ns_) overdue_.push_back(lane);
   std::stable_sort(overdue_.begin(), overdue_.end(), [](const Lane* a, const Lane* b) {
     return a->next.since_ns < b->next.since_ns;
@@ -462,7 +504,7 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
     const ComputeSet barred = this->barred(client);
     EntryId best = kNoEntry;
     ComputeSet standing;
-    for (const Lane* other : active_)
+    for (const Lane* other : stirring())
       if (other->standing != kNoEntry && other->next.client != client)
         standing |= layout_.at(other->standing).compute;
     for (const EntryId id : by_width_) {
@@ -490,19 +532,24 @@ void Scheduler::bind(std::uint64_t now_ns) {
   ready_ = waiting_;
   // Who has waited longest stands first: a policy that picks the first serves in order of arrival,
   // and a lane that asks again and again gets its turn behind the others.
-  if (ready_.size() > 1)
-    std::stable_sort(
-        ready_.begin(), ready_.end(),
-        [](const ReadyOperation& a, const ReadyOperation& b) { return a.since_ns < b.since_ns; });
-  while (!ready_.empty()) {
-    const std::optional<std::size_t> picked = policy_->pick(ready_, view_for(kNobody, now_ns));
+  // Nearly always they stand so already.
+  const auto older = [](const ReadyOperation& a, const ReadyOperation& b) {
+    return a.since_ns < b.since_ns;
+  };
+  if (!std::is_sorted(ready_.begin(), ready_.end(), older))
+    std::stable_sort(ready_.begin(), ready_.end(), older);
+  // Those that were picked lie in front of `first`: most often it is the oldest.
+  for (auto first = ready_.begin(); first != ready_.end(); ++first) {
+    const std::span<const ReadyOperation> ready(first, ready_.end());
+    const std::optional<std::size_t> picked = policy_->pick(ready, view_for(kNobody, now_ns));
     if (!picked) return;
-    if (*picked >= ready_.size()) {
+    if (*picked >= ready.size()) {
       ++counters_.refused;
       return;
     }
-    const ReadyOperation operation = ready_[*picked];
-    ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(*picked));
+    std::rotate(first, first + static_cast<std::ptrdiff_t>(*picked),
+                first + static_cast<std::ptrdiff_t>(*picked) + 1);
+    const ReadyOperation operation = *first;
     const PoolView view = view_for(operation.client, now_ns);
     Lane* const lane = find(operation.client, operation.lane);
     const std::span<const EntryId> eligible = eligible_for(*lane, view.barred);
@@ -515,7 +562,7 @@ void Scheduler::bind(std::uint64_t now_ns) {
       ++counters_.refused;
       continue;
     }
-    if (!ready_.empty()) collect();
+    if (plans_) collect();
   }
 }
 
@@ -537,6 +584,7 @@ std::span<const EntryId> Scheduler::eligible_for(const Lane& lane, ComputeSet ba
 // Leases the entry to the lane; an open grant on another entry is closed. False, and nothing
 // changed, when the lease table refuses.
 bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
+  stir(lane);
   const ClientId client = lane.next.client;
   const auto same = std::find_if(lane.grants.begin(), lane.grants.end(),
                                  [&](const Grant& held) { return held.entry == choice.entry; });
@@ -568,21 +616,23 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
 }
 
 void Scheduler::close(Lane& lane, Grant& grant) {
+  stir(lane);
   grant.open = false;
   uncollected_ = true;
   // Another lane of the client may still hold the entry: then the lease stays.
-  const bool last = std::none_of(active_.begin(), active_.end(), [&](const Lane* other) {
+  const auto shares = [&](const Lane* other) {
     const Grant* open = other->open();
     return other->next.client == lane.next.client && open != nullptr && open->entry == grant.entry;
-  });
-  if (last && grant.entry != kWholeDevice) leases_.close_gate(grant.entry);
+  };
+  if (grant.entry != kWholeDevice && std::none_of(stirring_.begin(), stirring_.end(), shares))
+    leases_.close_gate(grant.entry);
   decisions_.push_back(
       {Decision::Kind::kCloseGate, lane.next.client, lane.next.lane, grant.entry, 0});
   ++counters_.gates_closed;
 }
 
 void Scheduler::close_overlapping(ComputeSet compute, ClientId but, std::uint64_t now_ns) {
-  for (Lane* lane : active_) {
+  for (Lane* lane : stirring()) {
     if (lane->next.client == but) continue;
     for (Grant& grant : lane->grants)
       if (grant.open && grant.entry != kWholeDevice &&
@@ -596,6 +646,7 @@ void Scheduler::close_overlapping(ComputeSet compute, ClientId but, std::uint64_
 void Scheduler::reserve(Lane& lane, const Reservation& reservation) {
   cancel(lane);
   if (leases_.reserve(reservation.entry, lane.next.client) != LeaseVerdict::kGranted) return;
+  stir(lane);
   lane.reservation = reservation;
   set_aside_known_ = false;
 }
@@ -610,6 +661,7 @@ void Scheduler::cancel(Lane& lane) {
 
 void Scheduler::set_standing(Lane& lane, EntryId entry) {
   if (lane.standing == entry) return;
+  stir(lane);
   const EntryId old = lane.standing;
   lane.standing = kNoEntry;
   set_aside_known_ = false;
@@ -620,7 +672,7 @@ void Scheduler::set_standing(Lane& lane, EntryId entry) {
 
 // The lease table keeps one reservation an entry; several lanes of a client may rest on it.
 void Scheduler::unreserve(EntryId entry) {
-  const bool shared = std::any_of(active_.begin(), active_.end(), [&](const Lane* lane) {
+  const bool shared = std::any_of(stirring_.begin(), stirring_.end(), [&](const Lane* lane) {
     return lane->reservation.entry == entry || lane->standing == entry;
   });
   if (!shared) leases_.cancel_reservation(entry);
@@ -628,19 +680,20 @@ void Scheduler::unreserve(EntryId entry) {
 
 void Scheduler::schedule_wake(std::uint64_t now_ns) {
   wake_at_ = kNever;
-  const bool somebody_waits = this->somebody_waits();
   auto at = [&](std::uint64_t time) {
     if (time > now_ns) wake_at_ = std::min(wake_at_, time);
   };
   at(policy_->look_at());
-  for (const Lane* lane : active_) {
+  for (const Lane* lane : stirring()) {
     if (lane->reservation.entry != kNoEntry) at(lane->reservation.expires_ns);
     if (lane->waits() && overdue_ns_ != kNever) at(lane->next.since_ns + overdue_ns_);
-    const Grant* grant = lane->open();
-    if (grant != nullptr && quantum_ns_ != kNever &&
-        (somebody_waits || (grant->by_age && lane->stopped)))
-      at(grant->since_ns + quantum_ns_);
   }
+  if (quantum_ns_ == kNever) return;
+  const bool somebody_waits = this->somebody_waits();
+  for (const Lane* lane : somebody_waits ? std::span<Lane* const>(active_) : stirring())
+    if (const Grant* grant = lane->open();
+        grant != nullptr && (somebody_waits || (grant->by_age && lane->stopped)))
+      at(grant->since_ns + quantum_ns_);
 }
 
 }  // namespace vitamin::runtime

@@ -149,7 +149,9 @@ class Scheduler {
     EntryId standing = kNoEntry;  // for all of them
     bool stopped = false;         // by the last plan for it
     std::uint64_t ahead_ns = kNever;
-    bool listed = false;  // in active_
+    bool listed = false;       // in active_
+    std::uint64_t number = 0;  // in the order of active_
+    bool stirring = false;     // in stirring_
     const Grant* open() const;
     Grant* open();
     bool waits() const { return wants && open() == nullptr; }
@@ -157,6 +159,12 @@ class Scheduler {
     // Wants, holds or has reserved something; all others need not be looked at.
     bool active() const {
       return wants || !grants.empty() || reservation.entry != kNoEntry || standing != kNoEntry;
+    }
+    // Wants nothing but what it has, which is nobody's lease.
+    bool at_rest() const {
+      return wants && grants.size() == 1 && grants.front().open &&
+             grants.front().entry == kWholeDevice && !grants.front().by_age && !stopped &&
+             reservation.entry == kNoEntry && standing == kNoEntry;
     }
   };
   struct Planned {
@@ -167,7 +175,9 @@ class Scheduler {
   Lane* find(ClientId client, LaneId lane);
   Lane& find_or_add(ClientId client, LaneId lane);
   void prepare_one(const Hint& hint, Lane& lane, PoolView& view);
-  void retire_inactive();
+  void settle();
+  void stir(Lane& lane);
+  std::span<Lane* const> stirring();
   PoolView view_for(ClientId client, std::uint64_t now_ns) const;
   hal::ComputeSet barred(ClientId client) const;
   hal::ComputeSet set_aside() const;
@@ -210,8 +220,13 @@ class Scheduler {
   std::unordered_map<std::uint64_t, Lane> lanes_;  // by client and lane
   Lane* found_ = nullptr;                          // by find(), the last time
   std::vector<Lane*> active_;                      // in the order in which they became so
-  std::vector<Hint> hints_;                        // not yet answered
-  std::vector<Progress> progress_;                 // by client
+  // Of those, in their order, all that are not at rest, and perhaps some that are: a decision that
+  // asks the policy for no plan looks at no other.
+  std::vector<Lane*> stirring_;
+  bool in_order_ = true;  // stirring_
+  std::uint64_t numbers_ = 0;
+  std::vector<Hint> hints_;         // not yet answered
+  std::vector<Progress> progress_;  // by client
   std::vector<Decision> decisions_;
   // Scratch of decide(), kept for its storage.
   std::vector<ReadyOperation> waiting_;
@@ -219,7 +234,7 @@ class Scheduler {
   std::vector<Holding> draining_;
   std::vector<ReadyOperation> ready_;
   std::vector<EntryId> eligible_;
-  std::vector<Planned> plans_;
+  std::vector<Planned> planned_;
   std::vector<Lane*> overdue_;
   std::vector<std::pair<ClientId, EntryId>> recalled_;  // and not yet returned
   mutable hal::ComputeSet set_aside_;                   // as of `set_aside_known_`
@@ -230,6 +245,7 @@ class Scheduler {
   bool changed_ = false;
   bool uncollected_ = true;  // waiting_, holdings_, draining_ are of an earlier state
   bool recall_all_ = false;
+  bool plans_ = true;  // the policy did, when it was last asked
 };
 
 }  // namespace vitamin::runtime

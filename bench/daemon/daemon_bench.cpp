@@ -171,12 +171,15 @@ BENCHMARK(inline_launch_in_process);
 class Nowhere final : public daemon::Outlet {
  public:
   void set_word(runtime::ClientId, runtime::LaneId, protocol::LeaseWord) override {}
-  bool grant(runtime::ClientId, const protocol::Grant& grant) override {
+  bool grant(runtime::ClientId client, const protocol::Grant& grant) override {
     last = grant;
+    if (client >= grants.size()) grants.resize(client + 1);
+    grants[client] = grant;
     return true;
   }
   void gates_closed(runtime::ClientId) override {}
   protocol::Grant last;
+  std::vector<protocol::Grant> grants;  // by client: its last
 };
 
 // One lane of each of many clients asks and returns in turn; the others stand by.
@@ -202,6 +205,64 @@ void decisions(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(decisions)->Arg(1)->Arg(8)->Arg(64);
+
+// As many clients as are given hold a grant, and get on; one of them after the other puts its own
+// down and asks again.
+void decision_beside(benchmark::State& state, const char* policy) {
+  Nowhere nowhere;
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
+                                std::move(*policies::make(policy, 1)), {}, 1, nowhere);
+  const auto clients = static_cast<runtime::ClientId>(state.range(0));
+  std::uint64_t time = 1, operations = 0;
+  for (runtime::ClientId id = 1; id <= clients; ++id) {
+    arbiter.attach(id);
+    arbiter.request(id, protocol::Ready{}, time);
+  }
+  arbiter.step(time);
+  std::vector<daemon::DeviceArbiter::Held> held = arbiter.held();
+  std::size_t index = 0;
+  for (auto unused : state) {
+    (void)unused;
+    time += 1'000;
+    if (arbiter.wants_progress(time)) {
+      ++operations;
+      for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.progressed(id, operations, time);
+    }
+    const runtime::ClientId id = held[index].client;
+    index = (index + 1) % held.size();
+    protocol::Returned returned;
+    returned.entry = nowhere.grants[id].entry;
+    returned.word = nowhere.grants[id].word;
+    arbiter.request(id, protocol::Idle{}, time);
+    arbiter.request(id, returned, time);
+    arbiter.step(time);
+    arbiter.request(id, protocol::Ready{}, time);
+    arbiter.step(time);
+  }
+  state.SetItemsProcessed(2 * state.iterations());
+  state.counters["granted"] = static_cast<double>(held.size());
+  state.counters["grants"] = static_cast<double>(arbiter.scheduler().counters().grants);
+}
+BENCHMARK_CAPTURE(decision_beside, fifo, "fifo")->Arg(16)->Arg(256)->Arg(1024);
+BENCHMARK_CAPTURE(decision_beside, throughput, "throughput")->Arg(16)->Arg(64)->Arg(256)->Arg(1024);
+BENCHMARK_CAPTURE(decision_beside, parts, "throughput:whole=never")->Arg(64)->Arg(1024);
+
+// All of them ask at once.
+void burst_of_requests(benchmark::State& state, const char* policy) {
+  const auto clients = static_cast<runtime::ClientId>(state.range(0));
+  for (auto unused : state) {
+    (void)unused;
+    Nowhere nowhere;
+    daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
+                                  std::move(*policies::make(policy, 1)), {}, 1, nowhere);
+    for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.attach(id);
+    for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.request(id, protocol::Ready{}, 1);
+    arbiter.step(1);
+  }
+  state.SetItemsProcessed(clients * state.iterations());
+}
+BENCHMARK_CAPTURE(burst_of_requests, fifo, "fifo")->Arg(64)->Arg(1024);
+BENCHMARK_CAPTURE(burst_of_requests, throughput, "throughput")->Arg(64)->Arg(1024);
 
 }  // namespace
 }  // namespace vitamin

@@ -342,6 +342,11 @@ def costs(node, tries):
            "in_process_ns": both("inline_launch_in_process", "cpu_time")}
     yield {"measurement": "decisions a second of processor time, fifo",
            **{f"clients_{n}": both(f"decisions/{n}", "items_per_second") for n in (1, 8, 64)}}
+    for name, lanes in (("fifo", (16, 256, 1024)), ("throughput", (16, 64, 256, 1024)),
+                        ("parts", (64, 1024))):
+        yield {"measurement": f"a decision beside so many lanes that hold a grant, {name}", "ns": {
+            n: [each / 2 for each in both(f"decision_beside/{name}/{n}", "cpu_time")]
+            for n in lanes}}
 
 
 PARTS = {"costs": costs, "gate": gate, "scribbler": scribbler, "flood": flood, "idle": idle,

@@ -52,14 +52,14 @@ def packages(name):
 class Spec:
     role: str
     name: str
-    latency: str = ""  # the class of a job that must not wait
+    class_: str = "batch"  # of workload (modes.CLASSES)
     more: tuple = ()  # further words
     gib: tuple = (0, 0)  # of each GPU
     ranks: int = 1  # processes, each on a GPU of its own
 
 
-def spec(role, name, latency="", more=(), gib=None, ranks=1):
-    return Spec(role, name, latency, tuple(map(str, more)), gib or MEMORY[name], ranks)
+def spec(role, name, class_="batch", more=(), gib=None, ranks=1):
+    return Spec(role, name, class_, tuple(map(str, more)), gib or MEMORY[name], ranks)
 
 
 class OutOfTime(Exception):
@@ -120,8 +120,9 @@ class Session:
         self.started += 1
         try:
             for index, s in enumerate(specs):
-                preferred = bool(s.latency) or index == 0 and not any(x.latency for x in specs)
-                words, environment = self.surroundings.place(setting, index, s.latency, preferred)
+                urgent = [x.class_ in modes.URGENT for x in specs]
+                preferred = urgent[index] or index == 0 and not any(urgent)
+                words, environment = self.surroundings.place(setting, index, s.class_, preferred)
                 arguments = [s.role, s.name, *s.more]
                 if s.role in ("prefill", "decode"):
                     arguments += ["--link", link]

@@ -37,9 +37,11 @@ SETTINGS = {
     "mps50": "under MPS, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50 for each job (mps25: 25)",
     "mps-priority": "under MPS, CUDA_MPS_CLIENT_PRIORITY 1 for the best-effort job, or the second",
     "ours-priority": "the same, with the priorities of mps-priority",
+    "ours-equal": "the same, all of one priority",
     "in-process": "`vitamin run --policy fifo`, without MPS",
     "static": "under MPS, each job bound to fixed halves by `vitamin run --policy static`",
-    "ours": "under MPS, `vitamin run --daemon` with one vitamind",
+    "ours": "under MPS, `vitamin run --daemon` with one vitamind; best-effort jobs are MPS "
+            "clients of the lower priority",
     "green": "a green context of 64 SMs is current, before libraries make their handles",
     "green-after": "the same, after that",
 }
@@ -67,6 +69,8 @@ MODES = {m.name: m for m in (
     Mode("temporal-leases", "ours", "turns of 2 ms on our mechanism", policy="temporal"),
     Mode("ours-alone", "ours", "each job alone under Vitamin", alone=True, policy="throughput"),
     Mode("ours-priority", "ours-priority", "Vitamin, throughput, under MPS client priorities",
+         policy="throughput"),
+    Mode("ours-equal", "ours-equal", "Vitamin, throughput, MPS clients of one priority",
          policy="throughput"),
     Mode("ours-random", "ours", "Vitamin, a random part for every launch", policy="random"),
     Mode("ours-kill", "ours", "Vitamin, one job is killed", policy="throughput", kill=True),
@@ -108,6 +112,13 @@ def parts(policy):
     return name, sorted(parameters.split(","))
 
 
+# Of workload, as vitamin.toml has them. "latency": as fast as it would be alone; "tokens": each
+# within the target; "batch": best effort, and of MPS's lower priority; "plain": none of these.
+CLASSES = {"latency": 'kind = "latency"\n', "tokens": 'kind = "latency"\ntpot = "{tpot}"\n',
+           "batch": 'kind = "batch"\n', "plain": ""}
+URGENT = ("latency", "tokens")  # before others, where a mode knows such a thing
+
+
 class Daemon:
     """A vitamind of our own, its policy changed while it runs."""
 
@@ -125,11 +136,8 @@ class Daemon:
                            for k, v in pairs)
         self.file.write_text(
             f'[policy]\nname = "{name}"\nparameters = {{ {quoted} }}\n\n[mps]\nmode = "external"\n'
-            '\n[[class]]\nname = "latency"\ncommand = ["no-program"]\nkind = "latency"\n'
-            '\n[[class]]\nname = "tokens"\ncommand = ["no-program"]\nkind = "latency"\n'
-            f'tpot = "{self.tpot_ms:g}ms"\n\n[[class]]\nname = "batch"\n'
-            'command = ["no-program"]\n'
-            'kind = "batch"\n')
+            + "".join(f'\n[[class]]\nname = "{class_}"\ncommand = ["no-program"]\n' + more.format(
+                tpot=f"{self.tpot_ms:g}ms") for class_, more in CLASSES.items()))
 
     def _log(self):
         return (self.folder / "vitamind.log").read_text(errors="replace")
@@ -307,10 +315,9 @@ class Surroundings:
         """Of a process of this setting, MPS started where it needs one."""
         return {**self.base(), **(self._mps() if setting.startswith("mps") else {})}
 
-    def place(self, setting, index, latency, preferred=False):
+    def place(self, setting, index, class_, preferred=False):
         """Words before a job's command, and its environment. `index`: of the job in its pair;
-        `latency`: it is the one that must not wait: "latency", as fast as it would be alone, or
-        "tokens", each within the target; `preferred`: it, or the first of equals."""
+        `class_`: one of CLASSES; `preferred`: it must not wait, or is the first of equals."""
         environment = self.base()
         if setting == "in-process":
             return [*harness.vitamin("run", "--quiet", "--policy", "fifo"), "--"], environment
@@ -334,7 +341,9 @@ class Surroundings:
             self.daemon.start("throughput")
         if setting == "ours-priority":
             environment["CUDA_MPS_CLIENT_PRIORITY"] = "0" if preferred else "1"
-        return self.daemon.run(latency or "batch"), \
+        if setting == "ours-equal":
+            environment["CUDA_MPS_CLIENT_PRIORITY"] = "0"
+        return self.daemon.run(class_), \
             {**environment, "VITAMIN_CONFIG": str(self.daemon.file)}
 
     def use(self, mode_):

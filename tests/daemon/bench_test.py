@@ -32,6 +32,14 @@ class Costs(unittest.TestCase):
               f"{grant['p50_ns'] / line['p50_ns']:.1f} bare round trips of {line['p50_ns']:.0f} ns;"
               f" a launch {inline:+.1f} ns; "
               f"{self.found['decisions/1']['items_per_second'] / 1e6:.1f} million decisions/s")
+        # A decision costs what changes, or at most what there is, not the square of that.
+        for name, few, many, most in (("fifo", 16, 1024, 8), ("throughput", 64, 1024, 28),
+                                      ("parts", 64, 1024, 28)):
+            one = self.found[f"decision_beside/{name}/{few}"]["cpu_time"]
+            all_ = self.found[f"decision_beside/{name}/{many}"]["cpu_time"]
+            print(f"{name}: two decisions beside {few} lanes {one:.0f} ns, beside {many} "
+                  f"{all_:.0f}")
+            self.assertLess(all_ / one, most, name)
         if len(os.sched_getaffinity(0)) >= 4:
             self.assertLess(grant["p50_ns"], 5_000)
 
