@@ -539,7 +539,8 @@ class BadInput(DaemonTest):
             for entry in range(1, 1 + entries):
                 for lane in range(lanes):  # Holding, of home
                     at = 256 + 64 * lane
-                    own[at:at + 64] = struct.pack("<IIQII", 5, lane, 0x101, entry, 1).ljust(64, b"\0")
+                    said = struct.pack("<IIQII", 5, lane, 0x101, entry, 1)
+                    own[at:at + 64] = said.ljust(64, b"\0")
                 tail.value += ring
                 client.send(b"\0")
                 self.until(lambda: struct.unpack_from("<Q", daemons, 64)[0] == tail.value)
