@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/budget.h"
 #include "daemon/death_watch.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/devices.h"
@@ -66,6 +67,7 @@ class Server final : public Outlet {
     protocol::SessionMemory memory;
     protocol::RequestConsumer requests;
     protocol::GrantProducer grants;
+    RecordBudget budget;
     Device* device = nullptr;
     std::string program;
     std::string workload_class;  // empty: none

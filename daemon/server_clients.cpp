@@ -106,6 +106,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   if (workload != nullptr) session->workload_class = workload->name;
   const protocol::ClientSegment& theirs = *session->memory.client;
   protocol::DaemonSegment& mine = *session->memory.daemon;
+  session->budget = RecordBudget(settings_.budgets.records_a_turn);
   session->requests = {theirs.requests, theirs.request_tail, mine.request_head};
   session->grants = {mine.grants, mine.grant_tail, theirs.grant_head};
 
