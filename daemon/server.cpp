@@ -154,7 +154,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   protocol::Record copy;
   std::size_t taken = 0;
   protocol::RingState state = protocol::RingState::kOk;
-  while (taken < settings_.budgets.records_a_turn &&
+  while (taken < session.budget.left() &&
          (state = session.rings.requests.read(copy)) == protocol::RingState::kOk) {
     const auto request = protocol::decode_request(copy, bounds);
     if (!request) {
@@ -168,6 +168,7 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
     let_go(session, "a ring index that cannot be", time);
     return true;
   }
+  session.budget.took(taken);
   if (taken == 0) return false;
   session.rings.requests.release();
   session.device->touched = true;

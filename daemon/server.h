@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/budget.h"
 #include "daemon/death_watch.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/devices.h"
@@ -72,6 +73,7 @@ class Server final : public Outlet {
     protocol::Peer peer;
     protocol::SessionMemory memory;
     protocol::DaemonEnds rings;
+    RecordBudget budget;
     Device* device = nullptr;
     std::string program;
     Standing standing;

@@ -141,6 +141,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->program = hello.program.get();
   session->standing = standing_of(session->peer, hello, **device);
   session->since_ns = time;
+  session->budget = RecordBudget(settings_.budgets.records_a_turn);
   const Traits& traits = session->standing.traits;
   (*device)->bounded->bound(session->id, {traits.most, traits.reserved, traits.group});
   const protocol::Welcome welcome =

@@ -25,7 +25,8 @@ struct Budgets {
   // Devices that clients told of.
   std::size_t devices = 256;
   std::size_t devices_of_user = 64;
-  // Records taken from one client before the next one's turn.
+  // Records taken from one client before the next one's turn; fewer from one that goes on
+  // (budget.h).
   std::size_t records_a_turn = 64;
 };
 

@@ -42,7 +42,6 @@ class Planner {
   Curves& curves() { return curves_; }
 
  private:
-  void round_robin();
   void index();
   std::size_t place_of(runtime::ClientId client, runtime::LaneId lane) const {
     const std::uint64_t key = std::uint64_t{client} << 32 | lane;

@@ -564,15 +564,21 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   return fits();
 }
 
-// Asks for the newest marker first: often everything has ended, and one query tells it.
+// Asks for one marker that has not fired, in a round whoever wants to know, and of those that have
+// for as many as the logarithm of their number: work of a stream ends in its order, so one that has
+// fired speaks for all before it.
 void Dispatcher::poll(Stream& stream) {
   if (strict()) close_segment(stream);
   const std::size_t count = stream.segments.size();
+  const bool asked = markers_.round() != 0 && stream.asked_in == markers_.round();
   std::size_t ended = 0;
-  for (const std::size_t probe : {count - 1, count / 2, std::size_t{0}}) {
-    if (count == 0 || !markers_.fired(stream.segments[probe].marker)) continue;
-    ended = probe + 1;
-    break;
+  for (std::size_t step = 1; !asked && ended < count; step *= 2) {
+    const std::size_t probe = std::min(ended + step, count);
+    if (!markers_.fired(stream.segments[probe - 1].marker)) {
+      stream.asked_in = markers_.round();
+      break;
+    }
+    ended = probe;
   }
   for (std::size_t i = 0; i < ended; ++i) end_segment(stream);
   // Operations that failed have a serial and no work that could end.
@@ -934,6 +940,7 @@ void Dispatcher::serve_arbiter() {
 }
 
 bool Dispatcher::pump() {
+  const MarkerPool::Round round(markers_);
   serve_arbiter();
   if (!options_.thread && profiler_.awaits()) profiler_.collect();
   bool moved = false;

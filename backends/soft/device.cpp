@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <new>
 
 namespace vitamin::soft {
@@ -242,7 +243,13 @@ class SoftDevice final : public Device {
     engine_->destroy_event(event_of(event));
   }
   hal::NativeStatus query(hal::Event event) noexcept override {
-    return engine_->query(event_of(event));
+    const Status status = engine_->query(event_of(event));
+    queries_.fetch_add(1, std::memory_order_relaxed);
+    if (status == kNotReady) outstanding_.fetch_add(1, std::memory_order_relaxed);
+    return status;
+  }
+  EventQueries event_queries() const noexcept override {
+    return {queries_.load(std::memory_order_relaxed), outstanding_.load(std::memory_order_relaxed)};
   }
   hal::NativeStatus synchronize(hal::Event event) noexcept override {
     return engine_->synchronize(event_of(event));
@@ -317,6 +324,7 @@ class SoftDevice final : public Device {
   }
 
   std::unique_ptr<Engine> engine_;
+  std::atomic<std::uint64_t> queries_{0}, outstanding_{0};
   std::shared_ptr<const ClusterRule> unit_rule_, whole_rule_;
   hal::DeviceInfo info_;
   soft::Queue* legacy_ = nullptr;

@@ -40,6 +40,12 @@ class Device : public hal::Device {
   virtual void destroy_stream(void* native_stream) noexcept = 0;
   // The default stream (kLegacy), made with the device.
   virtual void* legacy_stream() noexcept = 0;
+
+  // How often events were asked for through the HAL, and how often the answer was "not yet".
+  struct EventQueries {
+    std::uint64_t asked = 0, outstanding = 0;
+  };
+  virtual EventQueries event_queries() const noexcept = 0;
 };
 
 hal::Result<std::unique_ptr<Device>> open_device(EngineOptions options = {});

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -246,6 +247,34 @@ void decision_beside(benchmark::State& state, const char* policy) {
 BENCHMARK_CAPTURE(decision_beside, fifo, "fifo")->Arg(16)->Arg(256)->Arg(1024);
 BENCHMARK_CAPTURE(decision_beside, throughput, "throughput")->Arg(16)->Arg(64)->Arg(256)->Arg(1024);
 BENCHMARK_CAPTURE(decision_beside, parts, "throughput:whole=never")->Arg(64)->Arg(1024);
+
+// A turn of the loop with one request of an honest client, beside one that sends so many
+// well-formed records in each turn, of all its lanes: what the honest one waits for.
+void turn_beside_a_flood(benchmark::State& state, const char* policy) {
+  Nowhere nowhere;
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
+                                std::move(*policies::make(policy, 1)), {}, 1, nowhere);
+  constexpr runtime::ClientId kHonest = 1, kFlooding = 2;
+  arbiter.attach(kHonest);
+  arbiter.attach(kFlooding);
+  std::uint64_t time = 1;
+  std::minstd_rand random;
+  for (auto unused : state) {
+    (void)unused;
+    time += 1'000;
+    for (std::int64_t i = 0; i < state.range(0); ++i) {
+      protocol::Ready ready;
+      ready.head.lane = static_cast<std::uint32_t>(random() % protocol::kLanes);
+      ready.processors = static_cast<std::uint32_t>(1 + random() % 133);
+      ready.moves_on = random() % 2;
+      arbiter.request(kFlooding, ready, time);
+    }
+    arbiter.request(kHonest, protocol::Ready{}, time);
+    arbiter.step(time);
+  }
+}
+BENCHMARK_CAPTURE(turn_beside_a_flood, fifo, "fifo")->Arg(0)->Arg(4)->Arg(64);
+BENCHMARK_CAPTURE(turn_beside_a_flood, throughput, "throughput")->Arg(0)->Arg(4)->Arg(64);
 
 // All of them ask at once.
 void burst_of_requests(benchmark::State& state, const char* policy) {

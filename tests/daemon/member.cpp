@@ -7,13 +7,16 @@
 //               0: until its input ends
 //   serve N     answers N requests, 8 ms of operations each and 20 ms apart; prints how long their
 //               first operations waited
-//   count       the same until its input ends; every 10 ms a line says how many there were by then
+//   count [N]   the same until its input ends; every 10 ms a line says how many there were by then;
+//               the host spends N ns on each
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
 //   away        takes a lease, prints it, submits one operation that does not end, and after a line
 //   of
 //               input another one, on another lane; says whether that went home; then as hold
 //   latency     until its input ends: submits; when the daemon is lost prints how long until home
+//   homes       until it is ended: submits; whenever the daemon is lost prints when it was at home,
+//               and when it was back
 //   scribble N  writes random bytes over all that it can write, for N milliseconds
 //   hog N       the same over memory of its own, as nobody's client: what the machine alone costs
 //   greet N     opens N connections and says nothing
@@ -37,6 +40,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/remote_arbiter.h"
@@ -130,7 +134,8 @@ class Lane {
 };
 
 int work(const std::string& socket, long operations,
-         std::unique_ptr<client::RemoteArbiter> remote = nullptr, bool counts = false) {
+         std::unique_ptr<client::RemoteArbiter> remote = nullptr, bool counts = false,
+         long each_ns = 0) {
   if (remote == nullptr) remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
   const auto eligible = eligible_entries(layout);
@@ -158,6 +163,8 @@ int work(const std::string& socket, long operations,
       ++submitted;
       whole += entry == runtime::kWholeDevice;
       moved = steady_clock::now();
+      while (each_ns > 0 && steady_clock::now() - moved < std::chrono::nanoseconds(each_ns)) {
+      }
     }
     if (remote->wants_service()) remote->service();
     if (steady_clock::now() - moved > std::chrono::seconds(20)) {
@@ -324,6 +331,20 @@ int latency(const std::string& socket) {
   return 0;
 }
 
+[[noreturn]] void homes(const std::string& socket) {
+  const auto remote = arbiter(socket);
+  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
+  const auto eligible = eligible_entries(layout);
+  Lane lane(*remote, 0, eligible);
+  for (bool home = false;;) {
+    lane.try_submit();
+    if (remote->wants_service()) remote->service();
+    if (std::exchange(home, remote->client().at_home()) == home) continue;
+    std::printf("{\"%s\": %.6f}\n", home ? "home_at" : "back_at", seconds_of(steady_clock::now()));
+    std::fflush(stdout);
+  }
+}
+
 // `ring`: called every now and then.
 template <class F>
 void scribble_over(unsigned char* bytes, std::size_t size, long milliseconds, F ring) {
@@ -392,11 +413,12 @@ int run(int argc, char** argv) {
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
   if (verb == "serve") return serve(socket, std::max(1L, number));
-  if (verb == "count") return work(socket, 0, nullptr, true);
+  if (verb == "count") return work(socket, 0, nullptr, true, number);
   if (verb == "away") return away(socket);
   if (verb == "hold") return hold(socket, number);
   if (verb == "hog") return hog(number);
   if (verb == "latency") return latency(socket);
+  if (verb == "homes") homes(socket);
   if (verb == "scribble") return scribble(socket, number);
   if (verb == "greet") return greet(socket, number);
   if (verb == "skew") return skew(socket);

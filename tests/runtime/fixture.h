@@ -42,6 +42,7 @@ struct FixtureOptions {
   std::function<void(const runtime::Profile&)> keep_profile = {};
   std::shared_ptr<runtime::Audit> audit = {};
   std::function<std::unique_ptr<runtime::Policy>()> make_policy = {};  // instead of `policy`
+  std::function<void()> on_idle = {};  // the runtime has looked at all that it waits for
 };
 
 class Fixture {
@@ -66,7 +67,8 @@ class Fixture {
     dispatch.slots_stay = options.slots_stay;
     dispatch.thread = options.clock == soft::Clock::kReal;
     if (options.clock == soft::Clock::kVirtual)
-      dispatch.idle = [this] {
+      dispatch.idle = [this, on_idle = options.on_idle] {
+        if (on_idle) on_idle();
         if (engine->advance() != soft::Progress::kMoved && ++stuck > 20'000)
           FAIL("nothing can move");
       };
@@ -117,6 +119,8 @@ class Fixture {
     REQUIRE(context->bridge(stream, wait, runtime::Behind::kGate) == hal::kNativeOk);
     return gate;
   }
+
+  soft::Device::EventQueries event_queries() const { return device_->event_queries(); }
 
   runtime::stats::DevicePage page{};
   soft::Engine* engine = nullptr;

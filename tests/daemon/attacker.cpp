@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// attacker SOCKET VERB: a client of vitamind that means harm, until it is ended; or, with the
+// verb's
+// "-alone", the same program over memory of its own, as nobody's client: what the machine costs.
+//
+//   press      well-formed records of every kind, of every lane, as fast as its ring takes them;
+//              progress that means nothing; grants taken and thrown away
+//   scribble   random bytes over all that it can write
+//   crowd      10,000 connections that say nothing, held open; those that the daemon closed are
+//   made
+//              anew
+//
+// Whoever is let go comes back as another process: a ban is of a process.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client/connection.h"
+
+namespace vitamin {
+namespace {
+
+using protocol::kLanes;
+using protocol::Record;
+
+// Told at the end; shared with the children.
+struct Told {
+  std::atomic<std::uint64_t> sessions{0}, records{0}, connections{0};
+};
+Told* told = nullptr;
+
+const hal::DeviceInfo& device() {
+  static const hal::DeviceInfo info{hal::Vendor::kSoftware,
+                                    "member",
+                                    "GPU-member",
+                                    132,
+                                    {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12},
+                                    1000};
+  return info;
+}
+
+// What it attacks: a session, or memory of its own.
+struct Target {
+  std::unique_ptr<client::Connection> connection;
+  protocol::ClientSegment* mine = nullptr;
+  protocol::DaemonSegment* own = nullptr;  // alone: nobody else writes it
+  const protocol::DaemonSegment* theirs = nullptr;
+
+  void ring() const {
+    static const protocol::Fd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (connection != nullptr)
+      protocol::ring_doorbell(connection->socket);
+    else
+      static_cast<void>(!::write(nowhere.get(), "", 1));
+  }
+  bool let_go() const {
+    if (connection == nullptr) return false;
+    pollfd socket{connection->socket.get(), 0, 0};
+    return ::poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLERR)) != 0;
+  }
+};
+
+class Records {
+ public:
+  explicit Records(std::size_t entries) : entries_(entries) {}
+
+  // Every kind, lanes and times at random, within what a correct client keeps to.
+  Record next() {
+    const std::uint64_t dice = random_();
+    const auto lane = static_cast<std::uint32_t>(random_() % kLanes);
+    switch (dice % 8) {
+      case 0:
+        return of(protocol::Idle{}, lane);
+      case 1:
+        return hint(lane);
+      case 2: {
+        protocol::Timed timed;
+        timed.mean_ns = 1 + random_() % 1'000'000;
+        timed.launches = 1 + static_cast<std::uint32_t>(random_() % 100);
+        timed.processors = 1 + static_cast<std::uint32_t>(random_() % 132);
+        return of(timed, lane);
+      }
+      case 3: {
+        protocol::Returned returned;
+        returned.word = random_();
+        returned.entry = static_cast<std::uint32_t>(random_() % entries_);
+        return of(returned, lane);
+      }
+      case 4: {
+        protocol::Holding holding;
+        holding.word = random_();
+        holding.entry = 1 + static_cast<std::uint32_t>(random_() % (entries_ - 1));
+        return of(holding, lane);
+      }
+      default:
+        return ready(lane);
+    }
+  }
+
+ private:
+  template <class T>
+  static Record of(T typed, std::uint32_t lane) {
+    typed.head.lane = lane;
+    return protocol::encode(typed);
+  }
+  Record ready(std::uint32_t lane) {
+    protocol::Ready ready;
+    ready.processors = 1 + static_cast<std::uint32_t>(random_() % 133);
+    ready.predicted_ns = random_() % 1'000'000;
+    ready.deadline_in_ns = random_() % 2 * (random_() % 1'000'000);
+    ready.moves_on = random_() % 2;
+    ready.iteration_end = random_() % 2;
+    ready.kind = static_cast<std::uint8_t>(random_() % 4);
+    return of(ready, lane);
+  }
+  Record hint(std::uint32_t lane) {
+    protocol::HintRecord hint;
+    hint.processors = static_cast<std::uint32_t>(random_() % 133);
+    hint.ready_in_ns = random_() % 1'000'000;
+    hint.cancelled = random_() % 4 == 0;
+    hint.kind = static_cast<std::uint8_t>(random_() % 4);
+    return of(hint, lane);
+  }
+  std::size_t entries_;
+  std::mt19937_64 random_{7};
+};
+
+void press(const Target& target) {
+  Records records(runtime::PoolLayout::build(device()).size());
+  protocol::RequestProducer requests(target.mine->requests, target.mine->request_tail,
+                                     target.theirs->request_head);
+  protocol::RequestConsumer nobody;
+  if (target.own != nullptr)
+    nobody = {target.mine->requests, target.mine->request_tail, target.own->request_head};
+  for (std::uint64_t turn = 0; turn % 256 != 0 || !target.let_go(); ++turn) {
+    for (int i = 0; i < 16; ++i)
+      if (requests.write(records.next()) == protocol::RingState::kOk)
+        told->records.fetch_add(1, std::memory_order_relaxed);
+    requests.publish();
+    if (target.connection == nullptr || target.theirs->park.asleep()) target.ring();
+    target.mine->progress.store(turn * 0x9e3779b97f4a7c15, std::memory_order_relaxed);
+    target.mine->grant_head.store(target.theirs->grant_tail.load(std::memory_order_acquire),
+                                  std::memory_order_release);
+    if (target.own == nullptr) continue;
+    for (Record copy; nobody.read(copy) == protocol::RingState::kOk;) nobody.release();
+  }
+}
+
+void scribble(const Target& target) {
+  static std::mt19937_64 random(static_cast<std::uint64_t>(::getpid()));
+  auto* const bytes = reinterpret_cast<unsigned char*>(target.mine);
+  while (!target.let_go())
+    for (int i = 0; i < 1000; ++i) {
+      const std::uint64_t value = random();
+      std::memcpy(bytes + random() % (sizeof(protocol::ClientSegment) - 8), &value, 8);
+      if (i % 100 == 0) target.ring();
+    }
+}
+
+Target of_daemon(const std::string& socket) {
+  Target target;
+  auto made = client::connect(socket, device(), "attacker", {}, std::chrono::milliseconds(3000));
+  if (!made) return target;
+  target.connection = std::move(*made);
+  target.mine = target.connection->memory.client.get();
+  target.theirs = target.connection->memory.daemon.get();
+  return target;
+}
+
+Target of_its_own() {
+  Target target;
+  target.mine = new protocol::ClientSegment();
+  target.theirs = target.own = new protocol::DaemonSegment();
+  return target;
+}
+
+[[noreturn]] void again_and_again(const std::string& socket, void (*attack)(const Target&)) {
+  for (;;) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::signal(SIGTERM, SIG_DFL);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const Target target = of_daemon(socket);
+      if (target.mine == nullptr) {
+        ::usleep(1000);
+        ::_exit(1);
+      }
+      told->sessions.fetch_add(1);
+      attack(target);
+      ::_exit(0);
+    }
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+[[noreturn]] void crowd(const std::string& socket) {
+  constexpr std::size_t kMany = 10'000;
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  std::vector<protocol::Fd> open(kMany);
+  for (std::size_t i = 0;; i = (i + 1) % kMany) {
+    if (open[i]) {
+      pollfd state{open[i].get(), 0, 0};
+      if (::poll(&state, 1, 0) == 0) continue;
+    }
+    auto made = protocol::connect_to(socket);
+    if (!made) {  // the queue is full, or there is no descriptor for one more
+      ::usleep(50);
+      continue;
+    }
+    open[i] = std::move(*made);
+    told->connections.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// The same system calls and the same memory, and nobody at the other end.
+[[noreturn]] void crowd_alone() {
+  constexpr std::size_t kMany = 10'000;
+  std::vector<protocol::Fd> open(kMany);
+  for (std::size_t i = 0;; i = (i + 1) % kMany) {
+    open[i] = protocol::Fd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    ::usleep(50);
+  }
+}
+
+int run(int argc, char** argv) {
+  const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  void* const shared =
+      ::mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return 1;
+  told = new (shared) Told;
+  ::signal(SIGTERM, [](int) {
+    char line[160];
+    const int length = std::snprintf(
+        line, sizeof line, "{\"sessions\": %llu, \"records\": %llu, \"connections\": %llu}\n",
+        static_cast<unsigned long long>(told->sessions),
+        static_cast<unsigned long long>(told->records),
+        static_cast<unsigned long long>(told->connections));
+    static_cast<void>(!::write(STDOUT_FILENO, line, static_cast<std::size_t>(length)));
+    ::_exit(0);
+  });
+  if (verb == "press") again_and_again(socket, &press);
+  if (verb == "scribble") again_and_again(socket, &scribble);
+  if (verb == "crowd") crowd(socket);
+  if (verb == "press-alone") press(of_its_own());
+  if (verb == "scribble-alone") scribble(of_its_own());
+  if (verb == "crowd-alone") crowd_alone();
+  std::fprintf(stderr, "usage: attacker SOCKET press|scribble|crowd[-alone]\n");
+  return 2;
+}
+
+}  // namespace
+}  // namespace vitamin
+
+int main(int argc, char** argv) { return vitamin::run(argc, argv); }
