@@ -11,18 +11,14 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/fnv1a.h"
+
 namespace vitamin::runtime {
 namespace {
 
 using hal::Errc;
 
 constexpr std::string_view kMagic = "vitamin-profile";
-
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return hash;
-}
 
 std::string hexadecimal(std::uint64_t value) {
   char text[17];

@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "runtime/fnv1a.h"
+
 namespace vitamin::runtime {
 namespace {
 
@@ -201,11 +203,7 @@ void Profiler::ended(Stopwatch& stopwatch, double ns) {
               static_cast<std::uint64_t>(std::max(1.0, ns - overhead)));
 }
 
-std::uint64_t name_hash(const std::string& name) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a: the same everywhere, for ever
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return hash;
-}
+std::uint64_t name_hash(const std::string& name) { return fnv1a(name); }
 
 std::uint64_t launch_key(std::uint64_t kernel_name_hash, const hal::KernelLaunch& launch) {
   std::uint64_t key = kernel_name_hash;

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "runtime/fnv1a.h"
+
 namespace vitamin::sim {
 namespace {
 
@@ -15,12 +17,6 @@ using hal::Errc;
 using runtime::OperationClass;
 
 constexpr std::string_view kFirst = "vitamin-job 1";
-
-std::uint64_t hash(std::string_view text) {
-  std::uint64_t h = 0xcbf29ce484222325ULL;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  return h;
-}
 
 // Reads line by line into a job; each function answers what is wrong, or "".
 class Reader {
@@ -122,7 +118,7 @@ class Reader {
       part.kind = OperationClass::kDecode;
     else if (part.name != "step")
       return "a part is a step, a prefill or a decode";
-    part.key = hash(job.name + " " + part.name);
+    part.key = runtime::fnv1a(job.name + " " + part.name);
     job.parts.push_back(std::move(part));
     return "";
   }
