@@ -118,6 +118,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   if (client.traits.tpot_ns != 0 && (lane.deadline_ns == 0 || ready.iteration_end != 0))
     lane.deadline_ns = now_ns + client.traits.tpot_ns;
   runtime::ReadyOperation operation;
+  operation.id = counters_.requests;  // of each another one
   operation.client = id;
   operation.lane = ready.head.lane;
   operation.kernel = curve_of(id);

@@ -169,12 +169,22 @@ void Scheduler::progressed(ClientId client, std::uint64_t operations) {
     progress_.insert(at, {client, operations});
 }
 
-void Scheduler::hint(const Hint& hint, std::uint64_t) {
+void Scheduler::hint(const Hint& hint, std::uint64_t now_ns) {
   std::erase_if(
       hints_, [&](const Hint& old) { return old.client == hint.client && old.lane == hint.lane; });
+  Lane* const lane = find(hint.client, hint.lane);
   if (hint.cancelled) {
-    Lane* lane = find(hint.client, hint.lane);
     if (lane != nullptr && !lane->wants) cancel(*lane);
+  } else if (lane != nullptr && lane->wants) {
+    // Who has a grant does not ask again; so this is what the lane does next.
+    ReadyOperation next = lane->next;
+    ++next.id;
+    next.ready_at_ns = hint.ready_at_ns;
+    if (hint.kernel != 0) next.kernel = hint.kernel;
+    if (hint.kind != OperationClass::kUnknown) next.kind = hint.kind;
+    if (hint.deadline_ns != 0) next.deadline_ns = hint.deadline_ns;
+    if (hint.queued_ns != 0) next.queued_ns = hint.queued_ns;
+    return wants(next, now_ns);
   }
   hints_.push_back(hint);
   changed_ = true;
@@ -603,10 +613,13 @@ bool Scheduler::grant(Lane& lane, Choice choice, std::uint64_t now_ns) {
     if (old.open && old.entry != choice.entry) moved = true, close(lane, old);
   if (same == lane.grants.end())
     lane.grants.push_back({choice.entry, true, now_ns, choice.ahead_ns});
+  else if (same->open)  // on other terms: as old as it was
+    same->ahead_ns = choice.ahead_ns;
   else
     *same = {choice.entry, true, now_ns, choice.ahead_ns};
   cancel(lane);
   uncollected_ = true;
+  lane.gave_up_ns = kLongAgo;
   lane.next.last_entry = choice.entry;
   decisions_.push_back({Decision::Kind::kGrant, client, lane.next.lane, choice.entry,
                         choice.launches, choice.ahead_ns});

@@ -39,6 +39,76 @@ std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
   return {decisions.begin(), decisions.end()};
 }
 
+TEST_CASE("What a lane that holds something is expected to do is what it does next") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  struct Looks final : runtime::Policy {
+    std::vector<ReadyOperation>* seen;
+    explicit Looks(std::vector<ReadyOperation>* all) : seen(all) {}
+    std::string_view name() const override { return "looks"; }
+    runtime::Choice select(const ReadyOperation&, std::span<const EntryId> eligible,
+                           const runtime::PoolView&) override {
+      return {eligible.front(), runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint&, const runtime::PoolView& pool) override {
+      for (const runtime::Holding& holding : pool.holdings) seen->push_back(holding.next);
+      return {};
+    }
+  };
+  std::vector<ReadyOperation> seen;
+  Scheduler scheduler(layout, std::make_unique<Looks>(&seen));
+  ReadyOperation first = operation(1);
+  first.processors = 8;
+  first.id = 7;
+  scheduler.wants(first, 0);
+  REQUIRE(decide(scheduler, 0).size() == 1);
+  runtime::Hint next;
+  next.client = 1;
+  next.kind = runtime::OperationClass::kDecode;
+  next.queued_ns = 5'000;
+  next.deadline_ns = 99'000;
+  scheduler.hint(next, 10);
+  CHECK(decide(scheduler, 10).empty());
+  REQUIRE(!seen.empty());
+  CHECK(seen.back().id != first.id);
+  CHECK(seen.back().kind == runtime::OperationClass::kDecode);
+  CHECK(seen.back().queued_ns == 5'000);
+  CHECK(seen.back().deadline_ns == 99'000);
+  CHECK(seen.back().since_ns == 10);
+  // What it did not speak of is as it was.
+  CHECK(seen.back().processors == 8);
+  CHECK(seen.back().kernel == first.kernel);
+}
+
+// A client that goes idle unserved and comes back soon has waited all the while; served, it has
+// not.
+TEST_CASE("Who was served has not waited, whatever was before") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  struct Last final : runtime::Policy {
+    std::uint64_t* since;
+    explicit Last(std::uint64_t* where) : since(where) {}
+    std::string_view name() const override { return "last"; }
+    runtime::Choice select(const ReadyOperation&, std::span<const EntryId> eligible,
+                           const runtime::PoolView& pool) override {
+      if (pool.now_ns < 20) return {runtime::kNoEntry, 0};
+      return {eligible.front(), runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint&, const runtime::PoolView& pool) override {
+      for (const runtime::Holding& holding : pool.holdings) *since = holding.next.since_ns;
+      return {};
+    }
+  };
+  std::uint64_t since = 0;
+  Scheduler scheduler(layout, std::make_unique<Last>(&since));
+  scheduler.wants(operation(1), 0);
+  CHECK(decide(scheduler, 0).empty());
+  scheduler.idle(1, 0, 5);
+  scheduler.wants(operation(1), 20);
+  REQUIRE(decide(scheduler, 20).size() == 1);
+  scheduler.wants(operation(1), 1'000);
+  decide(scheduler, 1'000);
+  CHECK(since == 1'000);
+}
+
 TEST_CASE("throughput gives a lone client all units, and cuts them in two when another comes") {
   const PoolLayout layout = PoolLayout::build(h200());
   Scheduler scheduler(layout, policy("throughput"));
