@@ -20,7 +20,9 @@ for trace in azure2024_conv_synth longbench_synth_poisson1 burstgpt_conv_synth; 
   for load in 0.5 0.7 0.9; do
     "$1" simulate --trace "$2/$trace.csv" --from $from --load $load --json --policy $paper \
       --policy tpot-first --policy tpot-first:reservation=0 --policy tpot-first:lookahead=0 \
-      --policy throughput --policy tpot-first:lend=1 > "$3/$trace-$load.json"
+      --policy throughput --policy tpot-first:lend=0 > "$3/$trace-$load.json"
+    "$1" simulate --trace "$2/$trace.csv" --from $from --load $load --json --silent \
+      --policy $paper --policy tpot-first > "$3/$trace-$load-silent.json"
   done
   "$1" simulate --trace "$2/$trace.csv" --from $from --load 0.5 --json --training qwen3-0.6b \
     --policy $paper --policy tpot-first --policy throughput > "$3/$trace-0.5-training.json"

@@ -11,11 +11,15 @@ std::span<const float> Curves::of(std::uint64_t kernel, const PoolView& pool) {
   const std::uint64_t version = pool.profile != nullptr ? pool.profile->version() : 0;
   if (pool.profile != profile_ || version != version_ || pool.entries.size() != entries_) {
     curves_.clear();
+    last_ = nullptr;
     profile_ = pool.profile;
     version_ = version;
     entries_ = pool.entries.size();
   }
+  // One after the other is asked of the same kernel.
+  if (last_ != nullptr && last_->first == kernel) return last_->second;
   const auto [at, fresh] = curves_.try_emplace(kernel);
+  last_ = &*at;
   std::vector<float>& curve = at->second;
   if (!fresh) return curve;
   const bool measured = known(kernel, pool);
@@ -23,9 +27,9 @@ std::span<const float> Curves::of(std::uint64_t kernel, const PoolView& pool) {
   curve.reserve(pool.entries.size());
   for (const runtime::PoolEntry& entry : pool.entries) {
     const float m = static_cast<float>(std::max(entry.processors, 1U));
-    curve.push_back(measured ? static_cast<float>(
-                                   pool.profile->predict(kernel, entry.processors).ns)
-                             : 1e4F * (0.1F + 0.9F * whole / m));
+    curve.push_back(measured
+                        ? static_cast<float>(pool.profile->predict(kernel, entry.processors).ns)
+                        : 1e4F * (0.1F + 0.9F * whole / m));
   }
   // Noise must not make a wider entry look slower: nothing forces a launch to use all of it.
   // Entries come narrowest first, the whole device before all of them.

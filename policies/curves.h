@@ -28,6 +28,7 @@ class Curves {
 
  private:
   std::unordered_map<std::uint64_t, std::vector<float>> curves_;
+  const std::pair<const std::uint64_t, std::vector<float>>* last_ = nullptr;  // of them
   const runtime::Profile* profile_ = nullptr;
   std::uint64_t version_ = 0;
   std::size_t entries_ = 0;

@@ -48,7 +48,7 @@ struct Options {
   std::uint32_t reserve = 0;  // processors; 0: sized from profiles
   std::uint32_t reservation = 1;
   std::uint32_t lookahead = 1;
-  std::uint32_t lend = 0;
+  std::uint32_t lend = 1;
   std::uint32_t most = 75;  // percent of the device that reservations may hold
   std::uint32_t launches = 0;
   std::uint32_t quiet_us = 3'000;
@@ -70,8 +70,14 @@ struct Decoder {
   std::uint64_t last_id = 0;  // of the step that was learnt from
   std::uint64_t steps = 0;
   EntryId standing = kNoEntry;
-  std::uint64_t right_at = 0;  // the last step at which its size was right
-  bool told = false;           // that no width meets the target
+  std::uint64_t sized_as_of = 0;  // reservations_, when its size was looked at; 0: its step is new
+  std::uint64_t right_at = 0;     // the last step at which its size was right
+  bool told = false;              // that no width meets the target
+  // Of the step that runs: how much was left of it when, and where it has run since.
+  std::uint64_t step = 0;  // its id
+  double left = 1;
+  std::uint64_t as_of_ns = 0;
+  EntryId on = kNoEntry;
 };
 
 class TpotFirst final : public runtime::Policy {
@@ -138,22 +144,14 @@ class TpotFirst final : public runtime::Policy {
     const Planner::Lane* lane = planner_.find(hint.client, hint.lane);
     if (lane == nullptr) return ahead(hint, pool);
     runtime::Plan plan;
-    if (yields(lane->operation)) {
-      if (as_throughput_)
-        plan = throughput_->prepare(hint, of_those_that_yield(pool));
-      else if (yielding_ && lane->target == kNoEntry)
-        plan.stop = true;
-      else
-        plan = {lane->target, true};
-      if (first_.any()) plan.ahead_ns = std::uint64_t{options_.ahead_us} * 1'000;
-      return plan;
-    }
-    if (first_.rests(lane->operation)) {
+    if (as_throughput_ && yields(lane->operation))
+      plan = throughput_->prepare(hint, of_those_that_yield(pool));
+    else if (lane->left_out && lane->target == kNoEntry)
       plan.stop = true;
-    } else {
-      plan.target = lane->target;
-      plan.close_gates = true;
-    }
+    else
+      plan = {lane->target, true};
+    if (submits_little_ahead(lane->operation))
+      plan.ahead_ns = std::uint64_t{options_.ahead_us} * 1'000;
     const Decoder* decoder = find(hint.client, hint.lane);
     if (decoder != nullptr) plan.standing = kept(*decoder);
     return plan;
@@ -165,6 +163,7 @@ class TpotFirst final : public runtime::Policy {
 
   void forget(runtime::ClientId client) override {
     std::erase_if(decoders_, [&](const Decoder& decoder) { return decoder.client == client; });
+    reservations_changed();
     first_.forget(client);
     throughput_->forget(client);
   }
@@ -172,15 +171,33 @@ class TpotFirst final : public runtime::Policy {
   std::string take_message() override { return std::exchange(message_, {}); }
 
  private:
+  // Whoever may have to make way at once; and who decodes beside others, for its next launches may
+  // have to go elsewhere.
+  bool submits_little_ahead(const ReadyOperation& operation) const {
+    if (operation.right_of_way) return false;
+    if (yields(operation)) return first_.any();
+    return operation.kind == OperationClass::kDecode ? wanted_.of_decodes : first_.any_token();
+  }
+
   // Until somebody else is quiet.
   bool waits(const ReadyOperation& operation) const {
     return first_.rests(operation) || (yielding_ && options_.floor == 0 && yields(operation));
   }
 
   Decoder* find(runtime::ClientId client, runtime::LaneId lane) {
-    for (Decoder& decoder : decoders_)
-      if (decoder.client == client && decoder.lane == lane) return &decoder;
-    return nullptr;
+    const auto at =
+        std::lower_bound(decoders_.begin(), decoders_.end(), std::pair(client, lane), before);
+    return at != decoders_.end() && at->client == client && at->lane == lane ? &*at : nullptr;
+  }
+  static bool before(const Decoder& decoder,
+                     const std::pair<runtime::ClientId, runtime::LaneId>& lane) {
+    return std::pair(decoder.client, decoder.lane) < lane;
+  }
+  Decoder& find_or_add(runtime::ClientId client, runtime::LaneId lane) {
+    if (Decoder* known = find(client, lane)) return *known;
+    return *decoders_.insert(
+        std::lower_bound(decoders_.begin(), decoders_.end(), std::pair(client, lane), before),
+        {client, lane});
   }
 
   static std::uint64_t work(const ReadyOperation& operation) {
@@ -210,17 +227,26 @@ class TpotFirst final : public runtime::Policy {
     return longest;
   }
 
-  // Of a step that runs already, only what is left of it.
-  ReadyOperation what_is_left(const Planner::Lane& lane, const PoolView& pool) {
+  // Of a step that runs already, only what is left of it, wherever it has run.
+  ReadyOperation what_is_left(Decoder& decoder, const Planner::Lane& lane, const PoolView& pool) {
     ReadyOperation operation = lane.operation;
-    if (lane.held == kNoEntry) return operation;
-    const std::uint64_t runs_for =
-        pool.now_ns - std::min(pool.now_ns, std::max(operation.since_ns, operation.ready_at_ns));
-    const std::uint64_t on_held = std::max<std::uint64_t>(
-        1, planner_.curves().scaled(operation.kernel, work(operation), lane.held, pool));
-    const double left =
-        1 - std::min(1.0, static_cast<double>(runs_for) / static_cast<double>(on_held));
-    operation.queued_ns = static_cast<std::uint64_t>(static_cast<double>(work(operation)) * left);
+    if (decoder.step != operation.id || decoder.as_of_ns < operation.since_ns) {
+      decoder.step = operation.id;
+      decoder.left = 1;
+      decoder.as_of_ns = std::max(operation.since_ns, operation.ready_at_ns);
+      if (decoder.on == kNoEntry) decoder.on = lane.held;
+    }
+    if (decoder.on != kNoEntry && pool.now_ns > decoder.as_of_ns) {
+      const std::uint64_t takes = std::max<std::uint64_t>(
+          1, planner_.curves().scaled(operation.kernel, work(operation), decoder.on, pool));
+      decoder.left -=
+          static_cast<double>(pool.now_ns - decoder.as_of_ns) / static_cast<double>(takes);
+      decoder.left = std::max(0.0, decoder.left);
+      decoder.as_of_ns = pool.now_ns;
+    }
+    decoder.on = lane.held;
+    operation.queued_ns =
+        static_cast<std::uint64_t>(static_cast<double>(work(operation)) * decoder.left);
     operation.predicted_ns = 0;
     return operation;
   }
@@ -232,10 +258,18 @@ class TpotFirst final : public runtime::Policy {
 
   ComputeSet others_standing(const Planner::Lane& lane) const {
     ComputeSet set;
-    for (const Decoder& decoder : decoders_)
-      if (decoder.client != lane.operation.client && decoder.standing != kNoEntry)
-        set |= entries_[decoder.standing].compute;
+    for (const auto& [client, compute] : standing_)
+      if (client != lane.operation.client) set |= compute;
     return set;
+  }
+
+  // What a reservation may be depends on all others.
+  void reservations_changed() {
+    ++reservations_;
+    standing_.clear();
+    for (const Decoder& decoder : decoders_)
+      if (decoder.standing != kNoEntry)
+        standing_.emplace_back(decoder.client, entries_[decoder.standing].compute);
   }
 
   // Once for each epoch: the decodes, most urgent first, then everybody else.
@@ -245,9 +279,17 @@ class TpotFirst final : public runtime::Policy {
     entries_ = pool.entries;
     risky_.clear();
     planner_.begin(pool);
-    const bool some_yield = std::any_of(planner_.lanes().begin(), planner_.lanes().end(),
-                                        [](const auto& lane) { return yields(lane.operation); });
-    first_.look(pool, some_yield);
+    wanted_ = {};
+    for (const Planner::Lane& lane : planner_.lanes()) {
+      const ReadyOperation& operation = lane.operation;
+      wanted_.of_claimants |= yields(operation);
+      wanted_.of_decodes |= operation.kind != OperationClass::kDecode;
+      if (operation.kind == OperationClass::kDecode && lane.held != kNoEntry)
+        first_.expect(operation.client,
+                      operation.since_ns + planner_.curves().scaled(
+                                               operation.kernel, work(operation), lane.held, pool));
+    }
+    first_.look(pool, {wanted_.of_claimants, wanted_.of_decodes && options_.lend != 0});
     yielding_ = first_.claimed();
     decodes_.clear();
     bool others = false;  // who is neither first nor yields
@@ -258,10 +300,11 @@ class TpotFirst final : public runtime::Policy {
       others = true;
       if (operation.kind == OperationClass::kDecode) decodes_.push_back(&lane);
     }
-    as_throughput_ = !yielding_ && !others && reserved(pool).empty();
+    const ComputeSet ending = still_decoding(pool);
+    as_throughput_ = !yielding_ && !others && reserved(pool).empty() && ending.empty();
     if (as_throughput_) return keep_those_that_yield(pool);
     const ComputeSet left = beside_the_floor(pool);
-    if (yielding_ && !others && give_all_to_one(pool, left, some_yield)) return;
+    if (yielding_ && !others && give_all_to_one(pool, left)) return;
     std::stable_sort(decodes_.begin(), decodes_.end(),
                      [&](const Planner::Lane* a, const Planner::Lane* b) {
                        return deadline(a->operation, pool) < deadline(b->operation, pool);
@@ -274,12 +317,12 @@ class TpotFirst final : public runtime::Policy {
       lane->target = no_less_than_its_share(*lane, target_of(*lane, pool, taken), pool, taken);
       if (lane->target != kNoEntry) taken |= pool.entries[lane->target].compute;
     }
-    planner_.assign(pool, left - (taken | reserved(pool)));
+    planner_.assign(pool, left - (taken | reserved(pool) | ending));
   }
 
   // Of whoever has the right of way alone: every processor, as a lease, whose end tells the end of
   // its work; with nobody to yield it needs none.
-  bool give_all_to_one(const PoolView& pool, ComputeSet left, bool some_yield) {
+  bool give_all_to_one(const PoolView& pool, ComputeSet left) {
     const Planner::Lane* first = nullptr;
     for (const Planner::Lane& lane : planner_.lanes()) {
       if (lane.left_out || lane.target != kNoEntry) continue;
@@ -289,7 +332,7 @@ class TpotFirst final : public runtime::Policy {
     if (first == nullptr) return true;
     EntryId widest = runtime::kWholeDevice;
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
-      if (some_yield && left.contains(entry.compute)) widest = entry.id;
+      if (wanted_.of_claimants && left.contains(entry.compute)) widest = entry.id;
     for (Planner::Lane& lane : planner_.lanes())
       if (!lane.left_out && lane.target == kNoEntry)
         lane.target = pool.entries[widest].processors < lane.operation.processors
@@ -337,6 +380,17 @@ class TpotFirst final : public runtime::Policy {
     return view;
   }
 
+  // Where decodes that were asked for their processors may have work that runs.
+  ComputeSet still_decoding(const PoolView& pool) const {
+    ComputeSet set;
+    for (const auto& grants : {pool.holdings, pool.draining})
+      for (const runtime::Holding& holding : grants)
+        if (holding.next.kind == OperationClass::kDecode && !holding.next.right_of_way &&
+            holding.entry != runtime::kWholeDevice && first_.rests(holding.next))
+          set |= pool.entries[holding.entry].compute;
+    return set;
+  }
+
   // What is set aside for decodes, also while there are none.
   ComputeSet reserved(const PoolView& pool) const {
     ComputeSet set;
@@ -377,19 +431,15 @@ class TpotFirst final : public runtime::Policy {
   }
 
   EntryId target_of(const Planner::Lane& lane, const PoolView& pool, ComputeSet taken) {
-    Decoder* decoder = find(lane.operation.client, lane.operation.lane);
-    if (decoder == nullptr) {
-      decoders_.push_back({lane.operation.client, lane.operation.lane});
-      decoder = &decoders_.back();
-    }
-    learn(*decoder, lane.operation);
-    if (options_.reservation != 0) size_reservation(*decoder, lane.operation, pool);
-    EntryId standing = decoder->standing;
+    Decoder& decoder = find_or_add(lane.operation.client, lane.operation.lane);
+    learn(decoder, lane.operation);
+    if (options_.reservation != 0) size_reservation(decoder, lane.operation, pool);
+    EntryId standing = decoder.standing;
     if (standing != kNoEntry && pool.entries[standing].processors < lane.operation.processors)
       standing = kNoEntry;
     if (options_.lookahead == 0) return standing;
     Planner::Lane rest = lane;
-    rest.operation = what_is_left(lane, pool);
+    rest.operation = what_is_left(decoder, lane, pool);
     return prepared(rest, standing, pool, taken);
   }
 
@@ -421,9 +471,16 @@ class TpotFirst final : public runtime::Policy {
   EntryId narrowest_in_time(const Planner::Lane& lane, EntryId around, std::uint64_t by,
                             ComputeSet closed, const PoolView& pool) {
     EntryId best = kNoEntry;
+    const std::uint64_t start = std::max(pool.now_ns, lane.operation.ready_at_ns);
+    if (start > by) return best;
+    // What takes too long there need not be asked when it could begin.
+    const std::span<const float> curve = planner_.curves().of(lane.operation.kernel, pool);
+    const double most = static_cast<double>(by - start + 1) * static_cast<double>(curve[0]) /
+                        static_cast<double>(std::max<std::uint64_t>(1, work(lane.operation)));
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
       if (best != kNoEntry && entry.processors > pool.entries[best].processors) break;
-      if (entry.processors < lane.operation.processors || entry.compute.overlaps(closed) ||
+      if (static_cast<double>(curve[entry.id]) > most ||
+          entry.processors < lane.operation.processors || entry.compute.overlaps(closed) ||
           (around != kNoEntry && !entry.compute.contains(pool.entries[around].compute)) ||
           ends_at(lane.operation, entry.id, pool) > by)
         continue;
@@ -436,6 +493,7 @@ class TpotFirst final : public runtime::Policy {
   void learn(Decoder& decoder, const ReadyOperation& operation) {
     if (decoder.usual_ns > 0 && decoder.last_id == operation.id) return;
     decoder.last_id = operation.id;
+    decoder.sized_as_of = 0;
     ++decoder.steps;
     const double now = static_cast<double>(work(operation));
     const double weight = now < decoder.usual_ns ? 0.2 : 0.01;
@@ -443,15 +501,22 @@ class TpotFirst final : public runtime::Policy {
     decoder.usual_ns += decoder.usual_ns == 0 ? now : weight * (now - decoder.usual_ns);
   }
 
+  // Once for each step, and when another reservation or the profile has changed.
   void size_reservation(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
+    const std::uint64_t profile = pool.profile != nullptr ? pool.profile->version() : 0;
+    if (std::exchange(profile_, profile) != profile) reservations_changed();
+    if (decoder.sized_as_of == reservations_) return;
     const EntryId right = right_size(decoder, operation, pool);
     if (right == decoder.standing) decoder.right_at = decoder.steps;
     // Not for every passing step: moving a reservation drains somebody.
     constexpr std::uint64_t kSteps = 50;
-    if (decoder.standing == kNoEntry || decoder.steps - decoder.right_at >= kSteps) {
+    if (right != decoder.standing &&
+        (decoder.standing == kNoEntry || decoder.steps - decoder.right_at >= kSteps)) {
       decoder.standing = right;
       decoder.right_at = decoder.steps;
+      reservations_changed();
     }
+    decoder.sized_as_of = reservations_;
   }
 
   EntryId right_size(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
@@ -460,20 +525,21 @@ class TpotFirst final : public runtime::Policy {
       if (&other != &decoder && other.standing != kNoEntry)
         others |= pool.entries[other.standing].compute;
     std::uint32_t room = pool.entries.front().processors * options_.most / 100;
-    for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
-      if (entry.compute.count() == 1 && entry.compute.overlaps(others))
-        room -= std::min(room, entry.processors);
+    if (!others.empty())
+      for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
+        if (entry.compute.count() == 1 && entry.compute.overlaps(others))
+          room -= std::min(room, entry.processors);
+    const std::span<const float> curve = planner_.curves().of(operation.kernel, pool);
     const double most_ns = static_cast<double>(target_ns_) * options_.margin / 100;
+    const double most = most_ns / decoder.usual_ns * static_cast<double>(curve[0]);
     std::uint32_t width = 0;
     EntryId best = kNoEntry;
     bool met = false;
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
       if (width != 0 && entry.processors > width) break;
-      const bool enough = options_.reserve != 0
-                              ? entry.processors >= options_.reserve
-                              : static_cast<double>(planner_.curves().scaled(
-                                    operation.kernel, static_cast<std::uint64_t>(decoder.usual_ns),
-                                    entry.id, pool)) <= most_ns;
+      if (met && entry.processors > room) break;
+      const bool enough = options_.reserve != 0 ? entry.processors >= options_.reserve
+                                                : static_cast<double>(curve[entry.id]) <= most;
       met = met || enough;
       if (!enough || entry.processors < operation.processors || entry.processors > room ||
           entry.compute.overlaps(others))
@@ -525,12 +591,16 @@ class TpotFirst final : public runtime::Policy {
   Planner floor_;                      // of those that yield, on what they keep
   std::unique_ptr<runtime::Policy> throughput_;
   RightOfWay first_;
+  RightOfWay::Wanted wanted_;
   bool yielding_ = false;       // in this epoch somebody has the right of way
   bool as_throughput_ = false;  // and: nobody comes before others
   std::vector<ReadyOperation> waiting_;
   std::vector<runtime::Holding> holdings_;
   std::span<const runtime::PoolEntry> entries_;
-  std::vector<Decoder> decoders_;
+  std::vector<Decoder> decoders_;                                   // by client and lane
+  std::vector<std::pair<runtime::ClientId, ComputeSet>> standing_;  // of all of them
+  std::uint64_t reservations_ = 1;  // changes whenever any of those, or the profile, does
+  std::uint64_t profile_ = 0;       // its version
   std::vector<Planner::Lane*> decodes_;
   std::vector<std::pair<runtime::ClientId, runtime::LaneId>> risky_;
   std::string message_;
@@ -543,7 +613,7 @@ constexpr Parameter kParameters[] = {
     {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
     {"reservation", "0: no standing reservation (default 1)"},
     {"lookahead", "0: never prepare a wider entry (default 1)"},
-    {"lend", "1: others may run on a reservation while nothing decodes there (default 0)"},
+    {"lend", "0: nobody else runs on a reservation while nothing decodes there (default 1)"},
     {"quiet",
      "microseconds without a launch after which a latency client's processors are others' "
      "(default 3000)"},

@@ -19,6 +19,8 @@ namespace {
 // What others have moved lately is what the L2 cache holds: 60 MB, filled at the full bandwidth.
 constexpr double kCacheNs = 60e6 / kBandwidth * 1e9;
 constexpr double kForever = std::numeric_limits<double>::infinity();
+// A grant that a client does not use for so long it gives back (client/lease_client.cpp).
+constexpr double kUnclaimedNs = 200e3;
 constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights
 // A prompt's keys and values are read and written once on their way to the decoding client.
 constexpr double kCopyNsPerToken = 2 * kKvBytesPerToken / kBandwidth * 1e9;
@@ -126,6 +128,7 @@ Result Device::run() {
         kernel_ended(lane);
     }
     arrive();
+    drop_unclaimed();
     obey();
   }
   result_.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -147,6 +150,8 @@ bool Device::complete() const {
 double Device::next_event() const {
   double next = kForever;
   for (const std::size_t index : running_) next = std::min(next, lanes_[index].end_ns);
+  for (const std::size_t index : unclaimed_)
+    next = std::min(next, lanes_[index].unclaimed_until_ns);
   for (const Service& service : services_)
     if (service.arrived < service.requests.size())
       next = std::min(next, service.requests[service.arrived].at_s * 1e9);
@@ -313,7 +318,8 @@ void Device::want(Played& played, const Job::Part& part, bool iteration_end) {
   operation.iteration_end = iteration_end;
   if (part.kind == OperationClass::kDecode)
     operation.deadline_ns = now() + static_cast<std::uint64_t>(options_.slack * usual);
-  scheduler_.wants(operation, now());
+  operation.right_of_way = options_.right_of_way && played.player.job().serves();
+  played.operation = operation;
 }
 
 void Device::begin_request(Played& played, double at_ns) {
@@ -354,10 +360,7 @@ void Device::part_ended(Played& played) {
   ++played.request;
   played.serving = false;
   const bool more = played.request < played.requests.size();
-  if (more && played.requests[played.request].at_s * 1e9 <= seen)
-    begin_request(played, seen);
-  else
-    rest(lane);
+  if (more && played.requests[played.request].at_s * 1e9 <= seen) begin_request(played, seen);
 }
 
 void Device::kernel_ended(Lane& lane) {
@@ -376,10 +379,16 @@ void Device::kernel_ended(Lane& lane) {
       --lane.leave_after;
     }
   } else if (lane.launches != runtime::kUntilChanged && --lane.launches == 0) {
-    give_back(lane, lane.open);
-    lane.open = kNoEntry;
+    use_up(lane);
   }
   if (last) part_ended(played);
+  rest(lane);
+}
+
+// Asks for what its host has come to.
+void Device::ask(Played& played) {
+  Lane& lane = lanes_[played.lane];
+  if (lane.open == kNoEntry && !lane.wanting && has_work(lane)) say(lane, played.operation);
 }
 
 // Starts what may start by now.
@@ -390,7 +399,12 @@ void Device::play(Played& played) {
   played.wake_ns = played.player.next_copy_ns();
   const EntryId entry = lane.leaving ? lane.on : lane.open;
   const Job::Operation* const operation = played.player.next();
-  if (lane.running || entry == kNoEntry || operation == nullptr) return;
+  if (lane.running || operation == nullptr) return;
+  if (entry == kNoEntry) {
+    if (!lane.wanting)
+      played.wake_ns = std::min(played.wake_ns, std::max(now_ns_, played.player.issued_ns()));
+    return;
+  }
   double begin = std::max(played.player.ready_ns(), lane.ended_ns + job.gap_ns);
   if (lane.on != entry && lane.on != kNoEntry) begin += options_.move_ns + options_.creation_ns;
   if (begin > now_ns_ + 0.5) {
@@ -406,6 +420,7 @@ void Device::play(Played& played) {
   lane.alone_until = entry == runtime::kWholeDevice ? lane.kernel->full * lane.length : 0;
   lane.occupancy = lane.alone_until > 0 ? 1 : lane.kernel->share;
   lane.running = true;
+  lane.unclaimed = false;
   lane.end_ns = kForever;  // until set_rates says
   running_.push_back(played.lane);
   rates_changed_ = true;
@@ -437,6 +452,7 @@ void Device::arrive() {
 void Device::next_chunk(Service& service) {
   Lane& lane = lanes_[service.prefill];
   if (service.prompts.empty()) {
+    lane.program = nullptr;
     rest(lane);
     return;
   }
@@ -499,6 +515,7 @@ void Device::next_step(Service& service) {
     service.joining.pop_front();
   }
   if (service.batch.empty()) {
+    lane.program = nullptr;
     rest(lane);
     return;
   }
@@ -552,16 +569,57 @@ void Device::want(Lane& lane, bool iteration_end) {
         whole * (1 + waiting / static_cast<double>(service.batch.size())));
     operation.deadline_ns = static_cast<std::uint64_t>(lane.deadline_ns);
   }
-  scheduler_.wants(operation, now());
+  // Its host has waited for the end of what was before: with nothing to submit, and no grant, it
+  // was idle.
+  if (lane.role != Role::kTraining) rest(lane);
+  say(lane, operation);
   if (!lane.running) start(lane);
 }
 
+// As a client of vitamind: who has no grant asks for one, and then says nothing more, but where the
+// engine says when a step is due.
+void Device::say(Lane& lane, const runtime::ReadyOperation& operation) {
+  if (lane.open == kNoEntry && !std::exchange(lane.wanting, true))
+    return scheduler_.wants(operation, now());
+  if (!options_.says_steps || lane.role != Role::kDecode || lane.played != kNone) return;
+  runtime::Hint hint;
+  hint.client = lane.client;
+  hint.processors = operation.processors;
+  hint.kernel = operation.kernel;
+  hint.kind = operation.kind;
+  hint.queued_ns = operation.queued_ns;
+  hint.deadline_ns = operation.deadline_ns;
+  scheduler_.hint(hint, now());
+}
+
+// It keeps the grant that it has; without one it has nothing to wait for.
 void Device::rest(Lane& lane) {
-  lane.program = nullptr;
-  scheduler_.idle(lane.client, 0, now());
-  if (lane.open != kNoEntry) give_back(lane, lane.open);
-  lane.open = kNoEntry;
-  if (std::exchange(lane.leaving, false)) give_back(lane, lane.on);
+  if (lane.played != kNone ? has_work(lane) : lane.running) return;
+  if (lane.open == kNoEntry && std::exchange(lane.wanting, false))
+    scheduler_.idle(lane.client, 0, now());
+}
+
+bool Device::has_work(const Lane& lane) const {
+  if (lane.running) return true;
+  return lane.played != kNone ? played_[lane.played].player.asked(now_ns_) > 0
+                              : lane.program != nullptr;
+}
+
+// The launches that it was granted.
+void Device::use_up(Lane& lane) {
+  give_back(lane, std::exchange(lane.open, kNoEntry));
+  if (std::exchange(lane.wanting, false)) scheduler_.idle(lane.client, 0, now());
+}
+
+void Device::drop_unclaimed() {
+  std::erase_if(unclaimed_, [&](std::size_t index) {
+    Lane& lane = lanes_[index];
+    if (!lane.unclaimed || lane.open == kNoEntry) return true;
+    if (lane.unclaimed_until_ns > now_ns_) return false;
+    give_back(lane, std::exchange(lane.open, kNoEntry));
+    rest(lane);
+    return true;
+  });
 }
 
 void Device::start(Lane& lane) {
@@ -577,7 +635,9 @@ void Device::start(Lane& lane) {
     lane.stop = std::min(lane.stop, lane.next + lane.launches);
   lane.bandwidth = lane.program->bandwidth(width);
   lane.occupancy = lane.program->occupancy();
+  lane.started_ns = now_ns_;
   lane.running = true;
+  lane.unclaimed = false;
   lane.end_ns = kForever;  // until set_rates says
   running_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
   rates_changed_ = true;
@@ -588,7 +648,7 @@ void Device::drain(Lane& lane) {
   if (lane.played != kNone) {
     const PlayedJob& player = played_[lane.played].player;
     const std::uint32_t width = layout_.at(lane.on).processors;
-    double left = options_.window_ns - (lane.length - lane.position);
+    double left = std::min(options_.window_ns, lane.ahead_ns) - (lane.length - lane.position);
     lane.leaving = true;
     lane.leave_after = 0;
     for (std::size_t i = 1, asked = player.asked(now_ns_); i < asked && left > 0; ++i) {
@@ -599,11 +659,7 @@ void Device::drain(Lane& lane) {
     }
     return;
   }
-  const double submitted = lane.position + options_.window_ns * lane.rate;
-  const std::vector<double>& ends = *lane.ends;
-  const auto end = std::lower_bound(ends.begin() + lane.next + 1, ends.end(), submitted);
-  const auto kernel = static_cast<std::uint32_t>(end - ends.begin());
-  lane.stop = std::min(lane.stop, kernel);
+  lane.stop = submitted(lane);
   rates_changed_ = true;
 }
 
@@ -623,13 +679,12 @@ void Device::stopped(Lane& lane) {
     give_back(lane, lane.on);
   } else if (lane.launches != runtime::kUntilChanged) {
     lane.launches -= std::min(lane.launches, launched);
-    if (lane.launches == 0) {
-      give_back(lane, lane.open);
-      lane.open = kNoEntry;
-    }
+    if (lane.launches == 0) use_up(lane);
   }
   if (ended)
     program_ended(lane);
+  else if (lane.open == kNoEntry && !lane.wanting)
+    want(lane, false);
   else
     start(lane);
 }
@@ -659,6 +714,7 @@ void Device::program_ended(Lane& lane) {
 // --- the scheduler ---------------------------------------------------------------------------
 
 void Device::obey() {
+  for (Played& played : played_) ask(played);
   for (int round = 0; round < 64; ++round) {
     const auto start = std::chrono::steady_clock::now();
     if (scheduler_.look_at() <= now())
@@ -670,6 +726,9 @@ void Device::obey() {
     ++result_.decisions;
     const std::vector<Decision> decisions(given.begin(), given.end());
     for (const Decision& decision : decisions) follow(decision);
+    // A closed gate may have come with another grant.
+    for (const Decision& decision : decisions)
+      if (Lane& lane = lanes_[decision.client - 1]; !has_work(lane)) rest(lane);
   }
   for (Played& played : played_) play(played);
   if (options_.turn_ns > 0) take_turns();
@@ -677,10 +736,12 @@ void Device::obey() {
 }
 
 void Device::follow(const Decision& decision) {
-  Lane& lane = lanes_[decision.client - 1];
+  const std::size_t index = decision.client - 1;
+  Lane& lane = lanes_[index];
+  const bool runs_there = lane.running && lane.on == decision.entry;
   if (decision.kind == Decision::Kind::kCloseGate) {
     if (lane.open == decision.entry) lane.open = kNoEntry;
-    if (lane.running && lane.on == decision.entry)
+    if (runs_there)
       drain(lane);
     else
       give_back(lane, decision.entry);
@@ -688,24 +749,51 @@ void Device::follow(const Decision& decision) {
   }
   lane.open = decision.entry;
   lane.launches = decision.launches;
-  if (lane.played != kNone) {
-    // Between two kernels nothing is outstanding; else it begins in play().
-    if (lane.running && lane.on != lane.open) drain(lane);
+  lane.ahead_ns =
+      decision.ahead_ns == runtime::kNever ? kForever : static_cast<double>(decision.ahead_ns);
+  if (!has_work(lane)) {
+    if (!std::exchange(lane.unclaimed, true)) {
+      unclaimed_.push_back(index);
+      lane.unclaimed_until_ns = now_ns_ + kUnclaimedNs;
+    }
   } else if (!lane.running) {
-    start(lane);
-  } else if (lane.on != lane.open) {
+    if (lane.played == kNone) start(lane);  // else it begins in play()
+  } else if (!runs_there) {
     drain(lane);
   }
 }
 
-// Kernels so far, those that have ended of the ones under way included.
-std::uint64_t Device::launched(const Lane& lane) const {
-  if (!lane.running || lane.played != kNone) return lane.launched;
+// Kernels of the program under way that have begun by that position in it.
+std::uint32_t Device::begun(const Lane& lane, double position) {
   const std::vector<double>& ends = *lane.ends;
-  const auto end =
-      std::upper_bound(ends.begin() + lane.next, ends.begin() + lane.stop, lane.position);
-  const std::ptrdiff_t under_way = end - (ends.begin() + lane.next) - 1;
-  return lane.launched + static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(0, under_way));
+  const auto end = std::lower_bound(ends.begin() + lane.next + 1, ends.end(), position);
+  return static_cast<std::uint32_t>(std::min(end, ends.end() - 1) - ends.begin());
+}
+
+// Kernels of the program under way that its host has submitted by now, those before it was given
+// what it runs on included. What was submitted runs on, whatever happens.
+std::uint32_t Device::submitted(const Lane& lane) const {
+  const std::uint32_t current = begun(lane, lane.position);
+  std::uint32_t count = begun(lane, lane.position + std::min(options_.window_ns, lane.ahead_ns));
+  // A host that is slower than that.
+  if (const double host_ns = lane.program->host_ns(); host_ns > 0)
+    count = std::min(
+        count, lane.next + 1 + static_cast<std::uint32_t>((now_ns_ - lane.started_ns) / host_ns));
+  return std::clamp(count, current, std::max(current, lane.stop));
+}
+
+// What a client of vitamind counts: kernels that it has submitted. A host that trains does not wait
+// for the device, so it submits as fast as the device runs them.
+std::uint64_t Device::launched(const Lane& lane) const {
+  if (lane.played != kNone) {
+    const bool may = lane.open != kNoEntry;
+    return lane.launched + (may            ? played_[lane.played].player.asked(now_ns_)
+                            : lane.running ? 1
+                                           : 0);
+  }
+  if (!lane.running) return lane.launched;
+  const bool waits = lane.role != Role::kTraining;
+  return lane.launched + (waits ? submitted(lane) : begun(lane, lane.position)) - lane.next;
 }
 
 Result Device::collect() {

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <queue>
 #include <string>
@@ -40,7 +41,12 @@ namespace vitamin::sim {
 struct DeviceOptions {
   runtime::SchedulerOptions scheduler;
   double target_tpot_ms = 30;  // deadline of a step: the last token's end and this
-  double window_ns = 50'000;   // submitted ahead of completion: drains behind a closed gate
+  // Submitted ahead of completion, at most, which drains behind a closed gate; what a grant says is
+  // less comes first.
+  double window_ns = std::numeric_limits<double>::infinity();
+  // Engines say of each step when it is due and how long it takes, also while they hold a grant
+  // (vitamin_expect); else only when they ask for one.
+  bool says_steps = true;
   double move_ns = 2'000;
   double creation_ns = 0;  // of an entry at each grant: on-demand contexts cost 1.3 ms
   double warm_up_s = 3;    // requests that arrive earlier are not counted
@@ -48,6 +54,8 @@ struct DeviceOptions {
   double occupancy_bin_s = 1;
   // Recorded jobs on the whole device take turns of so long; 0: they share it.
   double turn_ns = 0;
+  // Recorded jobs that answer requests are of a latency class without a target.
+  bool right_of_way = false;
   double slack = 1.2;    // recorded decodes say that they are to end within so many times the usual
   double switch_ns = 0;  // lost at each change of turns
 };
@@ -78,10 +86,15 @@ class Device {
     std::uint32_t next = 0;  // kernel
     runtime::EntryId open = runtime::kNoEntry;
     std::uint32_t launches = 0;
+    double ahead_ns = 0;     // of what it may submit
+    bool wanting = false;    // the scheduler believes that it has something to submit
+    bool unclaimed = false;  // it was granted what it has not used yet
+    double unclaimed_until_ns = 0;
     bool running = false;
     runtime::EntryId on = runtime::kNoEntry;
     const std::vector<double>* ends = nullptr;  // of the program on that width
     double position = 0;                        // in *ends
+    double started_ns = 0;                      // when its host began to submit, from `next` on
     std::uint32_t stop = 0;                     // the kernel before which it stops
     double rate = 1;
     double slowed = 1;  // of it, by what others take of the memory's bandwidth
@@ -110,7 +123,8 @@ class Device {
     std::size_t lane = 0;
     std::size_t request = 0;  // next or under way
     bool serving = false;
-    const Job::Part* part = nullptr;  // that the device is at
+    const Job::Part* part = nullptr;    // that the device is at
+    runtime::ReadyOperation operation;  // of it
     std::uint32_t tokens_left = 0;
     double first_ns = 0, token_ns = 0;  // when the host saw the first token, the last one
     double wake_ns = 0;                 // when something of it may start
@@ -154,7 +168,14 @@ class Device {
   void stopped(Lane& lane);
   void program_ended(Lane& lane);
   void want(Lane& lane, bool iteration_end);
+  void say(Lane& lane, const runtime::ReadyOperation& operation);
   void rest(Lane& lane);
+  void use_up(Lane& lane);
+  void ask(Played& played);
+  bool has_work(const Lane& lane) const;
+  void drop_unclaimed();
+  static std::uint32_t begun(const Lane& lane, double position);
+  std::uint32_t submitted(const Lane& lane) const;
   void start(Lane& lane);
   void drain(Lane& lane);
   void obey();
@@ -184,7 +205,8 @@ class Device {
   double link_free_ns_ = 0;
   std::size_t turn_ = kNone;  // lane whose turn it is
   double turn_ends_ns_ = 0, turn_begins_ns_ = 0;
-  std::vector<std::size_t> running_;  // lanes
+  std::vector<std::size_t> running_;    // lanes
+  std::vector<std::size_t> unclaimed_;  // lanes
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   double now_ns_ = 0;
   bool rates_changed_ = false;

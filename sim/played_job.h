@@ -31,6 +31,7 @@ class PlayedJob {
   // never before anything that it waits for is known to end.
   const Job::Operation* next() const;
   double ready_ns() const;
+  double issued_ns() const { return kernels_.front().at_ns; }  // when its host asked for it
   // It ends at `now_ns`. True: and with it its part, of which the host may yet wait for the end.
   bool ended(double now_ns);
   // When the host went on behind the wait for the part that ended last.

@@ -44,6 +44,8 @@ class Program {
   double total_ns(std::uint32_t processors) const { return ends(processors).back(); }
   // Share of the device's memory bandwidth that it uses while it runs alone on that width.
   double bandwidth(std::uint32_t processors) const;
+  // The host needs so long for each launch; 0: no time to speak of.
+  double host_ns() const { return static_cast<double>(kernels_.front().host_ns); }
   // Share of the processors that it keeps busy, on average, on the whole device.
   double occupancy() const { return occupancy_; }
   // How many times as long it takes on so many processors when others are busy on `others` of them,

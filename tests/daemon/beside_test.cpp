@@ -21,13 +21,15 @@ daemon::Traits traits(OperationClass kind, std::uint64_t tpot_ns = 0) {
 const daemon::Traits kService = traits(OperationClass::kDecode);
 const daemon::Traits kBatch = traits(OperationClass::kBestEffort);
 
-constexpr double kRequest = 33.6e-3;  // seconds that one takes here, alone
+constexpr double kRequest = 33.6e-3;
 
 struct Setup {
   unsigned services = 1, jobs = 1;
   double load = 0.5;
   double seconds = 20;
   daemon::Traits service = kService;
+  Program program = decoder(), job = training();
+  double request_s = kRequest;  // that one takes here, alone
 };
 
 struct Reached {
@@ -42,13 +44,13 @@ struct Reached {
 Reached run(const std::string& policy, const Setup& setup) {
   Machine machine(policy);
   std::vector<Machine::Client*> jobs, services;
-  for (unsigned i = 0; i < setup.jobs; ++i) jobs.push_back(&machine.add(training(), kBatch));
+  for (unsigned i = 0; i < setup.jobs; ++i) jobs.push_back(&machine.add(setup.job, kBatch));
   machine.run(kSecond);
   const double begin = machine.now(), until = begin + setup.seconds * 1e9;
   for (unsigned i = 0; i < setup.services; ++i)
     services.push_back(
-        &machine.add(decoder(), setup.service,
-                     poisson(setup.load / kRequest, begin, setup.seconds * 1e9, 7 + i)));
+        &machine.add(setup.program, setup.service,
+                     poisson(setup.load / setup.request_s, begin, setup.seconds * 1e9, 7 + i)));
   std::vector<std::uint64_t> before;
   for (const Machine::Client* job : jobs) before.push_back(job->kernels_ended);
   Reached reached;
@@ -62,7 +64,7 @@ Reached run(const std::string& policy, const Setup& setup) {
   }
   for (std::size_t i = 0; i < jobs.size(); ++i)
     reached.steps_per_s.push_back(static_cast<double>(jobs[i]->kernels_ended - before[i]) /
-                                  training().phases[0].launches / setup.seconds);
+                                  setup.job.phases[0].launches / setup.seconds);
   machine.run(until + 2e9);
   std::vector<double> answered;
   for (const Machine::Client* service : services)
@@ -191,6 +193,32 @@ TEST_CASE("A client that says a target gets what that needs, and training the re
   say("no target", first);
   CHECK(target.p50 >= 1.1 * first.p50);
   CHECK(target.counters.overdue == 0);
+}
+
+// Nobody says that he pauses: it is seen from what he submits.
+TEST_CASE("What is reserved for tokens is lent while there are none, and back in time") {
+  const double due = 9e6;
+  const Setup setup{.load = 0.3,
+                    .seconds = 10,
+                    .service = traits(OperationClass::kDecode, 9 * kMs),
+                    .program = tokens(6, due),
+                    .job = busy_training(),
+                    .request_s = 6 * 7.1e-3};
+  Setup trains = setup, alone = setup;
+  trains.services = 0;
+  alone.jobs = 0;
+  const Reached without = run("tpot-first", trains), only = run("tpot-first", alone);
+  const Reached lent = run("tpot-first:target=9", setup);
+  const Reached kept = run("tpot-first:target=9,lend=0", setup);
+  say("training alone", without);
+  say("tokens alone", only);
+  say("lent", lent);
+  say("kept", kept);
+  CHECK(lent.answered == kept.answered);
+  // Six tokens, and what is lost when they come back.
+  CHECK(lent.p50 <= 6 * due * 1e-6);
+  CHECK(lent.p99 <= 1.1 * kept.p99);
+  CHECK(lent.steps_per_s[0] >= 1.15 * kept.steps_per_s[0]);
 }
 
 }  // namespace

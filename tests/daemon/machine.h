@@ -48,6 +48,7 @@ struct Program {
   bool waits = true;        // for the end of each phase
   std::uint32_t ahead = 0;  // rounds that may be under way when it does not wait
   double step_ns = 0;       // it says that a step takes so long
+  double due_ns = 0;  // and of each, also on a grant that it has, when it is due; 0: it does not
 };
 
 // 11.8 ms of prefill and three more tokens of 6.8 ms, of which the device is busy for 4.7.
@@ -56,6 +57,12 @@ inline Program decoder() {
   return {{prefill, step, step, step}, true, 0, 6.8e6};
 }
 // A step of 62.7 ms, of which the device is busy for 33.
+// Requests of tokens only, each due after so long.
+inline Program tokens(unsigned count, double due_ns) {
+  return {std::vector<Phase>(count, {330, 20e3, 14.2e3, 72}), true, 0, 6.8e6, due_ns};
+}
+// A step of 50 ms that all processors are busy for.
+inline Program busy_training() { return {{{1000, 5e3, 50e3, 132}}, false, 2}; }
 inline Program training() { return {{{2617, 24e3, 12.7e3, 100}}, false, 2}; }
 
 class Machine final : public daemon::Outlet {
@@ -190,6 +197,14 @@ class Machine final : public daemon::Outlet {
       if (c.in_phase == 0) {
         if (c.program.waits && c.phases_ended < c.phases_made) break;  // for the device
         if (!c.program.waits && c.round >= c.rounds_ended + c.program.ahead) break;
+      }
+      if (c.in_phase == 0 && c.program.due_ns > 0) {  // vitamin_expect()
+        runtime::Hint step;
+        step.processors = 1;
+        step.kind = runtime::OperationClass::kDecode;
+        step.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
+        step.deadline_ns = static_cast<std::uint64_t>(now_ + c.program.due_ns);
+        c.leases->hint(step, static_cast<std::uint64_t>(now_));
       }
       const Phase& phase = phases[c.phase];
       const bool ends_phase = ++c.in_phase == phase.launches;

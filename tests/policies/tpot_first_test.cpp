@@ -62,10 +62,10 @@ struct Stage {
   std::uint32_t width(EntryId id) const { return layout.at(id).processors; }
 };
 
-TEST_CASE("The reservation is the narrowest entry that keeps the target, and stays when idle") {
+TEST_CASE("The reservation is the narrowest entry that keeps the target; lend=0: also when idle") {
   // A step takes 4 ms on the whole device (and on half of it): at most 24 of 30 ms, so 11 of 66
   // processors would do; the next entry has 12.
-  Stage stage("tpot-first:target=30");
+  Stage stage("tpot-first:target=30,lend=0");
   stage.scheduler->wants(decode(1, 4 * kMs, 30 * kMs), 0);
   const auto decisions = stage.decide(0);
   const EntryId entry = stage.granted(decisions, 1);
@@ -89,7 +89,7 @@ TEST_CASE("The reservation is the narrowest entry that keeps the target, and sta
 }
 
 TEST_CASE("What is lent is others' while nothing decodes, and comes back with the next step") {
-  Stage stage("tpot-first:target=30,lend=1");
+  Stage stage("tpot-first:target=30");
   stage.scheduler->wants(decode(1, 4 * kMs, 30 * kMs), 0);
   const EntryId first = stage.granted(stage.decide(0), 1);
   REQUIRE(first != runtime::kNoEntry);
@@ -117,6 +117,123 @@ TEST_CASE("What is lent is others' while nothing decodes, and comes back with th
   const EntryId rest = stage.granted(closing, 2);
   REQUIRE(rest != runtime::kNoEntry);
   CHECK(!stage.layout.at(back).compute.overlaps(stage.layout.at(rest).compute));
+}
+
+// As clients of vitamind are: one that holds a grant says nothing.
+TEST_CASE("A decode that is quiet on its grant is asked for it; not while its step runs") {
+  Stage stage("tpot-first:target=30,quiet=2000");
+  Scheduler& scheduler = *stage.scheduler;
+  std::uint64_t now = 0, launched = 0;
+  const auto pass = [&](std::uint64_t until, bool launches) {
+    std::vector<Decision> all;
+    while (scheduler.wake_at() <= until) {
+      now = std::max(now, scheduler.wake_at());
+      if (launches) ++launched;
+      scheduler.progressed(1, launched);
+      scheduler.progressed(2, now);
+      for (const Decision& decision : stage.decide(now)) all.push_back(decision);
+    }
+    now = until;
+    return all;
+  };
+  const auto closes = [](const std::vector<Decision>& decisions, runtime::ClientId client) {
+    return std::any_of(decisions.begin(), decisions.end(), [&](const Decision& decision) {
+      return decision.kind == Decision::Kind::kCloseGate && decision.client == client;
+    });
+  };
+  scheduler.progressed(1, 0);
+  // A step of 24 ms where it is; its launches all come at once.
+  scheduler.wants(decode(1, 4 * kMs, 30 * kMs), 0);
+  scheduler.wants(training(2), 0);
+  const auto granted = stage.decide(0);
+  const EntryId mine = stage.granted(granted, 1);
+  REQUIRE(mine != runtime::kNoEntry);
+  const EntryId rest = stage.granted(granted, 2);
+  REQUIRE(rest != runtime::kNoEntry);
+  const std::uint64_t takes = 4 * kMs * 66 / std::min(66U, stage.width(mine));
+  CHECK(!closes(pass(takes, false), 1));
+  // As long as it launches, it has it.
+  CHECK(!closes(pass(takes + 20 * kMs, true), 1));
+  // What it says while it holds is what it does next.
+  Hint step;
+  step.client = 1;
+  step.processors = 1;
+  step.kind = OperationClass::kDecode;
+  step.queued_ns = 4 * kMs;
+  step.deadline_ns = now + 30 * kMs;
+  scheduler.hint(step, now);
+  stage.decide(now);
+  const std::uint64_t ends = now + takes;
+  CHECK(!closes(pass(ends, false), 1));
+  CHECK(closes(pass(ends + 5 * kMs, false), 1));
+  // Its work has ended: others have all of it, until it asks.
+  scheduler.returned(1, 0, mine, now);
+  scheduler.idle(1, 0, now);
+  const EntryId all = stage.granted(stage.decide(now), 2);
+  REQUIRE(all != runtime::kNoEntry);
+  CHECK(stage.width(all) == 132);
+  scheduler.returned(2, 0, rest, now);
+  scheduler.wants(decode(1, 4 * kMs, now + 30 * kMs), now);
+  CHECK(closes(stage.decide(now), 2));
+}
+
+TEST_CASE("Whoever runs beside a decode submits little ahead, and so does the decode; alone not") {
+  Stage stage("tpot-first:target=30,ahead=300");
+  const auto ahead = [&](const std::vector<Decision>& decisions, runtime::ClientId client) {
+    std::uint64_t ns = 0;
+    for (const Decision& decision : decisions)
+      if (decision.kind == Decision::Kind::kGrant && decision.client == client)
+        ns = decision.ahead_ns;
+    return ns;
+  };
+  stage.scheduler->wants(decode(1, 4 * kMs, 30 * kMs), 0);
+  CHECK(ahead(stage.decide(0), 1) == runtime::kNever);
+  ReadyOperation prefill = training(3);
+  prefill.kind = OperationClass::kPrefill;
+  stage.scheduler->wants(prefill, kMs);
+  auto decisions = stage.decide(kMs);
+  CHECK(ahead(decisions, 1) == 300'000);
+  for (const Decision& decision : std::vector(decisions))
+    if (decision.kind == Decision::Kind::kCloseGate)
+      stage.scheduler->returned(decision.client, 0, decision.entry, 2 * kMs);
+  const auto later = stage.decide(2 * kMs);
+  decisions.insert(decisions.end(), later.begin(), later.end());
+  CHECK(ahead(decisions, 3) == 300'000);
+}
+
+// A step that began on a narrow entry and goes on on a wider one has not run there all the time.
+TEST_CASE("A step that was moved to be in time stays there") {
+  Stage stage("tpot-first:target=30");
+  stage.scheduler->wants(training(2), 0);
+  const EntryId all = stage.granted(stage.decide(0), 2);
+  // 4 ms of work (22 ms on 12 processors), due in 12.
+  stage.scheduler->wants(decode(1, 4 * kMs, 40 * kMs, 1), 10 * kMs);
+  stage.decide(10 * kMs);
+  stage.scheduler->returned(2, 0, all, 11 * kMs);
+  stage.decide(11 * kMs);
+  stage.scheduler->wants(decode(1, 4 * kMs, 52 * kMs, 2), 40 * kMs);
+  const auto moved = stage.decide(40 * kMs);
+  for (const Decision& decision : moved)
+    if (decision.kind == Decision::Kind::kCloseGate && decision.client == 2)
+      stage.scheduler->returned(2, 0, decision.entry, 43 * kMs);
+  stage.decide(43 * kMs);
+  const auto widest = [&] {
+    std::uint32_t most = 0;
+    for (const auto& entry : stage.layout.entries())
+      if (!entry.whole() && stage.scheduler->leases().lessee(entry.id) == 1)
+        most = std::max(most, entry.processors);
+    return most;
+  };
+  const std::uint32_t there = widest();
+  REQUIRE(there >= 24);
+  for (std::uint64_t at = 44; at < 47; ++at) {
+    stage.scheduler->wants(training(static_cast<runtime::ClientId>(at)), at * kMs);
+    for (const Decision& decision : stage.decide(at * kMs)) {
+      const bool narrower = decision.kind == Decision::Kind::kGrant && decision.client == 1 &&
+                            stage.width(decision.entry) < there;
+      CHECK(!narrower);
+    }
+  }
 }
 
 TEST_CASE("A decode at risk gets the narrowest entry that is in time, drained before it is ready") {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <ctime>
+#include <limits>
 
 #include "policies/registry.h"
 #include "tests/figure.h"
@@ -156,6 +157,56 @@ TEST_CASE("Jobs that are better off on parts get them") {
   CHECK(measured > 0.97 * parts);
 }
 
+TEST_CASE("A simulated client keeps its grant over a pause, without a word, as one of vitamind") {
+  Setup setup;
+  setup.trace = steady(20, 1, 512, 33);
+  // One for each of the two clients.
+  CHECK(run(setup, "fifo").grants == 2);
+  // What waits for it to say that it has nothing to run waits for ever.
+  setup.training = {"resnet152"};
+  CHECK(run(setup, "exclusive").training[0].steps_per_s > 16);
+  CHECK(!run(setup, "exclusive").requests[0].finished);
+}
+
+TEST_CASE(
+    "A closed gate lets run what was submitted: as far ahead as the window or the grant says") {
+  const runtime::PoolLayout layout = runtime::PoolLayout::build(h200());
+  const std::vector<Kernel> kernels(1000, Kernel{50'000, 1'000, 132, 0});
+  const Program step(78, "full", runtime::OperationClass::kBestEffort, kernels, 1e9, 132);
+  const auto moves = [&](double window_ns) {
+    runtime::Profile profile;
+    for (const runtime::PoolEntry& entry : layout.entries())
+      profile.merge(step.key(), {entry.processors, 100, step.total_ns(entry.processors), 0});
+    Library library(132);
+    DeviceOptions options;
+    options.limit_s = 10;
+    options.window_ns = window_ns;
+    Device device(layout, std::move(*policies::make("temporal:quantum=1000", 1)), profile, library,
+                  options);
+    device.add_training(step);
+    device.add_training(step);
+    return device.run().grants;
+  };
+  const std::uint64_t far = moves(std::numeric_limits<double>::infinity()), near = moves(500'000);
+  // A step lasts 52 ms, and all of it is submitted at once.
+  CHECK(far <= 2 * 10'000 / 52);
+  CHECK(near >= 10 * far);
+}
+
+// 40 % of the time nothing decodes: tokens of 64 requests come in bursts.
+TEST_CASE(
+    "tpot-first lends what decodes do not use, which nobody tells it, and keeps their target") {
+  Setup setup;
+  for (unsigned i = 0; i < 40; ++i)
+    for (unsigned k = 0; k < 8; ++k) setup.trace.requests.push_back({1.0 * i, 1500, 12});
+  setup.training = {"q8"};
+  const Result lent = run(setup, "tpot-first"), kept = run(setup, "tpot-first:lend=0");
+  MESSAGE("lent: training " << lent.training_normalised() << ", TPOT p99 " << lent.tpot().p99
+                            << "; kept: " << kept.training_normalised() << ", " << kept.tpot().p99);
+  CHECK(lent.violations(Slo()).tpot <= kept.violations(Slo()).tpot + 0.01);
+  CHECK(lent.training_normalised() > 1.02 * kept.training_normalised());
+}
+
 TEST_CASE("The same setup gives the same result") {
   Setup setup;
   setup.gpus = 3;
@@ -214,7 +265,7 @@ TEST_CASE("Eight GPUs of a hundred clients each: ten minutes in a minute of two 
     const Result result = run(setup, "throughput");
     return (cpu_s() - begin) / result.simulated_s * 600 * 8 / 2 / 60;
   });
-  MESSAGE(60 * least << " s of each of two cores");
+  MESSAGE((60 * least) << " s of each of two cores");
 #ifdef NDEBUG
   CHECK(least < 1);
 #endif

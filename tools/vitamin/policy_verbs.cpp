@@ -102,8 +102,12 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   simulate_->add_option("--ttft", o.ttft_ms, "Limit in ms")->capture_default_str();
   simulate_->add_option("--tpot", o.tpot_ms, "Limit in ms, and the decodes' target")
       ->capture_default_str();
-  simulate_->add_option("--window", o.window_us, "Submitted ahead of completion, us")
-      ->capture_default_str();
+  simulate_->add_option("--window", o.window_us,
+                        "Submitted ahead of completion, us (default: as far as grants allow)");
+  simulate_->add_flag("--silent", o.silent,
+                      "Engines say of no step when it is due but where they ask for processors");
+  simulate_->add_flag("--latency", o.right_of_way,
+                      "Recorded jobs that answer requests are of a latency class without a target");
   simulate_->add_option("--quantum", o.quantum_ms, "Grants are recalled at this age, ms")
       ->capture_default_str();
   simulate_->add_option("--creation", o.creation_ms, "Make each context on demand: ms");

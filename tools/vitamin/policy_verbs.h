@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ struct SimulateOptions {
   double from_s = 0, seconds = 0;
   std::uint32_t most_prompt = 16384, most_output = 2048;
   double ttft_ms = 500, tpot_ms = 30;
-  double window_us = 50, creation_ms = 0, quantum_ms = 4;
+  double window_us = std::numeric_limits<double>::infinity();
+  double creation_ms = 0, quantum_ms = 4;
+  bool silent = false, right_of_way = false;
   std::string plot;  // directory
   bool json = false;
   std::uint64_t seed = 1;

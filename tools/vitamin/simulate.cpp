@@ -226,6 +226,8 @@ int simulate(const SimulateOptions& options) {
   setup.seed = options.seed;
   setup.device.target_tpot_ms = options.tpot_ms;
   setup.device.window_ns = options.window_us * 1e3;
+  setup.device.says_steps = !options.silent;
+  setup.device.right_of_way = options.right_of_way;
   setup.device.creation_ns = options.creation_ms * 1e6;
   setup.device.scheduler.quantum_ns = static_cast<std::uint64_t>(options.quantum_ms * 1e6);
   for (const std::string& word : options.training)
