@@ -197,7 +197,6 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   if (needed == 0 || needed > queue->processors || needed > widest_narrow_ || kernel.collective ||
       kernel.refused.test(queue->entry) || !arbiter_->admits(queue->entry, stream.lane))
     return false;
-  // Advice is heard when the policy is asked; till then only the width that it wants counts.
   if (advice == nullptr && stream.advice) advice = &*stream.advice;
   if (advice != nullptr && std::min(advice->processors, widest_) > queue->processors) return false;
   // No marker falls due behind it.
@@ -210,6 +209,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
                  (launch.grid.volume() > 1 && kernel.proven_processors > queue->processors)))
     return false;
 
+  tell(stream, advice);
   status = queue->queue->launch(launch);
   if (status != hal::kNativeOk) [[unlikely]] {
     if (narrow && device_.classify(status) == Outcome::kEntryRefused) return false;
@@ -651,6 +651,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
     return binding;
   };
   if (grant_stands(stream, kernel, needed)) {
+    tell(stream, advice_for(stream, operation));
     if (PhysicalQueue* queue = free_queue(stream, stream.grant.entry)) return take(*queue);
     if (awaits_queue(stream)) return {};
   }
@@ -733,6 +734,7 @@ Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
     ready.ready_at_ns = advice->ready_at_ns;
     ready.deadline_ns = advice->deadline_ns;
     ready.queued_ns = advice->queued_ns;
+    stream.told_deadline_ns = advice->deadline_ns;
   }
   const Choice choice = arbiter_->grant(ready, eligible);
   if (options_.trace) [[unlikely]]
@@ -744,6 +746,17 @@ Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
 const Advice* Dispatcher::advice_for(const Stream& stream, const LaunchOperation* operation) {
   if (operation != nullptr && operation->advice() != nullptr) return operation->advice();
   return stream.advice ? &*stream.advice : nullptr;
+}
+
+// Who has a grant does not ask again, so a step that begins meanwhile is told as what comes next.
+// Deadlines are moments, so another deadline is another step; ranges without one may be nested in
+// a step as deep as its layers, and say nothing of when it begins.
+void Dispatcher::tell(Stream& stream, const Advice* advice) {
+  if (advice == nullptr || advice->deadline_ns == 0 ||
+      advice->deadline_ns == stream.told_deadline_ns)
+    return;
+  stream.told_deadline_ns = advice->deadline_ns;
+  expect(stream, *advice, false);
 }
 
 void Dispatcher::expect(Stream& stream, const Advice& advice, bool cancelled) {

@@ -298,6 +298,7 @@ class Dispatcher {
   std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   PhysicalQueue* free_queue(Stream& stream, EntryId entry);
   hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);
+  void tell(Stream& stream, const Advice* advice);
   hal::NativeStatus timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                  unsigned waits, Profiler::Turn turn);
   hal::NativeStatus submit_launch(Stream& stream, Request& request, PhysicalQueue& queue,

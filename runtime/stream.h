@@ -149,6 +149,7 @@ struct Stream {
   std::deque<Deferred> deferred;
 
   std::optional<Advice> advice;  // of what follows on the stream
+  std::uint64_t told_deadline_ns = 0;  // the last one that the arbiter heard of
   bool iteration_ends = false;   // its next launch is the first of an iteration
 
   // The standing answer of the policy.

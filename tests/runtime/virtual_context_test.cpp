@@ -104,6 +104,69 @@ TEST_CASE("A grant bounds what is submitted ahead, on parts and on the whole dev
   }
 }
 
+// A standing grant is not asked for again, and what an engine says of its next step is heard all
+// the same, once.
+TEST_CASE("A step that begins while a grant stands is told once") {
+  struct Heard {
+    unsigned asked = 0;
+    std::vector<std::uint64_t> told;  // deadlines
+  };
+  class Listening final : public runtime::Policy {
+   public:
+    explicit Listening(Heard& heard, bool whole) : heard_(heard), whole_(whole) {}
+    std::string_view name() const override { return "listening"; }
+    runtime::Choice select(const runtime::ReadyOperation&, std::span<const runtime::EntryId> all,
+                           const runtime::PoolView&) override {
+      ++heard_.asked;
+      return {whole_ ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint& hint, const runtime::PoolView&) override {
+      heard_.told.push_back(hint.deadline_ns);
+      return {};
+    }
+
+   private:
+    Heard& heard_;
+    bool whole_;
+  };
+  for (const bool whole : {false, true}) {
+    CAPTURE(whole);
+    Heard heard;
+    Fixture f({.make_policy = [&] { return std::make_unique<Listening>(heard, whole); }});
+    runtime::Stream& stream = f.stream();
+    unsigned total = 0, one = 1;
+    unsigned* address = &total;
+    const auto launch = [&](unsigned times) {
+      for (unsigned i = 0; i < times; ++i)
+        REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+    };
+    const auto say = [&](std::uint64_t deadline_ns) {
+      runtime::Advice advice;
+      advice.kind = runtime::OperationClass::kDecode;
+      advice.deadline_ns = deadline_ns;
+      f.context->advise(stream, advice);
+    };
+    say(1'000'000);
+    launch(5);
+    const unsigned asked = heard.asked;
+    CHECK(asked >= 1);
+    CHECK(heard.told.empty());  // with the question
+    say(2'000'000);
+    launch(5);
+    say(0);  // a range within it that knows of no deadline
+    launch(3);
+    say(3'000'000);
+    launch(2);
+    f.context->advise(stream, std::nullopt);
+    launch(5);
+    say(4'000'000);
+    CHECK(f.context->synchronize(stream) == 0);  // nothing was launched under it
+    CHECK(heard.asked == asked);
+    CHECK(heard.told == std::vector<std::uint64_t>{2'000'000, 3'000'000});
+    CHECK(total == 20);
+  }
+}
+
 TEST_CASE("A stream moves only while few of its operations are unfinished") {
   Fixture f({.units = 16});
   runtime::Stream& stream = f.stream();
