@@ -153,14 +153,15 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   watch(session->peer.pidfd.get());
   deaths_->add(&session->memory.client->life);
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
-  const auto sent =
-      protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
-  admitted.memory.client_fd.reset();
-  admitted.memory.daemon_fd.reset();
+  // Before it is told: whoever hears of it may look here.
   spdlog::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
                admitted.program, admitted.peer.pid, admitted.peer.uid,
                or_none(admitted.standing.workload_class), or_none(admitted.standing.job),
                welcome.home, welcome.home_shared != 0 ? ", shared" : "");
+  const auto sent =
+      protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
+  admitted.memory.client_fd.reset();
+  admitted.memory.daemon_fd.reset();
   if (!sent) end_session(admitted.id, time);
 }
 
