@@ -63,11 +63,12 @@ struct Mps {
   // share processors, those of the others go first. Bits do not depend on it.
   // Source: NVIDIA Multi-Process Service, CUDA_MPS_CLIENT_PRIORITY.
   bool priorities = true;
-  // Hardware queues of a client (CUDA_DEVICE_MAX_CONNECTIONS); 0: as MPS gives them. Streams that
-  // share one wait for each other: beside streams behind a wait, others were held up on an H200
-  // with what MPS gives by default, and not with 8. All clients share one stock: more for each is
-  // fewer of them. Source: NVIDIA Multi-Process Service, CUDA_DEVICE_MAX_CONNECTIONS.
-  std::uint32_t connections = 0;
+  // Hardware queues of a client (CUDA_DEVICE_MAX_CONNECTIONS); 0: as MPS gives them, which is 2.
+  // Streams that share one wait for each other: with 2, a launch behind a wait that the host ends
+  // later held up the launch that the host waited for, and both hung (H200, hazard host_gated);
+  // with 8, as many as a program has without MPS, it does not. All clients share one stock: more
+  // for each is fewer of them. Source: NVIDIA Multi-Process Service, CUDA_DEVICE_MAX_CONNECTIONS.
+  std::uint32_t connections = 8;
   std::uint64_t check_every_ns = 1'000'000'000;
 };
 

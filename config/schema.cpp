@@ -145,9 +145,8 @@ std::vector<SettingKey> operation_keys() {
                       "programs of kind \"batch\" are clients of MPS's lower priority"),
       within(0, 32,
              VITAMIN_SETTING(kInteger, mps.connections, "mps.connections",
-                             "hardware queues of each program under MPS, 0: as MPS gives them; "
-                             "more keep streams from waiting for each other, and let fewer "
-                             "programs in")),
+                             "hardware queues of each program under MPS; 8, as without it, keep "
+                             "streams from waiting for each other; 0: as MPS gives them, 2")),
       within(10 * kMillisecond, 3600 * kSecond,
              VITAMIN_SETTING(kDuration, mps.check_every_ns, "mps.check_every",
                              "how often MPS is asked how it is")),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the measurements of several processes under one vitamind share."""
+import contextlib
 import json
 import os
 import pathlib
@@ -140,8 +141,9 @@ class Job:
         return [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
 
     def kill(self):
-        """It and whatever it started."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """It and whatever it started, if it lives."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         return self.wait(20)
 
     def wait(self, timeout, witness=None):

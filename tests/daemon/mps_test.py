@@ -203,11 +203,11 @@ class Mps(DaemonTest):
         self.assertEqual(priority("batch", '[mps]\nmode = "off"\n'), "none")
         self.assertEqual(priority("batch", CUDA_MPS_CLIENT_PRIORITY="0"), "0")
 
-        self.assertEqual(connections("latency"), "none")
-        self.assertEqual(connections("latency", "[mps]\nconnections = 8\n"), "8")
-        self.assertEqual(connections("latency", '[mps]\nconnections = 8\nmode = "off"\n'), "none")
-        self.assertEqual(connections("latency", "[mps]\nconnections = 8\n",
-                                     CUDA_DEVICE_MAX_CONNECTIONS="3"), "3")
+        self.assertEqual(connections("latency"), "8")
+        self.assertEqual(connections("latency", "[mps]\nconnections = 16\n"), "16")
+        self.assertEqual(connections("latency", "[mps]\nconnections = 0\n"), "none")
+        self.assertEqual(connections("latency", '[mps]\nmode = "off"\n'), "none")
+        self.assertEqual(connections("latency", CUDA_DEVICE_MAX_CONNECTIONS="3"), "3")
 
 
 if __name__ == "__main__":
