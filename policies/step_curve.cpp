@@ -35,18 +35,21 @@ void StepCurve::add(std::uint32_t processors, double ratio) {
 double StepCurve::guess(std::uint32_t processors) const {
   const double m = processors;
   const auto wider = std::lower_bound(seen_.begin(), seen_.end(), processors, narrower);
-  // Beyond all: as if the work were shared, but never better than was said.
-  if (wider == seen_.end()) return std::max(1.0, seen_.back().ratio * seen_.back().processors / m);
-  if (wider->processors == processors) return wider->ratio;
+  if (wider != seen_.end() && wider->processors == processors) return wider->ratio;
+  // Wider than all is never better than was said, but where narrower was.
+  const auto no_better = [&](double ratio) {
+    return wider == seen_.end() ? std::max(ratio, std::min(1.0, seen_.back().ratio)) : ratio;
+  };
   if (seen_.size() == 1) {
-    const double share = wider->processors / m;
-    return wider->ratio * (share <= kWorthTrying ? 1 : share);
+    const double share = seen_.front().processors / m;
+    return no_better(seen_.front().ratio * (share > 1 && share <= kWorthTrying ? 1 : share));
   }
-  // Latency and shared work, a + b / m, through the two around it, or the two narrowest.
-  const Width& one = wider == seen_.begin() ? wider[0] : wider[-1];
-  const Width& other = wider == seen_.begin() ? wider[1] : wider[0];
-  const double shared = (one.ratio - other.ratio) / (1.0 / one.processors - 1.0 / other.processors);
-  return one.ratio + std::max(0.0, shared) * (1 / m - 1.0 / one.processors);
+  // Latency and shared work, a + b / m, through the two around it, or the two that are next to it.
+  const auto other = wider == seen_.begin() ? wider + 1 : wider == seen_.end() ? wider - 1 : wider;
+  const Width& from = other[-1];
+  const double shared = std::max(
+      0.0, (from.ratio - other->ratio) / (1.0 / from.processors - 1.0 / other->processors));
+  return no_better(from.ratio + shared * (1 / m - 1.0 / from.processors));
 }
 
 void StepCurve::update(std::span<const PoolEntry> entries, std::span<const float> kernel) {
