@@ -12,18 +12,19 @@ using runtime::PoolView;
 
 namespace {
 
-constexpr std::uint64_t kLongest = 10;  // times a slice's length, where nobody rests
-constexpr std::uint64_t kSettle = 5;    // a slice that began in the middle: 1/5 does not count
+constexpr std::uint64_t kLongest = 4;  // times a slice's length, where nobody rests
+constexpr std::uint64_t kSettle = 5;   // a slice that began in the middle: 1/5 does not count
 constexpr std::uint64_t kAway = 1'000'000'000;  // who wanted nothing for so long is not there
 constexpr std::uint64_t kAtOnce = 500'000;      // a grant comes back so soon when nothing runs
 constexpr double kCost = 0.002;  // of what is being got done, for slices of the other kind
+constexpr unsigned kPairs = 32;  // requests differ
 
 double loss(std::uint32_t percent) { return std::log1p(-static_cast<double>(percent) / 100); }
 
 }  // namespace
 
 Beside::Beside(const Options& options)
-    : options_(options), trials_({loss(options.slowdown), kCost}) {}
+    : options_(options), trials_({loss(options.slowdown), kCost, kPairs}) {}
 
 Beside::Known& Beside::of(ClientId client) {
   const auto at =

@@ -12,8 +12,7 @@ namespace {
 
 // Of a difference that was measured once: what jobs of some tenths of a second a step show.
 constexpr double kUsualSpread = 0.07;
-constexpr unsigned kFew = 3;    // pairs, before which nothing is seen to gain
-constexpr unsigned kPairs = 8;  // that have not made a gain clear: there is none; and remembered
+constexpr unsigned kFew = 3;  // pairs, before which nothing is seen to gain
 constexpr unsigned kFirstPause = 16, kLongestPause = 256;  // slices
 constexpr double kMost = 1;  // what more than that says is not believed: somebody paused
 // Who gets on so differently does other work than before.
@@ -22,11 +21,11 @@ constexpr std::size_t kTrials = 64;
 
 }  // namespace
 
-void Trials::Estimate::add(double value) {
+void Trials::Estimate::add(double value, unsigned most) {
   value = std::clamp(value, -kMost, kMost);
   // Beyond so many each new one takes the place of an average one.
-  if (count == kPairs) squares *= (kPairs - 1.0) / kPairs;
-  count = std::min(count + 1, kPairs);
+  if (count == most) squares *= (most - 1.0) / most;
+  count = std::min(count + 1, most);
   const double difference = value - mean;
   mean += difference / count;
   squares += difference * (value - mean);
@@ -51,9 +50,9 @@ bool Trials::gains(const Trial& trial) const {
 bool Trials::clear(const Trial& trial) const {
   const Estimate& gain = trial.gain;
   if (gain.count == 0) return false;
-  const bool hopeless = gain.mean + trial.error() < rules_.worth ||
-                        (gain.count >= kFew && gain.mean - trial.error() / 2 < rules_.worth);
-  return hopeless || gain.count == kPairs || gains(trial);
+  const bool hopeless =
+      gain.mean + trial.error() < rules_.worth || (gain.count >= kFew && gain.mean < rules_.worth);
+  return hopeless || gain.count == rules_.pairs || gains(trial);
 }
 
 // The newest last.
@@ -87,7 +86,7 @@ Trials::Kind Trials::ended(const Clients& clients, Kind kind, double score, std:
     const double step = score - *trial.score;
     if (trial.decided() && std::abs(step) > std::max(kOtherWork, 3 * trial.spread()))
       trial.gain = {};
-    trial.steps.add(step);
+    trial.steps.add(step, rules_.pairs);
   }
   trial.score = score;
   if (clear(trial) && now_ns < trial.try_at_ns) return kind;
@@ -97,7 +96,7 @@ Trials::Kind Trials::ended(const Clients& clients, Kind kind, double score, std:
 void Trials::judge(Trial& trial, double gain, std::uint64_t now_ns, std::uint64_t slice_ns) {
   // What was known does not hold any more.
   if (trial.decided() && std::abs(gain - trial.gain.mean) > 3 * trial.spread()) trial.gain = {};
-  trial.gain.add(gain);
+  trial.gain.add(gain, rules_.pairs);
   if (!clear(trial)) return;
   const Kind better = gains(trial) ? Kind::kOther : Kind::kBasic;
   const bool confirmed = better == trial.kind && trial.decided();

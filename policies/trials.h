@@ -35,6 +35,7 @@ class Trials {
   struct Rules {
     double worth = 0;    // the other kind has to gain more than that
     double cost = 0.01;  // of what is being got done, for slices of the kind that is not chosen
+    unsigned pairs = 8;  // that have not made a gain clear: there is none; and remembered
   };
   using Clients = std::vector<runtime::ClientId>;  // sorted
 
@@ -51,7 +52,7 @@ class Trials {
   struct Estimate {
     unsigned count = 0;
     double mean = 0, squares = 0;  // squared differences from the mean
-    void add(double value);
+    void add(double value, unsigned most);
   };
   struct Trial {
     Clients clients;
