@@ -40,7 +40,7 @@ class Beside {
   explicit Beside(const Options& options);
 
   // In every epoch, after `first` has looked. `others`: somebody is there who neither has the right
-  // of way nor yields; nothing is measured then.
+  // of way nor yields, or may not share the device; nothing is measured then.
   void look(const runtime::PoolView& pool, const RightOfWay& first, bool others);
   // While only those are there who have the right of way and who yield: they share the device.
   bool together() const {

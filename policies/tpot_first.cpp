@@ -300,7 +300,8 @@ class TpotFirst final : public runtime::Policy {
     }
     const ComputeSet ending = still_decoding(pool);
     const bool alone = !others && reserved(pool).empty() && ending.empty();
-    const bool sharable = alone && !first_.claimed_by_prefills();
+    const bool sharable =
+        alone && !first_.claimed_by_prefills() && pool.all_share && pool.set_aside.empty();
     beside_.look(pool, first_, !sharable);
     const bool together = sharable && beside_.together();
     yielding_ = first_.claimed() && !together;

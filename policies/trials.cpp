@@ -78,6 +78,7 @@ Trials::Kind Trials::ended(const Clients& clients, Kind kind, double score, std:
                            std::uint64_t slice_ns) {
   Trial& trial = trial_of(clients);
   if (kind != trial.kind) {
+    if (!trial.score) return trial.kind;  // there is nothing to compare it with
     const double gain = kind == Kind::kOther ? score - *trial.score : *trial.score - score;
     judge(trial, gain, now_ns, slice_ns);
     return trial.kind;

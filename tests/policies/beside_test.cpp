@@ -324,6 +324,18 @@ TEST_CASE("Where nobody tells, or the service does not, they are apart") {
   CHECK(two.share() < 0.05);
 }
 
+TEST_CASE("One that tells no more is left alone; when it tells again it is as before") {
+  Bench bench;
+  bench.run(20 * kSecond);
+  REQUIRE(bench.beside.together());
+  bench.services[0].tells = false;
+  bench.run(3 * kSecond);
+  CHECK(!bench.beside.together());
+  bench.services[0].tells = true;
+  bench.run(20 * kSecond);
+  CHECK(bench.beside.together());
+}
+
 TEST_CASE("Nothing is measured while others are there, or while nobody is who would go on") {
   Bench bench;
   bench.prefills = true;
