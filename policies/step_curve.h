@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the steps of one client take on every entry, measured on the steps themselves. A step is
+// many kernels and the host's work between them: none of its kernels' curves is its own.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/policy.h"
+
+namespace vitamin::policies {
+
+class StepCurve {
+ public:
+  // A step ran on so many processors and took `ratio` times what its client had said of it.
+  void add(std::uint32_t processors, double ratio);
+  // Enough steps have, somewhere.
+  bool known() const;
+  // By EntryId: times what the client says of a step, never less on a narrower entry; as of the
+  // last update(), empty before. A width that was not tried is taken to be no better than if all
+  // work were shared; without any steps, `kernel` (policies/curves.h) and a curve that is nearly
+  // all shared work, whichever is worse.
+  std::span<const float> values() const { return curve_; }
+  void update(std::span<const runtime::PoolEntry> entries, std::span<const float> kernel);
+
+ private:
+  struct Width {
+    std::uint32_t processors;
+    unsigned steps;
+    double ratio;
+  };
+  double guess(std::uint32_t processors) const;
+
+  std::vector<Width> widths_;  // narrowest first
+  std::vector<float> curve_;
+};
+
+}  // namespace vitamin::policies
