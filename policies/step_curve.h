@@ -18,12 +18,13 @@ class StepCurve {
  public:
   // A step ran on so many processors and took `ratio` times what its client had said of it.
   void add(std::uint32_t processors, double ratio);
-  // Enough steps have, somewhere.
-  bool known() const;
+  // Enough steps have, somewhere: as of the last update().
+  bool known() const { return !seen_.empty(); }
   // By EntryId: times what the client says of a step, never less on a narrower entry; as of the
-  // last update(), empty before. A width that was not tried is taken to be no better than if all
-  // work were shared; without any steps, `kernel` (policies/curves.h) and a curve that is nearly
-  // all shared work, whichever is worse.
+  // last update(), empty before. A width that was not tried is as those that were make it (latency
+  // and shared work); when there is only one, about half of it is taken to be as good, so that it
+  // will be tried. Without any, `kernel` (policies/curves.h) and a curve that is nearly all shared
+  // work, whichever is worse.
   std::span<const float> values() const { return curve_; }
   void update(std::span<const runtime::PoolEntry> entries, std::span<const float> kernel);
 
@@ -33,9 +34,13 @@ class StepCurve {
     unsigned steps;
     double ratio;
   };
+  static bool narrower(const Width& width, std::uint32_t processors) {
+    return width.processors < processors;
+  }
   double guess(std::uint32_t processors) const;
 
   std::vector<Width> widths_;  // narrowest first
+  std::vector<Width> seen_;    // of them, those of enough steps
   std::vector<float> curve_;
 };
 

@@ -82,7 +82,7 @@ struct Decoder {
   bool told = false;              // that no width meets the target
   // Of the steps: how long each was, from one to the next, where it was on one entry throughout.
   StepCurve curve;
-  std::uint64_t began_ns = 0, due_ns = 0, said_ns = 0;
+  std::uint64_t timed_id = 0, began_ns = 0, due_ns = 0, said_ns = 0;
   EntryId throughout = kNoEntry;
   // Of the step that runs: how much was left of it when, and where it has run since.
   std::uint64_t step = 0;  // its id
@@ -500,25 +500,29 @@ class TpotFirst final : public runtime::Policy {
     return prepared(rest, standing, pool, taken);
   }
 
+  // Some of the time that is left is for what nobody predicts: percent.
+  static constexpr std::uint64_t kInTime = 80;
+
   // Its reservation when that is enough; else the narrowest entry on which the step ends in time,
-  // or, when that is too late on all, nearly as soon as it can.
+  // or, when that is too late on all, as soon as it can.
   EntryId prepared(const Planner::Lane& lane, EntryId standing, const PoolView& pool,
                    ComputeSet taken) {
     const ReadyOperation& operation = lane.operation;
     const std::uint64_t due = deadline(operation, pool);
-    // Some of the time that is left is for what nobody predicts.
-    std::uint64_t by =
-        due <= pool.now_ns ? due : pool.now_ns + (due - pool.now_ns) * options_.margin / 100;
+    std::uint64_t by = due <= pool.now_ns ? due : pool.now_ns + (due - pool.now_ns) * kInTime / 100;
     if (standing != kNoEntry && ends_at(operation, standing, pool) <= by) return standing;
     if (const std::uint64_t soonest = ends_at(operation, pool.entries.back().id, pool);
         soonest > by) {
       if (standing == kNoEntry && options_.reservation != 0) return kNoEntry;
-      const std::uint64_t start = std::max(pool.now_ns, operation.ready_at_ns);
-      by = soonest + (soonest - start) / 10;
+      const std::uint64_t takes = soonest - std::max(pool.now_ns, operation.ready_at_ns);
+      // Hardly sooner is not worth what others lose.
+      if (standing != kNoEntry && ends_at(operation, standing, pool) <= soonest + takes / 10)
+        return standing;
+      by = soonest + takes / 50;
     }
     const ComputeSet closed = taken | others_standing(lane);
-    // Around what is its own first: anything else would leave the others two pieces.
-    // A step that was moved stays where it is: every move drains somebody.
+    // A step that was moved stays where it is, for every move drains somebody; else around what is
+    // its own first: anything else would leave the others two pieces.
     EntryId best = kNoEntry;
     if (lane.held != kNoEntry && lane.held != runtime::kWholeDevice &&
         !pool.entries[lane.held].compute.overlaps(closed) &&
@@ -555,24 +559,25 @@ class TpotFirst final : public runtime::Policy {
   }
 
   // From its step's beginning to the next one's, so that what its host does between counts, too.
-  // Not on the whole device: others may be there.
+  // Not on the whole device: others may be there. Not where two follow each other with one
+  // deadline, which has passed then: whether that is one step or more is not known.
   void time(Decoder& decoder, const Planner::Lane& lane, const PoolView& pool) {
     const ReadyOperation& operation = lane.operation;
     if (!is_step(operation)) return;
-    if (operation.deadline_ns != decoder.due_ns) {
-      if (decoder.throughout == lane.held && lane.held != kNoEntry &&
-          lane.held != runtime::kWholeDevice)
-        decoder.curve.add(pool.entries[lane.held].processors,
-                          static_cast<double>(pool.now_ns - decoder.began_ns) /
-                              static_cast<double>(decoder.said_ns));
-      decoder.due_ns = operation.deadline_ns;
-      decoder.began_ns = pool.now_ns;
-      decoder.said_ns = operation.queued_ns;
-      decoder.throughout = lane.held;
-      decoder.curve.update(pool.entries, planner_.curves().of(operation.kernel, pool));
-    } else if (lane.held != decoder.throughout) {
+    const bool another = operation.deadline_ns != decoder.due_ns;
+    if (lane.held != decoder.throughout || (!another && operation.id != decoder.timed_id))
       decoder.throughout = kNoEntry;
-    }
+    decoder.timed_id = operation.id;
+    if (!another) return;
+    if (decoder.throughout != kNoEntry && decoder.throughout != runtime::kWholeDevice)
+      decoder.curve.add(pool.entries[lane.held].processors,
+                        static_cast<double>(pool.now_ns - decoder.began_ns) /
+                            static_cast<double>(decoder.said_ns));
+    decoder.due_ns = operation.deadline_ns;
+    decoder.began_ns = pool.now_ns;
+    decoder.said_ns = operation.queued_ns;
+    decoder.throughout = lane.held;
+    decoder.curve.update(pool.entries, planner_.curves().of(operation.kernel, pool));
   }
 
   void learn(Decoder& decoder, const ReadyOperation& operation) {
@@ -619,7 +624,11 @@ class TpotFirst final : public runtime::Policy {
         if (entry.compute.count() == 1 && entry.compute.overlaps(others))
           room -= std::min(room, entry.processors);
     const std::span<const float> curve = curve_of(operation, pool);
-    const double most_ns = static_cast<double>(target_ns_) * options_.margin / 100;
+    const double target = static_cast<double>(target_ns_);
+    double most_ns = target * options_.margin / 100;
+    // Where that cannot be had anywhere, but the target can: what is nearly as good as it gets.
+    const double least_ns = decoder.usual_ns * static_cast<double>(curve.back() / curve[0]);
+    if (least_ns > most_ns) most_ns = std::min(target, 1.1 * least_ns);
     const double most = most_ns / decoder.usual_ns * static_cast<double>(curve[0]);
     std::uint32_t width = 0;
     EntryId best = kNoEntry;

@@ -26,7 +26,6 @@ struct Curve {
 
 TEST_CASE("Without steps: the kernel's curve or shared work, whichever is worse") {
   Curve curve;
-  CHECK(!curve.steps.known());
   CHECK(curve.at(64) == doctest::Approx(0.1 + 0.9 * 132 / 64));
   for (const runtime::PoolEntry& entry : curve.layout.entries())
     curve.kernel[entry.id] = 1000.0F * 132 / static_cast<float>(entry.processors) *
@@ -36,22 +35,29 @@ TEST_CASE("Without steps: the kernel's curve or shared work, whichever is worse"
   CHECK(curve.steps.values()[0] == 1);
 }
 
-TEST_CASE("What was measured holds; what was not is at least as bad as shared work makes it") {
+TEST_CASE("What was measured holds; what was not is as that makes it") {
   Curve curve;
   curve.add(64, 1.2, 2);
+  curve.at(64);
   CHECK(!curve.steps.known());  // chance
   curve.add(64, 1.2, 1);
+  CHECK(curve.at(64) == doctest::Approx(1.2));
   REQUIRE(curve.steps.known());
-  CHECK(curve.at(64) == doctest::Approx(1.2));
-  CHECK(curve.at(32) == doctest::Approx(2.4));
-  CHECK(curve.at(124) == doctest::Approx(1));  // no better than was said
-  curve.add(32, 1.5, 3);
-  CHECK(curve.at(32) == doctest::Approx(1.5));
-  CHECK(curve.at(16) == doctest::Approx(3));
-  CHECK(curve.at(64) == doctest::Approx(1.2));
-  // Wider is never worse.
-  curve.add(116, 1.9, 3);
-  CHECK(curve.at(116) == doctest::Approx(1.2));
+  CHECK(curve.at(124) == doctest::Approx(1));   // no better than was said
+  CHECK(curve.at(32) == doctest::Approx(1.2));  // worth trying
+  CHECK(curve.at(16) == doctest::Approx(4.8));
+  SUBCASE("latency and shared work") {
+    curve.add(32, 1.5, 3);  // 0.9 + 19.2 / m
+    CHECK(curve.at(32) == doctest::Approx(1.5));
+    CHECK(curve.at(16) == doctest::Approx(2.1));
+    CHECK(curve.at(36) == doctest::Approx(0.9 + 19.2 / 36));
+    CHECK(curve.at(64) == doctest::Approx(1.2));
+  }
+  SUBCASE("wider is never worse") {
+    curve.add(116, 1.9, 3);
+    CHECK(curve.at(116) == doctest::Approx(1.2));
+    CHECK(curve.at(32) == doctest::Approx(1.2));  // and narrower no better
+  }
 }
 
 TEST_CASE("Pauses between steps hardly count; steps that grow do") {

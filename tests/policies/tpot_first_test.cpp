@@ -308,7 +308,9 @@ TEST_CASE("The reservation follows what its steps take, not what a kernel of the
     // 65 % of 30 ms are 27.1 processors.
     CHECK(widths.back() == 32);
     CHECK(std::count(widths.begin(), widths.end(), 32U) > 200);
-    for (const std::uint32_t width : widths) CHECK(takes(width) <= 30 * kMs);
+    // Once it has tried what is half as wide.
+    CHECK(std::count_if(widths.begin(), widths.end(),
+                        [&](std::uint32_t width) { return takes(width) > 30 * kMs; }) <= 10);
   }
   SUBCASE("steps that are mostly their host's") {
     const auto takes = [](std::uint32_t m) { return 3 * kMs + kMs * 132 / m; };
