@@ -20,14 +20,16 @@
 // Those of a latency class that say no such time have the right of way (policies/right_of_way.h):
 // as a whole, from a request's first operation until they have been quiet for a while, they are
 // served as if they were alone. All others yield meanwhile, prefills and decodes of other clients
-// apart: they stop, or keep `floor` processors. They do so for a prefill, too, of which nobody
-// knows when it is due.
+// apart: they stop, or keep `floor` processors; or they go on, on the whole device, where that is
+// measured to slow nobody down (policies/beside.h). They make way for a prefill, too, of which
+// nobody knows when it is due.
 //
 // While nobody wants anything who comes before them, those that yield have what they would have
 // under `throughput`.
 #include <algorithm>
 #include <utility>
 
+#include "policies/beside.h"
 #include "policies/builtin.h"
 #include "policies/planner.h"
 #include "policies/right_of_way.h"
@@ -57,13 +59,8 @@ struct Options {
   std::uint32_t quiet_us = 3'000;
   std::uint32_t ahead_us = 500;
   std::uint32_t floor = 0;  // processors
+  Beside::Options beside;
 };
-
-// Makes way for whoever must not wait.
-bool yields(const ReadyOperation& operation) {
-  return !operation.right_of_way && operation.kind != OperationClass::kDecode &&
-         operation.kind != OperationClass::kPrefill;
-}
 
 // A step, its client's own words: what it takes and when it is due.
 bool is_step(const ReadyOperation& operation) {
@@ -99,7 +96,8 @@ class TpotFirst final : public runtime::Policy {
   explicit TpotFirst(const Options& options)
       : options_(options),
         target_ns_(std::uint64_t{options.target_ms} * 1'000'000),
-        first_(std::uint64_t{options.quiet_us} * 1'000) {
+        first_(std::uint64_t{options.quiet_us} * 1'000),
+        beside_(options.beside) {
     Parameters none;
     throughput_ = make_throughput(none, 0);
   }
@@ -179,6 +177,7 @@ class TpotFirst final : public runtime::Policy {
     std::erase_if(decoders_, [&](const Decoder& decoder) { return decoder.client == client; });
     reservations_changed();
     first_.forget(client);
+    beside_.forget(client);
     throughput_->forget(client);
   }
 
@@ -314,22 +313,32 @@ class TpotFirst final : public runtime::Policy {
         first_.expect(operation.client, operation.since_ns + takes(operation, lane.held, pool));
     }
     first_.look(pool, {wanted_.of_claimants, wanted_.of_decodes && options_.lend != 0});
-    yielding_ = first_.claimed();
     decodes_.clear();
     bool others = false;  // who is neither first nor yields
     for (Planner::Lane& lane : planner_.lanes()) {
       const ReadyOperation& operation = lane.operation;
-      lane.left_out = first_.rests(operation) || (yielding_ && yields(operation));
+      lane.left_out = first_.rests(operation);
       if (operation.right_of_way || yields(operation) || lane.left_out) continue;
       others = true;
       if (operation.kind == OperationClass::kDecode) decodes_.push_back(&lane);
     }
     choose_leads();
     const ComputeSet ending = still_decoding(pool);
-    as_throughput_ = !yielding_ && !others && reserved(pool).empty() && ending.empty();
+    const bool alone = !others && reserved(pool).empty() && ending.empty();
+    const bool sharable =
+        alone && !first_.claimed_by_prefills() && pool.all_share && pool.set_aside.empty();
+    beside_.look(pool, first_, !sharable);
+    const bool together = sharable && beside_.together();
+    yielding_ = first_.claimed() && !together;
+    as_throughput_ = alone && !first_.claimed();
     if (as_throughput_) return keep_those_that_yield(pool);
+    for (Planner::Lane& lane : planner_.lanes()) {
+      if (!yields(lane.operation)) continue;
+      if (together) lane.target = runtime::kWholeDevice;
+      lane.left_out = yielding_;
+    }
     const ComputeSet left = beside_the_floor(pool);
-    if (yielding_ && !others && give_all_to_one(pool, left)) return;
+    if (first_.claimed() && !others && give_all_to_one(pool, left)) return;
     std::stable_sort(decodes_.begin(), decodes_.end(),
                      [&](const Planner::Lane* a, const Planner::Lane* b) {
                        return deadline(a->operation, pool) < deadline(b->operation, pool);
@@ -681,7 +690,8 @@ class TpotFirst final : public runtime::Policy {
   std::unique_ptr<runtime::Policy> throughput_;
   RightOfWay first_;
   RightOfWay::Wanted wanted_;
-  bool yielding_ = false;       // in this epoch somebody has the right of way
+  Beside beside_;
+  bool yielding_ = false;       // in this epoch somebody has the right of way, and others make way
   bool as_throughput_ = false;  // and: nobody comes before others
   std::vector<ReadyOperation> waiting_;
   std::vector<runtime::Holding> holdings_;
@@ -710,6 +720,10 @@ constexpr Parameter kParameters[] = {
      "microseconds of work that others may have submitted, while there is a latency client "
      "(default 500)"},
     {"floor", "processors that others keep beside a latency client (default 0: they wait)"},
+    {"beside",
+     "others go on beside a latency client, on the whole device: measured (default: while it is "
+     "not slowed down), never, always"},
+    {"slowdown", "percent by which it may be slowed down then, at most (default 10)"},
     {"most", "percent of the device that all reservations may hold (default 75)"},
     {"launches", "decide again after this many launches (default 0: when something changes)"}};
 
@@ -731,6 +745,10 @@ std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::ui
   parameters.number("quiet", 100, 1'000'000, &options.quiet_us);
   parameters.number("ahead", 10, 1'000'000, &options.ahead_us);
   parameters.number("floor", 0, 100'000, &options.floor);
+  std::size_t beside = 0;
+  parameters.word("beside", {"measured", "never", "always"}, &beside);
+  options.beside.mode = static_cast<Beside::Mode>(beside);
+  parameters.number("slowdown", 0, 99, &options.beside.slowdown);
   return std::make_unique<TpotFirst>(options);
 }
 

@@ -427,6 +427,78 @@ TEST_CASE("Best effort makes way for a prefill, as a whole, and goes on when it 
   CHECK(stage.granted(stage.decide(9 * kMs), 2) == all);
 }
 
+ReadyOperation request(runtime::ClientId client) {
+  ReadyOperation operation;
+  operation.client = client;
+  operation.kernel = kDecodeKernel;
+  operation.right_of_way = true;
+  return operation;
+}
+
+bool closes(const std::vector<Decision>& decisions, runtime::ClientId client) {
+  return std::any_of(decisions.begin(), decisions.end(), [&](const Decision& decision) {
+    return decision.kind == Decision::Kind::kCloseGate && decision.client == client;
+  });
+}
+
+TEST_CASE(
+    "beside=always: a request stops nobody; one that was on a part goes over; a prefill does") {
+  Stage stage("tpot-first:beside=always,quiet=2000");
+  stage.scheduler->wants(training(2), 0);
+  stage.scheduler->wants(training(3), 0);
+  auto decisions = stage.decide(0);
+  REQUIRE(stage.granted(decisions, 2) != runtime::kWholeDevice);  // nobody tells progress: parts
+  stage.scheduler->wants(request(1), kMs);
+  decisions = stage.decide(kMs);
+  CHECK(stage.granted(decisions, 2) == runtime::kWholeDevice);
+  CHECK(stage.granted(decisions, 3) == runtime::kWholeDevice);
+  CHECK(stage.granted(decisions, 1) == runtime::kWholeDevice);  // beside what drains there
+  for (const Decision& decision : decisions)
+    if (decision.kind == Decision::Kind::kCloseGate)
+      stage.scheduler->returned(decision.client, 0, decision.entry, kMs);
+  decisions = stage.decide(kMs);
+  // Its own lease, around which the others are.
+  const EntryId lease = stage.granted(decisions, 1);
+  REQUIRE(lease != runtime::kNoEntry);
+  CHECK(lease != runtime::kWholeDevice);
+  CHECK(stage.width(lease) == 132);
+  CHECK(!closes(decisions, 2));
+  // Somebody who waits gets it at once, too.
+  stage.scheduler->wants(training(4), 2 * kMs);
+  CHECK(stage.granted(stage.decide(2 * kMs), 4) == runtime::kWholeDevice);
+  ReadyOperation prefill = training(5);
+  prefill.kind = OperationClass::kPrefill;
+  stage.scheduler->wants(prefill, 3 * kMs);
+  decisions = stage.decide(3 * kMs);
+  for (const runtime::ClientId client : {2U, 3U, 4U}) CHECK(closes(decisions, client));
+}
+
+TEST_CASE("Where nobody tells how the service gets on, and with beside=never, others make way") {
+  for (const char* specification : {"tpot-first:quiet=2000", "tpot-first:beside=never"}) {
+    Stage stage(specification);
+    stage.scheduler->wants(training(2), 0);
+    stage.decide(0);
+    std::uint64_t now = 0;
+    for (int i = 0; i < 200; ++i) {
+      now += 100 * kMs;
+      stage.scheduler->wants(request(1), now);
+      auto decisions = stage.decide(now);
+      CHECK(closes(decisions, 2));
+      for (const Decision& decision : decisions)
+        if (decision.kind == Decision::Kind::kCloseGate)
+          stage.scheduler->returned(decision.client, 0, decision.entry, now);
+      decisions = stage.decide(now);
+      now += 50 * kMs;
+      stage.scheduler->idle(1, 0, now);
+      for (const auto& entry : stage.layout.entries())
+        stage.scheduler->returned(1, 0, entry.id, now);
+      stage.decide(now);
+      now += 5 * kMs;
+      CHECK(stage.granted(stage.decide(now), 2) != runtime::kNoEntry);
+    }
+  }
+}
+
 TEST_CASE("Without lookahead the reservation is all; without reservation preparation is") {
   Stage without("tpot-first:lookahead=0");
   without.scheduler->wants(decode(1, 4 * kMs, 6 * kMs), 0);
