@@ -20,6 +20,7 @@ class StepCurve {
   void add(std::uint32_t processors, double ratio);
   // Enough steps have, somewhere: as of the last update().
   bool known() const { return !seen_.empty(); }
+  bool known(std::uint32_t processors) const;
   // By EntryId: times what the client says of a step, never less on a narrower entry; as of the
   // last update(), empty before. A width that was not tried is as those that were make it (latency
   // and shared work); when there is only one, about half of it is taken to be as good, so that it
@@ -31,13 +32,15 @@ class StepCurve {
  private:
   struct Width {
     std::uint32_t processors;
-    unsigned steps;
     double ratio;
+    unsigned steps = 1;
+    unsigned pauses = 0;  // since the last step that was none
   };
   static bool narrower(const Width& width, std::uint32_t processors) {
     return width.processors < processors;
   }
   double guess(std::uint32_t processors) const;
+  double along(double processors) const;
 
   std::vector<Width> widths_;  // narrowest first
   std::vector<Width> seen_;    // of them, those of enough steps

@@ -80,6 +80,7 @@ struct Decoder {
   std::uint64_t sized_as_of = 0;  // reservations_, when its size was looked at; 0: its step is new
   std::uint64_t right_at = 0;     // the last step at which its size was right
   bool told = false;              // that no width meets the target
+  unsigned tries = 0;             // steps since `standing` is what it is
   // Of the steps: how long each was, from one to the next, where it was on one entry throughout.
   StepCurve curve;
   std::uint64_t timed_id = 0, began_ns = 0, due_ns = 0, said_ns = 0;
@@ -503,6 +504,14 @@ class TpotFirst final : public runtime::Policy {
   // Some of the time that is left is for what nobody predicts: percent.
   static constexpr std::uint64_t kInTime = 80;
 
+  // A few steps of it are to run there, however long they take: else that is never known.
+  bool is_tried(const ReadyOperation& operation, EntryId standing, const PoolView& pool) {
+    const Decoder* decoder = is_step(operation) ? find(operation.client) : nullptr;
+    return decoder != nullptr && decoder->tries < kTries && decoder->curve.known() &&
+           !decoder->curve.known(pool.entries[standing].processors);
+  }
+  static constexpr unsigned kTries = 10;  // steps, of which some may run elsewhere for a part
+
   // Its reservation when that is enough; else the narrowest entry on which the step ends in time,
   // or, when that is too late on all, as soon as it can.
   EntryId prepared(const Planner::Lane& lane, EntryId standing, const PoolView& pool,
@@ -510,7 +519,9 @@ class TpotFirst final : public runtime::Policy {
     const ReadyOperation& operation = lane.operation;
     const std::uint64_t due = deadline(operation, pool);
     std::uint64_t by = due <= pool.now_ns ? due : pool.now_ns + (due - pool.now_ns) * kInTime / 100;
-    if (standing != kNoEntry && ends_at(operation, standing, pool) <= by) return standing;
+    if (standing != kNoEntry &&
+        (ends_at(operation, standing, pool) <= by || is_tried(operation, standing, pool)))
+      return standing;
     if (const std::uint64_t soonest = ends_at(operation, pool.entries.back().id, pool);
         soonest > by) {
       if (standing == kNoEntry && options_.reservation != 0) return kNoEntry;
@@ -569,6 +580,7 @@ class TpotFirst final : public runtime::Policy {
       decoder.throughout = kNoEntry;
     decoder.timed_id = operation.id;
     if (!another) return;
+    ++decoder.tries;
     if (decoder.throughout != kNoEntry && decoder.throughout != runtime::kWholeDevice)
       decoder.curve.add(pool.entries[lane.held].processors,
                         static_cast<double>(pool.now_ns - decoder.began_ns) /
@@ -608,6 +620,7 @@ class TpotFirst final : public runtime::Policy {
          decoder.steps - decoder.right_at >= (to_more ? kStepsToMore : kSteps))) {
       decoder.standing = right;
       decoder.right_at = decoder.steps;
+      decoder.tries = 0;
       reservations_changed();
     }
     decoder.sized_as_of = reservations_;
