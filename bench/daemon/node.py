@@ -395,6 +395,15 @@ def costs(node, tries):
         yield {"measurement": f"a decision beside so many lanes that hold a grant, {name}", "ns": {
             n: [each / 2 for each in both(f"decision_beside/{name}/{n}", "cpu_time")]
             for n in lanes}}
+    drains = [name for name in runs if name.startswith("decision_beside_drains/")]
+    yield {"measurement": "a decision beside a client that has moved 256 lanes on as often as it "
+                          "was let, and of which nothing ends",
+           "ns": {name.split("/")[1]: both(name, "cpu_time") for name in drains},
+           "grants": {name.split("/")[1]: both(name, "grants")[1] for name in drains},
+           "most_of_a_lane": {name.split("/")[1]: both(name, "of_a_lane")[1] for name in drains}}
+    floods = [name for name in runs if name.startswith("turn_beside_a_flood/")]
+    yield {"measurement": "a turn with one request beside so many records of a flood, of 256 lanes",
+           "ns": {name.split("/", 1)[1]: both(name, "cpu_time") for name in floods}}
 
 
 PARTS = {"costs": costs, "gate": gate, "press": press, "flood": flood, "idle": idle,
