@@ -23,17 +23,13 @@
 #include "daemon/server.h"
 #include "policies/bounded.h"
 #include "policies/registry.h"
+#include "tests/daemon/device.h"
 
 namespace vitamin {
 namespace {
 
 const hal::DeviceInfo& device() {
-  static const hal::DeviceInfo info{hal::Vendor::kSoftware,
-                                    "bench",
-                                    "GPU-bench",
-                                    132,
-                                    {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12},
-                                    1000};
+  static const hal::DeviceInfo info = tests::device_like_an_h200("GPU-bench");
   return info;
 }
 
