@@ -505,7 +505,8 @@ def main():
     parser.add_argument("--commit", default=harness.header()["commit"])
     options = parser.parse_args()
     model = [line for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
-    before = f"chrt -r {os.sched_getparam(0).sched_priority} " if real_time() else ""
+    before = f"nice -n {os.nice(0)} " if os.nice(0) != 0 else ""
+    before = f"chrt -r {os.sched_getparam(0).sched_priority} " if real_time() else before
     lines = [{"header": {"command": before + "bench/daemon/node.py "
                          + " ".join(sys.argv[1:]),
                          "commit": options.commit,
