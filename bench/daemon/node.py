@@ -17,7 +17,7 @@
     idle       processor time of a daemon with one client and nothing to do
     home       SIGKILL of the daemon to its clients, which submit without a pause, at home: one
                client, a few, and 16 at once
-    waits      where that time goes: until the daemon has ended, until the client's thread that
+    waits      where that time goes: until the daemon ends, until the client's thread that
                watches it runs, until the client is at home, and for how much of that it ran
                (perf, as root)
     restarts   the daemon killed under the load of 16 clients, again and again
@@ -276,7 +276,7 @@ def home(node, tries):
 class Scheduled:
     """What the kernel's scheduler did meanwhile, by perf."""
     LINE = re.compile(r"(\d+)/(\d+)\s+([\d.]+):\s+sched:(\w+):\s+(.*)")
-    SWITCH = re.compile(r"prev_pid=(\d+) .* next_pid=(\d+) ")
+    SWITCH = re.compile(r"prev_pid=(\d+) .*prev_state=(\w).* next_pid=(\d+) ")
 
     def __init__(self, folder):
         self.file = os.path.join(folder, "perf")
@@ -293,22 +293,27 @@ class Scheduled:
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               check=True).stdout
         self.threads, self.runs, self.exits = {}, {}, []  # of each process; of each thread
-        since = {}
+        self.blocked = {}  # in the kernel, where no signal reaches it
+        since, blocked = {}, {}
         for process, thread, when, event, what in self.LINE.findall(text):
             process, thread, when = int(process), int(thread), float(when)
             self.threads.setdefault(process, set()).add(thread)
             if event == "sched_process_exit" and process == thread:
-                self.exits.append((when, what))
+                self.exits.append((when, process, what))
             elif event == "sched_switch" and (pair := self.SWITCH.search(what)):
-                before, after = int(pair[1]), int(pair[2])
+                before, state, after = int(pair[1]), pair[2], int(pair[3])
                 if before in since:
                     self.runs.setdefault(before, []).append((since.pop(before), when))
+                if state == "D":
+                    blocked[before] = when
+                if after in blocked:
+                    self.blocked.setdefault(after, []).append((blocked.pop(after), when))
                 since[after] = when
         return self
 
-    def ran(self, thread, begin, end):
-        return sum(max(0, min(until, end) - max(since, begin))
-                   for since, until in self.runs.get(thread, []))
+    @staticmethod
+    def sum(spans, begin, end):
+        return sum(max(0, min(until, end) - max(since, begin)) for since, until in spans)
 
     def first_run(self, process, after):
         """Of its threads besides the first."""
@@ -324,25 +329,28 @@ def waits(node, tries):
         scheduled = Scheduled(node.folder.name)
         seen = list(deaths(node, clients, tries))
         scheduled.end()
-        death, notice, turn, own = [], [], [], []
+        death, blocked, notice, turn, own = [], [], [], [], []
         for at, homes in seen:
-            ended = min((when for when, who in scheduled.exits
-                         if when > at and "vitamind" in who), default=None)
+            ended, daemon = min(((when, process) for when, process, who in scheduled.exits
+                                 if when > at and "vitamind" in who), default=(None, None))
             if ended is None:
                 continue
             death.append((ended - at) * 1e3)
+            blocked.append(1e3 * scheduled.sum(scheduled.blocked.get(daemon, []), ended,
+                                               max(homes.values())))
             for process, when in homes.items():
                 # The socket is closed a moment before the process is gone.
                 woken = scheduled.first_run(process, at)
                 if woken is not None and woken < when:
                     notice.append(max(0, woken - ended) * 1e3)
                     turn.append((when - woken) * 1e3)
-                    own.append(scheduled.ran(process, woken, when) * 1e3)
+                    own.append(1e3 * scheduled.sum(scheduled.runs.get(process, []), woken, when))
         yield {"measurement": "where the time to home goes", "clients": clients, "restarts": tries,
                "seen": len(turn), **{f"{name}_p50_p90_p99_ms": [
                    round(percentile(samples, share), 3) for share in (0.5, 0.9, 0.99)]
-                   for name, samples in (("kill_to_end_of_daemon", death),
+                   for name, samples in (("kill_to_daemon_ending", death),
                                          ("to_its_thread_that_watches", notice),
+                                         ("of_which_the_end_was_blocked", blocked),
                                          ("to_home", turn), ("of_which_it_ran", own))}}
 
 
