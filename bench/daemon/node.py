@@ -346,8 +346,8 @@ def waits(node, tries):
                     turn.append((when - woken) * 1e3)
                     own.append(1e3 * scheduled.sum(scheduled.runs.get(process, []), woken, when))
         yield {"measurement": "where the time to home goes", "clients": clients, "restarts": tries,
-               "seen": len(turn), **{f"{name}_p50_p90_p99_ms": [
-                   round(percentile(samples, share), 3) for share in (0.5, 0.9, 0.99)]
+               "seen": len(turn), **{f"{name}_p50_p90_p99_most_ms": [
+                   round(percentile(samples, share), 3) for share in (0.5, 0.9, 0.99, 1)]
                    for name, samples in (("kill_to_daemon_ending", death),
                                          ("to_its_thread_that_watches", notice),
                                          ("of_which_the_end_was_blocked", blocked),
