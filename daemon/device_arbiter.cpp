@@ -235,8 +235,15 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
   for (auto& [lane_id, hold] : all) {
     hold.unnamed = true;
     hold.heard_ns = now_ns;
-    if (!scheduler_.adopt(to, lane_id, hold.entry, now_ns)) continue;
-    heir.lanes[lane_id].holds.push_back(hold);
+    std::vector<Hold>& holds = heir.lanes[lane_id].holds;
+    const bool again = std::any_of(holds.begin(), holds.end(),
+                                   [&](const Hold& other) { return other.entry == hold.entry; });
+    if (again || hold.entry == runtime::kWholeDevice) continue;  // the whole is nobody's lease
+    if (!scheduler_.adopt(to, lane_id, hold.entry, now_ns)) {
+      ++counters_.overlaps;
+      continue;
+    }
+    holds.push_back(hold);
     overdue_at_ = std::min(overdue_at_, overdue_from(heir, hold));
   }
 }

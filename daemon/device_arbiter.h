@@ -81,7 +81,8 @@ struct ArbiterCounters {
   std::uint64_t overdue = 0;  // grants taken back from a client that did not answer
   std::uint64_t stale = 0;  // returns of grants that were no more, or never were; work told wrongly
   std::uint64_t undelivered = 0;  // grants that found the client's ring full
-  std::uint64_t overlaps = 0;     // work of an earlier epoch on units that others hold by now
+  // Work of an earlier epoch on units that others hold by now, or more of it than a lane can have.
+  std::uint64_t overlaps = 0;
 };
 
 class DeviceArbiter {

@@ -19,6 +19,9 @@ constexpr double kNegligible = 0.05;
 constexpr unsigned kCalibrations = 8;
 // Launches that are looked at: a third of the usual 97.
 constexpr std::uint32_t kLongestSearch = 32;
+// In the width of a sample that a search found: it teaches of its kernel as any other does, but not
+// what a lane's launches take together.
+constexpr std::uint32_t kSearched = 1U << 31;
 
 }  // namespace
 
@@ -150,17 +153,16 @@ void Profiler::collect_ended_first() {
 
 bool Profiler::collect() {
   std::erase_if(running_, [&](Stopwatch* stopwatch) { return read(stopwatch); });
-  Profile found;
-  searches_.harvest(found);
-  for (Profile* profile : {&profile_, &learnt_}) profile->merge(found);
   Profile fresh;
   learner_.harvest(fresh);
   std::map<std::uint32_t, TimedLaunches> together;  // all kernels as one
   for (const auto& [kernel, what] : fresh.kernels())
-    for (const ProfileCell& cell : what.cells) {
+    for (ProfileCell cell : what.cells) {
+      const bool searched = (cell.processors & kSearched) != 0;
+      cell.processors &= ~kSearched;
       profile_.merge(kernel, cell);
       learnt_.merge(kernel, cell);
-      if (!told_) continue;
+      if (searched || !told_) continue;
       TimedLaunches& all = together[cell.processors];
       all.processors = cell.processors;
       all.launches += cell.count;
@@ -198,9 +200,8 @@ void Profiler::ended(Stopwatch& stopwatch, double ns) {
   if (stopwatch.kernel == 0) return;
   if (stopwatch.dry && ns * kNegligible < kHostDelayNs) return;
   const double overhead = std::isinf(overhead_ns_) ? 0 : overhead_ns_;  // inf: not known yet
-  ProfileLearner& learner = stopwatch.searched ? searches_ : learner_;
-  learner.add(stopwatch.kernel, stopwatch.processors,
-              static_cast<std::uint64_t>(std::max(1.0, ns - overhead)));
+  learner_.add(stopwatch.kernel, stopwatch.processors | (stopwatch.searched ? kSearched : 0),
+               static_cast<std::uint64_t>(std::max(1.0, ns - overhead)));
 }
 
 std::uint64_t name_hash(const std::string& name) { return fnv1a(name); }

@@ -105,7 +105,7 @@ class Profiler {
     std::uint64_t launches = 0;
   };
   std::unordered_map<std::uint64_t, First> first_;
-  ProfileLearner learner_, searches_;
+  ProfileLearner learner_;
   Sample told_;
   double overhead_ns_;  // of two events with nothing between them
   std::uint32_t countdown_ = 0;

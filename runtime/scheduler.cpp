@@ -192,7 +192,9 @@ void Scheduler::hint(const Hint& hint, std::uint64_t now_ns) {
 
 bool Scheduler::adopt(ClientId client, LaneId id, EntryId entry, std::uint64_t now_ns) {
   Lane* lane = find(client, id);
-  if (lane != nullptr && (lane->drains(entry) || lane->open() != nullptr)) return false;
+  if (lane != nullptr &&
+      (lane->drains(entry) || lane->open() != nullptr || lane->grants.size() >= kMostOfLane))
+    return false;
   // What is only kept for somebody cannot be had before this work has ended.
   const auto in_the_way = [&](EntryId kept) {
     return kept != kNoEntry && layout_.at(kept).compute.overlaps(layout_.at(entry).compute);
@@ -318,8 +320,8 @@ void Scheduler::recall_all(std::uint64_t now_ns) {
 // Somebody for whom nothing was found. Who has a reservation is being served: its units drain
 // already. Who was stopped waits because the policy will have it so.
 bool Scheduler::somebody_waits() const {
-  return std::any_of(stirring_.begin(), stirring_.end(), [](const Lane* lane) {
-    return lane->waits() && lane->reservation.entry == kNoEntry && !lane->stopped;
+  return std::any_of(stirring_.begin(), stirring_.end(), [this](const Lane* lane) {
+    return waits_for_others(*lane) && lane->reservation.entry == kNoEntry && !lane->stopped;
   });
 }
 
@@ -374,8 +376,9 @@ void Scheduler::collect() {
   holdings_.clear();
   draining_.clear();
   for (const Lane* lane : stirring()) {
-    for (const Grant& grant : lane->grants)
-      if (!grant.open) draining_.push_back({lane->next, grant.entry, grant.since_ns});
+    if (plans_)
+      for (const Grant& grant : lane->grants)
+        if (!grant.open) draining_.push_back({lane->next, grant.entry, grant.since_ns});
     if (lane->waits()) waiting_.push_back(lane->next);
   }
   if (!plans_) return;
@@ -401,7 +404,7 @@ PoolView Scheduler::view_for(ClientId client, std::uint64_t now_ns) const {
 
 // `barred`: barred(lane.next.client).
 bool Scheduler::can_grant(const Lane& lane, EntryId entry, ComputeSet barred) const {
-  if (lane.drains(entry)) return false;
+  if (full(lane) || lane.drains(entry)) return false;
   return entry == kWholeDevice || !layout_.at(entry).compute.overlaps(barred);
 }
 
@@ -476,8 +479,14 @@ void Scheduler::apply(Lane& lane, const Plan& plan, std::uint64_t now_ns) {
     if (held->ahead_ns != plan.ahead_ns) grant(lane, {plan.target, kUntilChanged}, now_ns);
     return;
   }
+  if (full(lane)) {
+    if (held == nullptr) return;
+    close(lane, *lane.open());
+    lane.next.since_ns = now_ns;
+    return;
+  }
   if (plan.target == kWholeDevice) {
-    if (held != nullptr && !lane.drains(kWholeDevice))
+    if (held != nullptr && can_grant(lane, kWholeDevice, {}))
       grant(lane, {kWholeDevice, kUntilChanged}, now_ns);
     return;
   }
@@ -505,7 +514,8 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
   if (overdue_ns_ == kNever) return;
   overdue_.clear();
   for (Lane* lane : stirring())
-    if (lane->waits() && now_ns - lane->next.since_ns >= overdue_ns_) overdue_.push_back(lane);
+    if (waits_for_others(*lane) && now_ns - lane->next.since_ns >= overdue_ns_)
+      overdue_.push_back(lane);
   std::stable_sort(overdue_.begin(), overdue_.end(), [](const Lane* a, const Lane* b) {
     return a->next.since_ns < b->next.since_ns;
   });
@@ -539,7 +549,9 @@ void Scheduler::serve_overdue(std::uint64_t now_ns) {
 
 void Scheduler::bind(std::uint64_t now_ns) {
   collect();
-  ready_ = waiting_;
+  ready_.clear();
+  for (const Lane* lane : stirring())
+    if (waits_for_others(*lane)) ready_.push_back(lane->next);
   // Who has waited longest stands first: a policy that picks the first serves in order of arrival,
   // and a lane that asks again and again gets its turn behind the others.
   // Nearly always they stand so already.
@@ -699,7 +711,7 @@ void Scheduler::schedule_wake(std::uint64_t now_ns) {
   at(policy_->look_at());
   for (const Lane* lane : stirring()) {
     if (lane->reservation.entry != kNoEntry) at(lane->reservation.expires_ns);
-    if (lane->waits() && overdue_ns_ != kNever) at(lane->next.since_ns + overdue_ns_);
+    if (waits_for_others(*lane) && overdue_ns_ != kNever) at(lane->next.since_ns + overdue_ns_);
   }
   if (quantum_ns_ == kNever) return;
   const bool somebody_waits = this->somebody_waits();

@@ -22,6 +22,11 @@
 // submit. In each case the lane says returned() once nothing of it is outstanding on the entry, and
 // is not granted that entry again before (so that no answer can be mistaken for a later one's).
 //
+// A lane has no more than `lane_grants` of them. While it has so many it waits for its own work and
+// for nobody else: nothing is reserved for it, and nothing is taken back from others. What a policy
+// wants elsewhere is closed, and waits too. So what a decision looks at is bounded, whatever a
+// client does.
+//
 // No starvation, whatever the policy answers: while somebody waits whom the policy could not serve,
 // a grant older than `quantum_ns` is recalled; and a lane that has waited for `overdue_ns` is
 // served by age, before the policy is asked, on the narrowest entry that can run it, whose gates
@@ -50,6 +55,9 @@ struct SchedulerOptions {
   std::uint64_t overdue_ns = 1'000'000'000;  // who waited for so long is served by age
   // How long a reservation lasts whose plan does not say it.
   std::uint64_t reservation_ns = 20'000'000;
+  // Grants of a lane at a time, two at least. A stream moves only while fewer than ten operations
+  // of it are unfinished (DispatchOptions::ahead_of_move).
+  std::uint32_t lane_grants = 12;
 };
 
 // What a client has to be told.
@@ -97,7 +105,8 @@ class Scheduler {
   // Something is expected (or, with `cancelled`, not any more) of the lane.
   void hint(const Hint& hint, std::uint64_t now_ns);
   // Work that was submitted under an earlier scheduler is outstanding on the entry: a grant of the
-  // lane that drains. False, and nothing changed, when others hold units of it by now.
+  // lane that drains. False, and nothing changed, when others hold units of it by now, or the lane
+  // has more than any lane can have of before.
   bool adopt(ClientId client, LaneId lane, EntryId entry, std::uint64_t now_ns);
   // The client is gone: everything it held or waited for is free.
   void forget(ClientId client, std::uint64_t now_ns);
@@ -123,6 +132,8 @@ class Scheduler {
 
  private:
   static constexpr std::uint64_t kLongestReservation = 50;  // times the usual one
+  // Of a lane, with what it has of before: its grants then, and one home after the other.
+  static constexpr std::size_t kMostOfLane = 24;
   static constexpr std::uint64_t kComesBack = 1'000'000'000;
   static constexpr std::uint64_t kLongAgo = 0 - 2 * kComesBack;  // the clock wraps to it
   struct Grant {
@@ -181,6 +192,9 @@ class Scheduler {
   PoolView view_for(ClientId client, std::uint64_t now_ns) const;
   hal::ComputeSet barred(ClientId client) const;
   hal::ComputeSet set_aside() const;
+  bool full(const Lane& lane) const { return lane.grants.size() >= options_.lane_grants; }
+  // Not for its own work.
+  bool waits_for_others(const Lane& lane) const { return !full(lane) && lane.waits(); }
   bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
   std::span<const EntryId> eligible_for(const Lane& lane, hal::ComputeSet barred);
   void collect();

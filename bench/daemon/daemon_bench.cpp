@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -20,18 +21,15 @@
 
 #include "client/remote_arbiter.h"
 #include "daemon/server.h"
+#include "policies/bounded.h"
 #include "policies/registry.h"
+#include "tests/daemon/device.h"
 
 namespace vitamin {
 namespace {
 
 const hal::DeviceInfo& device() {
-  static const hal::DeviceInfo info{hal::Vendor::kSoftware,
-                                    "bench",
-                                    "GPU-bench",
-                                    132,
-                                    {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12},
-                                    1000};
+  static const hal::DeviceInfo info = tests::device_like_an_h200("GPU-bench");
   return info;
 }
 
@@ -248,6 +246,60 @@ BENCHMARK_CAPTURE(decision_beside, fifo, "fifo")->Arg(16)->Arg(256)->Arg(1024);
 BENCHMARK_CAPTURE(decision_beside, throughput, "throughput")->Arg(16)->Arg(64)->Arg(256)->Arg(1024);
 BENCHMARK_CAPTURE(decision_beside, parts, "throughput:whole=never")->Arg(64)->Arg(1024);
 
+// The most grants that one lane has.
+std::size_t most_of_a_lane(const daemon::DeviceArbiter& arbiter) {
+  std::map<std::pair<runtime::ClientId, runtime::LaneId>, std::size_t> grants;
+  std::size_t most = 0;
+  for (const auto& held : arbiter.held()) most = std::max(most, ++grants[{held.client, held.lane}]);
+  return most;
+}
+
+protocol::Ready any_request(std::minstd_rand& random) {
+  protocol::Ready ready;
+  ready.head.lane = static_cast<std::uint32_t>(random() % protocol::kLanes);
+  ready.processors = static_cast<std::uint32_t>(1 + random() % 133);
+  ready.moves_on = random() % 2;
+  return ready;
+}
+
+// An honest client asks and returns, beside one that has moved all its lanes on as often as it was
+// let, and of which nothing ends.
+void decision_beside_drains(benchmark::State& state, const char* policy, std::uint32_t share) {
+  constexpr runtime::ClientId kHonest = 1, kMoving = 2;
+  Nowhere nowhere;
+  auto bounded = std::make_unique<policies::Bounded>(std::move(*policies::make(policy, 1)),
+                                                     device().processors_per_unit, policy);
+  bounded->bound(kMoving, {share, 0, 0});
+  daemon::ArbiterSettings settings;
+  settings.answer_within_ns = settings.drain_within_ns = 1'000'000'000'000'000;
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), std::move(bounded), settings,
+                                1, nowhere);
+  arbiter.attach(kHonest);
+  arbiter.attach(kMoving);
+  std::uint64_t time = 1;
+  std::minstd_rand random;
+  for (int i = 0; i < 1'000; ++i) {
+    for (int j = 0; j < 100; ++j) arbiter.request(kMoving, any_request(random), time);
+    arbiter.step(time += 10'000);
+  }
+  for (auto unused : state) {
+    (void)unused;
+    arbiter.request(kHonest, protocol::Ready{}, time += 1'000);
+    arbiter.step(time);
+    protocol::Returned returned;
+    returned.entry = nowhere.grants[kHonest].entry;
+    returned.word = nowhere.grants[kHonest].word;
+    arbiter.request(kHonest, protocol::Idle{}, time);
+    arbiter.request(kHonest, returned, time);
+  }
+  state.counters["of_a_lane"] = static_cast<double>(most_of_a_lane(arbiter));
+  state.counters["grants"] = static_cast<double>(arbiter.held().size());
+}
+BENCHMARK_CAPTURE(decision_beside_drains, fifo, "fifo", 0);
+BENCHMARK_CAPTURE(decision_beside_drains, throughput, "throughput", 0);
+BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:whole=never", 0);
+BENCHMARK_CAPTURE(decision_beside_drains, share, "throughput", 64);
+
 // A turn of the loop with one request of an honest client, beside one that sends so many
 // well-formed records in each turn, of all its lanes: what the honest one waits for.
 void turn_beside_a_flood(benchmark::State& state, const char* policy) {
@@ -262,16 +314,12 @@ void turn_beside_a_flood(benchmark::State& state, const char* policy) {
   for (auto unused : state) {
     (void)unused;
     time += 1'000;
-    for (std::int64_t i = 0; i < state.range(0); ++i) {
-      protocol::Ready ready;
-      ready.head.lane = static_cast<std::uint32_t>(random() % protocol::kLanes);
-      ready.processors = static_cast<std::uint32_t>(1 + random() % 133);
-      ready.moves_on = random() % 2;
-      arbiter.request(kFlooding, ready, time);
-    }
+    for (std::int64_t i = 0; i < state.range(0); ++i)
+      arbiter.request(kFlooding, any_request(random), time);
     arbiter.request(kHonest, protocol::Ready{}, time);
     arbiter.step(time);
   }
+  state.counters["of_a_lane"] = static_cast<double>(most_of_a_lane(arbiter));
 }
 BENCHMARK_CAPTURE(turn_beside_a_flood, fifo, "fifo")->Arg(0)->Arg(4)->Arg(64);
 BENCHMARK_CAPTURE(turn_beside_a_flood, throughput, "throughput")->Arg(0)->Arg(4)->Arg(64);

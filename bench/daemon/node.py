@@ -3,7 +3,7 @@
 """What a node's daemon costs its clients when things go wrong, and when nothing happens.
 
     node.py [--out FILE] [--tries N]
-            [costs] [gate] [press] [flood] [idle] [home] [restarts] [programs]
+            [costs] [gate] [press] [flood] [idle] [home] [waits] [restarts] [programs]
 
     costs      request to grant, a launch under a held lease, decisions (daemon_bench)
     gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
@@ -16,7 +16,10 @@
                (both take a minute for --tries 100, and at least ten processors to mean anything)
     idle       processor time of a daemon with one client and nothing to do
     home       SIGKILL of the daemon to its clients, which submit without a pause, at home: one
-               client, and 16 at once
+               client, a few, and 16 at once
+    waits      where that time goes: until the daemon ends, until the client's thread that
+               watches it runs, until the client is at home, and for how much of that it ran
+               (perf, as root)
     restarts   the daemon killed under the load of 16 clients, again and again
     programs   the same under 16 programs on the software device, whose results must be those of a
                run alone
@@ -35,6 +38,9 @@ import json
 import math
 import os
 import pathlib
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -223,41 +229,129 @@ def idle(node, _):
     daemon.end()
 
 
+def deaths(node, clients, tries):
+    """The daemon dies again and again under clients that live on: when it was killed, and when
+    each of them, by its process, was at home."""
+    daemon = node.daemon("--policy", "random:max=32", "--quiet")
+    members = [node.member(daemon, "homes") for _ in range(clients)]
+    lines = [[] for _ in members]
+
+    def read(member, into):
+        for line in member.stdout:
+            into.append(json.loads(line))
+    for member, into in zip(members, lines):
+        threading.Thread(target=read, args=(member, into), daemon=True).start()
+    for number in range(tries):
+        node.until(lambda: len(daemon.status()["clients"]) == clients and all(
+            "back_at" in into[-1] if into else number == 0 for into in lines), 60)
+        time.sleep(0.005)
+        at = time.monotonic()
+        daemon.kill()
+
+        def homes(since):
+            return [next((line["home_at"] for line in into[-4:]
+                          if line.get("home_at", 0) >= since), None) for into in lines]
+        node.until(lambda: None not in homes(at), 60)
+        yield at, dict(zip([member.pid for member in members], homes(at)))
+        daemon.start()
+    for member in members:
+        member.kill()
+    daemon.end()
+
+
 def home(node, tries):
-    """The daemon dies again and again under clients that live on."""
-    for clients in (1, 16):
-        daemon = node.daemon("--policy", "random:max=32", "--quiet")
-        members = [node.member(daemon, "homes") for _ in range(clients)]
-        delays_ms, slowest_ms, lines = [], [], [[] for _ in members]
-
-        def read(member, into):
-            for line in member.stdout:
-                into.append(json.loads(line))
-        for member, into in zip(members, lines):
-            threading.Thread(target=read, args=(member, into), daemon=True).start()
-        for number in range(tries):
-            node.until(lambda: len(daemon.status()["clients"]) == clients and all(
-                "back_at" in into[-1] if into else number == 0 for into in lines), 60)
-            time.sleep(0.005)
-            at = time.monotonic()
-            daemon.kill()
-
-            def homes(since):
-                return [next((line["home_at"] for line in into[-4:]
-                              if line.get("home_at", 0) >= since), None) for into in lines]
-            node.until(lambda: None not in homes(at), 60)
-            delays = [(when - at) * 1e3 for when in homes(at)]
+    for clients in (1, 2, 4, 16):
+        delays_ms, slowest_ms = [], []
+        for at, homes in deaths(node, clients, tries):
+            delays = [(when - at) * 1e3 for when in homes.values()]
             delays_ms += delays
             slowest_ms.append(max(delays))
-            daemon.start()
         yield {"measurement": "clients at home after SIGKILL of the daemon", "clients": clients,
                "restarts": tries, "p50_ms": percentile(delays_ms, 0.5),
                "p99_ms": percentile(delays_ms, 0.99), "max_ms": max(delays_ms),
                "slowest_of_each_restart_p50_ms": percentile(slowest_ms, 0.5),
                "within_50_ms": sum(delay <= 50 for delay in delays_ms) / len(delays_ms)}
-        for member in members:
-            member.kill()
-        daemon.end()
+
+
+class Scheduled:
+    """What the kernel's scheduler did meanwhile, by perf."""
+    LINE = re.compile(r"(\d+)/(\d+)\s+([\d.]+):\s+sched:(\w+):\s+(.*)")
+    SWITCH = re.compile(r"prev_pid=(\d+) .*prev_state=(\w).* next_pid=(\d+) ")
+
+    def __init__(self, folder):
+        self.file = os.path.join(folder, "perf")
+        self.perf = subprocess.Popen(
+            ["perf", "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-m", "4096", "-o", self.file,
+             "-e", "sched:sched_switch", "-e", "sched:sched_process_exit"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(1)  # until it records
+
+    def end(self):
+        self.perf.send_signal(signal.SIGINT)
+        self.perf.wait()
+        text = subprocess.run(["perf", "script", "-i", self.file, "-F", "pid,tid,time,event,trace"],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              check=True).stdout
+        self.threads, self.runs, self.exits = {}, {}, []  # of each process; of each thread
+        self.blocked = {}  # in the kernel, where no signal reaches it
+        since, blocked = {}, {}
+        for process, thread, when, event, what in self.LINE.findall(text):
+            process, thread, when = int(process), int(thread), float(when)
+            self.threads.setdefault(process, set()).add(thread)
+            if event == "sched_process_exit" and process == thread:
+                self.exits.append((when, process, what))
+            elif event == "sched_switch" and (pair := self.SWITCH.search(what)):
+                before, state, after = int(pair[1]), pair[2], int(pair[3])
+                if before in since:
+                    self.runs.setdefault(before, []).append((since.pop(before), when))
+                if state == "D":
+                    blocked[before] = when
+                if after in blocked:
+                    self.blocked.setdefault(after, []).append((blocked.pop(after), when))
+                since[after] = when
+        return self
+
+    @staticmethod
+    def sum(spans, begin, end):
+        return sum(max(0, min(until, end) - max(since, begin)) for since, until in spans)
+
+    def first_run(self, process, after):
+        """Of its threads besides the first."""
+        return min((since for thread in self.threads.get(process, set()) - {process}
+                    for since, _ in self.runs.get(thread, []) if since > after), default=None)
+
+
+def waits(node, tries):
+    if os.getuid() != 0 or shutil.which("perf") is None:
+        yield {"measurement": "where the time to home goes", "skipped": "needs perf, as root"}
+        return
+    for clients in (1, 4, 16):
+        scheduled = Scheduled(node.folder.name)
+        seen = list(deaths(node, clients, tries))
+        scheduled.end()
+        death, blocked, notice, turn, own = [], [], [], [], []
+        for at, homes in seen:
+            ended, daemon = min(((when, process) for when, process, who in scheduled.exits
+                                 if when > at and "vitamind" in who), default=(None, None))
+            if ended is None:
+                continue
+            death.append((ended - at) * 1e3)
+            blocked.append(1e3 * scheduled.sum(scheduled.blocked.get(daemon, []), ended,
+                                               max(homes.values())))
+            for process, when in homes.items():
+                # The socket is closed a moment before the process is gone.
+                woken = scheduled.first_run(process, at)
+                if woken is not None and woken < when:
+                    notice.append(max(0, woken - ended) * 1e3)
+                    turn.append((when - woken) * 1e3)
+                    own.append(1e3 * scheduled.sum(scheduled.runs.get(process, []), woken, when))
+        yield {"measurement": "where the time to home goes", "clients": clients, "restarts": tries,
+               "seen": len(turn), **{f"{name}_p50_p90_p99_most_ms": [
+                   round(percentile(samples, share), 3) for share in (0.5, 0.9, 0.99, 1)]
+                   for name, samples in (("kill_to_daemon_ending", death),
+                                         ("to_its_thread_that_watches", notice),
+                                         ("of_which_the_end_was_blocked", blocked),
+                                         ("to_home", turn), ("of_which_it_ran", own))}}
 
 
 def kill_again_and_again(node, daemon, tries, going_on):
@@ -395,10 +489,19 @@ def costs(node, tries):
         yield {"measurement": f"a decision beside so many lanes that hold a grant, {name}", "ns": {
             n: [each / 2 for each in both(f"decision_beside/{name}/{n}", "cpu_time")]
             for n in lanes}}
+    drains = [name for name in runs if name.startswith("decision_beside_drains/")]
+    yield {"measurement": "a decision beside a client that has moved 256 lanes on as often as it "
+                          "was let, and of which nothing ends",
+           "ns": {name.split("/")[1]: both(name, "cpu_time") for name in drains},
+           "grants": {name.split("/")[1]: both(name, "grants")[1] for name in drains},
+           "most_of_a_lane": {name.split("/")[1]: both(name, "of_a_lane")[1] for name in drains}}
+    floods = [name for name in runs if name.startswith("turn_beside_a_flood/")]
+    yield {"measurement": "a turn with one request beside so many records of a flood, of 256 lanes",
+           "ns": {name.split("/", 1)[1]: both(name, "cpu_time") for name in floods}}
 
 
 PARTS = {"costs": costs, "gate": gate, "press": press, "flood": flood, "idle": idle,
-         "home": home, "restarts": restarts, "programs": restarts_of_programs}
+         "home": home, "waits": waits, "restarts": restarts, "programs": restarts_of_programs}
 
 
 def main():
@@ -410,7 +513,8 @@ def main():
     parser.add_argument("--commit", default=harness.header()["commit"])
     options = parser.parse_args()
     model = [line for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
-    before = f"chrt -r {os.sched_getparam(0).sched_priority} " if real_time() else ""
+    before = f"nice -n {os.nice(0)} " if os.nice(0) != 0 else ""
+    before = f"chrt -r {os.sched_getparam(0).sched_priority} " if real_time() else before
     lines = [{"header": {"command": before + "bench/daemon/node.py "
                          + " ".join(sys.argv[1:]),
                          "commit": options.commit,

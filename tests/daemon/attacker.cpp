@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "client/connection.h"
+#include "tests/daemon/device.h"
 
 namespace vitamin {
 namespace {
@@ -45,12 +46,7 @@ struct Told {
 Told* told = nullptr;
 
 const hal::DeviceInfo& device() {
-  static const hal::DeviceInfo info{hal::Vendor::kSoftware,
-                                    "member",
-                                    "GPU-member",
-                                    132,
-                                    {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12},
-                                    1000};
+  static const hal::DeviceInfo info = tests::device_like_an_h200();
   return info;
 }
 

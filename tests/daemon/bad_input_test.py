@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Everything that goes wrong around a daemon: a clear line each, nobody else affected."""
+import contextlib
 import ctypes
 import errno
 import json
@@ -36,6 +37,38 @@ def hello(minor, more=b"", less=0, workload_class=b"", job=b"", uuid=b"GPU-membe
     for word in (uuid, b"member", program, workload_class, job):
         text += word.ljust(64, b"\0")
     return text[:len(text) - less] + more
+
+
+def connected(daemon):
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(5)
+    connection.connect(str(daemon.socket))
+    return connection
+
+
+def taken(connection):
+    """An answer, and how many descriptors came with it."""
+    answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
+    for file in files:
+        os.close(file)
+    return answer, len(files)
+
+
+def parsed(answer):
+    return struct.unpack("<H", answer[12:14])[0], answer[16:].split(b"\0")[0]
+
+
+@contextlib.contextmanager
+def session(daemon):
+    """A client's socket, its segment and the daemon's (protocol/segment.h)."""
+    with connected(daemon) as client:
+        client.send(hello(MINOR))
+        _, files, _, _ = socket.recv_fds(client, 4096, 4)
+        own = mmap.mmap(files[0], os.fstat(files[0]).st_size)
+        daemons = mmap.mmap(files[1], os.fstat(files[1]).st_size, prot=mmap.PROT_READ)
+        for file in files:
+            os.close(file)
+        yield client, own, daemons
 
 
 class BadInput(DaemonTest):
@@ -136,14 +169,9 @@ class BadInput(DaemonTest):
     # --- versions --------------------------------------------------------------------------
 
     def greet(self, daemon, message):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(5)
-            connection.connect(str(daemon.socket))
+        with connected(daemon) as connection:
             connection.send(message)
-            answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
-        for file in files:
-            os.close(file)
-        return struct.unpack("<H", answer[12:14])[0], answer[16:].split(b"\0")[0]
+            return parsed(taken(connection)[0])
 
     def test_a_client_of_another_minor_version_is_welcome(self):
         daemon = self.daemon()
@@ -167,16 +195,11 @@ class BadInput(DaemonTest):
             for size in (1, 15, 16, 500, 4096, 60_000):
                 for descriptors in (0, 1, 100, 253):
                     for begin in (b"", hello(MINOR)):
-                        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                            connection.settimeout(5)
-                            connection.connect(str(daemon.socket))
+                        with connected(daemon) as connection:
                             message = (begin + bytes(size))[:max(size, len(begin))]
                             socket.send_fds(connection, [message],
                                             [foreign.fileno()] * descriptors)
-                            # Answered or hung up, but not left waiting.
-                            answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
-                            for file in files:
-                                os.close(file)
+                            taken(connection)  # answered or hung up, but not left waiting
         held = os.listdir(f"/proc/{daemon.process.pid}/fd")
         targets = []
         for name in held:
@@ -191,15 +214,10 @@ class BadInput(DaemonTest):
 
     def stay(self, daemon, message):
         """As greet(), and the connection stays."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection = connected(daemon)
         self.addCleanup(connection.close)
-        connection.settimeout(5)
-        connection.connect(str(daemon.socket))
         connection.send(message)
-        answer, files, _, _ = socket.recv_fds(connection, 4096, 4)
-        for file in files:
-            os.close(file)
-        return connection, struct.unpack("<H", answer[12:14])[0], answer[16:].split(b"\0")[0]
+        return connection, *parsed(taken(connection)[0])
 
     def test_names_that_are_no_utf8_are_shown_and_harm_nobody(self):
         daemon = self.daemon("--metrics", str(pathlib.Path(self.folder.name) / "m"))
@@ -442,8 +460,7 @@ class BadInput(DaemonTest):
         process = os.fork()
         if process == 0:
             os.closerange(3, there.fileno())  # others' are not its own
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.connect(str(daemon.socket))
+            with connected(daemon) as connection:
                 connection.send(hello(MINOR))
                 connection.recv(4096)
                 socket.send_fds(there, [b"."], [connection.fileno()])
@@ -473,10 +490,8 @@ class BadInput(DaemonTest):
                 else:
                     end(process)
             for _ in range(6):
-                connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                connection = connected(daemon)
                 self.addCleanup(connection.close)
-                connection.settimeout(5)
-                connection.connect(str(daemon.socket))
                 connection.send(hello(MINOR))
                 come.append(connection)
             for i, (process, connection) in enumerate(gone):
@@ -487,54 +502,33 @@ class BadInput(DaemonTest):
         finally:
             daemon.process.send_signal(signal.SIGCONT)
         for connection in come:
-            _, files, _, _ = socket.recv_fds(connection, 4096, 4)
-            self.assertEqual(len(files), 2)
-            for file in files:
-                os.close(file)
+            self.assertEqual(taken(connection)[1], 2)
         time.sleep(0.1)
         self.assertEqual(len(daemon.status()["clients"]), 6)
 
     def test_tools_that_ask_all_at_once_wait_and_the_clients_do_not(self):
         daemon = self.daemon("--quiet", "--set", "daemon.spin=0s")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-            client.settimeout(5)
-            client.connect(str(daemon.socket))
-            client.send(hello(MINOR))
-            _, files, _, _ = socket.recv_fds(client, 4096, 4)
-            with mmap.mmap(files[1], os.fstat(files[1]).st_size, prot=mmap.PROT_READ) as segment:
-                for file in files:
-                    os.close(file)
-
-                def turns():  # of the daemon: in each it reads the rings (protocol/segment.h)
-                    return struct.unpack_from("<Q", segment, 192)[0]
-                tools = []
-                daemon.process.send_signal(signal.SIGSTOP)
-                before = turns()
-                for _ in range(14):
-                    tool = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    self.addCleanup(tool.close)
-                    tool.settimeout(5)
-                    tool.connect(str(daemon.socket))
-                    tool.send(b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0) +
-                              b"metrics".ljust(256, b"\0"))
-                    tools.append(tool)
-                daemon.process.send_signal(signal.SIGCONT)
-                for tool in tools:
-                    self.assertGreater(len(tool.recv(200_000)), 1000)
-                self.assertGreaterEqual(turns() - before, 14)
+        with session(daemon) as (_, _, daemons):
+            def turns():  # of the daemon: in each it reads the rings
+                return struct.unpack_from("<Q", daemons, 192)[0]
+            tools = []
+            daemon.process.send_signal(signal.SIGSTOP)
+            before = turns()
+            for _ in range(14):
+                tool = connected(daemon)
+                self.addCleanup(tool.close)
+                tool.send(b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0) +
+                          b"metrics".ljust(256, b"\0"))
+                tools.append(tool)
+            daemon.process.send_signal(signal.SIGCONT)
+            for tool in tools:
+                self.assertGreater(len(tool.recv(200_000)), 1000)
+            self.assertGreaterEqual(turns() - before, 14)
 
     def test_a_client_with_thousands_of_holds_is_shown_at_once(self):
         daemon = self.daemon("--quiet", "--answer-within", "20")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-            client.settimeout(5)
-            client.connect(str(daemon.socket))
-            client.send(hello(MINOR))
-            _, files, _, _ = socket.recv_fds(client, 4096, 4)
-            own = mmap.mmap(files[0], os.fstat(files[0]).st_size)
-            daemons = mmap.mmap(files[1], os.fstat(files[1]).st_size, prot=mmap.PROT_READ)
-            for file in files:
-                os.close(file)
-            tail = ctypes.c_uint64.from_buffer(own, 64)  # protocol/segment.h
+        with session(daemon) as (client, own, daemons):
+            tail = ctypes.c_uint64.from_buffer(own, 64)
             lanes, entries, ring = 256, 20, 256
             for entry in range(1, 1 + entries):
                 for lane in range(lanes):  # Holding, of home

@@ -40,6 +40,13 @@ class Costs(unittest.TestCase):
             print(f"{name}: two decisions beside {few} lanes {one:.0f} ns, beside {many} "
                   f"{all_:.0f}")
             self.assertLess(all_ / one, most, name)
+        # However a client moves its lanes on.
+        for name in ("fifo", "throughput", "parts", "share"):
+            one = self.found[f"decision_beside_drains/{name}"]
+            print(f"{name}: a decision beside {one['grants']:.0f} grants of one client, at most "
+                  f"{one['of_a_lane']:.0f} of a lane, {one['cpu_time'] / 1e3:.1f} us")
+            self.assertLessEqual(one["of_a_lane"], 12, name)
+            self.assertLess(one["cpu_time"], 150_000, name)
         if len(os.sched_getaffinity(0)) >= 4:
             self.assertLess(grant["p50_ns"], 5_000)
 

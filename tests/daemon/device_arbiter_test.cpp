@@ -45,12 +45,13 @@ class OneEntry final : public runtime::Policy {
   hal::ComputeSet units_;
 };
 
-class Node final : public daemon::Outlet {
+class Node : public daemon::Outlet {
  public:
   explicit Node(std::uint64_t units, std::uint64_t quantum = 1000)
       : Node(std::make_unique<OneEntry>(hal::ComputeSet(units)), quantum) {}
-  explicit Node(std::unique_ptr<runtime::Policy> policy, std::uint64_t quantum = 1000)
-      : layout(runtime::PoolLayout::build(kInfo)),
+  explicit Node(std::unique_ptr<runtime::Policy> policy, std::uint64_t quantum = 1000,
+                const hal::DeviceInfo& info = kInfo)
+      : layout(runtime::PoolLayout::build(info)),
         settings{{.quantum_ns = quantum}, 10'000, 100'000, 500},
         arbiter(layout, std::move(policy), settings, 7, *this) {}
 
@@ -494,6 +495,174 @@ TEST_CASE(
   CHECK(node.arbiter.counters().stale == 0);
   REQUIRE(node.grants.size() == 2);
   CHECK(node.grants[1].first == 2);
+}
+
+namespace {
+
+// A device of 59 entries, where a lane might drain on each of them; all move at random.
+struct Moving : Node {
+  explicit Moving(std::unique_ptr<runtime::Policy> policy = *policies::make("random:max=16", 1))
+      : Node(std::move(policy), 1000,
+             {hal::Vendor::kSoftware, "d", "GPU-0", 128, std::vector<std::uint32_t>(16, 8), 1000}) {
+  }
+  void moves_on(runtime::ClientId client, runtime::LaneId lane) {
+    protocol::Ready ready;
+    ready.head.lane = lane;
+    ready.moves_on = 1;
+    arbiter.request(client, ready, now);
+    arbiter.step(now);
+  }
+  std::map<runtime::LaneId, std::size_t> lanes_of(runtime::ClientId client) const {
+    std::map<runtime::LaneId, std::size_t> lanes;
+    for (const DeviceArbiter::Held& held : arbiter.held())
+      if (held.client == client) ++lanes[held.lane];
+    return lanes;
+  }
+  const std::size_t most = settings.scheduler.lane_grants;
+};
+
+}  // namespace
+
+TEST_CASE("however often all lanes of a client move on, each has a few grants, and others theirs") {
+  for (const char* policy : {"random", "fifo", "throughput", "throughput:whole=never"}) {
+    CAPTURE(policy);
+    Moving node(*policies::make(policy, 1));
+    node.arbiter.attach(1);
+    node.arbiter.attach(2);
+    for (int i = 0; i < 100; ++i)
+      for (runtime::LaneId lane = 0; lane < protocol::kLanes; ++lane) node.moves_on(2, lane);
+    const auto lanes = node.lanes_of(2);
+    REQUIRE_FALSE(lanes.empty());
+    for (const auto& [lane, grants] : lanes) CHECK(grants <= node.most);
+    node.grants.clear();
+    node.wants(1);
+    for (int i = 0; i < 3 && node.grants.empty(); ++i) node.arbiter.step(node.now += 10'000);
+    CHECK_FALSE(node.grants.empty());  // of client 2's, what nobody answers for by then is free
+  }
+}
+
+TEST_CASE("a lane that has all its grants waits for its own work, and nobody else waits for that") {
+  // The narrowest to client 1, what is beside it to others.
+  class Beside final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "beside"; }
+    runtime::Choice select(const runtime::ReadyOperation& operation,
+                           std::span<const EntryId> eligible,
+                           const runtime::PoolView& pool) override {
+      for (const EntryId id : eligible)
+        if (operation.client == 1 || !pool.entries[id].compute.has(0)) return {id, kUntilChanged};
+      return {kNoEntry, 0};
+    }
+  };
+  Moving node(std::make_unique<Beside>());
+  node.settings.answer_within_ns = node.settings.drain_within_ns = runtime::kNever / 4;
+  node.arbiter.set(node.settings);
+  node.arbiter.attach(1);
+  node.arbiter.attach(2);
+  node.wants(1);
+  for (int i = 0; i < 100; ++i) node.moves_on(2, 0);
+  REQUIRE(node.lanes_of(2)[0] == node.most);
+  CHECK(node.arbiter.scheduler().waiting() == 1);
+  // Past the quantum, and past the age at which a lane is served before others.
+  node.closed = 0;
+  node.grants.clear();
+  for (int i = 0; i < 5; ++i) {
+    CHECK(node.arbiter.scheduler().wake_at() == runtime::kNever);
+    node.arbiter.step(node.now += 1'000'000'000);
+    node.moves_on(2, 0);
+  }
+  CHECK(node.closed == 0);
+  CHECK(node.grants.empty());
+  CHECK(node.arbiter.scheduler().counters().recalled == 0);
+  const runtime::LeaseTable& leases = node.arbiter.scheduler().leases();
+  for (EntryId entry = 1; entry < node.layout.size(); ++entry)
+    CHECK(leases.state(entry) != runtime::LeaseState::kReserved);
+  // Whichever of its work ends first.
+  const auto held = node.arbiter.held();
+  const auto drains =
+      std::find_if(held.rbegin(), held.rend(), [](const auto& one) { return one.client == 2; });
+  node.returns_closed(2, drains->entry);
+  REQUIRE(node.grants.size() == 1);
+  CHECK(node.grants[0].first == 2);
+  CHECK(node.lanes_of(2)[0] == node.most);
+  CHECK(node.arbiter.counters().stale == 0);
+  node.moves_on(2, 0);
+  CHECK(node.grants.size() == 1);
+  node.arbiter.forget(2, node.now);
+  CHECK(node.arbiter.held().size() == 1);
+}
+
+TEST_CASE("a lane that answers for none of its grants has new ones when they are overdue") {
+  Moving node;
+  node.arbiter.attach(1);
+  for (int i = 0; i < 100; ++i) node.moves_on(1, 0);
+  REQUIRE(node.lanes_of(1)[0] == node.most);
+  node.grants.clear();
+  node.arbiter.step(node.now += node.settings.answer_within_ns);
+  CHECK(node.arbiter.counters().overdue == node.most);
+  node.wants(1);
+  CHECK(node.grants.size() == 1);
+}
+
+TEST_CASE("a new session has all that the one before had, and grants when enough of it has ended") {
+  Moving node;
+  node.arbiter.attach(1, {.process = 40});
+  for (int i = 0; i < 100; ++i) node.moves_on(1, 0);
+  REQUIRE(node.lanes_of(1)[0] == node.most);
+  const auto before = node.given;
+  node.arbiter.attach(2, {.process = 40});
+  std::vector<protocol::Holding> told;
+  const auto tell = [&](EntryId entry, protocol::LeaseWord word) {
+    protocol::Holding holding;
+    holding.word = word;
+    holding.entry = entry;
+    holding.outstanding = 1;
+    node.arbiter.request(2, holding, node.now);
+    told.push_back(holding);
+  };
+  for (const DeviceArbiter::Held& held : node.arbiter.held())
+    for (const auto& [to, grant] : before)
+      if (grant.entry == held.entry) tell(held.entry, grant.word);
+  REQUIRE(told.size() == node.most);
+  // Its homes besides, one of each daemon that it lost.
+  for (EntryId entry = 1; told.size() < node.most + 4; ++entry)
+    if (std::none_of(told.begin(), told.end(), [&](const auto& one) { return one.entry == entry; }))
+      tell(entry, protocol::lease_word(0, 1, Gate::kOpen));
+  CHECK(node.arbiter.counters().overlaps == 0);
+  node.arbiter.forget(1, node.now);
+  CHECK(node.lanes_of(2)[0] == told.size());
+  node.grants.clear();
+  node.wants(2);
+  std::size_t left = told.size();
+  for (const protocol::Holding& holding : told) {
+    CHECK(node.grants.size() == (left < node.most ? 1 : 0));
+    if (!node.grants.empty()) break;
+    protocol::Returned returned;
+    returned.word = holding.word;
+    returned.entry = holding.entry;
+    node.arbiter.request(2, returned, node.now);
+    node.arbiter.step(node.now);
+    --left;
+  }
+  CHECK(node.grants.size() == 1);
+  CHECK(node.arbiter.counters().stale == 0);
+}
+
+TEST_CASE("who tells of more work than a lane can have is heard so far, and the rest is counted") {
+  Moving node;
+  node.arbiter.attach(1);
+  const auto entries = static_cast<EntryId>(node.layout.size());
+  for (EntryId entry = 1; entry < entries; ++entry) {
+    protocol::Holding holding;
+    holding.word = protocol::lease_word(6, 1, Gate::kOpen);
+    holding.entry = entry;
+    holding.outstanding = 1;
+    node.arbiter.request(1, holding, node.now);
+  }
+  const std::size_t held = node.lanes_of(1)[0];
+  CHECK(held >= node.most);
+  CHECK(held <= 2 * node.most);
+  CHECK(node.arbiter.counters().overlaps == entries - 1U - held);
 }
 
 // Who gains nothing from more processors gives them up, to who does, though nobody waits.

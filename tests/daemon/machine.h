@@ -25,6 +25,7 @@
 #include "client/lease_client.h"
 #include "daemon/device_arbiter.h"
 #include "policies/registry.h"
+#include "tests/daemon/device.h"
 
 namespace vitamin::tests {
 
@@ -68,20 +69,13 @@ inline Program training() { return {{{2617, 24e3, 12.7e3, 100}}, false, 2}; }
 
 class Machine final : public daemon::Outlet {
  public:
-  explicit Machine(const std::string& policy) : layout_(runtime::PoolLayout::build(device())) {
+  explicit Machine(const std::string& policy)
+      : layout_(runtime::PoolLayout::build(device_like_an_h200())) {
     for (const runtime::PoolEntry& entry : layout_.entries())
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
     arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, *policies::make(policy, 1),
                                                        daemon::ArbiterSettings{}, 1, *this);
-  }
-
-  static hal::DeviceInfo device() {
-    hal::DeviceInfo info;
-    info.processors_per_unit.assign(15, 8);
-    info.processors_per_unit.push_back(12);
-    info.processors = 132;
-    return info;
   }
 
   struct Client {

@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "client/remote_arbiter.h"
+#include "tests/daemon/device.h"
 
 namespace vitamin {
 namespace {
@@ -53,12 +54,7 @@ using std::chrono::steady_clock;
 const hal::DeviceInfo& device() {
   static const hal::DeviceInfo info = [] {
     const char* uuid = std::getenv("MEMBER_DEVICE");
-    return hal::DeviceInfo{hal::Vendor::kSoftware,
-                           "member",
-                           uuid != nullptr ? uuid : "GPU-member",
-                           132,
-                           {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12},
-                           1000};
+    return uuid != nullptr ? tests::device_like_an_h200(uuid) : tests::device_like_an_h200();
   }();
   return info;
 }

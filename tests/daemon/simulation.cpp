@@ -105,6 +105,8 @@ class Node final : public daemon::Outlet {
       policy_ = "tpot-first:quiet=100,ahead=50";
       settings_.scheduler.overdue_ns = 1'000'000;  // the bound for who comes last
     }
+    // Of every third seed lanes have so few grants that they wait for their own work all the time.
+    if (options_.seed % 3 == 0) settings_.scheduler.lane_grants = 2 + options_.seed / 3 % 2;
     settings_.answer_within_ns = kAnswerWithin;
     settings_.scheduler.quantum_ns = 50'000 + below(1'000'000);
     start_daemon();
@@ -465,6 +467,16 @@ class Node final : public daemon::Outlet {
   // --- invariants -------------------------------------------------------------------------
   void check_leases() {
     held_ = arbiter_->held();
+    std::size_t of_lane = 0;
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      const bool same =
+          i > 0 && held_[i].client == held_[i - 1].client && held_[i].lane == held_[i - 1].lane;
+      of_lane = same ? of_lane + 1 : 1;
+      if (of_lane == settings_.scheduler.lane_grants) ++result_.full;
+      // No more than that is granted; what is adopted is of before.
+      if (held_[i].open && of_lane > settings_.scheduler.lane_grants)
+        fail("a lane has more grants than it may have");
+    }
     for (std::size_t i = 0; i < held_.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) {
         const auto &a = held_[i], &b = held_[j];

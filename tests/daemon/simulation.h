@@ -39,6 +39,7 @@ struct SimulationResult {
   std::uint64_t submitted = 0, at_home = 0, kills = 0, stops = 0, restarts = 0, lies = 0;
   std::uint64_t silences = 0;  // times that a client gave a daemon up that was there
   std::uint64_t overdue = 0;
+  std::uint64_t full = 0;       // times that a lane was seen to have as many grants as it may
   std::uint64_t adopted = 0;    // times that a session took over work of before it
   std::uint64_t ring_full = 0;  // of the clients, and of the daemon
   std::string trace;

@@ -46,6 +46,7 @@ SimulationResult total_of(std::uint64_t seeds, SimulationOptions options, double
     total.lies += one.lies;
     total.silences += one.silences;
     total.overdue += one.overdue;
+    total.full += one.full;
     total.adopted += one.adopted;
     total.ring_full += one.ring_full;
     if (total.violation.empty()) total.violation = one.violation;
@@ -84,6 +85,7 @@ TEST_CASE("no seed with faults breaks an invariant, and all work ends once they 
   CHECK(total.lies > 100);
   CHECK(total.silences > 100);
   CHECK(total.overdue > 0);
+  CHECK(total.full > 1000);
   CHECK(total.adopted > 100);
   CHECK((total.ring_full > 1000) == kTinyRings);
 #ifdef __OPTIMIZE__

@@ -481,6 +481,52 @@ TEST_CASE("For somebody who can be served at once nothing is taken back from oth
   CHECK(scheduler.counters().recalled == 2);
 }
 
+TEST_CASE("A lane that has all its grants leaves what the policy wants it to leave, and waits") {
+  // Everybody elsewhere, always.
+  class Mover final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "mover"; }
+    Choice select(const ReadyOperation&, std::span<const EntryId> eligible,
+                  const PoolView&) override {
+      return {eligible.front(), runtime::kUntilChanged};
+    }
+    runtime::Plan prepare(const runtime::Hint& hint, const PoolView&) override {
+      runtime::Plan plan;
+      if (hint.held != kNoEntry) plan.target = static_cast<EntryId>(hint.held + 1);
+      plan.close_gates = true;
+      return plan;
+    }
+  };
+  const PoolLayout layout = PoolLayout::build(h200());
+  SchedulerOptions options;
+  Scheduler scheduler(layout, std::make_unique<Mover>(), options);
+  std::vector<EntryId> held;
+  std::uint64_t now = 0;
+  for (std::uint32_t i = 0; i < options.lane_grants; ++i) {
+    scheduler.wants(operation(1), ++now);
+    for (const Decision& decision : decide(scheduler, now))
+      if (decision.kind == Decision::Kind::kGrant) held.push_back(decision.entry);
+    CHECK(held.size() == i + 1);
+  }
+  scheduler.wants(operation(1), ++now);
+  const auto last = decide(scheduler, now);
+  REQUIRE(last.size() == 1);
+  CHECK(last[0].kind == Decision::Kind::kCloseGate);
+  CHECK(last[0].entry == held.back());
+  CHECK(scheduler.waiting() == 1);
+  // What another has is not closed for it.
+  scheduler.wants(operation(2), ++now);
+  const auto others = decide(scheduler, now);
+  REQUIRE(others.size() == 1);
+  CHECK(others[0].client == 2);
+  CHECK(others[0].kind == Decision::Kind::kGrant);
+  scheduler.returned(1, 0, held.front(), ++now);
+  bool again = false;
+  for (const Decision& decision : decide(scheduler, now))
+    again = again || (decision.client == 1 && decision.kind == Decision::Kind::kGrant);
+  CHECK(again);
+}
+
 TEST_CASE("A plan to stop closes the gate; that the lane waits is no reason to recall others") {
   // Client 2 is stopped while `stop`; both run on the whole device.
   class Stopper final : public runtime::Policy {

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What clients of tests and measurements say that they have: 132 processors in 16 units, as an
+// H200.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "hal/device.h"
+
+namespace vitamin::tests {
+
+inline hal::DeviceInfo device_like_an_h200(std::string uuid = "GPU-member") {
+  hal::DeviceInfo info;
+  info.name = "member";
+  info.uuid = std::move(uuid);
+  info.processors = 132;
+  info.processors_per_unit.assign(15, 8);
+  info.processors_per_unit.push_back(12);
+  return info;
+}
+
+}  // namespace vitamin::tests
