@@ -120,10 +120,13 @@ def mixed_specs(names, options):
 
 def serving_specs(options):
     name = "demo" if options.device == "soft" else "I-L8"
-    more = ["--prompt", options.prompt, "--output", options.output, "--host-mib", options.host_mib]
+    more = ["--prompt", options.prompt, "--output", options.output,
+            "--between-mib", options.between_mib]
+    tpot_ms = 1e3 * load.SLO["interactive"][1] * options.slo_scale
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
     return [experiments.spec("prefill", name, "plain", more, gib=(15.7 * (name != "demo"), 1)),
-            experiments.spec("decode", name, "tokens", [*more, "--slots", options.slots],
+            experiments.spec("decode", name, "tokens",
+                             [*more, "--slots", options.slots, "--tpot-ms", tpot_ms],
                              gib=(15.7 * (name != "demo") + cache, 1))]
 
 
@@ -283,7 +286,8 @@ def parse():
     parser.add_argument("--slots", type=int, default=32, help="E5: sequences decoded at once")
     parser.add_argument("--prompt", type=int, default=2048, help="E5: tokens, longer ones are cut")
     parser.add_argument("--output", type=int, default=256)
-    parser.add_argument("--host-mib", type=int, default=4096, help="E5: for keys and values")
+    parser.add_argument("--between-mib", type=int, default=4096,
+                        help="E5: GPU memory through which keys and values are handed over")
     parser.add_argument("--steps", type=int, default=50, help="E9")
     parser.add_argument("--parts", type=words, default=["bits", "libraries", "hazards"],
                         help="E9")
@@ -315,7 +319,7 @@ def parse():
     if options.smoke:
         options.device = "soft"
         options.repeats, options.window, options.warm_up, options.drain = 1, 1.0, 0.2, 60.0
-        options.prompt, options.output, options.slots, options.host_mib = 600, 4, 4, 1
+        options.prompt, options.output, options.slots, options.between_mib = 600, 4, 4, 1
         options.load = options.load and 0.3
         options.rho, options.settle, options.rounds = 0.3, 0, 2
         options.steps, options.calibrate_s = 6, 0.5

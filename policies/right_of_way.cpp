@@ -61,7 +61,7 @@ void RightOfWay::look(const PoolView& pool, Wanted wanted) {
       Client& client = of(operation);
       if (!(client.asked_back && rests(operation))) client.asks = true;
     }
-  claimed_ = false;
+  claimed_ = prefills_ = false;
   look_at_ = kNever;
   const std::uint64_t now = pool.now_ns;
   // Who tells nothing (a client of before 1.4) is asked every now and then.
@@ -78,7 +78,10 @@ void RightOfWay::look(const PoolView& pool, Wanted wanted) {
     client.asked_back = (client.asked_back && client.drains && !client.asks) ||
                         (client.holds && is_wanted && now - client.busy_ns >= quiet_ns_);
     const bool lately = client.busy_ns != 0 && now - client.busy_ns < quiet_ns_ / 2;
-    if (!client.decodes && (client.busy() || lately)) claimed_ = true;
+    if (!client.decodes && (client.busy() || lately)) {
+      claimed_ = true;
+      prefills_ = prefills_ || !client.right_of_way;
+    }
     if (!is_wanted) continue;
     // Decodes need no haste: what they have is small.
     const std::uint64_t quiet_at = std::max(client.busy_ns, client.expected_ns) + quiet_ns_;

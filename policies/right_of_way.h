@@ -24,15 +24,39 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/policy.h"
 
 namespace vitamin::policies {
 
+// Makes way for whoever must not wait.
+inline bool yields(const runtime::ReadyOperation& operation) {
+  return !operation.right_of_way && operation.kind != runtime::OperationClass::kDecode &&
+         operation.kind != runtime::OperationClass::kPrefill;
+}
+
 class RightOfWay {
  public:
   explicit RightOfWay(std::uint64_t quiet_ns) : quiet_ns_(quiet_ns) {}
+
+  struct Client {
+    runtime::ClientId client = 0;
+    bool right_of_way = false;
+    bool decodes = false;  // and nothing else: what it needs, it has anyway
+    bool seen = false;     // in this epoch
+    std::uint64_t operations = 0;
+    std::uint64_t busy_ns = 0;      // when it was seen to have something to run, last
+    std::uint64_t expected_ns = 0;  // its step runs until then
+    bool asks = false, holds = false, drains = false, asked_back = false;
+    bool busy() const { return asks || holds || drains; }
+    bool was_busy = false;
+    bool watched = false;  // since the last epoch: its progress is told
+  };
+  // By id, as of the last look.
+  std::span<const Client> clients() const { return clients_; }
+  const Client* find(runtime::ClientId client) const;
 
   // Somebody would run where those that claim the device do not; where decodes do not.
   struct Wanted {
@@ -45,6 +69,8 @@ class RightOfWay {
   void look(const runtime::PoolView& pool, Wanted wanted);
   // One that claims the device has work, or had until a moment ago.
   bool claimed() const { return claimed_; }
+  // Somebody who prefills, that is.
+  bool claimed_by_prefills() const { return prefills_; }
   // It holds something that it is to give back, or has not given back yet.
   bool rests(const runtime::ReadyOperation& operation) const;
   bool has(runtime::ClientId client) const {
@@ -63,24 +89,10 @@ class RightOfWay {
   }
 
  private:
-  struct Client {
-    runtime::ClientId client = 0;
-    bool right_of_way = false;
-    bool decodes = false;  // and nothing else: what it needs, it has anyway
-    bool seen = false;     // in this epoch
-    std::uint64_t operations = 0;
-    std::uint64_t busy_ns = 0;      // when it was seen to have something to run, last
-    std::uint64_t expected_ns = 0;  // its step runs until then
-    bool asks = false, holds = false, drains = false, asked_back = false;
-    bool busy() const { return asks || holds || drains; }
-    bool was_busy = false;
-    bool watched = false;  // since the last epoch: its progress is told
-  };
   static bool before(const Client& known, runtime::ClientId client) {
     return known.client < client;
   }
   Client* find(runtime::ClientId client);
-  const Client* find(runtime::ClientId client) const;
   // A prefill has no deadline that anybody knows: it is late from the beginning.
   static bool concerns(const runtime::ReadyOperation& operation) {
     return operation.right_of_way || operation.kind == runtime::OperationClass::kPrefill ||
@@ -91,7 +103,7 @@ class RightOfWay {
   std::uint64_t quiet_ns_;
   std::vector<Client> clients_;  // by id
   std::vector<std::pair<runtime::ClientId, runtime::LaneId>> draining_;
-  bool claimed_ = false;
+  bool claimed_ = false, prefills_ = false;
   std::uint64_t look_at_ = runtime::kNever;
 };
 

@@ -5,30 +5,35 @@
 //
 // Three kinds of clients. Those that say how long a token may take (decodes) get what that needs:
 //
-//   reservation  each decoding client has an entry of its own, the narrowest on which its steps,
-//                as they have been lately, take no longer than the target
-//                with `lend` others have it while nothing decodes
+//   reservation  each decoding client has an entry of its own, for all its lanes, the narrowest on
+//                which its steps, as they have been lately, take no longer than the target
+//                (policies/step_curve.h); with `lend` others have it while nothing decodes
 //   lookahead    a step predicted to end there after its deadline gets the narrowest wider entry on
 //                which it would end in time; what overlaps it drains before the step is ready
 //   late         no entry would do any more: the narrowest that is nearly the fastest, unless no
 //                width meets the target at all; then it is served at best effort
 //
 // The deadline of a step is the client's own where it gives one, else the last step's end + target.
+// Until its steps have been seen to take no longer than that, a client has no less than its share
+// of the device under `throughput`; so has one that never says when a step begins.
 //
 // Those of a latency class that say no such time have the right of way (policies/right_of_way.h):
 // as a whole, from a request's first operation until they have been quiet for a while, they are
 // served as if they were alone. All others yield meanwhile, prefills and decodes of other clients
-// apart: they stop, or keep `floor` processors. They do so for a prefill, too, of which nobody
-// knows when it is due.
+// apart: they stop, or keep `floor` processors; or they go on, on the whole device, where that is
+// measured to slow nobody down (policies/beside.h). They make way for a prefill, too, of which
+// nobody knows when it is due.
 //
 // While nobody wants anything who comes before them, those that yield have what they would have
 // under `throughput`.
 #include <algorithm>
 #include <utility>
 
+#include "policies/beside.h"
 #include "policies/builtin.h"
 #include "policies/planner.h"
 #include "policies/right_of_way.h"
+#include "policies/step_curve.h"
 
 namespace vitamin::policies {
 namespace {
@@ -44,7 +49,7 @@ using runtime::ReadyOperation;
 
 struct Options {
   std::uint32_t target_ms = 30;
-  std::uint32_t margin = 95;  // percent of the target that a step may take
+  std::uint32_t margin = 65;  // percent of the target that a step may take
   std::uint32_t reserve = 0;  // processors; 0: sized from profiles
   std::uint32_t reservation = 1;
   std::uint32_t lookahead = 1;
@@ -54,18 +59,20 @@ struct Options {
   std::uint32_t quiet_us = 3'000;
   std::uint32_t ahead_us = 500;
   std::uint32_t floor = 0;  // processors
+  Beside::Options beside;
 };
 
-// Makes way for whoever must not wait.
-bool yields(const ReadyOperation& operation) {
-  return !operation.right_of_way && operation.kind != OperationClass::kDecode &&
-         operation.kind != OperationClass::kPrefill;
+// A step, its client's own words: what it takes and when it is due.
+bool is_step(const ReadyOperation& operation) {
+  return operation.queued_ns > 0 && operation.deadline_ns > 0;
 }
 
-// What is known of one decoding lane.
+// What is known of one decoding client.
 struct Decoder {
   runtime::ClientId client = 0;
-  runtime::LaneId lane = 0;
+  runtime::LaneId lane = 0;              // that steps, and has the reservation
+  const Planner::Lane* leads = nullptr;  // that lane, in the epoch `seen`; of all that decode
+  std::uint64_t seen = 0;
   double usual_ns = 0;        // of a step, on the whole device, smoothed
   std::uint64_t last_id = 0;  // of the step that was learnt from
   std::uint64_t steps = 0;
@@ -73,6 +80,11 @@ struct Decoder {
   std::uint64_t sized_as_of = 0;  // reservations_, when its size was looked at; 0: its step is new
   std::uint64_t right_at = 0;     // the last step at which its size was right
   bool told = false;              // that no width meets the target
+  unsigned tries = 0;             // steps since `standing` is what it is
+  // Of the steps: how long each was, from one to the next, where it was on one entry throughout.
+  StepCurve curve;
+  std::uint64_t timed_id = 0, began_ns = 0, due_ns = 0, said_ns = 0;
+  EntryId throughout = kNoEntry;
   // Of the step that runs: how much was left of it when, and where it has run since.
   std::uint64_t step = 0;  // its id
   double left = 1;
@@ -85,7 +97,8 @@ class TpotFirst final : public runtime::Policy {
   explicit TpotFirst(const Options& options)
       : options_(options),
         target_ns_(std::uint64_t{options.target_ms} * 1'000'000),
-        first_(std::uint64_t{options.quiet_us} * 1'000) {
+        first_(std::uint64_t{options.quiet_us} * 1'000),
+        beside_(options.beside) {
     Parameters none;
     throughput_ = make_throughput(none, 0);
   }
@@ -152,8 +165,8 @@ class TpotFirst final : public runtime::Policy {
       plan = {lane->target, true};
     if (submits_little_ahead(lane->operation))
       plan.ahead_ns = std::uint64_t{options_.ahead_us} * 1'000;
-    const Decoder* decoder = find(hint.client, hint.lane);
-    if (decoder != nullptr) plan.standing = kept(*decoder);
+    const Decoder* decoder = find(hint.client);
+    if (decoder != nullptr && decoder->lane == hint.lane) plan.standing = kept(*decoder);
     return plan;
   }
 
@@ -165,6 +178,7 @@ class TpotFirst final : public runtime::Policy {
     std::erase_if(decoders_, [&](const Decoder& decoder) { return decoder.client == client; });
     reservations_changed();
     first_.forget(client);
+    beside_.forget(client);
     throughput_->forget(client);
   }
 
@@ -184,20 +198,33 @@ class TpotFirst final : public runtime::Policy {
     return first_.rests(operation) || (yielding_ && options_.floor == 0 && yields(operation));
   }
 
-  Decoder* find(runtime::ClientId client, runtime::LaneId lane) {
-    const auto at =
-        std::lower_bound(decoders_.begin(), decoders_.end(), std::pair(client, lane), before);
-    return at != decoders_.end() && at->client == client && at->lane == lane ? &*at : nullptr;
+  Decoder* find(runtime::ClientId client) {
+    const auto at = std::lower_bound(decoders_.begin(), decoders_.end(), client, before);
+    return at != decoders_.end() && at->client == client ? &*at : nullptr;
   }
-  static bool before(const Decoder& decoder,
-                     const std::pair<runtime::ClientId, runtime::LaneId>& lane) {
-    return std::pair(decoder.client, decoder.lane) < lane;
+  static bool before(const Decoder& decoder, runtime::ClientId client) {
+    return decoder.client < client;
   }
-  Decoder& find_or_add(runtime::ClientId client, runtime::LaneId lane) {
-    if (Decoder* known = find(client, lane)) return *known;
-    return *decoders_.insert(
-        std::lower_bound(decoders_.begin(), decoders_.end(), std::pair(client, lane), before),
-        {client, lane});
+  Decoder& find_or_add(runtime::ClientId client) {
+    if (Decoder* known = find(client)) return *known;
+    Decoder fresh;
+    fresh.client = client;
+    return *decoders_.insert(std::lower_bound(decoders_.begin(), decoders_.end(), client, before),
+                             std::move(fresh));
+  }
+
+  // Of a step where it is one, else of the kernel that comes next.
+  std::span<const float> curve_of(const ReadyOperation& operation, const PoolView& pool) {
+    const Decoder* decoder = is_step(operation) ? find(operation.client) : nullptr;
+    return decoder != nullptr && !decoder->curve.values().empty()
+               ? decoder->curve.values()
+               : planner_.curves().of(operation.kernel, pool);
+  }
+  std::uint64_t takes(const ReadyOperation& operation, EntryId entry, const PoolView& pool) {
+    const std::span<const float> curve = curve_of(operation, pool);
+    return static_cast<std::uint64_t>(static_cast<double>(work(operation)) *
+                                      static_cast<double>(curve[entry]) /
+                                      static_cast<double>(curve[0]));
   }
 
   static std::uint64_t work(const ReadyOperation& operation) {
@@ -210,7 +237,7 @@ class TpotFirst final : public runtime::Policy {
 
   std::uint64_t ends_at(const ReadyOperation& operation, EntryId entry, const PoolView& pool) {
     return std::max(pool.now_ns + drain_ns(operation.client, entry, pool), operation.ready_at_ns) +
-           planner_.curves().scaled(operation.kernel, work(operation), entry, pool);
+           takes(operation, entry, pool);
   }
 
   // Until the launches of others that run there have ended, at most.
@@ -237,10 +264,9 @@ class TpotFirst final : public runtime::Policy {
       if (decoder.on == kNoEntry) decoder.on = lane.held;
     }
     if (decoder.on != kNoEntry && pool.now_ns > decoder.as_of_ns) {
-      const std::uint64_t takes = std::max<std::uint64_t>(
-          1, planner_.curves().scaled(operation.kernel, work(operation), decoder.on, pool));
+      const std::uint64_t all = std::max<std::uint64_t>(1, takes(operation, decoder.on, pool));
       decoder.left -=
-          static_cast<double>(pool.now_ns - decoder.as_of_ns) / static_cast<double>(takes);
+          static_cast<double>(pool.now_ns - decoder.as_of_ns) / static_cast<double>(all);
       decoder.left = std::max(0.0, decoder.left);
       decoder.as_of_ns = pool.now_ns;
     }
@@ -285,26 +311,35 @@ class TpotFirst final : public runtime::Policy {
       wanted_.of_claimants |= yields(operation);
       wanted_.of_decodes |= operation.kind != OperationClass::kDecode;
       if (operation.kind == OperationClass::kDecode && lane.held != kNoEntry)
-        first_.expect(operation.client,
-                      operation.since_ns + planner_.curves().scaled(
-                                               operation.kernel, work(operation), lane.held, pool));
+        first_.expect(operation.client, operation.since_ns + takes(operation, lane.held, pool));
     }
     first_.look(pool, {wanted_.of_claimants, wanted_.of_decodes && options_.lend != 0});
-    yielding_ = first_.claimed();
     decodes_.clear();
     bool others = false;  // who is neither first nor yields
     for (Planner::Lane& lane : planner_.lanes()) {
       const ReadyOperation& operation = lane.operation;
-      lane.left_out = first_.rests(operation) || (yielding_ && yields(operation));
+      lane.left_out = first_.rests(operation);
       if (operation.right_of_way || yields(operation) || lane.left_out) continue;
       others = true;
       if (operation.kind == OperationClass::kDecode) decodes_.push_back(&lane);
     }
+    choose_leads();
     const ComputeSet ending = still_decoding(pool);
-    as_throughput_ = !yielding_ && !others && reserved(pool).empty() && ending.empty();
+    const bool alone = !others && reserved(pool).empty() && ending.empty();
+    const bool sharable =
+        alone && !first_.claimed_by_prefills() && pool.all_share && pool.set_aside.empty();
+    beside_.look(pool, first_, !sharable);
+    const bool together = sharable && beside_.together();
+    yielding_ = first_.claimed() && !together;
+    as_throughput_ = alone && !first_.claimed();
     if (as_throughput_) return keep_those_that_yield(pool);
+    for (Planner::Lane& lane : planner_.lanes()) {
+      if (!yields(lane.operation)) continue;
+      if (together) lane.target = runtime::kWholeDevice;
+      lane.left_out = yielding_;
+    }
     const ComputeSet left = beside_the_floor(pool);
-    if (yielding_ && !others && give_all_to_one(pool, left)) return;
+    if (first_.claimed() && !others && give_all_to_one(pool, left)) return;
     std::stable_sort(decodes_.begin(), decodes_.end(),
                      [&](const Planner::Lane* a, const Planner::Lane* b) {
                        return deadline(a->operation, pool) < deadline(b->operation, pool);
@@ -314,10 +349,29 @@ class TpotFirst final : public runtime::Policy {
     shares_.assign(pool, left - idle_standing(pool));
     ComputeSet taken = pool.entries.front().compute - left;
     for (Planner::Lane* lane : decodes_) {
+      if (find(lane->operation.client)->leads != lane) continue;
       lane->target = no_less_than_its_share(*lane, target_of(*lane, pool, taken), pool, taken);
       if (lane->target != kNoEntry) taken |= pool.entries[lane->target].compute;
     }
+    for (Planner::Lane* lane : decodes_)
+      if (const EntryId with = find(lane->operation.client)->leads->target;
+          with != kNoEntry && pool.entries[with].processors >= lane->operation.processors)
+        lane->target = with;
     planner_.assign(pool, left - (taken | reserved(pool) | ending));
+  }
+
+  // One lane of each client that decodes: where its steps are, or the longest of what there is. Its
+  // others, of copies perhaps, are with it.
+  void choose_leads() {
+    for (const Planner::Lane* lane : decodes_) {
+      const ReadyOperation& operation = lane->operation;
+      Decoder& decoder = find_or_add(operation.client);
+      const bool first = std::exchange(decoder.seen, planned_) != planned_;
+      const auto weight = [](const ReadyOperation& of) { return std::pair(is_step(of), work(of)); };
+      if (first || weight(operation) > weight(decoder.leads->operation)) decoder.leads = lane;
+    }
+    for (Decoder& decoder : decoders_)
+      if (decoder.seen == planned_) decoder.lane = decoder.leads->operation.lane;
   }
 
   // Of whoever has the right of way alone: every processor, as a lease, whose end tells the end of
@@ -409,16 +463,19 @@ class TpotFirst final : public runtime::Policy {
   ComputeSet idle_standing(const PoolView& pool) const {
     ComputeSet set;
     for (const Decoder& decoder : decoders_)
-      if (decoder.standing != kNoEntry && planner_.find(decoder.client, decoder.lane) == nullptr)
+      if (decoder.standing != kNoEntry && decoder.seen != planned_)
         set |= pool.entries[decoder.standing].compute;
     return set;
   }
 
-  // The widest entry around what it needs that is no wider than its share of the device.
+  // The widest entry around what it needs that is no wider than its share of the device; what it
+  // needs, where that has been seen to do.
   EntryId no_less_than_its_share(const Planner::Lane& lane, EntryId needed, const PoolView& pool,
-                                 ComputeSet taken) const {
+                                 ComputeSet taken) {
     const Planner::Lane* share = shares_.find(lane.operation.client, lane.operation.lane);
     if (needed == kNoEntry || share == nullptr || share->target == kNoEntry) return needed;
+    if (is_step(lane.operation) && !at_risk(lane) && find(lane.operation.client)->curve.known())
+      return needed;
     const ComputeSet closed = taken | others_standing(lane);
     EntryId best = needed;
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
@@ -431,7 +488,8 @@ class TpotFirst final : public runtime::Policy {
   }
 
   EntryId target_of(const Planner::Lane& lane, const PoolView& pool, ComputeSet taken) {
-    Decoder& decoder = find_or_add(lane.operation.client, lane.operation.lane);
+    Decoder& decoder = *find(lane.operation.client);
+    time(decoder, lane, pool);
     learn(decoder, lane.operation);
     if (options_.reservation != 0) size_reservation(decoder, lane.operation, pool);
     EntryId standing = decoder.standing;
@@ -443,25 +501,46 @@ class TpotFirst final : public runtime::Policy {
     return prepared(rest, standing, pool, taken);
   }
 
+  // Some of the time that is left is for what nobody predicts: percent.
+  static constexpr std::uint64_t kInTime = 80;
+
+  // A few steps of it are to run there, however long they take: else that is never known.
+  bool is_tried(const ReadyOperation& operation, EntryId standing, const PoolView& pool) {
+    const Decoder* decoder = is_step(operation) ? find(operation.client) : nullptr;
+    return decoder != nullptr && decoder->tries < kTries && decoder->curve.known() &&
+           !decoder->curve.known(pool.entries[standing].processors);
+  }
+  static constexpr unsigned kTries = 10;  // steps, of which some may run elsewhere for a part
+
   // Its reservation when that is enough; else the narrowest entry on which the step ends in time,
-  // or, when that is too late on all, nearly as soon as it can.
+  // or, when that is too late on all, as soon as it can.
   EntryId prepared(const Planner::Lane& lane, EntryId standing, const PoolView& pool,
                    ComputeSet taken) {
     const ReadyOperation& operation = lane.operation;
     const std::uint64_t due = deadline(operation, pool);
-    // Some of the time that is left is for what nobody predicts.
-    std::uint64_t by =
-        due <= pool.now_ns ? due : pool.now_ns + (due - pool.now_ns) * options_.margin / 100;
-    if (standing != kNoEntry && ends_at(operation, standing, pool) <= by) return standing;
+    std::uint64_t by = due <= pool.now_ns ? due : pool.now_ns + (due - pool.now_ns) * kInTime / 100;
+    if (standing != kNoEntry &&
+        (ends_at(operation, standing, pool) <= by || is_tried(operation, standing, pool)))
+      return standing;
     if (const std::uint64_t soonest = ends_at(operation, pool.entries.back().id, pool);
         soonest > by) {
       if (standing == kNoEntry && options_.reservation != 0) return kNoEntry;
-      const std::uint64_t start = std::max(pool.now_ns, operation.ready_at_ns);
-      by = soonest + (soonest - start) / 10;
+      const std::uint64_t takes = soonest - std::max(pool.now_ns, operation.ready_at_ns);
+      // Hardly sooner is not worth what others lose.
+      if (standing != kNoEntry && ends_at(operation, standing, pool) <= soonest + takes / 10)
+        return standing;
+      by = soonest + takes / 50;
     }
     const ComputeSet closed = taken | others_standing(lane);
-    // Around what is its own first: anything else would leave the others two pieces.
-    EntryId best = narrowest_in_time(lane, standing, by, closed, pool);
+    // A step that was moved stays where it is, for every move drains somebody; else around what is
+    // its own first: anything else would leave the others two pieces.
+    EntryId best = kNoEntry;
+    if (lane.held != kNoEntry && lane.held != runtime::kWholeDevice &&
+        !pool.entries[lane.held].compute.overlaps(closed) &&
+        pool.entries[lane.held].processors >= operation.processors &&
+        ends_at(operation, lane.held, pool) <= by)
+      best = lane.held;
+    if (best == kNoEntry) best = narrowest_in_time(lane, standing, by, closed, pool);
     if (best == kNoEntry) best = narrowest_in_time(lane, kNoEntry, by, closed, pool);
     if (best == kNoEntry) return standing;
     risky_.emplace_back(operation.client, operation.lane);
@@ -474,7 +553,7 @@ class TpotFirst final : public runtime::Policy {
     const std::uint64_t start = std::max(pool.now_ns, lane.operation.ready_at_ns);
     if (start > by) return best;
     // What takes too long there need not be asked when it could begin.
-    const std::span<const float> curve = planner_.curves().of(lane.operation.kernel, pool);
+    const std::span<const float> curve = curve_of(lane.operation, pool);
     const double most = static_cast<double>(by - start + 1) * static_cast<double>(curve[0]) /
                         static_cast<double>(std::max<std::uint64_t>(1, work(lane.operation)));
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1)) {
@@ -488,6 +567,29 @@ class TpotFirst final : public runtime::Policy {
       if (best == kNoEntry || entry.id == lane.held) best = entry.id;
     }
     return best;
+  }
+
+  // From its step's beginning to the next one's, so that what its host does between counts, too.
+  // Not on the whole device: others may be there. Not where two follow each other with one
+  // deadline, which has passed then: whether that is one step or more is not known.
+  void time(Decoder& decoder, const Planner::Lane& lane, const PoolView& pool) {
+    const ReadyOperation& operation = lane.operation;
+    if (!is_step(operation)) return;
+    const bool another = operation.deadline_ns != decoder.due_ns;
+    if (lane.held != decoder.throughout || (!another && operation.id != decoder.timed_id))
+      decoder.throughout = kNoEntry;
+    decoder.timed_id = operation.id;
+    if (!another) return;
+    ++decoder.tries;
+    if (decoder.throughout != kNoEntry && decoder.throughout != runtime::kWholeDevice)
+      decoder.curve.add(pool.entries[lane.held].processors,
+                        static_cast<double>(pool.now_ns - decoder.began_ns) /
+                            static_cast<double>(decoder.said_ns));
+    decoder.due_ns = operation.deadline_ns;
+    decoder.began_ns = pool.now_ns;
+    decoder.said_ns = operation.queued_ns;
+    decoder.throughout = lane.held;
+    decoder.curve.update(pool.entries, planner_.curves().of(operation.kernel, pool));
   }
 
   void learn(Decoder& decoder, const ReadyOperation& operation) {
@@ -508,12 +610,17 @@ class TpotFirst final : public runtime::Policy {
     if (decoder.sized_as_of == reservations_) return;
     const EntryId right = right_size(decoder, operation, pool);
     if (right == decoder.standing) decoder.right_at = decoder.steps;
-    // Not for every passing step: moving a reservation drains somebody.
-    constexpr std::uint64_t kSteps = 50;
+    // Not for every passing step: moving a reservation drains somebody. Sooner to more than to
+    // less.
+    constexpr std::uint64_t kSteps = 50, kStepsToMore = 5;
+    const bool to_more = decoder.standing != kNoEntry && right != kNoEntry &&
+                         pool.entries[right].processors > pool.entries[decoder.standing].processors;
     if (right != decoder.standing &&
-        (decoder.standing == kNoEntry || decoder.steps - decoder.right_at >= kSteps)) {
+        (decoder.standing == kNoEntry ||
+         decoder.steps - decoder.right_at >= (to_more ? kStepsToMore : kSteps))) {
       decoder.standing = right;
       decoder.right_at = decoder.steps;
+      decoder.tries = 0;
       reservations_changed();
     }
     decoder.sized_as_of = reservations_;
@@ -529,8 +636,12 @@ class TpotFirst final : public runtime::Policy {
       for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
         if (entry.compute.count() == 1 && entry.compute.overlaps(others))
           room -= std::min(room, entry.processors);
-    const std::span<const float> curve = planner_.curves().of(operation.kernel, pool);
-    const double most_ns = static_cast<double>(target_ns_) * options_.margin / 100;
+    const std::span<const float> curve = curve_of(operation, pool);
+    const double target = static_cast<double>(target_ns_);
+    double most_ns = target * options_.margin / 100;
+    // Where that cannot be had anywhere, but the target can: what is nearly as good as it gets.
+    const double least_ns = decoder.usual_ns * static_cast<double>(curve.back() / curve[0]);
+    if (least_ns > most_ns) most_ns = std::min(target, 1.1 * least_ns);
     const double most = most_ns / decoder.usual_ns * static_cast<double>(curve[0]);
     std::uint32_t width = 0;
     EntryId best = kNoEntry;
@@ -575,7 +686,7 @@ class TpotFirst final : public runtime::Policy {
     lane.operation.queued_ns = hint.queued_ns;
     lane.operation.ready_at_ns = hint.ready_at_ns;
     lane.operation.deadline_ns = hint.deadline_ns;
-    const Decoder* decoder = find(hint.client, hint.lane);
+    const Decoder* decoder = find(hint.client);
     const EntryId standing = decoder != nullptr ? decoder->standing : kNoEntry;
     const EntryId target = prepared(lane, standing, pool, {});
     return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + target_ns_,
@@ -592,12 +703,13 @@ class TpotFirst final : public runtime::Policy {
   std::unique_ptr<runtime::Policy> throughput_;
   RightOfWay first_;
   RightOfWay::Wanted wanted_;
-  bool yielding_ = false;       // in this epoch somebody has the right of way
+  Beside beside_;
+  bool yielding_ = false;       // in this epoch somebody has the right of way, and others make way
   bool as_throughput_ = false;  // and: nobody comes before others
   std::vector<ReadyOperation> waiting_;
   std::vector<runtime::Holding> holdings_;
   std::span<const runtime::PoolEntry> entries_;
-  std::vector<Decoder> decoders_;                                   // by client and lane
+  std::vector<Decoder> decoders_;                                   // by client
   std::vector<std::pair<runtime::ClientId, ComputeSet>> standing_;  // of all of them
   std::uint64_t reservations_ = 1;  // changes whenever any of those, or the profile, does
   std::uint64_t profile_ = 0;       // its version
@@ -609,7 +721,7 @@ class TpotFirst final : public runtime::Policy {
 
 constexpr Parameter kParameters[] = {
     {"target", "milliseconds a token (default 30)"},
-    {"margin", "percent of the target that a step may take (default 95)"},
+    {"margin", "percent of the target that a step may take (default 65)"},
     {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
     {"reservation", "0: no standing reservation (default 1)"},
     {"lookahead", "0: never prepare a wider entry (default 1)"},
@@ -621,6 +733,10 @@ constexpr Parameter kParameters[] = {
      "microseconds of work that others may have submitted, while there is a latency client "
      "(default 500)"},
     {"floor", "processors that others keep beside a latency client (default 0: they wait)"},
+    {"beside",
+     "others go on beside a latency client, on the whole device: measured (default: while it is "
+     "not slowed down), never, always"},
+    {"slowdown", "percent by which it may be slowed down then, at most (default 10)"},
     {"most", "percent of the device that all reservations may hold (default 75)"},
     {"launches", "decide again after this many launches (default 0: when something changes)"}};
 
@@ -642,6 +758,10 @@ std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::ui
   parameters.number("quiet", 100, 1'000'000, &options.quiet_us);
   parameters.number("ahead", 10, 1'000'000, &options.ahead_us);
   parameters.number("floor", 0, 100'000, &options.floor);
+  std::size_t beside = 0;
+  parameters.word("beside", {"measured", "never", "always"}, &beside);
+  options.beside.mode = static_cast<Beside::Mode>(beside);
+  parameters.number("slowdown", 0, 99, &options.beside.slowdown);
   return std::make_unique<TpotFirst>(options);
 }
 

@@ -19,46 +19,18 @@ constexpr unsigned kAwake = 3;    // looks for which a client is awake that does
 constexpr unsigned kMissed = 2;   // looks late: what counted until then is not of one kind
 constexpr unsigned kRarely = 16;  // times as long between looks, at most, while nobody gets on
 
-// Parts are worth having from this gain on, and worth keeping until that one.
-constexpr double kWorthHaving = 0.02, kWorthKeeping = 0.005;
-// Of a gain that was measured once: what jobs of some tenths of a second a step show.
-constexpr double kUsualSpread = 0.07;
-constexpr unsigned kPairs = 8;  // are enough to say that there is no difference; and remembered
-constexpr double kCost = 0.01;  // of what is being got done, for slices of the other kind
-constexpr unsigned kFirstPause = 16, kLongestPause = 256;  // slices
-// Who gets on so differently does other work than before.
-constexpr double kOtherWork = 0.25;
-constexpr std::size_t kTrials = 64;
+constexpr double kWorth = 0.005;  // what parts have to gain, at least
+constexpr double kCost = 0.01;    // of what is being got done, for slices of the other kind
 
 }  // namespace
 
-double WholeOrParts::Trial::spread() const {
-  // As if two pairs of the usual spread had been seen before.
-  return std::sqrt((2 * kUsualSpread * kUsualSpread + squares) / (pairs + 1.0));
-}
-
-bool WholeOrParts::Trial::undecided() const {
-  return pairs == 0 || (pairs < kPairs && std::abs(gain - kWorthHaving) <
-                                              2 * spread() / std::sqrt(static_cast<double>(pairs)));
-}
-
-void WholeOrParts::Trial::add(double more) {
-  if (pairs == 0) gain = squares = 0;
-  // Beyond so many pairs each new one takes the place of an average one.
-  if (pairs == kPairs) squares *= (kPairs - 1.0) / kPairs;
-  pairs = std::min(pairs + 1, kPairs);
-  const double difference = more - gain;
-  gain += difference / pairs;
-  squares += difference * (more - gain);
-}
+WholeOrParts::WholeOrParts(const Options& options) : options_(options), trials_({kWorth, kCost}) {}
 
 // --- who gets on -----------------------------------------------------------------------------
 
 void WholeOrParts::forget(ClientId client) {
   known_.erase(client);
-  std::erase_if(trials_, [&](const Trial& trial) {
-    return std::binary_search(trial.clients.begin(), trial.clients.end(), client);
-  });
+  trials_.forget(client);
   if (std::binary_search(set_.begin(), set_.end(), client)) set_.clear();
 }
 
@@ -132,11 +104,11 @@ bool WholeOrParts::whole(const PoolView& pool) {
   }
   if (!same_) {
     take_set();
-    begin_slice(trial_of(set_).kind);
+    begin_slice(trials_.kind_of(set_));
   } else if (looked_) {
     advance(pool.now_ns);
   }
-  return kind_ == Kind::kWhole;
+  return kind_ == kWhole;
 }
 
 // Whose slice it is from now on: of those that are awake.
@@ -145,19 +117,6 @@ void WholeOrParts::take_set() {
   std::sort(set_.begin(), set_.end());
   ++sets_;
   for (const ClientId client : set_) known_[client].slice = sets_;
-}
-
-// The newest last.
-WholeOrParts::Trial& WholeOrParts::trial_of(const Clients& clients) {
-  const auto at = std::find_if(trials_.begin(), trials_.end(),
-                               [&](const Trial& trial) { return trial.clients == clients; });
-  if (at != trials_.end()) {
-    std::rotate(at, at + 1, trials_.end());
-  } else {
-    if (trials_.size() == kTrials) trials_.erase(trials_.begin());
-    trials_.emplace_back().clients = clients;
-  }
-  return trials_.back();
 }
 
 void WholeOrParts::begin_slice(Kind kind) {
@@ -187,33 +146,8 @@ void WholeOrParts::end_slice(std::uint64_t now_ns) {
         known.operations > known.at_begin ? known.operations - known.at_begin : 1;
     score += std::log(static_cast<double>(done) / seconds) / static_cast<double>(set_.size());
   }
-  Trial& trial = trial_of(set_);
-  if (kind_ != trial.kind) {
-    judge(trial, kind_ == Kind::kParts ? score - *trial.score : *trial.score - score, now_ns);
-    return begin_slice(trial.kind);
-  }
-  if (trial.score && std::abs(score - *trial.score) > std::max(kOtherWork, 3 * trial.spread()))
-    trial.pairs = 0;
-  trial.score = score;
-  const Kind other = kind_ == Kind::kWhole ? Kind::kParts : Kind::kWhole;
-  begin_slice(trial.undecided() || now_ns >= trial.try_at_ns ? other : kind_);
-}
-
-void WholeOrParts::judge(Trial& trial, double gain, std::uint64_t now_ns) {
-  // What was known does not hold any more.
-  if (trial.pairs > 0 && std::abs(gain - trial.gain) > 3 * trial.spread()) trial.pairs = 0;
-  trial.add(gain);
-  if (trial.undecided()) return;
-  const double worth = trial.kind == Kind::kParts ? kWorthKeeping : kWorthHaving;
-  const Kind better = trial.gain > worth ? Kind::kParts : Kind::kWhole;
   const std::uint64_t slice_ns = (kSettle + kCount) * options_.look_ns;
-  const bool confirmed = better == trial.kind && trial.pause_ns > 0;
-  trial.pause_ns =
-      confirmed ? std::min(2 * trial.pause_ns, kLongestPause * slice_ns) : kFirstPause * slice_ns;
-  if (better != trial.kind) trial.score.reset();
-  trial.kind = better;
-  const double costs = static_cast<double>(slice_ns) * std::abs(trial.gain) / kCost;
-  trial.try_at_ns = now_ns + std::max(trial.pause_ns, static_cast<std::uint64_t>(costs));
+  begin_slice(trials_.ended(set_, kind_, score, now_ns, slice_ns));
 }
 
 }  // namespace vitamin::policies

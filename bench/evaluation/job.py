@@ -104,8 +104,8 @@ class DemoEngine:
 
     block_bytes = BLOCK
 
-    def __init__(self, machine, slots, length, host):
-        self.machine, self.slots, self.length, self.host = machine, slots, length, host
+    def __init__(self, machine, slots, length, between):
+        self.machine, self.slots, self.length, self.between = machine, slots, length, between
         self.cache = [bytearray(length) for _ in range(slots)]
 
     def prefill(self, tokens):
@@ -116,16 +116,15 @@ class DemoEngine:
     def give(self, blocks, tokens):
         for index, block in enumerate(blocks):
             part = bytes(self.cache[0][index * BLOCK:min(tokens, (index + 1) * BLOCK)])
-            self.host[block * BLOCK:block * BLOCK + len(part)] = part
+            self.between[block * BLOCK:block * BLOCK + len(part)] = part
 
     def take(self, blocks, tokens, slot):
         for index, block in enumerate(blocks):
             count = min(tokens - index * BLOCK, BLOCK)
             self.cache[slot][index * BLOCK:index * BLOCK + count] = \
-                self.host[block * BLOCK:block * BLOCK + count]
+                self.between[block * BLOCK:block * BLOCK + count]
         if self.cache[slot][:tokens] != bytes([tokens % 256]) * tokens:
             raise RuntimeError("what was handed over is not what the prefill wrote")
-        return lambda: True
 
     def decode(self, rows):
         self.machine.run("serve", 1)
@@ -191,7 +190,7 @@ class TorchTraining:
 
 
 class TorchEngine:
-    def __init__(self, machine, name, slots, length, host=None):
+    def __init__(self, machine, name, slots, length, between=None):
         import decoder
         torch = self.torch = machine.torch
         self.machine = machine
@@ -206,17 +205,12 @@ class TorchEngine:
         self.block_bytes = 2 * int(torch.Size(block).numel())
         self.rows = None
         self.fastest = {}  # seconds of a step, by how many rows
-        self.target_ms = 30  # of a token; None: a fifth more than the fastest step
-        self.copies = torch.cuda.Stream() if machine.device.type == "cuda" else None
-        if host is not None:
-            whole = torch.frombuffer(host, dtype=torch.bfloat16)
-            if machine.device.type == "cuda":
-                status = torch.cuda.cudart().cudaHostRegister(whole.data_ptr(),
-                                                              2 * whole.numel(), 0)
-                if int(status) != 0:
-                    raise RuntimeError(f"the shared memory cannot be pinned (error {status})")
-            self.blocks = whole[:len(host) // self.block_bytes * (self.block_bytes // 2)].view(
-                -1, *block)
+        self.target_ms = None  # of a token; None: a fifth more than the fastest step
+        if between is not None:
+            whole = between if machine.device.type == "cuda" else \
+                torch.frombuffer(between, dtype=torch.bfloat16)
+            self.blocks = whole[:len(whole) // (self.block_bytes // 2) * (self.block_bytes // 2)
+                                ].view(-1, *block)
 
     def prefill(self, tokens):
         with advice.prefill():
@@ -225,35 +219,16 @@ class TorchEngine:
     def give(self, blocks, tokens):
         for index, block in enumerate(blocks):
             begin, end = index * BLOCK, min(tokens, (index + 1) * BLOCK)
-            part = self.model.cache[:, :, 0, :, begin:end].contiguous()
-            if end - begin == BLOCK:
-                self.blocks[block].copy_(part, non_blocking=True)
-            else:  # the first words of the block, densely
-                self.blocks[block].view(-1)[:part.numel()].view(part.shape).copy_(
-                    part, non_blocking=True)
+            self.blocks[block][..., :end - begin, :].copy_(
+                self.model.cache[:, :, 0, :, begin:end])
         self.machine.synchronize()
 
     def take(self, blocks, tokens, slot):
-        """Queues the copies behind which the next decode stands; answers whether they ended."""
-        torch, cache = self.torch, self.model.cache
-        advice.expect(advice.DECODE, ready_ms=1)
-
-        def copy():
-            for index, block in enumerate(blocks):
-                begin, end = index * BLOCK, min(tokens, (index + 1) * BLOCK)
-                shape = (*cache.shape[:2], cache.shape[3], end - begin, cache.shape[5])
-                source = self.blocks[block].view(-1)[:torch.Size(shape).numel()].view(shape)
-                cache[:, :, slot, :, begin:end].copy_(
-                    source.to(cache.device, non_blocking=True), non_blocking=True)
-
-        if self.copies is None:
-            copy()
-            return lambda: True
-        with torch.cuda.stream(self.copies):
-            copy()
-            arrived = self.copies.record_event()
-        torch.cuda.current_stream().wait_event(arrived)
-        return arrived.query
+        """Behind the decodes that there were, and before the next."""
+        for index, block in enumerate(blocks):
+            begin, end = index * BLOCK, min(tokens, (index + 1) * BLOCK)
+            self.model.cache[:, :, slot, :, begin:end].copy_(
+                self.blocks[block][..., :end - begin, :])
 
     def decode(self, rows):
         """`rows`: (slot, position, token) of each sequence. Waits for the tokens."""
@@ -349,7 +324,6 @@ class Inference:
         length = self.prompt + self.output
         self.engine = DemoEngine(machine, 1, length, None) if demo else \
             TorchEngine(machine, options.name, 1, length)
-        self.engine.target_ms = None
         for _ in range(1 if demo else 2):
             self.request()
 
@@ -389,7 +363,7 @@ class Inference:
 
 
 def shared_memory(link, size, create):
-    """Mapped by both; in memory where there is room: files on a disk may not be pinned."""
+    """Without a GPU: mapped by both; in memory where there is room."""
     path = pathlib.Path(f"{link}.kv")
     memory = pathlib.Path("/dev/shm")
     in_memory = memory / str(path).strip("/").replace("/", "-")
@@ -422,7 +396,7 @@ def pin_to(cores):
 
 class Prefill:
     """Prompts in the order of their arrival, one at a time, each handed to the decoding process
-    through pinned memory that both map."""
+    through memory of the GPU that both map."""
 
     def __init__(self, options, machine):
         self.machine, demo = machine, isinstance(machine, DemoMachine)
@@ -435,12 +409,16 @@ class Prefill:
                 if now() > limit:
                     raise RuntimeError("the decoding process does not listen") from None
                 time.sleep(0.05)
-        host = shared_memory(options.link, options.host_mib << 20, False)
-        self.engine = DemoEngine(machine, 1, options.prompt, host) if demo else \
-            TorchEngine(machine, options.name, 1, options.prompt, host)
-        self.free = collections.deque(range(len(host) // self.engine.block_bytes))
+        if demo or machine.device.type != "cuda":
+            between = shared_memory(options.link, options.between_mib << 20, False)
+        else:
+            between = self.link.recv()  # opened by CUDA's handle of it
+        self.engine = DemoEngine(machine, 1, options.prompt, between) if demo else \
+            TorchEngine(machine, options.name, 1, options.prompt, between)
+        self.free = collections.deque(range((options.between_mib << 20)
+                                            // self.engine.block_bytes))
         if len(self.free) * BLOCK < options.prompt:
-            raise RuntimeError("the host memory is too small for one prompt: raise --host-mib")
+            raise RuntimeError("the memory between is too small for a prompt: raise --between-mib")
         for _ in range(1 if demo else 2):
             self.engine.prefill(options.prompt)
 
@@ -488,17 +466,24 @@ class Decode:
         self.machine, demo = machine, isinstance(machine, DemoMachine)
         pathlib.Path(options.link).unlink(missing_ok=True)
         listener = multiprocessing.connection.Listener(options.link, "AF_UNIX")
-        host = shared_memory(options.link, options.host_mib << 20, True)
-        length = options.prompt + options.output
-        self.engine = DemoEngine(machine, options.slots, length, host) if demo else \
-            TorchEngine(machine, options.name, options.slots, length, host)
+        length, size = options.prompt + options.output, options.between_mib << 20
+        on_gpu = not demo and machine.device.type == "cuda"
+        between = machine.torch.empty(size // 2, dtype=machine.torch.bfloat16,
+                                      device=machine.device) if on_gpu else \
+            shared_memory(options.link, size, True)
+        self.engine = DemoEngine(machine, options.slots, length, between) if demo else \
+            TorchEngine(machine, options.name, options.slots, length, between)
+        self.engine.target_ms = options.tpot_ms
         for rows in {1, 2, options.slots}:
             self.engine.decode([(slot, 1, 0) for slot in range(rows)])
         self.link = listener.accept()
+        if on_gpu:
+            import torch.multiprocessing  # teaches connections to send tensors by their handles
+            self.link.send(between)
 
     def requests(self, at, seconds, drain):
-        waiting, active, copying = collections.deque(), [], []
-        free, tokens, more, steps = list(range(self.engine.slots)), {}, True, 0
+        waiting, active = collections.deque(), []
+        free, tokens, more, steps, taken = list(range(self.engine.slots)), {}, True, 0, []
         while more or waiting or active:
             while self.link.poll(0 if active or waiting else 0.0005):
                 message = self.link.recv()
@@ -517,15 +502,16 @@ class Decode:
             while waiting and free:
                 number, blocks, prompt, output, token = waiting.popleft()
                 slot = free.pop()
-                copying.append((self.engine.take(blocks, prompt, slot), blocks))
+                self.engine.take(blocks, prompt, slot)
+                taken += blocks
                 tokens[number] = []
                 active.append([slot, prompt, token, number, output - 1])
-            for arrived, blocks in [c for c in copying if c[0]()]:
-                self.link.send(("free", blocks))
-            copying = [c for c in copying if not c[0]()] if copying else copying
             if not active:
                 continue
             answer = self.engine.decode([tuple(row[:3]) for row in active])
+            if taken:  # before the tokens that the step has answered
+                self.link.send(("free", taken))
+                taken = []
             steps += 1
             stamp = round(now() - at, 6)
             for row, token in zip(active, answer):
@@ -534,8 +520,7 @@ class Decode:
             free += [row[0] for row in active if row[4] == 0]
             active = [row for row in active if row[4] > 0]
         self.machine.synchronize()
-        for _, blocks in copying:
-            self.link.send(("free", blocks))
+        self.link.send(("free", taken))
         self.link.send(("ended",))
         return {"tokens": tokens, "steps": steps}
 
@@ -657,7 +642,9 @@ def main():
     parser.add_argument("--link", help="a path: where prefill and decode, or ranks, meet")
     parser.add_argument("--rank", type=int, default=0, help="train: of --world, each on its GPU")
     parser.add_argument("--world", type=int, default=1)
-    parser.add_argument("--host-mib", type=int, default=4096)
+    parser.add_argument("--between-mib", type=int, default=4096,
+                        help="prefill, decode: of what is handed over and not yet taken")
+    parser.add_argument("--tpot-ms", type=float, default=30, help="decode: the target of a token")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")
     parser.add_argument("--output", type=int, default=32)

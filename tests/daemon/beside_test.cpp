@@ -105,6 +105,26 @@ TEST_CASE("A latency client beside training is served nearly as if it were alone
   CHECK(both.counters.grants <= 3 * both.answered);
 }
 
+// As where the device serves one of its programs first.
+TEST_CASE(
+    "A latency client that is not slowed down by others leaves them all that it does not use") {
+  Program decodes = decoder();
+  for (const double slower : {1.0, 1.04}) {
+    CAPTURE(slower);
+    decodes.slower = slower;
+    const Reached alone = run("tpot-first", {.jobs = 0, .program = decodes});
+    const Reached never = run("tpot-first:beside=never", {.program = decodes});
+    const Reached always = run("tpot-first:beside=always", {.program = decodes});
+    const Reached both = run("tpot-first", {.program = decodes});
+    say("never", never);
+    say("always", always);
+    say("measured", both);
+    CHECK(both.p99 <= 1.15 * alone.p99);
+    CHECK(both.steps_per_s[0] >= 0.95 * always.steps_per_s[0]);
+    CHECK(both.steps_per_s[0] >= 1.1 * never.steps_per_s[0]);
+  }
+}
+
 TEST_CASE("A service that never pauses leaves training what was promised") {
   const Setup busy{.load = 1.5, .seconds = 10};
   const Reached trains = run("tpot-first", {.services = 0, .seconds = 10});

@@ -49,7 +49,8 @@ struct Program {
   bool waits = true;        // for the end of each phase
   std::uint32_t ahead = 0;  // rounds that may be under way when it does not wait
   double step_ns = 0;       // it says that a step takes so long
-  double due_ns = 0;  // and of each, also on a grant that it has, when it is due; 0: it does not
+  double due_ns = 0;    // and of each, also on a grant that it has, when it is due; 0: it does not
+  double slower = 1.8;  // its kernels, where they meet another client's
 };
 
 // 11.8 ms of prefill and three more tokens of 6.8 ms, of which the device is busy for 4.7.
@@ -250,7 +251,7 @@ class Machine final : public daemon::Outlet {
     for (const auto& other : clients_)
       if (other.get() != &c && !other->running.empty() &&
           meet(kernel, other->running.front(), layout_))
-        slower *= 1.8;
+        slower *= c.program.slower;
     return 1 / slower;
   }
 

@@ -27,11 +27,12 @@ class Busy {
 
   void bound(ClientId client, const Bounds& bounds) { bounded_->bound(client, bounds); }
 
-  void want(ClientId client, LaneId lane, std::uint32_t processors) {
+  void want(ClientId client, LaneId lane, std::uint32_t processors, bool right_of_way = false) {
     runtime::ReadyOperation operation;
     operation.client = client;
     operation.lane = lane;
     operation.processors = processors;
+    operation.right_of_way = right_of_way;
     scheduler_.wants(operation, now_ns_);
   }
 
@@ -138,18 +139,25 @@ TEST_CASE("clients of a group stay within the share together, and others have th
   }
 }
 
-// `throughput` would have everybody on the whole device; somebody's own processors come first.
+// `throughput` would have everybody on the whole device, `tpot-first` those that yield beside a
+// latency client; somebody's own processors come first.
 TEST_CASE("beside a reservation or a bound nobody shares the whole device") {
-  for (const Bounds bounds : {Bounds{.reserved = 32}, Bounds{.most = 32}}) {
-    for (const bool with : {false, true}) {
-      Busy busy("throughput:whole=always");
-      if (with) busy.bound(1, bounds);
-      for (int i = 0; i < 300; ++i) {
-        for (const ClientId client : {1, 2, 3}) busy.want(client, 0, 1);
-        busy.step();
+  for (const char* const name : {"throughput:whole=always", "tpot-first:beside=always"}) {
+    CAPTURE(name);
+    const bool first = std::string(name).starts_with("tpot-first");
+    for (const Bounds bounds : {Bounds{.reserved = 32}, Bounds{.most = 32}}) {
+      for (const bool with : {false, true}) {
+        Busy busy(name);
+        if (with) busy.bound(1, bounds);
+        for (int i = 0; i < 300; ++i) {
+          for (const ClientId client : {1, 2, 3}) busy.want(client, 0, 1, first && client == 3);
+          busy.step();
+        }
+        CHECK(busy.holds_whole() == !with);
+        // Who yields makes way for one that never pauses.
+        for (const ClientId client : {1, 2, 3})
+          if (!first || !with || client == 3) CHECK(busy.grants(client) > 0);
       }
-      CHECK(busy.holds_whole() == !with);
-      for (const ClientId client : {1, 2, 3}) CHECK(busy.grants(client) > 0);
     }
   }
 }
