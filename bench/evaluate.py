@@ -53,8 +53,11 @@ BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
 
 
 def gpu_query(what):
+    """Of the GPUs that this command may use: others may be another's (bench/spread.py)."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        answer = subprocess.run(["nvidia-smi", what[0], "--format=csv,noheader,nounits", *what[1:]],
+        answer = subprocess.run(["nvidia-smi", what[0], "--format=csv,noheader,nounits", *what[1:],
+                                 *(["-i", visible] if visible else [])],
                                 capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise harness.Refusal(f"no NVIDIA GPU here ({error}): --smoke needs none") from None

@@ -126,7 +126,7 @@ class DemoEngine:
         if self.cache[slot][:tokens] != bytes([tokens % 256]) * tokens:
             raise RuntimeError("what was handed over is not what the prefill wrote")
 
-    def decode(self, rows):
+    def decode(self, rows, last=None):
         self.machine.run("serve", 1)
         return [0] * len(rows)
 
@@ -230,8 +230,9 @@ class TorchEngine:
             self.model.cache[:, :, slot, :, begin:end].copy_(
                 self.blocks[block][..., :end - begin, :])
 
-    def decode(self, rows):
-        """`rows`: (slot, position, token) of each sequence. Waits for the tokens."""
+    def decode(self, rows, last=None):
+        """`rows`: (slot, position, token) of each sequence, whose tokens are due `target_ms` after
+        `last` (None: now). Waits for them."""
         slots = [slot for slot, _, _ in rows]
         if self.rows != slots or self.expected != [position for _, position, _ in rows]:
             tensor = lambda values: self.torch.tensor(values, device=self.machine.device)
@@ -239,7 +240,9 @@ class TorchEngine:
         slot, position, token = self.on_device
         usual_ms = 1e3 * self.fastest.get(len(rows), 0)
         begin = now()
-        with advice.decode(deadline_ms=self.target_ms or 1.2 * usual_ms, queued_ms=usual_ms):
+        target_ms = self.target_ms or 1.2 * usual_ms
+        due_ms = target_ms if last is None else max(0.1, target_ms - 1e3 * (begin - last))
+        with advice.decode(deadline_ms=due_ms, queued_ms=usual_ms):
             answer = self.model.decode(token, slot, position)
             tokens = answer.tolist()
         self.fastest[len(rows)] = min(now() - begin, self.fastest.get(len(rows), 1e9))
@@ -441,7 +444,7 @@ class Prefill:
                 blocks = [self.free.popleft() for _ in range(need)]
                 self.engine.give(blocks, request["prompt"])
                 self.link.send(("take", number, blocks, request["prompt"], request["output"],
-                                token))
+                                token, first))
         self.link.send(("end",))
         while (message := self.link.recv())[0] != "ended":
             self.free.extend(message[1])
@@ -500,23 +503,25 @@ class Decode:
                 time.sleep(0.001)
                 continue
             while waiting and free:
-                number, blocks, prompt, output, token = waiting.popleft()
+                number, blocks, prompt, output, token, first = waiting.popleft()
                 slot = free.pop()
                 self.engine.take(blocks, prompt, slot)
                 taken += blocks
                 tokens[number] = []
-                active.append([slot, prompt, token, number, output - 1])
+                active.append([slot, prompt, token, number, output - 1, first])
             if not active:
                 continue
-            answer = self.engine.decode([tuple(row[:3]) for row in active])
+            # Whoever has waited longest since his last token, for room or for a step.
+            last = min(row[-1] for row in [*active, *waiting])
+            answer = self.engine.decode([tuple(row[:3]) for row in active], last)
             if taken:  # before the tokens that the step has answered
                 self.link.send(("free", taken))
                 taken = []
             steps += 1
-            stamp = round(now() - at, 6)
+            ended = now()
             for row, token in zip(active, answer):
-                row[1], row[2], row[4] = row[1] + 1, token, row[4] - 1
-                tokens[row[3]].append(stamp)
+                row[1], row[2], row[4], row[5] = row[1] + 1, token, row[4] - 1, ended
+                tokens[row[3]].append(round(ended - at, 6))
             free += [row[0] for row in active if row[4] == 0]
             active = [row for row in active if row[4] > 0]
         self.machine.synchronize()

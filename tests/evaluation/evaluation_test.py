@@ -240,6 +240,15 @@ class BadInput(Evaluation):
         self.assertIn("the GPU is busy: 1 processes",
                       self.refused("E3", **self.package(*self.ALL)))
 
+    def test_a_gpu_that_this_command_does_not_have_is_not_looked_at(self):
+        self.program("nvidia-smi", """#!/bin/sh
+case "$*" in *"-i GPU-mine"*) ;; *) echo "90000, 8000, 1980"; exit ;; esac
+case "$*" in *compute-apps*) echo "4711, 9000" ;; *) echo "100, 130000, 1980" ;; esac
+""")
+        self.assertIn("the GPU is busy: 1 processes, 100 MiB",
+                      self.refused("E3", **self.package(*self.ALL),
+                                   CUDA_VISIBLE_DEVICES="GPU-mine"))
+
     def test_fewer_gpus_than_asked_for(self):
         self.smi()
         self.assertIn("--gpus 2: there are 1",
