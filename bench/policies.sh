@@ -9,7 +9,7 @@ paper=throughput:whole=never,objective=paper
 half=107.686
 
 margins=
-for margin in 80 85 90 93 95 97 98; do
+for margin in 55 60 65 70 75 80 90; do
   margins="$margins --policy tpot-first:margin=$margin"
 done
 "$1" simulate --trace "$2/azure2024_conv_synth.csv" --seconds $half --load 0.7 --json \

@@ -45,6 +45,13 @@ def runs(daemon):
     return bool(said and said["right"] == said["repeats"]), result.why()
 
 
+def logs(facts):
+    """What MPS itself wrote, its end."""
+    folder = pathlib.Path(facts.get("directory") or "/nowhere")
+    return {path.name: path.read_text(errors="replace")[-3000:]
+            for path in sorted(folder.rglob("*.log"))}
+
+
 def one(daemon):
     """The life of one server, from its first client to the fault and on."""
     record = {}
@@ -57,7 +64,7 @@ def one(daemon):
     record["culprit"] = {"lines": result.lines, "why": result.why()}
     record["fault_seen_s"], facts = until(daemon, lambda f: f.get("faults", 0) > 0
                                           and f.get("state") in ("fault", "ready"))
-    record["said"] = facts.get("problem", "")
+    record["said"], record["logs"] = facts.get("problem", ""), logs(facts)
     begin = time.monotonic()
     record["neighbour"] = {"code": neighbour.process.poll()}
     ended = neighbour.kill()

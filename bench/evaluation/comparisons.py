@@ -7,6 +7,7 @@ gives. Beside stands by how much the run's exclusive cells differ: above 2 %, or
 one, a ratio to exclusive is not usable.
 """
 
+import gzip
 import json
 import pathlib
 import random
@@ -16,12 +17,20 @@ import harness
 AGREE = 0.02
 
 
+def lines(directory, name):
+    """Of DIR/NAME.jsonl; before them those of NAME.jsonl.gz, which are kept so because they are
+    many: every token of every request."""
+    for path, open_ in ((f"{name}.jsonl.gz", gzip.open), (f"{name}.jsonl", open)):
+        if (pathlib.Path(directory) / path).exists():
+            with open_(pathlib.Path(directory) / path, "rt") as file:
+                yield from file
+
+
 def read(directory, name):
-    """Records of DIR/NAME.jsonl without headers, each with the number of its header ("run", from 1)
-    and with what notes say of it ("void")."""
-    path = pathlib.Path(directory) / f"{name}.jsonl"
+    """Records of lines() without headers, each with the number of its header ("run", from 1) and
+    with what notes say of it ("void")."""
     records, run = [], 0
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in lines(directory, name):
         try:
             record = json.loads(line)
         except ValueError:  # the last line of a run that was cut off
@@ -38,8 +47,7 @@ def read(directory, name):
 
 
 def headers(directory, name):
-    path = pathlib.Path(directory) / f"{name}.jsonl"
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in lines(directory, name):
         if line.startswith('{"header"'):
             yield json.loads(line)["header"]
 

@@ -172,8 +172,8 @@ def counted(before, after, seconds):
     """The difference of two counts, and how it is told."""
     if not before or not after:
         return None
-    widths = {w: n - before["widths"].get(w, 0) for w, n in after["widths"].items()}
-    return {"seconds": round(seconds, 3), "widths": {w: n for w, n in widths.items() if n},
+    differ = lambda what: {k: d for k, n in after[what].items() if (d := n - before[what].get(k, 0))}
+    return {"seconds": round(seconds, 3), "widths": differ("widths"), "whole": differ("whole"),
             **{k: after[k] - before[k] for k in ("seen", "bound", "moved", "deferred", "edges")}}
 
 

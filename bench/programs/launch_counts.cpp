@@ -3,7 +3,8 @@
 // What the processes of a `vitamin run` have counted so far, while they run: launch_counts FOLDER,
 // where FOLDER is what it told them in VITAMIN_RUN_DIR. One JSON line, the sums of all of them:
 // launches seen, bound, moved to another entry than the one before in their stream, submitted later
-// by the runtime, device-side waits, and how many ran on each number of processors.
+// by the runtime, device-side waits, how many ran on each number of processors, and why those on
+// the whole device did.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   }
   std::uint64_t processes = 0, seen = 0, bound = 0, moved = 0, deferred = 0, edges = 0;
   std::map<std::uint32_t, std::uint64_t> widths;
+  std::uint64_t whole[stats::kWholeReasons] = {};
   std::error_code problem;
   for (const auto& entry : std::filesystem::directory_iterator(argv[1], problem)) {
     const stats::ProcessPage* page =
@@ -58,6 +60,8 @@ int main(int argc, char** argv) {
       for (const stats::WidthSlot& slot : device.widths)
         if (const std::uint32_t width = slot.processors.load(std::memory_order_relaxed); width != 0)
           widths[width] += slot.launches.get();
+      for (unsigned reason = 0; reason < stats::kWholeReasons; ++reason)
+        whole[reason] += device.whole[reason].get();
     }
   }
   if (problem) {
@@ -73,5 +77,9 @@ int main(int argc, char** argv) {
     std::printf("%s\"%" PRIu32 "\": %" PRIu64, comma, width, launches);
     comma = ", ";
   }
+  std::printf("}, \"whole\": {");
+  for (unsigned reason = 0; reason < stats::kWholeReasons; ++reason)
+    std::printf("%s\"%s\": %" PRIu64, reason > 0 ? ", " : "", stats::kWholeReasonKey[reason],
+                whole[reason]);
   std::printf("}}\n");
 }

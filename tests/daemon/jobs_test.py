@@ -50,7 +50,7 @@ class Jobs(DaemonTest):
         daemon = self.daemon("--policy", "throughput", "--set", "policy.overdue_after=1h")
         self.begin(daemon, "12.0", 50)
         self.begin(daemon, "13.0", 50)
-        workers = [self.member(daemon, "work", 20000, environment={"MEMBER_JOB": step})
+        workers = [self.member(daemon, "work", 100000, environment={"MEMBER_JOB": step})
                    for step in ("12.0", "12.0", "13.0")]
         jobs, seen = {}, set()
         while any(worker.poll() is None for worker in workers):
@@ -63,7 +63,7 @@ class Jobs(DaemonTest):
                     seen.add(step)
                     self.assertLessEqual(open_width(status, of_step), 66)
         for worker in workers:
-            self.assertEqual(self.result(worker)["submitted"], 20000)
+            self.assertEqual(self.result(worker)["submitted"], 100000)
         self.assertEqual(seen, {"12.0", "13.0"})
 
     def test_a_claim_makes_smaller_and_never_larger(self):

@@ -75,6 +75,7 @@ class Programs(unittest.TestCase):
             for counted in cells[mode]["launches"]:
                 self.assertGreater(counted["seen"], 0)
                 self.assertEqual(sum(counted["widths"].values()), counted["bound"])
+                self.assertLessEqual(sum(counted["whole"].values()), counted["bound"])
         self.assertGreater(sum(c["moved"] for c in cells["ours:random"]["launches"]), 0)
         self.assertIn("launches by processors", (self.out / "report.md").read_text())
 
