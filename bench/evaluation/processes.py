@@ -172,7 +172,8 @@ def counted(before, after, seconds):
     """The difference of two counts, and how it is told."""
     if not before or not after:
         return None
-    differ = lambda what: {k: d for k, n in after[what].items() if (d := n - before[what].get(k, 0))}
+    differ = lambda what: {k: more for k, n in after[what].items()
+                           if (more := n - before[what].get(k, 0))}
     return {"seconds": round(seconds, 3), "widths": differ("widths"), "whole": differ("whole"),
             **{k: after[k] - before[k] for k in ("seen", "bound", "moved", "deferred", "edges")}}
 
