@@ -29,7 +29,7 @@ std::span<const float> Curves::of(std::uint64_t kernel, const PoolView& pool) {
     const float m = static_cast<float>(std::max(entry.processors, 1U));
     curve.push_back(measured
                         ? static_cast<float>(pool.profile->predict(kernel, entry.processors).ns)
-                        : 1e4F * (0.1F + 0.9F * whole / m));
+                        : 1e4F * mostly_shared(whole, m));
   }
   // Noise must not make a wider entry look slower: nothing forces a launch to use all of it.
   // Entries come narrowest first, the whole device before all of them.
@@ -43,11 +43,15 @@ bool Curves::known(std::uint64_t kernel, const PoolView& pool) const {
   return pool.profile != nullptr && pool.profile->predict(kernel, 1).ns > 0;
 }
 
-std::uint64_t Curves::scaled(std::uint64_t kernel, std::uint64_t whole_ns, runtime::EntryId entry,
-                             const PoolView& pool) {
-  const std::span<const float> curve = of(kernel, pool);
+std::uint64_t Curves::scaled(std::span<const float> curve, std::uint64_t whole_ns,
+                             runtime::EntryId entry) {
   const double ratio = static_cast<double>(curve[entry]) / static_cast<double>(curve[0]);
   return static_cast<std::uint64_t>(static_cast<double>(whole_ns) * ratio);
+}
+
+std::uint64_t Curves::scaled(std::uint64_t kernel, std::uint64_t whole_ns, runtime::EntryId entry,
+                             const PoolView& pool) {
+  return scaled(of(kernel, pool), whole_ns, entry);
 }
 
 }  // namespace vitamin::policies

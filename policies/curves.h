@@ -15,6 +15,12 @@
 
 namespace vitamin::policies {
 
+// Of a kernel or a step of which nothing is known: nine tenths of it are shared work. Times what it
+// takes on all `whole` processors.
+inline float mostly_shared(float whole, float processors) {
+  return 0.1F + 0.9F * whole / processors;
+}
+
 class Curves {
  public:
   // Nanoseconds of `kernel` by EntryId. A kernel of which nothing is known is taken to be nine
@@ -22,6 +28,9 @@ class Curves {
   // profile or the pool changes.
   std::span<const float> of(std::uint64_t kernel, const runtime::PoolView& pool);
   bool known(std::uint64_t kernel, const runtime::PoolView& pool) const;
+  // The same of any curve by EntryId.
+  static std::uint64_t scaled(std::span<const float> curve, std::uint64_t whole_ns,
+                              runtime::EntryId entry);
   // Predicted nanoseconds of work that takes `whole_ns` on the whole device, on `entry`.
   std::uint64_t scaled(std::uint64_t kernel, std::uint64_t whole_ns, runtime::EntryId entry,
                        const runtime::PoolView& pool);

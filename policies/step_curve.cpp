@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "policies/curves.h"
+
 namespace vitamin::policies {
 
 using runtime::PoolEntry;
@@ -86,7 +88,7 @@ void StepCurve::update(std::span<const PoolEntry> entries, std::span<const float
     const std::uint32_t processors = std::max(entries[i].processors, 1U);
     curve_[i] = !seen_.empty() ? static_cast<float>(guess(processors))
                                : std::max(kernel[i] / kernel[0],
-                                          0.1F + 0.9F * whole / static_cast<float>(processors));
+                                          mostly_shared(whole, static_cast<float>(processors)));
   }
   for (std::size_t i = 2; i < curve_.size(); ++i) curve_[i] = std::min(curve_[i], curve_[i - 1]);
   curve_[0] = 1;  // what the client says is of the whole device

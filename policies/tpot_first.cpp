@@ -10,8 +10,9 @@
 //                (policies/step_curve.h); with `lend` others have it while nothing decodes
 //   lookahead    a step predicted to end there after its deadline gets the narrowest wider entry on
 //                which it would end in time; what overlaps it drains before the step is ready
-//   late         no entry would do any more: the narrowest that is nearly the fastest, unless no
-//                width meets the target at all; then it is served at best effort
+//   late         no entry would do any more: its reservation, where that is hardly slower, else the
+//                narrowest that is nearly the fastest, unless no width meets the target at all;
+//                then it is served at best effort
 //
 // The deadline of a step is the client's own where it gives one, else the last step's end + target.
 // Until its steps have been seen to take no longer than that, a client has no less than its share
@@ -62,6 +63,13 @@ struct Options {
   Beside::Options beside;
 };
 
+// Some of the time that is left is for what nobody predicts: percent.
+constexpr std::uint64_t kInTime = 80;
+// For so many steps another size was right before a reservation becomes less, or more.
+constexpr std::uint64_t kSteps = 50, kStepsToMore = 5;
+// Steps for which a width is tried, of which some may run elsewhere for a part.
+constexpr unsigned kTries = 10;
+
 // A step, its client's own words: what it takes and when it is due.
 bool is_step(const ReadyOperation& operation) {
   return operation.queued_ns > 0 && operation.deadline_ns > 0;
@@ -83,7 +91,7 @@ struct Decoder {
   unsigned tries = 0;             // steps since `standing` is what it is
   // Of the steps: how long each was, from one to the next, where it was on one entry throughout.
   StepCurve curve;
-  std::uint64_t timed_id = 0, began_ns = 0, due_ns = 0, said_ns = 0;
+  std::uint64_t began_ns = 0, due_ns = 0, said_ns = 0;
   EntryId throughout = kNoEntry;
   // Of the step that runs: how much was left of it when, and where it has run since.
   std::uint64_t step = 0;  // its id
@@ -221,10 +229,7 @@ class TpotFirst final : public runtime::Policy {
                : planner_.curves().of(operation.kernel, pool);
   }
   std::uint64_t takes(const ReadyOperation& operation, EntryId entry, const PoolView& pool) {
-    const std::span<const float> curve = curve_of(operation, pool);
-    return static_cast<std::uint64_t>(static_cast<double>(work(operation)) *
-                                      static_cast<double>(curve[entry]) /
-                                      static_cast<double>(curve[0]));
+    return Curves::scaled(curve_of(operation, pool), work(operation), entry);
   }
 
   static std::uint64_t work(const ReadyOperation& operation) {
@@ -501,16 +506,12 @@ class TpotFirst final : public runtime::Policy {
     return prepared(rest, standing, pool, taken);
   }
 
-  // Some of the time that is left is for what nobody predicts: percent.
-  static constexpr std::uint64_t kInTime = 80;
-
   // A few steps of it are to run there, however long they take: else that is never known.
   bool is_tried(const ReadyOperation& operation, EntryId standing, const PoolView& pool) {
     const Decoder* decoder = is_step(operation) ? find(operation.client) : nullptr;
     return decoder != nullptr && decoder->tries < kTries && decoder->curve.known() &&
            !decoder->curve.known(pool.entries[standing].processors);
   }
-  static constexpr unsigned kTries = 10;  // steps, of which some may run elsewhere for a part
 
   // Its reservation when that is enough; else the narrowest entry on which the step ends in time,
   // or, when that is too late on all, as soon as it can.
@@ -576,9 +577,8 @@ class TpotFirst final : public runtime::Policy {
     const ReadyOperation& operation = lane.operation;
     if (!is_step(operation)) return;
     const bool another = operation.deadline_ns != decoder.due_ns;
-    if (lane.held != decoder.throughout || (!another && operation.id != decoder.timed_id))
+    if (lane.held != decoder.throughout || (!another && operation.id != decoder.last_id))
       decoder.throughout = kNoEntry;
-    decoder.timed_id = operation.id;
     if (!another) return;
     ++decoder.tries;
     if (decoder.throughout != kNoEntry && decoder.throughout != runtime::kWholeDevice)
@@ -612,7 +612,6 @@ class TpotFirst final : public runtime::Policy {
     if (right == decoder.standing) decoder.right_at = decoder.steps;
     // Not for every passing step: moving a reservation drains somebody. Sooner to more than to
     // less.
-    constexpr std::uint64_t kSteps = 50, kStepsToMore = 5;
     const bool to_more = decoder.standing != kNoEntry && right != kNoEntry &&
                          pool.entries[right].processors > pool.entries[decoder.standing].processors;
     if (right != decoder.standing &&

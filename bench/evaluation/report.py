@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and figures of the evaluation; needs no GPU.
 
-    report.py [DIR] [--markdown FILE]     reads DIR/E*.jsonl, DIR/pairs.jsonl
+    report.py [DIR] [--markdown FILE]     reads DIR/E*.jsonl[.gz], pairs.jsonl
 
 Writes what was asked beside what was found; a section for each experiment, what was not run with
 its command among them; and figures (SVG and PNG, where matplotlib is). Of each subject (a pair, a

@@ -39,6 +39,17 @@ ReadyOperation training(runtime::ClientId client) {
   return operation;
 }
 
+// What client 1 says, while it holds something, of a step that begins.
+Hint step_at(std::uint64_t now) {
+  Hint step;
+  step.client = 1;
+  step.processors = 1;
+  step.kind = OperationClass::kDecode;
+  step.queued_ns = 4 * kMs;
+  step.deadline_ns = now + 30 * kMs;
+  return step;
+}
+
 struct Stage {
   PoolLayout layout = PoolLayout::build(h200());
   Profile profile;
@@ -160,13 +171,7 @@ TEST_CASE("A decode that is quiet on its grant is asked for it; not while its st
   // As long as it launches, it has it.
   CHECK(!closes(pass(takes + 20 * kMs, true), 1));
   // What it says while it holds is what it does next.
-  Hint step;
-  step.client = 1;
-  step.processors = 1;
-  step.kind = OperationClass::kDecode;
-  step.queued_ns = 4 * kMs;
-  step.deadline_ns = now + 30 * kMs;
-  scheduler.hint(step, now);
+  scheduler.hint(step_at(now), now);
   stage.decide(now);
   const std::uint64_t ends = now + takes;
   CHECK(!closes(pass(ends, false), 1));
@@ -283,13 +288,7 @@ std::vector<std::uint32_t> steps_of(Stage& stage, int steps, Takes takes,
     CHECK(!stage.layout.at(mine).compute.overlaps(stage.layout.at(others).compute));
     widths.push_back(stage.width(mine));
     now += takes(widths.back());
-    Hint step;
-    step.client = 1;
-    step.processors = 1;
-    step.kind = OperationClass::kDecode;
-    step.queued_ns = 4 * kMs;
-    step.deadline_ns = now + 30 * kMs;
-    scheduler.hint(step, now);
+    scheduler.hint(step_at(now), now);
     settle();
   }
   return widths;
