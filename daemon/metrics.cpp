@@ -67,6 +67,8 @@ std::string Server::metrics() {
           reception_->connections());
   counter("vitamind_refused_total", "Connections refused with a sentence.", reception_->refused());
   counter("vitamind_let_go_total", "Clients let go for breaking the protocol.", counters_.let_go);
+  counter("vitamind_mps_faults_total",
+          "Faults on the GPU that took their contexts from MPS clients.", mps_->facts().faults);
   out.family("vitamind_deaths_total", "counter", "Deaths of clients, by who told of it.");
   out.sample({{"seen_by", "life_line"}}, static_cast<double>(counters_.deaths_by_life_line));
   out.sample({{"seen_by", "pidfd"}}, static_cast<double>(counters_.deaths_by_pidfd));
