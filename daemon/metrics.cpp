@@ -35,6 +35,16 @@ std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
 
 }  // namespace
 
+void Server::name_devices() {
+  std::size_t order = 0;
+  for (auto& [uuid, device] : devices_) {
+    if (device.labels.empty())
+      device.labels = {
+          {"gpu", gpu_index(uuid, order)}, {"UUID", uuid}, {"model", device.info.name}};
+    ++order;
+  }
+}
+
 std::string Server::metrics() {
   Exposition out;
   // One sample for each device; `value` is asked for each.
@@ -46,14 +56,7 @@ std::string Server::metrics() {
     out.family(name, "counter", help);
     out.sample({}, static_cast<double>(value));
   };
-  std::size_t order = 0;
-  for (auto& [uuid, device] : devices_) {
-    if (device.labels.empty())
-      device.labels = {
-          {"gpu", gpu_index(uuid, order)}, {"UUID", uuid}, {"model", device.info.name}};
-    ++order;
-  }
-
+  name_devices();
   out.family("vitamind_build_info", "gauge", "1; the label says which release runs.");
   out.sample({{"version", VITAMIN_VERSION}}, 1);
   const double up = static_cast<double>(looked_ns_ - started_ns_) * 1e-9;
