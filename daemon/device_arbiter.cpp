@@ -34,6 +34,10 @@ constexpr std::uint64_t kRemembered = 2'000;
 // less.
 constexpr double kUsualNs = 10'000;
 
+// Of those who are overdue one after the other not each has a look at all that anybody has: so
+// often in the time in which one must answer.
+constexpr std::uint64_t kOverdueLooks = 256;
+
 // Where the profile holds all of a client's launches.
 std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
 
@@ -425,6 +429,7 @@ std::uint64_t DeviceArbiter::overdue_from(const Client& client, const Hold& hold
 void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
   if (now_ns < overdue_at_) return;
   overdue_at_ = kNever;
+  const std::uint64_t next = now_ns + settings_.answer_within_ns / kOverdueLooks;
   for (auto& [id, client] : clients_) {
     for (auto& [lane_id, lane] : client.lanes) {
       for (std::size_t i = 0; i < lane.holds.size();) {
@@ -432,7 +437,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
         if (hold.open) {
           ++i;
         } else if (const std::uint64_t at = overdue_from(client, hold); now_ns < at) {
-          overdue_at_ = std::min(overdue_at_, at);
+          overdue_at_ = std::min(overdue_at_, std::max(at, next));
           ++i;
         } else {
           ++counters_.overdue;

@@ -23,6 +23,9 @@ class Throughput final : public runtime::Policy {
   std::string_view name() const override { return "throughput"; }
   bool wants_profile() const override { return true; }
   bool remembers() const override { return true; }
+  // Where everybody is always on the whole device there is nothing to plan; who is kept to a part
+  // is Bounded's.
+  bool plans() const override { return !whole_or_parts_.always(); }
 
   std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
                                   const PoolView& pool) override {

@@ -41,6 +41,8 @@ class WholeOrParts {
 
   // Whether everybody is to be on the whole device. To be asked in every epoch.
   bool whole(const runtime::PoolView& pool);
+  // It is not measured: everybody is, unless somebody is kept to a part.
+  bool always() const { return options_.mode == Mode::kAlways; }
   // In the epoch of the last question: it holds something and has not got on for a while. Others
   // may have what it holds; it asks when it comes back.
   bool asleep(runtime::ClientId client) const;

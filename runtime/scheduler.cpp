@@ -60,6 +60,7 @@ void Scheduler::adopt_terms() {
 void Scheduler::set(const SchedulerOptions& options) {
   options_ = options;
   adopt_terms();
+  for (Lane* lane : active_) stir(*lane);  // who had too much may have more now
   demand_changed();
 }
 
@@ -100,6 +101,28 @@ std::span<Scheduler::Lane* const> Scheduler::stirring() {
   return stirring_;
 }
 
+// Nothing is to be decided for it before it says something, unless the policy plans or others wait:
+// it has what it wants, or wants nothing, or waits for the end of its own work alone. What it had
+// besides only has to end, and was not taken back for anybody.
+bool Scheduler::at_rest(const Lane& lane) const {
+  if (lane.stopped || lane.reservation.entry != kNoEntry || lane.standing != kNoEntry) return false;
+  bool has_one = false;
+  for (const Grant& grant : lane.grants) {
+    if (grant.recalled || (grant.open && grant.by_age)) return false;
+    has_one = has_one || grant.open;
+  }
+  return !lane.wants || has_one || waits_for_itself(lane);
+}
+
+// It has as many grants as a lane may have, or has still to return whatever could run what it
+// wants.
+bool Scheduler::waits_for_itself(const Lane& lane) const {
+  if (full(lane)) return true;
+  return std::all_of(by_width_.rbegin(), by_width_.rend(), [&](EntryId id) {
+    return layout_.at(id).processors < lane.next.processors || lane.drains(id);
+  });
+}
+
 // Who is at rest, or has nothing any more, need not be looked at.
 void Scheduler::settle() {
   static_cast<void>(stirring());
@@ -110,7 +133,7 @@ void Scheduler::settle() {
           active_.begin(), active_.end(), lane->number,
           [](const Lane* other, std::uint64_t number) { return other->number < number; }));
     }
-    lane->stirring = lane->listed && !lane->at_rest();
+    lane->stirring = lane->listed && !at_rest(*lane);
     return !lane->stirring;
   });
 }
@@ -245,8 +268,9 @@ void Scheduler::policy_changed() {
 }
 
 std::size_t Scheduler::waiting() const {
-  return static_cast<std::size_t>(std::count_if(stirring_.begin(), stirring_.end(),
-                                                [](const Lane* lane) { return lane->waits(); }));
+  return static_cast<std::size_t>(
+      std::count_if(stirring_.begin(), stirring_.end(),
+                    [this](const Lane* lane) { return waits_for_others(*lane); }));
 }
 
 // --- deciding --------------------------------------------------------------------------------
@@ -375,7 +399,7 @@ void Scheduler::collect() {
   waiting_.clear();
   holdings_.clear();
   draining_.clear();
-  for (const Lane* lane : stirring()) {
+  for (const Lane* lane : plans_ ? std::span<Lane* const>(active_) : stirring()) {
     if (plans_)
       for (const Grant& grant : lane->grants)
         if (!grant.open) draining_.push_back({lane->next, grant.entry, grant.since_ns});
@@ -460,8 +484,9 @@ void Scheduler::prepare_one(const Hint& hint, Lane& lane, PoolView& view) {
   refuse(plan.target, hint.processors);
   refuse(plan.standing, plan.standing == kWholeDevice ? ~0U : 1);
   // Most lanes of a device that everybody shares stay where they are.
-  if (lane.at_rest() && plan.target == kWholeDevice && !plan.stop && plan.standing == kNoEntry &&
-      lane.ahead_ns == plan.ahead_ns && lane.grants.front().ahead_ns == plan.ahead_ns)
+  if (lane.rests_on_whole() && plan.target == kWholeDevice && !plan.stop &&
+      plan.standing == kNoEntry && lane.ahead_ns == plan.ahead_ns &&
+      lane.grants.front().ahead_ns == plan.ahead_ns)
     return;
   planned_.push_back({&lane, plan});
 }
@@ -560,10 +585,14 @@ void Scheduler::bind(std::uint64_t now_ns) {
   };
   if (!std::is_sorted(ready_.begin(), ready_.end(), older))
     std::stable_sort(ready_.begin(), ready_.end(), older);
-  // Those that were picked lie in front of `first`: most often it is the oldest.
+  // Those that were picked lie in front of `first`: most often it is the oldest. What the policy
+  // sees stays as it is until something is granted.
+  std::optional<PoolView> of_all, of_client;
+  ClientId client = kNobody;
   for (auto first = ready_.begin(); first != ready_.end(); ++first) {
     const std::span<const ReadyOperation> ready(first, ready_.end());
-    const std::optional<std::size_t> picked = policy_->pick(ready, view_for(kNobody, now_ns));
+    if (!of_all) of_all = view_for(kNobody, now_ns);
+    const std::optional<std::size_t> picked = policy_->pick(ready, *of_all);
     if (!picked) return;
     if (*picked >= ready.size()) {
       ++counters_.refused;
@@ -572,7 +601,9 @@ void Scheduler::bind(std::uint64_t now_ns) {
     std::rotate(first, first + static_cast<std::ptrdiff_t>(*picked),
                 first + static_cast<std::ptrdiff_t>(*picked) + 1);
     const ReadyOperation operation = *first;
-    const PoolView view = view_for(operation.client, now_ns);
+    if (!of_client || client != operation.client) of_client = view_for(operation.client, now_ns);
+    client = operation.client;
+    const PoolView& view = *of_client;
     Lane* const lane = find(operation.client, operation.lane);
     const std::span<const EntryId> eligible = eligible_for(*lane, view.barred);
     if (eligible.empty()) continue;
@@ -585,6 +616,8 @@ void Scheduler::bind(std::uint64_t now_ns) {
       continue;
     }
     if (plans_) collect();
+    of_all.reset();
+    of_client.reset();
   }
 }
 
@@ -649,7 +682,7 @@ void Scheduler::close(Lane& lane, Grant& grant) {
     const Grant* open = other->open();
     return other->next.client == lane.next.client && open != nullptr && open->entry == grant.entry;
   };
-  if (grant.entry != kWholeDevice && std::none_of(stirring_.begin(), stirring_.end(), shares))
+  if (grant.entry != kWholeDevice && std::none_of(active_.begin(), active_.end(), shares))
     leases_.close_gate(grant.entry);
   decisions_.push_back(
       {Decision::Kind::kCloseGate, lane.next.client, lane.next.lane, grant.entry, 0});
@@ -657,7 +690,7 @@ void Scheduler::close(Lane& lane, Grant& grant) {
 }
 
 void Scheduler::close_overlapping(ComputeSet compute, ClientId but, std::uint64_t now_ns) {
-  for (Lane* lane : stirring()) {
+  for (Lane* lane : active_) {
     if (lane->next.client == but) continue;
     for (Grant& grant : lane->grants)
       if (grant.open && grant.entry != kWholeDevice &&

@@ -22,10 +22,10 @@
 // submit. In each case the lane says returned() once nothing of it is outstanding on the entry, and
 // is not granted that entry again before (so that no answer can be mistaken for a later one's).
 //
-// A lane has no more than `lane_grants` of them. While it has so many it waits for its own work and
-// for nobody else: nothing is reserved for it, and nothing is taken back from others. What a policy
-// wants elsewhere is closed, and waits too. So what a decision looks at is bounded, whatever a
-// client does.
+// A lane has no more than `lane_grants` of them. While it has so many, or its work has still to end
+// on all that is wide enough for what comes next, it waits for its own work and for nobody else:
+// nothing is reserved for it, and nothing is taken back from others. What a policy wants elsewhere
+// is closed, and waits too. So what a decision looks at is bounded, whatever a client does.
 //
 // No starvation, whatever the policy answers: while somebody waits whom the policy could not serve,
 // a grant older than `quantum_ns` is recalled; and a lane that has waited for `overdue_ns` is
@@ -128,6 +128,7 @@ class Scheduler {
   void profile_changed() { demand_changed(); }
   // The policy object says other things from now on than before; the same.
   void policy_changed();
+  // Lanes that wait for others.
   std::size_t waiting() const;
 
  private:
@@ -172,7 +173,7 @@ class Scheduler {
       return wants || !grants.empty() || reservation.entry != kNoEntry || standing != kNoEntry;
     }
     // Wants nothing but what it has, which is nobody's lease.
-    bool at_rest() const {
+    bool rests_on_whole() const {
       return wants && grants.size() == 1 && grants.front().open &&
              grants.front().entry == kWholeDevice && !grants.front().by_age && !stopped &&
              reservation.entry == kNoEntry && standing == kNoEntry;
@@ -193,8 +194,9 @@ class Scheduler {
   hal::ComputeSet barred(ClientId client) const;
   hal::ComputeSet set_aside() const;
   bool full(const Lane& lane) const { return lane.grants.size() >= options_.lane_grants; }
-  // Not for its own work.
-  bool waits_for_others(const Lane& lane) const { return !full(lane) && lane.waits(); }
+  bool at_rest(const Lane& lane) const;
+  bool waits_for_itself(const Lane& lane) const;
+  bool waits_for_others(const Lane& lane) const { return lane.waits() && !waits_for_itself(lane); }
   bool can_grant(const Lane& lane, EntryId entry, hal::ComputeSet barred) const;
   std::span<const EntryId> eligible_for(const Lane& lane, hal::ComputeSet barred);
   void collect();
@@ -235,7 +237,8 @@ class Scheduler {
   Lane* found_ = nullptr;                          // by find(), the last time
   std::vector<Lane*> active_;                      // in the order in which they became so
   // Of those, in their order, all that are not at rest, and perhaps some that are: a decision that
-  // asks the policy for no plan looks at no other.
+  // asks the policy for no plan looks at no other. So whoever has a lot that has still to end, and
+  // can have no more, costs others nothing.
   std::vector<Lane*> stirring_;
   bool in_order_ = true;  // stirring_
   std::uint64_t numbers_ = 0;

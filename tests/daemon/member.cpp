@@ -9,6 +9,8 @@
 //               first operations waited
 //   count [N]   the same until its input ends; every 10 ms a line says how many there were by then;
 //               the host spends N ns on each
+//   delay N     after a line of input asks N times for a grant, each time after a pause of about a
+//               millisecond, and says how long the answers took; mean_us: of all within 5 ms
 //   hold [N]    takes a lease, prints it, submits one operation that does not end, and sleeps;
 //               with N MiB of memory in use
 //   away        takes a lease, prints it, submits one operation that does not end, and after a line
@@ -59,8 +61,10 @@ const hal::DeviceInfo& device() {
   return info;
 }
 
-std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket) {
+std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket,
+                                               std::chrono::nanoseconds spin = {}) {
   client::RemoteOptions options;
+  if (spin.count() > 0) options.spin = spin;
   options.socket = socket;
   options.program = "member";
   if (const char* name = std::getenv("MEMBER_CLASS")) options.claim.workload_class = name;
@@ -220,6 +224,44 @@ int serve(const std::string& socket, long requests) {
       static_cast<unsigned long long>(counters.granted),
       static_cast<unsigned long long>(counters.closed),
       static_cast<unsigned long long>(counters.at_home));
+  return 0;
+}
+
+// Every grant is asked for; nothing is submitted under it.
+int delay(const std::string& socket, long requests) {
+  using std::chrono::nanoseconds;
+  const auto remote = arbiter(socket, std::chrono::milliseconds(100));
+  const auto layout = runtime::PoolLayout::build(device(), remote->limits());
+  const auto eligible = eligible_entries(layout);
+  std::minstd_rand random;
+  std::vector<double> took_us;
+  std::printf("{\"ready\": true}\n");
+  std::fflush(stdout);
+  char byte = 0;
+  if (::read(STDIN_FILENO, &byte, 1) <= 0) return 1;
+  for (long request = 0; request < requests; ++request) {
+    // Not in step with anything.
+    std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 1000));
+    if (remote->wants_service()) remote->service();
+    const auto begin = steady_clock::now();
+    while (remote->grant({}, eligible).entry == runtime::kNoEntry)
+      if (remote->wants_service()) remote->service();
+    took_us.push_back(
+        std::chrono::duration<double, std::micro>(steady_clock::now() - begin).count());
+  }
+  // More than that is a wait for a processor.
+  double sum = 0, count = 0;
+  for (const double each : took_us)
+    if (each < 5'000) sum += each, ++count;
+  std::sort(took_us.begin(), took_us.end());
+  const auto share = [&](double at) {
+    return took_us[std::min(took_us.size() - 1,
+                            static_cast<std::size_t>(at * static_cast<double>(took_us.size())))];
+  };
+  std::printf(
+      "{\"requests\": %ld, \"mean_us\": %.3f, \"p50_us\": %.3f, \"p90_us\": %.3f, "
+      "\"p99_us\": %.3f, \"most_us\": %.3f}\n",
+      requests, sum / count, share(0.5), share(0.9), share(0.99), share(1));
   return 0;
 }
 
@@ -408,6 +450,7 @@ int run(int argc, char** argv) {
   const std::string socket = argc > 1 ? argv[1] : "", verb = argc > 2 ? argv[2] : "";
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
+  if (verb == "delay") return delay(socket, std::max(1L, number));
   if (verb == "serve") return serve(socket, std::max(1L, number));
   if (verb == "count") return work(socket, 0, nullptr, true, number);
   if (verb == "away") return away(socket);
@@ -423,7 +466,7 @@ int run(int argc, char** argv) {
   if (verb == "fork") return fork_with_lease(socket);
   std::fprintf(stderr,
                "usage: member SOCKET "
-               "work|count|serve|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
+               "work|count|serve|delay|hold|latency|scribble|hog|greet|skew|first|exec|fork [N]\n");
   return 2;
 }
 
