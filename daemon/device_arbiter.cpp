@@ -429,7 +429,7 @@ std::uint64_t DeviceArbiter::overdue_from(const Client& client, const Hold& hold
 void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
   if (now_ns < overdue_at_) return;
   overdue_at_ = kNever;
-  const std::uint64_t next = now_ns + settings_.answer_within_ns / kOverdueLooks;
+  bool found = false;
   for (auto& [id, client] : clients_) {
     for (auto& [lane_id, lane] : client.lanes) {
       for (std::size_t i = 0; i < lane.holds.size();) {
@@ -437,10 +437,11 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
         if (hold.open) {
           ++i;
         } else if (const std::uint64_t at = overdue_from(client, hold); now_ns < at) {
-          overdue_at_ = std::min(overdue_at_, std::max(at, next));
+          overdue_at_ = std::min(overdue_at_, at);
           ++i;
         } else {
           ++counters_.overdue;
+          found = true;
           const EntryId entry = hold.entry;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
           // Who does not answer wants nothing, until it says so again.
@@ -450,6 +451,8 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
       }
     }
   }
+  if (found)
+    overdue_at_ = std::max(overdue_at_, now_ns + settings_.answer_within_ns / kOverdueLooks);
 }
 
 std::uint64_t DeviceArbiter::wake_at() const {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "daemon/command.h"
+#include "runtime/clock.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -216,9 +217,7 @@ void Mps::look_at_log() {
 void Mps::count_fault(const MpsFault& fault) {
   const std::lock_guard lock(mutex_);
   ++facts_.faults;
-  facts_.last_fault = std::chrono::duration_cast<std::chrono::seconds>(
-                          std::chrono::system_clock::now().time_since_epoch())
-                          .count();
+  facts_.last_fault_ns = runtime::now_ns();
   facts_.affected = fault.affected;
 }
 

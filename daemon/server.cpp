@@ -31,6 +31,8 @@ using std::chrono::nanoseconds;
 // 50 to 100 us late in a virtual machine. So long, and giving way to whoever wants the processor.
 constexpr std::uint64_t kWaitedFor = 20'000'000;
 constexpr std::uint64_t kLookEvery = 100'000;  // ns between looks at the descriptors while busy
+// Clients that asked so lately ask again soon.
+constexpr std::uint64_t kHot = 10'000'000;
 
 std::uint64_t in_ns(nanoseconds duration) { return static_cast<std::uint64_t>(duration.count()); }
 
@@ -105,8 +107,9 @@ int Server::run() {
     if (turn(time)) busy_ns_ = time;
     watchdog(time);
     const std::uint64_t quiet = time - busy_ns_, spin = settings_.configuration.daemon.spin_ns;
-    const bool stays =
-        quiet < spin || (spin > 0 && quiet < kWaitedFor && devices_.somebody_waits());
+    const bool stays = quiet < spin ||
+                       (spin > 0 && quiet < kWaitedFor && devices_.somebody_waits()) ||
+                       (postponed_ && hot(time));
     if (!stays) {
       if (try_sleep(time)) continue;
     } else if (time - looked_ns_ >= kLookEvery) {
@@ -230,7 +233,7 @@ void Server::flush() {
 // --- sleep -----------------------------------------------------------------------------------
 
 int Server::sleep_limit(std::uint64_t time) const {
-  std::uint64_t until = std::min(devices_.wake_at(), reception_->next_ns());
+  std::uint64_t until = std::min(devices_.wake_at(), reception_->next_ns(time));
   if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty()) until = std::min(until, alone_ns_ + idle_ns);
@@ -254,12 +257,24 @@ bool Server::try_sleep(std::uint64_t time) {
   return idle;
 }
 
+// Somebody has asked for something lately.
+bool Server::hot(std::uint64_t time) const { return time - busy_ns_ < kHot; }
+
 void Server::look_at_descriptors(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
   const std::uint64_t time = looked_ns_ = now_ns();
-  bool greeted = false, knocks = false;
+  const bool hot = this->hot(time);
+  // Between two turns one visitor is received: what tools are told takes milliseconds.
+  bool receives = !hot || visits_.next(time) <= time, knocks = false;
+  postponed_ = false;
+  // They come rarely, so that nobody else is kept waiting for them.
+  if (receives)
+    if (auto visitor = reception_->due(time)) {
+      receives = false;
+      receive(std::move(*visitor), time);
+    }
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
     if (fd == stop_.get()) {
@@ -279,19 +294,17 @@ void Server::look_at_descriptors(int timeout_ms) {
       end_session(pidfd->second, time);
     } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
       hear(*sessions_.at(socket->second));
-    } else if (greeted) {
-      // The next time: what tools are told takes milliseconds, for which clients would wait.
-    } else if (auto visitor = reception_->hear(fd)) {
-      greeted = true;
-      if (const auto* hello = std::get_if<protocol::Hello>(&visitor->wants))
-        admit(std::move(visitor->connection), *hello, time);
-      else
-        answer(visitor->connection, std::get<std::string>(visitor->wants));
+    } else if (!receives) {
+      postponed_ = true;
+    } else if (auto visitor = reception_->hear(fd, time)) {
+      receives = false;
+      receive(std::move(*visitor), time);
     }
   }
   // Last: who came gets the descriptors of those who have just gone, of whom more may be told
   // above.
-  if (knocks) reception_->accept(time);
+  if (knocks) reception_->accept(time, hot ? 1 : 16);
+  postponed_ = postponed_ || (knocks && hot);
   reception_->drop_late(time);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty() && reception_->empty() && time - alone_ns_ >= idle_ns) {

@@ -8,6 +8,11 @@
 // (protocol/park.h) and sleeps in epoll until somebody rings, connects or dies, or the scheduler's
 // next time has come.
 //
+// Clients that work come first: while somebody asks, of those who connect one is taken a look, and
+// who comes in, tools among them, has a small share of the time (Pace), so that neither a flood of
+// connections nor processes that come and go keep a lease waiting for longer than one of them
+// takes.
+//
 // It trusts nobody: identity is the kernel's word, memory is its own and sealed, records are
 // copied once and validated, everything is bounded (Budgets). A client that breaks the protocol is
 // let go, with the reason, and its leases are freed; the others notice nothing.
@@ -28,6 +33,7 @@
 #include "daemon/from_configuration.h"
 #include "daemon/jobs.h"
 #include "daemon/mps.h"
+#include "daemon/pace.h"
 #include "daemon/reception.h"
 #include "daemon/settings.h"
 #include "protocol/handshake.h"
@@ -95,6 +101,7 @@ class Server final : public Outlet {
   bool read_requests(Session& session, std::uint64_t now_ns);
   void flush();
   void look_at_descriptors(int timeout_ms);
+  bool hot(std::uint64_t now_ns) const;
   bool try_sleep(std::uint64_t now_ns);
   int sleep_limit(std::uint64_t now_ns) const;
   void watchdog(std::uint64_t now_ns);
@@ -102,6 +109,7 @@ class Server final : public Outlet {
   Standing standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
                        const Device& device);
   protocol::Welcome welcome_of(const Session& session, const DeviceArbiter::Home& home) const;
+  void receive(Visitor visitor, std::uint64_t now_ns);
   void admit(Connection client, const protocol::Hello& hello, std::uint64_t now_ns);
   void answer(const Connection& tool, const std::string& verb);
   std::string obey(const std::string& verb, uid_t uid);
@@ -142,6 +150,10 @@ class Server final : public Outlet {
   std::uint64_t watchdog_ns_ = 0;  // when the service manager is told next
   std::uint64_t watchdog_every_ns_ = 0;
   bool stopping_ = false;
+  // While clients ask for leases, those who come and tools have a 64th of the time, of which they
+  // may have saved so much. A session's beginning takes some 100 us, a look at the status more.
+  Pace visits_{64, 20'000'000};
+  bool postponed_ = false;  // at the last look: somebody waits for that
   ServerCounters counters_;
 };
 

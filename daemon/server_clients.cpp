@@ -12,6 +12,7 @@
 #include "daemon/server.h"
 #include "protocol/answer.h"
 #include "protocol/life.h"
+#include "runtime/clock.h"
 #include "runtime/problem.h"
 
 namespace vitamin::daemon {
@@ -119,6 +120,18 @@ std::string or_none(const std::string& name) { return name.empty() ? "none" : na
 
 }  // namespace
 
+// Whose launches nobody waits for yet.
+void Server::receive(Visitor visitor, std::uint64_t time) {
+  if (const auto* hello = std::get_if<protocol::Hello>(&visitor.wants)) {
+    reception_->conduct().admitted(visitor.connection.peer.uid, time);
+    admit(std::move(visitor.connection), *hello, time);
+  } else {
+    answer(visitor.connection, std::get<std::string>(visitor.wants));
+  }
+  const std::uint64_t end = runtime::now_ns();
+  visits_.spent(end, end - time);
+}
+
 void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_t time) {
   const auto of_user = static_cast<std::size_t>(
       std::count_if(sessions_.begin(), sessions_.end(),
@@ -193,7 +206,8 @@ void Server::let_go(Session& session, std::string_view why, std::uint64_t time) 
   ++counters_.let_go;
   spdlog::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
                session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
-  reception_->ban(session.peer, why, time + settings_.configuration.daemon.quarantine_ns);
+  reception_->ban(session.peer, fmt::format("{} (process {})", session.program, session.peer.pid),
+                  why, time, time + settings_.configuration.daemon.quarantine_ns);
   end_session(session.id, time);
 }
 

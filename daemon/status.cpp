@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/server.h"
+#include "runtime/clock.h"
 
 namespace vitamin::daemon {
 
@@ -32,11 +33,16 @@ std::vector<DeviceArbiter::Held> by_entry(std::vector<DeviceArbiter::Held> holds
 
 json Server::mps_status() const {
   const MpsFacts facts = mps_->facts();
-  return {{"state", name_of(facts.state)},  {"directory", facts.directory},
-          {"problem", facts.problem},       {"starts", facts.starts},
-          {"faults", facts.faults},         {"checks", facts.checks},
-          {"terminated", facts.terminated}, {"last_fault", facts.last_fault},
-          {"affected", facts.affected}};
+  return {
+      {"state", name_of(facts.state)},
+      {"directory", facts.directory},
+      {"problem", facts.problem},
+      {"starts", facts.starts},
+      {"faults", facts.faults},
+      {"checks", facts.checks},
+      {"terminated", facts.terminated},
+      {"since_fault_ns", facts.last_fault_ns != 0 ? runtime::now_ns() - facts.last_fault_ns : 0},
+      {"affected", facts.affected}};
 }
 
 json Server::status() const {
@@ -59,7 +65,15 @@ json Server::status() const {
                {{"valid", configuration_problem_.empty()}, {"problem", configuration_problem_}}},
               {"devices", json::array()},
               {"clients", json::array()},
-              {"jobs", jobs_.status()}};
+              {"jobs", jobs_.status()},
+              {"let_go_users", json::array()}};
+  for (const auto& [uid, user] : reception_->conduct().users(looked_ns_)) {
+    const std::uint64_t at = reception_->conduct().admits_at(uid, looked_ns_);
+    result["let_go_users"].push_back({{"user", uid},
+                                      {"let_go", user.let_go},
+                                      {"last", user.last},
+                                      {"waits_ns", at - looked_ns_}});
+  }
   for (const auto& [uuid, device] : devices_) {
     const DeviceArbiter& arbiter = *device.arbiter;
     const runtime::SchedulerCounters& decided = arbiter.scheduler().counters();

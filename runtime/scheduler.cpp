@@ -268,9 +268,8 @@ void Scheduler::policy_changed() {
 }
 
 std::size_t Scheduler::waiting() const {
-  return static_cast<std::size_t>(
-      std::count_if(stirring_.begin(), stirring_.end(),
-                    [this](const Lane* lane) { return waits_for_others(*lane); }));
+  return static_cast<std::size_t>(std::count_if(active_.begin(), active_.end(),
+                                                [](const Lane* lane) { return lane->waits(); }));
 }
 
 // --- deciding --------------------------------------------------------------------------------

@@ -128,7 +128,6 @@ class Scheduler {
   void profile_changed() { demand_changed(); }
   // The policy object says other things from now on than before; the same.
   void policy_changed();
-  // Lanes that wait for others.
   std::size_t waiting() const;
 
  private:

@@ -23,13 +23,13 @@ TEST_CASE("who has said nothing yet is not gone") {
   reception.accept(0);
   const int fd = watched.back();
   REQUIRE(reception.knows(fd));
-  CHECK_FALSE(reception.hear(fd));  // as after a wake-up for nothing
+  CHECK_FALSE(reception.hear(fd, 0));  // as after a wake-up for nothing
   CHECK(reception.knows(fd));
   protocol::Control control;
   control.preamble.kind = protocol::Kind::kControl;
   control.verb.set("ping");
   REQUIRE(protocol::send_message(*client, protocol::bytes_of(control)));
-  const auto visitor = reception.hear(fd);
+  const auto visitor = reception.hear(fd, 0);
   REQUIRE(visitor);
   CHECK_EQ(std::get<std::string>(visitor->wants), "ping");
   CHECK_FALSE(reception.knows(fd));
