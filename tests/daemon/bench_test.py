@@ -41,12 +41,21 @@ class Costs(unittest.TestCase):
                   f"{all_:.0f}")
             self.assertLess(all_ / one, most, name)
         # However a client moves its lanes on.
-        for name in ("fifo", "throughput", "parts", "share"):
+        for name in ("fifo", "throughput", "whole", "parts", "share"):
             one = self.found[f"decision_beside_drains/{name}"]
             print(f"{name}: a decision beside {one['grants']:.0f} grants of one client, at most "
                   f"{one['of_a_lane']:.0f} of a lane, {one['cpu_time'] / 1e3:.1f} us")
             self.assertLessEqual(one["of_a_lane"], 12, name)
             self.assertLess(one["cpu_time"], 150_000, name)
+        # Where nothing is planned, a client that can only wait costs others nothing.
+        alone = self.found["turn_beside_a_flood/whole/0"]["cpu_time"]
+        for name in ("fifo", "whole"):
+            one = self.found[f"decision_beside_drains/{name}"]["cpu_time"]
+            self.assertLess(one, 40 * alone, name)
+            flood = self.found[f"turn_beside_a_flood/{name}/4"]["cpu_time"]
+            print(f"{name}: beside a client that can only wait {one:.0f} ns, with four records of "
+                  f"a flood {flood:.0f} ns, alone {alone:.0f} ns")
+            self.assertLess(flood, 100 * alone, name)
         if len(os.sched_getaffinity(0)) >= 4:
             self.assertLess(grant["p50_ns"], 5_000)
 

@@ -130,6 +130,40 @@ class Clients(DaemonTest):
         self.until(no_clients(daemon))
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
 
+    def test_a_user_whose_clients_are_let_go_again_and_again_waits_and_is_named(self):
+        daemon = self.daemon("--policy", "random:max=32")
+        honest = self.member(daemon, "work", 0)
+        self.until(lambda: daemon.status()["clients"])
+        begin = time.monotonic()
+        attacker = subprocess.Popen([os.environ["ATTACKER"], str(daemon.socket), "scribble"],
+                                    stdout=subprocess.DEVNULL)
+        self.addCleanup(attacker.wait)
+        self.addCleanup(attacker.kill)
+        self.until(lambda: any(user["waits_ns"] > 0 for user in daemon.status()["let_go_users"]))
+        time.sleep(1)
+        status = daemon.status()
+        seconds = time.monotonic() - begin
+        user, = status["let_go_users"]
+        self.assertEqual(user["user"], os.getuid())
+        self.assertRegex(user["last"], r"^attacker \(process \d+\)$")
+        # Eight, then ten a second.
+        self.assertLess(status["daemon"]["let_go"], 8 + 10 * seconds + 2)
+        self.assertEqual(daemon.log().count("let go 9 times in a row, the last one was attacker"), 1)
+        for verb, line in (("status", r"^user \d+: \d+ clients let go lately"),
+                           ("doctor", r"^problem +daemon +user \d+: \d+ clients let go lately")):
+            text = subprocess.run([os.environ["VITAMIN"], verb], text=True, check=False,
+                                  stdout=subprocess.PIPE,
+                                  env=os.environ | {"VITAMIN_DAEMON": str(daemon.socket)}).stdout
+            self.assertRegex(text, "(?m)" + line)
+        self.assertIn("member", [client["program"] for client in daemon.status()["clients"]])
+        attacker.kill()
+        attacker.wait()
+        # Nobody waits once that has ended.
+        self.until(lambda: not daemon.status()["let_go_users"])
+        self.assertEqual(self.result(self.member(daemon, "work", 50))["submitted"], 50)
+        honest.stdin.close()
+        honest.wait(20)
+
     def test_ten_thousand_half_open_connections_leave_it_small(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         self.result(self.member(daemon, "work", 10))

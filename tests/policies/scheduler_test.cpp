@@ -481,6 +481,55 @@ TEST_CASE("For somebody who can be served at once nothing is taken back from oth
   CHECK(scheduler.counters().recalled == 2);
 }
 
+TEST_CASE("Lanes that can only wait for their own work cost another client's decision nothing") {
+  // How often it was asked, and how much it was shown.
+  struct Asked final : runtime::Policy {
+    unsigned* questions;
+    explicit Asked(unsigned* count) : questions(count) {}
+    std::string_view name() const override { return "asked"; }
+    bool plans() const override { return false; }
+    std::optional<std::size_t> pick(std::span<const ReadyOperation> ready,
+                                    const PoolView& pool) override {
+      *questions += static_cast<unsigned>(ready.size() + pool.waiting.size());
+      return 0;
+    }
+    Choice select(const ReadyOperation&, std::span<const EntryId> eligible,
+                  const PoolView&) override {
+      return {eligible.back(), 1};
+    }
+  };
+  unsigned questions = 0;
+  const PoolLayout layout = PoolLayout::build(h200());
+  Scheduler scheduler(layout, std::make_unique<Asked>(&questions));
+  std::uint64_t now = 0;
+  const std::uint32_t all = layout.at(runtime::kWholeDevice).processors;
+  // Half of client 1's lanes have moved on as often as they may, the others have still to return
+  // the only entry that is wide enough; and all of them go on asking.
+  const auto ask_again = [&] {
+    for (runtime::LaneId lane = 0; lane < 200; ++lane) {
+      scheduler.idle(1, lane, now);
+      scheduler.wants(operation(1, lane % 2 == 0 ? 1 : all, lane), ++now);
+    }
+    scheduler.decide(now);
+  };
+  for (int i = 0; i < 15; ++i) ask_again();
+  CHECK(scheduler.waiting() == 200);
+  questions = 0;
+  for (int i = 0; i < 50; ++i) {
+    scheduler.wants(operation(2), ++now);
+    REQUIRE(decide(scheduler, now).size() == 1);
+    scheduler.idle(2, 0, now);
+    scheduler.returned(2, 0, runtime::kWholeDevice, now);
+    scheduler.decide(++now);
+  }
+  CHECK(questions <= 2 * 50);
+  // What they wait for ends, and they go on.
+  scheduler.returned(1, 1, runtime::kWholeDevice, ++now);
+  const auto decisions = decide(scheduler, now);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].lane == 1);
+}
+
 TEST_CASE("A lane that has all its grants leaves what the policy wants it to leave, and waits") {
   // Everybody elsewhere, always.
   class Mover final : public runtime::Policy {

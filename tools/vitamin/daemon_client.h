@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hal/result.h"
 
@@ -20,6 +21,9 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
 
 // What people should know of the last fault under MPS, of a status' "mps"; empty: there was none.
 std::string mps_fault_text(const nlohmann::json& mps);
+
+// Users whose clients were let go lately, a sentence each, of a status.
+std::vector<std::string> let_go_texts(const nlohmann::json& status);
 
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
 // while. `policy` and `seed`: over vitamin.toml's, where given. `trace`: the folder where it

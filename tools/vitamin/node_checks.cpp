@@ -99,6 +99,8 @@ void check_daemon(std::vector<Check>& checks) {
     checks.push_back({"daemon", Verdict::kBad,
                       "it goes on with its old configuration, because the new one is invalid: "
                       "mend it (`vitamin config check`), then send it SIGHUP"});
+  for (const std::string& user : let_go_texts(*status))
+    checks.push_back({"daemon", Verdict::kBad, user + "."});
   const auto mps = status->find("mps");
   if (mps == status->end()) return;
   if (const std::string problem = mps->value("problem", ""); !problem.empty())

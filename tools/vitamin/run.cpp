@@ -165,8 +165,7 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
   if (lower_priority(options, configuration)) changes.push_back("CUDA_MPS_CLIENT_PRIORITY=1");
   if (options.daemon && configuration.mps.mode != config::MpsMode::kOff &&
       configuration.mps.connections > 0 && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr)
-    changes.push_back(
-        fmt::format("CUDA_DEVICE_MAX_CONNECTIONS={}", configuration.mps.connections));
+    changes.push_back(fmt::format("CUDA_DEVICE_MAX_CONNECTIONS={}", configuration.mps.connections));
   if (!options.workload_class.empty())
     changes.push_back(fmt::format("{}={}", names::kClass, options.workload_class));
   const config::Collectives& collectives = configuration.collectives;

@@ -86,6 +86,7 @@ std::string status_text(const json& status) {
   for (const json& device : status["devices"]) text += device_text(device) + "\n";
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
   text += mps_text(status);
+  for (const std::string& user : let_go_texts(status)) text += user + "\n\n";
   text += "       client  process  user    on parts  whole  program\n";
   for (const json& client : status["clients"]) {
     std::size_t narrow = 0, whole = 0;

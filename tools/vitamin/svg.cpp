@@ -19,10 +19,14 @@ constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73"
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) {
-    if (c == '&') result += "&amp;";
-    else if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else result += c;
+    if (c == '&')
+      result += "&amp;";
+    else if (c == '<')
+      result += "&lt;";
+    else if (c == '>')
+      result += "&gt;";
+    else
+      result += c;
   }
   return result;
 }
@@ -94,8 +98,7 @@ void draw_axes(const Chart& chart, const Axis& x, const Axis& y, std::string& ou
                    "<line x1='{1}' y1='{0:.1f}' x2='{2}' y2='{0:.1f}' stroke='#ddd'/>"
                    "<text x='{3}' y='{4:.1f}' text-anchor='end'>{5:g}</text>\n",
                    y.at(tick), kLeft, kWidth - kRight, kLeft - 6, y.at(tick) + 4, tick);
-  fmt::format_to(to, "<text x='{}' y='22' font-size='15'>{}</text>\n", kLeft,
-                 escaped(chart.title));
+  fmt::format_to(to, "<text x='{}' y='22' font-size='15'>{}</text>\n", kLeft, escaped(chart.title));
   fmt::format_to(to, "<text x='{}' y='{}' text-anchor='middle'>{}</text>\n",
                  (kLeft + kWidth - kRight) / 2, kHeight - 14, escaped(chart.x_label));
   fmt::format_to(to,
