@@ -213,7 +213,7 @@ std::size_t Devices::drain(const std::string& which, bool drained) {
 
 bool Devices::somebody_waits() const {
   return std::any_of(known_.begin(), known_.end(), [](const auto& device) {
-    return device.second.arbiter->scheduler().waiting() > 0;
+    return device.second.arbiter->scheduler().waits_for_answer();
   });
 }
 

@@ -272,6 +272,11 @@ std::size_t Scheduler::waiting() const {
                                                 [](const Lane* lane) { return lane->waits(); }));
 }
 
+bool Scheduler::waits_for_answer() const {
+  return std::any_of(stirring_.begin(), stirring_.end(),
+                     [this](const Lane* lane) { return waits_for_others(*lane); });
+}
+
 // --- deciding --------------------------------------------------------------------------------
 
 std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {

@@ -129,6 +129,8 @@ class Scheduler {
   // The policy object says other things from now on than before; the same.
   void policy_changed();
   std::size_t waiting() const;
+  // Somebody does, and for others: an answer of theirs is next.
+  bool waits_for_answer() const;
 
  private:
   static constexpr std::uint64_t kLongestReservation = 50;  // times the usual one

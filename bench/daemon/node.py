@@ -3,7 +3,7 @@
 """What a node's daemon costs its clients when things go wrong, and when nothing happens.
 
     node.py [--out FILE] [--tries N]
-            [costs] [gate] [press] [flood] [idle] [home] [waits] [restarts] [programs]
+            [costs] [gate] [press] [flood] [delays] [idle] [home] [waits] [restarts] [programs]
 
     costs      request to grant, a launch under a held lease, decisions (daemon_bench)
     gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
@@ -14,6 +14,10 @@
                in short turns, one after the other
     flood      the same beside one that holds 10,000 connections open and says nothing
                (both take a minute for --tries 100, and at least ten processors to mean anything)
+    delays     how long an honest client's requests wait beside each of the attackers of the two
+               above, where there are only two processors: the daemon has one to itself, the honest
+               client goes before the attackers on the other, and asks about every millisecond, so
+               that what is seen is what the daemon has still to do for them (real-time priorities)
     idle       processor time of a daemon with one client and nothing to do
     home       SIGKILL of the daemon to its clients, which submit without a pause, at home: one
                client, a few, and 16 at once
@@ -211,6 +215,42 @@ def beside(node, tries, attack, what):
            "alone_against_itself": [percentile(again, 0.5), *interval_of_median(again)]}
     honest.process.kill()
     daemon.end()
+
+
+def delays(node, tries):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2 or subprocess.run(["chrt", "-f", "1", "true"], check=False,
+                                        stderr=subprocess.DEVNULL).returncode != 0:
+        yield {"measurement": "an honest request beside attackers", "skipped":
+               "needs two processors and real-time priorities"}
+        return
+
+    def runs_at(core, priority):
+        def before():
+            os.sched_setaffinity(0, {core})
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        return before
+    for attack in ((), ("press",), ("scribble",), ("crowd",), ("press", "scribble")):
+        daemon = node.daemon("--policy", POLICY, "--quiet", "--spin", "20000us")
+        os.sched_setscheduler(daemon.process.pid, os.SCHED_FIFO, os.sched_param(20))
+        for task in os.listdir(f"/proc/{daemon.process.pid}/task"):
+            os.sched_setaffinity(int(task), {cores[0]})
+        honest = node.member(daemon, "delay", 50 * tries, before=runs_at(cores[1], 30))
+        honest.stdout.readline()
+        others = [subprocess.Popen([ATTACKER, str(daemon.socket), verb], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL,
+                                   preexec_fn=lambda: os.sched_setaffinity(0, {cores[1]}))
+                  for verb in attack]
+        time.sleep(0.3)
+        honest.stdin.write("\n")
+        honest.stdin.flush()
+        told = json.loads(honest.stdout.readline())
+        for other in others:
+            other.terminate()
+            other.wait()
+        yield {"measurement": "an honest request beside attackers", "attackers": list(attack),
+               "policy": POLICY, **told}
+        daemon.end()
 
 
 def idle(node, _):
@@ -500,8 +540,9 @@ def costs(node, tries):
            "ns": {name.split("/", 1)[1]: both(name, "cpu_time") for name in floods}}
 
 
-PARTS = {"costs": costs, "gate": gate, "press": press, "flood": flood, "idle": idle,
-         "home": home, "waits": waits, "restarts": restarts, "programs": restarts_of_programs}
+PARTS = {"costs": costs, "gate": gate, "press": press, "flood": flood, "delays": delays,
+         "idle": idle, "home": home, "waits": waits, "restarts": restarts,
+         "programs": restarts_of_programs}
 
 
 def main():
