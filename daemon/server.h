@@ -125,6 +125,7 @@ class Server final : public Outlet {
   void name_devices();
   void device_counters(Exposition& out) const;
   nlohmann::json mps_status() const;
+  nlohmann::json let_go_users() const;
 
   void read_configuration();
 

@@ -45,6 +45,18 @@ json Server::mps_status() const {
       {"affected", facts.affected}};
 }
 
+// Users whose clients were let go lately.
+json Server::let_go_users() const {
+  json users = json::array();
+  Conduct& conduct = reception_->conduct();
+  for (const auto& [uid, user] : conduct.users(looked_ns_))
+    users.push_back({{"user", uid},
+                     {"let_go", user.let_go},
+                     {"last", user.last},
+                     {"waits_ns", conduct.admits_at(uid, looked_ns_) - looked_ns_}});
+  return users;
+}
+
 json Server::status() const {
   json result{{"schema", 1},
               {"daemon",
@@ -66,14 +78,7 @@ json Server::status() const {
               {"devices", json::array()},
               {"clients", json::array()},
               {"jobs", jobs_.status()},
-              {"let_go_users", json::array()}};
-  for (const auto& [uid, user] : reception_->conduct().users(looked_ns_)) {
-    const std::uint64_t at = reception_->conduct().admits_at(uid, looked_ns_);
-    result["let_go_users"].push_back({{"user", uid},
-                                      {"let_go", user.let_go},
-                                      {"last", user.last},
-                                      {"waits_ns", at - looked_ns_}});
-  }
+              {"let_go_users", let_go_users()}};
   for (const auto& [uuid, device] : devices_) {
     const DeviceArbiter& arbiter = *device.arbiter;
     const runtime::SchedulerCounters& decided = arbiter.scheduler().counters();
