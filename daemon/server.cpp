@@ -114,7 +114,7 @@ int Server::run() {
       if (try_sleep(time)) continue;
     } else if (time - looked_ns_ >= kLookEvery) {
       look_at_descriptors(0);
-    } else if (quiet >= spin) {
+    } else if (quiet >= spin && !postponed_) {  // who knocks waits for us, not for a processor
       ::sched_yield();
     } else {
       __builtin_ia32_pause();
