@@ -48,7 +48,7 @@ struct MpsFacts {
   std::string problem;    // cause and remedy, or empty
   std::uint64_t starts = 0;
   std::uint64_t faults = 0;
-  std::uint64_t last_fault_ns = 0;  // when it was seen (runtime/clock.h); 0: there was none
+  std::uint64_t last_fault_ns = 0;    // when it was seen (runtime/clock.h); 0: there was none
   std::vector<std::string> affected;  // processes that lost their context by that, where known
   std::uint64_t checks = 0;
   std::uint64_t terminated = 0;  // clients whose work was ended for the end of their job
