@@ -14,7 +14,9 @@
 //                narrowest that is nearly the fastest, unless no width meets the target at all;
 //                then it is served at best effort
 //
-// The deadline of a step is the client's own where it gives one, else the last step's end + target.
+// The target is that of the client's class, else what it has lately given its steps itself, at most
+// `target`. The deadline of a step is the client's own where it gives one, else the last step's end
+// + target.
 // Until its steps have been seen to take no longer than that, a client has no less than its share
 // of the device under `throughput`; so has one that never says when a step begins.
 //
@@ -67,6 +69,8 @@ struct Options {
 constexpr std::uint64_t kInTime = 80;
 // For so many steps another size was right before a reservation becomes less, or more.
 constexpr std::uint64_t kSteps = 50, kStepsToMore = 5;
+// A longer time that a client gave its steps is forgotten in about so many of them.
+constexpr std::uint64_t kForget = 64;
 // Steps for which a width is tried, of which some may run elsewhere for a part.
 constexpr unsigned kTries = 10;
 
@@ -87,6 +91,7 @@ struct Decoder {
   EntryId standing = kNoEntry;
   std::uint64_t sized_as_of = 0;  // reservations_, when its size was looked at; 0: its step is new
   std::uint64_t right_at = 0;     // the last step at which its size was right
+  std::uint64_t target_ns = 0;    // of its steps
   bool told = false;              // that no width meets the target
   unsigned tries = 0;             // steps since `standing` is what it is
   // Of the steps: how long each was, from one to the next, where it was on one entry throughout.
@@ -237,7 +242,25 @@ class TpotFirst final : public runtime::Policy {
   }
 
   std::uint64_t deadline(const ReadyOperation& operation, const PoolView&) const {
-    return operation.deadline_ns != 0 ? operation.deadline_ns : operation.since_ns + target_ns_;
+    if (operation.deadline_ns != 0) return operation.deadline_ns;
+    return operation.since_ns + (operation.target_ns != 0 ? operation.target_ns : target_ns_);
+  }
+
+  // What a step may take: as its client's class says; else as the policy's parameter does, or no
+  // more than the client has lately given its steps itself. What is given to one that is late
+  // already says nothing.
+  void set_target(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
+    if (operation.target_ns != 0) {
+      decoder.target_ns = operation.target_ns;
+      return;
+    }
+    if (decoder.target_ns == 0) decoder.target_ns = target_ns_;
+    if (!is_step(operation) || operation.deadline_ns == decoder.due_ns ||
+        operation.deadline_ns < pool.now_ns + operation.queued_ns)
+      return;
+    const std::uint64_t given = operation.deadline_ns - pool.now_ns;
+    decoder.target_ns =
+        std::min(target_ns_, std::max(given, decoder.target_ns - decoder.target_ns / kForget));
   }
 
   std::uint64_t ends_at(const ReadyOperation& operation, EntryId entry, const PoolView& pool) {
@@ -494,6 +517,7 @@ class TpotFirst final : public runtime::Policy {
 
   EntryId target_of(const Planner::Lane& lane, const PoolView& pool, ComputeSet taken) {
     Decoder& decoder = *find(lane.operation.client);
+    set_target(decoder, lane.operation, pool);
     time(decoder, lane, pool);
     learn(decoder, lane.operation);
     if (options_.reservation != 0) size_reservation(decoder, lane.operation, pool);
@@ -636,7 +660,7 @@ class TpotFirst final : public runtime::Policy {
         if (entry.compute.count() == 1 && entry.compute.overlaps(others))
           room -= std::min(room, entry.processors);
     const std::span<const float> curve = curve_of(operation, pool);
-    const double target = static_cast<double>(target_ns_);
+    const double target = static_cast<double>(decoder.target_ns);
     double most_ns = target * options_.margin / 100;
     // Where that cannot be had anywhere, but the target can: what is nearly as good as it gets.
     const double least_ns = decoder.usual_ns * static_cast<double>(curve.back() / curve[0]);
@@ -667,8 +691,9 @@ class TpotFirst final : public runtime::Policy {
     decoder.told = true;
     message_ = "tpot-first: no width up to " + std::to_string(pool.entries.front().processors) +
                " processors lets client " + std::to_string(decoder.client) + " decode within " +
-               std::to_string(options_.target_ms) +
-               " ms a token; it is served at best effort. Give a longer target (target=MS).";
+               std::to_string(decoder.target_ns / 1'000'000) +
+               " ms a token; it is served at best effort. Give it a longer target (its class's "
+               "tpot, or target=MS).";
   }
 
   // A decode that is expected and not there yet: its client's reservation, or more when that would
@@ -688,7 +713,8 @@ class TpotFirst final : public runtime::Policy {
     const Decoder* decoder = find(hint.client);
     const EntryId standing = decoder != nullptr ? decoder->standing : kNoEntry;
     const EntryId target = prepared(lane, standing, pool, {});
-    return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + target_ns_,
+    const std::uint64_t may_take = decoder != nullptr ? decoder->target_ns : target_ns_;
+    return {target, true, std::max(hint.ready_at_ns, pool.now_ns) + may_take,
             decoder != nullptr ? kept(*decoder) : kNoEntry};
   }
 
@@ -719,7 +745,7 @@ class TpotFirst final : public runtime::Policy {
 };
 
 constexpr Parameter kParameters[] = {
-    {"target", "milliseconds a token (default 30)"},
+    {"target", "milliseconds a token, where a client's class has no tpot (default 30)"},
     {"margin", "percent of the target that a step may take (default 65)"},
     {"reserve", "processors of the standing reservation (default 0: sized from profiles)"},
     {"reservation", "0: no standing reservation (default 1)"},
