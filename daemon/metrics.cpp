@@ -35,6 +35,16 @@ std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
 
 }  // namespace
 
+void Server::name_devices() {
+  std::size_t order = 0;
+  for (auto& [uuid, device] : devices_) {
+    if (device.labels.empty())
+      device.labels = {
+          {"gpu", gpu_index(uuid, order)}, {"UUID", uuid}, {"model", device.info.name}};
+    ++order;
+  }
+}
+
 std::string Server::metrics() {
   Exposition out;
   // One sample for each device; `value` is asked for each.
@@ -46,14 +56,7 @@ std::string Server::metrics() {
     out.family(name, "counter", help);
     out.sample({}, static_cast<double>(value));
   };
-  std::size_t order = 0;
-  for (auto& [uuid, device] : devices_) {
-    if (device.labels.empty())
-      device.labels = {
-          {"gpu", gpu_index(uuid, order)}, {"UUID", uuid}, {"model", device.info.name}};
-    ++order;
-  }
-
+  name_devices();
   out.family("vitamind_build_info", "gauge", "1; the label says which release runs.");
   out.sample({{"version", VITAMIN_VERSION}}, 1);
   const double up = static_cast<double>(looked_ns_ - started_ns_) * 1e-9;
@@ -67,6 +70,8 @@ std::string Server::metrics() {
           reception_->connections());
   counter("vitamind_refused_total", "Connections refused with a sentence.", reception_->refused());
   counter("vitamind_let_go_total", "Clients let go for breaking the protocol.", counters_.let_go);
+  counter("vitamind_mps_faults_total",
+          "Faults on the GPU that took their contexts from MPS clients.", mps_->facts().faults);
   out.family("vitamind_deaths_total", "counter", "Deaths of clients, by who told of it.");
   out.sample({{"seen_by", "life_line"}}, static_cast<double>(counters_.deaths_by_life_line));
   out.sample({{"seen_by", "pidfd"}}, static_cast<double>(counters_.deaths_by_pidfd));

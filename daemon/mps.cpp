@@ -66,6 +66,7 @@ Mps::Mps(const config::Mps& settings, const std::string& directory) : settings_(
     directory_ = theirs != nullptr ? theirs : "/tmp/nvidia-mps";  // NVIDIA's own default
   if (directory_.empty()) directory_ = directory;
   facts_.directory = directory_;
+  if (settings.mode == MpsMode::kAuto) log_.emplace(directory_ + "/server.log");
   check();
   thread_ = std::thread([this] { run(); });
 }
@@ -190,7 +191,39 @@ void Mps::restart() {
   start();
 }
 
+void Mps::look_at_log() {
+  if (!log_) return;
+  for (const MpsFault& fault : log_->look()) {
+    std::string processes;
+    for (const std::string& process : fault.affected)
+      processes += (processes.empty() ? "" : ", ") + process;
+    spdlog::warn(
+        "MPS: a client's fault on the GPU took their contexts from all clients of server {}: "
+        "processes {} get errors from now on; end them and start them again. MPS does not say "
+        "which "
+        "of them it was: run each by itself to find out",
+        fault.server, processes.empty() ? "unknown" : processes);
+    if (told_by_status_.erase(fault.server) == 0) {
+      told_by_log_.insert(fault.server);
+      count_fault(fault);
+    } else {
+      const std::lock_guard lock(mutex_);
+      facts_.affected = fault.affected;
+    }
+  }
+}
+
+void Mps::count_fault(const MpsFault& fault) {
+  const std::lock_guard lock(mutex_);
+  ++facts_.faults;
+  facts_.last_fault = std::chrono::duration_cast<std::chrono::seconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  facts_.affected = fault.affected;
+}
+
 void Mps::check() {
+  look_at_log();
   const auto servers = control("get_server_list");
   {
     const std::lock_guard lock(mutex_);
@@ -215,12 +248,13 @@ void Mps::check() {
       clients += static_cast<std::size_t>(std::count_if(left.begin(), left.end(), &is_number));
     }
   }
-  const bool fresh = !faulted.empty() && faulted != faulted_;
-  faulted_ = faulted;
-  if (fresh) {
-    const std::lock_guard lock(mutex_);
-    ++facts_.faults;
+  for (const std::string& server : faulted) {
+    if (std::find(faulted_.begin(), faulted_.end(), server) != faulted_.end()) continue;
+    if (told_by_log_.erase(server) > 0) continue;
+    if (log_) told_by_status_.insert(server);
+    count_fault({server, {}});
   }
+  faulted_ = faulted;
   if (!faulted.empty() && clients == 0) {
     faulted_.clear();
     if (settings_.mode == MpsMode::kAuto) return restart();

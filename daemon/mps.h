@@ -7,10 +7,11 @@
 //     external  somebody else starts it; it is only asked how it is
 //     off       not even that
 //
-// What cannot be done, and is said: a fault of one client ends the server for all its clients, and
-// no new one is let in before every one of them has ended; a server belongs to one user at a time
-// unless it was started for several; a sandboxed vitamind (the system unit has no devices) cannot
-// start one.
+// What cannot be done, and is said: a fault of one client takes their contexts from all of its
+// server, and no new one is let in before every one of them has ended, which may be over in 30 ms
+// (mps_log.h) or last for as long as somebody stays; which of them it was MPS does not say; a
+// server belongs to one user at a time unless it was started for several; a sandboxed vitamind (the
+// system unit has no devices) cannot start one.
 //
 // Threads: a thread of its own asks NVIDIA's control program, which may take seconds; facts() from
 // any thread. Facts of the control program: "Multi-Process Service", docs.nvidia.com/deploy/mps.
@@ -21,11 +22,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "config/configuration.h"
+#include "daemon/mps_log.h"
 #include "hal/result.h"
 
 namespace vitamin::daemon {
@@ -44,6 +48,8 @@ struct MpsFacts {
   std::string problem;    // cause and remedy, or empty
   std::uint64_t starts = 0;
   std::uint64_t faults = 0;
+  std::int64_t last_fault = 0;        // when it was seen: seconds since 1970; 0: there was none
+  std::vector<std::string> affected;  // processes that lost their context by that, where known
   std::uint64_t checks = 0;
   std::uint64_t terminated = 0;  // clients whose work was ended for the end of their job
 };
@@ -66,6 +72,8 @@ class Mps {
  private:
   void run();
   void check();
+  void look_at_log();
+  void count_fault(const MpsFault& fault);
   void terminate_clients(const std::vector<pid_t>& processes);
   void start();
   void restart();
@@ -78,7 +86,10 @@ class Mps {
   std::uint32_t failures_ = 0;        // starts in a row that failed
   std::uint64_t skip_checks_ = 0;     // before the next start is tried
   std::vector<std::string> faulted_;  // servers whose clients have not all left
-  mutable std::mutex mutex_;          // of the next three
+  std::optional<MpsLog> log_;         // none: the folder is somebody else's
+  // Servers whose fault was counted as one of those tells it, and not yet by the other.
+  std::set<std::string> told_by_log_, told_by_status_;
+  mutable std::mutex mutex_;  // of the next three
   MpsFacts facts_;
   bool stopping_ = false;
   std::vector<pid_t> doomed_;  // to be terminated

@@ -114,6 +114,7 @@ class Server final : public Outlet {
   void watch(int fd);
   nlohmann::json status() const;
   std::string metrics();
+  void name_devices();
   void device_counters(Exposition& out) const;
   nlohmann::json mps_status() const;
 

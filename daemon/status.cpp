@@ -32,10 +32,11 @@ std::vector<DeviceArbiter::Held> by_entry(std::vector<DeviceArbiter::Held> holds
 
 json Server::mps_status() const {
   const MpsFacts facts = mps_->facts();
-  return {{"state", name_of(facts.state)}, {"directory", facts.directory},
-          {"problem", facts.problem},      {"starts", facts.starts},
-          {"faults", facts.faults},        {"checks", facts.checks},
-          {"terminated", facts.terminated}};
+  return {{"state", name_of(facts.state)},  {"directory", facts.directory},
+          {"problem", facts.problem},       {"starts", facts.starts},
+          {"faults", facts.faults},         {"checks", facts.checks},
+          {"terminated", facts.terminated}, {"last_fault", facts.last_fault},
+          {"affected", facts.affected}};
 }
 
 json Server::status() const {

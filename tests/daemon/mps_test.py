@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import time
 import unittest
 
 from harness import DaemonTest
@@ -38,6 +39,11 @@ class Mps(DaemonTest):
 
     def facts(self, daemon):
         return daemon.status()["mps"]
+
+    def looked(self, daemon):
+        """Whatever is there by now, it has seen."""
+        checks = self.facts(daemon)["checks"]
+        self.until(lambda: self.facts(daemon)["checks"] > checks + 2)
 
     def say(self, **world):
         new = self.mps / "world.new"
@@ -88,6 +94,98 @@ class Mps(DaemonTest):
         self.until(lambda: self.facts(daemon)["state"] == "ready")
         self.assertEqual(self.facts(daemon)["faults"], 1)
         self.assertEqual(self.facts(daemon)["problem"], "")
+
+    def write_log(self, text, mode="a"):
+        with open(self.mps / "server.log", mode, encoding="ascii") as log:
+            log.write(text)
+
+    @staticmethod
+    def fault(server, culprit, affected):
+        """What a server of driver 580 writes at a fault; whoever stands in the first line may be
+        the neighbour."""
+        def said(text):
+            return f"[2026-11-22 17:50:31.901 Server {server}] {text}\n"
+        return "".join([
+            said(f"Client {{PID: {culprit}, Context: 1}} encountered a fatal GPU error."),
+            said("Server is handling a fatal GPU error."),
+            *[said(f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down")
+              for pid in affected],
+            said("The following devices will be reset:"), said("0"),
+            said("The following client process have a sticky error set:"),
+            *[said(pid) for pid in affected],
+            said(f"Server failed to recevie command with status 806, assuming client "
+                 f"{{PID: {culprit}, Context ID: 1}} exit")])
+
+    def test_a_fault_that_is_over_before_the_look_is_named_from_the_log(self):
+        self.mps.mkdir(mode=0o700)
+        self.write_log(self.fault(11, 12, [12, 13]))  # of an earlier day: nobody's business now
+        daemon = self.watched()
+        self.looked(daemon)
+        self.assertEqual(self.facts(daemon)["faults"], 0)
+        self.say(servers={"40287": {"status": "ACTIVE", "clients": []}})
+        before = int(time.time())
+        self.write_log(self.fault(40287, 40285, [40285, 40461]))
+        self.until(lambda: self.facts(daemon)["faults"] == 1)
+        facts = self.facts(daemon)
+        self.assertEqual((facts["affected"], facts["state"], facts["starts"]),
+                         (["40285", "40461"], "ready", 1))
+        self.assertGreaterEqual(facts["last_fault"], before)
+        self.assertIn("contexts from all clients of server 40287: processes 40285, 40461 get "
+                      "errors from now on; end them and start them again", daemon.log())
+        text = subprocess.run([os.environ["VITAMIN"], "status", "--socket", str(daemon.socket)],
+                              text=True, stdout=subprocess.PIPE, check=True).stdout
+        self.assertRegex(text, r"MPS: 1 fault on the GPU so far, the last one \d+ s ago: it took "
+                               r"their contexts from processes 40285, 40461")
+        doctor = subprocess.run([os.environ["VITAMIN"], "doctor"], text=True,
+                                stdout=subprocess.PIPE, check=False,
+                                env=os.environ | {"VITAMIN_DAEMON": str(daemon.socket)}).stdout
+        self.assertRegex(doctor, r"(?m)^note +mps +1 fault on the GPU so far")
+        self.assertIn("\nvitamind_mps_faults_total 1\n", daemon.ask("metrics")["text"])
+
+    def test_a_fault_that_the_log_and_the_server_both_tell_counts_once_in_either_order(self):
+        daemon = self.watched()
+        self.write_log(self.fault(21, 5, [5]))
+        self.until(lambda: self.facts(daemon)["faults"] == 1)
+        self.say(servers={"21": {"status": "FAULT", "clients": [5]}})
+        self.until(lambda: self.facts(daemon)["state"] == "fault")
+        self.assertEqual(self.facts(daemon)["faults"], 1)
+        self.say(servers={"22": {"status": "FAULT", "clients": [6]}})
+        self.until(lambda: self.facts(daemon)["faults"] == 2)
+        self.assertEqual(self.facts(daemon)["affected"], [])
+        self.write_log(self.fault(22, 6, [6]))
+        self.until(lambda: self.facts(daemon)["affected"] == ["6"])
+        self.looked(daemon)
+        self.assertEqual(self.facts(daemon)["faults"], 2)
+
+    def test_the_log_is_read_however_it_is_written(self):
+        daemon = self.watched()
+        text = self.fault(31, 7, [7, 8])
+        middle = text.index("] 8\n")  # in the midst of a line of the list
+        self.write_log(text[:middle])
+        self.until(lambda: self.facts(daemon)["faults"] == 1)
+        self.write_log(text[middle:])
+        self.looked(daemon)
+        # Cut, as by logrotate, and then replaced.
+        self.write_log(self.fault(31, 9, [9]), mode="w")
+        self.until(lambda: self.facts(daemon)["affected"] == ["9"])
+        new = self.mps / "server.log.new"
+        new.write_text("x" * 3_000_000 + "\n" + self.fault(31, 10, [10]))  # too long to be read
+        new.rename(self.mps / "server.log")
+        self.until(lambda: self.facts(daemon)["affected"] == ["10"])
+        self.assertEqual(self.facts(daemon)["faults"], 3)
+        (self.mps / "server.log").unlink()
+        self.looked(daemon)
+        self.write_log(self.fault(32, 14, [14]))
+        self.until(lambda: self.facts(daemon)["affected"] == ["14"])
+
+    def test_the_log_of_somebody_elses_is_not_read(self):
+        self.mps.mkdir(mode=0o700)
+        subprocess.run([CONTROL, "-d"], check=True,
+                       env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(self.mps)})
+        daemon = self.watched(f"mps.directory={self.mps}", mode="external")
+        self.write_log(self.fault(41, 1, [1]))
+        self.looked(daemon)
+        self.assertEqual(self.facts(daemon)["faults"], 0)
 
     def test_somebody_elses_is_watched_and_never_started_or_ended(self):
         daemon = self.watched(f"mps.directory={self.mps}", mode="external")

@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -41,6 +43,22 @@ hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::str
   if (answer.contains("error"))
     return hal::fail(hal::Errc::kInvalidArgument, answer["error"].get<std::string>());
   return answer;
+}
+
+std::string mps_fault_text(const nlohmann::json& mps) {
+  const auto faults = mps.value("faults", std::uint64_t{0});
+  if (faults == 0) return {};
+  const auto affected = mps.value("affected", std::vector<std::string>{});
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  return fmt::format(
+      "{} fault{} on the GPU so far, the last one {} s ago: it took their contexts from {}; what "
+      "still runs of those must be started again. MPS does not say which of them it was: run each "
+      "by itself to find out",
+      faults, faults == 1 ? "" : "s",
+      std::max<std::int64_t>(0, now.count() - mps.value("last_fault", std::int64_t{0})),
+      affected.empty() ? "all clients of its server"
+                       : fmt::format("processes {}", fmt::join(affected, ", ")));
 }
 
 void stop_daemon(const std::string& socket) {

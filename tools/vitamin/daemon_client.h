@@ -18,6 +18,9 @@ std::string daemon_socket(const std::string& given);
 // The daemon's answer to a verb: "status", "drain all", "resume GPU-...".
 hal::Result<nlohmann::json> ask_daemon(const std::string& socket, const std::string& verb);
 
+// What people should know of the last fault under MPS, of a status' "mps"; empty: there was none.
+std::string mps_fault_text(const nlohmann::json& mps);
+
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
 // while. `policy` and `seed`: over vitamin.toml's, where given. `trace`: the folder where it
 // records; empty: nowhere. An error says what to do.

@@ -103,6 +103,8 @@ void check_daemon(std::vector<Check>& checks) {
   if (mps == status->end()) return;
   if (const std::string problem = mps->value("problem", ""); !problem.empty())
     checks.push_back({"mps", Verdict::kBad, problem + "."});
+  if (const std::string fault = mps_fault_text(*mps); !fault.empty())
+    checks.push_back({"mps", Verdict::kNote, fault});
 }
 
 void check_environment(std::vector<Check>& checks) {

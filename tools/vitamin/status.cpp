@@ -66,6 +66,18 @@ std::string device_text(const json& device) {
   return text;
 }
 
+// Only what somebody should know.
+std::string mps_text(const json& status) {
+  const auto mps = status.find("mps");
+  if (mps == status.end()) return {};
+  std::string text;
+  if (const std::string problem = mps->value("problem", ""); !problem.empty())
+    text += fmt::format("MPS: {}\n", problem);
+  if (const std::string fault = mps_fault_text(*mps); !fault.empty())
+    text += fmt::format("MPS: {}\n", fault);
+  return text.empty() ? text : text + "\n";
+}
+
 std::string status_text(const json& status) {
   const json& daemon = status["daemon"];
   std::string text =
@@ -73,6 +85,7 @@ std::string status_text(const json& status) {
                   duration(number(daemon, "up_ns")), daemon.value("socket", ""));
   for (const json& device : status["devices"]) text += device_text(device) + "\n";
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
+  text += mps_text(status);
   text += "       client  process  user    on parts  whole  program\n";
   for (const json& client : status["clients"]) {
     std::size_t narrow = 0, whole = 0;
