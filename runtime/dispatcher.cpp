@@ -127,7 +127,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       arbiter_(arbiter != nullptr ? std::move(arbiter)
                                   : std::make_unique<LocalArbiter>(layout_, std::move(policy),
                                                                    &profiler_.profile())),
-      kernels_(device, *options.page, options.wide_only, options.collectives) {
+      kernels_(device, *options.page, options.wide_only, options.collectives, options.cautious) {
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
   depth_ = device.info().queue_depth * 9 / 10;
@@ -268,7 +268,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
-    binding.reason = kernel.resident                            ? WholeReason::kResident
+    binding.reason = kernel.resident || kernel.doubted          ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
                                                                 : WholeReason::kNoEligibleEntry;
   NativeStatus status = launch_on(stream, request, *binding.queue);
@@ -639,6 +639,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
     binding.queue = &stream.own;
     binding.reason = kernel.resident         ? WholeReason::kResident
                      : needed > whole        ? WholeReason::kCluster
+                     : kernel.doubted        ? WholeReason::kResident
                      : by_width_.size() == 1 ? WholeReason::kPoolMissing
                                              : WholeReason::kNoEligibleEntry;
     return binding;

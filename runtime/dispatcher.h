@@ -91,6 +91,7 @@ struct DispatchOptions {
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
+  bool cautious = false;                       // any other may (KernelTable)
   // Kernels that wait for other processes, besides NCCL's own: beginnings of their names.
   std::vector<std::string> collectives;
   // Every cooperative launch may be one: among other tenants it is not deferred for a lease.
