@@ -225,6 +225,8 @@ class Dispatcher {
   void finish_graphs();
   // Somebody says what is to come on the stream (lookahead).
   void expect(Stream& stream, const Advice& advice, bool cancelled);
+  // What is told of iterations holds behind the operations that it was told behind.
+  static void pass_iteration_ends(Stream& stream);
   // Something is awaited that nobody else looks for. Any thread.
   void look_soon() { wake_.notify_one(); }
   // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
