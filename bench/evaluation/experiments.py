@@ -74,7 +74,7 @@ class Session:
         self.surroundings, self.free_gib, self.old = surroundings, free_gib, old
         self.begin = time.monotonic()
         # Unique, so that results of several machines can be put into one file.
-        self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
+        self.number = max([time.time_ns() // 1_000_000, *(1 + r.get("session", 0) for r in old)])
         self.done = {self._key(r) for r in old
                      if r.get("ok") and "cell" in r and not r.get("void")}
         self.cells, self.ended, self.started = 0, 0, 0
