@@ -249,6 +249,11 @@ def run(name, options):
     failed = [r for r in report.read(options.out, name) if r.get("ok") is False]
     print(f"{name}: {session.ended} cells in {session.elapsed():.0f} s, "
           f"{len(failed)} could not be run", flush=True)
+    reasons = {}
+    for r in failed:
+        reasons.setdefault(r["why"], []).append(f"{r['subject']} {r['cell']} {r['repeat']}")
+    for why, some in reasons.items():
+        print(f"could not be run: {', '.join(some)}: {why}", flush=True)
     return 0
 
 

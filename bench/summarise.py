@@ -271,7 +271,8 @@ def hazard_rows(file):
     for record in file.records:
         if "attempt" not in record:
             continue
-        again = ", started again" if record["attempt"] else ""
+        again = (", with caution" if record.get("cautious") else
+                 ", started again" if record["attempt"] else "")
         ended = (native[record["hazard"]]["said"] or {}).get("status")
         yield (record["hazard"].replace("_", " ") + again, "ends as natively",
                f"natively status {ended}; {record['done']}; "

@@ -132,6 +132,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   operation.ready_at_ns = ready.ready_in_ns != 0 ? now_ns + ready.ready_in_ns : 0;
   operation.deadline_ns =
       ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : lane.deadline_ns;
+  operation.target_ns = client.traits.tpot_ns;
   operation.kind = kind_of(ready.kind, client.traits);
   operation.last_entry = ready.last_entry;
   operation.iteration_end = ready.iteration_end != 0;

@@ -249,6 +249,8 @@ Configuration configuration() {
   decimal(environment::kGraphMemory, result.dispatch.graph_bytes);
   if (const char* file = std::getenv(environment::kWideOnly); file != nullptr)
     result.dispatch.wide_only = read_wide_only(file);
+  const char* const cautious = std::getenv(environment::kCautious);
+  result.dispatch.cautious = cautious != nullptr && std::strcmp(cautious, "1") == 0;
   result.dispatch.on_hang = [](const char* kernel, std::uint32_t processors, double seconds) {
     const bool remembered = remember_wide_only(kernel);
     warn(Problem::kLongKernel,

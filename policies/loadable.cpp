@@ -157,7 +157,8 @@ class Loadable final : public runtime::Policy {
             operation.predicted_ns,
             operation.queued_ns,
             exchange_->times.back().data(),
-            operation.iteration_end};
+            operation.iteration_end,
+            operation.target_ns};
   }
 
   void fill(const PoolView& view) {

@@ -55,6 +55,7 @@ struct vitamin_operation {
   uint64_t predicted_ns, queued_ns;        /* on the whole device; queued: all until the deadline */
   const float* times_ns;                   /* predicted, by entry; only ratios count if unknown */
   uint32_t iteration_end;
+  uint64_t target_ns; /* that a step may take, by its client's class; 0: it has none */
 };
 
 struct vitamin_holding {

@@ -127,7 +127,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       arbiter_(arbiter != nullptr ? std::move(arbiter)
                                   : std::make_unique<LocalArbiter>(layout_, std::move(policy),
                                                                    &profiler_.profile())),
-      kernels_(device, *options.page, options.wide_only, options.collectives) {
+      kernels_(device, *options.page, options.wide_only, options.collectives, options.cautious) {
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
   depth_ = device.info().queue_depth * 9 / 10;
@@ -234,6 +234,8 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
   const bool computes = request.intent == Intent::kCompute;
   Kernel& kernel = computes ? vendor_kernel_ : *request.kernel;
+  if (!stream.iteration_ends.empty()) [[unlikely]]
+    pass_iteration_ends(stream);
   const auto* operation =
       computes ? nullptr : static_cast<const LaunchOperation*>(request.operation);
   const hal::KernelLaunch* launch = computes ? nullptr : &operation->launch();
@@ -268,7 +270,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
-    binding.reason = kernel.resident                            ? WholeReason::kResident
+    binding.reason = kernel.resident || kernel.doubted          ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
                                                                 : WholeReason::kNoEligibleEntry;
   NativeStatus status = launch_on(stream, request, *binding.queue);
@@ -639,6 +641,7 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
     binding.queue = &stream.own;
     binding.reason = kernel.resident         ? WholeReason::kResident
                      : needed > whole        ? WholeReason::kCluster
+                     : kernel.doubted        ? WholeReason::kResident
                      : by_width_.size() == 1 ? WholeReason::kPoolMissing
                                              : WholeReason::kNoEligibleEntry;
     return binding;
@@ -728,7 +731,7 @@ Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = predicted_ns(kernel, launch, layout_.at(kWholeDevice).processors);
   ready.last_entry = stream.last_entry;
-  ready.iteration_end = std::exchange(stream.iteration_ends, false);
+  ready.iteration_end = std::exchange(stream.iteration_ended, false);
   if (const Advice* advice = advice_for(stream, operation)) {
     ready.kind = advice->kind;
     ready.ready_at_ns = advice->ready_at_ns;
@@ -757,6 +760,16 @@ void Dispatcher::tell(Stream& stream, const Advice* advice) {
     return;
   stream.told_deadline_ns = advice->deadline_ns;
   expect(stream, *advice, false);
+}
+
+// An answer for so many launches stands for one iteration at most; who answers until something
+// changes does not ask for ends of iterations.
+void Dispatcher::pass_iteration_ends(Stream& stream) {
+  std::deque<std::uint64_t>& ends = stream.iteration_ends;
+  for (; !ends.empty() && ends.front() <= stream.timeline.submitted; ends.pop_front()) {
+    stream.iteration_ended = true;
+    if (stream.grant.launches != kUntilChanged) stream.grant.launches = 0;
+  }
 }
 
 void Dispatcher::expect(Stream& stream, const Advice& advice, bool cancelled) {

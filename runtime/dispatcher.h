@@ -91,6 +91,7 @@ struct DispatchOptions {
   std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
+  bool cautious = false;                       // any other may (KernelTable)
   // Kernels that wait for other processes, besides NCCL's own: beginnings of their names.
   std::vector<std::string> collectives;
   // Every cooperative launch may be one: among other tenants it is not deferred for a lease.
@@ -224,6 +225,8 @@ class Dispatcher {
   void finish_graphs();
   // Somebody says what is to come on the stream (lookahead).
   void expect(Stream& stream, const Advice& advice, bool cancelled);
+  // What is told of iterations holds behind the operations that it was told behind.
+  static void pass_iteration_ends(Stream& stream);
   // Something is awaited that nobody else looks for. Any thread.
   void look_soon() { wake_.notify_one(); }
   // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.

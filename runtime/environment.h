@@ -23,6 +23,9 @@ inline constexpr const char* kQuiet = "VITAMIN_QUIET";
 // kernel that the watchdog catches is added. Unset: none is known, none is remembered.
 inline constexpr const char* kWideOnly = "VITAMIN_WIDE_ONLY";
 
+// "1": any other kernel may, too (DispatchOptions::cautious). Unset: none does until it is caught.
+inline constexpr const char* kCautious = "VITAMIN_CAUTIOUS";
+
 // Folder of the profiles, one file for each GPU model (runtime/profile_file.h): read at start, and
 // one launch in so many is timed (decimal; unset: ProfilerOptions). What this process learns goes
 // to <pid>.<ordinal>.profile in the run directory. Unset: nothing is known, nothing is timed.

@@ -25,14 +25,16 @@ bool is_collective(std::string_view name) {
 
 std::uint32_t Kernel::processors_needed(hal::Device& device, const hal::KernelLaunch& launch) {
   const bool needs_all_blocks = launch.cooperative || resident;
-  const bool plain = !needs_all_blocks && launch.cluster_blocks <= 1;
+  const bool plain = !needs_all_blocks && !doubted && launch.cluster_blocks <= 1;
   if (plain && plain_processors_ != 0) return plain_processors_;
   std::uint64_t configuration = mix(launch.cluster_blocks, launch.shared_bytes);
   configuration = mix(configuration, launch.block.volume());
-  if (needs_all_blocks) configuration = mix(configuration, launch.grid.volume() * 2 + 1);
+  if (needs_all_blocks || doubted) configuration = mix(configuration, launch.grid.volume() * 2 + 1);
   for (const Need& need : needs_)
     if (need.configuration == configuration) return need.processors;
-  const std::uint32_t processors = device.processors_needed(launch, resident);
+  std::uint32_t processors = device.processors_needed(launch, resident || doubted);
+  if (doubted && !needs_all_blocks && processors > device.info().processors)
+    processors = device.processors_needed(launch, false);
   // A program with ever new shapes of one cooperative kernel must not grow this without bound.
   if (needs_.size() >= 64) needs_.clear();
   needs_.push_back({configuration, processors});
@@ -42,11 +44,12 @@ std::uint32_t Kernel::processors_needed(hal::Device& device, const hal::KernelLa
 
 KernelTable::KernelTable(hal::Device& device, stats::DevicePage& page,
                          std::unordered_set<std::string> wide_only,
-                         std::vector<std::string> collectives)
+                         std::vector<std::string> collectives, bool cautious)
     : device_(device),
       page_(page),
       wide_only_(std::move(wide_only)),
       collectives_(std::move(collectives)),
+      cautious_(cautious),
       slots_(4096),
       mask_(4095) {}
 
@@ -71,6 +74,7 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
                        std::any_of(collectives_.begin(), collectives_.end(),
                                    [&](auto& prefix) { return kernel->name.starts_with(prefix); });
   kernel->resident = wide_only_.contains(kernel->name);
+  kernel->doubted = cautious_ && !kernel->collective;
   std::size_t i = slot_of(handle);
   while (slots_[i]) i = (i + 1) & mask_;
   slots_[i] = std::move(kernel);

@@ -26,6 +26,9 @@ struct Kernel {
   // Waits for its own blocks (hand-written grid barrier, stream-K): its whole grid must be
   // resident.
   bool resident = false;
+  // Whether it does is not known, and it is not to hang: a grid that the device holds at once runs
+  // only where all of it is. Blocks of a larger one cannot wait for all others, on any device.
+  bool doubted = false;
   // Waits for other processes (NCCL): runs on the application's stream, never waited for in a pool.
   bool collective = false;
   // Entries that refused a launch of it which we believed would fit: the remainder of a split takes
@@ -40,7 +43,7 @@ struct Kernel {
   std::uint32_t processors_needed(hal::Device& device, const hal::KernelLaunch& launch);
   // The same for an ordinary launch, if it was asked before; else 0.
   std::uint32_t known_processors(const hal::KernelLaunch& launch) const {
-    const bool plain = !launch.cooperative && !resident && launch.cluster_blocks <= 1;
+    const bool plain = !launch.cooperative && !resident && !doubted && launch.cluster_blocks <= 1;
     return plain ? plain_processors_ : 0;
   }
 
@@ -57,9 +60,11 @@ struct Kernel {
 class KernelTable {
  public:
   // `wide_only`: names of kernels known to wait for their own blocks; `collectives`: beginnings of
-  // the names of those that wait for other processes, besides NCCL's.
+  // the names of those that wait for other processes, besides NCCL's; `cautious`: of all others it
+  // is doubted.
   KernelTable(hal::Device& device, stats::DevicePage& page,
-              std::unordered_set<std::string> wide_only, std::vector<std::string> collectives = {});
+              std::unordered_set<std::string> wide_only, std::vector<std::string> collectives = {},
+              bool cautious = false);
   Kernel& find(hal::KernelHandle handle) {
     const std::size_t home = slot_of(handle);
     for (std::size_t i = home;; i = (i + 1) & mask_) {
@@ -85,6 +90,7 @@ class KernelTable {
   stats::DevicePage& page_;
   std::unordered_set<std::string> wide_only_;
   std::vector<std::string> collectives_;
+  bool cautious_;
   std::vector<std::unique_ptr<Kernel>> slots_;  // open addressing, at most half full
   // Kernels of unloaded modules: a deferred operation or the watchdog may still point to one.
   std::vector<std::unique_ptr<Kernel>> retired_;

@@ -49,7 +49,8 @@ struct ReadyOperation {
   // Predicted time on the whole device of all that must be done by the deadline, this operation and
   // what is queued ahead of the deadline included; 0: predicted_ns.
   std::uint64_t queued_ns = 0;
-  bool iteration_end = false;  // the lane has just ended an iteration (a training step)
+  std::uint64_t target_ns = 0;  // that a step may take, by its client's class; 0: it has none
+  bool iteration_end = false;   // the lane has just ended an iteration (a training step)
   // Its client is to be served as if it were alone, whatever its operations are part of.
   bool right_of_way = false;
 };

@@ -2,7 +2,9 @@
 #include "runtime/profile.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 namespace vitamin::runtime {
 namespace {
@@ -12,9 +14,14 @@ namespace {
 constexpr double kLatencyNs = 1'500;
 // So many samples say half of what can be known of a width.
 constexpr double kKnown = 3;
+// How far the launches of one width differ, as a rule: by a share of themselves and, the short
+// ones, by what the ends of a timing differ.
+constexpr double kDiffer = 0.1, kDifferNs = 1'000;
+// A model through fewer widths says nothing of how well it fits.
+constexpr unsigned kFits = 4;
 
-std::uint64_t mixed(std::uint64_t key, std::uint32_t processors) {
-  std::uint64_t z = key ^ (std::uint64_t{processors} * 0x9e3779b97f4a7c15ULL);
+std::uint64_t mixed(std::uint64_t key, std::uint64_t with) {
+  std::uint64_t z = key ^ (with * 0x9e3779b97f4a7c15ULL);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
   z ^= z >> 31;
@@ -27,7 +34,12 @@ double x_of(const KernelProfile& kernel, bool staircase, std::uint32_t processor
 
 }  // namespace
 
-void ProfileCell::add(double ns) { merge({processors, 1, ns, 0}); }
+void ProfileCell::add(double ns) {
+  ProfileCell one{processors, 1, ns, 0};
+  one.kept = 1;
+  one.some[0] = static_cast<float>(ns);
+  merge(one);
+}
 
 void ProfileCell::merge(const ProfileCell& other) {
   if (other.count == 0) return;
@@ -36,6 +48,37 @@ void ProfileCell::merge(const ProfileCell& other) {
   mean_ns += difference * m / (n + m);
   m2 += other.m2 + difference * difference * n * m / (n + m);
   count += other.count;
+  if (kept + other.kept <= kMostKept) {
+    std::copy_n(other.some.begin(), other.kept, some.begin() + kept);
+    kept += other.kept;
+    return;
+  }
+  // Drawn from both without putting back, each side as likely as it has launches. No generator: the
+  // same launches give the same profile.
+  std::array<float, kMostKept> mine = some, others = other.some;
+  std::uint32_t left = kept, left_of_others = other.kept;
+  std::uint64_t random = mixed(count, std::bit_cast<std::uint64_t>(mean_ns));
+  for (float& ns : some) {
+    random = mixed(random, 1);
+    const bool from_others =
+        left == 0 ||
+        (left_of_others > 0 && static_cast<double>(random >> 11) * 0x1p-53 * (n + m) < m);
+    random = mixed(random, 2);
+    std::array<float, kMostKept>& from = from_others ? others : mine;
+    std::uint32_t& size = from_others ? left_of_others : left;
+    const std::size_t at = random % size;
+    ns = from[at];
+    from[at] = from[--size];
+  }
+  kept = kMostKept;
+}
+
+double ProfileCell::undisturbed_ns() const {
+  if (kept == 0) return mean_ns;
+  std::array<float, kMostKept> sorted = some;
+  const std::uint32_t lowest = std::max(1U, kept / 4);
+  std::partial_sort(sorted.begin(), sorted.begin() + lowest, sorted.begin() + kept);
+  return std::accumulate(sorted.begin(), sorted.begin() + lowest, 0.0) / lowest;
 }
 
 double ProfileCell::relative_error() const {
@@ -64,7 +107,7 @@ ProfileFit fit(const KernelProfile& kernel) {
     // relative to the time, else the narrow widths, where everything takes longest, decide alone.
     // From a few samples on a width is known; more must not drown the other widths.
     const double x = x_of(kernel, result.staircase, cell.processors);
-    const double y = std::max(1.0, cell.mean_ns), n = static_cast<double>(cell.count);
+    const double y = std::max(1.0, cell.undisturbed_ns()), n = static_cast<double>(cell.count);
     const double weight = n / (n + kKnown) / (y * y);
     w += weight, wx += weight * x, wy += weight * y;
     wxx += weight * x * x, wxy += weight * x * y;
@@ -88,8 +131,12 @@ ProfileFit fit(const KernelProfile& kernel) {
 }
 
 void Profile::add(std::uint64_t key, std::uint32_t processors, double ns) {
-  merge(key, {processors, 1, ns, 0});
+  ProfileCell one{processors};
+  one.add(ns);
+  merge(key, one);
 }
+
+void Profile::add_bracket(double ns) { bracket_.add(ns); }
 
 void Profile::merge(std::uint64_t key, const ProfileCell& cell, std::uint64_t most) {
   if (cell.processors == 0 || cell.count == 0) return;
@@ -114,6 +161,7 @@ void Profile::merge(const Profile& other) {
       describe(key, kernel.name, kernel.blocks, kernel.resident);
     for (const ProfileCell& cell : kernel.cells) merge(key, cell);
   }
+  bracket_.merge(other.bracket_);
 }
 
 void Profile::forget(std::uint64_t key) {
@@ -134,13 +182,40 @@ const KernelProfile* Profile::find(std::uint64_t key) const {
   return found == kernels_.end() ? nullptr : &found->second;
 }
 
+namespace {
+
+// Of a width that was measured a few times, by how far that can be trusted and how well the model
+// fits this kernel's other widths (the mean of both, weighed by the inverse of their variances).
+double weighed(const KernelProfile& kernel, const ProfileCell& cell) {
+  const double ns = std::max(1.0, cell.undisturbed_ns());
+  if (cell.count >= ProfileCell::kMostKept || kernel.cells.size() < kFits) return ns;
+  const ProfileFit model = fit(kernel);
+  double weight = 0, squares = 0;
+  for (const ProfileCell& other : kernel.cells) {
+    if (other.count == 0) continue;
+    const double n = static_cast<double>(other.count);
+    const double off =
+        other.undisturbed_ns() / std::max(1.0, model.at(kernel, other.processors)) - 1;
+    weight += n / (n + kKnown);
+    squares += n / (n + kKnown) * off * off;
+  }
+  if (model.widths < kFits) return ns;
+  const double of_model = squares / weight * model.widths / (model.widths - 2);
+  const double of_cell =
+      (kDiffer * kDiffer + (kDifferNs / ns) * (kDifferNs / ns)) / static_cast<double>(cell.count);
+  const double share = of_model / (of_model + of_cell);
+  return share * ns + (1 - share) * model.at(kernel, cell.processors);
+}
+
+}  // namespace
+
 Prediction Profile::predict(std::uint64_t key, std::uint32_t processors) const {
   const KernelProfile* kernel = find(key);
   if (kernel == nullptr || processors == 0) return {};
   for (const ProfileCell& cell : kernel->cells)
     if (cell.processors == processors && cell.count > 0) {
       const double n = static_cast<double>(cell.count);
-      return {cell.mean_ns, n / (n + kKnown) / (1 + 10 * cell.relative_error()), true};
+      return {weighed(*kernel, cell), n / (n + kKnown) / (1 + 10 * cell.relative_error()), true};
     }
   const ProfileFit model = fit(*kernel);
   if (model.widths == 0) return {};
@@ -149,64 +224,28 @@ Prediction Profile::predict(std::uint64_t key, std::uint32_t processors) const {
   return {model.at(*kernel, processors), confidence, false};
 }
 
-ProfileLearner::ProfileLearner() : slots_(std::make_unique<std::array<Slot, kSlots>>()) {}
-
-void ProfileLearner::add(std::uint64_t kernel, std::uint32_t processors, std::uint64_t ns) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  const std::uint64_t key = mixed(kernel, processors);
-  for (unsigned probe = 0; probe < kProbes; ++probe) {
-    Slot& slot = (*slots_)[(key + probe) & (kSlots - 1)];
-    std::uint64_t found = slot.key.load(std::memory_order_acquire);
-    if (found == 0) {
-      slot.key.compare_exchange_strong(found, key, std::memory_order_acq_rel);
-      if (found == 0) {
-        slot.kernel.store(kernel, kRelaxed);
-        slot.processors.store(processors, std::memory_order_release);
-        found = key;
-      }
-    }
-    if (found != key) continue;
-    const std::uint64_t usual = slot.usual_ns.load(kRelaxed);
-    if (ns >= (1ULL << 32) || (usual > 0 && ns > 8 * usual)) {
-      outliers_.fetch_add(1, kRelaxed);
-      // What was thought usual may itself have been unusual: it rises until it is believed.
-      if (usual > 0)
-        slot.usual_ns.store(
-            static_cast<std::uint32_t>(std::min<std::uint64_t>(usual + usual / 4 + 1, ~0U)),
-            kRelaxed);
-      return;
-    }
-    slot.usual_ns.store(static_cast<std::uint32_t>(usual == 0 ? ns : (7 * usual + ns) / 8 + 1),
-                        kRelaxed);
-    const double us = static_cast<double>(ns) / 1000;
-    // A slot that nobody harvests stops counting before its 16 bits of count overflow.
-    if (slot.sum.load(kRelaxed) >> 48 >= 0xff00 ||
-        (slot.sum.load(kRelaxed) & 0xffff'ffff'ffffULL) >= 1ULL << 47) {
-      dropped_.fetch_add(1, kRelaxed);
-      return;
-    }
-    slot.sum.fetch_add((1ULL << 48) + ns, kRelaxed);
-    slot.squares.fetch_add(static_cast<std::uint64_t>(us * us * 1024), kRelaxed);
-    return;
-  }
-  dropped_.fetch_add(1, kRelaxed);
+void ProfileLearner::add(std::uint64_t kernel, std::uint32_t processors, double ns) {
+  if (samples_.size() == kSamples)
+    ++dropped_;
+  else
+    samples_.push_back({kernel, ns, processors});
 }
 
-void ProfileLearner::harvest(Profile& profile) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  for (Slot& slot : *slots_) {
-    const std::uint32_t processors = slot.processors.load(std::memory_order_acquire);
-    if (slot.key.load(kRelaxed) == 0 || processors == 0) continue;
-    const std::uint64_t sum = slot.sum.exchange(0, kRelaxed);
-    const double squares = static_cast<double>(slot.squares.exchange(0, kRelaxed)) / 1024 * 1e6;
-    const std::uint64_t count = sum >> 48;
-    if (count == 0) continue;
-    ProfileCell cell{processors, count, 0, 0};
-    const double n = static_cast<double>(count);
-    cell.mean_ns = static_cast<double>(sum & 0xffff'ffff'ffffULL) / n;
-    cell.m2 = std::max(0.0, squares - n * cell.mean_ns * cell.mean_ns);
-    profile.merge(slot.kernel.load(kRelaxed), cell);
+void ProfileLearner::harvest(Profile& profile, double bracket_ns) {
+  constexpr double kFar = 8;
+  for (const Sample& sample : samples_) {
+    const double ns = std::max(1.0, sample.ns - bracket_ns);
+    double& usual =
+        usual_ns_.try_emplace(mixed(sample.kernel, sample.processors), ns).first->second;
+    if (ns > kFar * usual) {
+      ++outliers_;
+      usual += usual / 4 + 1;  // it may itself have been unusual: it rises until it is believed
+      continue;
+    }
+    usual += (ns - usual) / 8;
+    profile.add(sample.kernel, sample.processors, ns);
   }
+  samples_.clear();
 }
 
 }  // namespace vitamin::runtime

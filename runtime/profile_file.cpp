@@ -19,6 +19,7 @@ namespace {
 using hal::Errc;
 
 constexpr std::string_view kMagic = "vitamin-profile";
+constexpr double kLongestNs = 1e15;
 
 std::string hexadecimal(std::uint64_t value) {
   char text[17];
@@ -31,6 +32,14 @@ std::string exact(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.17g", value);
   return text;
+}
+
+std::string times(const ProfileCell& cell) {
+  std::string text = " count " + std::to_string(cell.count) + " mean " + exact(cell.mean_ns) +
+                     " m2 " + exact(cell.m2);
+  for (std::uint32_t i = 0; i < cell.kept; ++i)
+    text += (i == 0 ? " some " : " ") + exact(static_cast<double>(cell.some[i]));
+  return text + "\n";
 }
 
 // The words of a line; the rest of the line behind "name" or "model" is one word.
@@ -69,6 +78,7 @@ class Parser {
   bool line(std::string_view text) {
     if (text.starts_with("kernel ")) return kernel(Words(text));
     if (text.starts_with("width ")) return width(Words(text));
+    if (text.starts_with("bracket ")) return bracket(Words(text));
     return false;
   }
   Profile profile;
@@ -87,15 +97,36 @@ class Parser {
   }
   bool width(Words words) {
     ProfileCell cell;
-    if (kernels == 0 || !words.number("width", &cell.processors) ||
-        !words.number("count", &cell.count) || !words.number("mean", &cell.mean_ns) ||
-        !words.number("m2", &cell.m2))
-      return false;
-    if (cell.processors == 0 || cell.count == 0 || !(cell.mean_ns > 0) || !(cell.m2 >= 0) ||
-        cell.mean_ns > 1e15)
+    if (kernels == 0 || !words.number("width", &cell.processors) || cell.processors == 0 ||
+        !times(words, cell) || cell.mean_ns <= 0)
       return false;
     profile.merge(key_, cell);
     return true;
+  }
+  bool bracket(Words words) {
+    ProfileCell cell;
+    if (words.next() != "bracket" || !times(words, cell)) return false;
+    profile.merge_bracket(cell);
+    return true;
+  }
+  static bool times(Words& words, ProfileCell& cell) {
+    if (!words.number("count", &cell.count) || !words.number("mean", &cell.mean_ns) ||
+        !words.number("m2", &cell.m2))
+      return false;
+    if (cell.count == 0 || !(cell.mean_ns >= 0) || !(cell.m2 >= 0) || cell.mean_ns > kLongestNs)
+      return false;
+    std::string_view word = words.next();
+    if (word.empty()) return true;
+    if (word != "some") return false;
+    for (word = words.next(); !word.empty(); word = words.next()) {
+      if (cell.kept == std::min<std::uint64_t>(cell.count, ProfileCell::kMostKept)) return false;
+      float& ns = cell.some[cell.kept++];
+      const auto read = std::from_chars(word.data(), word.data() + word.size(), ns);
+      if (read.ec != std::errc() || read.ptr != word.data() + word.size() || !(ns >= 0) ||
+          ns > kLongestNs)
+        return false;
+    }
+    return cell.kept > 0;
   }
   std::uint64_t key_ = 0;
 };
@@ -110,6 +141,7 @@ tl::unexpected<hal::Error> corrupt(std::string what) {
 std::string format_profile(const Profile& profile, std::string_view model) {
   std::string text = std::string(kMagic) + " " + std::to_string(kProfileVersion) + "\nmodel " +
                      std::string(model) + "\n";
+  if (profile.bracket().count > 0) text += "bracket" + times(profile.bracket());
   std::vector<std::uint64_t> keys;
   for (const auto& [key, kernel] : profile.kernels()) keys.push_back(key);
   std::sort(keys.begin(), keys.end());
@@ -120,8 +152,7 @@ std::string format_profile(const Profile& profile, std::string_view model) {
     text += "kernel " + hexadecimal(key) + " blocks " + std::to_string(kernel.blocks) +
             " resident " + std::to_string(kernel.resident) + " name " + name + "\n";
     for (const ProfileCell& cell : kernel.cells)
-      text += "width " + std::to_string(cell.processors) + " count " + std::to_string(cell.count) +
-              " mean " + exact(cell.mean_ns) + " m2 " + exact(cell.m2) + "\n";
+      text += "width " + std::to_string(cell.processors) + times(cell);
   }
   return text + "end " + std::to_string(keys.size()) + " checksum " + hexadecimal(fnv1a(text)) +
          "\n";
@@ -132,8 +163,9 @@ hal::Result<Profile> parse_profile(std::string_view text, std::string_view model
   const std::string_view first = text.substr(0, text.find('\n'));
   unsigned version = 0;
   if (!first.starts_with(kMagic))
-    return hal::fail(Errc::kInvalidArgument, "this is not a profile of Vitamin (its first line "
-                                             "does not begin with 'vitamin-profile')");
+    return hal::fail(Errc::kInvalidArgument,
+                     "this is not a profile of Vitamin (its first line "
+                     "does not begin with 'vitamin-profile')");
   if (!Words(first).number(kMagic, &version)) return corrupt("no version in its first line");
   if (version > kProfileVersion)
     return hal::fail(Errc::kUnsupported, "the profile is of a newer Vitamin (version " +
@@ -156,8 +188,10 @@ hal::Result<Profile> parse_profile(std::string_view text, std::string_view model
     const std::size_t stop = text.find('\n', at);
     const std::string_view line = text.substr(at, stop - at);
     at = stop + 1;
-    if (line.starts_with("model ")) of = line.substr(6);
-    else if (!parser.line(line)) return corrupt("line " + std::to_string(number));
+    if (line.starts_with("model "))
+      of = line.substr(6);
+    else if (!parser.line(line))
+      return corrupt("line " + std::to_string(number));
   }
   if (parser.kernels != kernels) return corrupt("it does not hold as many kernels as it says");
   if (found != nullptr) *found = of;
@@ -171,9 +205,12 @@ std::string profile_path(std::string_view directory, std::string_view model) {
   std::string name;
   for (const char c : model) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-    if (letter) name += c;
-    else if (c >= 'A' && c <= 'Z') name += static_cast<char>(c - 'A' + 'a');
-    else if (!name.empty() && name.back() != '-') name += '-';
+    if (letter)
+      name += c;
+    else if (c >= 'A' && c <= 'Z')
+      name += static_cast<char>(c - 'A' + 'a');
+    else if (!name.empty() && name.back() != '-')
+      name += '-';
   }
   if (name.ends_with('-')) name.pop_back();
   return std::string(directory) + "/" + name + ".profile";
@@ -214,8 +251,7 @@ hal::Status write_profile(const std::string& path, const Profile& profile, std::
   }
   int why = errno;
   const bool closed = file >= 0 && ::close(file) == 0;
-  if (written == text.size() && closed && ::rename(temporary.c_str(), path.c_str()) == 0)
-    return {};
+  if (written == text.size() && closed && ::rename(temporary.c_str(), path.c_str()) == 0) return {};
   if (written == text.size()) why = errno;
   if (file >= 0) ::unlink(temporary.c_str());
   return hal::fail(Errc::kUnavailable,

@@ -2,8 +2,6 @@
 #include "runtime/profiler.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -16,12 +14,19 @@ constexpr std::size_t kStopwatches = 256;
 // The host needs this long at most between the first event and the launch, as a rule.
 constexpr double kHostDelayNs = 5'000;
 constexpr double kNegligible = 0.05;
-constexpr unsigned kCalibrations = 8;
+// Of timed launches: the first few have two empty events behind them, and one in so many later.
+constexpr std::uint64_t kFirstBrackets = 8, kBetweenBrackets = 16;
 // Launches that are looked at: a third of the usual 97.
 constexpr std::uint32_t kLongestSearch = 32;
 // In the width of a sample that a search found: it teaches of its kernel as any other does, but not
 // what a lane's launches take together.
 constexpr std::uint32_t kSearched = 1U << 31;
+// Searches of one kernel and width that may find its queue dry.
+constexpr std::uint32_t kMostDry = 2 * kFewSamples;
+
+std::uint64_t pair_of(std::uint64_t kernel, std::uint32_t processors) {
+  return kernel ^ processors * 0x9e3779b97f4a7c15ULL;
+}
 
 }  // namespace
 
@@ -38,7 +43,6 @@ Profiler::Profiler(hal::Device& device, ProfilerOptions options)
     : device_(device),
       options_(std::move(options)),
       profile_(options_.known),
-      overhead_ns_(std::numeric_limits<double>::infinity()),
       countdown_(options_.every),
       longest_search_(std::min(kLongestSearch, options_.every / 3)),
       search_(longest_search_) {
@@ -83,6 +87,9 @@ Profiler::Stopwatch* Profiler::start(hal::Queue& queue) {
 }
 
 bool Profiler::worth_timing(std::uint64_t kernel, std::uint32_t processors) const {
+  if (const auto dry = dry_.find(pair_of(kernel, processors));
+      dry != dry_.end() && dry->second >= kMostDry)
+    return false;
   const KernelProfile* known = profile_.find(kernel);
   return known == nullptr ||
          std::none_of(known->cells.begin(), known->cells.end(), [&](const ProfileCell& cell) {
@@ -119,13 +126,11 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kerne
     for (Profile* profile : {&profile_, &learnt_})
       profile->describe(kernel, name, launch.grid.volume(), resident);
   }
-  if (calibrations_ >= kCalibrations) return;
+  if (++timed_ > kFirstBrackets && timed_ % kBetweenBrackets != 0) return;
   Stopwatch* empty = start(queue);
   if (empty == nullptr) return;
   stop(empty, queue, {});
-  if (running_.back() != empty) return;
-  empty->calibrates = true;
-  ++calibrations_;
+  if (running_.back() == empty) empty->calibrates = true;
 }
 
 // True, and it is free again, when its work has ended.
@@ -154,7 +159,7 @@ void Profiler::collect_ended_first() {
 bool Profiler::collect() {
   std::erase_if(running_, [&](Stopwatch* stopwatch) { return read(stopwatch); });
   Profile fresh;
-  learner_.harvest(fresh);
+  learner_.harvest(fresh, brackets_.undisturbed_ns());
   std::map<std::uint32_t, TimedLaunches> together;  // all kernels as one
   for (const auto& [kernel, what] : fresh.kernels())
     for (ProfileCell cell : what.cells) {
@@ -183,7 +188,8 @@ double Profiler::at_first(std::uint64_t kernel, const ProfileCell& cell) {
   KernelProfile alone;
   if (const KernelProfile* known = profile_.find(kernel); known != nullptr)
     alone.blocks = known->blocks, alone.resident = known->resident;
-  alone.cells.push_back(cell);
+  // By means, as what it is compared with.
+  alone.cells.push_back({cell.processors, cell.count, cell.mean_ns, cell.m2});
   const double whole_ns = std::max(1.0, fit(alone).at(alone, device_.info().processors));
   first.launches += cell.count;
   first.whole_ns += static_cast<double>(cell.count) / static_cast<double>(first.launches) *
@@ -194,14 +200,19 @@ double Profiler::at_first(std::uint64_t kernel, const ProfileCell& cell) {
 void Profiler::ended(Stopwatch& stopwatch, double ns) {
   if (stopwatch.told) stopwatch.told(ns);
   if (stopwatch.calibrates) {
-    if (!stopwatch.dry) overhead_ns_ = std::min(overhead_ns_, ns);
+    if (stopwatch.dry) return;
+    brackets_.some[brackets_.count++ % ProfileCell::kMostKept] = static_cast<float>(ns);
+    brackets_.kept = std::min(brackets_.kept + 1, ProfileCell::kMostKept);
+    profile_.add_bracket(ns);
+    learnt_.add_bracket(ns);
     return;
   }
   if (stopwatch.kernel == 0) return;
-  if (stopwatch.dry && ns * kNegligible < kHostDelayNs) return;
-  const double overhead = std::isinf(overhead_ns_) ? 0 : overhead_ns_;  // inf: not known yet
-  learner_.add(stopwatch.kernel, stopwatch.processors | (stopwatch.searched ? kSearched : 0),
-               static_cast<std::uint64_t>(std::max(1.0, ns - overhead)));
+  if (stopwatch.dry && ns * kNegligible < kHostDelayNs) {
+    if (stopwatch.searched) ++dry_[pair_of(stopwatch.kernel, stopwatch.processors)];
+    return;
+  }
+  learner_.add(stopwatch.kernel, stopwatch.processors | (stopwatch.searched ? kSearched : 0), ns);
 }
 
 std::uint64_t name_hash(const std::string& name) { return fnv1a(name); }

@@ -6,10 +6,12 @@
 // later look reads the difference. Bits do not depend on any of it.
 //
 // What the difference means. Device-side waits are issued ahead of the first event, so nothing but
-// the launch lies between the two. Still an event costs the device some time: the shortest distance
-// of two events with nothing between them, measured on live queues, is taken off. And on a queue
-// that has run dry the first event fires before the launch arrives: such a sample holds the host's
-// delay and is left out, unless the launch lasts so long that this is nothing.
+// the launch lies between the two. Still an event costs the device some time, and more of it while
+// others keep the device's front end busy: of every so many timed launches the next thing on the
+// same queue is two events with nothing between them, and what the last of these took is taken off,
+// by the same estimate as a launch's own time (ProfileCell::undisturbed_ns). And on a queue that
+// has run dry the first event fires before the launch arrives: such a sample holds the host's delay
+// and is left out, unless the launch lasts so long that this is nothing.
 //
 // The same stopwatches measure what runs without a lease (graphs on the whole device).
 //
@@ -31,7 +33,8 @@ namespace vitamin::runtime {
 
 struct ProfilerOptions {
   // One launch in so many is timed; 0: none. A prime, so that no step of a program hides behind its
-  // period. Two events cost the host 1-2 us and the device about as much: 1 % of a launch at 97.
+  // period. Two events cost the host 1-2 us and the device about as much: 1 % of a launch at 97,
+  // and a sixteenth of that for the empty ones.
   static constexpr std::uint32_t kUsual = 97;
   std::uint32_t every = 0;
   Profile known;  // from earlier runs
@@ -52,13 +55,16 @@ class Profiler {
   // it is: what a lane's launches take together is learnt from these alone. Which kernels are
   // common decides what they teach of each, so one launch of those in between is timed as well, of
   // a kernel and width that are little known (worth_timing), if some of the last `search` before
-  // the next regular one is such: rare kernels are soon known, and once all are, nobody looks.
+  // the next regular one is such: rare kernels are soon known, and once all are, hardly anybody
+  // looks. It is given up slowly, for what is rare is found in few searches.
   enum class Turn { kNo, kSearch, kRegular };
   Turn turn() {
     if (countdown_ == 0 || --countdown_ > search_) return Turn::kNo;
     if (countdown_ > 0) return found_ ? Turn::kNo : Turn::kSearch;
-    search_ = found_ ? longest_search_ : search_ / 2;
-    if (search_ == 0 && longest_search_ > 0) search_ = 1;
+    if (found_)
+      search_ = longest_search_, in_vain_ = 0;
+    else if (search_ > 1 && ++in_vain_ % kPatience == 0)
+      search_ /= 2;
     found_ = false;
     countdown_ = options_.every;
     return Turn::kRegular;
@@ -67,6 +73,7 @@ class Profiler {
   bool next_is_due() const {
     return countdown_ == 1 || (!found_ && countdown_ > 0 && countdown_ <= search_ + 1);
   }
+  // Not what was looked for several times and always found its queue dry: others have their turn.
   bool worth_timing(std::uint64_t kernel, std::uint32_t processors) const;
   // Around the work that is timed, on the queue where it is submitted. start() answers null when no
   // stopwatch is free or the event was refused: then the work goes untimed.
@@ -90,6 +97,8 @@ class Profiler {
   const Profile& learnt() const { return learnt_; }    // in this process alone
 
  private:
+  static constexpr std::uint32_t kPatience =
+      8;  // searches in vain, then half as many are looked at
   void make_stopwatches();
   bool read(Stopwatch* stopwatch);
   void collect_ended_first();
@@ -105,13 +114,15 @@ class Profiler {
     std::uint64_t launches = 0;
   };
   std::unordered_map<std::uint64_t, First> first_;
+  std::unordered_map<std::uint64_t, std::uint32_t> dry_;  // searched in vain; by kernel and width
   ProfileLearner learner_;
   Sample told_;
-  double overhead_ns_;  // of two events with nothing between them
   std::uint32_t countdown_ = 0;
-  std::uint32_t longest_search_ = 0, search_ = 0;
+  std::uint32_t longest_search_ = 0, search_ = 0, in_vain_ = 0;
   bool found_ = false;  // by the search before the next regular one
-  unsigned calibrations_ = 0;
+  std::uint64_t timed_ = 0;
+  // The last few times of two events with nothing between them, and how many there were.
+  ProfileCell brackets_;
   std::vector<Stopwatch*> free_, running_;  // running: in the order of their starts
 };
 

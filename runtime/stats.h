@@ -80,7 +80,7 @@ enum class WholeReason : std::uint32_t {
   kPolicy,             // the policy chose it
   kCluster,            // its cluster fits no partition
   kCooperative,        // its cooperative grid fits no partition
-  kResident,           // a kernel that waits for its own blocks: known by name, list or watchdog
+  kResident,           // a kernel that waits for its own blocks: by name, list, watchdog, or doubt
   kNoEligibleEntry,    // no entry of the pool can take it unchanged, for another reason
   kNoQueue,            // every queue of the eligible entries was owned by another stream
   kHostGated,          // behind a host function, value wait or external wait not yet complete

@@ -148,9 +148,12 @@ struct Stream {
   std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
   std::deque<Deferred> deferred;
 
-  std::optional<Advice> advice;  // of what follows on the stream
+  std::optional<Advice> advice;        // of what follows on the stream
   std::uint64_t told_deadline_ns = 0;  // the last one that the arbiter heard of
-  bool iteration_ends = false;   // its next launch is the first of an iteration
+  // Its next launch is the first of an iteration; and which operations, not yet submitted, are the
+  // last of one.
+  bool iteration_ended = false;
+  std::deque<std::uint64_t> iteration_ends;
 
   // The standing answer of the policy.
   Choice grant{kWholeDevice, 0};

@@ -328,7 +328,8 @@ void VirtualContext::expect(Stream& stream, const Advice& advice, bool cancelled
 
 void VirtualContext::iteration_ends(Stream& stream) {
   const Dispatcher::Lock lock(dispatcher_->mutex());
-  stream.iteration_ends = true;
+  stream.iteration_ends.push_back(stream.timeline.issued);
+  Dispatcher::pass_iteration_ends(stream);
 }
 
 NativeStatus VirtualContext::enqueue(Stream& stream, Operation& operation) {

@@ -562,6 +562,7 @@ void Device::want(Lane& lane, bool iteration_end) {
   operation.queued_ns = static_cast<std::uint64_t>(whole);
   operation.iteration_end = iteration_end;
   if (lane.role == Role::kDecode) {
+    operation.target_ns = static_cast<std::uint64_t>(options_.target_tpot_ms * 1e6);
     // Decodes that wait for room in the batch are work ahead of the deadline as well.
     const Service& service = services_[lane.service];
     const double waiting = static_cast<double>(service.joining.size());

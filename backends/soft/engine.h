@@ -327,6 +327,11 @@ struct EngineOptions {
   std::uint64_t seed = 1;
   // Durations are stretched by a pseudo-random 0 … jitter_percent of themselves.
   std::uint32_t jitter_percent = 0;
+  // From when an event's turn has come to its time stamp: so long, and while kernels of other
+  // queues run up to `event_beside_ns` more, little as a rule and sometimes much (a cube of
+  // chance), as where a GPU's front end has others to serve.
+  Nanoseconds event_ns = 0;
+  Nanoseconds event_beside_ns = 0;
   // Plain kernels and copies touch memory either when they begin or when they end, chosen by seed,
   // so that a missing order shows from both sides. false: always when they begin.
   bool seeded_effect_time = true;

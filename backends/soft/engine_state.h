@@ -236,6 +236,7 @@ struct Engine::Impl {
   void host_thread();
   void process(Lock& lock, Queue& queue);
   void start(Lock& lock, Queue& queue, Operation& operation);
+  Nanoseconds event_delay();
   void start_work(Lock& lock, Queue& queue, Operation& operation);
   void start_kernel(Lock& lock, Queue& queue, Operation& operation);
   bool value_matches(const Operation& operation) const;
@@ -317,11 +318,12 @@ struct Engine::Impl {
 
   Residency residency;
   std::vector<KernelRun*>
-      dispatching;                   // kernels with blocks to place, in the order they are served
-  SmSet freed;                       // SMs where something ended since the last placement
-  bool place_everywhere = false;     // another process may have freed any SM
-  std::vector<Block*> batch, woken;  // kept for their capacity
-  Block* group_tail = nullptr;       // the newest scheduled block, to join its wake-up
+      dispatching;                    // kernels with blocks to place, in the order they are served
+  std::uint32_t kernels_running = 0;  // their turn has come, and they have not ended
+  SmSet freed;                        // SMs where something ended since the last placement
+  bool place_everywhere = false;      // another process may have freed any SM
+  std::vector<Block*> batch, woken;   // kept for their capacity
+  Block* group_tail = nullptr;        // the newest scheduled block, to join its wake-up
   Nanoseconds group_at = 0;
   std::unique_ptr<unsigned char, Block::AlignedDelete> scratch;  // shared memory of plain blocks
   std::uint32_t scratch_bytes = 0;

@@ -181,6 +181,9 @@ void Engine::Impl::process(Lock& lock, Queue& queue) {
         lock.lock();
       }
       return complete(queue);
+    case OperationKind::kRecord:
+      finish_record(*operation.record);
+      return complete(queue);
     case OperationKind::kWait:
       if (fault == kOk && !operation.record->done) return;
       return complete(queue);
@@ -202,6 +205,7 @@ void Engine::Impl::start(Lock& lock, Queue& queue, Operation& operation) {
     case OperationKind::kWork:
       return start_work(lock, queue, operation);
     case OperationKind::kRecord:
+      if (const Nanoseconds late = event_delay()) return schedule(queue, now + late);
       finish_record(*operation.record);
       return complete(queue);
     case OperationKind::kWait:
@@ -238,6 +242,14 @@ void Engine::Impl::start(Lock& lock, Queue& queue, Operation& operation) {
   }
 }
 
+// Its own queue's kernels have ended: whatever runs is another's.
+Nanoseconds Engine::Impl::event_delay() {
+  if (options.event_beside_ns == 0 || kernels_running == 0) return options.event_ns;
+  const double chance = static_cast<double>(random.next() >> 11) * 0x1p-53;
+  return options.event_ns + static_cast<Nanoseconds>(static_cast<double>(options.event_beside_ns) *
+                                                     chance * chance * chance);
+}
+
 void Engine::Impl::start_work(Lock& lock, Queue& queue, Operation& operation) {
   if (fault != kOk) return complete(queue);
   const std::uint64_t choice = random.next();
@@ -257,6 +269,7 @@ void Engine::Impl::start_kernel(Lock& lock, Queue& queue, Operation& operation) 
   if (queue.had_kernel && now < earliest && fault == kOk) return schedule(queue, earliest);
   operation.state = Operation::State::kStarted;
   if (fault != kOk) return complete(queue);
+  ++kernels_running;
   // Served by priority, then in order of arrival.
   KernelRun* const run = operation.run;
   const auto at = std::upper_bound(dispatching.begin(), dispatching.end(), queue.options.priority,

@@ -362,6 +362,7 @@ void Engine::Impl::end_block(Block& block) {
 
 void Engine::Impl::end_run_if_done(KernelRun& run) {
   if (run.ended != run.total) return;
+  --kernels_running;
   run.queue->kernel_end = now;
   run.queue->had_kernel = true;
   complete(*run.queue);

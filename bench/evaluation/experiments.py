@@ -74,7 +74,7 @@ class Session:
         self.surroundings, self.free_gib, self.old = surroundings, free_gib, old
         self.begin = time.monotonic()
         # Unique, so that results of several machines can be put into one file.
-        self.number = max([int(time.time()), *(1 + r.get("session", 0) for r in old)])
+        self.number = max([time.time_ns() // 1_000_000, *(1 + r.get("session", 0) for r in old)])
         self.done = {self._key(r) for r in old
                      if r.get("ok") and "cell" in r and not r.get("void")}
         self.cells, self.ended, self.started = 0, 0, 0
@@ -195,11 +195,15 @@ def waves(settings, held, specs, free):
 class Experiment:
     name = ""
     lead = 0.5
+    RESTARTS = 3  # of a setting's jobs, in a run
+    TRIES = 2  # of a mode's cells that may fail before it is not tried again
     keep = False  # the processes stay for the next run(), of the same specs, until close()
 
     def __init__(self, session):
         self.session, self.options = session, session.options
-        self.live, self.broken = {}, {}
+        # By setting: its jobs; why it cannot be run; why its jobs have failed in a cell and are to
+        # be started again; how often that was done. By mode: why its cells have failed.
+        self.live, self.broken, self.lost, self.again, self.failed = {}, {}, {}, {}, {}
 
     def close(self):
         end(list(itertools.chain.from_iterable(self.live.values())))
@@ -239,6 +243,7 @@ class Experiment:
         settings = list(dict.fromkeys(m.setting for m in chosen
                                       if any((m.name, r) in wanted for r in repeats)))
         live, broken = self.live, self.broken
+        self.lost, self.again, self.failed = {}, {}, {}
         work, prepared = batches(settings, specs, s.free_gib), False
         try:
             while work:
@@ -312,6 +317,22 @@ class Experiment:
                   f"after {s.elapsed() - begin:.0f} s")
         return later
 
+    def _start_again(self, mode, specs, subject):
+        """The jobs of a setting in which one has failed: the cells of its other modes are not lost.
+        Under the policy of this mode, which is not the one that they failed under."""
+        s, setting = self.session, mode.setting
+        why = self.lost.get(setting, "")
+        if self.again.get(setting, 0) >= self.RESTARTS:
+            raise JobFailed(f"its jobs were started again {self.RESTARTS} times: {why}")
+        if s.elapsed() + self.options.start_s + self.seconds(mode, specs) > self.options.budget:
+            raise JobFailed(f"no time to start its jobs again: {why}")
+        self.again[setting] = self.again.get(setting, 0) + 1
+        s.say(f"{subject}: the jobs of '{setting}' are started again ({why})")
+        self._start([setting], specs, self.live, self.broken, subject)
+        if setting not in self.live:
+            raise JobFailed(self.broken.get(setting, "no room to start its jobs again: " + why))
+        self.settle(self.live[setting])
+
     def settle(self, jobs):
         """A machine that has just built many processes is slow for a while: the first cell of all
         would not be like the last. Nothing is kept of this."""
@@ -323,7 +344,11 @@ class Experiment:
         try:
             if mode.setting in broken:
                 raise JobFailed(broken[mode.setting])
+            if len(tries := self.failed.get(mode.name, [])) >= self.TRIES:
+                raise harness.Refusal(f"not tried again after {len(tries)} times: {tries[-1]}")
             s.surroundings.use(mode)
+            if mode.setting not in live:
+                self._start_again(mode, specs, subject)
             jobs = live[mode.setting]
             before, begin = [counts(job) for job in jobs], time.monotonic()
             with s.surroundings.watch(mode, self.seconds(mode, specs)) as watch:
@@ -337,9 +362,11 @@ class Experiment:
             record["words"] = record.get("words", "") + binding(record)
         except (JobFailed, harness.Refusal) as error:
             record = {"ok": False, "why": str(error)}
-            if mode.setting in live:  # a job that has failed once is not trusted again
+            # A job that has failed once is not trusted again; a refusal says nothing of it.
+            if isinstance(error, JobFailed) and mode.setting in live:
                 end(live.pop(mode.setting))
-                broken[mode.setting] = str(error)
+                self.lost[mode.setting] = str(error)
+                self.failed.setdefault(mode.name, []).append(str(error))
         s.add(self.name, subject, mode.name, repeat, record)
         left = (s.cells - s.ended) * seconds
         s.say(f"{subject} {mode.name} {repeat}: " + (record.pop("words", "")

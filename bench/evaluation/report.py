@@ -64,13 +64,20 @@ ELSEWHERE = {"E1": "0 of 1,000 trials of 10 kernels differ in a byte (table in "
 def remarks(records):
     """Lines: what could not be run and why, what was run and is not what it should have been,
     and what was noted."""
-    good = {(r["run"], r["subject"], r["cell"]) for r in cells(records)}
+    good = {}
+    for r in cells(records):
+        good.setdefault((r["run"], r["subject"], r["cell"]), set()).add(r["repeat"])
     failed, names = {}, lambda found: ", ".join(dict.fromkeys(found))
     for r in records:
-        if r.get("ok") is False and (r["run"], r["subject"], r["cell"]) not in good:
+        if r.get("ok") is False:
+            run = good.get((r["run"], r["subject"], r["cell"]), ())
+            if r["repeat"] in run:
+                continue
             job, _, why = r["why"].partition(": ")
             why = why.split(". ")[0] if why else job
-            failed.setdefault((r["run"], r["subject"], why), []).append(r["cell"])
+            # A mode that could be run at other times is named with the repeat that is missing.
+            cell = f"{r['cell']} (repeat {r['repeat']})" if run else r["cell"]
+            failed.setdefault((r["run"], r["subject"], why), []).append(cell)
     for (run, subject, why), found in failed.items():
         yield f"* run {run}, {subject}, could not be run: {names(found)}: {why}"
     for note in [r for r in records if "note" in r]:

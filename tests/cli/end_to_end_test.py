@@ -194,7 +194,7 @@ class EndToEnd(unittest.TestCase):
         good = file.read_text()
         model = re.search("^model (.*)$", good, re.M)[1]
         for text, word in ((good[:200], "cut short"),
-                           (good.replace("vitamin-profile 1", "vitamin-profile 9"), "newer"),
+                           (good.replace("vitamin-profile 2", "vitamin-profile 9"), "newer"),
                            (good.replace(model, "Another GPU"), "checksum")):
             with self.subTest(word):
                 file.write_text(text)

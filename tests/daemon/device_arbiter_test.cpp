@@ -117,6 +117,39 @@ TEST_CASE("a lane that wants is granted an entry, and its word says what the gra
   CHECK(node.layout.at(static_cast<EntryId>(grant.entry)).compute.bits() == 0b11);
 }
 
+TEST_CASE(
+    "what a step may take by its class is told to the policy, and due when nobody says else") {
+  class Listens final : public runtime::Policy {
+   public:
+    std::string_view name() const override { return "listens"; }
+    runtime::Choice select(const runtime::ReadyOperation& operation, std::span<const EntryId>,
+                           const runtime::PoolView&) override {
+      heard.push_back(operation);
+      return {kNoEntry, 0};
+    }
+    std::vector<runtime::ReadyOperation> heard;
+  };
+  auto policy = std::make_unique<Listens>();
+  const Listens& listens = *policy;
+  Node node(std::move(policy));
+  daemon::Traits traits;
+  traits.kind = runtime::OperationClass::kDecode;
+  traits.tpot_ns = 15'000'000;
+  node.arbiter.attach(1, traits);
+  node.wants(1);
+  REQUIRE_FALSE(listens.heard.empty());
+  CHECK(listens.heard.back().target_ns == 15'000'000);
+  CHECK(listens.heard.back().deadline_ns == node.now + 15'000'000);
+  // An engine's own deadline is one step's; the target stays.
+  protocol::Ready ready;
+  ready.processors = 1;
+  ready.deadline_in_ns = 3'000'000;
+  node.arbiter.request(1, ready, node.now);
+  node.arbiter.step(node.now);
+  CHECK(listens.heard.back().target_ns == 15'000'000);
+  CHECK(listens.heard.back().deadline_ns == node.now + 3'000'000);
+}
+
 TEST_CASE("who waits for held units has them after the gate was closed and the grant returned") {
   Node node(0b1111);
   node.arbiter.attach(1);

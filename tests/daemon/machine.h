@@ -20,6 +20,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/lease_client.h"
@@ -51,6 +52,7 @@ struct Program {
   double step_ns = 0;       // it says that a step takes so long
   double due_ns = 0;    // and of each, also on a grant that it has, when it is due; 0: it does not
   double slower = 1.8;  // its kernels, where they meet another client's
+  bool tells_rounds = false;  // when each has ended (vitamin_iteration_end())
 };
 
 // 11.8 ms of prefill and three more tokens of 6.8 ms, of which the device is busy for 4.7.
@@ -104,6 +106,7 @@ class Machine final : public daemon::Outlet {
     double ahead_ns = 0;         // of what is submitted
     std::uint64_t rounds_ended = 0, phases_ended = 0, phases_made = 0;
     runtime::Choice choice{kNoEntry, 0};
+    bool round_ended = false;         // and nothing was submitted since
     std::vector<double> answered_ms;  // of each request that ended
     std::uint64_t kernels_ended = 0;
   };
@@ -222,6 +225,7 @@ class Machine final : public daemon::Outlet {
         runtime::ReadyOperation operation;
         operation.processors = 1;
         operation.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
+        operation.iteration_end = std::exchange(c.round_ended, false);
         c.choice = c.leases->grant(0, operation, eligible_, static_cast<std::uint64_t>(now_));
         if (c.choice.entry == kNoEntry) return;
       }
@@ -233,6 +237,10 @@ class Machine final : public daemon::Outlet {
       if (kernel.entry != kWholeDevice) c.leases->submitted(kernel.entry, 0);
       c.leases->progressed();
       c.running.push_back(kernel);
+      if (!kernel.ends_round || !c.program.tells_rounds) continue;
+      // As VirtualContext::iteration_ends().
+      c.round_ended = true;
+      if (c.choice.launches != runtime::kUntilChanged) c.choice.launches = 0;
     }
   }
 

@@ -2,6 +2,7 @@
 """bench/evaluate.py where there is no GPU: its experiments on the software device, its figures from
 known samples, and what it says when it cannot run. Needs in the environment: BENCH and
 VITAMIN_PREFIX (a build folder)."""
+import contextlib
 import json
 import os
 import pathlib
@@ -92,6 +93,41 @@ class Smoke(Evaluation):
         asked = log.read_text().split()
         self.assertEqual((asked[0], asked[-1]), ("-d", "quit"))
         self.assertEqual((asked.count("-d"), asked.count("quit")), (1, 1))
+
+    def test_jobs_that_die_in_one_mode_are_started_again_for_the_others(self):
+        words = ("E3", "--smoke", "--modes", "exclusive,ours,ours-fifo,orion,salus")
+        process = subprocess.Popen(self.command(*words), text=True, env=self.environment(),
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        killed, said = [], []
+        for line in process.stdout:
+            said.append(line)
+            if " ours 0: " in line:  # now `ours-fifo` is next
+                killed = self.clients_of(process.pid)
+                os.killpg(killed[0], signal.SIGKILL)
+        process.stdout.close()
+        self.assertEqual(process.wait(60), 0, "".join(said))
+        self.assertEqual(len(killed), 2)
+        found = self.by_mode("E3")
+        self.assertEqual([mode for mode, r in found.items() if not r["ok"]], ["ours-fifo"])
+        self.assertEqual(len(found), 5)
+        text = "".join(said)
+        self.assertIn("the jobs of 'ours' are started again", text)
+        self.assertIn("could not be run: W1 ours-fifo 0: demo (train, ours) has ended", text)
+        self.assertIn("could not be run: ours-fifo: ", (self.out / "report.md").read_text())
+
+    @staticmethod
+    def clients_of(evaluation):
+        """Its jobs under vitamind, each the leader of a process group."""
+        found = []
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if parent == str(evaluation) and b"--daemon" in words:
+                found.append(int(folder.name))
+        return sorted(found)
 
     def test_a_machine_without_mps_says_so_and_runs_the_rest(self):
         self.evaluate("E4", "--smoke", "--modes", "exclusive,mps,ours,ours-tpot-first")
@@ -473,6 +509,53 @@ class Figures(unittest.TestCase):
             self.assertEqual(held, len(names))
         self.assertEqual(list(experiments.waves(names, 0, specs, 4 * (kept + more))), [names])
         self.assertEqual(list(experiments.waves(names, 1, specs, 0))[0], ["native"])
+
+    def test_repeats_that_are_missing_are_named(self):
+        record = {"run": 1, "experiment": "E3", "subject": "W1"}
+        why = "D0.6 (train, ours): no answer in 71 s"
+        records = [{**record, "cell": "ours", "repeat": 0, "ok": True},
+                   {**record, "cell": "ours", "repeat": 1, "ok": False, "why": why},
+                   {**record, "cell": "orion", "repeat": 1, "ok": False, "why": why},
+                   {**record, "cell": "orion", "repeat": 1, "ok": True},
+                   {**record, "cell": "salus", "repeat": 0, "ok": False, "why": why}]
+        self.assertEqual(list(report.remarks(records)), [
+            "* run 1, W1, could not be run: ours (repeat 1), salus: no answer in 71 s"])
+
+    def test_a_mode_whose_jobs_always_fail_does_not_take_the_others_with_it(self):
+        told, started = [], []
+
+        class Told(experiments.Experiment):
+            name = "E3"
+
+            def cell(self, jobs, specs, mode, repeat):
+                if mode.name == "salus":
+                    raise experiments.JobFailed("D0.6 (train, ours): no answer in 71 s")
+                return {"jobs": jobs}
+
+        def start(setting, specs):
+            started.append(setting)
+            return [types.SimpleNamespace(name=setting, ready={}, wait_ready=lambda _: None,
+                                          end=lambda: None,
+                                          process=types.SimpleNamespace(pid=1))]
+        options = types.SimpleNamespace(
+            modes=["exclusive", "ours", "salus", "orion"], repeats=3, warm_up=0, window=0,
+            start_s=0, start_timeout=1, budget=1e9)
+        session = types.SimpleNamespace(
+            options=options, free_gib=1e9, cells=0, ended=0, start=start, number=1,
+            is_done=lambda *_: False, elapsed=lambda: 0, allow=lambda _: None,
+            say=lambda *_: None, note_clocks=lambda *_: None,
+            results=types.SimpleNamespace(add=lambda _: None),
+            surroundings=types.SimpleNamespace(
+                use=lambda _: None, watch=lambda *_: contextlib.nullcontext()),
+            add=lambda _, subject, mode, repeat, record: told.append((mode, repeat, record)))
+        Told(session).run("W1", [experiments.Spec("train", "demo")])
+        self.assertEqual(len(told), 12)
+        missing = {(mode, repeat): record["why"] for mode, repeat, record in told
+                   if not record["ok"]}
+        self.assertEqual(set(missing), {("salus", r) for r in range(3)})
+        self.assertIn("not tried again after 2 times: D0.6", missing["salus", 2])
+        # As they were at first, and after each of two failures; a third has not happened.
+        self.assertEqual(started, ["native", "ours", "ours", "ours"])
 
     def test_what_was_not_run_is_named_with_its_command(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -206,6 +206,19 @@ class Watchdog(unittest.TestCase):
             self.assertEqual(known.read_text(), "grid_barrier\n")
 
 
+    def test_with_caution_it_does_not_hang_the_first_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            known = pathlib.Path(folder) / "wide-only"
+            environment = doors_test.changed_environment(environment={
+                "VITAMIN_POLICY": "static:units=0-0", "VITAMIN_WIDE_ONLY": str(known),
+                "VITAMIN_CAUTIOUS": "1"})
+            command = [str(doors_test.PROGRAMS / "scenarios_found_legacy"), "hand_written_barrier"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True,
+                                  timeout=60, check=False)
+            self.assertEqual((done.returncode, done.stdout), (0, "blocks 500\n"), done.stderr)
+            self.assertFalse(known.exists())
+
+
 class NegativeControls(unittest.TestCase):
     """The same without bridges: it must come out wrong, or the tests above show little."""
 

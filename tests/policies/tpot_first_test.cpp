@@ -40,13 +40,13 @@ ReadyOperation training(runtime::ClientId client) {
 }
 
 // What client 1 says, while it holds something, of a step that begins.
-Hint step_at(std::uint64_t now) {
+Hint step_at(std::uint64_t now, std::uint64_t given = 30 * kMs) {
   Hint step;
   step.client = 1;
   step.processors = 1;
   step.kind = OperationClass::kDecode;
   step.queued_ns = 4 * kMs;
-  step.deadline_ns = now + 30 * kMs;
+  step.deadline_ns = now + given;
   return step;
 }
 
@@ -249,8 +249,9 @@ TEST_CASE("A step that was moved to be in time stays there") {
 // A client that holds what it has without a word, whose steps follow each other: each takes
 // `takes(processors)` of wherever it is; another trains beside it. The processors of the steps.
 template <typename Takes>
-std::vector<std::uint32_t> steps_of(Stage& stage, int steps, Takes takes,
-                                    bool with_copies = false) {
+std::vector<std::uint32_t> steps_of(Stage& stage, int steps, Takes takes, bool with_copies = false,
+                                    std::uint64_t given = 30 * kMs,
+                                    std::uint64_t class_target = 0) {
   Scheduler& scheduler = *stage.scheduler;
   std::vector<std::uint32_t> widths;
   std::uint64_t now = 0, launches = 0;
@@ -272,7 +273,9 @@ std::vector<std::uint32_t> steps_of(Stage& stage, int steps, Takes takes,
       }
     }
   };
-  scheduler.wants(decode(1, 4 * kMs, 30 * kMs), now);
+  ReadyOperation first = decode(1, 4 * kMs, given);
+  first.target_ns = class_target;
+  scheduler.wants(first, now);
   if (with_copies) {
     ReadyOperation copy = decode(1, 0, 0);
     copy.lane = 1;
@@ -288,7 +291,7 @@ std::vector<std::uint32_t> steps_of(Stage& stage, int steps, Takes takes,
     CHECK(!stage.layout.at(mine).compute.overlaps(stage.layout.at(others).compute));
     widths.push_back(stage.width(mine));
     now += takes(widths.back());
-    scheduler.hint(step_at(now), now);
+    scheduler.hint(step_at(now, given), now);
     settle();
   }
   return widths;
@@ -337,6 +340,21 @@ TEST_CASE("The reservation follows what its steps take, not what a kernel of the
     // Not at once: some steps are late before.
     CHECK(std::count(widths.begin() + 200, widths.end(), 32U) < 100);
   }
+}
+
+TEST_CASE(
+    "The target is that of the class, else what the client gives its steps; or the policy's") {
+  const auto widths = [](const char* policy, std::uint64_t given, std::uint64_t class_target) {
+    Stage stage(policy);
+    const auto takes = [](std::uint32_t m) { return std::uint64_t{4 * kMs * 132 / m}; };
+    return steps_of(stage, 400, takes, false, given, class_target).back();
+  };
+  CHECK(widths("tpot-first:target=30", 30 * kMs, 0) == 32);  // 65 % of it are 27.1 processors
+  CHECK(widths("tpot-first:target=30", 30 * kMs, 15 * kMs) == 64);  // 54.2
+  CHECK(widths("tpot-first:target=30", 15 * kMs, 15 * kMs) == 64);
+  CHECK(widths("tpot-first:target=30", 15 * kMs, 0) == 64);
+  CHECK(widths("tpot-first:target=15", 60 * kMs, 0) == 64);
+  CHECK(widths("tpot-first:target=15", 60 * kMs, 30 * kMs) == 32);
 }
 
 TEST_CASE("Somebody has the rest whatever a decode holds") {

@@ -4,6 +4,8 @@
 // lasts exactly what it lasts.
 #include "runtime/profiler.h"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "tests/runtime/fixture.h"
@@ -153,7 +155,7 @@ TEST_CASE("Who looks for what is little known stops when everything is known") {
     looked += turn == runtime::Profiler::Turn::kSearch ? 1 : 0;
   }
   CHECK(regular == 100);
-  CHECK(looked == 32 + 16 + 8 + 4 + 2 + 95);
+  CHECK(looked == 8 * (32 + 16 + 8 + 4 + 2) + 60);
 }
 
 TEST_CASE("A launch that finds its queue dry is no measure, unless it lasts long") {
@@ -191,6 +193,99 @@ TEST_CASE("A launch that finds its queue dry is no measure, unless it lasts long
         CHECK(learnt.ns == doctest::Approx(static_cast<double>(lasts)).epsilon(0.02));
     }
   }
+}
+
+TEST_CASE("What was looked for and always found its queue dry is not looked for for ever") {
+  soft::EngineOptions options;
+  options.device = soft::DeviceDescription::uniform(4, 2);
+  auto device = soft::open_device(options);
+  REQUIRE(device.has_value());
+  auto queue = (*device)->create_whole_queue(0);
+  REQUIRE(queue.has_value());
+  runtime::ProfilerOptions profiler_options;
+  profiler_options.every = 97;
+  runtime::Profiler profiler(**device, profiler_options);
+  std::uint64_t ns = 5'000;
+  void* arguments[] = {&ns};
+  hal::KernelLaunch launch;
+  launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+  launch.block = {32, 1, 1};
+  launch.arguments = arguments;
+  unsigned searches = 0;
+  for (; searches < 100 && profiler.worth_timing(7, 8); ++searches) {
+    runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
+    REQUIRE(stopwatch != nullptr);
+    REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+    REQUIRE((*queue)->launch(launch) == hal::kNativeOk);
+    profiler.stop(stopwatch, **queue, 7, "busy", launch, 8, true);
+    REQUIRE((*device)->engine().drain() == soft::Progress::kIdle);
+    profiler.collect();
+  }
+  CHECK(searches == 2 * runtime::kFewSamples);
+  CHECK(profiler.worth_timing(7, 4));
+  CHECK(profiler.worth_timing(8, 8));
+}
+
+// Events cost something, and more where others keep the device busy: as on an H200, half as much as
+// a short kernel in the middle, and as much as it on average.
+TEST_CASE("What is learnt beside others is what was learnt alone, short kernels and all") {
+  soft::EngineOptions options;
+  options.device = soft::DeviceDescription::uniform(4, 2);
+  options.event_ns = 1'200;
+  options.event_beside_ns = 12'000;
+  auto device = soft::open_device(options);
+  REQUIRE(device.has_value());
+  soft::Engine& engine = (*device)->engine();
+  auto queue = (*device)->create_whole_queue(0), others = (*device)->create_whole_queue(0);
+  REQUIRE(queue.has_value());
+  REQUIRE(others.has_value());
+  const auto busy = [](hal::Queue& on, std::uint64_t ns) {
+    void* arguments[] = {&ns};
+    hal::KernelLaunch launch;
+    launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+    launch.block = {32, 1, 1};
+    launch.arguments = arguments;
+    REQUIRE(on.launch(launch) == hal::kNativeOk);
+  };
+  constexpr std::uint64_t kKernels = 40, kTimes = 12;
+  const auto takes = [](std::uint64_t kernel) { return 2'000 + 250 * kernel; };  // 2 to 12 us
+  const auto learn = [&](bool beside) {
+    runtime::ProfilerOptions profiler_options;
+    profiler_options.every = 1;
+    runtime::Profiler profiler(**device, profiler_options);
+    hal::KernelLaunch launch;
+    launch.block = {32, 1, 1};
+    for (std::uint64_t round = 0; round < kKernels * kTimes; ++round) {
+      if (beside) busy(**others, 400'000);
+      busy(**queue, 5'000);  // so that the queue is not dry
+      const std::uint64_t kernel = 1 + round % kKernels;
+      runtime::Profiler::Stopwatch* stopwatch = profiler.start(**queue);
+      REQUIRE(stopwatch != nullptr);
+      busy(**queue, takes(kernel));
+      profiler.stop(stopwatch, **queue, kernel, "busy", launch, 8);
+      REQUIRE(engine.drain() == soft::Progress::kIdle);
+      profiler.collect();
+    }
+    return profiler.profile();
+  };
+  const Profile alone = learn(false), together = learn(true);
+  CHECK(alone.bracket().count >= 8 + kKernels * kTimes / 16 - 1);
+  CHECK(alone.bracket().undisturbed_ns() == doctest::Approx(1'200));
+  std::vector<double> errors, of_means;
+  for (std::uint64_t kernel = 1; kernel <= kKernels; ++kernel) {
+    const double known = alone.predict(kernel, 8).ns;
+    CHECK(known == doctest::Approx(static_cast<double>(takes(kernel))).epsilon(0.01));
+    errors.push_back(std::abs(together.predict(kernel, 8).ns / known - 1));
+    of_means.push_back(together.find(kernel)->cells[0].mean_ns / known - 1);
+  }
+  std::sort(errors.begin(), errors.end());
+  std::sort(of_means.begin(), of_means.end());
+  MESSAGE("median error " << errors[kKernels / 2] << ", of means " << of_means[kKernels / 2]
+                          << "; brackets alone " << alone.bracket().mean_ns << " ns, beside others "
+                          << together.bracket().undisturbed_ns() << ", mean "
+                          << together.bracket().mean_ns);
+  CHECK(errors[kKernels / 2] <= 0.1);
+  CHECK(of_means[kKernels / 2] >= 0.2);
 }
 
 // What is told of all kernels together: how many times as long as at first, whatever the mix.

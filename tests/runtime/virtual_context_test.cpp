@@ -167,6 +167,49 @@ TEST_CASE("A step that begins while a grant stands is told once") {
   }
 }
 
+TEST_CASE("An answer for so many launches stands for one iteration at most, and its end is told") {
+  struct Heard {
+    unsigned asked = 0, ends = 0;
+  };
+  class Counting final : public runtime::Policy {
+   public:
+    Counting(Heard& heard, std::uint32_t launches) : heard_(heard), launches_(launches) {}
+    std::string_view name() const override { return "counting"; }
+    runtime::Choice select(const runtime::ReadyOperation& operation,
+                           std::span<const runtime::EntryId> all,
+                           const runtime::PoolView&) override {
+      ++heard_.asked;
+      heard_.ends += operation.iteration_end ? 1 : 0;
+      return {all.front(), launches_};
+    }
+
+   private:
+    Heard& heard_;
+    std::uint32_t launches_;
+  };
+  for (const std::uint32_t launches : {1U << 30, runtime::kUntilChanged})
+    for (const bool told : {false, true}) {
+      CAPTURE(told);
+      CAPTURE(launches);
+      Heard heard;
+      Fixture f({.make_policy = [&] { return std::make_unique<Counting>(heard, launches); }});
+      runtime::Stream& stream = f.stream();
+      unsigned total = 0, one = 1;
+      unsigned* address = &total;
+      constexpr unsigned kIterations = 10;
+      for (unsigned iteration = 0; iteration < kIterations; ++iteration) {
+        for (unsigned i = 0; i < 20; ++i)
+          REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+        if (told) f.context->iteration_ends(stream);
+      }
+      CHECK(f.context->synchronize(stream) == 0);
+      CHECK(total == 20 * kIterations);
+      const bool ends = told && launches != runtime::kUntilChanged;
+      CHECK(heard.asked == (ends ? kIterations : 1));
+      CHECK(heard.ends == (ends ? kIterations - 1 : 0));
+    }
+}
+
 TEST_CASE("A stream moves only while few of its operations are unfinished") {
   Fixture f({.units = 16});
   runtime::Stream& stream = f.stream();

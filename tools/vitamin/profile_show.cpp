@@ -29,7 +29,7 @@ std::vector<Row> longest_first(const runtime::Profile& profile, std::size_t most
   for (const auto& [key, kernel] : profile.kernels()) {
     Row row{key, &kernel, kernel.name.empty() ? fmt::format("{:016x}", key) : kernel.name};
     for (const runtime::ProfileCell& cell : kernel.cells)
-      row.longest_ns = std::max(row.longest_ns, cell.mean_ns);
+      row.longest_ns = std::max(row.longest_ns, cell.undisturbed_ns());
     rows.push_back(std::move(row));
   }
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
@@ -48,11 +48,17 @@ std::vector<std::uint32_t> widths_of(const runtime::Profile& profile) {
   return widths;
 }
 
-// Launches that were timed.
-std::uint64_t samples_at(const runtime::KernelProfile& kernel, std::uint32_t processors) {
+// What was timed; nothing: a cell without launches.
+runtime::ProfileCell cell_at(const runtime::KernelProfile& kernel, std::uint32_t processors) {
   for (const runtime::ProfileCell& cell : kernel.cells)
-    if (cell.processors == processors) return cell.count;
-  return 0;
+    if (cell.processors == processors) return cell;
+  return {};
+}
+
+nlohmann::ordered_json timed(const runtime::ProfileCell& cell) {
+  return {{"undisturbed_ns", cell.undisturbed_ns()},
+          {"mean_ns", cell.mean_ns},
+          {"some_ns", std::vector<float>(cell.some.begin(), cell.some.begin() + cell.kept)}};
 }
 
 bool plot(const std::string& path, const std::vector<Row>& rows, const runtime::Profile& profile,
@@ -89,17 +95,23 @@ int show_profile(const ProfileOptions& options) {
       !plot(options.plot, rows, *profile, widths.empty() ? 1 : widths.back()))
     return kExitFailed;
   if (options.json) {
-    nlohmann::ordered_json out = {
-        {"schema", 1}, {"model", model}, {"kernels", nlohmann::json::array()}};
+    nlohmann::ordered_json out = {{"schema", 1}, {"model", model}};
+    // Two events with nothing between them: what was taken off every time.
+    out["bracket"] = timed(profile->bracket());
+    out["bracket"]["samples"] = profile->bracket().count;
+    out["kernels"] = nlohmann::json::array();
     for (const Row& row : rows) {
       auto curve = nlohmann::ordered_json::array();
       for (const std::uint32_t width : widths) {
         const runtime::Prediction prediction = profile->predict(row.key, width);
-        curve.push_back({{"processors", width},
-                         {"ns", prediction.ns},
-                         {"measured", prediction.measured},
-                         {"samples", samples_at(*row.kernel, width)},
-                         {"confidence", prediction.confidence}});
+        const runtime::ProfileCell cell = cell_at(*row.kernel, width);
+        nlohmann::ordered_json point = {{"processors", width},
+                                        {"ns", prediction.ns},
+                                        {"measured", prediction.measured},
+                                        {"samples", cell.count},
+                                        {"confidence", prediction.confidence}};
+        if (cell.count > 0) point.update(timed(cell));
+        curve.push_back(std::move(point));
       }
       out["kernels"].push_back({{"key", fmt::format("{:016x}", row.key)},
                                 {"name", row.kernel->name},

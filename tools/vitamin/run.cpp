@@ -178,6 +178,7 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
   if (options.graph_memory)
     changes.push_back(fmt::format("{}={}", names::kGraphMemory, *options.graph_memory));
+  if (options.cautious) changes.push_back(fmt::format("{}=1", names::kCautious));
   if (const fs::path list = wide_only_file(options.wide_only); !list.empty())
     changes.push_back(fmt::format("{}={}", names::kWideOnly, list.native()));
   if (const fs::path profiles = profiles_of(options); !profiles.empty()) {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The baselines that give the device to one client at a time (policies/turns.cpp), between real
+// clients and the real arbiter in virtual time (tests/daemon/machine.h): clients hold their grants
+// silently, and nobody hears of a pause.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "tests/daemon/machine.h"
+
+namespace vitamin::tests {
+namespace {
+
+const daemon::Traits kBatch = [] {
+  daemon::Traits traits;
+  traits.kind = runtime::OperationClass::kBestEffort;
+  return traits;
+}();
+
+// A step of 10 ms, of which the device is busy for 6.
+Program steps(bool told) {
+  Program program{{{200, 50e3, 30e3, 132}}, false, 2};
+  program.tells_rounds = told;
+  return program;
+}
+
+// `count` steps, the first one now; then it has nothing to run.
+std::vector<double> so_many(std::size_t count, double now) {
+  return std::vector<double>(count, now);
+}
+
+TEST_CASE("Salus hands over at the end of each iteration, not before") {
+  Machine machine("salus");
+  Machine::Client& a = machine.add(steps(true), kBatch);
+  Machine::Client& b = machine.add(steps(true), kBatch);
+  machine.run(0.1e9);
+  std::uint64_t most = 0;
+  for (double until = 2e9; machine.now() < until;) {
+    machine.run(machine.now() + 1e6);
+    const std::uint64_t x = a.rounds_ended, y = b.rounds_ended;
+    most = std::max(most, x > y ? x - y : y - x);
+  }
+  const runtime::SchedulerCounters counters = machine.arbiter().scheduler().counters();
+  MESSAGE(a.rounds_ended << " and " << b.rounds_ended << " steps, never more than " << most
+                         << " apart; grants " << counters.grants);
+  CHECK(most <= 1);
+  CHECK(a.rounds_ended >= 60);
+  // A grant for each iteration, and one for a message between at most.
+  CHECK(counters.grants >= a.rounds_ended + b.rounds_ended);
+  CHECK(counters.grants <= 2 * (a.rounds_ended + b.rounds_ended) + 4);
+}
+
+TEST_CASE("Alone, a client under Salus loses little between its iterations") {
+  Machine alone("fifo"), machine("salus");
+  Machine::Client& native = alone.add(steps(true), kBatch);
+  Machine::Client& job = machine.add(steps(true), kBatch);
+  alone.run(2e9);
+  machine.run(2e9);
+  CHECK(static_cast<double>(job.rounds_ended) >= 0.9 * static_cast<double>(native.rounds_ended));
+}
+
+// As a job between two windows of a measurement: its grant would stand for ever.
+TEST_CASE("Who has nothing to run does not keep its turn, whether it tells its iterations or not") {
+  for (const char* name : {"salus", "exclusive"})
+    for (const bool told : {true, false}) {
+      CAPTURE(std::string(name));
+      CAPTURE(told);
+      Machine machine(name);
+      Machine::Client& first = machine.add(steps(told), kBatch, so_many(5, 1e6));
+      machine.run(20e6);
+      Machine::Client& second = machine.add(steps(told), kBatch);
+      machine.run(2e9);
+      CHECK(first.rounds_ended == 5);
+      CHECK(second.rounds_ended >= 150);
+      // And it comes back: at the end of the other's iteration, where that is told.
+      if (std::string(name) != "salus" || !told) continue;
+      first.arrivals.push_back(machine.now());
+      machine.run(machine.now() + 50e6);
+      CHECK(first.rounds_ended == 6);
+    }
+}
+
+// A step is 200 launches of 50 us: none is as far from the next as `quiet`.
+TEST_CASE("A client that only waits for its host between launches keeps its turn under exclusive") {
+  Machine machine("exclusive");
+  Machine::Client& first = machine.add(steps(false), kBatch);
+  machine.run(20e6);
+  Machine::Client& second = machine.add(steps(false), kBatch);
+  machine.run(1e9);
+  CHECK(first.rounds_ended >= 90);
+  CHECK(second.rounds_ended == 0);
+}
+
+}  // namespace
+}  // namespace vitamin::tests
