@@ -320,6 +320,10 @@ void Device::want(Played& played, const Job::Part& part, bool iteration_end) {
     operation.deadline_ns = now() + static_cast<std::uint64_t>(options_.slack * usual);
   operation.right_of_way = options_.right_of_way && played.player.job().serves();
   played.operation = operation;
+  // As a client does: a grant of so many launches is for one iteration at most.
+  if (iteration_end && lane.open != kNoEntry && !lane.running &&
+      lane.launches != runtime::kUntilChanged)
+    use_up(lane);
 }
 
 void Device::begin_request(Played& played, double at_ns) {

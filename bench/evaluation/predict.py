@@ -46,7 +46,9 @@ def words_of(mode):
     if mode in MODES:
         return MODES[mode]
     head, _, rest = mode.partition(":")
-    return ["--policy", rest] if head == "ours" and rest else None
+    if head != "ours" or not rest:
+        return None
+    return ["--policy", rest, *(["--latency"] if rest.startswith("tpot-first") else [])]
 
 
 class Simulator:
