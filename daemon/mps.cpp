@@ -201,14 +201,14 @@ void Mps::look_at_log() {
     spdlog::warn(
         "MPS: a client's fault on the GPU took their contexts from all clients of server {}: "
         "processes {} get errors from now on; end them and start them again. MPS does not say "
-        "which "
-        "of them it was: run each by itself to find out",
+        "which of them it was: run each by itself to find out",
         fault.server, processes.empty() ? "unknown" : processes);
     if (told_by_status_.erase(fault.server) == 0) {
       told_by_log_.insert(fault.server);
       count_fault(fault);
     } else {
       const std::lock_guard lock(mutex_);
+      facts_.last_fault_ns = runtime::now_ns();
       facts_.affected = fault.affected;
     }
   }

@@ -2,7 +2,8 @@
 //
 // A share of the loop's time for work that nobody's launch waits for: who comes, tools' questions.
 // So much may be spent at once; then one piece of work is paid for, at the share, before the next
-// one begins. A piece is never interrupted, so what others wait for is at most one.
+// one begins. A piece is never interrupted, so what others wait for is at most one;
+// nor does one that took long keep the next from beginning for longer than kLongest.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,8 @@ namespace vitamin::daemon {
 
 class Pace {
  public:
+  static constexpr std::uint64_t kLongest = 200'000'000;  // ns
+
   // 1 / `parts` of the time; `most_ns` at once.
   constexpr Pace(std::uint64_t parts, std::uint64_t most_ns)
       : parts_(parts), most_ns_(most_ns * parts) {}
@@ -22,7 +25,8 @@ class Pace {
   }
   // A piece has ended that took so long.
   void spent(std::uint64_t now_ns, std::uint64_t took_ns) {
-    paid_ns_ = std::max(paid_ns_, now_ns) + took_ns * parts_;
+    paid_ns_ =
+        std::min(std::max(paid_ns_, now_ns) + took_ns * parts_, now_ns + most_ns_ + kLongest);
   }
 
  private:

@@ -235,6 +235,7 @@ void Server::flush() {
 int Server::sleep_limit(std::uint64_t time) const {
   std::uint64_t until = std::min(devices_.wake_at(), reception_->next_ns(time));
   if (watchdog_every_ns_ > 0) until = std::min(until, watchdog_ns_);
+  if (!asked_.empty()) until = time;
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty()) until = std::min(until, alone_ns_ + idle_ns);
   if (until == runtime::kNever) return -1;
@@ -267,8 +268,10 @@ void Server::look_at_descriptors(int timeout_ms) {
   const std::uint64_t time = looked_ns_ = now_ns();
   const bool hot = this->hot(time);
   // Between two turns one visitor is received: what tools are told takes milliseconds.
-  bool receives = !hot || visits_.next(time) <= time, knocks = false;
-  postponed_ = false;
+  answer_next(time);
+  bool receives = (!hot || visits_.next(time) <= time) && asked_.size() < kMostAsked;
+  bool knocks = false;
+  postponed_ = !receives && reception_->next_ns(time) <= time;
   // They come rarely, so that nobody else is kept waiting for them.
   if (receives)
     if (auto visitor = reception_->due(time)) {
@@ -304,7 +307,7 @@ void Server::look_at_descriptors(int timeout_ms) {
   // Last: who came gets the descriptors of those who have just gone, of whom more may be told
   // above.
   if (knocks) reception_->accept(time, hot ? 1 : 16);
-  postponed_ = postponed_ || (knocks && hot);
+  postponed_ = postponed_ || (knocks && hot) || !asked_.empty();
   reception_->drop_late(time);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty() && reception_->empty() && time - alone_ns_ >= idle_ns) {

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -110,6 +111,7 @@ class Server final : public Outlet {
                        const Device& device);
   protocol::Welcome welcome_of(const Session& session, const DeviceArbiter::Home& home) const;
   void receive(Visitor visitor, std::uint64_t now_ns);
+  void answer_next(std::uint64_t now_ns);
   void admit(Connection client, const protocol::Hello& hello, std::uint64_t now_ns);
   void answer(const Connection& tool, const std::string& verb);
   std::string obey(const std::string& verb, uid_t uid);
@@ -151,10 +153,13 @@ class Server final : public Outlet {
   std::uint64_t watchdog_ns_ = 0;  // when the service manager is told next
   std::uint64_t watchdog_every_ns_ = 0;
   bool stopping_ = false;
-  // While clients ask for leases, those who come and tools have a 64th of the time, of which they
-  // may have saved so much. A session's beginning takes some 100 us, a look at the status more.
-  Pace visits_{64, 20'000'000};
-  bool postponed_ = false;  // at the last look: somebody waits for that
+  // While clients ask for leases, those who come have a 64th of the time, of which they may have
+  // saved so much, and so have tools. A session's beginning takes some 100 us, a look at the status
+  // more.
+  Pace visits_{64, 20'000'000}, questions_{64, 20'000'000};
+  static constexpr std::size_t kMostAsked = 64;  // beyond, nobody is heard
+  std::deque<Visitor> asked_;                    // by tools
+  bool postponed_ = false;                       // at the last look: somebody waits for that
   ServerCounters counters_;
 };
 

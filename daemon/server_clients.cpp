@@ -2,6 +2,7 @@
 //
 // What tools are answered, and the lives of clients.
 #include <spdlog/spdlog.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,18 +119,39 @@ namespace {
 
 std::string or_none(const std::string& name) { return name.empty() ? "none" : name; }
 
+// Of this thread: not what others had of the processor meanwhile.
+std::uint64_t processor_time_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
 }  // namespace
 
-// Whose launches nobody waits for yet.
+// Whose launches nobody waits for yet. Tools that ask all the time must not keep clients from
+// coming: they have a pace of their own, and wait for it here.
 void Server::receive(Visitor visitor, std::uint64_t time) {
-  if (const auto* hello = std::get_if<protocol::Hello>(&visitor.wants)) {
-    reception_->conduct().admitted(visitor.connection.peer.uid, time);
-    admit(std::move(visitor.connection), *hello, time);
-  } else {
-    answer(visitor.connection, std::get<std::string>(visitor.wants));
+  const auto* hello = std::get_if<protocol::Hello>(&visitor.wants);
+  if (hello == nullptr) {
+    asked_.push_back(std::move(visitor));
+    return answer_next(time);
   }
-  const std::uint64_t end = runtime::now_ns();
-  visits_.spent(end, end - time);
+  const std::uint64_t began = processor_time_ns();
+  reception_->conduct().admitted(visitor.connection.peer.uid, time);
+  admit(std::move(visitor.connection), *hello, time);
+  visits_.spent(time, processor_time_ns() - began);
+}
+
+void Server::answer_next(std::uint64_t time) {
+  const bool hot = this->hot(time);
+  while (!asked_.empty() && !(hot && questions_.next(time) > time)) {
+    const std::uint64_t began = processor_time_ns();
+    answer(asked_.front().connection, std::get<std::string>(asked_.front().wants));
+    asked_.pop_front();
+    questions_.spent(time, processor_time_ns() - began);
+    if (hot) return;  // between two turns one
+  }
 }
 
 void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_t time) {

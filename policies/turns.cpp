@@ -2,7 +2,7 @@
 //
 // Baselines that give all processors to one client at a time; they differ in when they hand over:
 //
-//   exclusive   when the client has had nothing to run for a while
+//   exclusive   when the client has submitted nothing for a while: what it submitted before ends
 //   temporal    after a quantum, as the driver's time slices do
 //   salus       at the end of an iteration (a training step, a request), as Salus (MLSys '20) does,
 //               or in a pause, as the first
@@ -78,8 +78,12 @@ class Turns final : public runtime::Policy {
   void look(const PoolView& pool) {
     seen_ = pool.epoch;
     hands_over_ = false;
-    look_at_ = kNever;
-    if (pool.holdings.empty()) return;
+    // Progress is told at look_at(), not in between.
+    const bool looked = look_at_ <= pool.now_ns;
+    if (pool.holdings.empty()) {
+      look_at_ = kNever;
+      return;
+    }
     const runtime::ClientId holder = pool.holdings.front().next.client;
     const ReadyOperation* oldest = nullptr;
     for (const ReadyOperation& operation : pool.waiting)
@@ -94,11 +98,15 @@ class Turns final : public runtime::Policy {
         operations != operations_ || !watched_)
       busy_ns_ = pool.now_ns;
     holder_ = holder, operations_ = operations, watched_ = oldest != nullptr;
-    if (oldest == nullptr) return;
+    if (oldest == nullptr) {
+      look_at_ = kNever;
+      return;
+    }
     next_ = oldest->client;
-    hands_over_ = pool.now_ns - busy_ns_ >= quiet_ns_ ||
+    hands_over_ = (looked && pool.now_ns - busy_ns_ >= quiet_ns_) ||
                   (when_ == HandOver::kIteration && ended(holder, pool));
-    if (!hands_over_) look_at_ = pool.now_ns + std::max<std::uint64_t>(1, quiet_ns_ / kLooks);
+    if (looked || look_at_ == kNever)
+      look_at_ = pool.now_ns + std::max<std::uint64_t>(1, quiet_ns_ / kLooks);
   }
 
   // The lane that ended an iteration asks again, and others of its client may hold what they have;
@@ -143,9 +151,8 @@ constexpr Parameter kTemporalParameters[] = {
 
 }  // namespace
 
-const Description kExclusive = {"exclusive",
-                                "everything to one client until it has nothing to run: a baseline",
-                                kQuietParameters};
+const Description kExclusive = {
+    "exclusive", "everything to one client until it submits nothing: a baseline", kQuietParameters};
 const Description kTemporal = {"temporal",
                                "everything to each client in turn, for a quantum: a baseline",
                                kTemporalParameters};

@@ -270,8 +270,9 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   binding.narrow_eligible = fits_narrow && !collective;
   // That no narrower entry could take it says more than that the policy chose no wider one.
   if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy && widest_narrow_ > 0)
-    binding.reason = kernel.resident || kernel.doubted          ? WholeReason::kResident
+    binding.reason = kernel.resident                            ? WholeReason::kResident
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
+                     : kernel.doubted                           ? WholeReason::kResident
                                                                 : WholeReason::kNoEligibleEntry;
   NativeStatus status = launch_on(stream, request, *binding.queue);
   // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
@@ -641,8 +642,8 @@ Dispatcher::Binding Dispatcher::bind(Stream& stream, Kernel& kernel,
     binding.queue = &stream.own;
     binding.reason = kernel.resident         ? WholeReason::kResident
                      : needed > whole        ? WholeReason::kCluster
-                     : kernel.doubted        ? WholeReason::kResident
                      : by_width_.size() == 1 ? WholeReason::kPoolMissing
+                     : kernel.doubted        ? WholeReason::kResident
                                              : WholeReason::kNoEligibleEntry;
     return binding;
   }

@@ -29,11 +29,13 @@ std::uint32_t Kernel::processors_needed(hal::Device& device, const hal::KernelLa
   if (plain && plain_processors_ != 0) return plain_processors_;
   std::uint64_t configuration = mix(launch.cluster_blocks, launch.shared_bytes);
   configuration = mix(configuration, launch.block.volume());
-  if (needs_all_blocks || doubted) configuration = mix(configuration, launch.grid.volume() * 2 + 1);
+  if (needs_all_blocks || doubted)
+    configuration = mix(configuration, launch.grid.volume() * 2 + (needs_all_blocks ? 1 : 0));
   for (const Need& need : needs_)
     if (need.configuration == configuration) return need.processors;
   std::uint32_t processors = device.processors_needed(launch, resident || doubted);
-  if (doubted && !needs_all_blocks && processors > device.info().processors)
+  if (doubted && !needs_all_blocks && processors > device.info().processors &&
+      device.resident_blocks(launch) != 0)
     processors = device.processors_needed(launch, false);
   // A program with ever new shapes of one cooperative kernel must not grow this without bound.
   if (needs_.size() >= 64) needs_.clear();

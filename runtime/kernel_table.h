@@ -27,7 +27,8 @@ struct Kernel {
   // resident.
   bool resident = false;
   // Whether it does is not known, and it is not to hang: a grid that the device holds at once runs
-  // only where all of it is. Blocks of a larger one cannot wait for all others, on any device.
+  // only where all of it is. Blocks of a larger one cannot wait for all others, on any device;
+  // those that wait for some others only are not looked for.
   bool doubted = false;
   // Waits for other processes (NCCL): runs on the application's stream, never waited for in a pool.
   bool collective = false;

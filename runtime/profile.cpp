@@ -74,7 +74,7 @@ void ProfileCell::merge(const ProfileCell& other) {
 }
 
 double ProfileCell::undisturbed_ns() const {
-  if (kept == 0) return mean_ns;
+  if (of_mean()) return mean_ns;
   std::array<float, kMostKept> sorted = some;
   const std::uint32_t lowest = std::max(1U, kept / 4);
   std::partial_sort(sorted.begin(), sorted.begin() + lowest, sorted.begin() + kept);
@@ -188,7 +188,8 @@ namespace {
 // fits this kernel's other widths (the mean of both, weighed by the inverse of their variances).
 double weighed(const KernelProfile& kernel, const ProfileCell& cell) {
   const double ns = std::max(1.0, cell.undisturbed_ns());
-  if (cell.count >= ProfileCell::kMostKept || kernel.cells.size() < kFits) return ns;
+  const std::uint64_t behind = cell.of_mean() ? cell.count : cell.kept;
+  if (behind >= ProfileCell::kMostKept || kernel.cells.size() < kFits) return ns;
   const ProfileFit model = fit(kernel);
   double weight = 0, squares = 0;
   for (const ProfileCell& other : kernel.cells) {
@@ -202,7 +203,7 @@ double weighed(const KernelProfile& kernel, const ProfileCell& cell) {
   if (model.widths < kFits) return ns;
   const double of_model = squares / weight * model.widths / (model.widths - 2);
   const double of_cell =
-      (kDiffer * kDiffer + (kDifferNs / ns) * (kDifferNs / ns)) / static_cast<double>(cell.count);
+      (kDiffer * kDiffer + (kDifferNs / ns) * (kDifferNs / ns)) / static_cast<double>(behind);
   const double share = of_model / (of_model + of_cell);
   return share * ns + (1 - share) * model.at(kernel, cell.processors);
 }

@@ -41,6 +41,8 @@ struct ProfileCell {
   void add(double ns);
   void merge(const ProfileCell& other);
   double relative_error() const;  // of the mean: standard error / mean
+  // Most of what is known is a mean (of a file of version 1), and too few are kept to replace it.
+  bool of_mean() const { return kept == 0 || (kept < kMostKept / 2 && count > kept); }
   // The mean of the lowest quarter of what was kept, of one launch at least; else of all launches.
   double undisturbed_ns() const;
 };

@@ -49,6 +49,13 @@ TEST_CASE(
   CHECK(mean_wait_us(Pace(1, 0), 100'000) > 10);
 }
 
+TEST_CASE("after a piece that took very long the next one waits for a fifth of a second, no more") {
+  Pace pace(64, 20 * kMs);
+  pace.spent(kSecond, kSecond);
+  CHECK(pace.next(kSecond) > kSecond);
+  CHECK(pace.next(kSecond) <= kSecond + 200 * kMs);
+}
+
 TEST_CASE("what was saved is spent at once, what is spent is waited for, and no more is saved") {
   Pace pace(64, 20 * kMs);
   std::uint64_t now = kSecond, pieces = 0;

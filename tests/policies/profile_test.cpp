@@ -254,6 +254,9 @@ TEST_CASE("A profile of version 1, of means alone, is read, and what is timed ag
   CHECK(old->predict(0xabc, 8).ns == 5012.5);
   CHECK(old->find(0xabc)->cells[0].count == 120);
   CHECK(old->bracket().count == 0);
+  // One launch that met something is not worth more than the mean of 120.
+  old->add(0xabc, 8, 60'000);
+  CHECK(old->predict(0xabc, 8).ns < 6'000);
   for (int i = 0; i < 8; ++i) old->add(0xabc, 8, 4'000);
   CHECK(old->predict(0xabc, 8).ns == 4'000);
   CHECK(format_profile(*old, "NVIDIA H200").starts_with("vitamin-profile 2\n"));

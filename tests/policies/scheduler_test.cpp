@@ -39,6 +39,44 @@ std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
   return {decisions.begin(), decisions.end()};
 }
 
+TEST_CASE("Whose turn it is keeps it while it submits, whoever else comes and goes") {
+  const PoolLayout layout = PoolLayout::build(h200());
+  constexpr std::uint64_t kMs = 1'000'000;
+  for (const char* name : {"exclusive", "salus"}) {
+    CAPTURE(name);
+    Scheduler scheduler(layout, policy(name));
+    std::uint64_t now = 1'000 * kMs, submitted = 0, closed_ms = 0;
+    scheduler.wants(operation(1), now);
+    decide(scheduler, now);
+    scheduler.wants(operation(2), now);
+    // As vitamind: progress is told when the policy wants to look, and not in between.
+    const auto look = [&] {
+      if (scheduler.look_at() > now) return;
+      scheduler.progressed(1, submitted);
+      scheduler.progressed(2, 0);
+    };
+    const auto run = [&](std::uint64_t ms, std::uint64_t launches) {
+      for (std::uint64_t i = 1; i <= ms && closed_ms == 0; ++i) {
+        now += kMs;
+        submitted += launches;
+        if (i % 6 == 0) scheduler.wants(operation(3), now);
+        if (i % 6 == 3) scheduler.idle(3, 0, now);
+        look();
+        for (const Decision& decision : decide(scheduler, now))
+          if (decision.kind == Decision::Kind::kCloseGate && decision.client == 1) closed_ms = i;
+      }
+    };
+    scheduler.progressed(1, 0);
+    scheduler.progressed(2, 0);
+    run(200, 100);
+    CHECK(closed_ms == 0);
+    // It pauses.
+    run(200, 0);
+    CHECK(closed_ms >= 20);
+    CHECK(closed_ms <= 40);
+  }
+}
+
 TEST_CASE("What a lane that holds something is expected to do is what it does next") {
   const PoolLayout layout = PoolLayout::build(h200());
   struct Looks final : runtime::Policy {

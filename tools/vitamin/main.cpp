@@ -216,8 +216,8 @@ struct CommandLine {
            "'none': forget them (default: vitamin/wide-only in the state folder)")
         ->type_name("FILE");
     run->add_flag("--cautious", options.cautious,
-                  "A grid that the device holds at once runs only where all of it is: no kernel "
-                  "that waits for its own blocks hangs, known or not; small parts serve less");
+                  "A grid that the device holds at once runs only where all of it is: no "
+                  "grid-wide barrier hangs, known or not; small parts serve less");
     run->add_option("--profiles", options.profiles,
                     "Folder where times of kernels are known from and kept; 'none': they are not "
                     "measured (default: for policies that look at them, vitamin/profiles in the "
