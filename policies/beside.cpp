@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 namespace vitamin::policies {
@@ -18,6 +19,8 @@ constexpr std::uint64_t kAway = 1'000'000'000;  // who wanted nothing for so lon
 constexpr std::uint64_t kAtOnce = 500'000;      // a grant comes back so soon when nothing runs
 constexpr double kCost = 0.002;  // of what is being got done, for slices of the other kind
 constexpr unsigned kPairs = 32;  // requests differ
+constexpr std::size_t kStretches = 64, kFewStretches = 8;
+constexpr std::size_t kLong = 10;  // one in so many is longer than a long one
 
 double loss(std::uint32_t percent) { return std::log1p(-static_cast<double>(percent) / 100); }
 
@@ -37,7 +40,15 @@ Beside::Known& Beside::of(ClientId client) {
 void Beside::forget(ClientId client) {
   std::erase_if(known_, [&](const Known& known) { return known.client == client; });
   trials_.forget(client);
-  if (std::binary_search(set_.begin(), set_.end(), client)) set_.clear();
+  if (std::binary_search(set_.begin(), set_.end(), client)) clear_set();
+}
+
+void Beside::clear_set() {
+  set_.clear();
+  stretch_ns_ = 0;
+  patient_ = false;
+  stretches_.clear();
+  lately_.clear();
 }
 
 // Both kinds are there.
@@ -70,25 +81,59 @@ void Beside::look(const PoolView& pool, const RightOfWay& first, bool others) {
   if (options_.mode != Mode::kMeasured) return;
   const std::uint64_t passed_ns = pool.now_ns - looked_ns_;
   looked_ns_ = pool.now_ns;
-  if (!find_set(pool, first) || pool.progress.empty()) return set_.clear();
+  if (!find_set(pool, first) || pool.progress.empty()) return clear_set();
   count(pool, first, passed_ns);
   if (set_ != now_) {
+    clear_set();
     set_ = now_;
     return begin_slice(trials_.kind_of(set_));
   }
+  follow_stretch(first.claimed(), pool.now_ns);
   if (others) return begin_slice(kind_);
   std::uint64_t busy_ns = 0;
-  bool busy = false;
-  for (const Known& known : known_) {
-    busy_ns += known.busy_ns;
-    busy = busy || known.state != State::kRests;
-  }
+  for (const Known& known : known_) busy_ns += known.busy_ns;
   if (settling_ns_ > 0 && busy_ns >= settling_ns_) {
     begin_slice(kind_);
     settling_ns_ = 0;
-  } else if (busy_ns >= options_.slice_ns && (!busy || busy_ns >= kLongest * options_.slice_ns)) {
+  } else if (busy_ns >= options_.slice_ns &&
+             (!is_busy() || busy_ns >= kLongest * options_.slice_ns)) {
     end_slice(busy_ns);
   }
+}
+
+bool Beside::is_busy() const {
+  return std::any_of(known_.begin(), known_.end(),
+                     [](const Known& known) { return known.state != State::kRests; });
+}
+
+void Beside::follow_stretch(bool claimed, std::uint64_t now_ns) {
+  if (claimed && stretch_ns_ == 0) {
+    stretch_ns_ = now_ns;
+    patience_ns_ = patience();
+  } else if (!claimed && stretch_ns_ != 0) {
+    if (lately_.size() == kStretches) {
+      stretches_.erase(std::lower_bound(stretches_.begin(), stretches_.end(), lately_.front()));
+      lately_.pop_front();
+    }
+    const std::uint64_t lasted_ns = now_ns - std::exchange(stretch_ns_, 0);
+    lately_.push_back(lasted_ns);
+    stretches_.insert(std::lower_bound(stretches_.begin(), stretches_.end(), lasted_ns), lasted_ns);
+  }
+  patient_ = stretch_ns_ != 0 && kind_ == kApart && now_ns < stretch_ns_ + patience_ns_;
+}
+
+std::uint64_t Beside::patience() const {
+  const std::optional<double> gain = trials_.least_gain(set_);
+  if (!gain || *gain < loss(options_.patience) || stretches_.size() < kFewStretches) return 0;
+  const double slowdown = options_.slowdown / 100.0;
+  // As it would be without the others.
+  const double long_ns =
+      static_cast<double>(stretches_[stretches_.size() - stretches_.size() / kLong - 1]) /
+      (1 + slowdown);
+  // What others cost of the time that they are there.
+  const double costs = std::max(-std::expm1(*gain), 1e-3);
+  // Never so long that hardly any stretch shows what it is to be alone.
+  return static_cast<std::uint64_t>(long_ns * std::min(1.0, slowdown / costs));
 }
 
 void Beside::count(const PoolView& pool, const RightOfWay& first, std::uint64_t passed_ns) {
@@ -101,10 +146,11 @@ void Beside::count(const PoolView& pool, const RightOfWay& first, std::uint64_t 
         launches = said->operations - known.operations;
       known.operations = said->operations;
     }
-    known.launches += launches;
+    if (!patient_) known.launches += launches;
     if (!known.first) continue;
     const RightOfWay::Client* const client = first.find(known.client);
-    follow(known, client != nullptr ? state_of(*client) : State::kRests, launches > 0, passed_ns);
+    follow(known, client != nullptr ? state_of(*client) : State::kRests, launches > 0, passed_ns,
+           patient_ ? &busy_ns_ : &known.busy_ns);
   }
 }
 
@@ -114,9 +160,10 @@ Beside::State Beside::state_of(const RightOfWay::Client& client) {
   return client.holds ? State::kHolds : State::kRests;
 }
 
-void Beside::follow(Known& known, State state, bool launched, std::uint64_t passed_ns) {
+void Beside::follow(Known& known, State state, bool launched, std::uint64_t passed_ns,
+                    std::uint64_t* busy_ns) {
   const State before = std::exchange(known.state, state);
-  if (before == State::kAsks) known.busy_ns += passed_ns;
+  if (before == State::kAsks) *busy_ns += passed_ns;
   if (before == State::kHolds) known.quiet_ns += passed_ns;
   if (before == State::kLeaves) known.leaving_ns += passed_ns;
   // It launched, or it gave back by itself what it had, when that had ended.
@@ -124,20 +171,16 @@ void Beside::follow(Known& known, State state, bool launched, std::uint64_t pass
   // Or it was asked for it, and something still ran there.
   const bool left = before == State::kLeaves && state != State::kLeaves;
   if (launched || gave_back || (left && known.leaving_ns > kAtOnce))
-    known.busy_ns += std::exchange(known.quiet_ns, 0);
+    *busy_ns += std::exchange(known.quiet_ns, 0);
   if (!left) return;
-  if (known.leaving_ns > kAtOnce) known.busy_ns += known.leaving_ns;
+  if (known.leaving_ns > kAtOnce) *busy_ns += known.leaving_ns;
   known.quiet_ns = known.leaving_ns = 0;
 }
 
 void Beside::begin_slice(Kind kind) {
-  bool busy = false;
-  for (Known& known : known_) {
-    known.busy_ns = known.launches = 0;
-    busy = busy || known.state != State::kRests;
-  }
+  for (Known& known : known_) known.busy_ns = known.launches = 0;
   // What others have submitted drains; queues fill.
-  settling_ns_ = busy ? options_.slice_ns / kSettle : 0;
+  settling_ns_ = is_busy() ? options_.slice_ns / kSettle : 0;
   kind_ = kind;
 }
 

@@ -17,10 +17,25 @@
 // (trials.h). The other kind is tried again so rarely that at most a few requests in a thousand see
 // it. Where those with the right of way do not tell how they get on, they are left alone.
 //
+// Those who would be slowed down by more have others beside them all the same when a stretch of
+// work begins, and are left alone when it turns out to be a long one:
+//
+//   stretch   from the first operation of somebody with the right of way to when none of them has
+//             anything to run: one request, or several that queued. Late answers are those of
+//             long stretches
+//   patience  how long others stay: so long that a long stretch, of which one in ten is longer, is
+//             lengthened by `slowdown` of itself, by as much as others are seen to slow it down at
+//             the most; not at all where that is more than may be asked of anybody. No slice counts
+//             it: a stretch begins faster than it goes on, for its queues fill
+//
+// So the slowest answers take hardly longer, the others somewhat, and who yields runs in most
+// stretches.
+//
 // Threads: one at a time.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "policies/right_of_way.h"
@@ -35,6 +50,7 @@ class Beside {
   struct Options {
     Mode mode = Mode::kMeasured;
     std::uint32_t slowdown = 10;           // percent
+    std::uint32_t patience = 35;           // percent; 0: others never stay in short stretches
     std::uint64_t slice_ns = 100'000'000;  // busy
   };
   explicit Beside(const Options& options);
@@ -44,8 +60,10 @@ class Beside {
   void look(const runtime::PoolView& pool, const RightOfWay& first, bool others);
   // While only those are there who have the right of way and who yield: they share the device.
   bool together() const {
-    return options_.mode == Mode::kAlways || (!set_.empty() && kind_ == kTogether);
+    return options_.mode == Mode::kAlways || (!set_.empty() && (kind_ == kTogether || patient_));
   }
+  // When that may change by itself.
+  std::uint64_t look_at() const { return patient_ ? stretch_ns_ + patience_ns_ : runtime::kNever; }
   void forget(runtime::ClientId client);
 
  private:
@@ -67,7 +85,12 @@ class Beside {
   Known& of(runtime::ClientId client);
   bool find_set(const runtime::PoolView& pool, const RightOfWay& first);
   void count(const runtime::PoolView& pool, const RightOfWay& first, std::uint64_t passed_ns);
-  static void follow(Known& known, State state, bool launched, std::uint64_t passed_ns);
+  void follow_stretch(bool claimed, std::uint64_t now_ns);
+  std::uint64_t patience() const;
+  static void follow(Known& known, State state, bool launched, std::uint64_t passed_ns,
+                     std::uint64_t* busy_ns);
+  bool is_busy() const;
+  void clear_set();
   void begin_slice(Kind kind);
   void end_slice(std::uint64_t busy_ns);
 
@@ -79,6 +102,12 @@ class Beside {
   std::uint64_t looked_ns_ = 0;
   std::uint64_t settling_ns_ = 0;  // busy time of the slice that does not count
   std::uint64_t busy_ns_ = 0;      // before the slice: the clock of the trials
+  // Of the stretch that lasts (0: none): when it began, how long others stay, whether they still
+  // do.
+  std::uint64_t stretch_ns_ = 0, patience_ns_ = 0;
+  bool patient_ = false;
+  std::vector<std::uint64_t> stretches_;  // the last ones of the set, sorted by length
+  std::deque<std::uint64_t> lately_;      // the same, as they came
 };
 
 }  // namespace vitamin::policies

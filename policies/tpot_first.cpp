@@ -142,7 +142,8 @@ class TpotFirst final : public runtime::Policy {
   }
 
   std::uint64_t look_at() const override {
-    return as_throughput_ ? std::min(first_.look_at(), throughput_->look_at()) : first_.look_at();
+    const std::uint64_t at = std::min(first_.look_at(), beside_.look_at());
+    return as_throughput_ ? std::min(at, throughput_->look_at()) : at;
   }
 
   void forget(runtime::ClientId client) override {
@@ -487,6 +488,9 @@ constexpr Parameter kParameters[] = {
      "others go on beside a latency client, on the whole device: measured (default: while it is "
      "not slowed down), never, always"},
     {"slowdown", "percent by which it may be slowed down then, at most (default 10)"},
+    {"patience",
+     "percent by which it may be slowed down at the beginning of a stretch of requests, as long as "
+     "long stretches hardly get longer (default 35; 0: not)"},
     {"most", "percent of the device that all reservations may hold (default 75)"},
     {"launches", "decide again after this many launches (default 0: when something changes)"}};
 
@@ -512,6 +516,7 @@ std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::ui
   parameters.word("beside", {"measured", "never", "always"}, &beside);
   options.beside.mode = static_cast<Beside::Mode>(beside);
   parameters.number("slowdown", 0, 99, &options.beside.slowdown);
+  parameters.number("patience", 0, 99, &options.beside.patience);
   return std::make_unique<TpotFirst>(options);
 }
 

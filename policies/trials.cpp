@@ -68,6 +68,12 @@ Trials::Trial& Trials::trial_of(const Clients& clients) {
   return trials_.back();
 }
 
+std::optional<double> Trials::least_gain(const Clients& clients) const {
+  for (const Trial& trial : trials_)
+    if (trial.clients == clients && trial.gain.count > 0) return trial.gain.mean - trial.error();
+  return std::nullopt;
+}
+
 void Trials::forget(ClientId client) {
   std::erase_if(trials_, [&](const Trial& trial) {
     return std::binary_search(trial.clients.begin(), trial.clients.end(), client);

@@ -42,6 +42,8 @@ class Trials {
   explicit Trials(const Rules& rules) : rules_(rules) {}
   // The kind to begin with.
   Kind kind_of(const Clients& clients) { return trial_of(clients).kind; }
+  // What the other kind gains over the basic one, at the least; without a pair, nothing is known.
+  std::optional<double> least_gain(const Clients& clients) const;
   // A slice of them has ended that lasted for so long: the kind of the next one.
   Kind ended(const Clients& clients, Kind kind, double score, std::uint64_t now_ns,
              std::uint64_t slice_ns);

@@ -89,9 +89,9 @@ void say(const std::string& what, const Reached& reached) {
 }
 
 TEST_CASE("A latency client beside training is served nearly as if it were alone") {
-  const Reached alone = run("tpot-first", {.jobs = 0});
-  const Reached trains = run("tpot-first", {.services = 0});
-  const Reached both = run("tpot-first", {});
+  const Reached alone = run("tpot-first", {.jobs = 0, .seconds = 60});
+  const Reached trains = run("tpot-first", {.services = 0, .seconds = 60});
+  const Reached both = run("tpot-first", {.seconds = 60});
   say("service alone", alone);
   say("training alone", trains);
   say("throughput", run("throughput", {}));
@@ -122,6 +122,31 @@ TEST_CASE(
     CHECK(both.p99 <= 1.15 * alone.p99);
     CHECK(both.steps_per_s[0] >= 0.95 * always.steps_per_s[0]);
     CHECK(both.steps_per_s[0] >= 1.1 * never.steps_per_s[0]);
+  }
+}
+
+// The latest answers are those of requests that queued.
+TEST_CASE("A latency client that others slow down has them beside it in short stretches") {
+  const Reached trains = run("tpot-first", {.services = 0});
+  Program decodes = decoder();
+  for (const double slower : {1.3, 1.5, 1.8}) {
+    CAPTURE(slower);
+    decodes.slower = slower;
+    const Setup setup{.seconds = 60, .program = decodes};
+    Setup only = setup;
+    only.jobs = 0;
+    const Reached alone = run("tpot-first", only);
+    const Reached never = run("tpot-first:beside=never", setup);
+    const Reached always = run("tpot-first:beside=always", setup);
+    const Reached both = run("tpot-first", setup);
+    MESSAGE("training alone " << trains.steps_per_s[0]);
+    say("alone", alone);
+    say("never", never);
+    say("always", always);
+    say("in short stretches", both);
+    CHECK(both.p99 <= 1.15 * alone.p99);
+    CHECK(both.steps_per_s[0] >= 0.7 * trains.steps_per_s[0]);
+    CHECK(both.steps_per_s[0] >= (slower < 1.4 ? 1.1 : 1.0) * never.steps_per_s[0]);
   }
 }
 

@@ -36,7 +36,8 @@ struct Service {
 
 class Bench {
  public:
-  explicit Bench(const Beside::Options& options = {}, unsigned seed = 1)
+  // What is measured is looked at here; what patience adds to it, in the last ones.
+  explicit Bench(const Beside::Options& options = {.patience = 0}, unsigned seed = 1)
       : beside(options), random_(seed) {
     services.emplace_back();
     jobs.emplace_back(10, 1);
@@ -143,7 +144,7 @@ class Bench {
 };
 
 Bench with(const Service& service, unsigned seed = 1) {
-  Bench bench({}, seed);
+  Bench bench({.patience = 0}, seed);
   bench.services = {service};
   return bench;
 }
@@ -193,12 +194,12 @@ TEST_CASE("Slowed down by more than is allowed: apart, and some requests in a th
 }
 
 TEST_CASE("What is allowed can be said, up to nothing at all") {
-  Bench bench({.slowdown = 60});
+  Bench bench({.slowdown = 60, .patience = 0});
   bench.services = {{.slower = 2}};
   bench.run(60 * kSecond);
   CHECK(bench.beside.together());
   // What cannot be shown is not done.
-  Bench never({.slowdown = 0});
+  Bench never({.slowdown = 0, .patience = 0});
   never.run(10 * kSecond);
   never.count_from_now();
   never.run(60 * kSecond);
@@ -359,6 +360,75 @@ TEST_CASE("Always and never are what they say") {
     bench.run(20 * kSecond);
     CHECK(bench.share() == (mode == Beside::Mode::kAlways ? 1 : 0));
   }
+}
+
+// A request takes 33 ms alone; of those that queue, a stretch of several.
+TEST_CASE("Who is slowed down is left alone in long stretches, and not in short ones") {
+  for (const double slower : {1.2, 1.4}) {
+    CAPTURE(slower);
+    Bench bench;
+    bench.beside = Beside({});
+    bench.services = {{.slower = slower}};
+    bench.run(30 * kSecond);
+    bench.count_from_now();
+    // Of each stretch that lasted: for how long others were there, and then not.
+    std::vector<double> beside_ms, longer_ms;
+    double stays = 0, alone = 0;
+    unsigned came_back = 0;
+    bool was = false;
+    for (const std::uint64_t until = bench.now + 60 * kSecond; bench.now < until;) {
+      bench.run(kTick);
+      if (!bench.first.claimed()) {
+        if (stays + alone > 0) beside_ms.push_back(stays), longer_ms.push_back(alone);
+        stays = alone = 0;
+        continue;
+      }
+      const bool together = bench.beside.together();
+      came_back += together && alone > 0 && !was ? 1 : 0;
+      was = together;
+      (together ? stays : alone) += kTick * 1e-6;
+    }
+    std::vector<double> sorted = beside_ms;
+    std::sort(sorted.begin(), sorted.end());
+    const double most = sorted[sorted.size() * 9 / 10];
+    const double throughout =
+        static_cast<double>(std::count(longer_ms.begin(), longer_ms.end(), 0.0)) /
+        static_cast<double>(longer_ms.size());
+    MESSAGE(slower << ": " << throughout << " of " << longer_ms.size()
+                   << " stretches beside others throughout, " << most << " ms of a long one, "
+                   << bench.share() << " of all busy time");
+    CHECK(throughout > 0.35);
+    CHECK(throughout < 0.97);
+    CHECK(most > 33);
+    CHECK(bench.share() > 0.35);
+    CHECK(bench.share() < 0.9);
+    CHECK(came_back <= longer_ms.size() / 50);  // slices that measure begin at any time
+  }
+}
+
+TEST_CASE("Patience ends where it would cost too much, and with what was known") {
+  for (const double slower : {1.7, 5.0}) {
+    Bench much;
+    much.beside = Beside({});
+    much.services = {{.slower = slower}};
+    much.run(30 * kSecond);
+    much.count_from_now();
+    much.run(60 * kSecond);
+    CHECK(much.share() < 0.02);
+  }
+  Bench bench;
+  bench.beside = Beside({});
+  bench.services = {{.slower = 1.3}};
+  bench.run(30 * kSecond);
+  bench.count_from_now();
+  bench.run(30 * kSecond);
+  CHECK(bench.share() > 0.35);
+  // It is measured again before long, for stretches that are left alone show what that is like.
+  bench.services[0].slower = 3;
+  bench.run(120 * kSecond);
+  bench.count_from_now();
+  bench.run(60 * kSecond);
+  CHECK(bench.share() < 0.1);
 }
 
 }  // namespace
