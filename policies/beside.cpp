@@ -20,14 +20,14 @@ constexpr std::uint64_t kAtOnce = 500'000;      // a grant comes back so soon wh
 constexpr double kCost = 0.002;  // of what is being got done, for slices of the other kind
 constexpr unsigned kPairs = 32;  // requests differ
 constexpr std::size_t kStretches = 64, kFewStretches = 8;
-constexpr std::size_t kLong = 10;  // one in so many is longer than a long one
+constexpr std::size_t kLong = 8;  // one in so many is longer than a long one
 
 double loss(std::uint32_t percent) { return std::log1p(-static_cast<double>(percent) / 100); }
 
 }  // namespace
 
 Beside::Beside(const Options& options)
-    : options_(options), trials_({loss(options.slowdown), kCost, kPairs}) {}
+    : options_(options), trials_({loss(options.slowdown), kCost, kPairs, loss(options.patience)}) {}
 
 Beside::Known& Beside::of(ClientId client) {
   const auto at =
@@ -47,8 +47,6 @@ void Beside::clear_set() {
   set_.clear();
   stretch_ns_ = 0;
   patient_ = false;
-  stretches_.clear();
-  lately_.clear();
 }
 
 // Both kinds are there.
@@ -86,6 +84,7 @@ void Beside::look(const PoolView& pool, const RightOfWay& first, bool others) {
   if (set_ != now_) {
     clear_set();
     set_ = now_;
+    if (std::exchange(whose_, set_) != set_) stretches_.clear(), lately_.clear();
     return begin_slice(trials_.kind_of(set_));
   }
   follow_stretch(first.claimed(), pool.now_ns);
@@ -123,7 +122,7 @@ void Beside::follow_stretch(bool claimed, std::uint64_t now_ns) {
 }
 
 std::uint64_t Beside::patience() const {
-  const std::optional<double> gain = trials_.least_gain(set_);
+  const std::optional<double> gain = trials_.gain(set_);
   if (!gain || *gain < loss(options_.patience) || stretches_.size() < kFewStretches) return 0;
   const double slowdown = options_.slowdown / 100.0;
   // As it would be without the others.

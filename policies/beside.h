@@ -23,9 +23,9 @@
 //   stretch   from the first operation of somebody with the right of way to when none of them has
 //             anything to run: one request, or several that queued. Late answers are those of
 //             long stretches
-//   patience  how long others stay: so long that a long stretch, of which one in ten is longer, is
-//             lengthened by `slowdown` of itself, by as much as others are seen to slow it down at
-//             the most; not at all where that is more than may be asked of anybody. No slice counts
+//   patience  how long others stay: so long that a long stretch, of which one in eight is longer, is
+//             lengthened by `slowdown` of itself, by as much as others have been seen to slow
+//             it down; not at all where that is more than may be asked of anybody. No slice counts
 //             it: a stretch begins faster than it goes on, for its queues fill
 //
 // So the slowest answers take hardly longer, the others somewhat, and who yields runs in most
@@ -106,7 +106,8 @@ class Beside {
   // do.
   std::uint64_t stretch_ns_ = 0, patience_ns_ = 0;
   bool patient_ = false;
-  std::vector<std::uint64_t> stretches_;  // the last ones of the set, sorted by length
+  Clients whose_;                         // stretches
+  std::vector<std::uint64_t> stretches_;  // the last ones, sorted by length
   std::deque<std::uint64_t> lately_;      // the same, as they came
 };
 

@@ -50,9 +50,10 @@ bool Trials::gains(const Trial& trial) const {
 bool Trials::clear(const Trial& trial) const {
   const Estimate& gain = trial.gain;
   if (gain.count == 0) return false;
-  const bool hopeless =
-      gain.mean + trial.error() < rules_.worth || (gain.count >= kFew && gain.mean < rules_.worth);
-  return hopeless || gain.count == rules_.pairs || gains(trial);
+  const double most = gain.mean + trial.error();
+  const bool hopeless = most < rules_.worth && most < rules_.lost;
+  return hopeless || gain.count == rules_.pairs ||
+         (gain.count >= kFew && (gain.mean < rules_.worth || gains(trial)));
 }
 
 // The newest last.
@@ -68,9 +69,9 @@ Trials::Trial& Trials::trial_of(const Clients& clients) {
   return trials_.back();
 }
 
-std::optional<double> Trials::least_gain(const Clients& clients) const {
+std::optional<double> Trials::gain(const Clients& clients) const {
   for (const Trial& trial : trials_)
-    if (trial.clients == clients && trial.gain.count > 0) return trial.gain.mean - trial.error();
+    if (trial.clients == clients && clear(trial)) return trial.gain.mean - trial.error() / 2;
   return std::nullopt;
 }
 

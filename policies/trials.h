@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -36,14 +37,17 @@ class Trials {
     double worth = 0;    // the other kind has to gain more than that
     double cost = 0.01;  // of what is being got done, for slices of the kind that is not chosen
     unsigned pairs = 8;  // that have not made a gain clear: there is none; and remembered
+    // One pair that says so is enough; nearer `worth` it takes a few.
+    double lost = std::numeric_limits<double>::infinity();
   };
   using Clients = std::vector<runtime::ClientId>;  // sorted
 
   explicit Trials(const Rules& rules) : rules_(rules) {}
   // The kind to begin with.
   Kind kind_of(const Clients& clients) { return trial_of(clients).kind; }
-  // What the other kind gains over the basic one, at the least; without a pair, nothing is known.
-  std::optional<double> least_gain(const Clients& clients) const;
+  // What the other kind gains over the basic one, less the error of that; as soon as it is clear
+  // which is better.
+  std::optional<double> gain(const Clients& clients) const;
   // A slice of them has ended that lasted for so long: the kind of the next one.
   Kind ended(const Clients& clients, Kind kind, double score, std::uint64_t now_ns,
              std::uint64_t slice_ns);

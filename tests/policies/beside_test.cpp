@@ -397,7 +397,7 @@ TEST_CASE("Who is slowed down is left alone in long stretches, and not in short 
     MESSAGE(slower << ": " << throughout << " of " << longer_ms.size()
                    << " stretches beside others throughout, " << most << " ms of a long one, "
                    << bench.share() << " of all busy time");
-    CHECK(throughout > 0.35);
+    CHECK(throughout > 0.2);
     CHECK(throughout < 0.97);
     CHECK(most > 33);
     CHECK(bench.share() > 0.35);

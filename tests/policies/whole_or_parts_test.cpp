@@ -335,7 +335,7 @@ TEST_CASE("Jobs of any steps: the better kind, and nearly all of what it gives")
     bench.run(300 * kSecond);
     // What is lost against the better kind all the time, but for a gain that is not worth a move.
     const double wrong = truth > 0 ? 1 - bench.share_of_parts() : bench.share_of_parts();
-    RC_ASSERT(std::abs(truth) * wrong < 0.035);
+    RC_ASSERT(std::abs(truth) * wrong < 0.04);
   });
 }
 
