@@ -19,6 +19,9 @@ constexpr std::uint64_t kSteps = 50, kStepsToMore = 5;
 constexpr std::uint64_t kForget = 64;
 // Steps for which a width is tried, of which some may run elsewhere for a part.
 constexpr unsigned kTries = 10;
+// One late step counts for so many targets at most: its client may have had nothing to do. A part
+// of each target is kept back, so that sharing does not end at the last moment.
+constexpr std::int64_t kLatest = 3, kKept = 10;
 }  // namespace
 
 // --- who they are ----------------------------------------------------------------------------
@@ -97,6 +100,12 @@ void Decoders::time(Decoder& decoder, const Planner::Lane& lane, const PoolView&
     decoder.curve.add(
         pool.entries[lane.held].processors,
         static_cast<double>(pool.now_ns - decoder.began_ns) / static_cast<double>(decoder.said_ns));
+  const auto target = static_cast<std::int64_t>(decoder.target_ns);
+  const auto early = static_cast<std::int64_t>(decoder.due_ns - pool.now_ns);
+  if (decoder.due_ns != 0)
+    decoder.credit_ns = std::clamp(
+        decoder.credit_ns + std::clamp(early, -kLatest * target, target) - target / kKept, -target,
+        options_.credit * target);
   decoder.due_ns = operation.deadline_ns;
   decoder.began_ns = pool.now_ns;
   decoder.said_ns = operation.queued_ns;
@@ -118,6 +127,21 @@ void Decoders::learn(Decoder& decoder, const ReadyOperation& operation) {
 bool Decoders::known(ClientId client) const {
   const Decoder* decoder = find(client);
   return decoder != nullptr && decoder->curve.known();
+}
+
+bool Decoders::spends(ClientId client, std::uint64_t now_ns) {
+  Decoder& decoder = of(client);
+  const auto target = static_cast<std::int64_t>(decoder.target_ns);
+  const auto late = static_cast<std::int64_t>(now_ns - std::min(now_ns, decoder.due_ns));
+  decoder.spends = decoder.due_ns != 0 &&
+                   decoder.credit_ns - late > (decoder.spends ? 0 : options_.credit * target / 2);
+  return decoder.spends;
+}
+
+std::uint64_t Decoders::credit_ends(ClientId client) const {
+  const Decoder* decoder = find(client);
+  return decoder->due_ns +
+         static_cast<std::uint64_t>(std::max<std::int64_t>(decoder->credit_ns, 0));
 }
 
 bool Decoders::is_tried(const ReadyOperation& operation, EntryId standing,
