@@ -54,6 +54,9 @@ void Decoders::look(const PoolView& pool, std::span<Planner::Lane* const> lanes)
       return std::pair(is_step(each), work(each));
     };
     if (first || weight(operation) > weight(decoder.leads->operation)) decoder.leads = lane;
+    // What asks for more than may be reserved runs elsewhere.
+    if (operation.processors <= pool.entries.front().processors * options_.most / 100)
+      decoder.needs = std::max(decoder.needs, operation.processors);
   }
   for (Decoder& decoder : decoders_)
     if (decoder.seen == pool.epoch) decoder.lane = decoder.leads->operation.lane;
@@ -117,7 +120,8 @@ void Decoders::learn(Decoder& decoder, const ReadyOperation& operation) {
   if (decoder.usual_ns > 0 && decoder.last_id == operation.id) return;
   decoder.last_id = operation.id;
   decoder.sized_as_of = 0;
-  ++decoder.steps;
+  if (++decoder.steps % kForget == 0)
+    decoder.needed_before = std::exchange(decoder.needs, operation.processors);
   const double now = static_cast<double>(work(operation));
   const double weight = now < decoder.usual_ns ? 0.2 : 0.01;
   // Nearer the lighter steps: lookahead sees to the heavy ones.
@@ -225,13 +229,16 @@ ComputeSet Decoders::idle_standing(const PoolView& pool) const {
 void Decoders::size(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
   const std::uint64_t profile = pool.profile != nullptr ? pool.profile->version() : 0;
   if (std::exchange(profile_, profile) != profile) changed();
-  if (decoder.sized_as_of == changes_) return;
+  const std::uint32_t needs = std::max(decoder.needs, decoder.needed_before);
+  const bool too_narrow =
+      decoder.standing != kNoEntry && pool.entries[decoder.standing].processors < needs;
+  if (decoder.sized_as_of == changes_ && !too_narrow) return;
   const EntryId right = right_size(decoder, operation, pool);
   if (right == decoder.standing) decoder.right_at = decoder.steps;
   const bool to_more = decoder.standing != kNoEntry && right != kNoEntry &&
                        pool.entries[right].processors > pool.entries[decoder.standing].processors;
   if (right != decoder.standing &&
-      (decoder.standing == kNoEntry ||
+      (decoder.standing == kNoEntry || too_narrow ||
        decoder.steps - decoder.right_at >= (to_more ? kStepsToMore : kSteps))) {
     decoder.standing = right;
     decoder.right_at = decoder.steps;
@@ -249,6 +256,8 @@ EntryId Decoders::right_size(Decoder& decoder, const ReadyOperation& operation,
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
       if (entry.compute.count() == 1 && entry.compute.overlaps(others))
         room -= std::min(room, entry.processors);
+  const std::uint32_t needs =
+      std::max({decoder.needs, decoder.needed_before, operation.processors});
   const std::span<const float> curve = curve_of(operation, pool);
   const double target = static_cast<double>(decoder.target_ns);
   double most_ns = target * options_.margin / 100;
@@ -265,7 +274,7 @@ EntryId Decoders::right_size(Decoder& decoder, const ReadyOperation& operation,
     const bool enough = options_.reserve != 0 ? entry.processors >= options_.reserve
                                               : static_cast<double>(curve[entry.id]) <= most;
     met = met || enough;
-    if (!enough || entry.processors < operation.processors || entry.processors > room ||
+    if (!enough || entry.processors < needs || entry.processors > room ||
         entry.compute.overlaps(others))
       continue;
     // The first of its width: narrower entries nest in wider ones from that end.

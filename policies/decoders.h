@@ -48,7 +48,9 @@ struct Decoder {
   std::uint64_t sized_as_of = 0;  // changes_, when its size was looked at; 0: its step is new
   std::uint64_t right_at = 0;     // the last step at which its size was right
   bool told = false;              // that no width meets the target
-  unsigned tries = 0;             // steps since `standing` is what it is
+  // Processors that its launches lately asked for: some of a step may not run on less.
+  std::uint32_t needs = 0, needed_before = 0;
+  unsigned tries = 0;  // steps since `standing` is what it is
   // Of the steps: how long each was, from one to the next, where it was on one entry throughout.
   StepCurve curve;
   std::uint64_t began_ns = 0, due_ns = 0, said_ns = 0;

@@ -728,6 +728,12 @@ Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
   ready.id = stream.timeline.submitted + 1;
   ready.lane = stream.lane;
   ready.processors = needed;
+  // Nobody else knows that the driver refused it there. Asked for more, who decides moves the lane
+  // once; else every launch of it would go to the whole device by itself, and the next one back.
+  if (between_processes_ && kernel.refused.any())
+    for (const EntryId id : by_width_)
+      if (kernel.refused.test(id) && layout_.at(id).processors < widest_)
+        ready.processors = std::max(ready.processors, layout_.at(id).processors + 1);
   const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = predicted_ns(kernel, launch, layout_.at(kWholeDevice).processors);

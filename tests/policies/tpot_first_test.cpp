@@ -250,8 +250,8 @@ TEST_CASE("A step that was moved to be in time stays there") {
 // `takes(processors)` of wherever it is; another trains beside it. The processors of the steps.
 template <typename Takes>
 std::vector<std::uint32_t> steps_of(Stage& stage, int steps, Takes takes, bool with_copies = false,
-                                    std::uint64_t given = 30 * kMs,
-                                    std::uint64_t class_target = 0) {
+                                    std::uint64_t given = 30 * kMs, std::uint64_t class_target = 0,
+                                    int asks_for_13_at = -1) {
   Scheduler& scheduler = *stage.scheduler;
   std::vector<std::uint32_t> widths;
   std::uint64_t now = 0, launches = 0;
@@ -294,6 +294,15 @@ std::vector<std::uint32_t> steps_of(Stage& stage, int steps, Takes takes, bool w
       CHECK(!stage.layout.at(mine).compute.overlaps(stage.layout.at(others).compute));
     widths.push_back(stage.width(mine));
     now += takes(widths.back());
+    if (asks_for_13_at >= 0 && i >= asks_for_13_at && i % 10 == 0) {
+      // One of its kernels was refused; others ask for nothing.
+      scheduler.returned(1, 0, mine, now);
+      mine = runtime::kNoEntry;
+      ReadyOperation wider = decode(1, 4 * kMs, now + given, i + 2);
+      wider.processors = i == asks_for_13_at ? 13 : 1;
+      scheduler.wants(wider, now);
+      settle();
+    }
     scheduler.hint(step_at(now, given), now);
     settle();
   }
@@ -358,6 +367,16 @@ TEST_CASE(
   CHECK(widths("tpot-first:target=30", 15 * kMs, 0) == 64);
   CHECK(widths("tpot-first:target=15", 60 * kMs, 0) == 64);
   CHECK(widths("tpot-first:target=15", 60 * kMs, 30 * kMs) == 32);
+}
+
+TEST_CASE("A decode that asked for more than its reservation has that from then on") {
+  Stage stage("tpot-first:target=30");
+  const auto takes = [](std::uint32_t m) { return 3 * kMs + kMs * 132 / m; };
+  const auto widths = steps_of(stage, 500, takes, false, 30 * kMs, 0, 400);
+  REQUIRE(widths[400] <= 12);
+  // At once, and while it may ask again: not back and forth with every launch.
+  CHECK(std::all_of(widths.begin() + 401, widths.end(), [](auto width) { return width >= 13; }));
+  CHECK(widths.back() <= 32);
 }
 
 // Beside others on all 132 they take 45 ms, within a reservation less than 20.

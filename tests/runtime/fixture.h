@@ -42,7 +42,8 @@ struct FixtureOptions {
   std::function<void(const runtime::Profile&)> keep_profile = {};
   std::shared_ptr<runtime::Audit> audit = {};
   std::function<std::unique_ptr<runtime::Policy>()> make_policy = {};  // instead of `policy`
-  std::function<void()> on_idle = {};  // the runtime has looked at all that it waits for
+  runtime::MakeArbiter make_arbiter = {};  // instead of one in this process
+  std::function<void()> on_idle = {};      // the runtime has looked at all that it waits for
 };
 
 class Fixture {
@@ -64,6 +65,7 @@ class Fixture {
     dispatch.profiler = options.profiler;
     dispatch.keep_profile = options.keep_profile;
     dispatch.page = &page;
+    dispatch.make_arbiter = options.make_arbiter;
     dispatch.slots_stay = options.slots_stay;
     dispatch.thread = options.clock == soft::Clock::kReal;
     if (options.clock == soft::Clock::kVirtual)

@@ -491,6 +491,58 @@ TEST_CASE(
         soft::kCooperativeTooLarge);
 }
 
+// As a daemon: a lane keeps what it holds until it asks for more than that.
+class Keeping final : public runtime::Arbiter {
+ public:
+  explicit Keeping(const hal::DeviceInfo& info) : layout_(runtime::PoolLayout::build(info)) {}
+  runtime::Choice grant(const runtime::ReadyOperation& operation,
+                        std::span<const runtime::EntryId> eligible) override {
+    const auto wide = [&](runtime::EntryId id) {
+      return id != runtime::kWholeDevice && layout_.at(id).processors >= operation.processors;
+    };
+    if (held_ == runtime::kNoEntry || !wide(held_)) {
+      held_ = runtime::kNoEntry;
+      for (const runtime::PoolEntry& entry : layout_.entries())
+        if (wide(entry.id) &&
+            (held_ == runtime::kNoEntry || entry.processors < layout_.at(held_).processors))
+          held_ = entry.id;
+    }
+    if (std::find(eligible.begin(), eligible.end(), held_) == eligible.end())
+      return {runtime::kWholeDevice, 1};
+    return {held_, runtime::kUntilChanged};
+  }
+  bool admits(runtime::EntryId, runtime::LaneId) const override { return true; }
+  void submitted(runtime::EntryId, runtime::LaneId) override {}
+  void retired(runtime::EntryId, runtime::LaneId, std::uint32_t) override {}
+  void release(runtime::EntryId, runtime::LaneId) override {}
+  bool lanes_share() const override { return true; }
+  bool between_processes() const override { return true; }
+  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
+
+ private:
+  runtime::PoolLayout layout_;
+  runtime::EntryId held_ = runtime::kNoEntry;
+};
+
+TEST_CASE("A kernel that the driver refuses on an entry moves its lane to a wider one, once") {
+  Fixture f({.make_arbiter = [](const hal::DeviceInfo& info, runtime::PoolLimits&) {
+    return std::make_unique<Keeping>(info);
+  }});
+  runtime::Stream& stream = f.stream();
+  for (unsigned unit = 0; unit < 8; ++unit)
+    f.engine->inject(
+        {soft::FaultPoint::kLaunch, 0, 1, soft::kClusterTooLarge, soft::SmSet::range(2 * unit, 2)});
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  for (unsigned i = 0; i < 20; ++i)
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  CHECK(f.context->synchronize(stream) == 0);
+  CHECK(total == 20);
+  REQUIRE(f.stays.size() == 20);
+  CHECK(f.page.launches.retried.get() == 1);
+  for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].sms.count() == 4);
+}
+
 TEST_CASE("A stream that is destroyed with deferred work still does it") {
   Fixture f;
   runtime::Stream& held = f.stream();
