@@ -100,14 +100,14 @@ def gathered(directory, name):
 
 def newest(records):
     """(subject, session) of the cells that answer: of each pair or trace (a subject's first word)
-    the last session that has ours beside MPS, else the last."""
+    the last session that has ours beside MPS, with priorities or without, else the last."""
     modes = {}
     for r in cells(records):
         of = modes.setdefault(r["subject"].split()[0], {})
         of.setdefault((r["session"], r["subject"]), set()).add(r["cell"])
     chosen = set()
     for sessions in modes.values():
-        whole = [s for s, seen in sessions.items() if {"mps", "ours"} <= seen]
+        whole = [s for s, seen in sessions.items() if "ours" in seen and seen & {"mps", "mps-priority"}]
         session, subject = max(whole or sessions)
         chosen.add((subject, session))
     return chosen

@@ -133,6 +133,15 @@ def training_section(records, figure):
         for other, of in means.items()) if means else ""
 
 
+def drifted(alone):
+    """What is said of p99s alone (s) of which one is three times another: nothing can be compared
+    with them. Else nothing."""
+    alone = [v for v in alone if v]
+    if len(alone) < 2 or max(alone) <= 3 * min(alone):
+        return ""
+    return "p99 alone was " + " and ".join(f"{1e3 * v:.0f}" for v in alone) + " ms by turns"
+
+
 def mixed_section(records, figure):
     rows, lines, points, fewest, relative, found_ = [], [], {}, None, {}, []
     rate = lambda r: r["train"]["per_s"]
@@ -140,6 +149,7 @@ def mixed_section(records, figure):
     for label, subject, found in by_session(records):
         base, mps = found.get("exclusive", []), found.get("mps", [])
         agree = halves(base, rate)
+        wild = drifted([late("p99")(r) for r in base])
         for cell, runs in found.items():
             share, p95, p99 = (middle(neighbours(runs, base, v))
                                for v in (rate, late("p95"), late("p99")))
@@ -164,8 +174,11 @@ def mixed_section(records, figure):
                 if cell != "exclusive" and None not in at:
                     relative.setdefault(ours, {})[f"{subject.split()[0]} {cell}"] = at
             if cell in ("ours", "ours-tpot-first") and len(neighbours(runs, base, rate)) > 1:
-                found_.append(f"{subject.split()[0]} {cell} {number(p99)} at {number(share)}")
-            if cell.startswith("ours") and p99 and share:
+                found_.append(f"{subject.split()[0]} {cell} " +
+                              ("not comparable" if wild else f"{number(p99)} at {number(share)}"))
+            if cell.startswith("ours") and wild:
+                lines.append(f"* {label}, {cell}: not comparable: {wild}.")
+            elif cell.startswith("ours") and p99 and share:
                 pairs = len(neighbours(runs, base, rate))
                 what = f"{label}, {cell} ({pairs} of {len(runs)} repeats have an exclusive cell)"
                 of = [neighbours(runs, base, v) for v in (late("p99"), rate)]

@@ -484,6 +484,20 @@ class Figures(unittest.TestCase):
         self.assertIn("31 requests is below the true p99 with a probability of 73.2 %", text)
         self.assertIn("1.200, asked at most 1.15: **missed**", text)
 
+    def test_what_a_service_does_alone_must_hold_still_to_be_compared_with(self):
+        def mixed(mode, repeat, p99):
+            return {"experiment": "E4", "subject": "M", "cell": mode, "repeat": repeat, "ok": True,
+                    "session": 1, "train": {"per_s": 10},
+                    "infer": {"asked": 31, "answered": 31, "p50": 0.1, "p95": 0.2, "p99": p99,
+                              "p99_interval": [0.25, 0.4]}}
+        for slow, comparable in ((0.8, True), (1.0, False)):
+            text = self.written("E4", mixed("exclusive", 0, 0.3), mixed("ours", 0, 0.3),
+                                mixed("exclusive", 1, slow), mixed("ours", 1, 0.3))
+            self.assertEqual("not comparable: p99 alone was 300 and 1000 ms" in text,
+                             not comparable)
+            self.assertEqual("M ours not comparable" in text, not comparable)
+            self.assertEqual("asked at most 1.15" in text, comparable)
+
     def test_rates_are_those_of_the_window(self):
         self.assertAlmostEqual(experiments.rate([0.5, 1, 1.5, 2, 2.5, 9], 1, 3), 2)
 
