@@ -21,12 +21,12 @@
 // work begins, and are left alone when it turns out to be a long one:
 //
 //   stretch   from the first operation of somebody with the right of way to when none of them has
-//             anything to run: one request, or several that queued. Late answers are those
-//             of long stretches
-//   patience  how long others stay: so long that a long stretch, of which one in eight is longer, is
-//             lengthened by `slowdown` of itself, by as much as others have been seen to slow
-//             it down; not at all where that is more than may be asked of anybody. No slice counts
-//             it: a stretch begins faster than it goes on, for its queues fill
+//             anything to run: one request, or several that queued. Late answers are those of
+//             long stretches
+//   patience  how long others stay: so long that a long stretch, of which one in eight is longer,
+//             is lengthened by `slowdown` of itself, by as much as others have been seen to slow it
+//             down; not at all where that is more than may be asked of anybody. No slice counts it:
+//             a stretch begins faster than it goes on, for its queues fill
 //
 // So the slowest answers take hardly longer, the others somewhat, and who yields runs in most
 // stretches.

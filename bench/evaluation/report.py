@@ -107,7 +107,8 @@ def newest(records):
         of.setdefault((r["session"], r["subject"]), set()).add(r["cell"])
     chosen = set()
     for sessions in modes.values():
-        whole = [s for s, seen in sessions.items() if "ours" in seen and seen & {"mps", "mps-priority"}]
+        whole = [s for s, seen in sessions.items()
+                 if "ours" in seen and seen & {"mps", "mps-priority"}]
         session, subject = max(whole or sessions)
         chosen.add((subject, session))
     return chosen
