@@ -19,6 +19,7 @@ constexpr std::uint64_t kAway = 1'000'000'000;  // who wanted nothing for so lon
 constexpr std::uint64_t kAtOnce = 500'000;      // a grant comes back so soon when nothing runs
 constexpr double kCost = 0.002;  // of what is being got done, for slices of the other kind
 constexpr unsigned kPairs = 32;  // requests differ
+constexpr std::uint64_t kRest = 2'000'000;  // between two stretches
 constexpr std::size_t kStretches = 64, kFewStretches = 8;
 constexpr std::size_t kLong = 8;  // one in so many is longer than a long one
 
@@ -45,8 +46,7 @@ void Beside::forget(ClientId client) {
 
 void Beside::clear_set() {
   set_.clear();
-  stretch_ns_ = 0;
-  patient_ = false;
+  patience_ends_ns_ = 0;
 }
 
 // Both kinds are there.
@@ -81,23 +81,29 @@ void Beside::look(const PoolView& pool, const RightOfWay& first, bool others) {
   looked_ns_ = pool.now_ns;
   if (!find_set(pool, first) || pool.progress.empty()) return clear_set();
   count(pool, first, passed_ns);
+  follow_stretches(pool.now_ns);
   if (set_ != now_) {
     clear_set();
     set_ = now_;
-    if (std::exchange(whose_, set_) != set_) stretches_.clear(), lately_.clear();
     return begin_slice(trials_.kind_of(set_));
   }
-  follow_stretch(first.claimed(), pool.now_ns);
   if (others) return begin_slice(kind_);
   std::uint64_t busy_ns = 0;
   for (const Known& known : known_) busy_ns += known.busy_ns;
-  if (settling_ns_ > 0 && busy_ns >= settling_ns_) {
+  const bool may_end = !is_busy() || busy_ns >= kLongest * options_.slice_ns;
+  const std::optional<double> gain =
+      options_.patience == 0 ? std::nullopt : trials_.known_gain(set_, busy_ns_ + busy_ns);
+  if (!measures_ && !gain && may_end) {
+    busy_ns_ += busy_ns;
+    begin_slice(kind_);
+  } else if (measures_ && settling_ns_ > 0 && busy_ns >= settling_ns_) {
     begin_slice(kind_);
     settling_ns_ = 0;
-  } else if (busy_ns >= options_.slice_ns &&
-             (!is_busy() || busy_ns >= kLongest * options_.slice_ns)) {
+  } else if (measures_ && busy_ns >= options_.slice_ns && may_end) {
     end_slice(busy_ns);
   }
+  if (gain && kind_ == kApart) measures_ = false;
+  patience_ends_ns_ = measures_ || !gain ? 0 : patience_ends(*gain);
 }
 
 bool Beside::is_busy() const {
@@ -105,34 +111,50 @@ bool Beside::is_busy() const {
                      [](const Known& known) { return known.state != State::kRests; });
 }
 
-void Beside::follow_stretch(bool claimed, std::uint64_t now_ns) {
-  if (claimed && stretch_ns_ == 0) {
-    stretch_ns_ = now_ns;
-    patience_ns_ = patience();
-  } else if (!claimed && stretch_ns_ != 0) {
-    if (lately_.size() == kStretches) {
-      stretches_.erase(std::lower_bound(stretches_.begin(), stretches_.end(), lately_.front()));
-      lately_.pop_front();
-    }
-    const std::uint64_t lasted_ns = now_ns - std::exchange(stretch_ns_, 0);
-    lately_.push_back(lasted_ns);
-    stretches_.insert(std::lower_bound(stretches_.begin(), stretches_.end(), lasted_ns), lasted_ns);
+void Beside::Stretches::add(std::uint64_t lasted_ns) {
+  if (lately_.size() == kStretches) {
+    sorted_.erase(std::lower_bound(sorted_.begin(), sorted_.end(), lately_.front()));
+    lately_.pop_front();
   }
-  patient_ = stretch_ns_ != 0 && kind_ == kApart && now_ns < stretch_ns_ + patience_ns_;
+  lately_.push_back(lasted_ns);
+  sorted_.insert(std::lower_bound(sorted_.begin(), sorted_.end(), lasted_ns), lasted_ns);
 }
 
-std::uint64_t Beside::patience() const {
-  const std::optional<double> gain = trials_.gain(set_);
-  if (!gain || *gain < loss(options_.patience) || stretches_.size() < kFewStretches) return 0;
+std::uint64_t Beside::Stretches::long_ns() const {
+  return sorted_.size() < kFewStretches ? 0 : sorted_[sorted_.size() - sorted_.size() / kLong - 1];
+}
+
+// Its host may have waited for the device: then its grant comes back, and it asks again at once.
+void Beside::follow_stretches(std::uint64_t now_ns) {
+  for (Known& known : known_) {
+    const bool rests = known.state == State::kRests;
+    if (known.rests_ns != 0 && now_ns - known.rests_ns >= kRest) {
+      known.stretches.add(known.rests_ns - std::exchange(known.began_ns, 0));
+      known.rests_ns = 0;
+    }
+    if (!rests && known.began_ns == 0) known.began_ns = now_ns;
+    if (!rests)
+      known.rests_ns = 0;
+    else if (known.began_ns != 0 && known.rests_ns == 0)
+      known.rests_ns = now_ns;
+  }
+}
+
+// Of whoever is the first to lose it.
+std::uint64_t Beside::patience_ends(double gain) const {
+  if (gain < loss(options_.patience)) return 0;
   const double slowdown = options_.slowdown / 100.0;
-  // As it would be without the others.
-  const double long_ns =
-      static_cast<double>(stretches_[stretches_.size() - stretches_.size() / kLong - 1]) /
-      (1 + slowdown);
-  // What others cost of the time that they are there.
-  const double costs = std::max(-std::expm1(*gain), 1e-3);
-  // Never so long that hardly any stretch shows what it is to be alone.
-  return static_cast<std::uint64_t>(long_ns * std::min(1.0, slowdown / costs));
+  // What others cost of the time that they are there. Never so little that nobody is ever alone.
+  const double costs = std::max(-std::expm1(gain), slowdown);
+  std::uint64_t ends_ns = runtime::kNever;
+  for (const Known& known : known_) {
+    if (known.began_ns == 0) continue;
+    // As it would be without the others.
+    const double long_ns = static_cast<double>(known.stretches.long_ns()) / (1 + slowdown);
+    ends_ns =
+        std::min(ends_ns, known.began_ns + static_cast<std::uint64_t>(long_ns * slowdown / costs));
+  }
+  return ends_ns == runtime::kNever ? 0 : ends_ns;
 }
 
 void Beside::count(const PoolView& pool, const RightOfWay& first, std::uint64_t passed_ns) {
@@ -145,11 +167,10 @@ void Beside::count(const PoolView& pool, const RightOfWay& first, std::uint64_t 
         launches = said->operations - known.operations;
       known.operations = said->operations;
     }
-    if (!patient_) known.launches += launches;
+    known.launches += launches;
     if (!known.first) continue;
     const RightOfWay::Client* const client = first.find(known.client);
-    follow(known, client != nullptr ? state_of(*client) : State::kRests, launches > 0, passed_ns,
-           patient_ ? &busy_ns_ : &known.busy_ns);
+    follow(known, client != nullptr ? state_of(*client) : State::kRests, launches > 0, passed_ns);
   }
 }
 
@@ -159,10 +180,9 @@ Beside::State Beside::state_of(const RightOfWay::Client& client) {
   return client.holds ? State::kHolds : State::kRests;
 }
 
-void Beside::follow(Known& known, State state, bool launched, std::uint64_t passed_ns,
-                    std::uint64_t* busy_ns) {
+void Beside::follow(Known& known, State state, bool launched, std::uint64_t passed_ns) {
   const State before = std::exchange(known.state, state);
-  if (before == State::kAsks) *busy_ns += passed_ns;
+  if (before == State::kAsks) known.busy_ns += passed_ns;
   if (before == State::kHolds) known.quiet_ns += passed_ns;
   if (before == State::kLeaves) known.leaving_ns += passed_ns;
   // It launched, or it gave back by itself what it had, when that had ended.
@@ -170,14 +190,15 @@ void Beside::follow(Known& known, State state, bool launched, std::uint64_t pass
   // Or it was asked for it, and something still ran there.
   const bool left = before == State::kLeaves && state != State::kLeaves;
   if (launched || gave_back || (left && known.leaving_ns > kAtOnce))
-    *busy_ns += std::exchange(known.quiet_ns, 0);
+    known.busy_ns += std::exchange(known.quiet_ns, 0);
   if (!left) return;
-  if (known.leaving_ns > kAtOnce) *busy_ns += known.leaving_ns;
+  if (known.leaving_ns > kAtOnce) known.busy_ns += known.leaving_ns;
   known.quiet_ns = known.leaving_ns = 0;
 }
 
 void Beside::begin_slice(Kind kind) {
   for (Known& known : known_) known.busy_ns = known.launches = 0;
+  measures_ = true;
   // What others have submitted drains; queues fill.
   settling_ns_ = is_busy() ? options_.slice_ns / kSettle : 0;
   kind_ = kind;

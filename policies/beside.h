@@ -20,13 +20,12 @@
 // Those who would be slowed down by more have others beside them all the same when a stretch of
 // work begins, and are left alone when it turns out to be a long one:
 //
-//   stretch   from the first operation of somebody with the right of way to when none of them has
-//             anything to run: one request, or several that queued. Late answers are those of
-//             long stretches
+//   stretch   from the first operation of a client with the right of way to when it has nothing to
+//             run: one request, or several that queued. Late answers are those of long stretches
 //   patience  how long others stay: so long that a long stretch, of which one in eight is longer,
 //             is lengthened by `slowdown` of itself, by as much as others have been seen to slow it
-//             down; not at all where that is more than may be asked of anybody. No slice counts it:
-//             a stretch begins faster than it goes on, for its queues fill
+//             down; not at all where that is more than may be asked of anybody. Each client has its
+//             own. Nobody is patient in slices that measure
 //
 // So the slowest answers take hardly longer, the others somewhat, and who yields runs in most
 // stretches.
@@ -60,10 +59,13 @@ class Beside {
   void look(const runtime::PoolView& pool, const RightOfWay& first, bool others);
   // While only those are there who have the right of way and who yield: they share the device.
   bool together() const {
-    return options_.mode == Mode::kAlways || (!set_.empty() && (kind_ == kTogether || patient_));
+    return options_.mode == Mode::kAlways ||
+           (!set_.empty() && (kind_ == kTogether || patience_ends_ns_ > looked_ns_));
   }
   // When that may change by itself.
-  std::uint64_t look_at() const { return patient_ ? stretch_ns_ + patience_ns_ : runtime::kNever; }
+  std::uint64_t look_at() const {
+    return patience_ends_ns_ > looked_ns_ ? patience_ends_ns_ : runtime::kNever;
+  }
   void forget(runtime::ClientId client);
 
  private:
@@ -71,8 +73,20 @@ class Beside {
   using Kind = Trials::Kind;
   static constexpr Kind kApart = Kind::kBasic, kTogether = Kind::kOther;
   enum class State : std::uint8_t { kRests, kAsks, kHolds, kLeaves };
+  // The last ones of a client.
+  class Stretches {
+   public:
+    void add(std::uint64_t lasted_ns);
+    // One in eight is longer; 0: too few are known.
+    std::uint64_t long_ns() const;
+
+   private:
+    std::deque<std::uint64_t> lately_;
+    std::vector<std::uint64_t> sorted_;
+  };
   struct Known {
-    runtime::ClientId client = 0;
+    explicit Known(runtime::ClientId id) : client(id) {}
+    runtime::ClientId client;
     bool first = false;  // it has the right of way
     std::uint64_t seen_ns = 0;
     std::uint64_t operations = 0;
@@ -80,16 +94,17 @@ class Beside {
     std::uint64_t quiet_ns = 0, leaving_ns = 0;  // of the pause that it is in
     // In the slice.
     std::uint64_t busy_ns = 0, launches = 0;
+    std::uint64_t began_ns = 0, rests_ns = 0;  // its stretch, its rest since; 0: none
+    Stretches stretches;
   };
   static State state_of(const RightOfWay::Client& client);
   Known& of(runtime::ClientId client);
   bool find_set(const runtime::PoolView& pool, const RightOfWay& first);
   void count(const runtime::PoolView& pool, const RightOfWay& first, std::uint64_t passed_ns);
-  void follow_stretch(bool claimed, std::uint64_t now_ns);
-  std::uint64_t patience() const;
-  static void follow(Known& known, State state, bool launched, std::uint64_t passed_ns,
-                     std::uint64_t* busy_ns);
   bool is_busy() const;
+  void follow_stretches(std::uint64_t now_ns);
+  std::uint64_t patience_ends(double gain) const;
+  static void follow(Known& known, State state, bool launched, std::uint64_t passed_ns);
   void clear_set();
   void begin_slice(Kind kind);
   void end_slice(std::uint64_t busy_ns);
@@ -100,15 +115,10 @@ class Beside {
   Clients set_, now_;         // whose slice it is; who is there
   Kind kind_ = kApart;
   std::uint64_t looked_ns_ = 0;
-  std::uint64_t settling_ns_ = 0;  // busy time of the slice that does not count
-  std::uint64_t busy_ns_ = 0;      // before the slice: the clock of the trials
-  // Of the stretch that lasts (0: none): when it began, how long others stay, whether they still
-  // do.
-  std::uint64_t stretch_ns_ = 0, patience_ns_ = 0;
-  bool patient_ = false;
-  Clients whose_;                         // stretches
-  std::vector<std::uint64_t> stretches_;  // the last ones, sorted by length
-  std::deque<std::uint64_t> lately_;      // the same, as they came
+  std::uint64_t settling_ns_ = 0;       // busy time of the slice that does not count
+  std::uint64_t busy_ns_ = 0;           // before the slice: the clock of the trials
+  bool measures_ = true;                // this slice, which else only passes
+  std::uint64_t patience_ends_ns_ = 0;  // others stay until then
 };
 
 }  // namespace vitamin::policies

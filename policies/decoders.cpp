@@ -19,9 +19,6 @@ constexpr std::uint64_t kSteps = 50, kStepsToMore = 5;
 constexpr std::uint64_t kForget = 64;
 // Steps for which a width is tried, of which some may run elsewhere for a part.
 constexpr unsigned kTries = 10;
-// One late step counts for so many targets at most: its client may have had nothing to do. A part
-// of each target is kept back, so that sharing does not end at the last moment.
-constexpr std::int64_t kLatest = 3, kKept = 10;
 }  // namespace
 
 // --- who they are ----------------------------------------------------------------------------
@@ -54,9 +51,6 @@ void Decoders::look(const PoolView& pool, std::span<Planner::Lane* const> lanes)
       return std::pair(is_step(each), work(each));
     };
     if (first || weight(operation) > weight(decoder.leads->operation)) decoder.leads = lane;
-    // What asks for more than may be reserved runs elsewhere.
-    if (operation.processors <= pool.entries.front().processors * options_.most / 100)
-      decoder.needs = std::max(decoder.needs, operation.processors);
   }
   for (Decoder& decoder : decoders_)
     if (decoder.seen == pool.epoch) decoder.lane = decoder.leads->operation.lane;
@@ -103,12 +97,6 @@ void Decoders::time(Decoder& decoder, const Planner::Lane& lane, const PoolView&
     decoder.curve.add(
         pool.entries[lane.held].processors,
         static_cast<double>(pool.now_ns - decoder.began_ns) / static_cast<double>(decoder.said_ns));
-  const auto target = static_cast<std::int64_t>(decoder.target_ns);
-  const auto early = static_cast<std::int64_t>(decoder.due_ns - pool.now_ns);
-  if (decoder.due_ns != 0)
-    decoder.credit_ns = std::clamp(
-        decoder.credit_ns + std::clamp(early, -kLatest * target, target) - target / kKept, -target,
-        options_.credit * target);
   decoder.due_ns = operation.deadline_ns;
   decoder.began_ns = pool.now_ns;
   decoder.said_ns = operation.queued_ns;
@@ -120,8 +108,7 @@ void Decoders::learn(Decoder& decoder, const ReadyOperation& operation) {
   if (decoder.usual_ns > 0 && decoder.last_id == operation.id) return;
   decoder.last_id = operation.id;
   decoder.sized_as_of = 0;
-  if (++decoder.steps % kForget == 0)
-    decoder.needed_before = std::exchange(decoder.needs, operation.processors);
+  ++decoder.steps;
   const double now = static_cast<double>(work(operation));
   const double weight = now < decoder.usual_ns ? 0.2 : 0.01;
   // Nearer the lighter steps: lookahead sees to the heavy ones.
@@ -131,21 +118,6 @@ void Decoders::learn(Decoder& decoder, const ReadyOperation& operation) {
 bool Decoders::known(ClientId client) const {
   const Decoder* decoder = find(client);
   return decoder != nullptr && decoder->curve.known();
-}
-
-bool Decoders::spends(ClientId client, std::uint64_t now_ns) {
-  Decoder& decoder = of(client);
-  const auto target = static_cast<std::int64_t>(decoder.target_ns);
-  const auto late = static_cast<std::int64_t>(now_ns - std::min(now_ns, decoder.due_ns));
-  decoder.spends = decoder.due_ns != 0 &&
-                   decoder.credit_ns - late > (decoder.spends ? 0 : options_.credit * target / 2);
-  return decoder.spends;
-}
-
-std::uint64_t Decoders::credit_ends(ClientId client) const {
-  const Decoder* decoder = find(client);
-  return decoder->due_ns +
-         static_cast<std::uint64_t>(std::max<std::int64_t>(decoder->credit_ns, 0));
 }
 
 bool Decoders::is_tried(const ReadyOperation& operation, EntryId standing,
@@ -229,12 +201,12 @@ ComputeSet Decoders::idle_standing(const PoolView& pool) const {
 void Decoders::size(Decoder& decoder, const ReadyOperation& operation, const PoolView& pool) {
   const std::uint64_t profile = pool.profile != nullptr ? pool.profile->version() : 0;
   if (std::exchange(profile_, profile) != profile) changed();
-  const std::uint32_t needs = std::max(decoder.needs, decoder.needed_before);
-  const bool too_narrow =
-      decoder.standing != kNoEntry && pool.entries[decoder.standing].processors < needs;
-  if (decoder.sized_as_of == changes_ && !too_narrow) return;
+  if (decoder.sized_as_of == changes_) return;
   const EntryId right = right_size(decoder, operation, pool);
   if (right == decoder.standing) decoder.right_at = decoder.steps;
+  // Some of its kernels do not run there.
+  const bool too_narrow = right != kNoEntry && decoder.standing != kNoEntry &&
+                          pool.entries[decoder.standing].processors < operation.processors;
   const bool to_more = decoder.standing != kNoEntry && right != kNoEntry &&
                        pool.entries[right].processors > pool.entries[decoder.standing].processors;
   if (right != decoder.standing &&
@@ -256,8 +228,6 @@ EntryId Decoders::right_size(Decoder& decoder, const ReadyOperation& operation,
     for (const runtime::PoolEntry& entry : pool.entries.subspan(1))
       if (entry.compute.count() == 1 && entry.compute.overlaps(others))
         room -= std::min(room, entry.processors);
-  const std::uint32_t needs =
-      std::max({decoder.needs, decoder.needed_before, operation.processors});
   const std::span<const float> curve = curve_of(operation, pool);
   const double target = static_cast<double>(decoder.target_ns);
   double most_ns = target * options_.margin / 100;
@@ -274,7 +244,7 @@ EntryId Decoders::right_size(Decoder& decoder, const ReadyOperation& operation,
     const bool enough = options_.reserve != 0 ? entry.processors >= options_.reserve
                                               : static_cast<double>(curve[entry.id]) <= most;
     met = met || enough;
-    if (!enough || entry.processors < needs || entry.processors > room ||
+    if (!enough || entry.processors < operation.processors || entry.processors > room ||
         entry.compute.overlaps(others))
       continue;
     // The first of its width: narrower entries nest in wider ones from that end.

@@ -6,8 +6,6 @@
 //   step         what a client says itself of what it does next: how long it takes, when it is due
 //   target       what a step may take: as the client's class says (`tpot`), else no more than the
 //                client has lately given its steps, and than the policy's parameter
-//   credit       by how much its steps have ended before they were due, together, lately: what it
-//                can be late by without being late on the whole. It is spent on sharing the device
 //   reservation  one entry for all lanes of a client: the narrowest on which its steps, as they
 //                have been lately (step_curve.h), stay below a part of the target. It changes
 //                slowly, for that drains somebody: sooner to more than to less
@@ -48,16 +46,12 @@ struct Decoder {
   std::uint64_t sized_as_of = 0;  // changes_, when its size was looked at; 0: its step is new
   std::uint64_t right_at = 0;     // the last step at which its size was right
   bool told = false;              // that no width meets the target
-  // Processors that its launches lately asked for: some of a step may not run on less.
-  std::uint32_t needs = 0, needed_before = 0;
-  unsigned tries = 0;  // steps since `standing` is what it is
+  unsigned tries = 0;             // steps since `standing` is what it is
   // Of the steps: how long each was, from one to the next, where it was on one entry throughout.
   StepCurve curve;
   std::uint64_t began_ns = 0, due_ns = 0, said_ns = 0;
   runtime::EntryId throughout = runtime::kNoEntry;
   // Of the step that runs: how much was left of it when, and where it has run since.
-  std::int64_t credit_ns = 0;
-  bool spends = false;
   std::uint64_t step = 0;  // its id
   double left = 1;
   std::uint64_t as_of_ns = 0;
@@ -71,8 +65,7 @@ class Decoders {
     std::uint32_t margin = 65;  // percent of the target that a step may take
     std::uint32_t reserve = 0;  // processors; 0: sized by what steps take
     std::uint32_t reservation = 1;
-    std::uint32_t most = 75;   // percent of the device that reservations may hold
-    std::uint32_t credit = 0;  // targets, at most
+    std::uint32_t most = 75;  // percent of the device that reservations may hold
   };
   // `curves`: of kernels, for what says nothing of steps.
   Decoders(const Options& options, Curves& curves)
@@ -91,9 +84,6 @@ class Decoders {
   std::span<const Decoder> all() const { return decoders_; }  // by client
   // Its steps have been seen to take some time somewhere.
   bool known(runtime::ClientId client) const;
-  // It has been ahead of time for long enough that it can do without its reservation.
-  bool spends(runtime::ClientId client, std::uint64_t now_ns);
-  std::uint64_t credit_ends(runtime::ClientId client) const;  // where no step of it ends before
   // A few steps of it are to run there, however long they take: else that is never known.
   bool is_tried(const runtime::ReadyOperation& operation, runtime::EntryId standing,
                 const runtime::PoolView& pool) const;

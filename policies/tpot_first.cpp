@@ -142,7 +142,7 @@ class TpotFirst final : public runtime::Policy {
   }
 
   std::uint64_t look_at() const override {
-    const std::uint64_t at = std::min({first_.look_at(), beside_.look_at(), credit_ends_});
+    const std::uint64_t at = std::min(first_.look_at(), beside_.look_at());
     return as_throughput_ ? std::min(at, throughput_->look_at()) : at;
   }
 
@@ -219,8 +219,6 @@ class TpotFirst final : public runtime::Policy {
       if (operation.kind == OperationClass::kDecode) decodes_.push_back(&lane);
     }
     decoders_.look(pool, decodes_);
-    for (const Planner::Lane* lane : decodes_)
-      if (decoders_.find(lane->operation.client)->leads == lane) decoders_.follow(*lane, pool);
     const ComputeSet ending = still_decoding(pool);
     const bool alone = !others && reserved(pool).empty() && ending.empty();
     const bool sharable =
@@ -235,8 +233,6 @@ class TpotFirst final : public runtime::Policy {
       if (together) lane.target = runtime::kWholeDevice;
       lane.left_out = yielding_;
     }
-    credit_ends_ = runtime::kNever;
-    if (all_are_ahead(pool)) return give_all_to_all();
     const ComputeSet left = beside_the_floor(pool);
     if (first_.claimed() && !others && give_all_to_one(pool, left)) return;
     std::stable_sort(decodes_.begin(), decodes_.end(),
@@ -257,27 +253,6 @@ class TpotFirst final : public runtime::Policy {
           with != kNoEntry && pool.entries[with].processors >= lane->operation.processors)
         lane->target = with;
     planner_.assign(pool, left - (taken | reserved(pool) | ending));
-  }
-
-  // All who decode have credit to spend.
-  bool all_are_ahead(const PoolView& pool) {
-    if (options_.decodes.credit == 0 || decodes_.empty() || !pool.all_share ||
-        !pool.set_aside.empty())
-      return false;
-    bool all = true;
-    for (const Planner::Lane* lane : decodes_) {
-      const runtime::ClientId client = lane->operation.client;
-      all = decoders_.spends(client, pool.now_ns) && all;
-      credit_ends_ = std::min(credit_ends_, decoders_.credit_ends(client));
-    }
-    if (!all) credit_ends_ = runtime::kNever;
-    return all;
-  }
-
-  // The whole device, each beside the others.
-  void give_all_to_all() {
-    for (Planner::Lane& lane : planner_.lanes())
-      if (!lane.left_out) lane.target = runtime::kWholeDevice;
   }
 
   // Of whoever has the right of way alone: every processor, as a lease, whose end tells the end of
@@ -385,6 +360,7 @@ class TpotFirst final : public runtime::Policy {
   }
 
   EntryId target_of(const Planner::Lane& lane, const PoolView& pool, ComputeSet taken) {
+    decoders_.follow(lane, pool);
     EntryId standing = decoders_.find(lane.operation.client)->standing;
     if (standing != kNoEntry && pool.entries[standing].processors < lane.operation.processors)
       standing = kNoEntry;
@@ -492,7 +468,6 @@ class TpotFirst final : public runtime::Policy {
   std::vector<Planner::Lane*> decodes_;
   std::vector<std::pair<runtime::ClientId, runtime::LaneId>> risky_;
   std::uint64_t planned_ = 0;
-  std::uint64_t credit_ends_ = runtime::kNever;  // if no step ends before
 };
 
 constexpr Parameter kParameters[] = {
@@ -517,9 +492,6 @@ constexpr Parameter kParameters[] = {
      "percent by which it may be slowed down at the beginning of a stretch of requests, as long as "
      "long stretches hardly get longer (default 35; 0: not)"},
     {"most", "percent of the device that all reservations may hold (default 75)"},
-    {"credit",
-     "tokens' targets that a client may have saved by being early, and spend on sharing the whole "
-     "device (default 0: it never does)"},
     {"launches", "decide again after this many launches (default 0: when something changes)"}};
 
 }  // namespace
@@ -536,7 +508,6 @@ std::unique_ptr<runtime::Policy> make_tpot_first(Parameters& parameters, std::ui
   parameters.number("lookahead", 0, 1, &options.lookahead);
   parameters.number("lend", 0, 1, &options.lend);
   parameters.number("most", 1, 100, &options.decodes.most);
-  parameters.number("credit", 0, 1'000, &options.decodes.credit);
   parameters.number("launches", 0, 1'000'000, &options.launches);
   parameters.number("quiet", 100, 1'000'000, &options.quiet_us);
   parameters.number("ahead", 10, 1'000'000, &options.ahead_us);

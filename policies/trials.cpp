@@ -69,10 +69,12 @@ Trials::Trial& Trials::trial_of(const Clients& clients) {
   return trials_.back();
 }
 
-std::optional<double> Trials::gain(const Clients& clients) const {
-  for (const Trial& trial : trials_)
-    if (trial.clients == clients && clear(trial)) return trial.gain.mean - trial.error() / 2;
-  return std::nullopt;
+std::optional<double> Trials::known_gain(const Clients& clients, std::uint64_t now_ns) const {
+  const auto at = std::find_if(trials_.begin(), trials_.end(),
+                               [&](const Trial& trial) { return trial.clients == clients; });
+  if (at == trials_.end() || at->kind != Kind::kBasic || !clear(*at) || now_ns >= at->try_at_ns)
+    return std::nullopt;
+  return at->gain.mean - at->error() / 2;
 }
 
 void Trials::forget(ClientId client) {

@@ -45,9 +45,9 @@ class Trials {
   explicit Trials(const Rules& rules) : rules_(rules) {}
   // The kind to begin with.
   Kind kind_of(const Clients& clients) { return trial_of(clients).kind; }
-  // What the other kind gains over the basic one, less the error of that; as soon as it is clear
-  // which is better.
-  std::optional<double> gain(const Clients& clients) const;
+  // What the other kind gains over the basic one, by a cautious guess: the mean less its standard
+  // error. As long as the basic kind is the better one, and not to be compared again by now.
+  std::optional<double> known_gain(const Clients& clients, std::uint64_t now_ns) const;
   // A slice of them has ended that lasted for so long: the kind of the next one.
   Kind ended(const Clients& clients, Kind kind, double score, std::uint64_t now_ns,
              std::uint64_t slice_ns);

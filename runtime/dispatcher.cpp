@@ -280,6 +280,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   while (!binding.queue->whole() && device_.classify(status) == Outcome::kEntryRefused) {
     page_.launches.retried.add();
     kernel.refused.set(binding.queue->entry);
+    stream.prefers = std::max(stream.prefers, next_wider(kernel, binding.queue->entry));
     stream.grant = {kWholeDevice, 0};
     // It never was this stream's, unless its earlier work is there: then it still is.
     if (!lanes_share_ && binding.queue != stream.tail)
@@ -703,6 +704,22 @@ bool Dispatcher::may_move(Stream& stream, const Kernel& kernel, std::uint32_t ne
   return just_in_time();
 }
 
+// Processors of the narrowest entry beyond this one that has not refused the kernel; 0: none that
+// is at most twice as wide as the first that did. For a wider one others would pay more than its
+// launches cost that go to the whole device.
+std::uint32_t Dispatcher::next_wider(const Kernel& kernel, EntryId entry) const {
+  std::uint32_t least = 0;
+  for (const EntryId id : by_width_) {
+    const std::uint32_t processors = layout_.at(id).processors;
+    if (kernel.refused.test(id)) {
+      least = least == 0 ? processors : least;
+    } else if (least != 0 && id != kWholeDevice && processors > layout_.at(entry).processors) {
+      return processors <= 2 * least ? processors : 0;
+    }
+  }
+  return 0;
+}
+
 std::span<const EntryId> Dispatcher::eligible(Stream& stream, const Kernel& kernel,
                                               std::uint32_t needed) {
   const auto first = std::find_if(by_width_.begin(), by_width_.end(),
@@ -728,25 +745,24 @@ Choice Dispatcher::ask(Stream& stream, const Kernel& kernel, const LaunchOperati
   ready.id = stream.timeline.submitted + 1;
   ready.lane = stream.lane;
   ready.processors = needed;
-  // Nobody else knows that the driver refused it there. Asked for more, who decides moves the lane
-  // once; else every launch of it would go to the whole device by itself, and the next one back.
-  if (between_processes_ && kernel.refused.any())
-    for (const EntryId id : by_width_)
-      if (kernel.refused.test(id) && layout_.at(id).processors < widest_)
-        ready.processors = std::max(ready.processors, layout_.at(id).processors + 1);
   const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
   if (launch != nullptr) ready.kernel = launch_key(kernel.name_hash, *launch);
   ready.predicted_ns = predicted_ns(kernel, launch, layout_.at(kWholeDevice).processors);
   ready.last_entry = stream.last_entry;
   ready.iteration_end = std::exchange(stream.iteration_ended, false);
-  if (const Advice* advice = advice_for(stream, operation)) {
+  const Advice* const advice = advice_for(stream, operation);
+  if (advice != nullptr) {
     ready.kind = advice->kind;
     ready.ready_at_ns = advice->ready_at_ns;
     ready.deadline_ns = advice->deadline_ns;
     ready.queued_ns = advice->queued_ns;
-    stream.told_deadline_ns = advice->deadline_ns;
   }
   const Choice choice = arbiter_->grant(ready, eligible);
+  // Who decides elsewhere has not heard the question when a grant that stands has answered it.
+  if (advice != nullptr && between_processes_ && choice.entry != kNoEntry)
+    tell(stream, advice);
+  else if (advice != nullptr)
+    stream.told_deadline_ns = advice->deadline_ns;
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kDecision), stream, ready.id, choice.entry, choice.launches);
   if (arbiter_->wants_service()) wake_.notify_one();
@@ -782,7 +798,7 @@ void Dispatcher::pass_iteration_ends(Stream& stream) {
 void Dispatcher::expect(Stream& stream, const Advice& advice, bool cancelled) {
   Hint hint;
   hint.lane = stream.lane;
-  hint.processors = std::max(1U, std::min(advice.processors, widest_));
+  hint.processors = std::max({1U, std::min(advice.processors, widest_), stream.prefers});
   hint.ready_at_ns = advice.ready_at_ns;
   hint.deadline_ns = advice.deadline_ns;
   hint.queued_ns = advice.queued_ns;

@@ -298,6 +298,7 @@ class Dispatcher {
   static const Advice* advice_for(const Stream& stream, const LaunchOperation* operation);
   std::uint64_t predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
                              std::uint32_t processors) const;
+  std::uint32_t next_wider(const Kernel& kernel, EntryId entry) const;
   std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   PhysicalQueue* free_queue(Stream& stream, EntryId entry);
   hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);

@@ -207,6 +207,8 @@ void Scheduler::hint(const Hint& hint, std::uint64_t now_ns) {
     if (hint.kind != OperationClass::kUnknown) next.kind = hint.kind;
     if (hint.deadline_ns != 0) next.deadline_ns = hint.deadline_ns;
     if (hint.queued_ns != 0) next.queued_ns = hint.queued_ns;
+    // What it asked for may be for what it waits to launch.
+    next.processors = std::max(next.processors, hint.processors);
     return wants(next, now_ns);
   }
   hints_.push_back(hint);

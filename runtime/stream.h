@@ -150,6 +150,10 @@ struct Stream {
 
   std::optional<Advice> advice;        // of what follows on the stream
   std::uint64_t told_deadline_ns = 0;  // the last one that the arbiter heard of
+  // Processors on which those of its kernels would run that the driver refused on less. Steps that
+  // are announced ask for it: else each launch of such a kernel goes to the whole device by itself,
+  // and the next one back.
+  std::uint32_t prefers = 0;
   // Its next launch is the first of an iteration; and which operations, not yet submitted, are the
   // last of one.
   bool iteration_ended = false;

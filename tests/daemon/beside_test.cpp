@@ -145,9 +145,47 @@ TEST_CASE("A latency client that others slow down has them beside it in short st
     say("always", always);
     say("in short stretches", both);
     CHECK(both.p99 <= 1.15 * alone.p99);
+    CHECK(both.p50 <= 1.5 * alone.p50);
     CHECK(both.steps_per_s[0] >= 0.7 * trains.steps_per_s[0]);
     CHECK(both.steps_per_s[0] >= (slower < 1.4 ? 1.1 : 1.0) * never.steps_per_s[0]);
   }
+}
+
+TEST_CASE("Nor do short stretches beside others make a busier service late") {
+  Program decodes = decoder();
+  decodes.slower = 1.5;
+  for (const double load : {0.2, 0.8}) {
+    CAPTURE(load);
+    const Setup setup{.load = load, .seconds = 60, .program = decodes};
+    Setup only = setup;
+    only.jobs = 0;
+    const Reached alone = run("tpot-first", only);
+    const Reached both = run("tpot-first", setup);
+    say("alone", alone);
+    say("in short stretches", both);
+    CHECK(both.p99 <= 1.2 * alone.p99);
+    CHECK(both.p50 <= 1.6 * alone.p50);
+  }
+}
+
+TEST_CASE("Requests of one service that are brief do not pay for long ones of another") {
+  const Phase prefill{330, 20e3, 35.8e3, 132}, step{330, 20e3, 14.2e3, 72};
+  Program brief{{prefill, step}, true, 0, 6.8e6}, lengthy{{prefill}, true, 0, 6.8e6};
+  for (int i = 0; i < 30; ++i) lengthy.phases.push_back(step);
+  brief.slower = lengthy.slower = 1.5;
+  double p99[2];
+  for (const bool patient : {false, true}) {
+    Machine machine(patient ? "tpot-first" : "tpot-first:patience=0");
+    machine.add(training(), kBatch);
+    machine.run(kSecond);
+    const double begin = machine.now();
+    const Machine::Client& service = machine.add(brief, kService, poisson(4, begin, 90e9, 7));
+    machine.add(lengthy, kService, poisson(0.8, begin, 90e9, 9));
+    machine.run(begin + 92e9);
+    p99[patient] = quantile(service.answered_ms, 0.99);
+  }
+  MESSAGE("p99 of brief ones " << p99[0] << " ms, with patience " << p99[1]);
+  CHECK(p99[1] <= 1.15 * p99[0]);
 }
 
 TEST_CASE("A service that never pauses leaves training what was promised") {

@@ -28,7 +28,9 @@ struct Service {
   double load = 0.5;
   double launches = 1320, launch_ns = 25'000;
   bool tells = true;
+  double faster = 1;  // for the first 15 ms of a stretch
 
+  double began_ns = 0;
   double next_ns = 0, left = 0, rate = 1, launched = 1;
   unsigned requests = 0;
   enum { kRests, kAsks, kHolds, kLeaves } state = kRests;
@@ -79,12 +81,14 @@ class Bench {
     }
     if (service.state == Service::kRests && service.left > 0) {
       service.state = Service::kAsks;
+      service.began_ns = time;
       service.rate = std::exp(std::normal_distribution(0.0, 1.0)(random_) * service.noise);
       return;
     }
     if (service.state == Service::kRests || service.left == 0) return;
     if (service.state == Service::kAsks) service.state = Service::kHolds;
-    const double rate = service.rate / (beside.together() ? service.slower : 1);
+    const double rate = service.rate / (beside.together() ? service.slower : 1) *
+                        (time < service.began_ns + 15e6 ? service.faster : 1);
     const double before = std::ceil(service.left);
     service.left =
         std::max(0.0, service.left - static_cast<double>(kTick) * rate / service.launch_ns);
@@ -404,6 +408,71 @@ TEST_CASE("Who is slowed down is left alone in long stretches, and not in short 
     CHECK(bench.share() < 0.9);
     CHECK(came_back <= longer_ms.size() / 50);  // slices that measure begin at any time
   }
+}
+
+// What is measured is whole stretches in either kind of slice.
+TEST_CASE("A stretch that begins faster than it goes on changes nothing of that") {
+  for (const double faster : {1.0, 1.5}) {
+    CAPTURE(faster);
+    Bench bench;
+    bench.beside = Beside({});
+    bench.services = {{.slower = 1.3, .faster = faster}};
+    bench.run(30 * kSecond);
+    bench.count_from_now();
+    bench.run(100 * kSecond);
+    CHECK(bench.share() > 0.35);
+    CHECK(bench.share() < 0.75);
+  }
+}
+
+TEST_CASE("Who comes back in the middle of a long stretch finds no new patience") {
+  Bench bench;
+  bench.beside = Beside({});
+  bench.services = {{.slower = 1.3}};
+  bench.run(60 * kSecond);
+  bench.services[0].load = 1.2;
+  bench.run(20 * kSecond);
+  REQUIRE(bench.first.claimed());
+  const auto jobs = bench.jobs;
+  double beside_ms = 0;
+  for (int i = 0; i < 20; ++i) {
+    bench.jobs.clear();
+    bench.run(1'100 * kMs);
+    bench.jobs = jobs;
+    bench.count_from_now();
+    bench.run(50 * kMs);
+    beside_ms += static_cast<double>(bench.together_ns) * 1e-6;
+  }
+  // A slice that measures, perhaps.
+  CHECK(beside_ms <= 110);
+}
+
+TEST_CASE("patience=0 is none at all") {
+  for (unsigned seed = 1; seed < 10; ++seed) {
+    Bench bench({.patience = 0}, seed);
+    bench.services = {{.slower = 0.95, .noise = 0.6}};
+    for (int i = 0; i < 40'000; ++i) {
+      bench.run(kTick);
+      REQUIRE(bench.beside.look_at() == runtime::kNever);
+    }
+  }
+}
+
+TEST_CASE("Each service has stretches of its own: the one that is soonest late ends patience") {
+  Bench bench;
+  bench.beside = Beside({});
+  bench.services = {{.client = 1, .slower = 1.3, .load = 0.3},
+                    {.client = 2, .slower = 1.3, .load = 0.2, .launches = 13'200}};
+  bench.run(60 * kSecond);
+  double longest = 0, one = 0;
+  for (const std::uint64_t until = bench.now + 120 * kSecond; bench.now < until;) {
+    bench.run(kTick);
+    const bool brief = bench.services[0].state != Service::kRests;
+    one = brief && bench.beside.together() ? one + kTick * 1e-6 : 0;
+    longest = std::max(longest, one);
+  }
+  // 33 ms a request, 330 the other's: not as long as would do for those. A slice that measures may.
+  CHECK(longest < 160);
 }
 
 TEST_CASE("Patience ends where it would cost too much, and with what was known") {

@@ -75,7 +75,7 @@ TEST_CASE("Where the grid is known the model climbs in waves: 448 blocks, one a 
 }
 
 TEST_CASE("One measured width: a guess, never negative, never slower when wider") {
-  rc::check("predictions are positive and do not grow with the width", [] {
+  CHECK(rc::check("predictions are positive and do not grow with the width", [] {
     Profile profile;
     const auto count = *rc::gen::inRange(1, 5);
     for (int i = 0; i < count; ++i)
@@ -90,7 +90,7 @@ TEST_CASE("One measured width: a guess, never negative, never slower when wider"
       RC_ASSERT(prediction.ns <= last * 1.0001);
       last = prediction.ns;
     }
-  });
+  }));
 }
 
 TEST_CASE("Means and variances merge as if all samples had come one by one") {

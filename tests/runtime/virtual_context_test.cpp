@@ -38,6 +38,41 @@ VITAMIN_KERNEL(set_kernel, unsigned* flag) {
   VITAMIN_ONCE { vitamin::kernel::store_release(flag, 1U); }
 }
 
+// As a daemon: a lane keeps what it holds until it is expected to need more.
+class Keeping final : public runtime::Arbiter {
+ public:
+  explicit Keeping(const hal::DeviceInfo& info) : layout_(runtime::PoolLayout::build(info)) {
+    hold(1);
+  }
+  runtime::Choice grant(const runtime::ReadyOperation&,
+                        std::span<const runtime::EntryId> eligible) override {
+    if (std::find(eligible.begin(), eligible.end(), held_) == eligible.end())
+      return {runtime::kWholeDevice, 1};
+    return {held_, runtime::kUntilChanged};
+  }
+  void expect(const runtime::Hint& hint) override {
+    if (layout_.at(held_).processors < hint.processors) hold(hint.processors);
+  }
+  bool admits(runtime::EntryId entry, runtime::LaneId) const override { return entry == held_; }
+  void submitted(runtime::EntryId, runtime::LaneId) override {}
+  void retired(runtime::EntryId, runtime::LaneId, std::uint32_t) override {}
+  void release(runtime::EntryId, runtime::LaneId) override {}
+  bool lanes_share() const override { return true; }
+  bool between_processes() const override { return true; }
+  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
+
+ private:
+  void hold(std::uint32_t processors) {
+    for (const runtime::PoolEntry& entry : layout_.entries())  // the narrowest, the last such
+      if (!entry.whole() && entry.processors >= processors &&
+          (held_ == runtime::kNoEntry || layout_.at(held_).processors < processors ||
+           entry.processors <= layout_.at(held_).processors))
+        held_ = entry.id;
+  }
+  runtime::PoolLayout layout_;
+  runtime::EntryId held_ = runtime::kNoEntry;
+};
+
 TEST_CASE("Under the strict rule no kernel is submitted before its predecessor was seen complete") {
   Fixture f({.window_ns = 0});
   runtime::Stream& stream = f.stream();
@@ -491,56 +526,34 @@ TEST_CASE(
         soft::kCooperativeTooLarge);
 }
 
-// As a daemon: a lane keeps what it holds until it asks for more than that.
-class Keeping final : public runtime::Arbiter {
- public:
-  explicit Keeping(const hal::DeviceInfo& info) : layout_(runtime::PoolLayout::build(info)) {}
-  runtime::Choice grant(const runtime::ReadyOperation& operation,
-                        std::span<const runtime::EntryId> eligible) override {
-    const auto wide = [&](runtime::EntryId id) {
-      return id != runtime::kWholeDevice && layout_.at(id).processors >= operation.processors;
-    };
-    if (held_ == runtime::kNoEntry || !wide(held_)) {
-      held_ = runtime::kNoEntry;
-      for (const runtime::PoolEntry& entry : layout_.entries())
-        if (wide(entry.id) &&
-            (held_ == runtime::kNoEntry || entry.processors < layout_.at(held_).processors))
-          held_ = entry.id;
-    }
-    if (std::find(eligible.begin(), eligible.end(), held_) == eligible.end())
-      return {runtime::kWholeDevice, 1};
-    return {held_, runtime::kUntilChanged};
-  }
-  bool admits(runtime::EntryId, runtime::LaneId) const override { return true; }
-  void submitted(runtime::EntryId, runtime::LaneId) override {}
-  void retired(runtime::EntryId, runtime::LaneId, std::uint32_t) override {}
-  void release(runtime::EntryId, runtime::LaneId) override {}
-  bool lanes_share() const override { return true; }
-  bool between_processes() const override { return true; }
-  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
-
- private:
-  runtime::PoolLayout layout_;
-  runtime::EntryId held_ = runtime::kNoEntry;
-};
-
-TEST_CASE("A kernel that the driver refuses on an entry moves its lane to a wider one, once") {
-  Fixture f({.make_arbiter = [](const hal::DeviceInfo& info, runtime::PoolLimits&) {
+TEST_CASE("Steps whose kernels the driver refuses somewhere ask for a wider entry") {
+  const auto keeping = [](const hal::DeviceInfo& info, runtime::PoolLimits&) {
     return std::make_unique<Keeping>(info);
-  }});
+  };
+  Fixture f({.make_arbiter = keeping});
   runtime::Stream& stream = f.stream();
-  for (unsigned unit = 0; unit < 8; ++unit)
+  for (unsigned first = 0; first < 16; first += 2)
     f.engine->inject(
-        {soft::FaultPoint::kLaunch, 0, 1, soft::kClusterTooLarge, soft::SmSet::range(2 * unit, 2)});
-  unsigned total = 0, one = 1;
-  unsigned* address = &total;
-  for (unsigned i = 0; i < 20; ++i)
-    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+        {soft::FaultPoint::kLaunch, 0, 1, soft::kClusterTooLarge, soft::SmSet::range(first, 2)});
+  unsigned total = 0, one = 1, set = 0;
+  unsigned *address = &total, *flag = &set;
+  for (unsigned step = 1; step <= 4; ++step) {
+    runtime::Advice advice;
+    advice.kind = runtime::OperationClass::kDecode;
+    advice.deadline_ns = step * 1'000'000;
+    f.context->advise(stream, advice);
+    for (unsigned i = 0; i < 3; ++i) {
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(set_kernel), {&flag}) == 0);
+    }
+  }
   CHECK(f.context->synchronize(stream) == 0);
-  CHECK(total == 20);
-  REQUIRE(f.stays.size() == 20);
+  CHECK(total == 12);
+  REQUIRE(f.stays.size() == 24);
   CHECK(f.page.launches.retried.get() == 1);
-  for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].sms.count() == 4);
+  // The first step is under way where one of its kernels was refused, and the second says so.
+  for (std::size_t i = 0; i < 6; ++i) CHECK(f.stays[i].sms.count() == (i % 2 == 1 ? 2 : 16));
+  for (std::size_t i = 7; i < 24; ++i) CHECK(f.stays[i].sms.count() == 4);
 }
 
 TEST_CASE("A stream that is destroyed with deferred work still does it") {
