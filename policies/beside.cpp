@@ -87,6 +87,7 @@ void Beside::look(const PoolView& pool, const RightOfWay& first, bool others) {
     set_ = now_;
     return begin_slice(trials_.kind_of(set_));
   }
+  patience_ends_ns_ = 0;
   if (others) return begin_slice(kind_);
   std::uint64_t busy_ns = 0;
   for (const Known& known : known_) busy_ns += known.busy_ns;
@@ -103,7 +104,7 @@ void Beside::look(const PoolView& pool, const RightOfWay& first, bool others) {
     end_slice(busy_ns);
   }
   if (gain && kind_ == kApart) measures_ = false;
-  patience_ends_ns_ = measures_ || !gain ? 0 : patience_ends(*gain);
+  if (!measures_ && gain) patience_ends_ns_ = patience_ends(*gain);
 }
 
 bool Beside::is_busy() const {
@@ -142,7 +143,7 @@ void Beside::follow_stretches(std::uint64_t now_ns) {
 
 // Of whoever is the first to lose it.
 std::uint64_t Beside::patience_ends(double gain) const {
-  if (gain < loss(options_.patience)) return 0;
+  if (options_.slowdown == 0 || gain < loss(options_.patience)) return 0;
   const double slowdown = options_.slowdown / 100.0;
   // What others cost of the time that they are there. Never so little that nobody is ever alone.
   const double costs = std::max(-std::expm1(gain), slowdown);
@@ -168,7 +169,10 @@ void Beside::count(const PoolView& pool, const RightOfWay& first, std::uint64_t 
       known.operations = said->operations;
     }
     known.launches += launches;
-    if (!known.first) continue;
+    if (!known.first) {  // not any more, perhaps
+      known.state = State::kRests;
+      continue;
+    }
     const RightOfWay::Client* const client = first.find(known.client);
     follow(known, client != nullptr ? state_of(*client) : State::kRests, launches > 0, passed_ns);
   }
