@@ -56,7 +56,7 @@ class Daemon:
         if trace:
             options = [*options, "--trace", self.folder.name]
         self.socket = pathlib.Path(self.folder.name) / "s"
-        self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
+        self.log = open(pathlib.Path(self.folder.name) / "log", "a+")
         self.process = subprocess.Popen(
             [str(harness.prefix() / "bin" / "vitamind"), "--socket", str(self.socket),
              "--lock-directory", self.folder.name, "--policy", policy, "--set", "mps.mode=off",
@@ -129,7 +129,10 @@ class Job:
         if place:
             command = [*harness.vitamin("run", "--quiet", *place, "--report", str(self.report),
                                         *words), "--", *command]
-        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        # Appended to: the program shares the place in the file with who reads it meanwhile. (Not a
+        # TemporaryFile, which does not tell the system.)
+        self.out, self.err = (open(pathlib.Path(self.folder.name) / name, "a+")
+                              for name in ("out", "err"))
         self.begin = time.monotonic()
         self.process = subprocess.Popen(command, stdout=self.out, stderr=self.err,
                                         stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
@@ -138,7 +141,8 @@ class Job:
 
     def lines(self):
         self.out.seek(0)
-        return [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
+        whole = self.out.read().split("\n")[:-1]
+        return [json.loads(line) for line in whole if line.startswith("{")]
 
     def kill(self):
         """It and whatever it started, if it lives."""

@@ -19,6 +19,16 @@ import decisions  # noqa: E402
 import reclaim  # noqa: E402
 
 
+class Jobs(unittest.TestCase):
+    def test_no_line_is_lost_that_is_written_while_somebody_reads(self):
+        writes = "for i in range(100_000): print('{\"i\": %d}' % i, flush=True)"
+        job = common.Job([sys.executable, "-c", writes], {})
+        while job.process.poll() is None:
+            job.lines()
+        self.assertEqual([line["i"] for line in job.lines()], list(range(100_000)))
+        self.assertEqual(job.wait(10).code, 0)
+
+
 class Scripts(unittest.TestCase):
     def run_script(self, script, *words):
         """The records that it wrote, without the header."""
