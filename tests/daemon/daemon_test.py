@@ -7,6 +7,7 @@ VITAMIN_TEST_CLIENTS=n: by how many clients (default 4).
 """
 import os
 import pathlib
+import re
 import select
 import signal
 import socket
@@ -148,7 +149,9 @@ class Clients(DaemonTest):
         self.assertRegex(user["last"], r"^attacker \(process \d+\)$")
         # Eight, then ten a second.
         self.assertLess(status["daemon"]["let_go"], 8 + 10 * seconds + 2)
-        self.assertEqual(daemon.log().count("let go 9 times in a row, the last one was attac"), 1)
+        # The ninth, or a later one of an attacker that is slower.
+        said, = re.findall(r"let go (\d+) times in a row, the last one was attac", daemon.log())
+        self.assertGreaterEqual(int(said), 9)
         for verb, line in (("status", r"^user \d+: \d+ clients let go lately"),
                            ("doctor", r"^problem +daemon +user \d+: \d+ clients let go lately")):
             text = subprocess.run([os.environ["VITAMIN"], verb], text=True, check=False,
