@@ -67,7 +67,7 @@ class Daemon:
         self.seen = []  # (when, clients, leases by client)
         self.over = threading.Event()
         until = time.monotonic() + 10
-        while not self.socket.exists() and time.monotonic() < until:
+        while self.status() is None and time.monotonic() < until:
             time.sleep(0.01)
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         if watch:  # looking takes a processor

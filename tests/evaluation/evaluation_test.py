@@ -207,6 +207,7 @@ class Smoke(Evaluation):
     def test_limits_are_scaled_for_the_daemon_and_in_the_table(self):
         self.evaluate("E5", "--smoke", "--modes", "ours,ours-tpot-first", "--slo-scale", "0.5")
         for record in self.cells("E5"):
+            self.assertTrue(record["ok"], record)
             self.assertEqual(record["slo_scale"], 0.5)
             self.assertTrue(record["subject"].endswith("limits x 0.5"), record["subject"])
         self.assertIn("| 250, 15 |", (self.out / "report.md").read_text())

@@ -31,7 +31,9 @@ class Shared(Programs):
                                   stderr=subprocess.DEVNULL, env=self.environment())
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.terminate)
-        while not socket.exists():
+        # The socket is there a moment before anybody listens.
+        while subprocess.run([VITAMIN, "status", "--socket", socket], env=self.environment(),
+                             capture_output=True, check=False).returncode != 0:
             self.assertIsNone(daemon.poll())
             time.sleep(0.01)
         return ["--daemon", "--socket", socket]
