@@ -7,6 +7,7 @@ the first of them a header that says what was run on which machine and which com
 """
 
 import datetime
+import fcntl
 import json
 import os
 import pathlib
@@ -83,6 +84,27 @@ class Result:
 
     def hashes(self):
         return [(line["name"], line["hash"]) for line in self.lines if "hash" in line]
+
+
+class Output:
+    """What a program says, given to it as its output, that can be read while it runs. The program
+    shares the place in the file with whoever reads it, so what it writes is appended."""
+
+    def __init__(self):
+        self._file = tempfile.TemporaryFile("w+", errors="replace")
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_APPEND)
+
+    def fileno(self):
+        return self._file.fileno()
+
+    def text(self):
+        self._file.seek(0)
+        return self._file.read()
+
+    def lines(self):
+        """Its JSON lines; the last line, where it is not whole yet, is left out."""
+        return [json.loads(line) for line in self.text().split("\n")[:-1] if line.startswith("{")]
 
 
 def environment_with(changes):

@@ -56,7 +56,7 @@ class Daemon:
         if trace:
             options = [*options, "--trace", self.folder.name]
         self.socket = pathlib.Path(self.folder.name) / "s"
-        self.log = open(pathlib.Path(self.folder.name) / "log", "a+")
+        self.log = harness.Output()
         self.process = subprocess.Popen(
             [str(harness.prefix() / "bin" / "vitamind"), "--socket", str(self.socket),
              "--lock-directory", self.folder.name, "--policy", policy, "--set", "mps.mode=off",
@@ -110,8 +110,7 @@ class Daemon:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()
-        self.log.seek(0)
-        text = self.log.read()
+        text = self.log.text()
         if list(pathlib.Path(self.folder.name).glob("daemon.*.trace")):
             self.decisions = decisions.Decisions(self.folder.name)
         self.folder.cleanup()
@@ -129,10 +128,7 @@ class Job:
         if place:
             command = [*harness.vitamin("run", "--quiet", *place, "--report", str(self.report),
                                         *words), "--", *command]
-        # Appended to: the program shares the place in the file with who reads it meanwhile. (Not a
-        # TemporaryFile, which does not tell the system.)
-        self.out, self.err = (open(pathlib.Path(self.folder.name) / name, "a+")
-                              for name in ("out", "err"))
+        self.out, self.err = harness.Output(), harness.Output()
         self.begin = time.monotonic()
         self.process = subprocess.Popen(command, stdout=self.out, stderr=self.err,
                                         stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
@@ -140,9 +136,7 @@ class Job:
                                         env=harness.environment_with(environment))
 
     def lines(self):
-        self.out.seek(0)
-        whole = self.out.read().split("\n")[:-1]
-        return [json.loads(line) for line in whole if line.startswith("{")]
+        return self.out.lines()
 
     def kill(self):
         """It and whatever it started, if it lives."""
@@ -162,8 +156,7 @@ class Job:
             os.killpg(self.process.pid, signal.SIGKILL)
             code = self.process.wait()
         seconds = time.monotonic() - self.begin
-        self.out.seek(0), self.err.seek(0)
-        result = harness.Result([], code, self.out.read(), self.err.read(), seconds, timed_out)
+        result = harness.Result([], code, self.out.text(), self.err.text(), seconds, timed_out)
         self.coverage = harness.coverage(harness.read_report(self.report))
         self.folder.cleanup()
         return result
@@ -185,8 +178,7 @@ class Resident(Job):
                 self.answered += 1
                 return lines[self.answered - 1]
             if self.process.poll() is not None or time.monotonic() > limit:
-                self.err.seek(0)
-                tail = " / ".join(self.err.read().strip().splitlines()[-3:])
+                tail = " / ".join(self.err.text().strip().splitlines()[-3:])
                 raise RuntimeError(f"no answer (exit code {self.process.poll()}): {tail}")
             time.sleep(0.002)
 

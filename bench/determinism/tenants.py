@@ -10,7 +10,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -33,25 +32,21 @@ class Tenants:
             if under is not None:
                 words = [*harness.vitamin("run", "--quiet", *under, "--seed", str(100 + i)), "--",
                          *words]
-            output = tempfile.TemporaryFile("w+")
+            output = harness.Output()
             self._outputs.append(output)
             self._processes.append(subprocess.Popen(
                 words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env=harness.environment_with(environment)))
 
-    def _output(self, i):
-        self._outputs[i].seek(0)
-        return self._outputs[i].read()
-
     def _look(self):
         for i, process in enumerate(self._processes):
             if process.poll() is not None and not self.problem:
-                self.problem = f"a tenant ended early: {self._output(i).strip()[-200:]}"
+                self.problem = f"a tenant ended early: {self._outputs[i].text().strip()[-200:]}"
 
     def __enter__(self):
         limit = time.monotonic() + 60
         while not self.problem and not all(
-                "interfering" in self._output(i) for i in range(len(self._processes))):
+                "interfering" in output.text() for output in self._outputs):
             self._look()
             if time.monotonic() > limit:
                 self.problem = "a tenant did not begin"
@@ -62,13 +57,12 @@ class Tenants:
         self._look()
         for process in self._processes:
             process.terminate()
-        for process, output in zip(self._processes, self._outputs):
+        for process in self._processes:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            output.close()
 
 
 @contextlib.contextmanager

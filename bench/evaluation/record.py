@@ -50,8 +50,8 @@ def settings(options, folder):
 class Neighbour:
     """A process that is stopped but for a moment."""
 
-    def __init__(self, command, environment, folder, name):
-        self.out = open(pathlib.Path(folder) / name, "w+")
+    def __init__(self, command, environment):
+        self.out = harness.Output()
         self.process = subprocess.Popen(command, stdout=self.out, stderr=subprocess.STDOUT,
                                         stdin=subprocess.DEVNULL, start_new_session=True,
                                         env=harness.environment_with(environment))
@@ -59,21 +59,16 @@ class Neighbour:
     def signal(self, what):
         os.killpg(self.process.pid, what)
 
-    def lines(self):
-        self.out.seek(0)
-        return [json.loads(line) for line in self.out.read().splitlines() if line[:1] == "{"]
-
     def wait_ready(self, timeout):
         limit = time.monotonic() + timeout
-        while len(self.lines()) < 5:
+        while len(self.out.lines()) < 5:
             if self.process.poll() is not None or time.monotonic() > limit:
-                self.out.seek(0)
-                raise JobFailed("the bubble does not start: " + self.out.read()[-300:])
+                raise JobFailed("the bubble does not start: " + self.out.text()[-300:])
             time.sleep(0.1)
 
     def rate(self, begin, end):
         """GB/s."""
-        inside = [line for line in self.lines() if begin <= line["at"] <= end]
+        inside = [line for line in self.out.lines() if begin <= line["at"] <= end]
         return sum(line["gb"] for line in inside[1:]) / (inside[-1]["at"] - inside[0]["at"]) \
             if len(inside) > 1 else None
 
@@ -153,16 +148,14 @@ def measure(name, setting, job, options):
 def bubbles(options, results, done):
     """Every job beside the bubble."""
     busy_loop = "while True: sum(range(20000))"
-    with micro.Mps() if options.device == "cuda" else modes.contextlib.nullcontext() as mps, \
-            tempfile.TemporaryDirectory(prefix="vitamin-record-") as folder:
+    with micro.Mps() if options.device == "cuda" else modes.contextlib.nullcontext() as mps:
         if options.device == "cuda" and not (mps.control and mps.running):
             raise harness.Refusal("there is no MPS here: --bubble needs it")
         environment = dict(mps.environment) if mps else {}
         half = harness.vitamin("run", "--quiet", "--policy", "static:units=8-15", "--")
         beside = [Neighbour([*half, sys.executable, str(HERE / "bubble.py"), options.device],
-                            environment, folder, "bubble")]
-        beside += [Neighbour([sys.executable, "-c", busy_loop], {}, folder, f"busy{i}")
-                   for i in (0, 1)]
+                            environment)]
+        beside += [Neighbour([sys.executable, "-c", busy_loop], {}) for _ in range(2)]
         for number, neighbour in enumerate(beside):  # where the other job of a pair would be
             cores = {options.pin + number} & os.sched_getaffinity(neighbour.process.pid)
             if options.pin and cores:
