@@ -27,6 +27,21 @@ function(vitamin_component directory)
   add_subdirectory(${PROJECT_SOURCE_DIR}/${directory})
 endfunction()
 
+# vitamin_hang_limit(<variable>): takes the seconds that are plenty on an idle machine (none: 120),
+# gives the seconds after which ctest ends a test that hangs. As in tests/time_limit.h, it is no
+# verdict on speed.
+function(vitamin_hang_limit variable)
+  set(seconds "${${variable}}")
+  if(NOT seconds)
+    set(seconds 120)
+  endif()
+  math(EXPR seconds "${seconds} * 4")
+  if(VITAMIN_SANITIZE)
+    math(EXPR seconds "${seconds} * 3")
+  endif()
+  set(${variable} ${seconds} PARENT_SCOPE)
+endfunction()
+
 # vitamin_test(<target> COMPONENT <label> SOURCES <files>
 #              [LIBRARIES <targets>] [DEPENDS <targets>] [ENVIRONMENT <NAME=value>...]
 #              [ARGUMENTS <words>] [TIMEOUT <seconds>] [OWN_MAIN] [SERIAL])
@@ -42,9 +57,7 @@ function(vitamin_test target)
     message(FATAL_ERROR "vitamin_test(${target}): COMPONENT and SOURCES are needed; "
                         "not understood: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
+  vitamin_hang_limit(arg_TIMEOUT)
   add_executable(${target} ${arg_SOURCES})
   if(NOT arg_OWN_MAIN)
     target_link_libraries(${target} PRIVATE vitamin_doctest_main)
@@ -88,11 +101,10 @@ endfunction()
 # the component.
 function(vitamin_python_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "COMPONENT;FILE;TIMEOUT" "DEPENDS;ENVIRONMENT")
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
+  vitamin_hang_limit(arg_TIMEOUT)
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
+  set(environment "VITAMIN_LOCK_FOLDER=;VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} ${arg_DEPENDS})
   file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")
@@ -105,7 +117,7 @@ function(vitamin_python_tests)
       add_test(NAME "${name}"
                COMMAND ${VITAMIN_PYTHON} -B ${file} ${class}.${CMAKE_MATCH_1})
       set_tests_properties("${name}" PROPERTIES LABELS ${arg_COMPONENT} TIMEOUT ${arg_TIMEOUT}
-                           ENVIRONMENT "VITAMIN_LOCK_FOLDER=;${arg_ENVIRONMENT}"
+                           ENVIRONMENT "${environment};${arg_ENVIRONMENT}"
                            SKIP_REGULAR_EXPRESSION "skipped=1")
     endif()
   endforeach()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/profile.h"
 
-#include <rapidcheck.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "runtime/profile_file.h"
 #include "tests/figure.h"
 #include "tests/policies/fixture.h"
+#include "tests/property.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -75,7 +75,7 @@ TEST_CASE("Where the grid is known the model climbs in waves: 448 blocks, one a 
 }
 
 TEST_CASE("One measured width: a guess, never negative, never slower when wider") {
-  CHECK(rc::check("predictions are positive and do not grow with the width", [] {
+  CHECK(test::holds([] {
     Profile profile;
     const auto count = *rc::gen::inRange(1, 5);
     for (int i = 0; i < count; ++i)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/scheduler.h"
 
-#include <rapidcheck.h>
-
 #include <random>
 
 #include "tests/policies/fixture.h"
 #include "tests/policies/world.h"
+#include "tests/property.h"
 
 namespace vitamin::policies {
 namespace {
@@ -412,7 +411,7 @@ TEST_CASE("No policy overlaps clients or is granted what cannot run; everything 
       const std::string what = std::string(name) + " on " + std::to_string(units) + " units";
       CAPTURE(what);
       const PoolLayout layout = PoolLayout::build(device(units, 8, units == 16 ? 12 : 8));
-      const bool good = rc::check(what, [&](unsigned seed) {
+      const bool good = test::holds([&](unsigned seed) {
         World world(layout, policy(name, seed));
         auto work = arrivals(seed, 1 + seed % 7, 20 + seed % 50);
         for (Work& item : work)
@@ -431,7 +430,7 @@ TEST_CASE("With clients that have the right of way, too, nothing overlaps and ev
       const std::string what = std::string(name) + " on " + std::to_string(units) + " units, first";
       CAPTURE(what);
       const PoolLayout layout = PoolLayout::build(device(units, 8, units == 16 ? 12 : 8));
-      const bool good = rc::check(what, [&](unsigned seed) {
+      const bool good = test::holds([&](unsigned seed) {
         World world(layout, policy(name, seed));
         auto work = arrivals(seed, 2 + seed % 6, 20 + seed % 50);
         for (Work& item : work) {

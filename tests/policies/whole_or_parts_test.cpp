@@ -4,13 +4,12 @@
 // are made up here.
 #include "policies/whole_or_parts.h"
 
-#include <rapidcheck.h>
-
 #include <cmath>
 #include <numbers>
 #include <random>
 
 #include "tests/policies/fixture.h"
+#include "tests/property.h"
 
 namespace vitamin::policies {
 namespace {
@@ -311,7 +310,7 @@ TEST_CASE(
 }
 
 TEST_CASE("Jobs of any steps: the better kind, and nearly all of what it gives") {
-  CHECK(rc::check([] {
+  CHECK(test::holds([] {
     const auto many = *rc::gen::inRange(2, 6);
     std::vector<Job> jobs;
     double truth = 0;

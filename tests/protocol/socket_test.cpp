@@ -28,6 +28,7 @@
 #include "protocol/life.h"
 #include "protocol/memory.h"
 #include "protocol/socket.h"
+#include "tests/time_limit.h"
 
 namespace vitamin::protocol {
 
@@ -62,6 +63,13 @@ int open_descriptors() {
   int count = 0;
   for (int fd = 0; fd < 256; ++fd) count += ::fcntl(fd, F_GETFD) != -1;
   return count;
+}
+
+// For poll() and the like, of what happens at once.
+int hang_ms() {
+  using std::chrono::milliseconds;
+  return static_cast<int>(
+      std::chrono::ceil<milliseconds>(test::time_limit(milliseconds(5000))).count());
 }
 
 }  // namespace
@@ -101,7 +109,7 @@ TEST_CASE("a full queue is waited for, and nobody takes its place") {
     ::usleep(50'000);
     CHECK(accept_from(*listener));
   });
-  CHECK(connect_to(folder.socket(), std::chrono::milliseconds(5000)));
+  CHECK(connect_to(folder.socket(), std::chrono::milliseconds(hang_ms())));
   daemon.join();
 }
 
@@ -144,10 +152,10 @@ TEST_CASE("of daemons that start at once one looks at a time") {
   REQUIRE(::listen(first.get(), 8) == 0);
   looking.reset();
   pollfd asked{first.get(), POLLIN, 0};
-  if (::poll(&asked, 1, 5000) > 0) {
+  if (::poll(&asked, 1, hang_ms()) > 0) {
     const auto visitor = accept_from(first);
     asked.fd = visitor->get();
-    ::poll(&asked, 1, 5000);
+    ::poll(&asked, 1, hang_ms());
     CHECK(receive_message(*visitor, kGreetingMax));
     CHECK(send_message(*visitor, bytes_of(Control{})));
   }
@@ -192,7 +200,7 @@ TEST_CASE("the kernel says who connected, and when it ended") {
   pollfd ended{peer->pidfd.get(), POLLIN, 0};
   CHECK(::poll(&ended, 1, 0) == 0);
   ::kill(child, SIGKILL);
-  CHECK(::poll(&ended, 1, 2000) == 1);
+  CHECK(::poll(&ended, 1, hang_ms()) == 1);
   ::waitpid(child, nullptr, 0);
 }
 
@@ -225,13 +233,13 @@ TEST_CASE("an answer is waited for while signals come, for as long as was said a
   ::pthread_sigmask(SIG_BLOCK, &alarm, &before);
   std::thread daemon([&] {
     pollfd visitor{listener->get(), POLLIN, 0};
-    ::poll(&visitor, 1, 5000);
+    ::poll(&visitor, 1, hang_ms());
     const auto accepted = accept_from(*listener);
     ::usleep(50'000);
     const char answer[] = "well";
     if (accepted) (void)send_message(*accepted, std::as_bytes(std::span(answer)));
     pollfd end{accepted ? accepted->get() : -1, POLLIN, 0};
-    ::poll(&end, 1, 5000);  // until the client hangs up
+    ::poll(&end, 1, hang_ms());  // until the client hangs up
   });
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   const itimerval kilohertz{{0, 1000}, {0, 1000}}, off{};
@@ -240,7 +248,7 @@ TEST_CASE("an answer is waited for while signals come, for as long as was said a
   const bool connected = client.has_value();
   hal::Result<Parcel> first = hal::fail(hal::Errc::kInternal, "no connection");
   hal::Result<Parcel> second = hal::fail(hal::Errc::kInternal, "no connection");
-  if (client) first = receive_parcel(*client, 64, std::chrono::milliseconds(5000));
+  if (client) first = receive_parcel(*client, 64, std::chrono::milliseconds(hang_ms()));
   const auto begin = std::chrono::steady_clock::now();
   if (client) second = receive_parcel(*client, 64, std::chrono::milliseconds(100));
   const auto waited = std::chrono::steady_clock::now() - begin;
@@ -254,7 +262,7 @@ TEST_CASE("an answer is waited for while signals come, for as long as was said a
   CHECK(first->bytes.size() == 5);
   CHECK_FALSE(second);  // nothing more was said
   CHECK(waited >= std::chrono::milliseconds(100));
-  CHECK(waited < std::chrono::milliseconds(3000));
+  CHECK(waited < test::time_limit(std::chrono::milliseconds(3000)));
 }
 
 TEST_CASE("the doorbell never blocks, however often it rings unheard") {
@@ -323,11 +331,8 @@ TEST_CASE("the death of a client is told by its life line before its pidfd") {
     return child;
   };
   auto wait_for = [&](auto what) {
-    for (int i = 0; i < 5000; ++i) {
-      if (what(memory->client->life.load(std::memory_order_acquire))) return true;
-      ::usleep(1000);
-    }
-    return false;
+    return test::eventually(
+        [&] { return what(memory->client->life.load(std::memory_order_acquire)); });
   };
   auto alive = [](std::uint32_t word) { return word != 0 && !life_ended(word); };
   const pid_t killed = held([] { ::pause(); });
