@@ -113,9 +113,13 @@ std::vector<char> read_image() {
 
 }  // namespace
 
-Session::Session() : image_(read_image()) {
+Session::Session(int ordinal) : image_(read_image()) {
   VITAMIN_MUST(cuInit(0));
-  VITAMIN_MUST(cuDeviceGet(&device_, 0));
+  int devices = 0;
+  VITAMIN_MUST(cuDeviceGetCount(&devices));
+  if (ordinal >= devices)
+    throw std::runtime_error("it needs " + std::to_string(ordinal + 1) + " devices");
+  VITAMIN_MUST(cuDeviceGet(&device_, ordinal));
   VITAMIN_MUST(cuDevicePrimaryCtxRetain(&primary_, device_));
   VITAMIN_MUST(cuCtxSetCurrent(primary_));
   VITAMIN_MUST(cuModuleLoadData(&module_, image_.data()));

@@ -68,11 +68,16 @@ struct RegisterRule {
                                                                      &rule_##name);   \
   static void rule_##name()
 
-// The primary context of device 0, current on this thread, with the kernels of kernels/ loaded.
-// Objects that it hands out live until the process ends: each rule is a process of its own.
+// 32-bit words that the kernel store_of_many takes by value.
+inline constexpr std::size_t kLargeParameterWords = 1000;
+
+// The primary context of a device, current on this thread, with the kernels of kernels/ loaded.
+// Objects that it hands out live until the process ends: each rule is a process of its own. They
+// are made in the current context, which is that of the last session made unless told otherwise.
+// A rule that asks for a device that the machine does not have is not answered.
 class Session {
  public:
-  Session();
+  explicit Session(int ordinal = 0);
 
   CUstream stream(unsigned flags = CU_STREAM_DEFAULT, int priority = 0);
   CUevent event(unsigned flags = CU_EVENT_DISABLE_TIMING);

@@ -15,6 +15,14 @@ VITAMIN_KERNEL(store, std::uint32_t* word, std::uint32_t value) {
   VITAMIN_ONCE { *word = value; }
 }
 
+// More parameter bytes than most kernels have (kLargeParameterWords in session.h).
+struct ManyWords {
+  std::uint32_t words[1000];
+};
+VITAMIN_KERNEL(store_of_many, std::uint32_t* word, ManyWords many) {
+  VITAMIN_ONCE { *word = many.words[999]; }
+}
+
 VITAMIN_KERNEL(copy_word, std::uint32_t* to, const std::uint32_t* from) {
   VITAMIN_ONCE { *to = *from; }
 }
