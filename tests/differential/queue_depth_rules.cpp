@@ -560,4 +560,111 @@ VITAMIN_RULE(calls_beside_a_full_green_stream,
   beside_a_full_queue(session, "green", session.green_stream(session.green({0})));
 }
 
+// --- beside a call that waits --------------------------------------------------------------------
+
+namespace {
+
+// A call on a thread of its own that does not come back before the gate opens.
+class Waiting {
+ public:
+  Waiting(Session& session, Gate& gate, const std::function<CUresult()>& call)
+      : gate_(gate), thread_([this, &session, call] {
+          VITAMIN_MUST(cuCtxSetCurrent(session.primary()));
+          inside_ = true;
+          must(call(), "a call that waits");
+          inside_ = false;
+        }) {
+    std::this_thread::sleep_for(2 * patience());
+  }
+  ~Waiting() {
+    gate_.open();
+    thread_.join();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  bool waits() const { return inside_ && !gate_.is_open(); }
+
+ private:
+  Gate& gate_;
+  std::atomic<bool> inside_{false};
+  std::thread thread_;
+};
+
+void beside_a_waiting_call(Session& session, const Meanwhile& waiting, CUstream stream) {
+  const Material material(session);
+  CUevent behind = session.event();
+  std::vector<Meanwhile> all = on_the_full_stream(session, material, stream, behind);
+  all.insert(all.begin(),
+             {{"launch", [&] { return material.launch_small(stream); }},
+              {"fill", [&] { return api.cuMemsetD32Async(material.word + 8192, 1, 16, stream); }}});
+  for (auto* more : {&on_other_streams, &about_nothing_of_it})
+    for (const Meanwhile& question : more(session, material)) all.push_back(question);
+  bool told = false;
+  for (const Meanwhile& question : all) {
+    {
+      Gate gate(session, stream);
+      VITAMIN_MUST(cuEventRecord(behind, stream));
+      const Waiting held(session, gate, waiting.call);
+      if (!told) Say{"{}: does not return: {}", waiting.name, yes_no(held.waits())};
+      told = true;
+      if (!held.waits()) return;
+      Say{"beside {}: {}: {}", waiting.name, question.name, waits_for(gate, question.call)};
+    }
+    drain();
+  }
+}
+
+}  // namespace
+
+VITAMIN_RULE(calls_beside_a_copy_from_pageable_memory,
+             "Which calls wait while such a copy waits for its held stream?") {
+  Session session;
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  const CUdeviceptr to = session.memory(1 << 20);
+  static std::vector<char> from(1 << 20);
+  beside_a_waiting_call(session,
+                        {"a copy from pageable memory",
+                         [=] { return api.cuMemcpyHtoDAsync(to, from.data(), 1 << 20, stream); }},
+                        stream);
+}
+VITAMIN_RULE(calls_beside_a_copy_to_pageable_memory,
+             "Which calls wait while such a copy waits for its held stream?") {
+  Session session;
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  const CUdeviceptr from = session.memory(1 << 20);
+  static std::vector<char> to(1 << 20);
+  beside_a_waiting_call(session,
+                        {"a copy to pageable memory",
+                         [=] { return api.cuMemcpyDtoHAsync(to.data(), from, 1 << 20, stream); }},
+                        stream);
+}
+VITAMIN_RULE(calls_beside_a_synchronisation,
+             "Which calls wait while a thread synchronises with a held stream?") {
+  Session session;
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  beside_a_waiting_call(
+      session, {"a synchronisation", [=] { return api.cuStreamSynchronize(stream); }}, stream);
+}
+VITAMIN_RULE(calls_beside_a_free, "Which calls wait while a free waits for a held stream?") {
+  Session session;
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  static std::vector<CUdeviceptr> memory;
+  for (int i = 0; i < 64; ++i) memory.push_back(session.memory(1 << 16));
+  beside_a_waiting_call(session,
+                        {"a free",
+                         [] {
+                           const CUdeviceptr last = memory.back();
+                           memory.pop_back();
+                           return api.cuMemFree(last);
+                         }},
+                        stream);
+}
+VITAMIN_RULE(calls_beside_a_synchronisation_of_the_context,
+             "Which calls wait while a thread synchronises with the context of a held stream?") {
+  Session session;
+  beside_a_waiting_call(session,
+                        {"a synchronisation of the context", [] { return api.cuCtxSynchronize(); }},
+                        session.stream(CU_STREAM_NON_BLOCKING));
+}
+
 }  // namespace vitamin::differential
