@@ -425,4 +425,57 @@ VITAMIN_RULE(graph_launch_order, "Is a graph ordered in its stream, with itself 
   Say{"kernels run {}", total + 1};
 }
 
+namespace {
+
+// A capture that begins on `origin`, forks to `joined` and comes back.
+void capture_across(Session& session, const char* name, CUstream origin, CUstream joined) {
+  const Log log(session);
+  CUevent fork = session.event();
+  CUevent join = session.event();
+  CUgraph graph = nullptr;
+  Say{"{}: begin {}", name,
+      code(api.cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))};
+  Say{"{}: record {}", name, code(api.cuEventRecord(fork, origin))};
+  Say{"{}: wait {}", name, code(api.cuStreamWaitEvent(joined, fork, 0))};
+  Say{"{}: the joined stream is {}", name, status(joined)};
+  Say{"{}: launch {}", name, code(log.append(joined, 1))};
+  Say{"{}: record there {}", name, code(api.cuEventRecord(join, joined))};
+  Say{"{}: wait for it {}", name, code(api.cuStreamWaitEvent(origin, join, 0))};
+  Say{"{}: end {}", name, code(api.cuStreamEndCapture(origin, &graph))};
+  drain();
+  Say{"{}: kernels {}; the joined stream is {}", name, log.text(), status(joined)};
+  CUgraphExec executable = nullptr;
+  if (graph == nullptr) return;
+  Say{"{}: instantiate {}", name, code(api.cuGraphInstantiate(&executable, graph, 0))};
+  if (executable == nullptr) return;
+  Say{"{}: launch of the graph {}", name, code(api.cuGraphLaunch(executable, joined))};
+  drain();
+  Say{"{}: kernels {}", name, log.text()};
+  // The events were recorded in a capture that is over.
+  Say{"{}: wait for the fork's event afterwards {}", name,
+      code(api.cuStreamWaitEvent(joined, fork, 0))};
+  Say{"{}: query of it {}", name, code(api.cuEventQuery(fork))};
+  Say{"{}: record of it {}", name, code(api.cuEventRecord(fork, joined))};
+  drain();
+  Say{"{}: query then {}", name, code(api.cuEventQuery(fork))};
+}
+
+}  // namespace
+
+VITAMIN_RULE(captures_across_contexts_and_threads,
+             "Does a stream join a capture of a green stream, of a per-thread default stream, of "
+             "another thread?") {
+  Session session;
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  CUstream blocking = session.stream();
+  CUstream green = session.green_stream(session.green({0}));
+  CUstream other_green = session.green_stream(session.green({1}));
+  capture_across(session, "green to ordinary", green, stream);
+  capture_across(session, "green to blocking", green, blocking);
+  capture_across(session, "green to green", green, other_green);
+  capture_across(session, "ordinary to green", stream, green);
+  capture_across(session, "per-thread to ordinary", CU_STREAM_PER_THREAD, stream);
+  capture_across(session, "ordinary to per-thread", stream, CU_STREAM_PER_THREAD);
+}
+
 }  // namespace vitamin::differential

@@ -232,4 +232,198 @@ VITAMIN_RULE(synchronous_fill_and_copy_complete_later,
   Say{"in the end {}", value};
 }
 
+namespace {
+
+struct BadCall {
+  const char* name;
+  CUresult (*make)(CUstream stream);
+};
+
+}  // namespace
+
+VITAMIN_RULE(errors_of_other_calls_behind_a_gate,
+             "Are impossible copies, fills, frees, waits and records refused at once, with the "
+             "same code, behind a held stream?") {
+  Session session;
+  static CUdeviceptr device = session.memory(kLarge);
+  static CUdeviceptr other = session.memory(kLarge);
+  static auto* pinned = reinterpret_cast<std::uint8_t*>(session.pinned(kLarge));
+  static constexpr CUdeviceptr kNowhere = 0x1000;
+  static CUcontext second = nullptr;
+  static CUevent foreign = nullptr;
+  must(api.create_context(&second, 0, session.device()), "cuCtxCreate");
+  foreign = session.event();
+  VITAMIN_MUST(cuCtxSetCurrent(session.primary()));
+  static constexpr BadCall kCalls[] = {
+      {"cuMemcpyDtoDAsync from nowhere",
+       [](CUstream s) { return api.cuMemcpyDtoDAsync(device, kNowhere, 64, s); }},
+      {"cuMemcpyDtoDAsync to nowhere",
+       [](CUstream s) { return api.cuMemcpyDtoDAsync(kNowhere, device, 64, s); }},
+      {"cuMemcpyDtoDAsync from NULL",
+       [](CUstream s) { return api.cuMemcpyDtoDAsync(device, 0, 64, s); }},
+      {"cuMemcpyDtoDAsync of 1 TiB",
+       [](CUstream s) { return api.cuMemcpyDtoDAsync(device, other, std::size_t{1} << 40, s); }},
+      {"cuMemcpyDtoDAsync of nothing",
+       [](CUstream s) { return api.cuMemcpyDtoDAsync(device, kNowhere, 0, s); }},
+      {"cuMemcpyHtoDAsync pinned to nowhere",
+       [](CUstream s) { return api.cuMemcpyHtoDAsync(kNowhere, pinned, 64, s); }},
+      {"cuMemcpyHtoDAsync from NULL",
+       [](CUstream s) { return api.cuMemcpyHtoDAsync(device, nullptr, 64, s); }},
+      {"cuMemcpyDtoHAsync pinned from nowhere",
+       [](CUstream s) { return api.cuMemcpyDtoHAsync(pinned, kNowhere, 64, s); }},
+      {"cuMemcpyAsync from pinned to NULL",
+       [](CUstream s) {
+         return api.cuMemcpyAsync(0, reinterpret_cast<CUdeviceptr>(pinned), 64, s);
+       }},
+      {"cuMemcpy2DAsync with a short pitch",
+       [](CUstream s) {
+         CUDA_MEMCPY2D copy{};
+         copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+         copy.srcDevice = other;
+         copy.dstDevice = device;
+         copy.srcPitch = copy.dstPitch = 32;
+         copy.WidthInBytes = 64;
+         copy.Height = 4;
+         return api.cuMemcpy2DAsync(&copy, s);
+       }},
+      {"cuMemcpy2DAsync of no memory type",
+       [](CUstream s) {
+         CUDA_MEMCPY2D copy{};
+         copy.srcDevice = other;
+         copy.dstDevice = device;
+         copy.srcPitch = copy.dstPitch = copy.WidthInBytes = 64;
+         copy.Height = 4;
+         return api.cuMemcpy2DAsync(&copy, s);
+       }},
+      {"cuMemcpy2DAsync without a box", [](CUstream s) { return api.cuMemcpy2DAsync(nullptr, s); }},
+      {"cuMemsetD8Async of nowhere",
+       [](CUstream s) { return api.cuMemsetD8Async(kNowhere, 1, 64, s); }},
+      {"cuMemsetD8Async of 1 TiB",
+       [](CUstream s) { return api.cuMemsetD8Async(device, 1, std::size_t{1} << 40, s); }},
+      {"cuMemsetD32Async of an odd address",
+       [](CUstream s) { return api.cuMemsetD32Async(device + 1, 1, 4, s); }},
+      {"cuMemsetD8Async of nothing",
+       [](CUstream s) { return api.cuMemsetD8Async(kNowhere, 1, 0, s); }},
+      {"cuMemFreeAsync of memory of cuMemAlloc",
+       [](CUstream s) { return api.cuMemFreeAsync(other + 64, s); }},
+      {"cuMemFreeAsync of nowhere", [](CUstream s) { return api.cuMemFreeAsync(kNowhere, s); }},
+      {"cuMemAllocAsync of nothing",
+       [](CUstream s) {
+         CUdeviceptr memory = 0;
+         return api.cuMemAllocAsync(&memory, 0, s);
+       }},
+      {"cuLaunchHostFunc of nothing",
+       [](CUstream s) { return api.cuLaunchHostFunc(s, nullptr, nullptr); }},
+      {"cuStreamAddCallback with flags",
+       [](CUstream s) {
+         return api.cuStreamAddCallback(
+             s, [](CUstream, CUresult, void*) {}, nullptr, 7);
+       }},
+      {"cuStreamWaitValue32 of an odd address",
+       [](CUstream s) {
+         return api.cuStreamWaitValue32(s, device + 1, 0, CU_STREAM_WAIT_VALUE_GEQ);
+       }},
+      {"cuStreamWaitValue32 with flags",
+       [](CUstream s) { return api.cuStreamWaitValue32(s, device, 0, 0x40); }},
+      {"cuStreamWriteValue32 of nowhere",
+       [](CUstream s) { return api.cuStreamWriteValue32(s, kNowhere, 0, 0); }},
+      {"cuEventRecord of another context's event",
+       [](CUstream s) { return api.cuEventRecord(foreign, s); }},
+      {"cuEventRecordWithFlags external, outside a capture",
+       [](CUstream s) { return api.cuEventRecordWithFlags(foreign, s, CU_EVENT_RECORD_EXTERNAL); }},
+      {"cuStreamWaitEvent with flags",
+       [](CUstream s) { return api.cuStreamWaitEvent(s, foreign, 0x40); }},
+      {"cuGraphLaunch of nothing", [](CUstream s) { return api.cuGraphLaunch(nullptr, s); }}};
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  const std::uint32_t value = 1;
+  for (const BadCall& call : kCalls) {
+    const std::string open = code(call.make(stream));
+    Gate gate(session, stream);
+    must(launch(session.function("store"), stream, {&other, &value}), "launch");
+    const std::string held = waits_for(gate, [&] { return call.make(stream); });
+    gate.open();
+    Say{"{}: {}; behind a gate {}; synchronize {}", call.name, open, held,
+        code(api.cuStreamSynchronize(stream))};
+  }
+}
+
+namespace {
+
+// A pool that has room for one block, so that the second allocation can only be the first one's
+// memory.
+CUmemoryPool pool_of_one(Session& session, std::size_t bytes, std::uint64_t threshold) {
+  CUmemoryPool pool = nullptr;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = session.device();
+  properties.maxSize = bytes;
+  VITAMIN_MUST(cuMemPoolCreate(&pool, &properties));
+  VITAMIN_MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  return pool;
+}
+
+}  // namespace
+
+VITAMIN_RULE(memory_of_a_held_stream_allocated_on_another,
+             "Does a stream whose allocation takes memory that a held stream frees wait for it, "
+             "and do queries, synchronisation and events of it say so?") {
+  Session session;
+  constexpr std::size_t kBlock = std::size_t{32} << 20;
+  CUmemoryPool pool = pool_of_one(session, kBlock, ~std::uint64_t{0});
+  CUstream first = session.stream(CU_STREAM_NON_BLOCKING);
+  CUstream second = session.stream(CU_STREAM_NON_BLOCKING);
+  CUstream third = session.stream(CU_STREAM_NON_BLOCKING);
+  CUevent event = session.event();
+  CUdeviceptr one = 0;
+  VITAMIN_MUST(cuMemAllocFromPoolAsync(&one, kBlock, pool, first));
+  VITAMIN_MUST(cuMemsetD8Async(one, 1, kBlock, first));
+  drain();
+  const auto once = [&](const char* what,
+                        const std::function<std::string(Gate&, CUdeviceptr)>& ask) {
+    CUdeviceptr two = 0;
+    Gate gate(session, first);
+    VITAMIN_MUST(cuMemFreeAsync(one, first));
+    const CUdeviceptr freed = one;
+    CUresult result = CUDA_SUCCESS;
+    const std::string allocated = waits_for(
+        gate, [&] { return result = api.cuMemAllocFromPoolAsync(&two, kBlock, pool, second); });
+    std::string answer = "not asked";
+    if (!gate.is_open() && result == CUDA_SUCCESS) answer = ask(gate, two);
+    Say{"allocation {}, the same memory: {}; {}: {}", allocated, two == freed ? "yes" : "no", what,
+        answer};
+    gate.open();
+    drain();
+    if (result == CUDA_SUCCESS) {
+      one = two;
+      VITAMIN_MUST(cuMemFreeAsync(one, second));
+    }
+    VITAMIN_MUST(cuMemAllocFromPoolAsync(&one, kBlock, pool, first));
+    drain();
+  };
+  once("cuStreamQuery", [&](Gate&, CUdeviceptr) { return soon(second); });
+  once("an event recorded behind it", [&](Gate&, CUdeviceptr) {
+    VITAMIN_MUST(cuEventRecord(event, second));
+    return soon(event);
+  });
+  once("a stream that waits for such an event", [&](Gate&, CUdeviceptr) {
+    VITAMIN_MUST(cuEventRecord(event, second));
+    VITAMIN_MUST(cuStreamWaitEvent(third, event, 0));
+    return soon(third);
+  });
+  once("a launch behind it", [&](Gate&, CUdeviceptr memory) {
+    const std::uint32_t value = 1;
+    must(launch(session.function("store"), second, {&memory, &value}), "launch");
+    return soon(second);
+  });
+  once("cuStreamSynchronize", [&](Gate& gate, CUdeviceptr) {
+    return waits_for(gate, [&] { return api.cuStreamSynchronize(second); });
+  });
+  once("cuStreamSynchronize, then a fill on a third stream", [&](Gate& gate, CUdeviceptr memory) {
+    const std::string text = waits_for(gate, [&] { return api.cuStreamSynchronize(second); });
+    VITAMIN_MUST(cuMemsetD8Async(memory, 3, kBlock, third));
+    return text + "; the third stream " + soon(third);
+  });
+}
+
 }  // namespace vitamin::differential

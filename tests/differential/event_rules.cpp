@@ -246,4 +246,48 @@ VITAMIN_RULE(events_of_a_whole_context,
   drain();
 }
 
+VITAMIN_RULE(event_of_a_graph_recorded_again,
+             "What does an event mean that a graph recorded, when a call records it again behind a "
+             "gate, and the other way round?") {
+  Session session;
+  const Log log(session);
+  CUstream first = session.stream(CU_STREAM_NON_BLOCKING);
+  CUstream held = session.stream(CU_STREAM_NON_BLOCKING);
+  CUstream waiting = session.stream(CU_STREAM_NON_BLOCKING);
+  CUevent event = session.event();
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec executable = nullptr;
+  VITAMIN_MUST(cuGraphCreate(&graph, 0));
+  VITAMIN_MUST(cuGraphAddEventRecordNode(&node, graph, nullptr, 0, event));
+  VITAMIN_MUST(cuGraphInstantiate(&executable, graph, 0));
+  VITAMIN_MUST(cuGraphLaunch(executable, first));
+  VITAMIN_MUST(cuStreamSynchronize(first));
+  Say{"recorded by the graph {}", soon(event)};
+  {
+    Gate gate(session, held);
+    must(log.append(held, 1), "launch");
+    VITAMIN_MUST(cuEventRecord(event, held));
+    Say{"recorded behind a gate {}", soon(event)};
+    Say{"wait {}", code(api.cuStreamWaitEvent(waiting, event, 0))};
+    must(log.append(waiting, 2), "launch");
+    Say{"the waiting stream {}", soon(waiting)};
+    VITAMIN_MUST(cuGraphLaunch(executable, first));
+    VITAMIN_MUST(cuStreamSynchronize(first));
+    Say{"recorded by the graph again {}; the waiting stream {}", soon(event), soon(waiting)};
+    gate.open();
+    drain();
+    Say{"kernels {}", log.text()};
+  }
+  {
+    Gate gate(session, first);
+    VITAMIN_MUST(cuGraphLaunch(executable, first));
+    Say{"recorded by a graph behind a gate {}", soon(event)};
+    VITAMIN_MUST(cuEventRecord(event, held));
+    Say{"then by a call on an idle stream {}", soon(event)};
+    gate.open();
+    drain();
+  }
+}
+
 }  // namespace vitamin::differential

@@ -205,6 +205,164 @@ VITAMIN_RULE(launch_errors_are_told_by_the_call,
   drain();
 }
 
+namespace {
+
+struct Refusal {
+  const char* name;
+  CUresult (*make)(CUfunction function, CUdeviceptr word, CUstream stream, CUevent timed);
+};
+
+CUresult geometry(CUfunction function, CUdeviceptr word, CUstream stream, unsigned x, unsigned y,
+                  unsigned z, unsigned block) {
+  std::uint32_t value = 1;
+  void* parameters[] = {&word, &value};
+  return api.cuLaunchKernel(function, x, y, z, block, 1, 1, 0, stream, parameters, nullptr);
+}
+
+CUresult cooperative(CUfunction function, CUdeviceptr word, CUstream stream, unsigned grid,
+                     unsigned block, unsigned shared) {
+  std::uint32_t value = 1;
+  void* parameters[] = {&word, &value};
+  return api.cuLaunchCooperativeKernel(function, grid, 1, 1, block, 1, 1, shared, stream,
+                                       parameters);
+}
+
+CUlaunchAttribute cooperative_attribute() {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  attribute.value.cooperative = 1;
+  return attribute;
+}
+
+CUlaunchAttribute cluster_attribute(unsigned x, unsigned y, unsigned z) {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attribute.value.clusterDim.x = x;
+  attribute.value.clusterDim.y = y;
+  attribute.value.clusterDim.z = z;
+  return attribute;
+}
+
+constexpr Refusal kRefusals[] = {
+    {"block of 1025", [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 1, 1, 1025); }},
+    {"block of 0", [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 1, 1, 0); }},
+    {"grid of 0", [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 0, 1, 1, 1); }},
+    {"grid of 2^31",
+     [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1u << 31, 1, 1, 1); }},
+    {"grid of 1 x 65,536",
+     [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 65536, 1, 1); }},
+    {"grid of 1 x 1 x 65,536",
+     [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 1, 65536, 1); }},
+    {"49,153 bytes of shared memory",
+     [](auto f, auto w, auto s, auto) { return launch_shape(f, w, s, 1, 1, 1, 1, 49153); }},
+    {"no function",
+     [](auto, auto w, auto s, auto) { return geometry(nullptr, w, s, 1, 1, 1, 1); }},
+    {"no parameters",
+     [](auto f, auto, auto s, auto) {
+       return api.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, nullptr, nullptr);
+     }},
+    {"cooperative grid of 100,000",
+     [](auto f, auto w, auto s, auto) { return cooperative(f, w, s, 100000, 256, 0); }},
+    {"cooperative block of 1025",
+     [](auto f, auto w, auto s, auto) { return cooperative(f, w, s, 1, 1025, 0); }},
+    {"cooperative grid of 0",
+     [](auto f, auto w, auto s, auto) { return cooperative(f, w, s, 0, 32, 0); }},
+    {"cooperative, 49,153 bytes of shared memory",
+     [](auto f, auto w, auto s, auto) { return cooperative(f, w, s, 1, 32, 49153); }},
+    {"cooperative grid of 100,000 by attribute",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cooperative_attribute()}, 100000, 256);
+     }},
+    {"clusters of 64",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(64, 1, 1)}, 128, 32);
+     }},
+    {"clusters of 16, not allowed",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(16, 1, 1)}, 128, 32);
+     }},
+    {"clusters of 3, which do not divide the grid",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(3, 1, 1)}, 128, 32);
+     }},
+    {"clusters of 1 x 2, which do not divide the grid",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(1, 2, 1)}, 128, 32);
+     }},
+    {"clusters of 0",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(0, 1, 1)}, 128, 32);
+     }},
+    {"clusters of 8 and a block of 1025",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(8, 1, 1)}, 128, 1025);
+     }},
+    {"cooperative clusters of 8, too large a grid",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(8, 1, 1), cooperative_attribute()}, 80000,
+                          256);
+     }},
+    {"cooperative clusters of 3, which do not divide the grid",
+     [](auto f, auto w, auto s, auto) {
+       return launch_with(f, s, w, {cluster_attribute(3, 1, 1), cooperative_attribute()}, 16, 32);
+     }},
+    {"priority of 100",
+     [](auto f, auto w, auto s, auto) {
+       CUlaunchAttribute attribute{};
+       attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+       attribute.value.priority = 100;
+       return launch_with(f, s, w, {attribute});
+     }},
+    {"programmatic event with timing",
+     [](auto f, auto w, auto s, auto timed) {
+       CUlaunchAttribute attribute{};
+       attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+       attribute.value.programmaticEvent.event = timed;
+       return launch_with(f, s, w, {attribute});
+     }},
+    {"a node that can be updated",
+     [](auto f, auto w, auto s, auto) {
+       CUlaunchAttribute attribute{};
+       attribute.id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+       attribute.value.deviceUpdatableKernelNode.deviceUpdatable = 1;
+       return launch_with(f, s, w, {attribute});
+     }},
+    {"memory domain of 9",
+     [](auto f, auto w, auto s, auto) {
+       CUlaunchAttribute attribute{};
+       attribute.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP;
+       attribute.value.memSyncDomainMap.default_ = 9;
+       attribute.value.memSyncDomainMap.remote = 9;
+       return launch_with(f, s, w, {attribute});
+     }},
+    {"an attribute of streams only",
+     [](auto f, auto w, auto s, auto) {
+       CUlaunchAttribute attribute{};
+       attribute.id = CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY;
+       return launch_with(f, s, w, {attribute});
+     }},
+    {"possible", [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 1, 1, 1); }}};
+
+}  // namespace
+
+VITAMIN_RULE(launch_errors_behind_a_gate,
+             "Is an impossible launch refused at once, with the same code, behind a held stream?") {
+  Session session;
+  const CUdeviceptr word = session.memory(64);
+  CUfunction store = session.function("store");
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  CUevent timed = session.event(CU_EVENT_DEFAULT);
+  for (const Refusal& refusal : kRefusals) {
+    const std::string open = code(refusal.make(store, word, stream, timed));
+    Gate gate(session, stream);
+    const std::string held =
+        waits_for(gate, [&] { return refusal.make(store, word, stream, timed); });
+    gate.open();
+    Say{"{}: {}; behind a gate {}; synchronize {}", refusal.name, open, held,
+        code(api.cuStreamSynchronize(stream))};
+  }
+}
+
 VITAMIN_RULE(shared_memory_limit_of_a_pending_launch,
              "Does lowering the shared memory limit touch a launch that is already queued?") {
   Session session;

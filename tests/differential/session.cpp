@@ -127,7 +127,7 @@ Session::Session(int ordinal) : image_(read_image()) {
       cuLibraryLoadData(&library_, image_.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   // Loaded here and once for all: a kernel that is loaded lazily may wait for other streams, and
   // that is a question of its own (launch_of_a_kernel_never_launched).
-  for (const char* name : {"append", "store", "copy_word", "pack"}) {
+  for (const char* name : {"append", "store", "slow_add", "copy_word", "pack"}) {
     VITAMIN_MUST(cuFuncLoad(function(name)));
     CUfunction of_kernel = nullptr;
     VITAMIN_MUST(cuKernelGetFunction(&of_kernel, kernel(name)));

@@ -23,6 +23,12 @@ VITAMIN_KERNEL(store_of_many, std::uint32_t* word, ManyWords many) {
   VITAMIN_ONCE { *word = many.words[999]; }
 }
 
+// Takes time, then adds.
+VITAMIN_WAITING_KERNEL(slow_add, std::uint32_t* word, std::uint32_t value, std::uint64_t ns) {
+  VITAMIN_BUSY_NS(ns);
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(word, value); }
+}
+
 VITAMIN_KERNEL(copy_word, std::uint32_t* to, const std::uint32_t* from) {
   VITAMIN_ONCE { *to = *from; }
 }
