@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # How directories and tests are added.
+include(forms)
 
 set_property(GLOBAL PROPERTY VITAMIN_NOT_BUILT "")
 
@@ -27,37 +28,29 @@ function(vitamin_component directory)
   add_subdirectory(${PROJECT_SOURCE_DIR}/${directory})
 endfunction()
 
-# vitamin_hang_limit(<variable>): takes the seconds that are plenty on an idle machine (none: 120),
-# gives the seconds after which ctest ends a test that hangs. As in tests/time_limit.h, it is no
-# verdict on speed.
-function(vitamin_hang_limit variable)
-  set(seconds "${${variable}}")
-  if(NOT seconds)
-    set(seconds 120)
-  endif()
-  math(EXPR seconds "${seconds} * 4")
-  if(VITAMIN_SANITIZE)
-    math(EXPR seconds "${seconds} * 3")
-  endif()
-  set(${variable} ${seconds} PARENT_SCOPE)
-endfunction()
-
 # vitamin_test(<target> COMPONENT <label> SOURCES <files>
 #              [LIBRARIES <targets>] [DEPENDS <targets>] [ENVIRONMENT <NAME=value>...]
-#              [ARGUMENTS <words>] [TIMEOUT <seconds>] [OWN_MAIN] [SERIAL])
+#              [ARGUMENTS <words>] [TIMEOUT <seconds>] [OWN_MAIN] [SERIAL] [PLAIN_ONLY])
 #
 # A doctest program. Each TEST_CASE becomes one ctest test named "<target>: <test case>", labelled
 # with its component, so that a failure names the sentence that is false and a missing suite shows
-# in the counts (tests/expected_counts.txt). SERIAL: never beside another test. Where a test does
-# not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on a GPU.
+# in the counts (tests/expected_counts.txt). SERIAL: never beside another test. PLAIN_ONLY: not in
+# the short form of a build with sanitizers (cmake/forms.cmake). A test that hangs is ended by
+# `ctest --timeout` (scripts/test), for all tests the same and no verdict on speed; TIMEOUT sets
+# another limit above 600 s. Where a test does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests
+# side by side are no neighbours on a GPU.
 function(vitamin_test target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL" "COMPONENT;TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY" "COMPONENT;TIMEOUT"
                         "SOURCES;LIBRARIES;DEPENDS;ENVIRONMENT;ARGUMENTS")
   if(NOT arg_COMPONENT OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "vitamin_test(${target}): COMPONENT and SOURCES are needed; "
                         "not understood: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
-  vitamin_hang_limit(arg_TIMEOUT)
+  set(plain_only "")
+  if(arg_PLAIN_ONLY)
+    set(plain_only PLAIN_ONLY)
+  endif()
+  vitamin_labels(labels ${arg_COMPONENT} ${plain_only})
   add_executable(${target} ${arg_SOURCES})
   if(NOT arg_OWN_MAIN)
     target_link_libraries(${target} PRIVATE vitamin_doctest_main)
@@ -69,14 +62,14 @@ function(vitamin_test target)
     add_dependencies(${target} ${arg_DEPENDS})
   endif()
 
-  _vitamin_component_target(${arg_COMPONENT} ${target})
+  _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
 
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   add_custom_command(
     TARGET ${target} POST_BUILD
     COMMAND ${CMAKE_COMMAND}
             -D "EXECUTABLE=$<TARGET_FILE:${target}>" -D "TARGET=${target}"
-            -D "LABEL=${arg_COMPONENT}" -D "TIMEOUT=${arg_TIMEOUT}" -D "SERIAL=${arg_SERIAL}"
+            -D "LABELS=${labels}" -D "TIMEOUT=${arg_TIMEOUT}" -D "SERIAL=${arg_SERIAL}"
             -D "ENVIRONMENT=VITAMIN_LOCK_FOLDER=;${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
             -D "OUTPUT=${include_file}"
             -P ${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake
@@ -89,24 +82,29 @@ function(vitamin_test target)
        "  include(\"${include_file}\")\n"
        "else()\n"
        "  add_test(\"${target}: was built\" ${target}_was_not_built)\n"
-       "  set_tests_properties(\"${target}: was built\" PROPERTIES LABELS ${arg_COMPONENT})\n"
+       "  set_tests_properties(\"${target}: was built\" PROPERTIES LABELS \"${labels}\")\n"
        "endif()\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${guard_file})
 endfunction()
 
 # vitamin_python_tests(COMPONENT <label> FILE <file> [DEPENDS <targets>]
-#                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>])
+#                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY])
 #
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
 # the component.
 function(vitamin_python_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "COMPONENT;FILE;TIMEOUT" "DEPENDS;ENVIRONMENT")
-  vitamin_hang_limit(arg_TIMEOUT)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY" "COMPONENT;FILE;TIMEOUT"
+                        "DEPENDS;ENVIRONMENT")
+  set(plain_only "")
+  if(arg_PLAIN_ONLY)
+    set(plain_only PLAIN_ONLY)
+  endif()
+  vitamin_labels(labels ${arg_COMPONENT} ${plain_only})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
   set(environment "VITAMIN_LOCK_FOLDER=;VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
-  _vitamin_component_target(${arg_COMPONENT} ${arg_DEPENDS})
+  _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
   file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")
   foreach(line IN LISTS lines)
     if(line MATCHES "^class ([A-Za-z]+)")
@@ -116,21 +114,14 @@ function(vitamin_python_tests)
       set(name "${stem}: ${words}")
       add_test(NAME "${name}"
                COMMAND ${VITAMIN_PYTHON} -B ${file} ${class}.${CMAKE_MATCH_1})
-      set_tests_properties("${name}" PROPERTIES LABELS ${arg_COMPONENT} TIMEOUT ${arg_TIMEOUT}
+      set_tests_properties("${name}" PROPERTIES LABELS "${labels}"
                            ENVIRONMENT "${environment};${arg_ENVIRONMENT}"
                            SKIP_REGULAR_EXPRESSION "skipped=1")
+      if(arg_TIMEOUT GREATER 600)
+        set_tests_properties("${name}" PROPERTIES TIMEOUT ${arg_TIMEOUT})
+      endif()
     endif()
   endforeach()
-endfunction()
-
-# `tests-<component>` builds what the tests of one component need.
-function(_vitamin_component_target component)
-  if(NOT TARGET tests-${component})
-    add_custom_target(tests-${component})
-  endif()
-  if(ARGN)
-    add_dependencies(tests-${component} ${ARGN})
-  endif()
 endfunction()
 
 # vitamin_portable_program(<target>): carried to machines that have another C++ library. It has its

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Run after a test program was linked: writes one add_test for each of its doctest cases.
-# In: EXECUTABLE TARGET LABEL TIMEOUT SERIAL ENVIRONMENT ARGUMENTS OUTPUT.
+# In: EXECUTABLE TARGET LABELS TIMEOUT SERIAL ENVIRONMENT ARGUMENTS OUTPUT.
 
 # Listing must not depend on the test's own environment, and leak checks mean nothing here.
 execute_process(
@@ -29,7 +29,10 @@ foreach(line IN LISTS lines)
     string(APPEND script " [==[${argument}]==]")
   endforeach()
   string(APPEND script ")\nset_tests_properties([==[${name}]==] PROPERTIES "
-                       "LABELS [==[${LABEL}]==] TIMEOUT ${TIMEOUT}")
+                       "LABELS [==[${LABELS}]==]")
+  if(TIMEOUT GREATER 600)
+    string(APPEND script " TIMEOUT ${TIMEOUT}")
+  endif()
   if(SERIAL)
     string(APPEND script " RUN_SERIAL TRUE")
   endif()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # vitamin_fuzzer(<target> COMPONENT <label> SOURCES <files> CORPUS <folder>
-#                MAX_LENGTH <bytes> SECONDS <n> NIGHTLY <executions>
+#                MAX_LENGTH <bytes> RUNS <n> SECONDS <n> NIGHTLY <executions>
 #                [INCLUDES <folders>] [DICTIONARY <file>] [UNTRACED <files>])
 #
 # A libFuzzer program with AddressSanitizer and UndefinedBehaviorSanitizer, for which it needs
@@ -9,7 +9,8 @@
 # the repository; what it finds beside that stays in the build folder. UNTRACED: files among the
 # sources whose branches are many and say nothing of the input.
 #
-#   ctest "<target>: no input breaks it"   the corpus, then SECONDS of new inputs
+#   ctest "<target>: no input breaks it"   the corpus, then new inputs: RUNS in all, of one seed; in
+#                                          the long form SECONDS of them, of a fresh seed
 #   ninja <target>                         the program, build/.../tests/<target>
 #   ninja <target>-nightly                 NIGHTLY executions on all processors
 #
@@ -40,7 +41,8 @@ function(_vitamin_find_fuzzing_clang)
 endfunction()
 
 function(vitamin_fuzzer target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "COMPONENT;CORPUS;DICTIONARY;MAX_LENGTH;SECONDS;NIGHTLY"
+  cmake_parse_arguments(PARSE_ARGV 1 arg ""
+                        "COMPONENT;CORPUS;DICTIONARY;MAX_LENGTH;RUNS;SECONDS;NIGHTLY"
                         "SOURCES;INCLUDES;UNTRACED")
   _vitamin_find_fuzzing_clang()
   if(NOT VITAMIN_FUZZING_CLANG)
@@ -85,7 +87,8 @@ function(vitamin_fuzzer target)
                              -lpthread -static-libstdc++ -static-libgcc -o ${program}
                      DEPENDS ${objects} VERBATIM)
   add_custom_target(${target} ALL DEPENDS ${program})
-  _vitamin_component_target(${arg_COMPONENT} ${target})
+  vitamin_labels(labels ${arg_COMPONENT})
+  _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
   install(PROGRAMS ${program} DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/vitamin/bench)
 
   set(found ${CMAKE_BINARY_DIR}/fuzzed/${target})
@@ -99,11 +102,10 @@ function(vitamin_fuzzer target)
   endif()
   get_filename_component(corpus ${arg_CORPUS} ABSOLUTE)
   add_test(NAME "${target}: no input breaks it"
-           COMMAND ${run} -max_total_time=${arg_SECONDS} ${found} ${corpus})
-  math(EXPR timeout "${arg_SECONDS} * 3 + 120")
+           COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/fuzz.sh ${arg_RUNS} ${arg_SECONDS} ${found}
+                   ${corpus} ${run})
   # COST: begun early, so that nothing is left waiting for it at the end.
-  set_tests_properties("${target}: no input breaks it" PROPERTIES
-                       LABELS ${arg_COMPONENT} TIMEOUT ${timeout} COST 1000)
+  set_tests_properties("${target}: no input breaks it" PROPERTIES LABELS "${labels}" COST 1000)
   include(ProcessorCount)
   ProcessorCount(processors)
   if(processors EQUAL 0)

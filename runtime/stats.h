@@ -70,8 +70,9 @@ template <std::size_t N>
 struct Text {
   char bytes[N];
   void set(const char* text) noexcept {
-    std::strncpy(bytes, text, N - 1);
-    bytes[N - 1] = '\0';
+    const std::size_t length = ::strnlen(text, N - 1);
+    std::memcpy(bytes, text, length);
+    std::memset(bytes + length, 0, N - length);
   }
 };
 

@@ -10,6 +10,14 @@ export CLICOLOR=0 CTEST_PROGRESS_OUTPUT=0
 
 if [[ -t 1 && -z ${NO_COLOR:-} ]]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
 
+# duration SECONDS: "75 s" or "3 min 05 s".
+duration() {
+  if (($1 < 100)); then
+    printf '%d s' "$1"
+  else
+    printf '%d min %02d s' $(($1 / 60)) $(($1 % 60))
+  fi
+}
 step() { printf '%s==> %s%s\n' "$bold" "$*" "$plain"; }
 note() { printf '    %s\n' "$*"; }
 fail() {
@@ -17,30 +25,63 @@ fail() {
   exit 1
 }
 
-# The last line of a log, over and over: in place on a terminal, else now and then.
+# The command that runs now, the leader of a process group, and what shows its last line.
+running='' follower=''
+
+# A signal ends what runs, with all that it started. Nothing needs to be removed afterwards: what is
+# half built is built again (see configure), what is half installed is finished (install_packages).
+interrupted() {
+  trap '' INT TERM HUP
+  if [[ -n $follower ]]; then kill "$follower" 2>/dev/null || true; fi
+  if [[ -n $running ]]; then
+    kill -TERM -- "-$running" 2>/dev/null || true
+    local waited
+    for ((waited = 0; waited < 50; waited++)); do
+      kill -0 -- "-$running" 2>/dev/null || break
+      sleep 0.1
+    done
+    kill -KILL -- "-$running" 2>/dev/null || true
+  fi
+  [[ ! -t 1 ]] || printf '\r\e[K'
+  printf '%s: interrupted. Start it again: what was built is kept.\n' "$(basename "$0")" >&2
+  exit $((128 + $1))
+}
+trap 'interrupted 2' INT
+trap 'interrupted 15' TERM
+trap 'interrupted 1' HUP
+
+# The last line of a log, over and over: in place on a terminal, else every half minute.
 follow() {
-  local log=$1 seconds=0
-  while sleep 1 && kill -0 $$ 2>/dev/null; do
+  local log=$1 started=$SECONDS seconds=0
+  trap - INT TERM HUP EXIT
+  while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
     seconds=$((seconds + 1))
     if [[ -t 1 ]]; then
-      printf '\r\e[K    %.90s' "$(tail -n 1 "$log")"
+      printf '\r\e[K    %s  %.80s' "$(duration $((SECONDS - started)))" "$(tail -n 1 "$log")"
     elif ((seconds % 30 == 0)); then
-      note "… $(tail -n 1 "$log")"
+      note "… $(duration $((SECONDS - started)))  $(tail -n 1 "$log")"
     fi
   done
 }
 
 # quietly LOG COMMAND...: output in a log, its last line shown meanwhile. The command's own status.
+# The command is a process group of its own, so that a signal reaches all of it at once.
 quietly() {
-  local log=$1 follower status=0
+  local log=$1 status=0
   shift
   mkdir -p "$(dirname "$log")"
   : >"$log"
-  follow "$log" &
+  follow "$log" 9>&- &
   follower=$!
-  "$@" >"$log" 2>&1 </dev/null || status=$?
+  set -m
+  "$@" >"$log" 2>&1 </dev/null 9>&- &
+  running=$!
+  set +m
+  wait "$running" || status=$?
+  running=''
   kill "$follower" 2>/dev/null || true
   wait "$follower" 2>/dev/null || true
+  follower=''
   [[ ! -t 1 ]] || printf '\r\e[K'
   return "$status"
 }
@@ -50,7 +91,7 @@ logged() {
   local log=$1 started=$SECONDS
   shift
   if quietly "$log" "$@"; then
-    note "done in $((SECONDS - started)) s"
+    note "done in $(duration $((SECONDS - started)))"
   else
     tail -n 60 "$log" >&2
     printf '%s: this failed: %s\nThe whole output is in %s\n' "$(basename "$0")" "$*" "$log" >&2
@@ -58,20 +99,43 @@ logged() {
   fi
 }
 
-as_root() {
-  if [[ $(id -u) == 0 ]]; then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo "$@"
-  else
-    fail "packages are missing, and this is neither root nor is there sudo. As root:
-apt-get install$missing"
+# only_one_at_a_time: two scripts in one build folder would build the same files. What they start
+# does not hold the lock (9>&-).
+only_one_at_a_time() {
+  mkdir -p "$root/build"
+  exec 9>"$root/build/lock"
+  flock -n 9 || fail "another of these scripts runs in $root; wait until it has ended."
+}
+
+# need_room DISK_MIB MEMORY_MIB: stops here, not in the middle of a build. Of memory, so much is
+# needed for each compiler: fewer run at a time where there is less.
+need_room() {
+  local disk=$1 memory=$2 folder=$root/build free
+  mkdir -p "$folder"
+  free=$(df --output=avail -B1M "$folder" | tail -n 1)
+  ((free >= disk)) ||
+    fail "$folder has $((free)) MiB free, $disk MiB are needed. Free some, or clone elsewhere."
+  free=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' "${VITAMIN_MEMINFO:-/proc/meminfo}")
+  ((free >= memory)) ||
+    fail "$free MiB of memory are available, $memory MiB are needed. End other programs."
+  if ((free / memory < jobs)); then
+    jobs=$((free / memory))
+    note "$free MiB of memory are available: $jobs compiler(s) at a time"
   fi
+}
+
+# as_root LOG COMMAND...
+as_root() {
+  local log=$1 prefix=()
+  shift
+  [[ $(id -u) == 0 ]] || prefix=(sudo -n)
+  quietly "$log" "${prefix[@]}" env DEBIAN_FRONTEND=noninteractive "$@"
 }
 
 # install_packages NAME...: those that are missing, with apt-get.
 install_packages() {
-  local package
+  local package log=$root/build/packages.log
+  local patient=(-o Acquire::Retries=2 -o Acquire::http::Timeout=30)
   missing=''
   command -v dpkg-query >/dev/null || fail "this is not a Debian system: install the packages of \
 scripts/packages.txt by hand and set VITAMIN_SKIP_PACKAGES=1."
@@ -81,27 +145,40 @@ scripts/packages.txt by hand and set VITAMIN_SKIP_PACKAGES=1."
   done
   [[ -n $missing ]] || return 0
   note "installing:$missing"
-  export DEBIAN_FRONTEND=noninteractive
+  # Asks for the password, if any, here: later there is no terminal.
+  if [[ $(id -u) != 0 ]] && ! { command -v sudo >/dev/null && sudo -v; }; then
+    fail "packages are missing, and this is neither root nor may it use sudo. As root:
+apt-get install$missing"
+  fi
+  # What an earlier start began to install and could not finish.
+  as_root "$log" dpkg --configure -a || {
+    tail -n 5 "$log" >&2
+    fail "dpkg --configure -a failed."
+  }
   # An image's package list may be empty or old.
-  as_root apt-get -qq update || note "apt-get update failed; trying with the list that is there"
+  as_root "$log" apt-get -q "${patient[@]}" update ||
+    note "apt-get update failed; trying with the list that is there"
   # shellcheck disable=SC2086
-  as_root apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
+  as_root "$log" apt-get -q "${patient[@]}" install -y --no-install-recommends $missing || {
+    tail -n 5 "$log" >&2
     fail "apt-get could not install:$missing. Is there a network?"
+  }
 }
 
 set_up_packages() {
   [[ -z ${VITAMIN_SKIP_PACKAGES:-} ]] || return 0
+  local packages started=$SECONDS
   step "system packages"
-  local packages
   mapfile -t packages < <(grep -v '^#' "$root/scripts/packages.txt")
   install_packages "${packages[@]}"
-  note "all there"
+  note "all there, after $(duration $((SECONDS - started)))"
 }
 
 # Is there a CUDA toolkit? Deliberately does not ask CMake: it checks what CMake decided.
+# VITAMIN_TOOLKITS: the folder of installed ones (its test sets it).
 has_toolkit() {
-  local folder
-  for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-[0-9]*; do
+  local folder installed=${VITAMIN_TOOLKITS:-/usr/local}
+  for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" "$installed"/cuda "$installed"/cuda-[0-9]*; do
     [[ -n $folder && -e $folder/include/cuda.h ]] && return 0
   done
   command -v nvcc >/dev/null
@@ -112,16 +189,17 @@ cuda_header_packages=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-profiler-api==1
 cuda_headers=$root/build/cuda-headers/include
 
 fetch_cuda_headers() {
-  local folder=$root/build/cuda-headers
-  if [[ ! -e $folder/complete ]]; then
-    note "no CUDA toolkit here: fetching its headers from PyPI (${cuda_header_packages[*]})"
-    if ! python3 -m pip --version >/dev/null 2>&1; then
-      [[ -n ${VITAMIN_SKIP_PACKAGES:-} ]] || install_packages python3-pip
-    fi
-    mkdir -p "$folder"
-    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-      --dest "$folder" "${cuda_header_packages[@]}" </dev/null || return 1
-    python3 - "$folder" "$cuda_headers" <<'PY' || return 1
+  local folder=$root/build/cuda-headers log=$root/build/cuda-headers.log
+  [[ ! -e $folder/complete ]] || return 0
+  note "no CUDA toolkit here: fetching its headers from PyPI (${cuda_header_packages[*]})"
+  if ! python3 -m pip --version >/dev/null 2>&1; then
+    [[ -n ${VITAMIN_SKIP_PACKAGES:-} ]] || install_packages python3-pip
+  fi
+  rm -rf "$folder"  # what an earlier start left half fetched
+  mkdir -p "$folder"
+  quietly "$log" python3 -m pip download --disable-pip-version-check --no-deps --retries 2 \
+    --only-binary=:all: --dest "$folder" "${cuda_header_packages[@]}" || return 1
+  python3 - "$folder" "$cuda_headers" <<'PY' || return 1
 import pathlib, sys, zipfile
 source, folder = map(pathlib.Path, sys.argv[1:])
 for path in source.glob("*.whl"):
@@ -134,11 +212,10 @@ for path in source.glob("*.whl"):
             target.write_bytes(wheel.read(name))
     path.unlink()
 PY
-    touch "$folder/complete"
-  fi
+  touch "$folder/complete"
 }
 
-# Sets `cuda` to yes or no and `cuda_options` to what CMake needs for it.
+# find_cuda [required]: sets `cuda` to yes or no and `cuda_options` to what CMake needs for it.
 find_cuda() {
   step "CUDA headers (12.4 or newer)"
   cuda=yes cuda_options=(-DVITAMIN_REQUIRE_CUDA=ON)
@@ -147,6 +224,9 @@ find_cuda() {
   elif fetch_cuda_headers; then
     cuda_options+=("-DVITAMIN_CUDA_INCLUDE_DIR=$cuda_headers")
     note "headers in ${cuda_headers#"$root"/}: the CUDA parts must build (no GPU binaries: no nvcc)"
+  elif [[ ${1:-} == required ]]; then
+    fail "no CUDA toolkit is installed, and its headers could not be fetched from PyPI \
+(build/cuda-headers.log). Is there a network?"
   else
     cuda=no cuda_options=(-DVITAMIN_REQUIRE_CUDA=OFF)
     note "none, and they could not be fetched: the CUDA backend, the interposer and the software"
@@ -165,7 +245,15 @@ find_amd() {
   fi
 }
 
-# configure PRESET
+# configure PRESET: of a configuration that was interrupted nothing is believed, since CMake keeps
+# what it found out, and a compiler that was killed looks to it like one that refused.
 configure() {
-  cmake -S "$root" --preset "$1" "${cuda_options[@]}" "${amd_options[@]}"
+  local folder=$root/build/$1
+  if [[ -e $folder/unfinished || ! -e $folder/build.ninja ]]; then
+    rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  fi
+  mkdir -p "$folder"
+  touch "$folder/unfinished"
+  cmake -S "$root" --preset "$1" "${cuda_options[@]}" "${amd_options[@]}" || return 1
+  rm -f "$folder/unfinished"
 }

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <span>
+#include <type_traits>
 
 #include "backends/cuda/status.h"
 
@@ -48,8 +50,13 @@ class Attributes {
   unsigned count() const { return static_cast<unsigned>(attributes_.size()); }
 
  private:
+  // An application may pass any number as the identifier. A C++ enumeration cannot hold every
+  // number, so the identifier is read as the integer that it is in C.
   static bool is_programmatic(const CUlaunchAttribute& attribute) {
-    return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    std::underlying_type_t<CUlaunchAttributeID> id;
+    static_assert(sizeof id == sizeof attribute.id);
+    std::memcpy(&id, &attribute.id, sizeof id);
+    return id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   }
   std::array<CUlaunchAttribute, 48> room_;
   std::size_t count_ = 0;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does every component still have its tests?
 
-    counts.py BUILD --cuda yes|no --amd yes|no [--only LABEL...]
+    counts.py BUILD [--form short|long] --cuda yes|no --amd yes|no
                                                       compare ctest's list with expected_counts.txt
     counts.py --results FILE                          "<ran> <failed> <skipped>" of a ctest run
     counts.py --failures FILE                         what each failed test of that run printed
@@ -16,21 +16,29 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 
-NEEDS = ("cuda", "amd", "plain")
+NEEDS = ("cuda", "amd")
+# The builds, by what VITAMIN_SANITIZE says.
+SECTIONS = {"": "plain", "address,undefined": "memory", "thread": "threads"}
 EXPECTED = pathlib.Path(__file__).resolve().parent.parent / "expected_counts.txt"
 
 
 def read_expected(text):
-    """{component, or "beginning of a test's name:" : (minimum, needs)}"""
-    expected = {}
+    """{section: {component, or "beginning of a test's name:" : (minimum, needs)}}"""
+    section = "plain"
+    expected = {name: {} for name in SECTIONS.values()}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
             continue
+        if words[0].startswith("["):
+            section = words[0].strip("[]")
+            if section not in expected or len(words) != 1:
+                raise ValueError(f"line {number}: expected one of {list(expected)}: {line}")
+            continue
         if len(words) != 3 or not words[1].isdigit() or words[2] not in ("-", *NEEDS):
             raise ValueError(f"line {number}: expected 'component minimum -|{'|'.join(NEEDS)}': "
                              f"{line}")
-        expected[words[0]] = (int(words[1]), words[2])
+        expected[section][words[0]] = (int(words[1]), words[2])
     return expected
 
 
@@ -41,21 +49,24 @@ def labels_of(test):
     return []
 
 
-def problems(expected, tests, there, only=None):
+def problems(expected, tests, there, section="plain", form="short"):
     """Sentences, empty when all is well. `tests`: the "tests" list of ctest --show-only=json-v1;
-    `there`: which of NEEDS this build has."""
+    `there`: which of NEEDS this build has; `section`: which build it is."""
     found = []
     counts = collections.Counter()
     for test in tests:
         labels = labels_of(test)
-        known = [label for label in labels if label in expected]
-        if not known and only is None:
+        if form == "short" and "long" in labels:
+            continue
+        known = [label for label in labels if label in expected["plain"]]
+        if not known:
             found.append(f"test '{test['name']}' has no component of expected_counts.txt "
                          f"(labels: {labels})")
         counts.update(known)
-        counts.update(key for key in expected if key.endswith(":") and test["name"].startswith(key))
-    for component, (minimum, needs) in expected.items():
-        if (needs != "-" and needs not in there) or (only is not None and component not in only):
+        counts.update(key for key in expected[section]
+                      if key.endswith(":") and test["name"].startswith(key))
+    for component, (minimum, needs) in expected[section].items():
+        if needs != "-" and needs not in there:
             continue
         if counts[component] < minimum:
             found.append(f"'{component}' has {counts[component]} tests, "
@@ -63,10 +74,10 @@ def problems(expected, tests, there, only=None):
     return found
 
 
-def is_plain(cache):
-    """Of a CMakeCache.txt: nothing is sanitized."""
+def section_of(cache):
+    """Of a CMakeCache.txt: the section of expected_counts.txt that holds for this build."""
     found = re.search(r"^VITAMIN_SANITIZE:\w+=(.*)$", cache, re.MULTILINE)
-    return found is None or found[1] == ""
+    return SECTIONS[found[1] if found else ""]
 
 
 def read_cases(path):
@@ -104,7 +115,7 @@ def main():
     parser.add_argument("build", nargs="?", type=pathlib.Path)
     parser.add_argument("--cuda", choices=("yes", "no"), default="yes")
     parser.add_argument("--amd", choices=("yes", "no"), default="yes")
-    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--form", choices=("short", "long"), default="short")
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--failures", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -123,10 +134,9 @@ def main():
     listing = subprocess.run(["ctest", "--test-dir", arguments.build, "--show-only=json-v1"],
                              capture_output=True, text=True, check=True)
     there = {need for need in ("cuda", "amd") if getattr(arguments, need) == "yes"}
-    if is_plain((arguments.build / "CMakeCache.txt").read_text()):
-        there.add("plain")
+    section = section_of((arguments.build / "CMakeCache.txt").read_text())
     found = problems(read_expected(EXPECTED.read_text()), json.loads(listing.stdout)["tests"],
-                     there, arguments.only)
+                     there, section, arguments.form)
     for problem in found:
         print(f"counts: {problem}", file=sys.stderr)
     return 1 if found else 0

@@ -33,12 +33,21 @@ class Counts(unittest.TestCase):
         self.assertEqual(counts.problems(expected, tests("hal", "hal"), {"cuda"}), [])
         self.assertEqual(len(counts.problems(expected, tests("hal", "hal"), ALL)), 1)
 
-    def test_a_build_with_sanitizers_may_lack_what_needs_a_plain_one(self):
-        expected = counts.read_expected("protocol_model_test: 4 plain\n")
-        self.assertEqual(counts.problems(expected, [], ALL), [])
-        self.assertEqual(len(counts.problems(expected, [], ALL | {"plain"})), 1)
-        self.assertTrue(counts.is_plain("A:STRING=x\nVITAMIN_SANITIZE:STRING=\nB:BOOL=ON\n"))
-        self.assertFalse(counts.is_plain("VITAMIN_SANITIZE:STRING=thread\n"))
+    def test_a_build_with_sanitizers_has_a_section_of_its_own(self):
+        expected = counts.read_expected("hal 2 -\ncuda 1 cuda\n[threads]\nhal 1 -\n")
+        self.assertEqual(counts.problems(expected, tests("hal"), ALL, "threads"), [])
+        self.assertEqual(len(counts.problems(expected, tests("cuda"), ALL, "threads")), 1)
+        self.assertEqual(counts.problems(expected, [], ALL, "memory"), [])
+        self.assertEqual(counts.section_of("A:STRING=x\nVITAMIN_SANITIZE:STRING=\n"), "plain")
+        self.assertEqual(counts.section_of("VITAMIN_SANITIZE:STRING=thread\n"), "threads")
+        with self.assertRaises(ValueError):
+            counts.read_expected("[thread]\n")
+
+    def test_what_only_the_long_form_runs_does_not_count_in_the_short_one(self):
+        listed = tests("hal", "hal", "cuda")
+        listed[0]["properties"][0]["value"].append("long")
+        self.assertEqual(len(counts.problems(EXPECTED, listed, ALL)), 1)
+        self.assertEqual(counts.problems(EXPECTED, listed, ALL, form="long"), [])
 
     def test_a_test_of_no_component_is_found(self):
         found = counts.problems(EXPECTED, tests("hal", "hal", "cuda", "hall"), ALL)
@@ -49,9 +58,6 @@ class Counts(unittest.TestCase):
         expected = counts.read_expected("hal 1 -\nt7: 1 -\nt0: 1 -\n")
         found = counts.problems(expected, tests("hal"), ALL)
         self.assertEqual(found, ["'t7:' has 0 tests, at least 1 are expected"])
-
-    def test_only_the_named_components_are_asked_for(self):
-        self.assertEqual(counts.problems(EXPECTED, tests("cuda"), ALL, ["cuda"]), [])
 
     def test_a_line_that_makes_no_sense_is_an_error(self):
         with self.assertRaises(ValueError):

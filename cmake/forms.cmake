@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Which tests run in which build. `scripts/test` runs the short form of each; `scripts/test --long`
+# runs everything in every build.
+#
+#   without sanitizers      the short form is everything
+#   address,undefined       the components of code that handles memory
+#   thread                  the components of code that has threads
+#
+# A test that is not in the short form of its build has the label "long" beside its component's, and
+# `tests-short` builds nothing for it. Within a component of the table, PLAIN_ONLY of vitamin_test
+# and vitamin_python_tests marks what a sanitizer's run would show nothing new with.
+set(VITAMIN_SHORT_MEMORY cli config cuda daemon differential hal hip interpose libcuda metrics
+    policies protocol runtime soft trace)
+set(VITAMIN_SHORT_THREADS daemon interpose libcuda metrics protocol runtime soft trace)
+
+# vitamin_labels(<result> <component> [PLAIN_ONLY]): the labels of a test.
+function(vitamin_labels result component)
+  set(labels ${component})
+  if(VITAMIN_SANITIZE)
+    set(short ${VITAMIN_SHORT_MEMORY})
+    if(VITAMIN_SANITIZE MATCHES "thread")
+      set(short ${VITAMIN_SHORT_THREADS})
+    endif()
+    if("PLAIN_ONLY" IN_LIST ARGN OR NOT component IN_LIST short)
+      list(APPEND labels long)
+    endif()
+  endif()
+  set(${result} "${labels}" PARENT_SCOPE)
+endfunction()
+
+# _vitamin_component_target(<component> <labels> [<targets>...]): `tests-<component>` builds what
+# the tests of one component need, `tests-short` what those of the short form need.
+function(_vitamin_component_target component labels)
+  if(NOT TARGET tests-${component})
+    add_custom_target(tests-${component})
+  endif()
+  if(NOT TARGET tests-short)
+    add_custom_target(tests-short)
+  endif()
+  if(ARGN)
+    add_dependencies(tests-${component} ${ARGN})
+    if(NOT "long" IN_LIST labels)
+      add_dependencies(tests-short ${ARGN})
+    endif()
+  endif()
+endfunction()
