@@ -244,7 +244,8 @@ CUlaunchAttribute cluster_attribute(unsigned x, unsigned y, unsigned z) {
 }
 
 constexpr Refusal kRefusals[] = {
-    {"block of 1025", [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 1, 1, 1025); }},
+    {"block of 1025",
+     [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 1, 1, 1025); }},
     {"block of 0", [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 1, 1, 1, 0); }},
     {"grid of 0", [](auto f, auto w, auto s, auto) { return geometry(f, w, s, 0, 1, 1, 1); }},
     {"grid of 2^31",
