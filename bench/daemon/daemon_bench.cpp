@@ -24,6 +24,7 @@
 #include "policies/bounded.h"
 #include "policies/registry.h"
 #include "tests/daemon/device.h"
+#include "tests/figure.h"
 
 namespace vitamin {
 namespace {
@@ -166,6 +167,14 @@ void inline_launch_in_process(benchmark::State& state) {
   launch_under(local, state);
 }
 BENCHMARK(inline_launch_in_process);
+
+// How slow this machine is, for limits (tests/figure.h).
+void machine(benchmark::State& state) {
+  double slowness = 1e9;
+  for (auto _ : state) slowness = std::min(slowness, test::slowness());
+  state.counters["slowness"] = slowness;
+}
+BENCHMARK(machine);
 
 class Nowhere final : public daemon::Outlet {
  public:

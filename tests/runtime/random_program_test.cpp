@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "tests/runtime/random_program.h"
+#include "tests/seed.h"
 
 namespace vitamin::tests {
 namespace {
@@ -24,9 +25,16 @@ struct Totals {
   std::uint64_t launches = 0, moved = 0, deferred = 0, retried = 0;
 };
 
+// Seeds from `first` on; in the long form, or where one is given, from another one on.
+std::uint64_t base(std::uint64_t first) {
+  static const std::uint64_t of_run = test::seed(0);
+  return first + of_run;
+}
+
 Totals run_many(std::uint64_t first, std::uint64_t count, const Setting& setting,
                 const Shape& shape) {
   Totals totals;
+  first = base(first);
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const Program program = random_program(seed, shape);
     Setting seeded = setting;
@@ -37,16 +45,16 @@ Totals run_many(std::uint64_t first, std::uint64_t count, const Setting& setting
     totals.deferred += outcome.deferred;
     totals.retried += outcome.retried;
     if (outcome.error.empty()) continue;
-    FAIL_CHECK("seed " << seed << ", policy " << setting.policy << ", window "
-                       << setting.window_ns << ": " << outcome.error << "\n"
+    FAIL_CHECK("seed " << seed << ", policy " << setting.policy << ", window " << setting.window_ns
+                       << ": " << outcome.error << "\n"
                        << text(program));
     return totals;
   }
   return totals;
 }
 
-const std::string kPolicies[] = {"fifo", "static", "static:units=3-5", "random",
-                                 "random:every=3", "random:exclusive=1"};
+const std::string kPolicies[] = {"fifo",   "static",         "static:units=3-5",
+                                 "random", "random:every=3", "random:exclusive=1"};
 
 TEST_CASE("Random programs keep their order and descriptors with an unbounded window") {
   for (const std::string& policy : kPolicies) {
@@ -57,8 +65,7 @@ TEST_CASE("Random programs keep their order and descriptors with an unbounded wi
 
 TEST_CASE("Random programs keep their order and descriptors under the strict rule") {
   for (const std::string& policy : kPolicies) {
-    const Totals totals =
-        run_many(100'000, programs(5000), {.policy = policy, .window_ns = 0}, {});
+    const Totals totals = run_many(100'000, programs(5000), {.policy = policy, .window_ns = 0}, {});
     CHECK(totals.deferred > 0);
   }
 }
@@ -77,19 +84,20 @@ TEST_CASE("The audit finds nothing in random programs and sees the same under ev
   std::string folder = (std::filesystem::temp_directory_path() / "vitamin-audit-XXXXXX").native();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
   std::uint64_t audited = 0;
-  for (std::uint64_t seed = 500'000; seed < 500'000 + programs(150); ++seed) {
+  const std::uint64_t first = base(500'000);
+  for (std::uint64_t seed = first; seed < first + programs(150); ++seed) {
     const Program program = random_program(seed, {});
     const Outcome exclusive = run(program, {.seed = seed, .audit_folder = folder});
     audited += exclusive.audited.size();
     for (const std::string& policy : kPolicies)
       for (const std::uint64_t window_ns : {30'000ULL, ~0ULL}) {
-        const Outcome shared = run(program, {.policy = policy,
-                                             .window_ns = window_ns,
-                                             .seed = seed + 1,
-                                             .audit_folder = folder});
+        const Outcome shared = run(
+            program,
+            {.policy = policy, .window_ns = window_ns, .seed = seed + 1, .audit_folder = folder});
         if (shared.error.empty() && shared.audited == exclusive.audited) continue;
         FAIL("seed " << seed << ", policy " << policy << ", window " << window_ns << ": "
-                     << shared.error << "\n" << exclusive.audited << "shared:\n"
+                     << shared.error << "\n"
+                     << exclusive.audited << "shared:\n"
                      << shared.audited << text(program));
       }
   }
@@ -98,8 +106,8 @@ TEST_CASE("The audit finds nothing in random programs and sees the same under ev
 }
 
 TEST_CASE("Random programs survive refusals of single entries") {
-  const Totals totals = run_many(400'000, programs(3000),
-                                 {.policy = "random", .units = 8, .refusing_units = 8}, {});
+  const Totals totals =
+      run_many(400'000, programs(3000), {.policy = "random", .units = 8, .refusing_units = 8}, {});
   CHECK(totals.retried > 0);
 }
 
