@@ -61,30 +61,49 @@ def overlaps(some, others, slack_ns):
     return count
 
 
+TRIES = 10
+
+
+def measured(window, lengths, options, environment):
+    """What both clients did at each length, what the daemon decided and said; and why that shows
+    nothing of reclaiming, if it does not: a client that hears nothing of the daemon for 200 ms goes
+    home and comes back as another one, and one that does not answer for a second loses its lease
+    while its kernels run."""
+    daemon = common.Daemon("static:parts=1", environment, "--quantum", "2", trace=True, watch=False)
+    pair = []
+    cells = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in "ab":  # one after the other: clients are numbered as they come
+            pair.append(common.occupant(environment, daemon, ("--window", window)))
+            pair[-1].ask(f"occupy 0 20000 0.05 2 {folder}/warm-{name}")
+        for us in lengths:
+            at = time.monotonic_ns() + 50_000_000
+            ahead = 4 if window == "0" else max(4, 4 * 1000 // us)
+            for index, one in enumerate(pair):
+                one.tell(f"occupy {at} {1000 * us} {options.seconds} {ahead} {folder}/{us}-{index}")
+            answers = [one.next(60 + 10 * options.seconds) for one in pair]
+            cells.append((us, at, time.monotonic_ns(), answers,
+                          [spans(f"{folder}/{us}-{i}") for i in range(2)]))
+        status = daemon.status()
+        for one in pair:
+            one.end()
+        log = daemon.end()
+    sessions = sum(e.kind == "attach" for e in daemon.decisions.events)
+    overdue = sum(device["overdue"] for device in status["devices"]) if status else None
+    why = f"{sessions} sessions, {overdue} overdue" if (sessions, overdue) != (2, 0) else ""
+    return cells, daemon.decisions, log, why
+
+
 def run(options, results, environment):
     rows = []
     for window, lengths in LENGTHS_US.items():
-        daemon = common.Daemon("static:parts=1", environment, "--quantum", "2", trace=True,
-                               watch=False)
-        pair = []
-        cells = []
-        with tempfile.TemporaryDirectory() as folder:
-            for name in "ab":  # one after the other: clients are numbered as they come
-                pair.append(common.occupant(environment, daemon, ("--window", window)))
-                pair[-1].ask(f"occupy 0 20000 0.05 2 {folder}/warm-{name}")
-            for us in lengths:
-                at = time.monotonic_ns() + 50_000_000
-                ahead = 4 if window == "0" else max(4, 4 * 1000 // us)
-                for index, one in enumerate(pair):
-                    one.tell(f"occupy {at} {1000 * us} {options.seconds} {ahead} "
-                             f"{folder}/{us}-{index}")
-                answers = [one.next(60 + 10 * options.seconds) for one in pair]
-                cells.append((us, at, time.monotonic_ns(), answers,
-                              [spans(f"{folder}/{us}-{i}") for i in range(2)]))
-            for one in pair:
-                one.end()
-            log = daemon.end()
-        decided = daemon.decisions
+        for _ in range(TRIES):  # on a machine that is too busy
+            cells, decided, log, disturbed = measured(window, lengths, options, environment)
+            if not disturbed:
+                break
+            print(f"window {window}: measured again ({disturbed})", flush=True)
+        else:
+            raise RuntimeError(f"window {window}: the machine is too busy ({disturbed})")
         clients = [e.client for e in decided.events if e.kind == "attach"]
         closures = decided.closures()
         for us, begin, end, answers, ran in cells:

@@ -14,6 +14,8 @@ import tempfile
 import types
 import unittest
 
+from time_limit import time_limit
+
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
 sys.dont_write_bytecode = True
@@ -57,7 +59,8 @@ class Evaluation(unittest.TestCase):
                 "PYTHONDONTWRITEBYTECODE": "1", **more}
 
     def evaluate(self, *words, code=0, **more):
-        result = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=280,
+        result = subprocess.run(self.command(*words), capture_output=True, text=True,
+                                timeout=time_limit(280),
                                 env=self.environment(**more))
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return result
@@ -105,7 +108,7 @@ class Smoke(Evaluation):
                 killed = self.clients_of(process.pid)
                 os.killpg(killed[0], signal.SIGKILL)
         process.stdout.close()
-        self.assertEqual(process.wait(60), 0, "".join(said))
+        self.assertEqual(process.wait(time_limit(60)), 0, "".join(said))
         self.assertEqual(len(killed), 2)
         found = self.by_mode("E3")
         self.assertEqual([mode for mode, r in found.items() if not r["ok"]], ["ours-fifo"])
@@ -231,7 +234,7 @@ class Smoke(Evaluation):
             if "temporal 0" in line:
                 process.send_signal(signal.SIGTERM)
                 break
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=time_limit(120))
         self.assertEqual(process.returncode, 130, errors)
         self.assertIn("--resume runs what is left", errors)
         with open(self.out / "E3.jsonl", "a") as file:
