@@ -91,7 +91,7 @@ endfunction()
 #                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY])
 #
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
-# the component.
+# the component. They find the modules of tests/ itself.
 function(vitamin_python_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY" "COMPONENT;FILE;TIMEOUT"
                         "DEPENDS;ENVIRONMENT")
@@ -102,7 +102,8 @@ function(vitamin_python_tests)
   vitamin_labels(labels ${arg_COMPONENT} ${plain_only})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
-  set(environment "VITAMIN_LOCK_FOLDER=;VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}")
+  set(environment "VITAMIN_LOCK_FOLDER=" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
+      "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
   file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")

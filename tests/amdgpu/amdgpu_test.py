@@ -10,6 +10,7 @@ import unittest
 
 import software_amd
 from software_amd import launches, read_trace
+from time_limit import time_limit
 
 INSTRUCTIONS_PER_SECOND = 10e6
 
@@ -27,7 +28,7 @@ class Programs(software_amd.Programs):
                                 stderr=subprocess.PIPE, env=self.environment(**settings))
 
     def finish(self, process, timeout=150):
-        out, error = process.communicate(timeout=timeout)
+        out, error = process.communicate(timeout=time_limit(timeout))
         return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
     def run_program(self, *arguments, **settings):

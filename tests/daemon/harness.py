@@ -11,6 +11,8 @@ import tempfile
 import time
 import unittest
 
+from time_limit import time_limit, wait_until
+
 MAJOR, MINOR = 1, 5  # protocol/version.h
 
 
@@ -28,7 +30,7 @@ def open_width(status, clients):
 def ask(path, verb, timeout=5):
     """What the daemon at this socket answers a tool."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(timeout)
+        connection.settimeout(time_limit(timeout))
         connection.connect(str(path))
         preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0)
         connection.send(preamble + verb.encode().ljust(256, b"\0"))
@@ -69,15 +71,9 @@ class Daemon:
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(self.words, env=os.environ | self.environment,
                                             stdout=log, stderr=log)
-        until = time.monotonic() + 10
-        while wait and time.monotonic() < until:
-            try:
-                self.ask("status")
-                return
-            except OSError:
-                if self.process.poll() is not None:
-                    return
-                time.sleep(0.002)
+        if wait:
+            wait_until(lambda: answers(self.socket) or self.process.poll() is not None,
+                       "the daemon's first answer", every=0.002)
 
     def ask(self, verb, timeout=5):
         return ask(self.socket, verb, timeout)
@@ -111,7 +107,7 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(10)
+                self.process.wait(time_limit(10))
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -119,9 +115,7 @@ class Daemon:
 def settled_descriptors(daemon):
     """How many it has when nobody is there: the fewest seen in a while, for a session's end and the
     connection that asks for the status come and go."""
-    until = time.monotonic() + 10
-    while daemon.status()["clients"] and time.monotonic() < until:
-        time.sleep(0.002)
+    wait_until(lambda: not daemon.status()["clients"], "the end of all clients", every=0.002)
     counts = []
     for _ in range(50):
         counts.append(daemon.descriptors())
@@ -153,18 +147,13 @@ class DaemonTest(unittest.TestCase):
         return process
 
     def result(self, process, timeout=60):
-        output, _ = process.communicate(timeout=timeout)
+        output, _ = process.communicate(timeout=time_limit(timeout))
         self.assertEqual(process.returncode, 0, output)
         return json.loads(output)
 
     def until(self, what, seconds=10):
-        """Waits until what() is true."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if what():
-                return
-            time.sleep(0.002)
-        self.fail(f"not true after {seconds} s")
+        """Waits until what() is true; `seconds` are plenty on an idle machine."""
+        wait_until(what, plenty=seconds, every=0.002)
 
     def check_disjoint(self, status):
         """No unit is leased to two clients in this snapshot of the daemon's own state."""

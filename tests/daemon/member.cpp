@@ -47,11 +47,16 @@
 
 #include "client/remote_arbiter.h"
 #include "tests/daemon/device.h"
+#include "tests/time_limit.h"
 
 namespace vitamin {
 namespace {
 
 using std::chrono::steady_clock;
+
+// For an answer of the daemon.
+const auto kPatience = std::chrono::duration_cast<std::chrono::milliseconds>(
+    test::time_limit(std::chrono::milliseconds(3000)));
 
 const hal::DeviceInfo& device() {
   static const hal::DeviceInfo info = [] {
@@ -71,7 +76,13 @@ std::unique_ptr<client::RemoteArbiter> arbiter(const std::string& socket,
   if (const char* step = std::getenv("MEMBER_JOB")) options.claim.job = step;
   if (const char* share = std::getenv("MEMBER_SHARE"))
     options.claim.share = static_cast<std::uint32_t>(std::strtoul(share, nullptr, 10));
-  options.patience = std::chrono::milliseconds(3000);
+  // A busy machine is no daemon that is silent. MEMBER_SILENCE: in milliseconds.
+  const char* silence = std::getenv("MEMBER_SILENCE");
+  options.silence = silence != nullptr
+                        ? std::chrono::milliseconds(std::strtol(silence, nullptr, 10))
+                        : std::chrono::duration_cast<std::chrono::milliseconds>(
+                              test::time_limit(options.silence));
+  options.patience = kPatience;
   auto made = client::RemoteArbiter::connect(options, device());
   if (!made) {
     std::printf("{\"refused\": \"%s\"}\n", made.error().message.c_str());
@@ -146,6 +157,7 @@ int work(const std::string& socket, long operations,
   auto moved = begin, said = begin;
   pollfd input{STDIN_FILENO, POLLIN, 0};
   const bool until_told = operations == 0;
+  const auto stuck = test::time_limit(std::chrono::seconds(20));
   for (long turn = 0; until_told || submitted < operations; ++turn) {
     if (until_told && turn % 1024 == 0 && ::poll(&input, 1, 0) != 0) break;
     if (counts && turn % 64 == 0 && steady_clock::now() >= said + std::chrono::milliseconds(10)) {
@@ -167,7 +179,7 @@ int work(const std::string& socket, long operations,
       }
     }
     if (remote->wants_service()) remote->service();
-    if (steady_clock::now() - moved > std::chrono::seconds(20)) {
+    if (steady_clock::now() - moved > stuck) {
       std::printf("{\"stuck_after\": %ld}\n", submitted);
       return 4;
     }
@@ -397,8 +409,7 @@ void scribble_over(unsigned char* bytes, std::size_t size, long milliseconds, F 
 }
 
 int scribble(const std::string& socket, long milliseconds) {
-  auto connection =
-      client::connect(socket, device(), "scribble", {}, std::chrono::milliseconds(3000));
+  auto connection = client::connect(socket, device(), "scribble", {}, kPatience);
   if (!connection) return 3;
   scribble_over(reinterpret_cast<unsigned char*>((*connection)->memory.client.get()),
                 sizeof(protocol::ClientSegment), milliseconds,
@@ -438,7 +449,7 @@ int skew(const std::string& socket) {
   protocol::Hello hello = protocol::hello_of(device(), "skew");
   hello.preamble.major = protocol::kMajor + 1;
   if (!protocol::send_message(*connection, protocol::bytes_of(hello))) return 3;
-  const auto parcel = protocol::receive_parcel(*connection, 4096, std::chrono::milliseconds(2000));
+  const auto parcel = protocol::receive_parcel(*connection, 4096, kPatience);
   if (!parcel) return 3;
   const auto answer = protocol::parse<protocol::Welcome>(parcel->bytes);
   std::printf("{\"refused\": \"%s\"}\n", answer ? "" : answer.error().message.c_str());

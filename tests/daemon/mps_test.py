@@ -10,6 +10,7 @@ import time
 import unittest
 
 from harness import DaemonTest
+from time_limit import time_limit
 
 CONTROL = os.environ["CONTROL"]
 LIBRARY = pathlib.Path(os.environ["VITAMIN"]).parents[1] / "lib" / "libvitamin_cuda.so"
@@ -265,7 +266,7 @@ class Mps(DaemonTest):
         ran = subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--quiet", "--socket",
                               str(daemon.socket), "--", "sh", "-c",
                               "echo dir=$CUDA_MPS_PIPE_DIRECTORY"], text=True, capture_output=True,
-                             timeout=60, check=False,
+                             timeout=time_limit(60), check=False,
                              env=environment | {"VITAMIN_CONFIG": "/dev/null",
                                                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
         self.assertIn(f"dir={self.mps}\n", ran.stdout, ran.stderr)
@@ -284,7 +285,7 @@ class Mps(DaemonTest):
             file.write_text(f'[[class]]\nname = "c"\nkind = "{kind}"\n{more}')
             return subprocess.run([os.environ["VITAMIN"], "run", "--daemon", "--quiet", "--socket",
                                    str(daemon.socket), "--class", "c", "--", "sh", "-c",
-                                   f"echo ${{{variable}-none}}"], text=True, timeout=60,
+                                   f"echo ${{{variable}-none}}"], text=True, timeout=time_limit(60),
                                   check=True, stdout=subprocess.PIPE,
                                   env=environment | variables | {"VITAMIN_CONFIG": str(file)}
                                   ).stdout.strip()

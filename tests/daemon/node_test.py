@@ -9,13 +9,15 @@ import subprocess
 import sys
 import unittest
 
+from time_limit import time_limit
+
 NODE = pathlib.Path(os.environ["SOURCE"]) / "bench" / "daemon" / "node.py"
 
 
 class Node(unittest.TestCase):
     def measure(self, part, tries):
         done = subprocess.run([sys.executable, "-B", str(NODE), part, "--tries", str(tries)],
-                              text=True, capture_output=True, timeout=110, check=False)
+                              text=True, capture_output=True, timeout=time_limit(110), check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+#include "tests/time_limit.h"
+
 namespace vitamin::client {
 namespace {
 
@@ -93,7 +95,7 @@ class Puppet {
     auto session = std::make_unique<Session>();
     session->socket = std::move(*protocol::accept_from(listener_));
     waiting.fd = session->socket.get();
-    ::poll(&waiting, 1, 1000);
+    ::poll(&waiting, 1, -1);
     if (!protocol::receive_message(session->socket, protocol::kGreetingMax)) return;
     session->memory = std::move(*protocol::make_session_memory());
     session->rings = {*session->memory.daemon, *session->memory.client};
@@ -131,6 +133,7 @@ TEST_CASE("sessions that were given up stay open until the daemon has heard what
   RemoteOptions options;
   options.socket = daemon.path();
   options.silence = milliseconds(40);
+  options.patience = std::chrono::duration_cast<milliseconds>(test::time_limit(options.patience));
   auto made = RemoteArbiter::connect(options, kInfo);
   REQUIRE(made);
   RemoteArbiter& arbiter = **made;
@@ -145,7 +148,8 @@ TEST_CASE("sessions that were given up stay open until the daemon has heard what
     return arbiter.grant(operation, eligible).entry;
   };
   const auto until = [&](auto what) {
-    for (const auto end = steady_clock::now() + std::chrono::seconds(20); !what();) {
+    for (const auto end = steady_clock::now() + test::time_limit(std::chrono::seconds(20));
+         !what();) {
       REQUIRE(steady_clock::now() < end);
       arbiter.service();
       ::usleep(500);

@@ -13,6 +13,7 @@ import subprocess
 import unittest
 
 from harness import Daemon, DaemonTest
+from time_limit import time_limit
 
 ROOT = os.getuid() == 0
 CODE = "[VIT-511]"
@@ -43,7 +44,7 @@ class SecondArbiter(DaemonTest):
 
     def complete(self, *words, **more):
         process = self.begin(*words, steps=3, **more)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=time_limit(60))
         self.assertEqual(process.returncode, 0, errors)
         return re.search(r"hash (\w+)", output)[1], errors
 
@@ -97,7 +98,7 @@ class SecondArbiter(DaemonTest):
         self.assertIn(f"process {process} decides for itself", line)
         shown = subprocess.run(
             [os.environ["VITAMIN"], "status", "--socket", daemon.socket], env=self.environment,
-            text=True, capture_output=True, timeout=20, check=True).stdout
+            text=True, capture_output=True, timeout=time_limit(20), check=True).stdout
         self.assertIn(f"process {process} decides for itself", shown)
         self.assertIsNone(first.poll())
         self.assertIsNone(client.poll())
@@ -120,7 +121,7 @@ class SecondArbiter(DaemonTest):
         def doctor():
             answer = subprocess.run([os.environ["VITAMIN"], "doctor", "--json"], text=True,
                                     env=self.environment | {"VITAMIN_CONFIG": str(settings)},
-                                    capture_output=True, timeout=60, check=False)
+                                    capture_output=True, timeout=time_limit(60), check=False)
             return [check["text"] for check in json.loads(answer.stdout)["checks"]
                     if check["check"] == "sharing"]
         settings = self.locks / "vitamin.toml"

@@ -19,6 +19,7 @@ import time
 import unittest
 
 from harness import DaemonTest, ask
+from time_limit import time_limit
 
 UNIT = pathlib.Path(os.environ["SOURCE"], "deploy/systemd/vitamind.service")
 NUMBERS = pathlib.Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
@@ -140,7 +141,7 @@ class Unit(DaemonTest):
                  "--policy", "random:max=32"], stdout=log, stderr=log, preexec_fn=self.fence,
                 env={"NOTIFY_SOCKET": str(self.runtime / "notify"), "VITAMIN_CONFIG": "/dev/null",
                      "WATCHDOG_USEC": str(int(1e6 * watchdog)), "PATH": os.environ["PATH"]})
-        self.wait_for(b"READY=1", 10)
+        self.wait_for(b"READY=1", time_limit(10))
 
     def wait_for(self, word, within):
         self.manager.settimeout(within)
@@ -203,7 +204,7 @@ class Unit(DaemonTest):
     def test_the_watchdog_finds_one_that_stands_still(self):
         self.begin(interval=0.3)
         for _ in range(3):
-            self.wait_for(b"WATCHDOG=1", 5)
+            self.wait_for(b"WATCHDOG=1", time_limit(5))
         member = self.member(self, "work", 0)
         self.until(lambda: len(self.status()["clients"]) == 1)
         self.process.send_signal(signal.SIGSTOP)

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import unittest
 
+from time_limit import time_limit
+
 DEMO = os.environ["DEMO"]
 PREFIX = pathlib.Path(os.environ["PREFIX"])
 ROW = re.compile(r"^  (train|serve) +([\d,]+) of ([\d,]+) +([\d,]+) +(\d+) +(equal|DIFFERENT)",
@@ -25,7 +27,7 @@ def run(command, **settings):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_"))}
     return subprocess.run(command, text=True, env=environment | settings, capture_output=True,
-                          timeout=280)
+                          timeout=time_limit(280))
 
 
 def demo(prefix, *options):

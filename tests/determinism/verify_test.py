@@ -6,6 +6,7 @@ Needs in the environment: PREFIX (build folder), LEAKY (the program with a plant
 """
 import functools
 import json
+import math
 import os
 import pathlib
 import pty
@@ -18,6 +19,8 @@ import sys
 import tempfile
 import time
 import unittest
+
+from time_limit import time_limit, wait_until
 
 PREFIX = pathlib.Path(os.environ["PREFIX"])
 PROGRAM = PREFIX / "libexec/vitamin/bench/determinism"
@@ -52,7 +55,7 @@ class Base(unittest.TestCase):
 
     def call(self, *command, **changes):
         return subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                              timeout=240, stdin=subprocess.DEVNULL,
+                              timeout=time_limit(240), stdin=subprocess.DEVNULL,
                               env=self.environment(**changes))
 
     def program(self, *options, under=(), **changes):
@@ -269,7 +272,7 @@ class Verify(Base):
                       ["vitamin", "verify", "--tenant", "", "--", "sh", "-c", "read x </dev/tty"],
                       self.environment())
         self.addCleanup(os.close, terminal)
-        text, limit = b"", time.monotonic() + 30
+        text, limit = b"", time.monotonic() + time_limit(30)
         while select.select([terminal], [], [], max(limit - time.monotonic(), 0))[0]:
             try:
                 text += os.read(terminal, 4096)
@@ -368,16 +371,16 @@ class Verify(Base):
             [PREFIX / "bin/vitamin", "verify", "--report", page, "--tenant", "sleep 77777", "--",
              *map(str, self.subject("hangs"))],
             env=self.environment(), stdout=subprocess.PIPE, text=True)
-        time.sleep(3)
+        hanging = lambda: subprocess.run(
+            ["pgrep", "-f", f"^[^ ]*python[^ ]* .*{SUBJECT.name} hangs {PROGRAM}"],
+            capture_output=True, text=True).stdout.split()
+        wait_until(hanging, "the command's first run", 60)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=time_limit(30))
         self.assertEqual(process.returncode, INTERRUPTED)
         self.assertIn("partial", output)
         self.assertIn("partial", page.read_text())
-        time.sleep(0.2)
-        left = subprocess.run(["pgrep", "-f", f"{SUBJECT.name} hangs {PROGRAM}"],
-                              capture_output=True, text=True)
-        self.assertEqual(left.stdout, "")
+        wait_until(lambda: not hanging(), "the end of the command")
 
     def test_a_vitamin_that_is_killed_leaves_neither_command_nor_tenant(self):
         # Behind a shell each, so that the processes in question are grandchildren.
@@ -391,18 +394,16 @@ class Verify(Base):
         pattern = "^(sleep|[^ ]*/determinism --interfere) 7000[12]"
         sleeping = lambda: subprocess.run(["pgrep", "-f", pattern], capture_output=True,
                                           text=True).stdout.split()
-        limit = time.monotonic() + 60
-        while len(sleeping()) < 2 and process.poll() is None and time.monotonic() < limit:
-            time.sleep(0.02)
-        self.assertEqual(len(sleeping()), 2, "the test did not reach the run beside the tenant")
+        wait_until(lambda: len(sleeping()) == 2 or process.poll() is not None,
+                   "the run beside the tenant", 60)
+        self.assertEqual(len(sleeping()), 2)
         process.kill()
         process.wait()
-        while sleeping() and time.monotonic() < limit:
-            time.sleep(0.02)
-        self.assertEqual(sleeping(), [])
+        wait_until(lambda: not sleeping(), "the end of both", 60)
 
     def test_a_run_that_does_not_end_is_ended_and_named(self):
-        result, found = self.verify("--runs", "1", "--limit", "2",
+        # Those that end have to do so within the same limit.
+        result, found = self.verify("--runs", "1", "--limit", str(math.ceil(time_limit(2))),
                                     command=["sh", "-c", f"{PROGRAM} --trials 2 --only sum; "
                                              '[ "$VITAMIN_POLICY" != random ] || sleep 70003'])
         self.assertEqual(result.returncode, BROKEN, result.stdout)

@@ -13,6 +13,8 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
+from time_limit import time_limit
+
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 DOCS = SOURCE / "docs"
 PROGRAMS = {"vitamin": os.environ["VITAMIN"], "vitamind": os.environ["VITAMIND"]}
@@ -36,7 +38,7 @@ PAGES = {
 
 
 def run(*words, **more):
-    return subprocess.run(words, capture_output=True, text=True, timeout=60,
+    return subprocess.run(words, capture_output=True, text=True, timeout=time_limit(60),
                           stdin=subprocess.DEVNULL, **more)
 
 

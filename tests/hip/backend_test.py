@@ -7,6 +7,8 @@ import subprocess
 import sys
 import unittest
 
+from time_limit import time_limit
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
 from software_amd import SoftwareAmd, read_trace  # noqa: E402
 
@@ -21,7 +23,7 @@ class Backend(SoftwareAmd):
         environment = self.environment(VITAMIN_TEST_KERNELS=KERNELS,
                                        VITAMIN_SOFT_AMDGPU_TRACE=str(trace), **settings)
         result = subprocess.run([PROBE, *map(str, arguments)], env=environment, text=True,
-                                capture_output=True, timeout=120, check=False)
+                                capture_output=True, timeout=time_limit(120), check=False)
         pairs = [line.split(" ", 1) for line in result.stdout.splitlines()]
         notices = [text for key, text in pairs if key == "notice"]
         values = {key: text for key, text in pairs if key != "notice"}

@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 import doors_test
+from time_limit import time_limit
 
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 BEGIN = """
@@ -42,7 +43,8 @@ class Advice(unittest.TestCase):
                 environment["NVTX_INJECTION64_PATH"] = os.environ["LIBRARY"]
             code = BEGIN.format(advice=str(SOURCE / "advice")) + script
             done = subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                [sys.executable, "-c", code], capture_output=True, text=True,
+                timeout=time_limit(60),
                 env=doors_test.changed_environment(preload, (), True, environment), check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             lines = [LINE.fullmatch(line).groups() for line in log.read_text().splitlines()]
@@ -148,7 +150,7 @@ with vitamin.decode(deadline_ms=1), vitamin.on_stream(None, vitamin.PREFILL):
         environment = doors_test.changed_environment(True, (), True, {})
         environment["LD_LIBRARY_PATH"] = ""
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                              timeout=60, env=environment, check=False)
+                              timeout=time_limit(60), env=environment, check=False)
         self.assertEqual((done.returncode, done.stdout.strip(), done.stderr),
                          (0, "False False False False", ""))
 

@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 import header_classification_test as classification
+from time_limit import time_limit
 
 PROGRAMS = pathlib.Path(os.environ["PROGRAMS"])
 
@@ -36,7 +37,7 @@ def run(*words, preload=True, behind=(), driver=True, program="doors", environme
     """The completed process."""
     changed = changed_environment(preload, behind, driver, environment)
     return subprocess.run([str(PROGRAMS / program), *map(str, words)], capture_output=True,
-                          text=True, timeout=60, env=changed, check=False)
+                          text=True, timeout=time_limit(60), env=changed, check=False)
 
 
 class Loader(unittest.TestCase):

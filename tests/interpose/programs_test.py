@@ -11,10 +11,10 @@ import os
 import pathlib
 import subprocess
 import tempfile
-import time
 import unittest
 
 import doors_test
+from time_limit import time_limit, wait_until
 
 # How a program reaches the driver, and what NULL means in it.
 DOORS = (("linked", None), ("found", "dlsym"), ("found", "proc"))
@@ -191,17 +191,17 @@ class Watchdog(unittest.TestCase):
             # 500 blocks wait for each other on 8 processors, which hold 256: it never ends.
             with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True) as hung:
-                limit = time.monotonic() + 50
-                while not known.exists() and hung.poll() is None and time.monotonic() < limit:
-                    time.sleep(0.05)
-                time.sleep(0.2)
+                wait_until(lambda: known.exists() and known.read_text().endswith("\n")
+                           or hung.poll() is not None, "the watchdog", 50)
+                errors = hung.stderr.readline()  # said before or behind it
                 hung.kill()
-                output, errors = hung.communicate()
+                output, more = hung.communicate()
+                errors += more
             self.assertEqual(output, "")
             self.assertIn("kernel grid_barrier has run for", errors)
             self.assertEqual(known.read_text(), "grid_barrier\n")
             again = subprocess.run(command, env=environment, capture_output=True, text=True,
-                                   timeout=60, check=False)
+                                   timeout=time_limit(60), check=False)
             self.assertEqual((again.returncode, again.stdout), (0, "blocks 500\n"), again.stderr)
             self.assertEqual(known.read_text(), "grid_barrier\n")
 
@@ -214,7 +214,7 @@ class Watchdog(unittest.TestCase):
                 "VITAMIN_CAUTIOUS": "1"})
             command = [str(doors_test.PROGRAMS / "scenarios_found_legacy"), "hand_written_barrier"]
             done = subprocess.run(command, env=environment, capture_output=True, text=True,
-                                  timeout=60, check=False)
+                                  timeout=time_limit(60), check=False)
             self.assertEqual((done.returncode, done.stdout), (0, "blocks 500\n"), done.stderr)
             self.assertFalse(known.exists())
 

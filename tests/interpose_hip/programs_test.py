@@ -13,6 +13,8 @@ import subprocess
 import sys
 import unittest
 
+from time_limit import time_limit
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
 import software_amd  # noqa: E402
 from software_amd import launches, read_trace  # noqa: E402
@@ -25,7 +27,7 @@ class Programs(software_amd.Programs):
         return self.run_command([self.PROGRAMS / command[0], *command[1:]], settings)
 
     def run_command(self, command, settings):
-        return subprocess.run(command, text=True, capture_output=True, timeout=250,
+        return subprocess.run(command, text=True, capture_output=True, timeout=time_limit(250),
                               env=self.environment(**settings))
 
     def shared(self, *command, options=("--policy", "random"), **settings):

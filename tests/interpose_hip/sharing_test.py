@@ -12,6 +12,8 @@ import sys
 import time
 import unittest
 
+from time_limit import time_limit, wait_until
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
 from software_amd import Programs, read_trace  # noqa: E402
 
@@ -58,16 +60,13 @@ class Shared(Programs):
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "ready\n")
             runs.append((process, report, trace))
-            for _ in range(6000):
-                if settled():
-                    break
-                time.sleep(0.01)
+            wait_until(settled, "that things are settled", 60)
         for process, _, _ in runs:
             process.stdin.write("go\n")
             process.stdin.flush()
         errors = []
         for process, _, _ in runs:
-            out, error = process.communicate(timeout=200)
+            out, error = process.communicate(timeout=time_limit(200))
             self.assertEqual((process.returncode, out[:3]), (0, "ok "), out + error)
             errors.append(error)
         reports = [json.loads(report.read_text()) for _, report, _ in runs[:count]]

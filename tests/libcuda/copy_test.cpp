@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "fixture.h"
+#include "tests/time_limit.h"
 
 namespace vitamin::libcuda_tests {
 namespace {
@@ -13,17 +14,20 @@ namespace {
 using Words = std::vector<std::uint32_t>;
 constexpr std::size_t kLarge = 64 * 1024;  // words: 256 KiB, more than is staged at once
 
-// Makes a call on another thread and says whether it came back while `gate` was closed.
+// Makes a call on another thread and says whether it came back while `gate` was closed. One that is
+// `expected` to is waited for.
 template <class Call>
-bool returns_behind(const Primary& primary, Gate& gate, Call call) {
+bool returns_behind(bool expected, const Primary& primary, Gate& gate, Call call) {
   std::atomic<bool> returned{false};
   std::thread caller([&] {
     REQUIRE_OK(cuCtxSetCurrent(primary.get()));
     REQUIRE_OK(call());
     returned = true;
   });
-  for (int i = 0; i < 60 && !returned; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  if (expected)
+    test::eventually([&] { return returned.load(); });
+  else
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const bool answer = returned;
   gate.open();
   caller.join();
@@ -63,7 +67,7 @@ TEST_CASE("a large pageable source waits for its turn in the stream") {
   const Stream stream(CU_STREAM_NON_BLOCKING);
   const Words source(kLarge, 1);
   Gate gate(stream);
-  CHECK_FALSE(returns_behind(primary, gate, [&] {
+  CHECK_FALSE(returns_behind(false, primary, gate, [&] {
     return cuMemcpyHtoDAsync_v2(words.get(), source.data(), kLarge * 4, stream);
   }));
   REQUIRE_OK(cuStreamSynchronize(stream));
@@ -87,7 +91,7 @@ TEST_CASE("asynchronous copies between pinned and device memory do not wait") {
   const PinnedWords pinned(4);
   const Stream stream(CU_STREAM_NON_BLOCKING);
   Gate gate(stream);
-  CHECK(returns_behind(primary, gate, [&] {
+  CHECK(returns_behind(true, primary, gate, [&] {
     if (const CUresult error = cuMemcpyHtoDAsync_v2(words.get(), pinned.get(), 16, stream);
         error != CUDA_SUCCESS)
       return error;
@@ -105,13 +109,13 @@ TEST_CASE("a synchronous copy waits for blocking streams and not for the others"
   {
     const Stream stream(CU_STREAM_NON_BLOCKING);
     Gate gate(stream);
-    CHECK(returns_behind(primary, gate,
+    CHECK(returns_behind(true, primary, gate,
                          [&] { return cuMemcpyDtoH_v2(target.data(), words.get(), 16); }));
   }
   {
     const Stream stream;
     Gate gate(stream);
-    CHECK_FALSE(returns_behind(primary, gate,
+    CHECK_FALSE(returns_behind(false, primary, gate,
                                [&] { return cuMemcpyDtoH_v2(target.data(), words.get(), 16); }));
   }
 }
@@ -122,7 +126,7 @@ TEST_CASE("a synchronous copy through a _ptds entry waits for the thread's own s
   Words target(4);
   const Stream stream;
   Gate gate(stream);
-  CHECK(returns_behind(primary, gate,
+  CHECK(returns_behind(true, primary, gate,
                        [&] { return cuMemcpyDtoH_v2_ptds(target.data(), words.get(), 16); }));
 }
 
@@ -131,7 +135,7 @@ TEST_CASE("synchronous device-to-device copies and fills do not block the host")
   const DeviceWords words(4), others(4);
   const Stream stream;
   Gate gate(stream);
-  CHECK(returns_behind(primary, gate, [&] {
+  CHECK(returns_behind(true, primary, gate, [&] {
     const CUresult copied = cuMemcpyDtoD_v2(words.get(), others.get(), 16);
     return copied != CUDA_SUCCESS ? copied : cuMemsetD32_v2(others.get(), 5, 4);
   }));

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "fixture.h"
+#include "tests/time_limit.h"
 
 namespace vitamin::libcuda_tests {
 namespace {
@@ -322,12 +323,9 @@ TEST_CASE("a launch behind a full stream blocks the host until there is room") {
       ++launched;
     }
   });
-  int seen = -1;
-  while (seen != launched) {
-    seen = launched;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  CHECK_EQ(seen, 1023);  // and the gate in front
+  CHECK(test::eventually([&] { return launched == 1023; }));  // and the gate in front
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK_EQ(launched, 1023);
   // Nobody else is held up.
   const Stream other(CU_STREAM_NON_BLOCKING);
   REQUIRE_OK(launch(nothing, other, {}));

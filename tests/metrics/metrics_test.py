@@ -17,6 +17,8 @@ import tempfile
 import unittest
 import urllib.request
 
+from time_limit import time_limit
+
 SOURCE = pathlib.Path(os.environ["SOURCE"])
 sys.path.insert(0, str(SOURCE / "tests/daemon"))
 from harness import DaemonTest  # noqa: E402
@@ -63,7 +65,7 @@ def promtool(test):
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         fetched = subprocess.run(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download",
                                   "prometheus"], cwd=folder, text=True, capture_output=True,
-                                 timeout=100)
+                                 timeout=time_limit(100))
         if fetched.returncode != 0:
             test.skipTest(f"no promtool, and none to be had: {fetched.stderr.strip()[-200:]}")
         (package,) = pathlib.Path(folder).glob("*.deb")
@@ -85,7 +87,7 @@ class Metrics(DaemonTest):
         members = [self.member(daemon, "work", 60) for _ in range(2)]
         for member in members:
             self.result(member)
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=time_limit(20)) as answer:
             self.assertEqual(answer.headers["Content-Type"].split(";")[0], "text/plain")
             return answer.read().decode()
 
@@ -119,7 +121,7 @@ class Metrics(DaemonTest):
         earlier = {}
         for _ in range(3):
             self.result(self.member(daemon, "work", 20))
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=time_limit(20)) as answer:
                 samples, types = parse(answer.read().decode())
             for name in types:
                 if types[name] == "counter":
@@ -135,7 +137,7 @@ class Metrics(DaemonTest):
     def test_promtool_accepts_the_names(self):
         tool = promtool(self)
         result = subprocess.run([tool, "check", "metrics"], input=self.after_a_run(), text=True,
-                                capture_output=True, timeout=60)
+                                capture_output=True, timeout=time_limit(60))
         self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
 
     def test_a_socket_in_the_file_system_serves_too_and_goes_with_the_daemon(self):
@@ -144,7 +146,7 @@ class Metrics(DaemonTest):
         self.assertEqual(where, path)
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(20)
+        connection.sock.settimeout(time_limit(20))
         connection.sock.connect(path)
         connection.request("GET", "/metrics")
         self.assertIn("vitamind_build_info", parse(connection.getresponse().read().decode())[0])
@@ -163,7 +165,8 @@ class Metrics(DaemonTest):
                 pass_fds=[listener.fileno()])
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.kill)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics",
+                                    timeout=time_limit(60)) as answer:
             self.assertIn(b"vitamind_build_info", answer.read())
 
     def test_what_is_no_scrape_is_told_so_and_disturbs_nobody(self):
@@ -173,26 +176,26 @@ class Metrics(DaemonTest):
                                 (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
                                 (b"nonsense\r\n\r\n", b"400"),
                                 (b"HEAD /metrics HTTP/1.1\r\n\r\n", b"200")):
-            with socket.create_connection((host, int(port)), timeout=20) as connection:
+            with socket.create_connection((host, int(port)), timeout=time_limit(20)) as connection:
                 connection.sendall(request)
                 self.assertEqual(connection.recv(4096).split()[1], status, request)
         # One that says nothing, one that says too much, one that goes away.
-        silent = socket.create_connection((host, int(port)), timeout=20)
+        silent = socket.create_connection((host, int(port)), timeout=time_limit(20))
         self.addCleanup(silent.close)
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
+        with socket.create_connection((host, int(port)), timeout=time_limit(20)) as connection:
             try:
                 connection.sendall(b"x" * 20000)
             except OSError:
                 pass
-        socket.create_connection((host, int(port)), timeout=20).close()
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        socket.create_connection((host, int(port)), timeout=time_limit(20)).close()
+        with urllib.request.urlopen(url, timeout=time_limit(60)) as answer:
             self.assertIn(b"vitamind_build_info", answer.read())
 
     def test_a_port_that_is_taken_is_one_line_and_no_daemon(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             daemon = self.daemon("--metrics", str(port), "--quiet")
-            self.assertEqual(daemon.process.wait(20), 1)
+            self.assertEqual(daemon.process.wait(time_limit(20)), 1)
         log = pathlib.Path(self.folder.name, "log").read_text()
         self.assertEqual(len(log.splitlines()), 1, log)
         self.assertRegex(log, rf"the metrics cannot be served at {port} \(.*in use.*\[VIT-404\]")
@@ -202,14 +205,14 @@ class Metrics(DaemonTest):
         for address in ("no-such-host.invalid:1", "127.0.0.1:99999", "x:y", "/no/such/folder/s",
                         "systemd"):
             daemon = self.daemon("--metrics", address, "--quiet")
-            self.assertEqual(daemon.process.wait(60), 1, address)
+            self.assertEqual(daemon.process.wait(time_limit(60)), 1, address)
             log = pathlib.Path(self.folder.name, "log").read_text()
             self.assertRegex(log.splitlines()[-1], r"\[VIT-404\]", address)
 
     def test_names_of_clients_cannot_break_the_format(self):
         # Nothing that a client says becomes a label but the device's name, which is escaped.
         _, url = self.serve()
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=time_limit(20)) as answer:
             parse(answer.read().decode())
 
 
@@ -260,13 +263,13 @@ class Dashboard(Metrics):
                 rules.write(f"      - record: e{i}\n        expr: {json.dumps(expression)}\n")
             rules.flush()
             result = subprocess.run([tool, "check", "rules", rules.name], text=True,
-                                    capture_output=True, timeout=60)
+                                    capture_output=True, timeout=time_limit(60))
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_the_alerts_fire_when_they_should(self):
         folder = SOURCE / "deploy/prometheus"
         result = subprocess.run([promtool(self), "test", "rules", "vitamin.rules_test.yml"],
-                                cwd=folder, text=True, capture_output=True, timeout=60)
+                                cwd=folder, text=True, capture_output=True, timeout=time_limit(60))
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_the_page_names_every_alert(self):
@@ -292,14 +295,14 @@ class JsonLog(DaemonTest):
 
     def test_a_code_is_a_field_of_its_own(self):
         daemon = self.daemon("--log", "json", "--metrics", "/no/such/folder/s")
-        self.assertEqual(daemon.process.wait(20), 1)
+        self.assertEqual(daemon.process.wait(time_limit(20)), 1)
         last = json.loads(pathlib.Path(self.folder.name, "log").read_text().splitlines()[-1])
         self.assertEqual((last["code"], last["level"]), ("VIT-404", "error"))
         self.assertNotIn("VIT", last["text"])
 
     def test_another_format_is_refused(self):
         result = subprocess.run([os.environ["VITAMIND"], "--log", "xml"], capture_output=True,
-                                text=True, timeout=20)
+                                text=True, timeout=time_limit(20))
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("json", result.stdout + result.stderr)
 

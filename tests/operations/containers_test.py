@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
-from machine import BUILD, Machine, package, tool, wait_until
+from machine import BUILD, Machine, package, tool
+from time_limit import wait_until
 
 VITAMIN = BUILD / "bin/vitamin"
 

@@ -20,19 +20,15 @@
 #include <vector>
 
 #include "device_plugin.grpc.pb.h"
+#include "tests/time_limit.h"
 
 namespace {
 
 using std::chrono::milliseconds;
-constexpr auto kPatience = std::chrono::seconds(30);
+const auto kPatience = vitamin::test::time_limit(std::chrono::seconds(30));
 
 bool soon(const std::function<bool()>& true_now) {
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (!true_now()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return true;
+  return vitamin::test::eventually(true_now, std::chrono::seconds(30));
 }
 
 class Process {

@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
+
+from time_limit import time_limit
 
 BUILD = pathlib.Path(os.environ["BUILD"])
 SOURCE = pathlib.Path(os.environ["SOURCE"])
@@ -115,7 +116,8 @@ class Machine:
                        "HOME": "/tmp", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive",
                        **(env or {})}
         done = subprocess.run(self.words(*words, user=user), stdin=subprocess.DEVNULL, text=True,
-                              capture_output=True, timeout=timeout, env=environment)
+                              capture_output=True, timeout=time_limit(timeout),
+                              env=environment)
         if check and done.returncode != 0:
             raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}"
                                  f"{done.stderr}")
@@ -136,15 +138,6 @@ class Machine:
 
     def exists(self, path):
         return os.path.lexists(self.root / str(path).lstrip("/"))
-
-
-def wait_until(true, seconds=30, what="it"):
-    """Polls; fails when `what` has not become so."""
-    until = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > until:
-            raise AssertionError(f"{what} did not happen within {seconds} s")
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ import tarfile
 import tempfile
 import unittest
 
-from machine import BUILD, SOURCE, Machine, alone, package, packages, tool, wait_until
+from machine import BUILD, SOURCE, Machine, alone, package, packages, tool
+from time_limit import time_limit, wait_until
 
 FLOOR = tuple(int(word) for word in re.search(
     r"VITAMIN_GLIBC_FLOOR (\d+)\.(\d+)",
@@ -114,8 +115,8 @@ class OlderDebian(Folder):
                    "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1"]
         tool("apt-get")
         for words in (["update"], ["download", "libc6/bullseye", "dash/bullseye"]):
-            done = subprocess.run(["apt-get", "-qq", *options, *words], text=True, timeout=100,
-                                  capture_output=True, cwd=state)
+            done = subprocess.run(["apt-get", "-qq", *options, *words], text=True, cwd=state,
+                                  timeout=time_limit(100), capture_output=True)
             if done.returncode != 0 or (words == ["update"] and "Failed" in done.stderr):
                 self.skipTest(f"Debian 11 cannot be fetched: {done.stderr.strip()[-200:]}")
         for deb in state.glob("*.deb"):
@@ -216,7 +217,7 @@ class RoundTrip(Folder):
         finally:
             for process in machine.run("pidof", "vitamind", check=False).stdout.split():
                 machine.run("kill", process)
-            daemon.wait(30)
+            daemon.wait(time_limit(30))
 
 
 class Development(Folder):

@@ -5,7 +5,8 @@ import json
 import tempfile
 import unittest
 
-from machine import Machine, package, tool, wait_until
+from machine import Machine, package, tool
+from time_limit import wait_until
 
 CONFIGURATION = """
 ClusterName=test
@@ -83,7 +84,7 @@ class Cluster(Machine):
             slurmctld >/dev/null 2>&1
             for i in $(seq %d); do slurmd -N node$i >/dev/null 2>&1; done
             """ % self.nodes, timeout=120)
-        wait_until(lambda: self.nodes_in("idle") == self.nodes, 120, "that all nodes are idle")
+        wait_until(lambda: self.nodes_in("idle") == self.nodes, "that all nodes are idle", 120)
 
     def nodes_in(self, state):
         said = self.run("sinfo", "-h", "-t", state, "-o", "%D", check=False).stdout.strip()
@@ -98,7 +99,7 @@ class Cluster(Machine):
             self.daemons.append(process)
             try:
                 wait_until(lambda: self.run("vitamin", "status", check=False).returncode == 0,
-                           15, what="vitamind")
+                           "vitamind", 15)
                 return process
             except AssertionError:
                 log.seek(0)

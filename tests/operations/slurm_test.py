@@ -9,8 +9,9 @@ import subprocess
 import sys
 import unittest
 
-from machine import BUILD, wait_until
+from machine import BUILD
 from slurm import SlurmTest
+from time_limit import time_limit, wait_until
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "daemon"))
 from harness import open_width  # noqa: E402
@@ -97,7 +98,7 @@ class OneNode(SlurmTest):
         third = cluster.srun("--gres=shard:1", "--vitamin=40", "env", user="bob")
         self.assertIn("LD_PRELOAD", third.stdout)
         cluster.run("scancel", "-u", "alice", "-s", "KILL", "-f")
-        first.wait(60)
+        first.wait(time_limit(60))
         wait_until(lambda: not cluster.sees()["jobs"], what="that the killed job is forgotten")
         third = cluster.srun("--gres=shard:1", "--vitamin=100", "true")
         self.assertNotIn("vitamin", third.stderr)
@@ -107,9 +108,9 @@ class OneNode(SlurmTest):
         cluster.vitamind("--policy", "random:max=32")
         job = cluster.start("srun", "--vitamin=50", BUILD / "bin/demo-train", "100000",
                             user="alice", env=SOFT)
-        wait_until(lambda: cluster.sees()["clients"], 60, "the program's first launch")
+        wait_until(lambda: cluster.sees()["clients"], "the program's first launch", 60)
         cluster.run("scancel", "-u", "alice", "-s", "KILL", "-f")
-        job.wait(60)
+        job.wait(time_limit(60))
         wait_until(lambda: not cluster.sees()["clients"] and not cluster.sees()["jobs"],
                    what="that its leases and its job are gone")
         status = cluster.sees()
@@ -128,9 +129,9 @@ class OneNode(SlurmTest):
             cluster.words("srun", "--vitamin", *program("demo-train"), user="alice"),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={"PATH": os.environ["PATH"], **SOFT})
-        wait_until(lambda: cluster.sees()["clients"] or job.poll() is not None, 60, "a client")
+        wait_until(lambda: cluster.sees()["clients"] or job.poll() is not None, "a client", 60)
         cluster.kill_vitamind()
-        output, errors = job.communicate(timeout=120)
+        output, errors = job.communicate(timeout=time_limit(120))
         self.assertEqual(job.returncode, 0, errors)
         alone = cluster.srun(*program("demo-train"), env=SOFT).stdout
         self.assertEqual(hash_of(output), hash_of(alone))
@@ -231,7 +232,7 @@ kind = "latency"
                          self.NODES - len(closed | with_daemon))
         self.assertEqual(job.stderr.count("the task is not started, as failure.absent says"),
                          len(closed))
-        wait_until(lambda: cluster.nodes_in("idle") == self.NODES, 120, "that all are free again")
+        wait_until(lambda: cluster.nodes_in("idle") == self.NODES, "that all are free again", 120)
         self.assertEqual(cluster.nodes_in("drain"), 0)
         for number in (20, 40):
             job = cluster.srun("-w", f"node{number}", "--vitamin=interactive", "sh", "-c",

@@ -18,6 +18,7 @@
 #include "backends/soft/ledger.h"
 #include "tests/soft/harness.h"
 #include "tests/soft/kernels.h"
+#include "tests/time_limit.h"
 
 namespace vitamin::soft {
 namespace {
@@ -26,16 +27,7 @@ DeviceDescription small() { return DeviceDescription::uniform(4, 2); }
 
 std::unique_ptr<Engine> make_real() { return make_engine(small(), 1, Clock::kReal); }
 
-// Waits for a condition that another thread brings about; false after ten seconds.
-template <class Condition>
-bool eventually(Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
-}
+using test::eventually;
 
 TEST_CASE("device time follows the clock and completion times are those of the model") {
   auto engine = make_real();
@@ -55,9 +47,11 @@ TEST_CASE("device time follows the clock and completion times are those of the m
   REQUIRE(engine->record(queue, end) == kOk);
   const auto started = std::chrono::steady_clock::now();
   engine->destroy_gate(gate);
-  CHECK(engine->query(end) == kNotReady);
+  const auto since = [&] { return std::chrono::steady_clock::now() - started; };
+  const Status at_once = engine->query(end);
+  if (since() < std::chrono::milliseconds(20)) CHECK(at_once == kNotReady);
   CHECK(engine->synchronize(end) == kOk);
-  CHECK(std::chrono::steady_clock::now() - started >= std::chrono::milliseconds(20));
+  CHECK(since() >= std::chrono::milliseconds(20));
   Nanoseconds from = 0, to = 0;
   REQUIRE(engine->event_time(begin, &from) == kOk);
   REQUIRE(engine->event_time(end, &to) == kOk);
@@ -253,30 +247,35 @@ bool run_kernels(const LedgerPath& ledger, Start& start, std::uint64_t units, in
 }
 
 TEST_CASE("processes on disjoint SMs never meet and on the same SMs they do") {
-  // Half a SM's threads each, so that two processes fit together where they meet.
-  for (const bool disjoint : {true, false}) {
-    LedgerPath ledger;
-    Start start;
-    const pid_t a = in_child([&] { return run_kernels(ledger, start, 0x3, 20, 4); });
-    const pid_t b =
-        in_child([&] { return run_kernels(ledger, start, disjoint ? 0xc : 0x3, 20, 4); });
-    CHECK(succeeded(a));
-    CHECK(succeeded(b));
-    auto engine = attach(ledger);
-    REQUIRE(engine != nullptr);
-    std::uint32_t most = 0;
-    Nanoseconds shared = 0;
-    std::uint64_t blocks = 0;
-    for (const SmSharing& sm : engine->sharing()) {
-      most = std::max(most, sm.processes_max);
-      shared += sm.shared_ns;
-      blocks += sm.blocks;
-      CHECK(sm.processes_now == 0);
+  // Half a SM's threads each, so that two processes fit together where they meet: one that gets no
+  // processor for a while may come when the other one's few kernels are over.
+  bool met = false;
+  for (int kernels = 20; !met && kernels <= 20'000; kernels *= 10)
+    for (const bool disjoint : {true, false}) {
+      LedgerPath ledger;
+      Start start;
+      const pid_t a = in_child([&] { return run_kernels(ledger, start, 0x3, kernels, 4); });
+      const pid_t b =
+          in_child([&] { return run_kernels(ledger, start, disjoint ? 0xc : 0x3, kernels, 4); });
+      CHECK(succeeded(a));
+      CHECK(succeeded(b));
+      auto engine = attach(ledger);
+      REQUIRE(engine != nullptr);
+      std::uint32_t most = 0;
+      Nanoseconds shared = 0;
+      std::uint64_t blocks = 0;
+      for (const SmSharing& sm : engine->sharing()) {
+        most = std::max(most, sm.processes_max);
+        shared += sm.shared_ns;
+        blocks += sm.blocks;
+        CHECK(sm.processes_now == 0);
+      }
+      CHECK(blocks == 8 * static_cast<std::uint64_t>(kernels));
+      CHECK(most <= (disjoint ? 1 : 2));
+      CHECK((shared != 0) == (most == 2));
+      met = most == 2;
     }
-    CHECK(blocks == 160);
-    CHECK(most == (disjoint ? 1 : 2));
-    CHECK((shared != 0) == !disjoint);
-  }
+  CHECK(met);
 }
 
 TEST_CASE("two processes that fill the same SMs take turns") {

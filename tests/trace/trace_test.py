@@ -14,6 +14,8 @@ import struct
 import subprocess
 import sys
 
+from time_limit import time_limit
+
 sys.path.insert(0, str(pathlib.Path(os.environ["SOURCE"], "tests/daemon")))
 from harness import DaemonTest  # noqa: E402
 import unittest  # noqa: E402
@@ -26,7 +28,7 @@ RECORDS_AT, DROPPED_AT = 64, 72
 
 def vitamin(*words, **more):
     return subprocess.run([os.environ["VITAMIN"], *map(str, words)], capture_output=True, text=True,
-                          timeout=200, stdin=subprocess.DEVNULL, **more)
+                          timeout=time_limit(200), stdin=subprocess.DEVNULL, **more)
 
 
 class Events:
@@ -272,7 +274,7 @@ class OfPrograms(TraceTest):
         result = self.record("demo-serve", 20, "--policy", "random", "--seed", "3")
         digest, launches = self.hash_and_launches(result.stdout)
         alone = subprocess.run(self.program("demo-serve", 20), env=self.environment, text=True,
-                               capture_output=True, timeout=100)
+                               capture_output=True, timeout=time_limit(100))
         self.assertEqual(self.hash_and_launches(alone.stdout)[0], digest)
         events = self.export()
         drawn = [event for slices in events.slices.values() for event in slices

@@ -28,8 +28,12 @@ void print(const char* what, const std::vector<Word>& words) {
   for (const Word word : words) std::printf(" %u", word);
   std::printf("\n");
 }
-// Long enough for whatever is made off the path.
-void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+// For what is made off the path. PAUSE_MS: how long that takes is the machine's.
+void pause() {
+  static const char* const given = std::getenv("PAUSE_MS");
+  static const long ms = given != nullptr ? std::strtol(given, nullptr, 10) : 2;
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
 
 // Kernels of a library, as cudart launches them, or functions of a module, as Triton does.
 struct Kernels {
