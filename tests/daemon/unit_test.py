@@ -176,11 +176,13 @@ class Unit(DaemonTest):
         members = [self.member(self, "work", 2000) for _ in range(4)]
         for member in members:
             self.assertEqual(self.result(member)["at_home"], 0)
-        for _ in range(10):  # the life line tells of a death first, mostly
+        for _ in range(200):  # the life line tells of a death first, mostly
             holder = self.member(self, "hold")
             holder.stdout.readline()
             holder.kill()
             self.until(lambda: not self.status()["clients"])
+            if self.status()["daemon"]["deaths_by_life_line"] > 0:
+                break
         self.assertGreater(self.status()["daemon"]["deaths_by_life_line"], 0)
         self.assertNotRegex((self.runtime / "log").read_text(), "warning|error|not permitted")
 

@@ -57,7 +57,7 @@ class Advice(unittest.TestCase):
         self.assertEqual([line[1] for line in lines],
                          ["unknown", "decode", "prefill", "decode", "unknown"])
         self.assertGreaterEqual(int(lines[1][2]), 4)
-        self.assertTrue(0 < int(lines[1][3]) <= 30_000, lines)
+        self.assertTrue(0 < int(lines[1][3]) <= 300_000_000, lines)
         self.assertEqual(lines[2][3], "0")
 
     def test_without_vitamin_every_call_does_nothing_and_says_so(self):
@@ -71,7 +71,7 @@ class Advice(unittest.TestCase):
         self.assertEqual([line[1] for line in lines],
                          ["decode", "decode", "unknown", "prefill", "prefill", "unknown"])
         self.assertGreaterEqual(int(lines[3][2]), 8)
-        self.assertTrue(0 < int(lines[3][3]) <= 500, lines)
+        self.assertTrue(0 < int(lines[3][3]) <= 500_000_000, lines)
         self.assertEqual([line[5] for line in lines], ["0"] * 5 + ["1"])
 
     def test_without_the_injection_nvtx_says_nothing(self):
@@ -97,9 +97,9 @@ class Advice(unittest.TestCase):
 import vitamin_advice as vitamin
 program.launch()
 assert vitamin.active()
-with vitamin.decode(deadline_ms=20, processors=4):
+with vitamin.decode(deadline_ms=800_000, processors=4):
     program.launch()
-    assert vitamin.deadline(5)
+    assert vitamin.deadline(200_000)
     program.launch()
 stream = program.make_stream()
 with vitamin.on_stream(stream, vitamin.BEST_EFFORT):
@@ -109,7 +109,8 @@ with vitamin.on_stream(stream, vitamin.BEST_EFFORT):
 program.launch_on(stream)
 vitamin.iteration_end(stream)
 program.launch_on(stream)
-assert vitamin.expect(vitamin.DECODE, stream=stream, ready_ms=2, deadline_ms=30, processors=4)
+assert vitamin.expect(vitamin.DECODE, stream=stream, ready_ms=200_000, deadline_ms=300_000,
+                      processors=4)
 assert vitamin.cancel(stream)
 try:
     vitamin.expect(9)
@@ -123,9 +124,12 @@ program.finish()
                          [("select", kind) for kind in
                           ("unknown", "decode", "decode", "best-effort", "prefill", "unknown",
                            "unknown")] + [("prepare", "decode"), ("prepare", "unknown")])
-        self.assertTrue(0 < int(lines[2][3]) <= 5_000 < int(lines[1][3]) <= 20_000, lines)
+        # Minutes: no machine is so busy that they are over before the launch.
+        self.assertTrue(0 < int(lines[2][3]) <= 200_000_000 < int(lines[1][3]) <= 800_000_000,
+                        lines)
         self.assertEqual([line[5] for line in lines], list("000000101"))
-        self.assertTrue(0 < int(lines[7][4]) <= 2_000 and 0 < int(lines[7][3]) <= 30_000, lines)
+        self.assertTrue(0 < int(lines[7][4]) <= 200_000_000, lines)
+        self.assertTrue(int(lines[7][4]) < int(lines[7][3]) <= 300_000_000, lines)
 
     def test_the_python_module_does_nothing_without_vitamin(self):
         said, _, _ = self.told("""

@@ -47,7 +47,8 @@ EXPORT CUstream make_stream() {
 
 // The answers of a whole walk through the API, one digit each (its absolute value).
 EXPORT int use_c_api() {
-  vitamin_work decode = {sizeof decode, VITAMIN_WORK_DECODE, 4, 0, 0, 30'000'000, 0};
+  // Minutes: no machine is so busy that they are over before the launch.
+  vitamin_work decode = {sizeof decode, VITAMIN_WORK_DECODE, 4, 0, 0, 300'000'000'000, 0};
   vitamin_work prefill = {sizeof prefill, VITAMIN_WORK_PREFILL, 0, 0, 0, 0, 0};
   vitamin_work nonsense = {sizeof nonsense, 17, 0, 0, 0, 0, 0};
   int answers = 0;
@@ -82,7 +83,7 @@ EXPORT void use_nvtx() {
   attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
   nvtxDomainHandle_t domain = nvtxDomainCreateA("engine");
   attributes.message.registered =
-      nvtxDomainRegisterStringA(domain, "vitamin:prefill deadline_us=500 processors=8");
+      nvtxDomainRegisterStringA(domain, "vitamin:prefill deadline_us=500000000 processors=8");
   nvtxDomainRangePushEx(domain, &attributes);
   launch();
   nvtxDomainRangePop(domain);
