@@ -159,7 +159,7 @@ void press(const Target& target) {
 }
 
 void scribble(const Target& target) {
-  static std::mt19937_64 random(static_cast<std::uint64_t>(::getpid()));
+  static std::mt19937_64 random(told->sessions.load());  // another in each session
   auto* const bytes = reinterpret_cast<unsigned char*>(target.mine);
   while (!target.let_go())
     for (int i = 0; i < 1000; ++i) {

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -57,17 +58,25 @@ class UnderDaemon(DaemonTest):
         which of them is killed before they go on."""
         processes, clients = [], []
         for i, name in enumerate(names):
-            processes.append(self.run_under(daemon, name, i))
+            process = self.run_under(daemon, name, i)
+            processes.append(process)
 
             def newest():
                 return [client["process"] for client in daemon.status()["clients"]
                         if client["process"] not in clients]
+
+            def stopped():  # as `vitamin run` does when its command is
+                stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
+                return stat.rpartition(")")[2].split()[0] == "T"
             self.until(newest, 60)
             clients += newest()
             os.kill(clients[-1], signal.SIGSTOP)
+            self.until(stopped)
         self.assertEqual(len(clients), len(names))
-        for i, client in enumerate(clients):
-            os.kill(client, signal.SIGKILL if i == kill else signal.SIGCONT)
+        if kill is not None:
+            os.kill(clients[kill], signal.SIGKILL)
+        for process in processes:  # which continues its command
+            process.send_signal(signal.SIGCONT)
         return processes
 
 
