@@ -24,10 +24,9 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
   if (!daemon) return tl::unexpected(daemon.error());
   connection->daemon = std::move(*daemon);
   const protocol::Hello hello = protocol::hello_of(info, program, claim);
-  // A daemon that refuses this user may have hung up already: its sentence is still to be read.
-  const auto sent = protocol::send_message(connection->socket, protocol::bytes_of(hello));
-  auto parcel = protocol::receive_parcel(connection->socket, 4096, patience);
-  if (!parcel) return tl::unexpected(sent ? parcel.error() : sent.error());
+  const auto parcel =
+      protocol::exchange(connection->socket, protocol::bytes_of(hello), 4096, patience);
+  if (!parcel) return tl::unexpected(parcel.error());
   if (parcel->bytes.empty())
     return hal::fail(hal::Errc::kUnavailable, "vitamind went away while it was asked");
   const auto welcome = protocol::parse<protocol::Welcome>(parcel->bytes);

@@ -155,15 +155,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::unique_ptr<daemon::MetricsServer> scraped;
-  if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) {
-    ::unlink(settings.socket.c_str());
-    return 1;
-  }
+  if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) return 1;
   running = server->get();
   if (asked_early != 0) on_signal(asked_early);
   spdlog::info("listens at {}, policy {}", settings.socket,
                settings.configuration.policy.specification());
-  const int code = (*server)->run();
-  ::unlink(settings.socket.c_str());
-  return code;
+  return (*server)->run();
 }

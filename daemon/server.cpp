@@ -63,6 +63,8 @@ Server::Server(const Settings& settings)
 
 Server::~Server() {
   while (!sessions_.empty()) end_session(sessions_.begin()->first, now_ns());
+  reception_.reset();
+  file_.remove();
 }
 
 hal::Status Server::open() {
@@ -71,7 +73,7 @@ hal::Status Server::open() {
     files.rlim_cur = files.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
-  auto listener = protocol::listen_at(settings_.socket, settings_.socket_mode);
+  auto listener = protocol::listen_at(settings_.socket, settings_.socket_mode, &file_);
   if (!listener) return tl::unexpected(listener.error());
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -53,7 +53,8 @@ struct ServerCounters {
 
 class Server final : public Outlet {
  public:
-  // Listens from now on. The error is a sentence for the user.
+  // Listens from now on, until it ends and removes its socket's file, where that is still its own.
+  // The error is a sentence for the user.
   static hal::Result<std::unique_ptr<Server>> create(const Settings& settings);
   ~Server() override;
 
@@ -133,6 +134,7 @@ class Server final : public Outlet {
 
   Settings settings_;
   std::uint32_t epoch_;
+  protocol::PlacedFile file_;
   protocol::Fd epoll_, stop_, reload_;
   std::unique_ptr<Reception> reception_;
   std::unique_ptr<DeathWatch> deaths_;

@@ -68,9 +68,7 @@ hal::Result<std::string> ask(const std::string& path, std::string_view verb,
   Control control;
   control.preamble.kind = Kind::kControl;
   control.verb.set(verb);
-  if (auto sent = send_message(*connection, bytes_of(control)); !sent)
-    return tl::unexpected(sent.error());
-  const auto parcel = receive_parcel(*connection, kMessageMax, patience);
+  const auto parcel = exchange(*connection, bytes_of(control), kMessageMax, patience);
   if (!parcel) return tl::unexpected(parcel.error());
   const std::span<const std::byte> bytes = parcel->bytes;
   Preamble preamble;

@@ -99,10 +99,8 @@ bool is_served(const Fd& connection) {
   Control ping;
   ping.preamble.kind = Kind::kControl;
   ping.verb.set("ping");
-  if (!send_message(connection, bytes_of(ping))) return false;
-  if (wait_readable(connection.get(), kServedWithin) <= 0) return true;
-  const auto message = receive_message(connection, kGreetingMax);
-  return message && !message->empty();
+  const auto answer = exchange(connection, bytes_of(ping), kGreetingMax, kServedWithin);
+  return answer ? !answer->bytes.empty() : answer.error().native == ETIMEDOUT;
 }
 
 // Of daemons that start at once one looks and takes the path at a time: else each of them finds
@@ -118,27 +116,62 @@ Fd alone_in_folder_of(const std::string& path) {
   return lock;
 }
 
-}  // namespace
-
-hal::Result<Fd> listen_at(const std::string& path, mode_t mode) {
+// Bound to `path`, and listens.
+hal::Result<Fd> listening(const std::string& path, mode_t mode) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
-  const auto* name = reinterpret_cast<const sockaddr*>(&*address);
+  Fd socket = make_socket();
+  if (!socket) return failed("no socket can be made");
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return failed("the socket " + path + " cannot be made");
+  if (::chmod(path.c_str(), mode) == 0 && ::listen(socket.get(), SOMAXCONN) == 0) return socket;
+  const int error = errno;
+  ::unlink(path.c_str());
+  return failed("nothing can listen at " + path, error);
+}
+
+// Only a socket that nobody listens at is in the way; anything else at that path is not ours.
+void remove_stale(const std::string& path) {
+  struct stat facts {};
+  if (::lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) ::unlink(path.c_str());
+}
+
+}  // namespace
+
+hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file) {
+  const auto address = address_of(path);
+  if (!address) return tl::unexpected(address.error());
   const Fd alone = alone_in_folder_of(path);
   // Where its queue stays full, somebody listens all the same.
   const auto other = connect_to(path, kServedWithin);
   if (other ? is_served(*other) : other.error().native == EAGAIN)
     return hal::fail(hal::Errc::kUnavailable, "another vitamind listens at " + path);
-  // Only a socket that nobody listens at is in the way; anything else at that path is not ours.
   struct stat facts {};
-  if (::lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) ::unlink(path.c_str());
-  Fd socket = make_socket();
-  if (!socket) return failed("no socket can be made");
-  if (::bind(socket.get(), name, sizeof *address) != 0)
-    return failed("the socket " + path + " cannot be made");
-  if (::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
-    return failed("nothing can listen at " + path);
+  const std::string before = path + ".new";
+  const bool fits = address_of(before).has_value();
+  const bool free = ::lstat(path.c_str(), &facts) != 0 || S_ISSOCK(facts.st_mode);
+  if (!free) return failed("the socket " + path + " cannot be made", EADDRINUSE);
+  // Of one that was killed in between; or, where no longer name can be had, what is stale.
+  remove_stale(fits ? before : path);
+  auto socket = listening(fits ? before : path, mode);
+  if (!socket) return socket;
+  if (fits && ::rename(before.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(before.c_str());
+    return failed("the socket " + path + " cannot be made", error);
+  }
+  if (file != nullptr && ::lstat(path.c_str(), &facts) == 0)
+    *file = PlacedFile(path, facts.st_dev, facts.st_ino);
   return socket;
+}
+
+// Nobody takes the path between the look and the removal.
+void PlacedFile::remove() const {
+  if (path_.empty()) return;
+  const Fd alone = alone_in_folder_of(path_);
+  struct stat facts {};
+  if (::lstat(path_.c_str(), &facts) == 0 && facts.st_dev == device_ && facts.st_ino == inode_)
+    ::unlink(path_.c_str());
 }
 
 hal::Result<Fd> accept_from(const Fd& listener) {
@@ -229,6 +262,16 @@ hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
     }
   }
   return parcel;
+}
+
+hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes, std::size_t most,
+                             std::chrono::milliseconds patience) {
+  const auto sent = send_message(socket, bytes);
+  if (!sent && sent.error().native != EPIPE && sent.error().native != ECONNRESET)
+    return tl::unexpected(sent.error());
+  auto answer = receive_parcel(socket, most, patience);
+  if (!answer && !sent) return tl::unexpected(sent.error());
+  return answer;
 }
 
 void ring_doorbell(const Fd& socket) {

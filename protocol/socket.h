@@ -11,6 +11,7 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hal/result.h"
@@ -26,9 +27,29 @@ struct Peer {
 };
 hal::Result<Peer> peer_of(const Fd& socket);
 
+// A file that this process has put at a path of a daemon's folder.
+class PlacedFile {
+ public:
+  PlacedFile() = default;  // none
+  PlacedFile(std::string path, dev_t device, ino_t inode)
+      : path_(std::move(path)), device_(device), inode_(inode) {}
+  // Unless another file has taken its place. A socket is closed before: a daemon that starts
+  // meanwhile may be waiting for that, with the folder locked.
+  void remove() const;
+
+ private:
+  std::string path_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
 // A stale socket (nobody listens, or whoever did is ending) is replaced; a live one is an error
-// that says so, after 2 s where it does not answer. `mode`: of the socket file.
-hal::Result<Fd> listen_at(const std::string& path, mode_t mode);
+// that says so, after 2 s where it does not answer. `mode`: of the socket file. `file`: which it is
+// (null: not asked).
+//
+// The socket is bound to `path`.new, listens, and is renamed: whoever finds it at its path is
+// heard. `ss -xl` shows the name that it was bound to.
+hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file = nullptr);
 hal::Result<Fd> accept_from(const Fd& listener);  // kUnavailable: nobody is waiting
 // While its queue of those who connect is full, tried again for so long.
 hal::Result<Fd> connect_to(const std::string& path, std::chrono::milliseconds patience = {});
@@ -44,6 +65,11 @@ struct Parcel {
 // Waits up to `patience`; at most 4 descriptors.
 hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
                                    std::chrono::milliseconds patience);
+
+// Sends, and waits for the answer for up to `patience`. A daemon that refuses whoever connects may
+// have hung up before it was asked: what it said is the answer then.
+hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes, std::size_t most,
+                             std::chrono::milliseconds patience);
 
 // The doorbell (park.h): one byte. A peer that reads none has been rung already.
 void ring_doorbell(const Fd& socket);

@@ -16,7 +16,7 @@ import subprocess
 import time
 import unittest
 
-from harness import MAJOR, MINOR, DaemonTest, answers, settled_descriptors
+from harness import MAJOR, MINOR, Daemon, DaemonTest, answers, ask, settled_descriptors
 from time_limit import time_limit, wait_until
 
 RESTARTS = int(os.environ.get("VITAMIN_TEST_RESTARTS", "30"))
@@ -339,6 +339,17 @@ class Daemons(DaemonTest):
         self.assertEqual(second.returncode, 1)
         self.assertIn("another vitamind listens", second.stderr)
 
+    def test_a_daemon_that_ends_leaves_the_socket_of_another_one(self):
+        first = self.daemon()
+        os.unlink(first.socket)
+        second = Daemon(self.folder.name)
+        self.addCleanup(second.end)
+        first.end()
+        self.assertEqual(first.process.returncode, 0)
+        self.assertEqual(ask(first.socket, "status")["daemon"]["process"], second.process.pid)
+        second.end()
+        self.assertFalse(os.path.exists(second.socket))
+
     def test_asleep_it_uses_no_processor(self):
         daemon = self.daemon("--policy", "random:max=32")
         holder = self.member(daemon, "hold")
@@ -406,6 +417,19 @@ class Tools(DaemonTest):
         wrong = self.vitamin("drain", "GPU-none", "--socket", str(daemon.socket))
         self.assertEqual(wrong.returncode, 125)
         self.assertIn("GPU-none", wrong.stderr)
+
+    def test_a_tool_that_is_refused_says_why(self):
+        daemon = self.daemon()
+        # As many connections as a user may have that have said nothing; each lasts a second.
+        flood = self.member(daemon, "greet", 20_000)
+        said = []
+        for _ in range(24):
+            shown = self.vitamin("status", "--socket", str(daemon.socket))
+            if shown.returncode != 0:
+                said.append(shown.stderr)
+        flood.kill()
+        self.assertEqual([text for text in said if "too many connect" not in text], [])
+        self.assertGreater(len(said), 0)
 
     def test_without_a_daemon_the_verbs_say_so(self):
         shown = self.vitamin("status", "--socket", os.path.join(self.folder.name, "none"))

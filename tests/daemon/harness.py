@@ -45,7 +45,6 @@ def ask(path, verb, timeout=5):
 
 
 def answers(path):
-    """Its socket is there before it listens."""
     try:
         ask(path, "ping")
     except OSError:

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -161,6 +162,110 @@ TEST_CASE("of daemons that start at once one looks at a time") {
   }
   second.join();
   CHECK(refused.find("another vitamind listens") != std::string::npos);
+}
+
+TEST_CASE("a daemon that refuses every connection is not taken for one that has ended") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0600);
+  REQUIRE(listener);
+  // As a daemon whose connection budget is used up: it hangs up before it has heard anything.
+  std::atomic<bool> over{false};
+  std::thread daemon([&] {
+    while (!over) {
+      const auto visitor = accept_from(*listener);
+      if (visitor) (void)send_message(*visitor, bytes_of(refusal("too many connections")));
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    const auto second = listen_at(folder.socket(), 0600);
+    CHECK_FALSE(second);
+    CHECK(connect_to(folder.socket()));
+  }
+  over = true;
+  daemon.join();
+}
+
+TEST_CASE("a refusal is read though the daemon hung up before it was asked") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0600);
+  REQUIRE(listener);
+  const auto client = connect_to(folder.socket());
+  REQUIRE(client);
+  {
+    const auto visitor = accept_from(*listener);
+    REQUIRE(visitor);
+    REQUIRE(send_message(*visitor, bytes_of(refusal("too many connections"))));
+  }
+  const auto answer = exchange(*client, bytes_of(Hello{}), 4096, std::chrono::milliseconds(5000));
+  REQUIRE(answer);
+  const auto refused = parse<Refusal>(answer->bytes);
+  REQUIRE(refused);
+  CHECK(refused->sentence.get() == "too many connections");
+  // Then there is nothing more to read, and that is an answer, too.
+  const auto end = exchange(*client, bytes_of(Hello{}), 4096, std::chrono::milliseconds(5000));
+  REQUIRE(end);
+  CHECK(end->bytes.empty());
+}
+
+TEST_CASE("a socket file is removed by the daemon that made it only") {
+  const Folder folder;
+  PlacedFile first_file, second_file;
+  auto first = listen_at(folder.socket(), 0600, &first_file);
+  REQUIRE(first);
+  ::unlink(folder.socket().c_str());
+  auto second = listen_at(folder.socket(), 0600, &second_file);
+  REQUIRE(second);
+  first->reset();
+  first_file.remove();
+  CHECK(connect_to(folder.socket()));
+  second->reset();
+  second_file.remove();
+  CHECK(::access(folder.socket().c_str(), F_OK) != 0);
+}
+
+TEST_CASE("whoever finds the socket at its path is heard") {
+  const Folder folder;
+  std::atomic<bool> over{false};
+  std::atomic<int> found{0}, unheard{0};
+  std::thread client([&] {
+    struct stat before {
+    }, after{};
+    while (!over) {
+      if (::lstat(folder.socket().c_str(), &before) != 0) continue;
+      ++found;
+      if (connect_to(folder.socket()) || ::lstat(folder.socket().c_str(), &after) != 0) continue;
+      // The same file all the while, not one that was replaced.
+      unheard += before.st_ino == after.st_ino && before.st_ctim.tv_sec == after.st_ctim.tv_sec &&
+                 before.st_ctim.tv_nsec == after.st_ctim.tv_nsec;
+    }
+  });
+  for (int i = 0; i < 2000; ++i) {
+    PlacedFile file;
+    auto listener = listen_at(folder.socket(), 0600, &file);
+    REQUIRE(listener);
+    const int before = found;
+    while (found == before) ::sched_yield();
+    // Gone from its path before it is closed.
+    ::unlink(folder.socket().c_str());
+  }
+  over = true;
+  client.join();
+  CHECK(unheard == 0);
+}
+
+TEST_CASE("a path too long for another name beside it can be listened at") {
+  const Folder folder;
+  const std::string path = folder.socket() + std::string(107 - folder.socket().size(), 'x');
+  {
+    PlacedFile file;
+    auto listener = listen_at(path, 0600, &file);
+    REQUIRE(listener);
+    CHECK(connect_to(path));
+    CHECK_FALSE(listen_at(path, 0600));
+    listener->reset();
+    CHECK(listen_at(path, 0600));  // which replaces the stale one
+  }
+  ::unlink(path.c_str());
 }
 
 TEST_CASE("the mode of the socket is what was asked for") {
