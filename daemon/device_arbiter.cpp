@@ -84,9 +84,17 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   client.home = {homes_[index], *fewest > 0};
   client.traits = traits;
   client.answer_within_ns = settings_.answer_within_ns;
+  client.lanes_on.assign(layout_.size(), 0);
   scheduler_.progressed(id, 0);
   ++*fewest;
   return client.home;
+}
+
+void DeviceArbiter::had_before(ClientId id, EntryId entry, std::uint64_t until_ns) {
+  Client* const client = find(id);
+  if (client == nullptr || entry >= layout_.size() || entry == runtime::kWholeDevice) return;
+  note({.kind = Kind::kBefore, .entry = entry, .client = id, .a = until_ns});
+  client->before[entry] = until_ns;
 }
 
 DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
@@ -168,6 +176,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& 
   }
   if (hold->open) publish(id, returned.head.lane, lane, 0);
   lane.holds.erase(hold);
+  dropped(id, client, static_cast<EntryId>(returned.entry));
   scheduler_.returned(id, returned.head.lane, static_cast<EntryId>(returned.entry), now_ns);
 }
 
@@ -188,8 +197,8 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
       hold.unnamed = false;
       return;
     }
-  // A lease of this daemon's is had from an older session or not at all.
-  if (client.asked || protocol::epoch_of(holding.word) == epoch_ || !within_share(client, entry)) {
+  const std::uint64_t until = believed_until(id, client, entry, holding.word, now_ns);
+  if (client.asked || until <= now_ns || !within_share(client, entry)) {
     ++counters_.stale;
     return;
   }
@@ -198,8 +207,36 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
     return;
   }
   Lane& lane = client.lanes[holding.head.lane];
-  lane.holds.push_back({entry, holding.word, false, now_ns, now_ns});
+  add(id, client, lane, {entry, holding.word, false, now_ns, now_ns, false, until});
   overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.holds.back()));
+}
+
+// A lease of this daemon's is had from an older session or not at all. Until then work that it
+// tells of there may last; 0: that there is any is not believed.
+std::uint64_t DeviceArbiter::believed_until(ClientId id, const Client& client, EntryId entry,
+                                            LeaseWord word, std::uint64_t now_ns) const {
+  if (protocol::epoch_of(word) == epoch_) return 0;
+  if (const auto before = client.before.find(entry);
+      before != client.before.end() && now_ns < before->second)
+    return before->second;
+  if (protocol::epoch_of(word) != 0 || client.traits.process == 0) return 0;
+  const bool was_home = std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
+    return other.first != id && other.second.traits.process == client.traits.process &&
+           other.second.home.entry == entry;
+  });
+  return was_home ? kNever : 0;
+}
+
+// Every hold comes and goes by these two.
+void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold) {
+  lane.holds.push_back(hold);
+  if (client.lanes_on[hold.entry]++ == 0 && hold.entry != runtime::kWholeDevice)
+    outlet_.holds(id, hold.entry, true);
+}
+
+void DeviceArbiter::dropped(ClientId id, Client& client, EntryId entry) {
+  if (--client.lanes_on[entry] == 0 && entry != runtime::kWholeDevice)
+    outlet_.holds(id, entry, false);
 }
 
 // Its share may have become smaller than what it has, by as much as its home.
@@ -228,6 +265,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
       leave(id, client, lane_id, now_ns);
       for (const Hold& hold : lane.holds) {
         all.emplace_back(lane_id, hold);
+        dropped(id, client, hold.entry);
         scheduler_.returned(id, lane_id, hold.entry, now_ns);
       }
       lane.holds.clear();
@@ -240,7 +278,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
   for (auto& [lane_id, hold] : all) {
     hold.unnamed = true;
     hold.heard_ns = now_ns;
-    std::vector<Hold>& holds = heir.lanes[lane_id].holds;
+    const std::vector<Hold>& holds = heir.lanes[lane_id].holds;
     const bool again = std::any_of(holds.begin(), holds.end(),
                                    [&](const Hold& other) { return other.entry == hold.entry; });
     if (again || hold.entry == runtime::kWholeDevice) continue;  // the whole is nobody's lease
@@ -248,7 +286,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
       ++counters_.overlaps;
       continue;
     }
-    holds.push_back(hold);
+    add(to, heir, heir.lanes[lane_id], hold);
     overdue_at_ = std::min(overdue_at_, overdue_from(heir, hold));
   }
 }
@@ -256,8 +294,10 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
 void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns) {
   for (auto& [lane_id, lane] : client.lanes)
     std::erase_if(lane.holds, [&, lane_id = lane_id](const Hold& hold) {
-      if (hold.unnamed) scheduler_.returned(id, lane_id, hold.entry, now_ns);
-      return hold.unnamed;
+      if (!hold.unnamed) return false;
+      dropped(id, client, hold.entry);
+      scheduler_.returned(id, lane_id, hold.entry, now_ns);
+      return true;
     });
 }
 
@@ -377,7 +417,7 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   if (hold != lane.holds.end())
     *hold = {decision.entry, word, true, now_ns};
   else
-    lane.holds.push_back({decision.entry, word, true, now_ns});
+    add(decision.client, *client, lane, {decision.entry, word, true, now_ns});
   // The word first: a client that sees the grant must find the gate open.
   publish(decision.client, decision.lane, lane, word);
   const bool delivered = outlet_.grant(decision.client, grant);
@@ -397,6 +437,7 @@ void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now
   }
   publish(decision.client, decision.lane, lane, 0);
   std::erase_if(lane.holds, [&](const Hold& held) { return held.word == word; });
+  dropped(decision.client, *client, decision.entry);
   scheduler_.idle(decision.client, decision.lane, now_ns);
   scheduler_.returned(decision.client, decision.lane, decision.entry, now_ns);
 }
@@ -423,8 +464,8 @@ void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord w
 // one that drains: anybody can say that it dies, and live on.
 std::uint64_t DeviceArbiter::overdue_from(const Client& client, const Hold& hold) const {
   const std::uint64_t within = std::max(client.answer_within_ns, settings_.answer_within_ns);
-  return std::min(hold.heard_ns != kNever ? hold.heard_ns + within : kNever,
-                  hold.closed_ns + std::max(within, settings_.drain_within_ns));
+  return std::min({hold.heard_ns != kNever ? hold.heard_ns + within : kNever,
+                   hold.closed_ns + std::max(within, settings_.drain_within_ns), hold.until_ns});
 }
 
 void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
@@ -445,6 +486,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
           found = true;
           const EntryId entry = hold.entry;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
+          dropped(id, client, entry);
           // Who does not answer wants nothing, until it says so again.
           leave(id, client, lane_id, now_ns);
           scheduler_.returned(id, lane_id, entry, now_ns);

@@ -15,7 +15,10 @@
 //
 // A new session tells, before it asks for anything, where work runs: of the daemon before, of home,
 // and of older sessions of the same process, which gave this daemon up as silent. With the first
-// word of that it has all that they held, without a moment in between, and keeps what it names.
+// word of that it has all that they held, without a moment in between, and keeps what it names. Of
+// anything else it is believed only what is known otherwise: the home of an older session, and what
+// its process had under a former daemon (had_before()). So nobody takes units, or keeps them, by
+// telling of work.
 //
 // Profiles. Clients say how long their launches took on how many processors, and how long the same
 // ones are taken to last on the whole device. A grant stands for whatever its lane launches next,
@@ -74,12 +77,16 @@ class Outlet {
   virtual bool grant(ClientId client, const protocol::Grant& grant) = 0;
   // Words of the client were closed since the last call.
   virtual void gates_closed(ClientId client) = 0;
+  // The client holds the entry, on one lane or several, from now on, which is told before its grant
+  // is; or it does not hold it any more. Not told when it is forgotten.
+  virtual void holds(ClientId, EntryId, bool) {}
 };
 
 struct ArbiterCounters {
   std::uint64_t requests = 0;
   std::uint64_t overdue = 0;  // grants taken back from a client that did not answer
-  std::uint64_t stale = 0;  // returns of grants that were no more, or never were; work told wrongly
+  // Returns of grants that were no more, or never were; work told of that nothing else is known of.
+  std::uint64_t stale = 0;
   std::uint64_t undelivered = 0;  // grants that found the client's ring full
   // Work of an earlier epoch on units that others hold by now, or more of it than a lane can have.
   std::uint64_t overlaps = 0;
@@ -108,6 +115,9 @@ class DeviceArbiter {
 
   // `client` is new and not runtime::kNobody.
   Home attach(ClientId client, const Traits& traits = {});
+  // Under a former daemon the client's process held the entry, or had it as home: what it tells of
+  // work there counts until then, and no such work is waited for any longer.
+  void had_before(ClientId client, EntryId entry, std::uint64_t until_ns);
   // Other settings from now on, and perhaps another policy inside of the object that was given.
   void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
@@ -141,6 +151,7 @@ class DeviceArbiter {
     std::uint64_t heard_ns = 0;   // closed: when it was closed, or last answered
     std::uint64_t closed_ns = 0;  // closed: since when
     bool unnamed = false;         // of an older session; nobody has said yet that work runs there
+    std::uint64_t until_ns = runtime::kNever;  // of a former daemon's time: it ends then at last
   };
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
@@ -161,6 +172,8 @@ class DeviceArbiter {
     // What it was told to answer within. Another bound, later, is not its own.
     std::uint64_t answer_within_ns = 0;
     std::map<LaneId, Lane> lanes;
+    std::vector<std::uint32_t> lanes_on;      // of each entry: that hold it
+    std::map<EntryId, std::uint64_t> before;  // had_before()
   };
 
   Client* find(ClientId id);
@@ -173,6 +186,10 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
   void reconsider(std::uint64_t now_ns);
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
+  void add(ClientId id, Client& client, Lane& lane, const Hold& hold);
+  void dropped(ClientId id, Client& client, EntryId entry);
+  std::uint64_t believed_until(ClientId id, const Client& client, EntryId entry,
+                               protocol::LeaseWord word, std::uint64_t now_ns) const;
   bool within_share(const Client& client, EntryId entry) const;
   void inherit(ClientId to, Client& heir, std::uint64_t now_ns);
   void drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns);

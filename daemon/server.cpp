@@ -20,6 +20,7 @@
 #include "policies/registry.h"
 #include "protocol/life.h"
 #include "runtime/clock.h"
+#include "runtime/problem.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -62,6 +63,9 @@ Server::Server(const Settings& settings)
       classes_(settings_) {}
 
 Server::~Server() {
+  // First: what the clients have now is what the next daemon believes.
+  record_.close(now_ns());
+  for (auto& [id, session] : sessions_) session->slot = LeaseRecord::kNoSlot;
   while (!sessions_.empty()) end_session(sessions_.begin()->first, now_ns());
   reception_.reset();
   file_.remove();
@@ -87,6 +91,16 @@ hal::Status Server::open() {
   const auto folder = std::filesystem::path(settings_.socket).parent_path();
   mps_ = std::make_unique<Mps>(settings_.configuration.mps, (folder / "mps").native());
   started_ns_ = alone_ns_ = busy_ns_ = now_ns();
+  // Clients that come and go beside those that stay.
+  const std::size_t sessions = std::size_t{2} * settings_.configuration.daemon.clients;
+  std::string problem;
+  record_ = LeaseRecord::at(settings_.socket + ".leases", sessions, started_ns_,
+                            ArbiterSettings().drain_within_ns, problem);
+  if (!problem.empty())
+    spdlog::warn(
+        "who holds which leases cannot be recorded ({}): after a restart of vitamind, work that "
+        "runs then is not waited for [{}]",
+        problem, runtime::code_of(runtime::Problem::kDaemonFolder));
   if (const auto interval = watchdog_interval()) watchdog_every_ns_ = in_ns(*interval) / 3;
   return {};
 }
@@ -137,7 +151,7 @@ bool Server::turn(std::uint64_t time) {
     Session& session = *(it++)->second;  // it may be let go meanwhile
     busy = read_requests(session, time) || busy;
   }
-  for (auto& [uuid, device] : devices_) {
+  for (auto& [key, device] : devices_) {
     if (!device.touched && device.arbiter->wake_at() > time) continue;
     device.touched = false;
     if (device.arbiter->wants_progress(time)) look_at_progress(device, time);
@@ -215,6 +229,10 @@ void Server::gates_closed(ClientId client) {
   if (session == nullptr) return;
   if (!session->granted && !session->gates_closed) dirty_.push_back(session);
   session->gates_closed = true;
+}
+
+void Server::holds(ClientId client, EntryId entry, bool held) {
+  if (const Session* session = this->session(client)) record_.holds(session->slot, entry, held);
 }
 
 // Publishes what the step wrote: one store, and at most one ring of the doorbell, for each client.

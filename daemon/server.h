@@ -33,6 +33,7 @@
 #include "daemon/exposition.h"
 #include "daemon/from_configuration.h"
 #include "daemon/jobs.h"
+#include "daemon/lease_record.h"
 #include "daemon/mps.h"
 #include "daemon/pace.h"
 #include "daemon/reception.h"
@@ -86,6 +87,7 @@ class Server final : public Outlet {
     std::string program;
     Standing standing;
     std::uint64_t since_ns = 0;
+    std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
     bool granted = false;       // grants were written and not published yet
     bool gates_closed = false;  // and gates closed
@@ -97,6 +99,7 @@ class Server final : public Outlet {
   void set_word(ClientId client, LaneId lane, protocol::LeaseWord word) override;
   bool grant(ClientId client, const protocol::Grant& grant) override;
   void gates_closed(ClientId client) override;
+  void holds(ClientId client, EntryId entry, bool held) override;
 
   bool turn(std::uint64_t now_ns);
   void look_at_progress(Device& device, std::uint64_t now_ns);
@@ -119,6 +122,7 @@ class Server final : public Outlet {
   std::string obey_operator(const std::string& name, const std::string& rest);
   void hear(Session& session);
   void look_for_dying(std::uint64_t now_ns);
+  void remember(Session& session, EntryId home);
   void let_go(Session& session, std::string_view why, std::uint64_t now_ns);
   void end_session(ClientId id, std::uint64_t now_ns);
   Session* session(ClientId id);
@@ -139,6 +143,7 @@ class Server final : public Outlet {
   std::unique_ptr<Reception> reception_;
   std::unique_ptr<DeathWatch> deaths_;
   std::unique_ptr<Mps> mps_;
+  LeaseRecord record_;
   Devices devices_;
   Classes classes_;
   std::map<ClientId, std::unique_ptr<Session>> sessions_;

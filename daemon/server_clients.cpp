@@ -188,6 +188,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   watch(session->peer.pidfd.get());
   deaths_->add(&session->memory.client->life);
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
+  remember(admitted, static_cast<EntryId>(welcome.home));
   // Before it is told: whoever hears of it may look here.
   spdlog::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
                admitted.program, admitted.peer.pid, admitted.peer.uid,
@@ -198,6 +199,17 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   admitted.memory.client_fd.reset();
   admitted.memory.daemon_fd.reset();
   if (!sent) end_session(admitted.id, time);
+}
+
+// For the daemon after this one; and what the one before this one remembered of its process.
+void Server::remember(Session& session, EntryId home) {
+  const ProcessIdentity process = identity_of(session.peer.pid);
+  DeviceArbiter& arbiter = *session.device->arbiter;
+  const std::uint64_t device =
+      key_of_device(session.device->info.uuid, protocol::hash_of(arbiter.layout()));
+  for (const EntryId entry : record_.before(process, device))
+    arbiter.had_before(session.id, entry, record_.believed_until());
+  session.slot = record_.begin(process, device, home);
 }
 
 void Server::hear(Session& session) {
@@ -244,6 +256,7 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   by_socket_.erase(session.socket.get());
   by_pidfd_.erase(session.peer.pidfd.get());
   std::erase(dirty_, &session);
+  record_.end(session.slot);
   spdlog::info("client {}: gone", id);
   sessions_.erase(found);
   if (sessions_.empty()) alone_ns_ = time;

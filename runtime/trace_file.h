@@ -41,6 +41,7 @@ enum class Kind : std::uint16_t {
   // told
   kReload,    // other settings or another policy: what follows cannot be replayed
   kProgress,  // `client` has submitted `a` operations so far
+  kBefore,    // `client` may tell of work on `entry` of before this vitamind, until `a`
 };
 
 struct Record {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "daemon/device_arbiter.h"
@@ -265,6 +267,7 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
   holding.word = protocol::lease_word(6, 3, Gate::kOpen);  // of the daemon before
   holding.entry = node.layout.find(hal::ComputeSet(0b1111));
   holding.outstanding = 2;
+  node.arbiter.had_before(1, static_cast<EntryId>(holding.entry), 1000);
   node.arbiter.request(1, holding, node.now);
   node.wants(2);
   CHECK(node.grants.empty());
@@ -301,7 +304,7 @@ TEST_CASE("what an older session of a process holds is the new one's without a m
     node.arbiter.request(3, home, node.now);
     node.arbiter.step(node.now);
     if (process != 40) {  // another one's lease is not to be had by naming it
-      CHECK(node.arbiter.counters().stale == 1);
+      CHECK(node.arbiter.counters().stale == 2);  // nor its home
       CHECK(node.arbiter.held().size() == 1);
       CHECK(node.arbiter.held()[0].client == 1);
       continue;
@@ -345,10 +348,14 @@ TEST_CASE("what an older session told of before this daemon is the new one's, to
     };
     const protocol::LeaseWord before = protocol::lease_word(6, 9, Gate::kOpen);
     const protocol::LeaseWord home = protocol::lease_word(0, 1, Gate::kOpen);
+    for (const std::uint64_t units : {0b0010, 0b0001, 0b1000})
+      node.arbiter.had_before(1, node.layout.find(hal::ComputeSet(units)), 1000);
     tell(1, 0, 0b0010, before);
     tell(1, 1, 0b0001, home);
     tell(1, 2, 0b1000, home);  // ends before the daemon is silent
     node.arbiter.attach(2, {.process = process});
+    for (const std::uint64_t units : {0b0010, 0b0001})
+      node.arbiter.had_before(2, node.layout.find(hal::ComputeSet(units)), 1000);
     tell(2, 0, 0b0010, home);  // newer work there, the old has ended
     tell(2, 1, 0b0001, home);
     node.arbiter.forget(1, node.now);
@@ -398,18 +405,64 @@ TEST_CASE("a session that has a newer one says nothing more, and no two grants h
 }
 
 TEST_CASE("nobody takes units by telling of work that it cannot have") {
-  const auto tell = [](Node& node, std::uint64_t units, protocol::LeaseWord word) {
+  const auto tell = [](Node& node, std::uint64_t units, protocol::LeaseWord word,
+                       runtime::ClientId client = 1) {
     protocol::Holding holding;
     holding.head.lane = static_cast<std::uint32_t>(units);
     holding.word = word;
     holding.entry = node.layout.find(hal::ComputeSet(units));
     holding.outstanding = 1;
-    node.arbiter.request(1, holding, node.now);
+    node.arbiter.request(client, holding, node.now);
+  };
+  const auto had = [](Node& node, std::uint64_t units) {
+    node.arbiter.had_before(1, node.layout.find(hal::ComputeSet(units)), 50'000);
   };
   const protocol::LeaseWord before = protocol::lease_word(6, 1, Gate::kOpen);
+  const protocol::LeaseWord home = protocol::lease_word(0, 1, Gate::kOpen);
+  SUBCASE("of an epoch that never was, on every entry") {
+    Node node(0b1100);
+    node.arbiter.attach(1, {.process = 40});
+    node.arbiter.attach(2, {.process = 41});
+    protocol::Holding holding;
+    for (EntryId entry = 1; entry < node.layout.size(); ++entry)
+      for (const protocol::LeaseWord word :
+           {before, home, protocol::lease_word(8, 0, Gate::kNone)}) {
+        holding.entry = entry;
+        holding.word = word;
+        node.arbiter.request(1, holding, node.now);
+      }
+    CHECK(node.arbiter.held().empty());
+    CHECK(node.arbiter.counters().stale == 3 * (node.layout.size() - 1));
+    node.wants(2);
+    REQUIRE(node.grants.size() == 1);
+    CHECK(node.grants[0].second.entry == node.layout.find(hal::ComputeSet(0b1100)));
+  }
+  SUBCASE("of its own home, where it has never been") {
+    Node node(0b1100);
+    const DeviceArbiter::Home own = node.arbiter.attach(1, {.process = 40});
+    tell(node, node.layout.at(own.entry).compute.bits(), home);
+    CHECK(node.arbiter.held().empty());
+  }
+  SUBCASE("of another process's home") {
+    Node node(0b1100);
+    const DeviceArbiter::Home other = node.arbiter.attach(2, {.process = 41});
+    node.arbiter.attach(1, {.process = 40});
+    tell(node, node.layout.at(other.entry).compute.bits(), home);
+    CHECK(node.arbiter.held().empty());
+  }
+  SUBCASE("of what it had, later than that counts") {
+    Node node(0b1100);
+    node.arbiter.attach(1, {.process = 40});
+    had(node, 0b0011);
+    node.now = 50'000;
+    tell(node, 0b0011, before);
+    CHECK(node.arbiter.held().empty());
+    CHECK(node.arbiter.counters().stale == 1);
+  }
   SUBCASE("after it has asked for units") {
     Node node(0b1100);
     node.arbiter.attach(1);
+    had(node, 0b0011);
     node.wants(1);
     tell(node, 0b0011, before);
     CHECK(node.arbiter.held().size() == 1);
@@ -418,12 +471,14 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
   SUBCASE("of a lease of this daemon") {
     Node node(0b1100);
     node.arbiter.attach(1);
+    had(node, 0b0011);
     tell(node, 0b0011, protocol::lease_word(7, 1, Gate::kOpen));
     CHECK(node.arbiter.held().empty());
   }
   SUBCASE("past its share, but for its home") {
     Node node(0b1100);
     node.arbiter.attach(1, {.most = 8});
+    for (const std::uint64_t units : {0b1111, 0b0011, 0b0100, 0b1000}) had(node, units);
     tell(node, 0b1111, before);
     CHECK(node.arbiter.held().empty());
     tell(node, 0b0011, before);
@@ -436,10 +491,11 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
     Node node(0b0011);
     node.arbiter.attach(1);
     node.arbiter.attach(2);
+    had(node, 0b0011);
+    node.now = 10'000;  // it came late, which gives it no longer
     tell(node, 0b0011, before);
     node.wants(2);
-    const std::uint64_t begin = node.now;
-    while (node.grants.empty() && node.now < begin + 1'000'000'000) {
+    while (node.grants.empty() && node.now < 1'000'000'000) {
       protocol::Draining draining;
       draining.head.lane = 0b0011;
       draining.word = before;
@@ -449,9 +505,76 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
       node.arbiter.step(node.now);
     }
     REQUIRE(node.grants.size() == 1);
-    CHECK(node.now - begin >= node.settings.drain_within_ns);
-    CHECK(node.now - begin < node.settings.drain_within_ns + 10'000);
+    CHECK(node.now >= 50'000);
+    CHECK(node.now < 50'000 + 10'000);
     CHECK(node.arbiter.counters().overdue == 1);
+  }
+}
+
+TEST_CASE("what a client holds is said before it is told, and when it is over, once for each") {
+  class Recording : public Node {
+   public:
+    using Node::Node;
+    bool grant(runtime::ClientId client, const protocol::Grant& grant) override {
+      CHECK(has.contains({client, static_cast<EntryId>(grant.entry)}));
+      return Node::grant(client, grant);
+    }
+    void holds(runtime::ClientId client, EntryId entry, bool held) override {
+      if (held)
+        CHECK(has.insert({client, entry}).second);
+      else
+        CHECK(has.erase({client, entry}) == 1);
+    }
+    std::set<std::pair<runtime::ClientId, EntryId>> has;
+  };
+  Recording node(0b0011);
+  const EntryId entry = node.layout.find(hal::ComputeSet(0b0011));
+  const auto asks = [&](runtime::LaneId lane) {
+    protocol::Ready ready;
+    ready.head.lane = lane;
+    node.arbiter.request(1, ready, node.now);
+    node.arbiter.step(node.now);
+  };
+  node.arbiter.attach(1, {.process = 40});
+  asks(0);
+  asks(1);  // two lanes of it on one entry
+  REQUIRE(node.grants.size() == 2);
+  CHECK(node.has.size() == 1);
+  for (const runtime::LaneId lane : {0, 1}) {
+    CHECK(node.has.contains({1, entry}));
+    protocol::Idle idle;
+    idle.head.lane = lane;
+    node.arbiter.request(1, idle, node.now);
+    protocol::Returned returned;
+    returned.head.lane = lane;
+    returned.word = node.grants[lane].second.word;
+    returned.entry = entry;
+    node.arbiter.request(1, returned, node.now);
+  }
+  CHECK(node.has.empty());
+  SUBCASE("a grant that was not delivered") {
+    node.full = true;
+    asks(2);
+    CHECK(node.has.empty());
+  }
+  SUBCASE("one that is overdue") {
+    asks(2);
+    protocol::Idle idle;
+    idle.head.lane = 2;
+    node.arbiter.request(1, idle, node.now);
+    CHECK(node.has.size() == 1);
+    node.arbiter.step(node.now += 20'000);
+    CHECK(node.has.empty());
+  }
+  SUBCASE("what another session of the process takes over") {
+    asks(2);
+    node.arbiter.attach(2, {.process = 40});
+    protocol::Holding holding;
+    holding.head.lane = 2;
+    holding.word = node.grants.back().second.word;
+    holding.entry = entry;
+    node.arbiter.request(2, holding, node.now);
+    CHECK(node.has == std::set<std::pair<runtime::ClientId, EntryId>>{{2, entry}});
   }
 }
 
@@ -659,8 +782,11 @@ TEST_CASE("a new session has all that the one before had, and grants when enough
   REQUIRE(told.size() == node.most);
   // Its homes besides, one of each daemon that it lost.
   for (EntryId entry = 1; told.size() < node.most + 4; ++entry)
-    if (std::none_of(told.begin(), told.end(), [&](const auto& one) { return one.entry == entry; }))
+    if (std::none_of(told.begin(), told.end(),
+                     [&](const auto& one) { return one.entry == entry; })) {
+      node.arbiter.had_before(2, entry, 1'000'000);
       tell(entry, protocol::lease_word(0, 1, Gate::kOpen));
+    }
   CHECK(node.arbiter.counters().overlaps == 0);
   node.arbiter.forget(1, node.now);
   CHECK(node.lanes_of(2)[0] == told.size());
@@ -690,6 +816,7 @@ TEST_CASE("who tells of more work than a lane can have is heard so far, and the 
     holding.word = protocol::lease_word(6, 1, Gate::kOpen);
     holding.entry = entry;
     holding.outstanding = 1;
+    node.arbiter.had_before(1, entry, 1'000'000);
     node.arbiter.request(1, holding, node.now);
   }
   const std::size_t held = node.lanes_of(1)[0];

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/device_arbiter.h"
+#include "daemon/lease_record.h"
 #include "policies/registry.h"
 
 namespace vitamin::daemon {
@@ -44,6 +45,10 @@ class Node final : public daemon::Outlet {
     client::Link link(*own, *daemons);
     link.home = arbiter->attach(kClient).entry;
     link.answer_within_ns = kAnswerWithin;
+    record = daemon::LeaseRecord(1, now, 100 * kAnswerWithin, epoch == 1 ? nullptr : &record);
+    for (const EntryId entry : record.before({1, 1}, 1))
+      arbiter->had_before(kClient, entry, record.believed_until());
+    slot = record.begin({1, 1}, 1, link.home);
     client.connect(link, now);
   }
 
@@ -83,6 +88,9 @@ class Node final : public daemon::Outlet {
     rings.grants.publish();
     return true;
   }
+  void holds(runtime::ClientId, EntryId entry, bool held) override {
+    record.holds(slot, entry, held);
+  }
   void gates_closed(runtime::ClientId) override {
     daemons->gate_changes.store(daemons->gate_changes.load(std::memory_order_relaxed) + 1,
                                 std::memory_order_seq_cst);
@@ -96,6 +104,8 @@ class Node final : public daemon::Outlet {
   std::unique_ptr<protocol::DaemonSegment> daemons;
   protocol::DaemonEnds rings;
   std::unique_ptr<DeviceArbiter> arbiter;
+  daemon::LeaseRecord record;
+  std::size_t slot = daemon::LeaseRecord::kNoSlot;
   client::LeaseClient client;
   protocol::Ready ready;        // what the daemon heard last
   protocol::HintRecord hinted;  // and of what is to come

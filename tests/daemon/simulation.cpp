@@ -10,6 +10,7 @@
 
 #include "client/lease_client.h"
 #include "daemon/device_arbiter.h"
+#include "daemon/lease_record.h"
 #include "policies/registry.h"
 
 namespace vitamin::tests {
@@ -25,6 +26,8 @@ using runtime::LaneId;
 constexpr std::size_t kLanes = 3;
 constexpr std::uint64_t kAnswerWithin = 3'000'000;
 constexpr std::uint64_t kAfterFaults = 100'000;  // steps
+constexpr std::size_t kSessions = 64;
+constexpr std::uint64_t kDevice = 1;
 
 const hal::DeviceInfo& device() {
   static const hal::DeviceInfo info{hal::Vendor::kSoftware,   "simulated", "GPU-0", 36,
@@ -50,6 +53,7 @@ struct SimulatedLane {
 struct Session {
   explicit Session(ClientId id_) : id(id_) {}
   ClientId id;
+  std::size_t slot = daemon::LeaseRecord::kNoSlot;
   protocol::ClientSegment own;
   protocol::DaemonSegment daemons;
   protocol::DaemonEnds rings{daemons, own};
@@ -150,6 +154,9 @@ class Node final : public daemon::Outlet {
     note('g', id, grant.head.lane, grant.entry);
     return true;
   }
+  void holds(ClientId id, EntryId entry, bool held) override {
+    if (const Session* s = known(id)) record_.holds(s->slot, entry, held);
+  }
   void gates_closed(ClientId id) override {
     if (Session* s = known(id)) {
       auto& changes = s->daemons.gate_changes;
@@ -190,6 +197,8 @@ class Node final : public daemon::Outlet {
     auto policy = policies::make(policy_, options_.seed);
     arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, std::move(*policy), settings_,
                                                        ++epoch_, *this);
+    record_ = daemon::LeaseRecord(kSessions, now_, settings_.drain_within_ns,
+                                  epoch_ == 1 ? nullptr : &record_);
     up_ = true;
   }
 
@@ -214,6 +223,10 @@ class Node final : public daemon::Outlet {
     }
     link.home = arbiter_->attach(session.id, traits).entry;
     link.answer_within_ns = kAnswerWithin;
+    const daemon::ProcessIdentity process{c.process, 1};
+    for (const EntryId entry : record_.before(process, kDevice))
+      arbiter_->had_before(session.id, entry, record_.believed_until());
+    session.slot = record_.begin(process, kDevice, link.home);
     c.attached = true;
     c.leases->connect(link, now_);
     c.lost = nullptr;
@@ -228,6 +241,7 @@ class Node final : public daemon::Outlet {
 
   void end_session(Client& c, const Session& ended) {
     arbiter_->forget(ended.id, now_);
+    record_.end(ended.slot);
     note('x', c.process, ended.id, 0);
     std::erase_if(c.sessions, [&](const auto& session) { return session.get() == &ended; });
   }
@@ -309,6 +323,7 @@ class Node final : public daemon::Outlet {
     note('l', c.process, session.id, 0);
     if (&session != c.sessions.back().get()) return end_session(c, session);
     arbiter_->forget(session.id, now_);
+    record_.end(session.slot);
     give_up(c);
     c.lost = std::move(c.sessions.back());
     c.sessions.pop_back();
@@ -548,6 +563,7 @@ class Node final : public daemon::Outlet {
   std::string policy_;
   daemon::ArbiterSettings settings_;
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;
+  daemon::LeaseRecord record_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<daemon::DeviceArbiter::Held> held_;
   std::uint32_t epoch_ = 0;

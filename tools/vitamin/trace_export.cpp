@@ -292,9 +292,9 @@ class Daemon {
                         fmt::format("vitamind, {}", trace_.header.device)));
     while (replay.step()) {
       const std::uint64_t now = std::max(replay.now_ns(), trace_.header.first_ns);
-      if (replay.told().kind != Kind::kStep) {
-        if (replay.told().kind != Kind::kAttach) said(replay.told(), now);
-      }
+      const Kind kind = replay.told().kind;
+      if (kind == Kind::kRequest || kind == Kind::kDying || kind == Kind::kForget)
+        said(replay.told(), now);
       look(replay, now);
       last_ns_ = now;
     }

@@ -75,7 +75,7 @@ bool Replay::step() {
   while (next_ < all.size() && is_answer(all[next_])) ++next_;
   recorded_ = std::span(all).subspan(first, next_ - first);
   answers_.clear();
-  if (told_->kind != Kind::kAttach) now_ns_ = told_->time;
+  if (told_->kind != Kind::kAttach && told_->kind != Kind::kBefore) now_ns_ = told_->time;
   tell(*told_, bytes);
   return true;
 }
@@ -98,6 +98,9 @@ void Replay::tell(const Record& record, const Record* bytes) {
       break;
     case Kind::kForget:
       arbiter_->forget(record.client, record.time);
+      break;
+    case Kind::kBefore:
+      arbiter_->had_before(record.client, record.entry, record.a);
       break;
     case Kind::kProgress:
       arbiter_->progressed(record.client, record.a, record.time);

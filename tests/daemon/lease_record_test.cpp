@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a daemon leaves for the next one: who held what, whatever became of the daemon or of the
+// file.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "daemon/lease_record.h"
+
+namespace vitamin::daemon {
+namespace {
+
+using runtime::EntryId;
+
+constexpr std::uint64_t kSecond = 1'000'000'000, kBelieved = 60 * kSecond;
+constexpr ProcessIdentity kOne{40, 7}, kOther{41, 7}, kLater{40, 8};
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/vitamin-record-XXXXXX";
+    path_ = ::mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file() const { return path_ + "/s.leases"; }
+  std::string path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+LeaseRecord open(const Folder& folder, std::uint64_t now_ns, std::size_t sessions = 4) {
+  std::string problem;
+  LeaseRecord record = LeaseRecord::at(folder.file(), sessions, now_ns, kBelieved, problem);
+  CHECK(problem.empty());
+  return record;
+}
+
+using Entries = std::vector<EntryId>;
+
+}  // namespace
+
+TEST_CASE("the next daemon knows what each process held, and its home") {
+  const Folder folder;
+  {
+    LeaseRecord record = open(folder, kSecond);
+    const std::size_t slot = record.begin(kOne, 5, 3);
+    record.holds(slot, 9, true);
+    record.holds(slot, 511, true);
+    record.holds(slot, 12, true);
+    record.holds(slot, 12, false);
+    const std::size_t gone = record.begin(kOther, 5, 4);
+    record.holds(gone, 20, true);
+    record.end(gone);
+  }
+  const LeaseRecord next = open(folder, 2 * kSecond);
+  CHECK(next.before(kOne, 5) == Entries{3, 9, 511});
+  CHECK(next.believed_until() == 62 * kSecond);
+  CHECK(next.before(kOne, 6).empty());    // another device, or other parts of it
+  CHECK(next.before(kOther, 5).empty());  // its session had ended
+  CHECK(next.before(kLater, 5).empty());  // another process of the same id
+  CHECK(next.before({}, 5).empty());
+}
+
+TEST_CASE("what a former daemon's clients had outlives one that ends soon, and no other") {
+  const Folder folder;
+  {
+    LeaseRecord record = open(folder, kSecond);
+    record.holds(record.begin(kOne, 5, 3), 9, true);
+  }
+  { LeaseRecord soon = open(folder, 2 * kSecond); }
+  {
+    LeaseRecord again = open(folder, 2 * kSecond + kBelieved - 1);
+    CHECK(again.before(kOne, 5) == Entries{3, 9});
+    // It comes, and has another home now.
+    again.begin(kOne, 5, 4);
+  }
+  const LeaseRecord late = open(folder, 3 * kSecond + 2 * kBelieved);
+  CHECK(late.before(kOne, 5) == Entries{4});
+}
+
+TEST_CASE("a daemon that is killed between any two instructions leaves what was true") {
+  const Folder folder;
+  const pid_t daemon = ::fork();
+  if (daemon == 0) {
+    std::string problem;
+    LeaseRecord record = LeaseRecord::at(folder.file(), 4, kSecond, kBelieved, problem);
+    const std::size_t slot = record.begin(kOne, 5, 3);
+    record.holds(slot, 9, true);
+    for (EntryId entry = 10;; entry = entry == 100 ? 10 : entry + 1) {
+      record.holds(slot, entry, true);
+      record.holds(slot, entry, false);
+      record.end(record.begin(kOther, 5, entry));
+    }
+  }
+  ::usleep(20'000);
+  ::kill(daemon, SIGKILL);
+  ::waitpid(daemon, nullptr, 0);
+  const LeaseRecord next = open(folder, 2 * kSecond);
+  const Entries had = next.before(kOne, 5);
+  CHECK(had.size() >= 2);
+  CHECK(had.size() <= 3);
+  CHECK(had[0] == 3);
+  CHECK(had[1] == 9);
+  CHECK(next.before(kOther, 5).size() <= 1);
+}
+
+TEST_CASE("the file goes with a daemon that nobody needs to be remembered of, and with no other") {
+  const Folder folder;
+  SUBCASE("nobody was there") {
+    LeaseRecord record = open(folder, kSecond);
+    record.end(record.begin(kOne, 5, 3));
+    record.close(2 * kSecond);
+    CHECK(std::filesystem::is_empty(folder.path()));
+  }
+  SUBCASE("somebody lives") {
+    const ProcessIdentity self = identity_of(::getpid());
+    LeaseRecord record = open(folder, kSecond);
+    record.begin(self, 5, 3);
+    record.close(2 * kSecond);
+    CHECK(open(folder, 3 * kSecond).before(self, 5) == Entries{3});
+  }
+  SUBCASE("somebody lived") {
+    LeaseRecord record = open(folder, kSecond);
+    record.begin({static_cast<std::uint64_t>(::getpid()), 1}, 5, 3);
+    record.close(2 * kSecond);
+    CHECK(std::filesystem::is_empty(folder.path()));
+  }
+  SUBCASE("another daemon has the path now") {
+    LeaseRecord record = open(folder, kSecond);
+    LeaseRecord other = open(folder, kSecond);
+    record.close(2 * kSecond);
+    CHECK(std::filesystem::exists(folder.file()));
+    other.close(2 * kSecond);
+    CHECK(std::filesystem::is_empty(folder.path()));
+  }
+}
+
+TEST_CASE("a file that is not a daemon's own, or damaged, says nothing") {
+  const Folder folder;
+  const auto write = [&](const std::string& bytes) {
+    std::filesystem::remove(folder.file());
+    std::ofstream(folder.file(), std::ios::binary) << bytes;
+  };
+  std::string good;
+  {
+    LeaseRecord record = open(folder, kSecond);
+    record.begin(kOne, 5, 3);
+    std::ifstream file(folder.file(), std::ios::binary);
+    good.assign((std::istreambuf_iterator<char>(file)), {});
+  }
+  write(good);
+  CHECK(open(folder, 2 * kSecond).before(kOne, 5) == Entries{3});
+  SUBCASE("cut") {
+    for (std::size_t size = 0; size < good.size(); size += 37) {
+      write(good.substr(0, size));
+      CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+    }
+  }
+  SUBCASE("scribbled over") {
+    for (std::size_t at = 0; at < 128; ++at) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ 0xff);
+      write(bad);
+      static_cast<void>(open(folder, 2 * kSecond));
+    }
+    write(std::string(5000, '\xff'));
+    CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+  }
+  SUBCASE("others may write it") {
+    write(good);
+    ::chmod(folder.file().c_str(), 0666);
+    CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+  }
+  SUBCASE("a link") {
+    std::filesystem::rename(folder.file(), folder.path() + "/elsewhere");
+    std::filesystem::create_symlink("elsewhere", folder.file());
+    CHECK(open(folder, 2 * kSecond).before(kOne, 5).empty());
+  }
+  SUBCASE("of before the machine was started") {
+    write(good);
+    CHECK(open(folder, kSecond - 1).before(kOne, 5).empty());
+  }
+}
+
+TEST_CASE("without a file the daemon runs, and believes what the former one left") {
+  const Folder folder;
+  {
+    LeaseRecord record = open(folder, kSecond);
+    record.begin(kOne, 5, 3);
+  }
+  std::filesystem::create_directory(folder.file() + ".new");  // where the new one is to be made
+  std::string problem;
+  LeaseRecord record = LeaseRecord::at(folder.file(), 4, 2 * kSecond, kBelieved, problem);
+  CHECK(problem.find(folder.file()) != std::string::npos);
+  CHECK(record.before(kOne, 5) == Entries{3});
+  CHECK(record.believed_until() == 62 * kSecond);
+  const std::size_t slot = record.begin(kOne, 5, 3);
+  CHECK(slot == LeaseRecord::kNoSlot);
+  record.holds(slot, 9, true);
+  record.end(slot);
+  record.close(3 * kSecond);
+  CHECK_FALSE(std::filesystem::exists(folder.file()));  // it would not be true
+}
+
+TEST_CASE("more sessions than there is room for are not remembered, and harm nobody") {
+  const Folder folder;
+  LeaseRecord record = open(folder, kSecond, 2);
+  const std::size_t a = record.begin(kOne, 5, 3), b = record.begin(kOther, 5, 4);
+  CHECK(record.begin(kLater, 5, 5) == LeaseRecord::kNoSlot);
+  record.end(a);
+  CHECK(record.begin(kLater, 5, 5) == a);
+  record.holds(b, 1, true);
+  CHECK(LeaseRecord(2, 2 * kSecond, kBelieved, &record).before(kOther, 5) == Entries{1, 4});
+}
+
+TEST_CASE("a process is known by its id and its start, and one that has ended is not") {
+  const ProcessIdentity self = identity_of(::getpid());
+  CHECK(self);
+  CHECK(self == identity_of(::getpid()));
+  const pid_t child = ::fork();
+  if (child == 0) ::pause();
+  CHECK(identity_of(child));
+  CHECK_FALSE(identity_of(child) == self);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  CHECK_FALSE(identity_of(child));
+  CHECK_FALSE(identity_of(0));
+}
+
+}  // namespace vitamin::daemon
