@@ -23,33 +23,30 @@ Devices::Devices(const Settings& settings, std::uint32_t epoch, Outlet& outlet)
   }
 }
 
+namespace {
+
+// Equal for those who say the same of a device.
+std::string key_of(const hal::DeviceInfo& info) {
+  std::string key = info.uuid + '\n' + info.name + '\n' +
+                    std::to_string(static_cast<unsigned>(info.vendor)) + '\n' +
+                    std::to_string(info.processors);
+  for (const std::uint32_t unit : info.processors_per_unit) key += ',' + std::to_string(unit);
+  return key;
+}
+
+}  // namespace
+
 hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
   auto info = protocol::device_of(hello);
   if (!info) return tl::unexpected(info.error());
-  const std::string uuid = info->uuid;
-  auto found = known_.find(uuid);
-  if (found != known_.end()) {
-    const Device& known = found->second;
-    if (known.drained)
+  const std::string key = key_of(*info);
+  auto found = known_.find(key);
+  for (const auto& [other, device] : known_)
+    if (device.drained && device.info.uuid == info->uuid)
       return hal::fail(hal::Errc::kUnavailable, "the device is drained: vitamin resume ends that");
-    const bool alike = known.info.processors_per_unit == info->processors_per_unit &&
-                       known.info.processors == info->processors;
-    if (!alike && known.sessions > 0)
-      return hal::fail(hal::Errc::kUnsupported,
-                       "this process sees device " + uuid +
-                           " with other processors than those that use it now, of whom user " +
-                           std::to_string(known.user) +
-                           " came first: is an MPS thread percentage set?");
-    const bool same = alike && known.info.name == info->name && known.info.vendor == info->vendor;
-    if (known.sessions == 0 && !same) {  // nobody is there to say so any more
-      known_.erase(found);
-      found = known_.end();
-    }
-  }
-  protocol::DeviceLock lock;
+  std::shared_ptr<protocol::DeviceLock> lock;
   if (found == known_.end() || found->second.sessions == 0) {
-    const auto mine = settings_.configuration.for_device(uuid, info->name);
-    auto taken = protocol::DeviceLock::between_processes(mine.daemon.lock_directory, uuid);
+    auto taken = lock_of(*info);
     if (!taken) return tl::unexpected(taken.error());
     lock = std::move(*taken);
   }
@@ -57,27 +54,63 @@ hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
     if (auto room = make_room(user); !room) return tl::unexpected(room.error());
     auto made = make(std::move(*info));
     if (!made) return tl::unexpected(made.error());
-    found = known_.emplace(uuid, std::move(*made)).first;
+    for (const auto& [other, device] : known_)
+      if (device.info.uuid == made->info.uuid) made->view = std::max(made->view, device.view + 1);
+    found = known_.emplace(key, std::move(*made)).first;
     move_next_to_gpus();
   }
   Device& device = found->second;
   if (device.sessions == 0) {
-    device.lock = std::move(lock);
     device.user = user;
-    for (const pid_t process : device.lock.others().alone)
-      spdlog::warn(
-          "device {}: {} decides for itself alone, and no lease keeps it from anything: "
-          "vitamin run --daemon [{}]",
-          uuid, protocol::name_of_process(process), runtime::code_of(runtime::Problem::kNotAlone));
+    if (lock.use_count() == 1)
+      for (const pid_t process : lock->others().alone)
+        spdlog::warn(
+            "device {}: {} decides for itself alone, and no lease keeps it from anything: "
+            "vitamin run --daemon [{}]",
+            device.info.uuid, protocol::name_of_process(process),
+            runtime::code_of(runtime::Problem::kNotAlone));
+    device.lock = std::move(lock);
+    tell_of_views(device);
   }
   ++device.sessions;
   return &device;
 }
 
+// That of another view, or one that is to be had from the system.
+hal::Result<std::shared_ptr<protocol::DeviceLock>> Devices::lock_of(const hal::DeviceInfo& info) {
+  for (const auto& [key, device] : known_)
+    if (device.info.uuid == info.uuid && device.lock != nullptr) return device.lock;
+  const auto mine = settings_.configuration.for_device(info.uuid, info.name);
+  auto taken = protocol::DeviceLock::between_processes(mine.daemon.lock_directory, info.uuid);
+  if (!taken) return tl::unexpected(taken.error());
+  return std::make_shared<protocol::DeviceLock>(std::move(*taken));
+}
+
+const Device* Devices::other_view(const Device& device) const {
+  for (const auto& [key, other] : known_)
+    if (&other != &device && other.info.uuid == device.info.uuid && other.sessions > 0)
+      return &other;
+  return nullptr;
+}
+
+void Devices::tell_of_views(const Device& device) const {
+  const Device* const other = other_view(device);
+  if (other == nullptr) return;
+  spdlog::warn(
+      "device {}: a process of user {} says that it is a {} of {} processors in {} units, and "
+      "others, of whom one of user {} came first, a {} of {} in {}: no lease keeps the ones from "
+      "the others; is an MPS thread percentage set? [{}]",
+      device.info.uuid, device.user, device.info.name, device.info.processors, device.info.units(),
+      other->user, other->info.name, other->info.processors, other->info.units(),
+      runtime::code_of(runtime::Problem::kNotAlone));
+}
+
 void Devices::leave(Device& device) {
   if (--device.sessions > 0) return;
-  device.lock.release();
+  device.lock = nullptr;
   device.left = ++left_;
+  if (other_view(device) != nullptr && !device.drained && device.trace == nullptr)
+    known_.erase(key_of(device.info));
 }
 
 // Whoever was left longest ago goes: first of this user's, when it has too many.
@@ -134,8 +167,8 @@ void Devices::move_next_to_gpus() {
   if (placement_ == nullptr) return;
   const auto addresses = pci_of_gpus();
   std::vector<unsigned> nodes;
-  for (const auto& [uuid, device] : known_)
-    if (const auto address = addresses.find(uuid); address != addresses.end())
+  for (const auto& [key, device] : known_)
+    if (const auto address = addresses.find(device.info.uuid); address != addresses.end())
       if (const auto node = placement_->node_of(address->second)) nodes.push_back(*node);
   const std::vector<unsigned> processors = placement_->choose(nodes, allowed_);
   if (!processors.empty() && placement_->bind(processors))
@@ -171,8 +204,8 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
     std::unique_ptr<runtime::Policy> policy;  // null: the same as before
   };
   std::vector<Change> changes;
-  for (auto& [uuid, device] : known_) {
-    Change change{device, configuration.for_device(uuid, device.info.name), nullptr};
+  for (auto& [key, device] : known_) {
+    Change change{device, configuration.for_device(device.info.uuid, device.info.name), nullptr};
     const std::string wanted = change.mine.policy.specification();
     if (wanted != device.policy || change.mine.policy.seed != device.seed) {
       auto policy = policies::make(wanted, change.mine.policy.seed);
@@ -202,11 +235,12 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
 
 std::size_t Devices::drain(const std::string& which, bool drained) {
   std::size_t changed = 0;
-  for (auto& [uuid, device] : known_) {
-    if (which != "all" && uuid != which) continue;
+  for (auto& [key, device] : known_) {
+    if (which != "all" && device.info.uuid != which) continue;
     device.drained = drained;
     ++changed;
-    spdlog::info("device {}: {}", uuid, drained ? "takes no new client" : "takes clients");
+    spdlog::info("device {}: {}", device.info.uuid,
+                 drained ? "takes no new client" : "takes clients");
   }
   return changed;
 }
@@ -219,7 +253,7 @@ bool Devices::somebody_waits() const {
 
 std::uint64_t Devices::wake_at() const {
   std::uint64_t next = runtime::kNever;
-  for (const auto& [uuid, device] : known_) next = std::min(next, device.arbiter->wake_at());
+  for (const auto& [key, device] : known_) next = std::min(next, device.arbiter->wake_at());
   return next;
 }
 

@@ -3,9 +3,15 @@
 // The devices that clients told of: each with its lock, its arbiter under the policy that the
 // configuration says, and its trace.
 //
-// What a client says of a device holds while somebody uses it, and so does the lock. A device that
-// nobody uses stays for its figures, until the next client says something else of it or there are
-// too many: drained ones and those with a trace are not forgotten for that.
+// vitamind opens no device, and no source says how CUDA cuts one into units, or what a percentage
+// of MPS leaves of it to a process. So clients of one UUID that say different things of it (name,
+// vendor, processors, units) have different views of it, each with an arbiter of its own: whoever
+// says what is not so decides nothing for others, and is kept from nothing, as a process that is
+// nobody's client.
+//
+// The lock of a device is held while somebody uses any view of it. A view that nobody uses stays
+// for its figures until there are too many, or another view of the device is in use: drained ones
+// and those with a trace are not forgotten for that.
 #pragma once
 
 #include <map>
@@ -26,7 +32,8 @@ namespace vitamin::daemon {
 
 struct Device {
   hal::DeviceInfo info;
-  protocol::DeviceLock lock;                        // while there are sessions
+  unsigned view = 1;                                // of those of this UUID
+  std::shared_ptr<protocol::DeviceLock> lock;       // of all views, while there are sessions
   std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
   std::unique_ptr<DeviceArbiter> arbiter;
   policies::Bounded* bounded = nullptr;  // the arbiter's policy
@@ -48,7 +55,7 @@ class Devices {
 
   // One more session on the device that this client of that user says it has.
   hal::Result<Device*> enter(const protocol::Hello& hello, uid_t user);
-  // One less.
+  // One less. The device may be gone after that.
   void leave(Device& device);
   // Another configuration, from now on: all of it, or, when some device cannot have it, nothing.
   hal::Status apply(const config::Configuration& configuration);
@@ -65,6 +72,10 @@ class Devices {
 
  private:
   using Known = std::map<std::string, Device>;
+  hal::Result<std::shared_ptr<protocol::DeviceLock>> lock_of(const hal::DeviceInfo& info);
+  // Another one of the same device that has sessions; null: none.
+  const Device* other_view(const Device& device) const;
+  void tell_of_views(const Device& device) const;
   hal::Result<Device> make(hal::DeviceInfo info);
   hal::Status make_room(uid_t user);
   void start_trace(Device& device, const ArbiterSettings& settings);
@@ -75,7 +86,7 @@ class Devices {
   Outlet& outlet_;
   std::unique_ptr<Placement> placement_;  // null: there is one NUMA node, or pinning is off
   std::vector<unsigned> allowed_;         // processors that the loop was given
-  Known known_;                           // by UUID
+  Known known_;                           // by all that clients say of them
   std::uint64_t left_ = 0;
 };
 

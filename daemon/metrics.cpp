@@ -37,10 +37,13 @@ std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
 
 void Server::name_devices() {
   std::size_t order = 0;
-  for (auto& [uuid, device] : devices_) {
-    if (device.labels.empty())
-      device.labels = {
-          {"gpu", gpu_index(uuid, order)}, {"UUID", uuid}, {"model", device.info.name}};
+  for (auto& [key, device] : devices_) {
+    if (device.labels.empty()) {
+      device.labels = {{"gpu", gpu_index(device.info.uuid, order)},
+                       {"UUID", device.info.uuid},
+                       {"model", device.info.name}};
+      if (device.view > 1) device.labels.emplace_back("view", std::to_string(device.view));
+    }
     ++order;
   }
 }
@@ -50,7 +53,7 @@ std::string Server::metrics() {
   // One sample for each device; `value` is asked for each.
   auto each = [&](const char* name, const char* type, const char* help, auto value) {
     out.family(name, type, help);
-    for (const auto& [uuid, device] : devices_) out.sample(device.labels, value(device));
+    for (const auto& [key, device] : devices_) out.sample(device.labels, value(device));
   };
   auto counter = [&](const char* name, const char* help, std::uint64_t value) {
     out.family(name, "counter", help);
@@ -156,7 +159,7 @@ void Server::device_counters(Exposition& out) const {
   };
   for (const Family& family : kFamilies) {
     out.family(family.name, "counter", family.help);
-    for (const auto& [uuid, device] : devices_)
+    for (const auto& [key, device] : devices_)
       out.sample(device.labels, static_cast<double>(family.value(*device.arbiter)));
   }
 }

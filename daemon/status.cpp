@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -27,6 +29,10 @@ std::vector<DeviceArbiter::Held> by_entry(std::vector<DeviceArbiter::Held> holds
   std::stable_sort(holds.begin(), holds.end(),
                    [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
   return holds;
+}
+
+std::vector<pid_t> others_alone(const Device& device) {
+  return device.lock != nullptr ? device.lock->others().alone : std::vector<pid_t>();
 }
 
 }  // namespace
@@ -79,7 +85,10 @@ json Server::status() const {
               {"clients", json::array()},
               {"jobs", jobs_.status()},
               {"let_go_users", let_go_users()}};
-  for (const auto& [uuid, device] : devices_) {
+  std::map<std::string, std::size_t> in_use;  // views of each device
+  for (const auto& [key, device] : devices_)
+    in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;
+  for (const auto& [key, device] : devices_) {
     const DeviceArbiter& arbiter = *device.arbiter;
     const runtime::SchedulerCounters& decided = arbiter.scheduler().counters();
     json held = json::array();
@@ -99,13 +108,15 @@ json Server::status() const {
                       {"open", hold->open}});
       hold = next;
     }
-    result["devices"].push_back({{"uuid", uuid},
+    result["devices"].push_back({{"uuid", device.info.uuid},
+                                 {"view", device.view},
+                                 {"views_in_use", in_use[device.info.uuid]},
                                  {"name", device.info.name},
                                  {"processors", device.info.processors},
                                  {"processors_per_unit", device.info.processors_per_unit},
                                  {"policy", device.policy},
                                  {"drained", device.drained},
-                                 {"not_clients", device.lock.others().alone},
+                                 {"not_clients", others_alone(device)},
                                  {"waiting", arbiter.scheduler().waiting()},
                                  {"held", held},
                                  {"requests", arbiter.counters().requests},
@@ -127,6 +138,7 @@ json Server::status() const {
                                  {"process", session->peer.pid},
                                  {"user", session->peer.uid},
                                  {"device", session->device->info.uuid},
+                                 {"view", session->device->view},
                                  {"dying", session->dying},
                                  {"up_ns", looked_ns_ - session->since_ns}});
   return result;

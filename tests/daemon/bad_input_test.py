@@ -30,12 +30,12 @@ def may_unshare(*options):
 
 
 def hello(minor, more=b"", less=0, workload_class=b"", job=b"", uuid=b"GPU-member",
-          program=b"skewed", units=(8,) * 15 + (12,)):
+          program=b"skewed", units=(8,) * 15 + (12,), device=b"member"):
     """What a client of another minor version says."""
     text = b"vitamin\0" + struct.pack("<HHHH", MAJOR, minor, 1, 0)
     text += struct.pack("<IIII", 0, sum(units), len(units), 0)  # of the software's vendor
     text += struct.pack("<64I", *units, *[0] * (64 - len(units)))
-    for word in (uuid, b"member", program, workload_class, job):
+    for word in (uuid, device, program, workload_class, job):
         text += word.ljust(64, b"\0")
     return text[:len(text) - less] + more
 
@@ -332,16 +332,40 @@ class BadInput(DaemonTest):
         self.assertTrue(devices["GPU-1"])
         self.assertEqual(self.greet(daemon, hello(MINOR, uuid=b"GPU-1"))[0], 3)
 
-    def test_what_was_said_of_a_device_holds_while_somebody_uses_it(self):
-        daemon = self.daemon()
+    def views(self, daemon):
+        return {(device["processors"], device["view"]) for device in daemon.status()["devices"]}
+
+    def test_who_says_other_things_of_a_device_decides_nothing_for_others(self):
+        daemon = self.daemon("--policy", "static:units=0-15,parts=1")
+        # It names the real device, with one unit; and holds all of that.
         liar, kind, _ = self.stay(daemon, hello(MINOR, units=[8]))
         self.assertEqual((kind, self.locks()), (2, 1))
-        self.assertIn("with other processors than those that use it now", self.refused(daemon))
-        liar.close()
+        other, kind, _ = self.stay(daemon, hello(MINOR, device=b"another model"))
+        self.assertEqual((kind, self.locks()), (2, 1))
+        member = self.member(daemon, "work", 0)
+        self.until(lambda: any(device["processors"] == 132 and device["name"] == "member" and
+                               device["grants"] > 0 for device in daemon.status()["devices"]))
+        status = daemon.status()
+        self.assertEqual([device["views_in_use"] for device in status["devices"]], [3] * 3)
+        self.assertEqual({client["view"] for client in status["clients"]}, {1, 2, 3})
+        self.assertRegex(daemon.log(), r"of 132 processors in 16 units.* of 8 in 1: no lease .*"
+                                       r"thread percentage.*\[VIT-511\]")
+        samples = [line.rpartition(" ")[0] for line in daemon.ask("metrics")["text"].splitlines()
+                   if not line.startswith("#")]
+        self.assertEqual(len(samples), len(set(samples)))  # as Prometheus wants it
+        self.assertEqual(daemon.ask("drain GPU-member")["devices"], 3)
+        self.assertIn("is drained", self.refused(daemon))
+        self.assertIn(b"is drained", self.greet(daemon, hello(MINOR, units=[4]))[1])
+        daemon.ask("resume GPU-member")
+        for connection in (liar, other):
+            connection.close()
+        self.until(lambda: len(daemon.status()["devices"]) == 1)
+        self.assertEqual((self.views(daemon), self.locks()), ({(132, 3)}, 1))
+        result = json.loads(member.communicate(timeout=20)[0])
+        self.assertEqual((result["at_home"], result["whole"], result["malformed"]), (0, 0, 0))
+        self.assertGreater(result["submitted"], 0)
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.locks(), 0)
-        self.works(daemon)
-        self.assertEqual(daemon.status()["devices"][0]["processors"], 132)
 
     def test_a_device_that_nobody_uses_is_anybodys(self):
         first = self.daemon()
@@ -541,24 +565,67 @@ class BadInput(DaemonTest):
                 self.assertGreater(len(tool.recv(200_000)), 1000)
             self.assertGreaterEqual(turns() - before, 14)
 
+    def said(self, session, records):
+        """These records, 64 bytes each at most, as many as the ring takes at a time; all taken."""
+        client, own, daemons = session
+        ring = 256
+        tail = ctypes.c_uint64.from_buffer(own, 64)
+        for begin in range(0, len(records), ring):
+            for record in records[begin:begin + ring]:
+                at = 256 + 64 * (tail.value % ring)
+                own[at:at + 64] = record.ljust(64, b"\0")
+                tail.value += 1
+            client.send(b"\0")
+            self.until(lambda: struct.unpack_from("<Q", daemons, 64)[0] == tail.value)
+            own[128:136] = daemons[0:8]  # all grants are read
+        del tail
+
     def test_a_client_with_thousands_of_holds_is_shown_at_once(self):
-        daemon = self.daemon("--quiet", "--answer-within", "600")
-        with session(daemon) as (client, own, daemons):
-            tail = ctypes.c_uint64.from_buffer(own, 64)
-            lanes, entries, ring = 256, 20, 256
-            for entry in range(1, 1 + entries):
-                for lane in range(lanes):  # Holding, of home
-                    at = 256 + 64 * lane
-                    said = struct.pack("<IIQII", 5, lane, 0x101, entry, 1)
-                    own[at:at + 64] = said.ljust(64, b"\0")
-                tail.value += ring
-                client.send(b"\0")
-                self.until(lambda: struct.unpack_from("<Q", daemons, 64)[0] == tail.value)
+        daemon = self.daemon("--quiet", "--answer-within", "600", "--policy",
+                             "random:max=64")
+        with session(daemon) as client:
+            # Ready, moving on: each lane has all the grants that a lane may have.
+            self.said(client, [struct.pack("<BxxxIQQQQQIHBB", 1, lane, 0, 0, 0, 0, 0, 1, 0xffff,
+                                           1, 0) for _ in range(40) for lane in range(256)])
             held = self.held(daemon)
-            self.assertEqual([hold["lanes"] for hold in held], [lanes] * entries)
-            del tail
+            self.assertGreater(sum(hold["lanes"] for hold in held), 2000)
+            self.assertLess(len(held), 120)
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
+
+    def test_nobody_holds_parts_by_telling_of_work_that_never_was(self):
+        daemon = self.daemon("--policy", "static:units=0-15,parts=1")
+        with session(daemon) as liar:
+            entries = range(1, 50)
+            for epoch in (0, 0x5eed):
+                self.said(liar, [struct.pack("<BxxxIQII", 5, lane, epoch << 32 | 0x101, entry, 1)
+                                 for lane in range(4) for entry in entries])
+            self.assertEqual(self.held(daemon), [])
+            self.assertEqual(daemon.status()["devices"][0]["stale"], 2 * 4 * len(entries))
+            result = self.result(self.member(daemon, "work", 300))
+            self.assertEqual((result["submitted"], result["whole"]), (300, 0))
+
+    def test_after_a_restart_work_is_waited_for_of_processes_that_had_it_and_of_nobody_else(self):
+        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--quiet")
+        member = self.member(daemon, "hold")
+        member.stdout.readline()
+        lease, = self.held(daemon)
+        self.assertEqual(len(list(pathlib.Path(self.folder.name).glob("*.leases"))), 1)
+        daemon.kill()
+        daemon.start()
+        with session(daemon) as liar:
+            self.said(liar, [struct.pack("<BxxxIQII", 5, 0, 0x5eed00000101, entry, 1)
+                             for entry in range(1, 50)])
+            self.until(lambda: self.held(daemon))
+            held, = self.held(daemon)
+            self.assertEqual((held["entry"], held["open"]), (lease["entry"], False))
+            client, = [client for client in daemon.status()["clients"]
+                       if client["client"] == held["client"]]
+            self.assertEqual(client["process"], member.pid)
+        member.kill()
+        self.until(lambda: not daemon.status()["clients"])
+        daemon.end()
+        self.assertEqual(list(pathlib.Path(self.folder.name).glob("*.leases*")), [])
 
     # --- clocks and namespaces -------------------------------------------------------------
 

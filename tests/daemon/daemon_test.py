@@ -428,8 +428,10 @@ class Tools(DaemonTest):
             if shown.returncode != 0:
                 said.append(shown.stderr)
         flood.kill()
-        self.assertEqual([text for text in said if "too many connect" not in text], [])
-        self.assertGreater(len(said), 0)
+        # On a slow machine the answer may be late, but a refusal is never lost.
+        self.assertEqual([text for text in said if "too many connect" not in text and
+                          "does not answer" not in text], [])
+        self.assertTrue(any("too many connect" in text for text in said), said)
 
     def test_without_a_daemon_the_verbs_say_so(self):
         shown = self.vitamin("status", "--socket", os.path.join(self.folder.name, "none"))
