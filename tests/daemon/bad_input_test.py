@@ -623,6 +623,7 @@ class BadInput(DaemonTest):
                        if client["client"] == held["client"]]
             self.assertEqual(client["process"], member.pid)
         member.kill()
+        member.wait()
         self.until(lambda: not daemon.status()["clients"])
         daemon.end()
         self.assertEqual(list(pathlib.Path(self.folder.name).glob("*.leases*")), [])
