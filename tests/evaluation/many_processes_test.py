@@ -87,24 +87,27 @@ class Scripts(unittest.TestCase):
         self.assertGreater(min(min(each) for each, _ in medians), 0)
 
     def test_halves_by_leases_are_compared_with_the_same_halves_without_a_daemon(self):
-        for seconds in (0.3, 1, 4, 16):  # in which each job ends something
+        for seconds in (0.3, 1, 4, 16):
             records = self.run_script("processes.py", "partition", "--repeats", "2",
                                       "--seconds", str(seconds))
             windows = [r["setting"] for r in records if "setting" in r]
             self.assertEqual(windows, ["static", "leases", "leases", "static"])
+            jobs = [r for r in records if "job" in r]
+            self.assertEqual(len(jobs), 2)
+            covers = [job["coverage"][setting] for job in jobs for setting in ("leases", "static")]
+            for cover in covers:
+                self.assertEqual(cover["bound"], cover["launches"], cover)
+            # On a machine that is too busy a job ends nothing in a short window, or hears nothing
+            # of its daemon and goes elsewhere.
             least = min(rate for r in records for rate in r.get("per_s", [1]))
-            if least > 0:
+            if least > 0 and not any(cover["whole_device"] for cover in covers):
                 break
         self.assertGreater(least, 0)
-        jobs = [r for r in records if "job" in r]
-        self.assertEqual(len(jobs), 2)
         for job in jobs:
             self.assertEqual(len(job["ratios"]), 2)
-            leases, static = (job["coverage"][setting] for setting in ("leases", "static"))
-            for cover in leases, static:  # on one half, and nowhere else
-                self.assertEqual(cover["bound"], cover["launches"], cover)
-                self.assertEqual(cover["whole_device"], {}, cover)
-                self.assertLessEqual({w["processors"] for w in cover["widths"]}, {64, 68}, cover)
+        for cover in covers:  # on one half, and nowhere else
+            self.assertEqual(cover["whole_device"], {}, cover)
+            self.assertLessEqual({w["processors"] for w in cover["widths"]}, {64, 68}, cover)
 
 
 class Trace(unittest.TestCase):
