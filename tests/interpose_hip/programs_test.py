@@ -45,7 +45,7 @@ class Programs(software_amd.Programs):
                                          **settings)
             self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
             launches = report["totals"]["launches"]
-            self.assertGreater(launches["seen"], 0)
+            self.assertGreater(launches["seen"], 0, (report, result.stderr))
             self.assertEqual(launches["bound"], launches["seen"], report["totals"])
         return report["totals"]
 
