@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random CUDA programs answer, end and compute the same bare and under the preloaded library.
+
+Environment: see compare.py; besides UNBRIDGED (the library without its bridges). The long form
+runs 100,000 programs of a fresh seed.
+"""
+import os
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+
+import compare
+import seed as seeds
+import time_limit
+
+# Fragments that find defects which are known and open. Each name goes with its fix.
+KNOWN = os.environ.get("RANDOM_PROGRAMS_WITHOUT", "")
+PROGRAMS, PROGRAMS_LONG = 2000, 100_000
+SHOWN = 5
+
+
+def first_program():
+    """The programs of a seed are those from this number on."""
+    return 1 + (seeds.seed() - 1) % 10**12
+
+
+class RandomPrograms(unittest.TestCase):
+    def setUp(self):
+        os.environ.setdefault("VITAMIN_TEST_TIME_SCALE", str(time_limit.time_scale()))
+
+    def test_programs_agree_with_the_bare_run(self):
+        long_form = seeds.long_form()
+        options = ["--without", KNOWN] if KNOWN else []
+        found = compare.compare(first_program(), PROGRAMS_LONG if long_form else PROGRAMS,
+                                options=options)
+        for difference in found[:SHOWN]:
+            compare.explain(difference, options)
+        self.assertEqual([str(difference) for difference in found], [])
+
+    def test_programs_differ_when_bridges_are_missing(self):
+        os.environ["LIBRARY"] = os.environ["UNBRIDGED"]
+        found = compare.compare(1, 400, options=["--only", "noise"], stop=True)
+        self.assertTrue(found)
+
+
+if __name__ == "__main__":
+    unittest.main()

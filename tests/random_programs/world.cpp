@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "world.h"
+
+namespace vitamin::random_programs {
+
+void World::start() {
+  MUST(cuInit(0));
+  int count = 0;
+  MUST(cuDeviceGetCount(&count));
+  gpus_.resize(static_cast<std::size_t>(count));
+  for (unsigned i = 0; i < gpus_.size(); ++i) set_up(i);
+}
+
+void World::set_up(unsigned device) {
+  Gpu& gpu = gpus_[device];
+  MUST(cuDeviceGet(&gpu.device, static_cast<int>(device)));
+  MUST(cuDevicePrimaryCtxRetain(&gpu.context, gpu.device));
+  MUST(cuCtxSetCurrent(gpu.context));
+  MUST(cuModuleLoadData(&gpu.module, image_.data()));
+  MUST(cuModuleGetFunction(&gpu.mix, gpu.module, "mix"));
+  MUST(cuModuleGetFunction(&gpu.nothing, gpu.module, "nothing"));
+  MUST(cuModuleGetFunction(&gpu.spin, gpu.module, "spin_until_equal"));
+  MUST(cuModuleGetFunction(&gpu.barrier, gpu.module, "grid_barrier"));
+  // A pool that grows waits for other streams, which a gate may hold: it has its memory now and
+  // keeps it.
+  CUmemoryPool pool = nullptr;
+  cuuint64_t keep = ~cuuint64_t{0};
+  MUST(cuDeviceGetMemPool(&pool, gpu.device));
+  MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+  CUdeviceptr memory = 0;
+  MUST(cuMemAllocAsync(&memory, 1 << 20, CU_STREAM_LEGACY));
+  MUST(cuMemFreeAsync(memory, CU_STREAM_LEGACY));
+  MUST(cuCtxSynchronize());
+  CUdevResource all{}, part{}, rest{};
+  CUdevResourceDesc description = nullptr;
+  unsigned groups = 1;
+  MUST(cuDeviceGetDevResource(gpu.device, &all, CU_DEV_RESOURCE_TYPE_SM));
+  MUST(cuDevSmResourceSplitByCount(&part, &groups, &all, &rest, 0, 64));
+  MUST(cuDevResourceGenerateDesc(&description, &part, 1));
+  MUST(cuGreenCtxCreate(&gpu.green, description, gpu.device, CU_GREEN_CTX_DEFAULT_STREAM));
+  gpu.alive = true;
+}
+
+void World::shut_down() {
+  for (Gpu& gpu : gpus_) {
+    MUST(cuCtxSetCurrent(gpu.context));
+    MUST(cuCtxSynchronize());
+    MUST(cuGreenCtxDestroy(gpu.green));
+    MUST(cuModuleUnload(gpu.module));
+    MUST(cuDevicePrimaryCtxRelease(gpu.device));
+  }
+}
+
+}  // namespace vitamin::random_programs
