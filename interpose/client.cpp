@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "client/remote_arbiter.h"
+#include "hal/file_memory.h"
 #include "policies/registry.h"
 #include "protocol/device_lock.h"
 #include "runtime/environment.h"
@@ -41,6 +42,9 @@ constinit std::atomic<bool> managing{false};
 
 // Where a process counts that has no run directory. Its memory is touched only when it is.
 alignas(stats::ProcessPage) constinit unsigned char nowhere[sizeof(stats::ProcessPage)] = {};
+
+// Why this process has no page although it has a run directory; 0: it has one.
+constinit std::atomic<int> page_error{0};
 
 // The child has the parent's page mapped; its own is made when it uses the driver. A driver that
 // was in use cannot be used in the child, and our locks may be held by threads that are not there.
@@ -81,6 +85,7 @@ std::unordered_set<std::string> read_wide_only(const char* file) {
 bool remember_wide_only(const char* kernel) {
   const char* file = std::getenv(environment::kWideOnly);
   if (file == nullptr || *file == '\0') return false;
+  const hal::FileSignalGuard guard;
   const int opened = ::open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (opened < 0) return false;
   const std::string line = std::string(kernel) + '\n';
@@ -186,11 +191,27 @@ stats::ProcessPage& page() {
   watch_forks();
   const char* directory = std::getenv(environment::kRunDirectory);
   stats::ProcessPage* made = nullptr;
-  if (directory != nullptr && *directory != '\0') made = stats::create(directory);
+  if (directory != nullptr && *directory != '\0') {
+    made = stats::create(directory);
+    page_error.store(made == nullptr ? errno : 0, std::memory_order_relaxed);
+  }
   if (made == nullptr) made = reinterpret_cast<stats::ProcessPage*>(nowhere);
   // Two threads at once: one page too many lies in the folder, empty.
   if (the_page.compare_exchange_strong(current, made, std::memory_order_acq_rel)) current = made;
   return *current;
+}
+
+stats::DevicePage& device_page(unsigned ordinal) {
+  stats::ProcessPage& process = page();
+  stats::DevicePage* part = process.device(ordinal);
+  const int error = part == nullptr ? errno : page_error.load(std::memory_order_relaxed);
+  if (error != 0)
+    VITAMIN_WARN_ONCE(Problem::kUncounted,
+                      "launches of this process are not counted: no statistics page can be kept in "
+                      "%s (%s); the program runs all the same",
+                      std::getenv(environment::kRunDirectory), std::strerror(error));
+  if (part != nullptr) return *part;
+  return reinterpret_cast<stats::ProcessPage*>(nowhere)->devices[ordinal];
 }
 
 void note(const char* sentence) {
@@ -199,6 +220,7 @@ void note(const char* sentence) {
   char line[288];
   const int length = std::snprintf(line, sizeof line, "vitamin: %s\n", sentence);
   // One write, so that lines of several processes do not mix.
+  const hal::FileSignalGuard guard;
   if (length > 0 && ::write(STDERR_FILENO, line, static_cast<std::size_t>(length)) < 0) return;
 }
 

@@ -143,11 +143,11 @@ std::mutex& adoption() { return adoption_mutex; }
 
 Context* make_context(NativeContext handle, int ordinal) {
   start_managing();
-  stats::DevicePage& device_page = page().devices[ordinal];
-  device_page.ordinal = static_cast<std::uint32_t>(ordinal);
-  device_page.used.store(1, std::memory_order_relaxed);
+  stats::DevicePage& counters = device_page(static_cast<unsigned>(ordinal));
+  counters.ordinal = static_cast<std::uint32_t>(ordinal);
+  counters.used.store(1, std::memory_order_relaxed);
   Configuration configuration = interpose::configuration();
-  configuration.dispatch.page = &device_page;
+  configuration.dispatch.page = &counters;
   configuration.dispatch.audit = make_audit(ordinal);
   configuration.dispatch.native_legacy_order = kLegacyIsReal;
 

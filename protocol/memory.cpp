@@ -11,6 +11,8 @@
 #include <string>
 #include <type_traits>
 
+#include "hal/file_memory.h"
+
 namespace vitamin::protocol {
 namespace {
 
@@ -24,8 +26,8 @@ tl::unexpected<hal::Error> failed(const char* what) {
 
 template <class Segment>
 hal::Result<Mapped<Segment>> map(int fd, int access) {
-  void* const memory = ::mmap(nullptr, sizeof(Segment), access, MAP_SHARED | MAP_POPULATE, fd, 0);
-  if (memory == MAP_FAILED) return failed("the shared memory of a session cannot be mapped");
+  void* const memory = hal::map_file(fd, sizeof(Segment), access, MAP_POPULATE);
+  if (memory == nullptr) return failed("the shared memory of a session cannot be mapped");
   Mapped<Segment> mapped(static_cast<Segment*>(memory));
   if (::madvise(memory, sizeof(Segment), MADV_DONTFORK) != 0)
     return failed("the shared memory of a session cannot be kept from children");
@@ -33,11 +35,13 @@ hal::Result<Mapped<Segment>> map(int fd, int access) {
 }
 
 // The words of the segments begin as zero, which is what a memfd holds; their constructors are
-// trivial for that matter, so mapping is all that begins their life.
+// trivial for that matter, so mapping is all that begins their life. Every page has memory from
+// here on: MAP_POPULATE would not say that there is none.
 hal::Result<Fd> make(const char* name, std::size_t size) {
   Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(size)) != 0)
-    return failed("the shared memory of a session cannot be made");
+  void* const memory = fd ? hal::grow_file(fd.get(), nullptr, 0, size) : nullptr;
+  if (memory == nullptr) return failed("the shared memory of a session cannot be made");
+  ::munmap(memory, size);
   return fd;
 }
 

@@ -20,8 +20,8 @@ struct Unmap {
 template <class Segment>
 using Mapped = std::unique_ptr<Segment, Unmap<Segment>>;
 
-// The daemon's half. Every page is touched here, so that want of memory is an error now and not a
-// signal later.
+// The daemon's half. Every page has its memory when it is made (hal/file_memory.h), so that want of
+// memory is an error now and not a signal later.
 struct SessionMemory {
   Mapped<const ClientSegment> client;
   Mapped<DaemonSegment> daemon;

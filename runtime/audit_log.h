@@ -21,6 +21,8 @@
 #include <memory>
 #include <string_view>
 
+#include "hal/file_memory.h"
+
 namespace vitamin::runtime::audit {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e41;  // "vitaminA"
@@ -63,7 +65,7 @@ struct Header {
   std::uint32_t pid;
   std::uint32_t ordinal;
   std::atomic<std::uint64_t> records;
-  std::atomic<std::uint64_t> dropped;  // there was no room (kBytesMax)
+  std::atomic<std::uint64_t> dropped;  // there was no room (kBytesMax, or a full disk)
   std::uint64_t unused[3];
 };
 static_assert(sizeof(Header) == 64);
@@ -71,8 +73,9 @@ static_assert(sizeof(Header) == 64);
 class Log {
  public:
   static constexpr std::size_t kBytesMax = std::size_t{512} << 20;
+  static constexpr std::size_t kStep = std::size_t{1} << 20;
 
-  // Null when the file cannot be made.
+  // Null when the file cannot be made, or has no room.
   static std::unique_ptr<Log> create(const char* directory, std::uint32_t ordinal) {
     char path[4096];
     int file = -1;
@@ -85,7 +88,7 @@ class Log {
     }
     if (file < 0) return nullptr;
     std::unique_ptr<Log> log(new Log(file));
-    if (!log->grow(std::size_t{1} << 20)) return nullptr;
+    if (!log->grow(kStep)) return nullptr;
     Header& header = log->header();
     header.version = kVersion;
     header.record_bytes = sizeof(Record);
@@ -126,8 +129,11 @@ class Log {
     return reinterpret_cast<Record*>(memory_ + sizeof(Header) + i * sizeof(Record));
   }
   bool room(std::size_t records) {
-    if (sizeof(Header) + (count_ + records) * sizeof(Record) <= bytes_) return true;
-    if (2 * bytes_ <= kBytesMax && grow(2 * bytes_)) return true;
+    const std::size_t wanted = sizeof(Header) + (count_ + records) * sizeof(Record);
+    if (wanted <= bytes_) return true;
+    const std::size_t steps = (wanted + kStep - 1) / kStep;
+    if (!full_ && steps * kStep <= kBytesMax && grow(steps * kStep)) return true;
+    full_ = true;  // a log with a gap would be no prefix
     header().dropped.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
@@ -136,11 +142,8 @@ class Log {
     header().records.store(count_, std::memory_order_release);
   }
   bool grow(std::size_t bytes) {
-    if (::ftruncate(file_, static_cast<off_t>(bytes)) != 0) return false;
-    void* grown = memory_ == nullptr
-                      ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0)
-                      : ::mremap(memory_, bytes_, bytes, MREMAP_MAYMOVE);
-    if (grown == MAP_FAILED) return false;
+    void* const grown = hal::grow_file(file_, memory_, bytes_, bytes);
+    if (grown == nullptr) return false;
     memory_ = static_cast<unsigned char*>(grown);
     bytes_ = bytes;
     return true;
@@ -150,6 +153,7 @@ class Log {
   unsigned char* memory_ = nullptr;
   std::size_t bytes_ = 0;
   std::uint64_t count_ = 0;
+  bool full_ = false;
 };
 
 }  // namespace vitamin::runtime::audit

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "hal/file_memory.h"
 #include "runtime/fnv1a.h"
 
 namespace vitamin::runtime {
@@ -241,6 +242,7 @@ hal::Result<Profile> read_profile(const std::string& path, std::string_view mode
 
 hal::Status write_profile(const std::string& path, const Profile& profile, std::string_view model) {
   const std::string text = format_profile(profile, model);
+  const hal::FileSignalGuard guard;
   const std::string temporary = path + "." + std::to_string(::getpid());
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   std::size_t written = 0;

@@ -10,7 +10,9 @@
 //
 // Layout. Fixed size, no pointers, no std types but std::atomic of lock-free words. A change of
 // layout changes kVersion; a reader refuses what it does not know. A page is a sparse file of about
-// 200 KiB, of which a process touches the parts that it uses.
+// 270 KiB, of which a process touches the parts that it has room for: all but `devices`, and those
+// devices that device() has answered. Where there is no room (a full file system), nothing is
+// touched, and the process goes on without counting.
 //
 // Threads. The counters of one DevicePage are written by whoever holds that device's lock: `add` is
 // a load and a store, not a locked instruction. What threads share without a lock (process-wide
@@ -22,7 +24,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -33,10 +34,12 @@
 #include <cstring>
 #include <ctime>
 
+#include "hal/file_memory.h"
+
 namespace vitamin::runtime::stats {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e53;  // "vitaminS"
-inline constexpr std::uint32_t kVersion = 3;
+inline constexpr std::uint32_t kVersion = 4;
 inline constexpr unsigned kDevices = 16;
 inline constexpr unsigned kWidths = 256;
 inline constexpr unsigned kLibraries = 64;
@@ -234,7 +237,8 @@ struct OtherWork {
   Counter edges;  // device-side waits inserted by us
 };
 
-struct DevicePage {
+// Begins a page of memory, so that it can have room of its own.
+struct alignas(hal::kMemoryPage) DevicePage {
   std::atomic<std::uint32_t> used;
   std::uint32_t ordinal;
   Pool pool;
@@ -306,7 +310,19 @@ struct ProcessPage {
   Counter passed_unmanaged;  // launches before any device was managed (in no DevicePage)
   Counter warnings_seen;     // may exceed kWarnings
   Warning warnings[kWarnings];
+  std::uint64_t roomy;  // a bit for each of `devices` that has room; of the writer
   DevicePage devices[kDevices];
+
+  // The part of a device, to be written; null, with errno, where there is no room for it. One
+  // thread at a time.
+  DevicePage* device(unsigned ordinal) noexcept {
+    if (ordinal >= kDevices) return errno = ERANGE, nullptr;
+    DevicePage& part = devices[ordinal];
+    const std::uint64_t bit = std::uint64_t{1} << ordinal;
+    if ((roomy & bit) == 0 && !hal::make_room(&part, sizeof part)) return nullptr;
+    roomy |= bit;
+    return &part;
+  }
 
   void reach(Stage to) noexcept {
     const auto value = static_cast<std::uint32_t>(to);
@@ -326,28 +342,36 @@ struct ProcessPage {
   }
 };
 
-// Makes this process's page in `directory`; null when that fails (the caller counts into a page of
-// its own then: see `discard`). After fork the child must call it again: it inherits the parent's
-// mapping, which stays the parent's.
+// Makes this process's page in `directory`; null, with errno, when that fails (the caller counts
+// into memory of its own then). A file that found no room stays, empty: a reader learns of it.
+// After fork the child must call it again: it inherits the parent's mapping, which stays the
+// parent's.
 inline ProcessPage* create(const char* directory) noexcept {
   char path[4096];
   int file = -1;
   for (unsigned image = 0; image < 1000 && file < 0; ++image) {
     const int length = std::snprintf(path, sizeof path, "%s/%d.%u.stats", directory,
                                      static_cast<int>(::getpid()), image);
-    if (length < 0 || static_cast<std::size_t>(length) >= sizeof path) return nullptr;
+    if (length < 0 || static_cast<std::size_t>(length) >= sizeof path) {
+      errno = ENAMETOOLONG;
+      return nullptr;
+    }
     file = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0 && errno != EEXIST) return nullptr;
   }
   if (file < 0) return nullptr;
-  void* memory = MAP_FAILED;
-  if (::ftruncate(file, sizeof(ProcessPage)) == 0)
-    memory = ::mmap(nullptr, sizeof(ProcessPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  ::close(file);
-  if (memory == MAP_FAILED) {
-    ::unlink(path);
+  void* memory = nullptr;
+  if (hal::set_file_size(file, sizeof(ProcessPage)))
+    memory = hal::map_file(file, sizeof(ProcessPage), PROT_READ | PROT_WRITE);
+  if (memory == nullptr || !hal::make_room(memory, offsetof(ProcessPage, devices))) {
+    const int error = errno;
+    if (memory != nullptr) ::munmap(memory, sizeof(ProcessPage));
+    hal::set_file_size(file, 0);
+    ::close(file);
+    errno = error;
     return nullptr;
   }
+  ::close(file);
   auto* page =
       static_cast<ProcessPage*>(memory);  // a file's new bytes are zero: every counter is 0
   page->version = kVersion;
@@ -368,11 +392,25 @@ inline ProcessPage* create(const char* directory) noexcept {
   return page;
 }
 
-// Memory that looks like a page and that nobody reads, for a process without a run directory.
-inline ProcessPage* discard() noexcept {
-  void* memory = ::mmap(nullptr, sizeof(ProcessPage), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<ProcessPage*>(memory);
+enum class Read : std::uint8_t {
+  kGood,
+  kEmpty,    // it found no room, or its process was killed while it made it
+  kUnknown,  // of another version, or broken
+};
+
+// A snapshot of the page in the file `path`, which its process may be writing.
+inline Read read(const char* path, ProcessPage& page) noexcept {
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return Read::kUnknown;
+  const bool whole = hal::read_at(file, static_cast<void*>(&page), sizeof page);
+  const off_t size = ::lseek(file, 0, SEEK_END);
+  ::close(file);
+  if (size == 0) return Read::kEmpty;
+  if (!whole) return Read::kUnknown;
+  if (page.magic == 0) return Read::kEmpty;
+  return page.magic == kMagic && page.version == kVersion && page.bytes == sizeof page
+             ? Read::kGood
+             : Read::kUnknown;
 }
 
 }  // namespace vitamin::runtime::stats

@@ -61,7 +61,6 @@ std::unique_ptr<Recorder> Recorder::create(const char* directory, Header header,
 
 Recorder::Recorder(int file, const Header& header, std::size_t room)
     : file_(file), header_(header), ring_(room) {
-  write_header();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -103,6 +102,7 @@ void Recorder::run() {
   sigset_t all;
   sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  write_header();
   using std::chrono::milliseconds;
   // Short naps while there is something, so that the ring holds 30 million records a second.
   milliseconds nap{1};

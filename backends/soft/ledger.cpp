@@ -18,6 +18,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "hal/file_memory.h"
+
 namespace vitamin::soft {
 
 std::uint32_t SmUsage::room(const SmUsage& each, const SmLimits& limits) const {
@@ -121,15 +123,27 @@ hal::Result<LedgerFile*> map_file(const std::string& path, std::uint32_t sms) {
   ::flock(fd, LOCK_EX);
   struct stat status {};
   ::fstat(fd, &status);
-  const bool fresh = status.st_size == 0;
-  const bool sized = fresh ? ::ftruncate(fd, sizeof(LedgerFile)) == 0
-                           : status.st_size == static_cast<off_t>(sizeof(LedgerFile));
-  void* at = sized ? ::mmap(nullptr, sizeof(LedgerFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-                   : MAP_FAILED;
-  auto* file = at == MAP_FAILED ? nullptr : static_cast<LedgerFile*>(at);
+  // Fresh, too, is what found no room for its contents; the magic number is written last.
+  std::uint64_t magic = 0;
+  const bool begun = hal::read_at(fd, &magic, sizeof magic, offsetof(LedgerFile, magic));
+  const bool fresh = status.st_size == 0 || (begun && magic == 0);
+  void* at = nullptr;
+  int error = 0;
+  if (fresh) {
+    at = hal::grow_file(fd, nullptr, 0, sizeof(LedgerFile));
+    error = errno;
+    if (at == nullptr) hal::set_file_size(fd, 0);
+  } else if (status.st_size == static_cast<off_t>(sizeof(LedgerFile))) {
+    at = hal::map_file(fd, sizeof(LedgerFile), PROT_READ | PROT_WRITE);
+  }
+  auto* file = static_cast<LedgerFile*>(at);
   if (file != nullptr && fresh) initialise(file, sms);
   ::flock(fd, LOCK_UN);
   ::close(fd);
+  if (file == nullptr && fresh)
+    return hal::fail(hal::Errc::kUnavailable,
+                     "The ledger (" + path + ") cannot be made: " + std::strerror(error) + ".",
+                     error);
   if (file != nullptr && file->magic == kMagic && file->sms == sms) return file;
   if (file != nullptr) ::munmap(file, sizeof(LedgerFile));
   return hal::fail(

@@ -5,36 +5,15 @@
 // launches seen, bound, moved to another entry than the one before in their stream, submitted later
 // by the runtime, device-side waits, how many ran on each number of processors, and why those on
 // the whole device did.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "runtime/stats.h"
 
-namespace {
-
 namespace stats = vitamin::runtime::stats;
-
-const stats::ProcessPage* page_of(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return nullptr;
-  struct ::stat found {};
-  const void* memory = MAP_FAILED;
-  if (::fstat(file, &found) == 0 && found.st_size >= static_cast<off_t>(sizeof(stats::ProcessPage)))
-    memory = ::mmap(nullptr, sizeof(stats::ProcessPage), PROT_READ, MAP_SHARED, file, 0);
-  ::close(file);
-  if (memory == MAP_FAILED) return nullptr;
-  const auto* page = static_cast<const stats::ProcessPage*>(memory);
-  return page->magic == stats::kMagic && page->version == stats::kVersion ? page : nullptr;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -44,11 +23,12 @@ int main(int argc, char** argv) {
   std::uint64_t processes = 0, seen = 0, bound = 0, moved = 0, deferred = 0, edges = 0;
   std::map<std::uint32_t, std::uint64_t> widths;
   std::uint64_t whole[stats::kWholeReasons] = {};
+  const auto page = std::make_unique<stats::ProcessPage>();
   std::error_code problem;
   for (const auto& entry : std::filesystem::directory_iterator(argv[1], problem)) {
-    const stats::ProcessPage* page =
-        entry.path().extension() == ".stats" ? page_of(entry.path()) : nullptr;
-    if (page == nullptr) continue;
+    if (entry.path().extension() != ".stats" ||
+        stats::read(entry.path().c_str(), *page) != stats::Read::kGood)
+      continue;
     ++processes;
     for (const stats::DevicePage& device : page->devices) {
       if (device.used.load(std::memory_order_acquire) == 0) continue;

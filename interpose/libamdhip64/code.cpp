@@ -4,14 +4,16 @@
 #include "interpose/libamdhip64/code.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <string_view>
 
+#include "hal/file_memory.h"
 #include "interpose/handle_map.h"
 #include "interpose/libamdhip64/code_object.h"
 #include "interpose/libamdhip64/handlers.h"
@@ -107,29 +109,27 @@ void note_module(hipModule_t module, std::span<const std::byte> bytes) {
   module_images.insert(module, image);  // an older one is not freed: somebody may be reading it
 }
 
-class MappedFile {
+// What a file holds; empty when it cannot be read. Not mapped: whoever writes it anew while it is
+// read must not end the program.
+class FileContents {
  public:
-  explicit MappedFile(const char* path) {
+  explicit FileContents(const char* path) {
     const int file = ::open(path, O_RDONLY | O_CLOEXEC);
     struct stat facts {};
     if (file >= 0 && ::fstat(file, &facts) == 0 && facts.st_size > 0) {
       size_ = static_cast<std::size_t>(facts.st_size);
-      data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
+      data_.reset(new (std::nothrow) std::byte[size_]);
+      if (data_ != nullptr && !hal::read_at(file, data_.get(), size_)) data_.reset();
     }
     if (file >= 0) ::close(file);
   }
-  ~MappedFile() {
-    if (data_ != MAP_FAILED) ::munmap(data_, size_);
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const {
-    if (data_ == MAP_FAILED) return {};
-    return {static_cast<const std::byte*>(data_), size_};
+    if (data_ == nullptr) return {};
+    return {data_.get(), size_};
   }
 
  private:
-  void* data_ = MAP_FAILED;
+  std::unique_ptr<std::byte[]> data_;
   std::size_t size_ = 0;
 };
 
@@ -189,7 +189,7 @@ hipError_t module_load(Via<decltype(::hipModuleLoad)> via, hipModule_t* module, 
   const hipError_t answer = via.real(module, file);
   if (answer != hipSuccess) return answer;
   note_origin(*module, file);
-  note_module(*module, MappedFile(file).bytes());
+  note_module(*module, FileContents(file).bytes());
   return answer;
 }
 

@@ -5,10 +5,12 @@ The preloaded library is a stand-in that reports what a test asks for; tests/int
 one. Needs in the environment: VITAMIN (the program), STAND_IN_PRELOAD and STAND_IN_DRIVER (shared
 objects).
 """
+import contextlib
 import json
 import os
 import pathlib
 import pty
+import random
 import re
 import shutil
 import signal
@@ -280,13 +282,258 @@ class Signals(CliTest):
         self.assertIn(b"interrupts 1", output)
         self.assertEqual(os.waitstatus_to_exitcode(status), 0)
 
-    def test_a_command_that_stops_stops_vitamin_until_it_is_continued(self):
-        process = self.start("import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('on')")
+    STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('on')"
+
+    def wait_until_stopped(self, process):
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         self.assertTrue(os.WIFSTOPPED(status))
+
+    def command_of(self, process):
+        """The process of the command, once there is one."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            for child in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children") \
+                    .read_text().split():
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{child}/exe") == os.path.realpath(sys.executable):
+                        return int(child)
+            time.sleep(0.005)
+        self.fail("no command was started")
+
+    def test_a_command_that_stops_stops_vitamin_until_it_is_continued(self):
+        process = self.start(self.STOPS)
+        self.wait_until_stopped(process)
         process.send_signal(signal.SIGCONT)
         self.assertEqual(process.stdout.readline(), "on\n")
         self.assertEqual(process.wait(time_limit(60)), 0)
+
+    def test_a_command_that_another_process_continues_continues_vitamin(self):
+        process = self.start(self.STOPS)
+        child = self.command_of(process)
+        self.wait_until_stopped(process)
+        os.kill(child, signal.SIGCONT)
+        self.assertEqual(process.stdout.readline(), "on\n")
+        self.assertEqual(process.wait(60), 0)
+
+    def test_a_stopped_command_that_is_killed_ends_vitamin(self):
+        process = self.start(self.STOPS)
+        child = self.command_of(process)
+        self.wait_until_stopped(process)
+        os.kill(child, signal.SIGKILL)
+        self.assertEqual(process.wait(60), -signal.SIGKILL)
+
+    def test_the_exit_code_arrives_however_stops_and_continues_are_mixed(self):
+        chance = random.Random(18)
+        for turn in range(20):
+            process = self.start("import time; print('on'); time.sleep(0.1); raise SystemExit(7)",
+                                 process_group=0)
+            self.assertEqual(process.stdout.readline(), "on\n")
+            child = self.command_of(process)
+            both, group = [process.pid, child], [-process.pid]
+            for _ in range(chance.randrange(1, 4)):
+                # The last SIGCONT of each that was stopped comes behind its last SIGSTOP.
+                first, last = chance.choice([(both, both), ([child], [child]), (group, group),
+                                             ([child], [process.pid]), (both, group),
+                                             (group, both)])
+                for number, whom in ((signal.SIGSTOP, first), (signal.SIGCONT, last)):
+                    for each in chance.sample(whom, len(whom)):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(each, number)
+                        time.sleep(chance.choice((0, 0, 0.001, 0.02)))
+            with self.subTest(turn=turn):
+                try:
+                    self.assertEqual(process.wait(30), 7)
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGCONT)
+                    raise
+
+    def test_a_command_that_ignores_the_terminals_stop_is_waited_for(self):
+        code = ("import signal, time\n"
+                "signal.signal(signal.SIGTSTP, signal.SIG_IGN)\n"
+                "print('ready', flush=True)\n"
+                "time.sleep(0.3)\n"
+                "raise SystemExit(5)\n")
+        process = self.start(code, process_group=0)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        os.killpg(process.pid, signal.SIGTSTP)
+        self.assertEqual(process.wait(60), 5)
+
+    def test_a_stop_asked_of_vitamin_reaches_the_command(self):
+        process = self.start("print('ready', flush=True); input()", process_group=0,
+                             stdin=subprocess.PIPE)
+        self.addCleanup(process.stdin.close)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        child = self.command_of(process)
+        process.send_signal(signal.SIGTSTP)
+        self.wait_until_stopped(process)
+        state = pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        self.assertEqual(state, "T")
+        os.killpg(process.pid, signal.SIGCONT)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        self.assertEqual(process.wait(60), 0)
+
+    def test_a_shell_with_job_control_stops_and_continues_a_run(self):
+        shell = subprocess.Popen(["bash", "--norc", "-i"], stdin=subprocess.PIPE, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 env=self.environment(STAND_IN_PAGE=BOUND), start_new_session=True)
+        self.addCleanup(shell.kill)
+        code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); raise SystemExit(6)"
+        output, _ = shell.communicate(
+            f"set -m\n{self.vitamin} run --quiet -- {sys.executable} -c '{code}'\n"
+            "echo stopped $?\nfg >/dev/null\necho ended $?\nexit\n", timeout=60)
+        self.assertIn(f"stopped {128 + signal.SIGSTOP}", output)
+        self.assertIn("ended 6", output)
+
+
+class RunFolders(CliTest):
+    """$XDG_RUNTIME_DIR of these tests is self.folder / "run"."""
+
+    def folders(self):
+        return sorted((self.folder / "run").glob("vitamin-run-*"))
+
+    def started(self, code):
+        process = subprocess.Popen(
+            [self.vitamin, "run", "--quiet", "--", sys.executable, "-uc", code], text=True,
+            env=self.environment(STAND_IN_PAGE=BOUND), stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stdin.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_a_run_that_is_told_to_end_early_leaves_no_folder(self):
+        # How long it takes until the command runs, when nobody interrupts it.
+        begin = time.monotonic()
+        first = self.started("print('on')")
+        first.stdout.readline()
+        until_started = time.monotonic() - begin
+        self.assertEqual(first.wait(60), 0)
+        for turn in range(30):
+            process = self.started("import time; time.sleep(60)")
+            time.sleep(until_started * turn / 30)
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(60), -signal.SIGTERM)
+            self.assertEqual(self.folders(), [])
+
+    def test_the_folder_of_a_killed_run_is_removed_by_a_later_one(self):
+        process = self.started("print(1); input()")
+        process.stdout.readline()
+        process.kill()
+        process.wait()
+        self.assertEqual(len(self.folders()), 1)
+        process.stdin.close()  # ends the command, too
+        left, = self.folders()
+        until = time.monotonic() + 60
+        while left.exists() and time.monotonic() < until:
+            self.assertEqual(self.python("pass", ["--quiet"], STAND_IN_PAGE=BOUND).returncode, 0)
+        self.assertEqual(self.folders(), [])
+
+    def test_the_folder_of_a_run_is_not_removed_by_another(self):
+        process = self.started("print(1); input()")
+        process.stdout.readline()
+        self.assertEqual(self.python("pass").returncode, 0)
+        self.assertEqual(len(self.folders()), 1)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(self.folders(), [])
+
+    def test_a_folder_that_a_living_program_still_uses_is_not_removed(self):
+        process = self.started("print(1); input()")
+        process.stdout.readline()
+        process.kill()
+        process.wait()
+        for _ in range(3):
+            self.assertEqual(self.python("pass").returncode, 0)
+            self.assertEqual(len(self.folders()), 1)
+
+    def test_what_only_has_the_name_of_a_run_folder_is_kept(self):
+        other = self.folder / "kept"
+        other.mkdir()
+        (other / "file").touch()
+        (self.folder / "run/vitamin-run-file00").touch()
+        (self.folder / "run/vitamin-run-link00").symlink_to(other)
+        self.assertEqual(self.python("pass").returncode, 0)
+        self.assertEqual(len(self.folders()), 2)
+        self.assertTrue((other / "file").exists())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make a folder of another user")
+    def test_a_folder_of_another_user_is_kept(self):
+        folder = self.folder / "run/vitamin-run-other0"
+        folder.mkdir()
+        os.chown(folder, 65534, 65534)
+        self.assertEqual(self.python("pass").returncode, 0)
+        self.assertEqual(self.folders(), [folder])
+
+    def test_runs_at_once_do_not_take_each_others_folders(self):
+        code = "import os; print(len(os.listdir(os.environ['VITAMIN_RUN_DIR'])))"
+        processes = [self.started(code) for _ in range(12)]
+        for process in processes:
+            self.assertEqual(process.stdout.readline(), "1\n")
+            self.assertEqual(process.wait(60), 0)
+        self.assertEqual(self.folders(), [])
+
+
+class NoRoom(CliTest):
+    """A program's statistics find no room: it ends as it would, and a line says so."""
+
+    NO_ROOM = "could not be counted"
+
+    def full_folder(self):
+        """A file system in memory with no byte left, but for names."""
+        folder = self.folder / "full"
+        folder.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)],
+                              capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest(f"no file system can be mounted here: {made.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", str(folder)])
+        with open(folder / "fill", "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        return folder
+
+    def test_a_full_runtime_folder_is_passed_over(self):
+        result = self.python("print('out'); raise SystemExit(4)", ["--quiet"],
+                             STAND_IN_PAGE=BOUND, XDG_RUNTIME_DIR=str(self.full_folder()))
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (4, "out\n", ""))
+
+    def test_a_folder_that_fills_up_while_the_program_starts_ends_nothing(self):
+        folder = self.full_folder()
+        (folder / "fill").unlink()
+        # Each process of the run makes a page; the first leaves no room for the second's.
+        code = ("import contextlib, os, subprocess, sys\n"
+                f"with open('{folder}/fill', 'wb', buffering=0) as f, "
+                "contextlib.suppress(OSError):\n"
+                "    while f.write(bytes(4096)): pass\n"
+                "raise SystemExit(subprocess.run(['sh', '-c', 'exit 9']).returncode)\n")
+        result = self.python(code, ["--quiet"], STAND_IN_PAGE=BOUND, XDG_RUNTIME_DIR=str(folder))
+        self.assert_one_line(result, 9, self.NO_ROOM, "1 of 2 processes")
+
+    def test_a_limit_on_the_size_of_files_ends_nothing(self):
+        for limit in (0, 4096, 100_000):
+            with self.subTest(limit=limit):
+                result = subprocess.run(
+                    [self.vitamin, "run", "--quiet", "--", sys.executable, "-c",
+                     f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+                     "import subprocess\n"
+                     "print(subprocess.run(['sh', '-c', 'exit 9']).returncode)\n"],
+                    capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
+                    env=self.environment(STAND_IN_PAGE=BOUND))
+                self.assertEqual(result.stdout, "9\n")
+                self.assert_one_line(result, 0, self.NO_ROOM)
+
+    def test_a_page_that_is_cut_while_it_is_read_ends_nothing(self):
+        code = ("import os, glob\n"
+                "path = glob.glob(os.environ['VITAMIN_RUN_DIR'] + '/*.stats')[0]\n"
+                f"os.truncate(path, SIZE)\n")
+        for size in (0, 10, 5000, 100_000):
+            with self.subTest(size=size):
+                result = self.python(code.replace("SIZE", str(size)), ["--quiet"],
+                                     STAND_IN_PAGE=BOUND)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 
 
 class Library(CliTest):

@@ -32,7 +32,9 @@ void fill(stats::ProcessPage& page, std::string words) {
   page.init_status.store(static_cast<std::int32_t>(number("init")));
   page.passed_unmanaged.set(number("unmanaged"));
   if (number("seen") == 0) return;
-  stats::DevicePage& device = page.devices[0];
+  stats::DevicePage* const part = page.device(0);
+  if (part == nullptr) return;
+  stats::DevicePage& device = *part;
   device.pool.device_name.set("stand-in device");
   device.pool.processors.set(132);
   device.pool.units.set(16);

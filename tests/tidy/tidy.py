@@ -9,6 +9,7 @@ Prints "file:line: what is wrong" and exits with 1 when something is. What it ch
   * the SPDX line, 100 columns, no tab, no space at the end of a line;
   * the length of functions;
   * words that must not stay (BANNED);
+  * files are mapped, and their size is set, by hal/file_memory.h only;
   * every source file is built (named by a CMakeLists.txt, or in the given compile_commands.json),
     every header is included.
 """
@@ -68,6 +69,12 @@ BANNED = [
     (re.compile("(?<![\\w.])/" + "(work|home|root|Users)/" + "[a-z]"), "a path of one machine"),
     (re.compile("std::" + "endl"), "use '\\n'"),
 ]
+# A mapped file can end a process by SIGBUS, a larger one by SIGXFSZ. What simulates a device's
+# memory maps it as a device would; a test does to itself what it likes.
+FILE_MEMORY = "hal/file_memory.h"
+MAPPING = re.compile(r"(?<![\w.])(mmap|mremap|f?truncate|(?:posix_)?fallocate)\s*\(")
+MAPPING_FREE = (FILE_MEMORY, "tests/", "backends/soft/libcuda/memory.cpp",
+                "backends/soft/amdgpu/memory.cpp")
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 # The first line of a function body at the left margin or in a namespace: clang-format closes it
 # with a brace in the same column.
@@ -136,6 +143,17 @@ def function_problems(name, lines):
             opened = None
 
 
+def mapping_problems(name, text):
+    if name.startswith(MAPPING_FREE) or not name.endswith((".h", ".cpp", ".cu")):
+        return
+    for call in MAPPING.finditer(text):
+        statement = text[call.start():].split(";", 1)[0]
+        line = text[text.rfind("\n", 0, call.start()) + 1:call.start()]
+        if "//" not in line and "MAP_ANONYMOUS" not in statement:
+            number = text.count("\n", 0, call.start()) + 1
+            yield f"{name}:{number}: {call[1]}() of a file: use {FILE_MEMORY}"
+
+
 def file_problems(name, text):
     lines = text.split("\n")
     if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:3]):
@@ -160,6 +178,7 @@ def file_problems(name, text):
                 yield f"{where}: {problem}"
     if name.endswith((".h", ".cpp", ".cu")):
         yield from function_problems(name, lines)
+        yield from mapping_problems(name, text)
     if name.endswith(".h") and "#pragma once" not in text:
         yield f"{name}:1: no #pragma once"
 

@@ -56,6 +56,16 @@ class Tidy(unittest.TestCase):
     def test_a_file_wide_using_directive_is_found(self):
         self.only(self.source("using " + "namespace std;"), "name what is used")
 
+    def test_a_file_that_is_mapped_elsewhere_is_found(self):
+        for call in ("::mmap(nullptr, 8, PROT_READ, MAP_SHARED, file, 0)", "mremap(p, 8, 9, 0)",
+                     "::ftruncate(file, 8)"):
+            with self.subTest(call=call):
+                self.only(self.source(f"void* p = {call};"), "use hal/file_memory.h")
+
+    def test_memory_that_is_no_file_may_be_mapped_anywhere(self):
+        line = "void* p = ::mmap(nullptr, 8, PROT_READ,\n    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);"
+        self.assertEqual(self.check(self.source(line)), [])
+
     def test_a_path_of_one_machine_is_found(self):
         self.only(self.source("// see /" + "home/someone/x"), "path of one machine")
 

@@ -4,23 +4,41 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <string_view>
 
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/interrupts.h"
 
 namespace vitamin::tools {
 namespace {
 
-constexpr std::array kForwarded = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
-                                   SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
+// What stops a process is here, too: the child may have another mind about it than the default.
+constexpr std::array kForwarded = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
+                                   SIGUSR2, SIGALRM, SIGTSTP, SIGTTIN, SIGTTOU};
+
+// For the handler of SIGCONT, which comes to us when we may be about to stop: what is only pending
+// then would be taken back by the stop.
+volatile pid_t the_child = 0, the_waker = 0;
+volatile std::sig_atomic_t continued = 0;
+
+void pass_on_continue(int signal, siginfo_t* info, void* /*context*/) {
+  const int error = errno;
+  if (the_child > 0 && info->si_pid != the_waker) ::kill(the_child, signal);
+  continued = continued + 1;
+  errno = error;
+}
 
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> list;
@@ -43,6 +61,33 @@ bool is_stopped(pid_t pid) {
   return after_name != nullptr && after_name[1] == ' ' && after_name[2] == 'T';
 }
 
+// A process that continues us when the child does not stand any more, whoever continued or ended
+// it: a parent that is stopped does not see it. No signal for our group or terminal reaches it.
+pid_t start_waker(pid_t child) {
+  const pid_t stopped = ::getpid(), waker = ::fork();
+  if (waker != 0) return waker;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::setsid();
+  ::syscall(SYS_close_range, 0U, ~0U, 0U);  // who reads our output to its end waits for us only
+  constexpr timespec kPause{0, 10'000'000};
+  // Again and again: the first may come before the stop.
+  for (; ::getppid() == stopped; ::nanosleep(&kPause, nullptr))
+    if (!is_stopped(child)) ::kill(stopped, SIGCONT);
+  ::_exit(0);
+}
+
+// Stops us as the child is stopped, until one of both is continued.
+void stop_like(pid_t child) {
+  const pid_t waker = start_waker(child);
+  if (waker < 0) return;  // then only it is stopped
+  the_waker = waker;
+  ::raise(SIGSTOP);
+  ::kill(waker, SIGKILL);
+  while (::waitpid(waker, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  the_waker = 0;
+}
+
 // The signals that concern us, blocked for the time of one child, as before afterwards.
 class SignalScope {
  public:
@@ -55,12 +100,21 @@ class SignalScope {
     struct sigaction normal {};
     normal.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &normal, &child_before_);
+    struct sigaction passed_on {};
+    passed_on.sa_sigaction = &pass_on_continue;
+    passed_on.sa_flags = SA_SIGINFO | SA_RESTART;
+    ::sigaction(SIGCONT, &passed_on, &continue_before_);
+    sigset_t passed{};
+    sigemptyset(&passed);
+    sigaddset(&passed, SIGCONT);
+    ::sigprocmask(SIG_UNBLOCK, &passed, nullptr);
   }
   ~SignalScope() { restore(); }
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
   void restore() const {
+    ::sigaction(SIGCONT, &continue_before_, nullptr);
     ::sigaction(SIGCHLD, &child_before_, nullptr);
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
@@ -73,7 +127,8 @@ class SignalScope {
 
  private:
   sigset_t waited_{}, before_{};
-  struct sigaction child_before_ {};
+  struct sigaction child_before_ {
+  }, continue_before_{};
 };
 
 // True when the child has ended and `end` says how.
@@ -81,14 +136,11 @@ bool reap(pid_t child, ChildEnd& end) {
   int status = 0;
   while (::waitpid(child, &status, WNOHANG | WUNTRACED) == child) {
     if (WIFSTOPPED(status)) {
-      // Stop as the child did; whoever continues us finds the child continued below. A terminal
-      // stops the whole group, and then the child may run again by the time we look.
-      if (is_stopped(child)) {
-        ::raise(SIGSTOP);
-        ::kill(child, SIGCONT);
-      }
+      // The news may be old, and the child run again.
+      if (is_stopped(child)) stop_like(child);
       continue;
     }
+    the_child = 0;  // its number may now become another's
     if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
     if (WIFEXITED(status)) end.code = WEXITSTATUS(status);
     return true;
@@ -104,7 +156,10 @@ ChildEnd wait_for(pid_t child, const SignalScope& signals) {
     if (signal == SIGCHLD) {
       if (reap(child, end)) return end;
     } else if (signal > 0 && info.si_code != SI_KERNEL) {
+      const std::sig_atomic_t before = continued;
       ::kill(child, signal);
+      // A stop that we were slow to pass on is not the last word.
+      if (continued != before) ::kill(child, SIGCONT);
     }
   }
 }
@@ -118,6 +173,11 @@ ChildEnd run_child(const std::vector<std::string>& command,
   std::array<int, 2> report{};  // closes by itself when exec succeeds
   if (::pipe2(report.data(), O_CLOEXEC) != 0) return {.exec_error = errno};
   const SignalScope signals;
+  if (interrupted() != 0) {
+    ::close(report[0]);
+    ::close(report[1]);
+    return {.signal = interrupted()};
+  }
   const pid_t child = ::fork();
   if (child < 0) {
     const int error = errno;
@@ -126,12 +186,14 @@ ChildEnd run_child(const std::vector<std::string>& command,
     return {.exec_error = error};
   }
   if (child == 0) {
+    forget_interrupts();
     signals.restore();
     ::execvpe(arguments[0], arguments.data(), variables.data());
     const int error = errno;
     const ssize_t written = ::write(report[1], &error, sizeof error);
     ::_exit(written == sizeof error ? kExitNotFound : kExitFailed);
   }
+  the_child = child;
   ::close(report[1]);
   int exec_error = 0;
   ssize_t n = 0;

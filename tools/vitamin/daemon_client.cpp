@@ -20,6 +20,7 @@
 #include "protocol/answer.h"
 #include "protocol/paths.h"
 #include "protocol/socket.h"
+#include "tools/vitamin/interrupts.h"
 
 namespace vitamin::tools {
 
@@ -118,7 +119,8 @@ hal::Status start_daemon(const std::string& socket, const std::string& policy,
     return hal::fail(hal::Errc::kUnavailable, fmt::format("vitamind cannot be started ({}: {})",
                                                           program, std::strerror(error)));
   for (const auto until = std::chrono::steady_clock::now() + milliseconds(5000);
-       std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(milliseconds(5))) {
+       std::chrono::steady_clock::now() < until && interrupted() == 0;
+       std::this_thread::sleep_for(milliseconds(5))) {
     if (protocol::connect_to(socket)) return {};
     // Two at once: one listens, the other ends, and that is fine too.
     int status = 0;

@@ -11,10 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
+
+#include "tools/vitamin/interrupts.h"
 
 namespace vitamin::tools {
 
@@ -79,6 +82,7 @@ hal::Status check_one(const fs::path& library) {
   const pid_t child = ::fork();
   if (child < 0) return hal::fail(hal::Errc::kInternal, "fork failed.");
   if (child == 0) {
+    forget_interrupts();
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(ends[1], STDERR_FILENO);
     ::setenv("LD_PRELOAD", preload_variable({library}, nullptr).c_str(), 1);
@@ -89,11 +93,15 @@ hal::Status check_one(const fs::path& library) {
   ::close(ends[1]);
   std::string words;
   std::array<char, 1024> buffer{};
-  for (ssize_t n = 0; (n = ::read(ends[0], buffer.data(), buffer.size())) > 0;)
-    words.append(buffer.data(), static_cast<std::size_t>(n));
+  for (ssize_t n = 1; n > 0 && interrupted() == 0;) {
+    n = ::read(ends[0], buffer.data(), buffer.size());
+    if (n > 0) words.append(buffer.data(), static_cast<std::size_t>(n));
+  }
   ::close(ends[0]);
+  if (interrupted() != 0) ::kill(child, SIGKILL);
   int status = 0;
-  ::waitpid(child, &status, 0);
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (const std::size_t last = words.rfind('\n'); last != std::string::npos)

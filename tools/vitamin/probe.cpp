@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "tools/vitamin/interrupts.h"
+
 namespace vitamin::tools {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceFacts, name, uuid, processors, major, minor)
@@ -148,6 +150,7 @@ Facts probe(Facts (*ask)()) {
     return {};
   }
   if (child == 0) {
+    forget_interrupts();
     ::close(ends[0]);
     const std::string text = json(ask()).dump();
     const ssize_t written = ::write(ends[1], text.data(), text.size());

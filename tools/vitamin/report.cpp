@@ -118,28 +118,6 @@ ProcessReport read_process(const stats::ProcessPage& page) {
   return process;
 }
 
-struct Unmap {
-  void operator()(const stats::ProcessPage* page) const {
-    ::munmap(const_cast<stats::ProcessPage*>(page), sizeof *page);
-  }
-};
-using MappedPage = std::unique_ptr<const stats::ProcessPage, Unmap>;
-
-MappedPage map_page(const fs::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return nullptr;
-  struct stat facts {};
-  void* memory = MAP_FAILED;
-  if (::fstat(file, &facts) == 0 && facts.st_size == sizeof(stats::ProcessPage))
-    memory = ::mmap(nullptr, sizeof(stats::ProcessPage), PROT_READ, MAP_SHARED, file, 0);
-  ::close(file);
-  if (memory == MAP_FAILED) return nullptr;
-  MappedPage page(static_cast<const stats::ProcessPage*>(memory));
-  const bool known = page->magic == stats::kMagic && page->version == stats::kVersion &&
-                     page->bytes == sizeof(stats::ProcessPage);
-  return known ? std::move(page) : nullptr;
-}
-
 }  // namespace
 
 void Totals::add(const Totals& more) {
@@ -182,13 +160,15 @@ stats::Stage Report::furthest() const {
 Report read_report(const fs::path& run_directory) {
   Report report;
   std::vector<std::pair<std::uint64_t, ProcessReport>> started;
+  const auto page = std::make_unique<stats::ProcessPage>();
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(run_directory, error)) {
     if (entry.path().extension() != ".stats") continue;
-    if (const MappedPage page = map_page(entry.path()))
+    const stats::Read read = stats::read(entry.path().c_str(), *page);
+    if (read == stats::Read::kGood)
       started.emplace_back(page->started_ns, read_process(*page));
     else
-      ++report.unreadable;
+      ++(read == stats::Read::kEmpty ? report.unwritten : report.unreadable);
   }
   std::stable_sort(started.begin(), started.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -63,12 +63,13 @@ struct ProcessReport {
 struct Report {
   std::vector<ProcessReport> processes;  // by time of start
   std::uint64_t unreadable = 0;          // pages of another version, or broken
+  std::uint64_t unwritten = 0;           // pages that found no room in the folder
   Totals totals;
   std::uint64_t passed_unmanaged = 0;
 
   std::uint64_t launches() const { return totals.launches.seen.get() + passed_unmanaged; }
   std::uint64_t bound() const { return totals.launches.bound.get(); }
-  bool complete() const { return launches() > 0 && bound() == launches(); }
+  bool complete() const { return unwritten == 0 && launches() > 0 && bound() == launches(); }
   stats::Stage furthest() const;
 };
 

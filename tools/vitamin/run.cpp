@@ -23,6 +23,7 @@
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/diagnosis.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/profiles.h"
 #include "tools/vitamin/report.h"
@@ -189,6 +190,27 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
   return environment_with(changes);
 }
 
+// What was asked of vitamin while it had not started the command, or not to the end.
+void end_if_interrupted(RunDirectory& directory) {
+  if (interrupted() == 0) return;
+  directory.remove();
+  end_like({.signal = interrupted()});
+}
+
+Libraries libraries_for(RunDirectory& directory) {
+  end_if_interrupted(directory);
+  if (directory.path().empty())
+    stop(kExitFailed, Problem::kRunFolder,
+         "cannot make a folder for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
+         "every one of them full or read-only?");
+  Libraries libraries = preloadable(preload_libraries(), directory.path());
+  const auto usable = check_preload(libraries);
+  end_if_interrupted(directory);
+  if (usable) return libraries;
+  directory.remove();
+  stop(kExitFailed, Problem::kPreload, usable.error().message);
+}
+
 bool write_report(const std::string& file, const std::string& text) {
   if (file == "-") return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   std::ofstream out(file, std::ios::trunc);
@@ -220,16 +242,9 @@ void run(RunOptions options) {
   const std::optional<std::uint64_t> daemon_seed = options.seed;
   const config::Configuration configuration = configure(options);
   check_report_file(options.report_file);
+  watch_interrupts();
   RunDirectory directory;
-  if (directory.path().empty())
-    stop(kExitFailed, Problem::kRunFolder,
-         "cannot make a folder for this run in $XDG_RUNTIME_DIR, /dev/shm, $TMPDIR or /tmp: is "
-         "every one of them full or read-only?");
-  const Libraries libraries = preloadable(preload_libraries(), directory.path());
-  if (const auto usable = check_preload(libraries); !usable) {
-    directory.remove();
-    stop(kExitFailed, Problem::kPreload, usable.error().message);
-  }
+  const Libraries libraries = libraries_for(directory);
 
   // A trace is of a daemon of its own: others' work is nobody's business.
   RunOptions given = options;
@@ -239,6 +254,7 @@ void run(RunOptions options) {
   if (options.daemon) {
     const auto ready =
         start_daemon(daemon_socket(given.socket), daemon_policy, daemon_seed, options.trace);
+    end_if_interrupted(directory);
     if (!ready && configuration.failure.absent == config::OnAbsence::kClosed) {
       directory.remove();
       stop(kExitNoDaemon, Problem::kDaemonUnreachable,

@@ -1,11 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/vitamin/run_directory.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cctype>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string_view>
 #include <system_error>
 
+#include "hal/file_memory.h"
+#include "runtime/stats.h"
+
 namespace vitamin::tools {
+
+namespace fs = std::filesystem;
+using protocol::Fd;
+
+namespace {
+
+constexpr std::string_view kPrefix = "vitamin-run-";
+
+Fd open_folder(const std::string& path) {
+  return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// Ours, and not a folder that has taken its name since.
+bool is_at(const std::string& path, const Fd& folder) {
+  struct stat there {
+  }, opened{};
+  return ::lstat(path.c_str(), &there) == 0 && ::fstat(folder.get(), &opened) == 0 &&
+         there.st_dev == opened.st_dev && there.st_ino == opened.st_ino &&
+         opened.st_uid == ::geteuid();
+}
+
+bool has_room(const fs::path& folder) {
+  const fs::path probe = folder / "room";
+  const Fd file(::open(probe.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return false;
+  void* const memory = hal::grow_file(file.get(), nullptr, 0, sizeof(runtime::stats::ProcessPage));
+  if (memory != nullptr) ::munmap(memory, sizeof(runtime::stats::ProcessPage));
+  ::unlink(probe.c_str());
+  return memory != nullptr;
+}
+
+// What is in it goes by way of the descriptor, wherever the path leads meanwhile.
+void remove_folder(const std::string& path, const Fd& folder) {
+  const std::string inside = "/proc/self/fd/" + std::to_string(folder.get()) + "/.";
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(inside, ignored))
+    fs::remove_all(entry.path(), ignored);
+  ::rmdir(path.c_str());
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Leaves those paths that no process of this user names.
+void erase_named(std::vector<std::string>& paths) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", ignored)) {
+    struct stat owner {};
+    if (std::isdigit(static_cast<unsigned char>(entry.path().filename().native().front())) == 0 ||
+        ::stat(entry.path().c_str(), &owner) != 0 || owner.st_uid != ::geteuid())
+      continue;
+    const std::string text =
+        contents(entry.path() / "environ") + contents(entry.path() / "cmdline");
+    std::erase_if(paths, [&](const std::string& path) { return text.find(path) != text.npos; });
+    if (paths.empty()) return;
+  }
+}
+
+void remove_abandoned(const std::string& parent) {
+  std::vector<std::string> paths;
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(parent.c_str()), &::closedir);
+  if (entries == nullptr) return;
+  while (const dirent* const entry = ::readdir(entries.get()))
+    if (std::string_view(entry->d_name).starts_with(kPrefix)) {
+      std::string path = parent + '/' + entry->d_name;
+      const Fd folder = open_folder(path);
+      // Seen without a lock now, it is looked at more closely below.
+      if (folder && is_at(path, folder) && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0)
+        paths.push_back(std::move(path));
+    }
+  if (!paths.empty()) erase_named(paths);
+  for (const std::string& path : paths) {
+    const Fd folder = open_folder(path);
+    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0 && is_at(path, folder))
+      remove_folder(path, folder);
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> run_directory_parents() {
   std::vector<std::string> parents;
@@ -25,17 +121,38 @@ RunDirectory::RunDirectory(Where where) {
       return parent == "/dev/shm" || (runtime != nullptr && parent == runtime);
     });
   for (const std::string& parent : parents) {
-    std::string name = parent + "/vitamin-run-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) continue;
-    path_ = name;
-    return;
+    remove_abandoned(parent);
+    if (make_in(parent)) return;
   }
+}
+
+bool RunDirectory::make_in(const std::string& parent) {
+  constexpr int kTries = 100;
+  for (int tries = 0; tries < kTries; ++tries) {
+    std::string path = parent + '/' + std::string(kPrefix) + "XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) return false;
+    Fd folder = open_folder(path);
+    // Until it is locked it looks abandoned, and may be gone. A file system without locks is one
+    // where nobody takes it for abandoned either.
+    const bool locked = folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0;
+    if (!folder) ::rmdir(path.c_str());
+    if (!folder || (!locked && errno == EWOULDBLOCK) || !is_at(path, folder)) continue;
+    if (!has_room(path)) {
+      remove_folder(path, folder);
+      return false;
+    }
+    path_ = path;
+    lock_ = std::move(folder);
+    return true;
+  }
+  return false;
 }
 
 void RunDirectory::remove() {
   std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (!path_.empty()) fs::remove_all(path_, ignored);
   path_.clear();
+  lock_.reset();
 }
 
 }  // namespace vitamin::tools

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The private folder of one run: its statistics pages, gone at the end.
+//
+// A folder belongs to the process that holds flock() on it, which the kernel drops with the process
+// however it ends. Who makes a folder first removes those of this user beside it that belong to
+// nobody any more and that no process names in its environment or command line: a program may
+// outlive the `vitamin run` that started it.
 #pragma once
 
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "protocol/fd.h"
 
 namespace vitamin::tools {
 
@@ -17,7 +24,8 @@ class RunDirectory {
  public:
   // kDisk: for what may become large; $TMPDIR or /tmp.
   enum class Where : bool { kMemory, kDisk };
-  explicit RunDirectory(Where where = Where::kMemory);  // path() is empty when no parent took it
+  // In the first parent that has room for a statistics page; path() is empty when none has.
+  explicit RunDirectory(Where where = Where::kMemory);
   ~RunDirectory() { remove(); }
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -26,7 +34,10 @@ class RunDirectory {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  bool make_in(const std::string& parent);
+
   std::filesystem::path path_;
+  protocol::Fd lock_;
 };
 
 }  // namespace vitamin::tools

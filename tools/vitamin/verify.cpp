@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/verify_report.h"
@@ -71,16 +72,16 @@ class Verifier {
         step("exclusive", "fifo", options_.seed, false) &&
         step("exclusive again", "fifo", options_.seed, false) && worth_going_on())
       run_schedules();
-    for (int i = 0; i < kDoubts && structure_in_doubt() && !interrupted(); ++i)
+    for (int i = 0; i < kDoubts && structure_in_doubt() && interrupted() == 0; ++i)
       if (!exclusive_control()) break;
     std::vector<std::string> files = options_.scan;
     files.push_back(options_.command.front());
-    if (!interrupted())
+    if (interrupted() == 0)
       result_.scan = scan_code(files);
     else
       result_.scan.why_not = "interrupted";
     result_.judgement = judge(result_.runs, controls_, checks_, result_.scan, result_.wanted);
-    if (no_tenant_ && result_.judgement.verdict == Verdict::kPartial && !interrupted()) {
+    if (no_tenant_ && result_.judgement.verdict == Verdict::kPartial && interrupted() == 0) {
       result_.judgement.verdict = Verdict::kInconclusive;
       result_.judgement.reason =
           "there is nothing to run beside it: demo-train, the tenant where "
@@ -190,7 +191,7 @@ class Verifier {
       if (controls_.empty() && difference(result_.runs[0], result_.runs.back(), checks_))
         for (int again = 0; again < 2; ++again)
           if (!control("native beside the tenant", true)) break;
-      if (interrupted()) return;
+      if (interrupted() != 0) return;
     }
   }
 
@@ -208,7 +209,7 @@ class Verifier {
 };
 
 int exit_code(const Verification& result) {
-  if (interrupted()) return kExitInterrupted;
+  if (interrupted() != 0) return kExitInterrupted;
   switch (result.judgement.verdict) {
     case Verdict::kDeterministic:
       return 0;

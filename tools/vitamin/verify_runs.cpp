@@ -20,6 +20,7 @@
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/diagnosis.h"
+#include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/report.h"
 #include "tools/vitamin/run_directory.h"
@@ -29,9 +30,6 @@ namespace vitamin::tools {
 namespace fs = std::filesystem;
 
 namespace {
-
-volatile std::sig_atomic_t caught = 0;
-void note_signal(int signal) { caught = signal; }
 
 std::string contents(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -163,7 +161,7 @@ class Group {
                                   const std::vector<char*>& variables, const fs::path& output,
                                   const fs::path& errors, int report) {
     ::setsid();  // no terminal: /dev/tty fails at once, and reading it does not stop us
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
+    forget_interrupts();
     const int in = ::open("/dev/null", O_RDONLY);
     const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
     const int err = ::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
@@ -247,11 +245,11 @@ void wait_for_tenant(Tenant& tenant, Observation& seen) {
   if (!seen.tenant) return;
   const auto limit = std::chrono::steady_clock::now() + kStart;
   while (tenant.runs() && (seen.tenant_launches_before = tenant.launches()) == 0 &&
-         !interrupted() && std::chrono::steady_clock::now() < limit) {
+         interrupted() == 0 && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     tenant.look();
   }
-  if (tenant.runs() && seen.tenant_launches_before == 0 && !interrupted())
+  if (tenant.runs() && seen.tenant_launches_before == 0 && interrupted() == 0)
     seen.message = fmt::format("the tenant launched nothing in {} s", kStart.count());
 }
 
@@ -267,14 +265,6 @@ void read_coverage(const fs::path& folder, const RunRequest& request, Observatio
 }
 
 }  // namespace
-
-void watch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = &note_signal;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-}
-
-bool interrupted() { return caught != 0; }
 
 Observation observe(const RunRequest& request) {
   Observation seen;
@@ -308,7 +298,7 @@ Observation observe(const RunRequest& request) {
     int status = 0;
     while (!group.ended(status)) {
       tenant.look();
-      seen.interrupted = interrupted();
+      seen.interrupted = interrupted() != 0;
       seen.timed_out = request.limit_seconds > 0 && spent() > request.limit_seconds;
       seen.stopped = group.stopped();
       if (seen.interrupted || seen.timed_out || seen.stopped != 0) break;

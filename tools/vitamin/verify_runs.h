@@ -65,8 +65,4 @@ inline constexpr const char* kTenantPolicy = "random";
 constexpr std::uint64_t tenant_seed(std::uint64_t seed) { return seed + 1; }
 Observation observe(const RunRequest& request);
 
-// From now on the signals that end vitamin end a run first.
-void watch_interrupts();
-bool interrupted();
-
 }  // namespace vitamin::tools

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "backends/soft/libcuda/driver.h"
 #include "backends/soft/libcuda/entry.h"
 #include "backends/soft/libcuda/events.h"
+#include "hal/file_memory.h"
 
 namespace vitamin::soft::driver {
 namespace {
@@ -31,10 +33,15 @@ SharedEventPage* map_page(const std::string& name, bool create) {
   const int fd = shm_open(name.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
   if (fd < 0) return nullptr;
   void* page = nullptr;
-  if (!create || ftruncate(fd, sizeof(SharedEventPage)) == 0)
-    page = mmap(nullptr, sizeof(SharedEventPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (create) {
+    page = hal::grow_file(fd, nullptr, 0, sizeof(SharedEventPage));
+    if (page == nullptr) shm_unlink(name.c_str());
+  } else if (struct stat facts{}; fstat(fd, &facts) == 0 &&
+                                  facts.st_size == static_cast<off_t>(sizeof(SharedEventPage))) {
+    page = hal::map_file(fd, sizeof(SharedEventPage), PROT_READ | PROT_WRITE);
+  }
   close(fd);
-  return page == MAP_FAILED ? nullptr : static_cast<SharedEventPage*>(page);
+  return static_cast<SharedEventPage*>(page);
 }
 
 CUresult make_shared_page(EventObject& event, std::uint64_t id) {

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/vitamin/interrupts.h"
+
+#include <csignal>
+#include <initializer_list>
+
+namespace vitamin::tools {
+namespace {
+
+volatile std::sig_atomic_t caught = 0;
+
+void note_signal(int signal) {
+  if (caught == 0) caught = signal;
+}
+
+void set_unless_ignored(void (*handler)(int)) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = handler;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace
+
+void watch_interrupts() { set_unless_ignored(&note_signal); }
+int interrupted() { return caught; }
+void forget_interrupts() { set_unless_ignored(SIG_DFL); }
+
+}  // namespace vitamin::tools

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Signals that ask vitamin itself to end, noted so that it can first undo what it has begun.
+#pragma once
+
+namespace vitamin::tools {
+
+// From here on SIGINT, SIGTERM, SIGHUP and SIGQUIT are noted, but for those that our caller
+// ignores. They interrupt a system call that waits. A program that is started has them as our
+// caller gave them to us.
+void watch_interrupts();
+
+// The first one that came, or 0.
+int interrupted();
+
+// In a forked child, before exec: as our caller gave them to us, so that none is noted and lost.
+void forget_interrupts();
+
+}  // namespace vitamin::tools
