@@ -97,7 +97,8 @@ bool make_folder(const std::string& socket, bool system) {
 int main(int argc, char** argv) {
   using namespace vitamin;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) std::signal(signal, &on_signal);
-  std::signal(SIGPIPE, SIG_IGN);
+  // A peer that is gone, a log that meets a limit on files: errors of the call.
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   daemon::Settings settings;
   CLI::App app("Shares the GPUs of this machine among the processes of `vitamin run --daemon`.",
                "vitamind");

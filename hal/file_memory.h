@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstring>
 #include <ctime>
+#include <initializer_list>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -12,6 +12,7 @@ import pathlib
 import pty
 import random
 import re
+import resource
 import shutil
 import signal
 import stat
@@ -372,6 +373,26 @@ class Signals(CliTest):
         process.stdin.write("\n")
         process.stdin.flush()
         self.assertEqual(process.wait(60), 0)
+
+    def test_output_that_nobody_reads_changes_no_exit_code(self):
+        ours, theirs = os.pipe()
+        os.close(ours)
+        self.addCleanup(os.close, theirs)
+        result = subprocess.run(
+            [self.vitamin, "run", "--json", "--", sys.executable, "-c", "raise SystemExit(8)"],
+            env=self.environment(STAND_IN_PAGE=BOUND), stdout=subprocess.PIPE, stderr=theirs,
+            timeout=100)
+        self.assertEqual(result.returncode, 8)
+
+    def test_a_report_beyond_the_limit_on_files_changes_no_exit_code(self):
+        report = self.folder / "report"
+        result = subprocess.run(
+            [self.vitamin, "run", "--quiet", "--report", str(report), "--", sys.executable, "-c",
+             "raise SystemExit(8)"], env=self.environment(STAND_IN_PAGE=BOUND),
+            capture_output=True, text=True, timeout=100,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)))
+        self.assertEqual(result.returncode, 8)
+        self.assertIn("VIT-108", result.stderr)
 
     def test_a_shell_with_job_control_stops_and_continues_a_run(self):
         shell = subprocess.Popen(["bash", "--norc", "-i"], stdin=subprocess.PIPE, text=True,

@@ -13,8 +13,9 @@ void note_signal(int signal) {
   if (caught == 0) caught = signal;
 }
 
-void set_unless_ignored(void (*handler)(int)) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+// What is ignored stays ignored over exec, what is handled becomes the default.
+void set_unless_ignored(std::initializer_list<int> signals, void (*handler)(int)) {
+  for (const int signal : signals) {
     struct sigaction action {};
     ::sigaction(signal, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;
@@ -26,8 +27,12 @@ void set_unless_ignored(void (*handler)(int)) {
 
 }  // namespace
 
-void watch_interrupts() { set_unless_ignored(&note_signal); }
+void watch_interrupts() { set_unless_ignored({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, &note_signal); }
 int interrupted() { return caught; }
-void forget_interrupts() { set_unless_ignored(SIG_DFL); }
+void forget_interrupts() { set_unless_ignored({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, SIG_DFL); }
+
+void outlive_failed_writes() {
+  set_unless_ignored({SIGPIPE, SIGXFSZ}, [](int) {});
+}
 
 }  // namespace vitamin::tools

@@ -243,6 +243,7 @@ void run(RunOptions options) {
   const config::Configuration configuration = configure(options);
   check_report_file(options.report_file);
   watch_interrupts();
+  outlive_failed_writes();
   RunDirectory directory;
   const Libraries libraries = libraries_for(directory);
 

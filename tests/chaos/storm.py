@@ -1,0 +1,729 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A storm: programs under `vitamin run`, daemons, and what happens to them, drawn from a seed.
+
+Three tables say everything: KINDS of clients with what they run, EVENTS with what each injects and
+how it is undone, and the checks of `Storm.calm`, which say what must be as before when the storm
+is over. The sequence of events is the seed's; which client an event meets, and when, is also the
+machine's.
+"""
+import collections
+import contextlib
+import ctypes
+import dataclasses
+import heapq
+import os
+import pathlib
+import random
+import re
+import resource
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import harness
+import time_limit
+
+PR_SET_CHILD_SUBREAPER = 36
+# What a program takes that nobody disturbs, on an idle machine with four of them.
+USUAL_SECONDS = 20
+CLIENTS = 4
+EVENTS = {}
+
+
+def event(weight, needs=None):
+    """A method of Storm that makes something happen, and returns how it is undone, or None; what
+    it answers False to did not happen. `needs`: an attribute of World that must be true."""
+    def register(method):
+        EVENTS[method.__name__] = (weight, needs, method)
+        return method
+    return register
+
+
+class Broken(AssertionError):
+    """Something did not hold."""
+
+
+def read(path):
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def children(pid):
+    words = read(f"/proc/{pid}/task/{pid}/children").split()
+    return [int(word) for word in words]
+
+
+def descriptors(pid):
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
+def state_of(pid):
+    """One letter (proc(5)); none when there is no such process."""
+    return read(f"/proc/{pid}/stat").rpartition(b")")[2][1:2].decode()
+
+
+def send(pid, number):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def number_in_status(pid, name):
+    found = re.search(rf"^{name}:\s+(\d+)", read(f"/proc/{pid}/status").decode(), re.M)
+    return int(found[1]) if found else 0
+
+
+class Place:
+    """A folder that can be full: a small file system of its own where that may be made."""
+
+    def __init__(self, path, mebibytes):
+        self.path = pathlib.Path(path)
+        self.path.mkdir(exist_ok=True)
+        self.small = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,nr_inodes=400", "none",
+             str(self.path)], capture_output=True, check=False).returncode == 0
+
+    def fill(self, names):
+        """No byte left, and no name either if so asked."""
+        fill = self.path / "fill"
+        fill.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError), open(fill / "bytes", "wb", buffering=0) as file:
+            while file.write(bytes(4096)) == 4096:
+                pass
+        with contextlib.suppress(OSError):
+            for number in range(500 if names else 0):
+                (fill / str(number)).touch()
+        return lambda: shutil.rmtree(fill, ignore_errors=True)
+
+
+class World:
+    """Folders, the environment of clients, and what this machine lets us do."""
+
+    def __init__(self, folder, programs):
+        self.folder = pathlib.Path(folder)
+        self.programs = programs
+        self.root = os.geteuid() == 0 and bool(os.environ.get("CHAOS_OWN_MOUNTS"))
+        self.places = {}
+        for name, mebibytes in (("run", 1), ("state", 2), ("locks", 1), ("trace", 2)):
+            (self.folder / name).mkdir()
+            if self.root:
+                self.places[name] = Place(self.folder / name, mebibytes)
+        if self.root:
+            self.places["shm"] = Place("/dev/shm", 4)
+        self.full = self.root and all(place.small for place in self.places.values())
+        self.namespaces = self.root and subprocess.run(
+            ["unshare", "-T", "--monotonic", "1", "--fork", "true"], capture_output=True,
+            check=False).returncode == 0
+        self.clock = self.folder / "clock"
+        self.clock.write_text("0")
+        self.amd = os.path.exists(programs.get("train_hip", ""))
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith(("VITAMIN", "CUDA_", "LD_"))}
+        self.environment |= {
+            "LD_LIBRARY_PATH": programs["driver"], "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "HOME": str(self.folder / "state"), "XDG_STATE_HOME": str(self.folder / "state"),
+            "VITAMIN_LOCK_FOLDER": str(self.folder / "locks"), "VITAMIN_CONFIG": "/dev/null",
+            "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger"),
+            "VITAMIN_SOFT_AMDGPU_LEDGER": str(self.folder / "ledger-amd"),
+            "DRIVER_DOOR": "dlsym", "TEST_KERNELS": programs["kernels"]}
+
+    def unmount(self):
+        for place in self.places.values():
+            if place.small:
+                subprocess.run(["umount", "--lazy", str(place.path)], check=False)
+
+    def limits(self):
+        """What is not tried on this machine, in words."""
+        wanted = {"full": "no small file systems: nothing is ever full (needs root)",
+                  "namespaces": "no time namespaces (needs root)",
+                  "amd": "the AMD programs are not built"}
+        return [text for name, text in wanted.items() if not getattr(self, name)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """`command`: words, natively; {names} are programs. `options`: what stands before it, under
+    Vitamin."""
+    command: str
+    options: str = "run --daemon --socket {socket}"
+    needs: str = ""
+
+
+KINDS = {
+    "train": Kind("{train} 900"),
+    "serve": Kind("{serve} 400"),
+    "graphs": Kind("{graphs} thousands_of_replays"),
+    "graph updates": Kind("{graphs} updates"),
+    "forks": Kind("{graphs} forks_around_replays"),
+    "no daemon": Kind("{train} 500", "run --policy random"),
+    "quick": Kind("{train} 1"),
+    "shell": Kind("sh -c '{train} 200; {serve} 50; exit 3'"),
+    "children": Kind("sh -c '{train} 300 >/dev/null & {serve} 100; wait; exit 4'"),
+    "few descriptors": Kind("sh -c 'ulimit -n 20; exec {train} 300'"),
+    "small files": Kind("sh -c 'ulimit -f 0; exec {train} 300 2>/dev/null'"),
+    "another time": Kind("unshare -T --monotonic 1000000 --fork {train} 300", needs="namespaces"),
+    "learns": Kind("{train} 300", "run --daemon --socket {socket} --profiles {folder}/state/times"),
+    "records": Kind("{train} 300", "trace record --daemon --output {folder}/trace/{number}"),
+    "own daemon": Kind("{serve} 100", "run --daemon --socket {folder}/run/own"),
+    "no driver": Kind("sh -c 'exit 5'"),
+    "fails": Kind("{train} 0"),
+    "amd": Kind("{train_hip} 20", needs="amd"),
+}
+SECONDS = re.compile(r"[0-9.]+ seconds")
+
+
+class Client:
+    """One command under `vitamin run`, and what it may still end as."""
+
+    def __init__(self, world, number, kind, daemon_socket, chance):
+        self.kind, self.number = kind, number
+        self.output = world.folder / "clients" / str(number)
+        names = world.programs | {"socket": daemon_socket, "folder": world.folder,
+                                  "number": number}
+        environment = dict(world.environment)
+        if chance.random() < 0.3:  # a clock that jumps
+            environment |= {"LD_PRELOAD": world.programs["clock"],
+                            "JUMPING_CLOCK": str(world.clock)}
+        words = [*KINDS[kind].options.format(**names).split(), "--"]
+        with open(f"{self.output}.out", "wb") as out, open(f"{self.output}.err", "wb") as err:
+            self.process = subprocess.Popen(
+                [world.programs["vitamin"], *words, *command_of(world, kind)], stdout=out,
+                stderr=err, stdin=subprocess.DEVNULL, env=environment,
+                **({"start_new_session": True} if chance.random() < 0.5 else
+                   {"process_group": 0}))
+        self.started = time.monotonic()
+        self.signals = set()  # that it, or its program, was sent
+        self.undisturbed = 0.0  # from when on it must come to its end
+
+    def program(self):
+        """The process of the command; None when it is not there (any more)."""
+        for child in children(self.process.pid):
+            with contextlib.suppress(OSError):
+                if not os.readlink(f"/proc/{child}/exe").endswith("/vitamin"):
+                    return child
+        return None
+
+    def told(self):
+        return read(f"{self.output}.out").decode(errors="replace")
+
+    def errors(self):
+        return read(f"{self.output}.err").decode(errors="replace")
+
+    def check(self, native):
+        """Of its end, whether it may be so."""
+        code, (native_code, native_told) = self.process.returncode, native
+        who = f"client {self.number} ({self.kind})"
+        if code == native_code and not self.signals:
+            if SECONDS.sub("", self.told()) != native_told:
+                raise Broken(f"{who} said {self.told()!r}, natively {native_told!r}")
+        elif code == native_code or -code in self.signals or code - 128 in self.signals:
+            return  # a signal may come too late
+        else:
+            raise Broken(f"{who} ended with {code}, natively {native_code}: "
+                         f"{self.errors()[-2000:]}")
+
+
+def command_of(world, kind):
+    return [word.format(**world.programs) for word in shlex.split(KINDS[kind].command)]
+
+
+def natively(world, kind):
+    done = subprocess.run(command_of(world, kind), env=world.environment, capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL, check=False,
+                          timeout=time_limit.time_limit(60))
+    return done.returncode, SECONDS.sub("", done.stdout)
+
+
+class Daemons:
+    """Those of one socket. One of them answers; when several are started, one stays."""
+
+    def __init__(self, world):
+        self.world = world
+        self.socket = world.folder / "run/s"
+        self.file = world.folder / "vitamin.toml"
+        self.log = world.folder / "daemon.log"
+        self.running = {}  # process -> signals it was sent
+        self.retry_at = 0.0
+
+    def start(self):
+        self.file.write_text('policy.name = "random"\npolicy.parameters = { max = 32 }\n')
+        environment = self.world.environment | {"LD_PRELOAD": self.world.programs["clock"],
+                                                "JUMPING_CLOCK": str(self.world.clock)}
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                [self.world.programs["vitamind"], "--socket", str(self.socket), "--config",
+                 str(self.file), "--lock-directory", str(self.world.folder / "locks"), "--quiet"],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        self.running[process] = set()
+        return process
+
+    def any(self, chance):
+        living = [process for process in self.running if process.poll() is None]
+        return chance.choice(living) if living else None
+
+    def send(self, process, number):
+        self.running[process].add(number)
+        send(process.pid, number)
+
+    def answers(self):
+        try:
+            return harness.ask(self.socket, "status", time_limit.time_limit(1))
+        except (OSError, ValueError):
+            return None
+
+    def check_ended(self):
+        """Who ended by himself may have: a second one, or one that found no room."""
+        for process in [p for p in self.running if p.poll() is not None]:
+            sent, code = self.running.pop(process), process.returncode
+            # 1: another one is there already, or there was no room for what it needs.
+            if code != 1 and -code not in sent and not (code == 0 and signal.SIGTERM in sent):
+                raise Broken(f"vitamind ended with {code}: {read(self.log)[-2000:].decode()}")
+            if code == 1 and not self.running:
+                self.retry_at = time.monotonic() + 0.2
+
+    def look(self):
+        self.check_ended()
+        if not self.running and time.monotonic() >= self.retry_at:
+            self.start()
+
+
+class Storm:
+    def __init__(self, world, seed, say=None):
+        self.world, self.seed = world, seed
+        (world.folder / "clients").mkdir(exist_ok=True)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.begin = time.monotonic()
+        self.say = say
+        self.happened = []
+        self.counts = collections.Counter()
+        self.undos = []  # (when, number, words, how)
+        self.clients, self.ended, self.number = [], 0, 0
+        self.hostile = []  # processes that nobody promises anything
+        self.kinds = [name for name, kind in KINDS.items()
+                      if not kind.needs or getattr(world, kind.needs, False)]
+        self.native = {}  # kind -> its exit code and output
+        self.daemons = Daemons(world)
+        self.before = {}
+
+    # What happens.
+
+    @event(30)
+    def start_client(self, chance):
+        if len(self.clients) >= CLIENTS:
+            return False
+        self.number += 1
+        client = self.client(self.number, chance.choice(self.kinds), chance)
+        self.note(f"client {client.number} is {client.kind}, process {client.process.pid}")
+        self.clients.append(client)
+        return None
+
+    def client(self, number, kind, chance):
+        if kind not in self.native:
+            self.native[kind] = natively(self.world, kind)
+        return Client(self.world, number, kind, self.daemons.socket, chance)
+
+    def signal_client(self, chance, number):
+        if not self.clients:
+            return None
+        client = chance.choice(self.clients)
+        program = client.program()
+        whom = chance.choice([[client.process.pid], [program], [client.process.pid, program],
+                              [program, client.process.pid]])
+        whom = [pid for pid in whom if pid is not None]
+        for pid in whom:
+            send(pid, number)
+        self.note(f"signal {int(number)} to {whom} of client {client.number}")
+        return client, whom
+
+    @event(4)
+    def kill_client(self, chance):
+        found = self.signal_client(chance, signal.SIGKILL)
+        if found is None:
+            return False
+        found[0].signals.add(signal.SIGKILL)
+        return None
+
+    @event(4)
+    def end_client(self, chance):
+        number = chance.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+        found = self.signal_client(chance, number)
+        if found is None:
+            return False
+        found[0].signals.add(number)
+        return None
+
+    @event(12)
+    def stop_client(self, chance):
+        number = chance.choice([signal.SIGSTOP, signal.SIGSTOP, signal.SIGTSTP])
+        found = self.signal_client(chance, number)
+        if found is None:
+            return False
+        client, whom = found
+
+        def go_on():
+            for pid in chance.sample(whom, len(whom)):
+                send(pid, signal.SIGCONT)
+            client.started = time.monotonic()
+        return go_on
+
+    @event(3)
+    def kill_daemon(self, chance):
+        process = self.daemons.any(chance)
+        if process is None:
+            return False
+        self.daemons.send(process, signal.SIGKILL)
+        return None
+
+    @event(3)
+    def end_daemon(self, chance):
+        process = self.daemons.any(chance)
+        if process is None:
+            return False
+        self.daemons.send(process, signal.SIGTERM)
+        return None
+
+    @event(4)
+    def stop_daemon(self, chance):
+        process = self.daemons.any(chance)
+        if process is None:
+            return False
+        send(process.pid, signal.SIGSTOP)
+
+        def go_on():
+            send(process.pid, signal.SIGCONT)
+            for client in self.clients:
+                client.started = time.monotonic()
+        return go_on
+
+    @event(3)
+    def race_daemons(self, chance):
+        process = self.daemons.any(chance)
+        if process is not None and chance.random() < 0.5:
+            self.daemons.send(process, chance.choice([signal.SIGKILL, signal.SIGTERM]))
+        for _ in range(chance.randrange(1, 3)):
+            self.daemons.start()
+
+    @event(2)
+    def lose_socket(self, chance):
+        with contextlib.suppress(OSError):
+            self.daemons.socket.unlink()
+        # Nobody finds those who listened there: that is their operator's to end.
+        for process in list(self.daemons.running):
+            self.daemons.send(process, signal.SIGTERM)
+        self.daemons.start()
+
+    @event(5)
+    def reload_valid(self, chance):
+        policy, parameters = chance.choice([
+            ("fifo", ""), ("random", "max = 16"), ("throughput", ""), ("static", "parts = 2"),
+            ("tpot-first", "")])
+        classes = ('[[class]]\nname = "one"\ncommand = "demo-train"\nshare = 50\n'
+                   if chance.random() < 0.3 and policy == "throughput" else "")
+        self.reload(f'policy.name = "{policy}"\n'.encode()
+                    + (f"policy.parameters = {{ {parameters} }}\n" if parameters else "").encode()
+                    + classes.encode())
+
+    @event(3)
+    def reload_invalid(self, chance):
+        self.reload(chance.choice([
+            b"", b"policy.name = \"no-such\"\n", b"[[[", b"pool.leaf_units = 0\n",
+            chance.randbytes(chance.randrange(1, 5000)), b"a = [" * 5000,
+            b"daemon.clients = -1\n", b"policy = 1e999\n"]))
+
+    def reload(self, text):
+        self.daemons.file.write_bytes(text)
+        for process in self.daemons.running:
+            send(process.pid, signal.SIGHUP)
+
+    @event(3)
+    def drain(self, chance):
+        self.tool("drain")
+        return lambda: self.tool("resume")
+
+    @event(4)
+    def ask(self, chance):
+        self.tool(chance.choice(["status", "status --json"]))
+
+    def tool(self, words):
+        done = subprocess.run(
+            [self.world.programs["vitamin"], *words.split(), "--socket",
+             str(self.daemons.socket)], env=self.world.environment, capture_output=True,
+            text=True, stdin=subprocess.DEVNULL, check=False,
+            timeout=time_limit.time_limit(15))
+        lines = done.stderr.splitlines()
+        if done.returncode != 0 and (len(lines) != 1 or "[VIT-" not in lines[0]):
+            raise Broken(f"vitamin {words} ended with {done.returncode}: {done.stderr!r}")
+
+    @event(8, needs="full")
+    def fill_place(self, chance):
+        name = chance.choice(sorted(self.world.places))
+        self.note(f"the place is {name}")
+        return self.world.places[name].fill(names=chance.random() < 0.5)
+
+    @event(3)
+    def few_descriptors(self, chance):
+        process = self.daemons.any(chance)
+        return process is not None and self.limit(
+            process, resource.RLIMIT_NOFILE, descriptors(process.pid) + chance.randrange(4))
+
+    @event(2)
+    def small_files(self, chance):
+        process = self.daemons.any(chance)
+        return process is not None and self.limit(process, resource.RLIMIT_FSIZE,
+                                                  chance.choice([0, 1000, 100_000]))
+
+    def limit(self, process, what, value):
+        try:
+            before = resource.prlimit(process.pid, what)
+            resource.prlimit(process.pid, what, (value, before[1]))
+        except OSError:
+            return False
+
+        def undo():
+            with contextlib.suppress(OSError):
+                resource.prlimit(process.pid, what, before)
+        return undo
+
+    @event(6)
+    def odd_connections(self, chance):
+        made = []
+        for _ in range(chance.choice([1, 5, 80])):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):
+                connection.connect(str(self.daemons.socket))
+                match chance.randrange(4):
+                    case 0:
+                        connection.send(b"vitamin\0"[:chance.randrange(1, 9)])
+                    case 1:
+                        connection.send(chance.randbytes(chance.randrange(1, 3000)))
+                    case 2:
+                        files = [0] * chance.randrange(1, 200)
+                        socket.send_fds(connection, [chance.randbytes(100)], files)
+            made.append(connection)
+        return lambda: [connection.close() for connection in made]
+
+    @event(3)
+    def hostile_client(self, chance):
+        program, verb = chance.choice([("member", "scribble"), ("attacker", "press"),
+                                       ("attacker", "scribble"), ("attacker", "crowd"),
+                                       ("member", "hold"), ("member", "work")])
+        process = subprocess.Popen(
+            [self.world.programs[program], str(self.daemons.socket), verb, "300"],
+            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env=self.world.environment)
+        self.note(f"it is {program} {verb}")
+        self.hostile.append(process)
+
+        def end():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self.hostile.remove(process)
+        return end
+
+    @event(3)
+    def busy_loop(self, chance):
+        process = subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True)
+        self.hostile.append(process)
+
+        def end():
+            process.kill()
+            process.wait()
+            self.hostile.remove(process)
+        return end
+
+    @event(4)
+    def jump_clock(self, chance):
+        temporary = self.world.folder / "clock.new"
+        temporary.write_text(str(chance.choice([-1, 1]) * chance.choice([1, 3600, 10 ** 9])))
+        temporary.rename(self.world.clock)
+
+    # The storm.
+
+    def note(self, words):
+        line = f"{time.monotonic() - self.begin:8.3f} {words}"
+        self.happened.append(line)
+        if self.say:
+            self.say(line)
+
+    def happen(self, index):
+        """The event of this number; nothing else draws from its chance."""
+        chance = random.Random(f"{self.seed}:{index}")
+        usable = {name: (weight, method) for name, (weight, needs, method) in EVENTS.items()
+                  if needs is None or getattr(self.world, needs)}
+        name, = chance.choices(list(usable), [weight for weight, _ in usable.values()])
+        lasts = chance.uniform(0, 1.5)
+        self.note(f"{index}: {name}")
+        undo = usable[name][1](self, chance)
+        if undo is False:
+            return
+        self.counts[name] += 1
+        if undo is not None:
+            heapq.heappush(self.undos, (time.monotonic() + lasts, index, name, undo))
+
+    def undo(self, until):
+        while self.undos and self.undos[0][0] <= until:
+            _, index, name, undo = heapq.heappop(self.undos)
+            self.note(f"{index}: {name} is over")
+            undo()
+
+    def look(self):
+        """Who ended, and whether as he may; who should have."""
+        self.daemons.look()
+        for client in [c for c in self.clients if c.process.poll() is not None]:
+            self.clients.remove(client)
+            client.check(self.native[client.kind])
+            self.ended += 1
+        for client in self.clients:
+            seconds = time.monotonic() - client.started
+            if seconds > time_limit.time_limit(USUAL_SECONDS):
+                raise Broken(f"client {client.number} ({client.kind}) has not ended after "
+                             f"{seconds:.0f} s: {self.processes_of(client)}")
+        status = self.daemons.answers() if self.counts.total() % 16 == 0 else None
+        for device in (status or {}).get("devices", ()):
+            self.check_disjoint(device)
+        self.reap()
+
+    @staticmethod
+    def check_disjoint(device):
+        owned = collections.Counter()  # units by client
+        for hold in device["held"]:
+            if hold["whole"]:
+                continue
+            owned[hold["client"]] |= hold["units"]
+            if any(units & hold["units"] and client != hold["client"]
+                   for client, units in owned.items()):
+                raise Broken(f"two clients hold one unit: {device['held']}")
+
+    def processes_of(self, client):
+        pids = [client.process.pid, *children(client.process.pid)]
+        return [(pid, state_of(pid), read(f"/proc/{pid}/cmdline").replace(b"\0", b" ")[:80])
+                for pid in pids]
+
+    def reap(self):
+        """Descendants whose parent was killed come to us when they end."""
+        known = {c.process.pid for c in self.clients} | {p.pid for p in self.hostile}
+        known |= {process.pid for process in self.daemons.running}
+        for child in children(os.getpid()):
+            if child not in known and state_of(child) == "Z":
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child, os.WNOHANG)
+
+    def run(self, seconds):
+        try:
+            self.before = self.measure()
+            self.begin = time.monotonic()
+            index, due = 0, 0.0
+            rhythm = random.Random(self.seed)
+            while (now := time.monotonic()) < self.begin + seconds:
+                self.undo(now)
+                self.look()
+                if now >= due:
+                    self.happen(index)
+                    index += 1
+                    due = now + rhythm.expovariate(1 / 0.15)
+                time.sleep(0.02)
+            self.note("calm")
+            self.calm()
+        except Exception as problem:
+            self.end()
+            raise Broken(self.account(problem)) from problem
+        self.end()
+
+    def calm(self):
+        """Everything is undone, everybody ends, and everything is as it was."""
+        self.undo(float("inf"))
+        while self.clients or self.hostile:
+            self.look()
+            time.sleep(0.02)
+        self.end_daemons()
+        after = self.measure()
+        for name, value in after.items():
+            before = self.before[name]
+            if value > before + (16 << 10 if name.endswith("KiB") else 0) if \
+                    isinstance(value, int) else value != before:
+                raise Broken(f"{name}: {value} after the storm, {before} before it")
+
+    def measure(self):
+        """A calm client of a fresh daemon, then of the same: what is there, and what is left."""
+        self.world.clock.write_text("0")
+        time_limit.wait_until(lambda: self.daemons.look() or self.daemons.answers(),
+                              "vitamind's answer")
+        for _ in range(2):
+            client = self.client(0, "train", random.Random(0))
+            client.process.wait(time_limit.time_limit(USUAL_SECONDS))
+            client.check(self.native["train"])
+        daemon = next(iter(self.daemons.running))
+        time_limit.wait_until(lambda: not (self.daemons.answers() or {"clients": 1})["clients"],
+                              "the end of every session")
+        status = self.daemons.answers()
+        measured = {
+            "leases held": [device["held"] for device in status["devices"]],
+            "descriptors of vitamind": min(descriptors(daemon.pid) for _ in range(50)),
+            "threads of vitamind": number_in_status(daemon.pid, "Threads"),
+            "memory of vitamind in KiB": number_in_status(daemon.pid, "VmRSS"),
+            "memories shared with clients": read(f"/proc/{daemon.pid}/maps").count(b"memfd:"),
+        }
+        self.daemons.send(daemon, signal.SIGTERM)
+        if daemon.wait(time_limit.time_limit(10)) != 0:
+            raise Broken(f"vitamind ended with {daemon.returncode}")
+        del self.daemons.running[daemon]
+        time_limit.wait_until(self.is_alone, "the end of every process")
+        inodes = {str(path.stat().st_ino) for path in (self.world.folder / "locks").iterdir()}
+        locks = [line for line in read("/proc/locks").decode().splitlines()
+                 if line.split()[-3].rpartition(":")[2] in inodes]
+        return measured | {
+            "descriptors of this process": descriptors(os.getpid()),
+            "locks held": locks,
+            "folders of runs": self.files("run", "vitamin-run-*"),
+            "sockets": self.files("run", "s"),
+            "shared memory": sorted(os.listdir("/dev/shm")) if self.world.root else [],
+        }
+
+    def end_daemons(self):
+        """Ours, and those that a `vitamin run` started, which wait half a minute for others."""
+        for process in self.daemons.running:
+            self.daemons.send(process, signal.SIGTERM)
+            process.wait(time_limit.time_limit(10))
+        self.daemons.check_ended()
+        for child in children(os.getpid()):
+            if b"vitamind" in read(f"/proc/{child}/cmdline"):
+                send(child, signal.SIGTERM)
+
+    def is_alone(self):
+        self.reap()
+        return not children(os.getpid())
+
+    def files(self, place, pattern):
+        return sorted(path.name for path in (self.world.folder / place).glob(pattern))
+
+    def end(self):
+        """Whatever is still there."""
+        with contextlib.suppress(Exception):
+            self.undo(float("inf"))
+        for process in [*self.hostile, *self.daemons.running, *(c.process for c in self.clients)]:
+            process.kill()
+            process.wait()
+        for _ in range(200):
+            for child in children(os.getpid()):
+                send(child, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child, 0)
+            if not children(os.getpid()):
+                break
+
+    def account(self, problem):
+        lines = [f"{type(problem).__name__}: {problem}",
+                 f"seed {self.seed}, repeat with VITAMIN_TEST_SEED={self.seed}",
+                 "what happened:", *self.happened[-300:],
+                 "the daemons' last lines:",
+                 read(self.daemons.log)[-3000:].decode(errors="replace")]
+        return "\n".join(lines)
