@@ -21,7 +21,7 @@ import seed as seeds  # noqa: E402
 import storm  # noqa: E402
 import time_limit  # noqa: E402
 
-SHORT_SECONDS, LONG_SECONDS = 40, 3600
+SHORT_EVENTS, LONG_SECONDS = 200, 3600
 
 
 def programs():
@@ -45,9 +45,11 @@ class Chaos(unittest.TestCase):
         for limit in self.world.limits():
             print("not tried:", limit, file=sys.stderr)
         seed = seeds.seed()
-        long = seeds.long_form()
         weather = storm.Storm(self.world, seed, say=print if "-v" in sys.argv else None)
-        weather.run(LONG_SECONDS if long else SHORT_SECONDS)
+        if seeds.long_form():
+            weather.run(seconds=LONG_SECONDS)
+        else:
+            weather.run(events=SHORT_EVENTS)
         print(f"{weather.number} clients, {weather.counts.total()} events: "
               f"{dict(weather.counts.most_common())}", file=sys.stderr)
         self.assertGreater(weather.ended, 10)
@@ -57,7 +59,7 @@ class Chaos(unittest.TestCase):
         weather = storm.Storm(self.world, 1)
         weather.happen = lambda index: spoil(weather, index)
         with self.assertRaisesRegex(storm.Broken, words) as found:
-            weather.run(seconds)
+            weather.run(seconds=seconds)
         self.assertIn("repeat with VITAMIN_TEST_SEED=1", str(found.exception))
 
     def test_another_output_than_the_native_one_is_found(self):

@@ -617,13 +617,14 @@ class Storm:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child, os.WNOHANG)
 
-    def run(self, seconds):
+    def run(self, seconds=0, events=0):
+        """For that long, and that many."""
         try:
             self.before = self.measure()
             self.begin = time.monotonic()
             index, due = 0, 0.0
             rhythm = random.Random(self.seed)
-            while (now := time.monotonic()) < self.begin + seconds:
+            while (now := time.monotonic()) < self.begin + seconds or index < events:
                 self.undo(now)
                 self.look()
                 if now >= due:
@@ -667,7 +668,7 @@ class Storm:
         status = self.daemons.answers()
         measured = {
             "leases held": [device["held"] for device in status["devices"]],
-            "descriptors of vitamind": min(descriptors(daemon.pid) for _ in range(50)),
+            "descriptors of vitamind": self.settled_descriptors(daemon),
             "threads of vitamind": number_in_status(daemon.pid, "Threads"),
             "memory of vitamind in KiB": number_in_status(daemon.pid, "VmRSS"),
             "memories shared with clients": read(f"/proc/{daemon.pid}/maps").count(b"memfd:"),
@@ -687,6 +688,16 @@ class Storm:
             "sockets": self.files("run", "s"),
             "shared memory": sorted(os.listdir("/dev/shm")) if self.world.root else [],
         }
+
+    def settled_descriptors(self, daemon):
+        """Connections that ended, ours among them, are closed when the daemon gets to it."""
+        few, limit = descriptors(daemon.pid), time.monotonic() + time_limit.time_limit(5)
+        wanted = self.before.get("descriptors of vitamind", 0)
+        calm = time.monotonic() + 0.5
+        while time.monotonic() < (limit if wanted and few > wanted else calm):
+            few = min(few, descriptors(daemon.pid))
+            time.sleep(0.002)
+        return few
 
     def end_daemons(self):
         """Ours, and those that a `vitamin run` started, which wait half a minute for others."""
