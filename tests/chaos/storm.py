@@ -167,7 +167,7 @@ KINDS = {
     "shell": Kind("sh -c '{train} 200; {serve} 50; exit 3'"),
     "children": Kind("sh -c '{train} 300 >/dev/null & {serve} 100; wait; exit 4'"),
     "few descriptors": Kind("sh -c 'ulimit -n 20; exec {train} 300'"),
-    "small files": Kind("sh -c 'ulimit -f 0; exec {train} 300 2>/dev/null'"),
+    "small files": Kind("sh -c 'ulimit -f 200; exec {train} 300 >/dev/null'"),
     "another time": Kind("unshare -T --monotonic 1000000 --fork {train} 300", needs="namespaces"),
     "learns": Kind("{train} 300", "run --daemon --socket {socket} --profiles {folder}/state/times"),
     "records": Kind("{train} 300", "trace record --daemon --output {folder}/trace/{number}"),

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -65,6 +66,20 @@ class EndToEnd(unittest.TestCase):
                         found = HASH.search(result.stdout)
                         self.assertEqual(found[1], wanted[1])
                         self.assertEqual(self.report()["coverage"]["bound"], int(found[2]))
+
+    def test_statistics_without_room_end_nothing_and_are_said_once(self):
+        program = [PREFIX / "bin/demo-train", "12"]
+        alone = self.native(*program)
+        for limit in (100_000, 200_000):
+            with self.subTest(limit=limit):
+                result = subprocess.run(
+                    program, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,
+                    env=self.environment(LD_PRELOAD=str(PREFIX / "lib/libvitamin_cuda.so"),
+                                         VITAMIN_RUN_DIR=str(self.folder)),
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(HASH.search(result.stdout)[1], HASH.search(alone.stdout)[1])
+                self.assertEqual(result.stderr.count("[VIT-512]"), 1, result.stderr)
 
     def test_random_placement_moves_launches_and_the_seed_repeats_it(self):
         widths = []
