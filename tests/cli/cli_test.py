@@ -20,6 +20,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from time_limit import time_limit
@@ -291,7 +292,7 @@ class Signals(CliTest):
 
     def command_of(self, process):
         """The process of the command, once there is one."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + time_limit(60)
         while time.monotonic() < until:
             for child in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children") \
                     .read_text().split():
@@ -314,14 +315,14 @@ class Signals(CliTest):
         self.wait_until_stopped(process)
         os.kill(child, signal.SIGCONT)
         self.assertEqual(process.stdout.readline(), "on\n")
-        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(process.wait(time_limit(60)), 0)
 
     def test_a_stopped_command_that_is_killed_ends_vitamin(self):
         process = self.start(self.STOPS)
         child = self.command_of(process)
         self.wait_until_stopped(process)
         os.kill(child, signal.SIGKILL)
-        self.assertEqual(process.wait(60), -signal.SIGKILL)
+        self.assertEqual(process.wait(time_limit(60)), -signal.SIGKILL)
 
     def test_the_exit_code_arrives_however_stops_and_continues_are_mixed(self):
         chance = random.Random(18)
@@ -343,7 +344,7 @@ class Signals(CliTest):
                         time.sleep(chance.choice((0, 0, 0.001, 0.02)))
             with self.subTest(turn=turn):
                 try:
-                    self.assertEqual(process.wait(30), 7)
+                    self.assertEqual(process.wait(time_limit(30)), 7)
                 except subprocess.TimeoutExpired:
                     process.send_signal(signal.SIGCONT)
                     raise
@@ -357,7 +358,7 @@ class Signals(CliTest):
         process = self.start(code, process_group=0)
         self.assertEqual(process.stdout.readline(), "ready\n")
         os.killpg(process.pid, signal.SIGTSTP)
-        self.assertEqual(process.wait(60), 5)
+        self.assertEqual(process.wait(time_limit(60)), 5)
 
     def test_a_stop_asked_of_vitamin_reaches_the_command(self):
         process = self.start("print('ready', flush=True); input()", process_group=0,
@@ -372,7 +373,7 @@ class Signals(CliTest):
         os.killpg(process.pid, signal.SIGCONT)
         process.stdin.write("\n")
         process.stdin.flush()
-        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(process.wait(time_limit(60)), 0)
 
     def test_output_that_nobody_reads_changes_no_exit_code(self):
         ours, theirs = os.pipe()
@@ -381,7 +382,7 @@ class Signals(CliTest):
         result = subprocess.run(
             [self.vitamin, "run", "--json", "--", sys.executable, "-c", "raise SystemExit(8)"],
             env=self.environment(STAND_IN_PAGE=BOUND), stdout=subprocess.PIPE, stderr=theirs,
-            timeout=100)
+            timeout=time_limit(100))
         self.assertEqual(result.returncode, 8)
 
     def test_a_report_beyond_the_limit_on_files_changes_no_exit_code(self):
@@ -389,7 +390,7 @@ class Signals(CliTest):
         result = subprocess.run(
             [self.vitamin, "run", "--quiet", "--report", str(report), "--", sys.executable, "-c",
              "raise SystemExit(8)"], env=self.environment(STAND_IN_PAGE=BOUND),
-            capture_output=True, text=True, timeout=100,
+            capture_output=True, text=True, timeout=time_limit(100),
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)))
         self.assertEqual(result.returncode, 8)
         self.assertIn("VIT-108", result.stderr)
@@ -402,7 +403,7 @@ class Signals(CliTest):
         code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); raise SystemExit(6)"
         output, _ = shell.communicate(
             f"set -m\n{self.vitamin} run --quiet -- {sys.executable} -c '{code}'\n"
-            "echo stopped $?\nfg >/dev/null\necho ended $?\nexit\n", timeout=60)
+            "echo stopped $?\nfg >/dev/null\necho ended $?\nexit\n", timeout=time_limit(60))
         self.assertIn(f"stopped {128 + signal.SIGSTOP}", output)
         self.assertIn("ended 6", output)
 
@@ -429,12 +430,12 @@ class RunFolders(CliTest):
         first = self.started("print('on')")
         first.stdout.readline()
         until_started = time.monotonic() - begin
-        self.assertEqual(first.wait(60), 0)
+        self.assertEqual(first.wait(time_limit(60)), 0)
         for turn in range(30):
             process = self.started("import time; time.sleep(60)")
             time.sleep(until_started * turn / 30)
             process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(60), -signal.SIGTERM)
+            self.assertEqual(process.wait(time_limit(60)), -signal.SIGTERM)
             self.assertEqual(self.folders(), [])
 
     def test_the_folder_of_a_killed_run_is_removed_by_a_later_one(self):
@@ -445,7 +446,7 @@ class RunFolders(CliTest):
         self.assertEqual(len(self.folders()), 1)
         process.stdin.close()  # ends the command, too
         left, = self.folders()
-        until = time.monotonic() + 60
+        until = time.monotonic() + time_limit(60)
         while left.exists() and time.monotonic() < until:
             self.assertEqual(self.python("pass", ["--quiet"], STAND_IN_PAGE=BOUND).returncode, 0)
         self.assertEqual(self.folders(), [])
@@ -457,7 +458,7 @@ class RunFolders(CliTest):
         self.assertEqual(len(self.folders()), 1)
         process.stdin.write("\n")
         process.stdin.flush()
-        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(process.wait(time_limit(60)), 0)
         self.assertEqual(self.folders(), [])
 
     def test_a_folder_that_a_living_program_still_uses_is_not_removed(self):
@@ -492,7 +493,7 @@ class RunFolders(CliTest):
         processes = [self.started(code) for _ in range(12)]
         for process in processes:
             self.assertEqual(process.stdout.readline(), "1\n")
-            self.assertEqual(process.wait(60), 0)
+            self.assertEqual(process.wait(time_limit(60)), 0)
         self.assertEqual(self.folders(), [])
 
 
@@ -540,8 +541,8 @@ class NoRoom(CliTest):
                      f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit}))\n"
                      "import subprocess\n"
                      "print(subprocess.run(['sh', '-c', 'exit 9']).returncode)\n"],
-                    capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
-                    env=self.environment(STAND_IN_PAGE=BOUND))
+                    capture_output=True, text=True, timeout=time_limit(100),
+                    stdin=subprocess.DEVNULL, env=self.environment(STAND_IN_PAGE=BOUND))
                 self.assertEqual(result.stdout, "9\n")
                 self.assert_one_line(result, 0, self.NO_ROOM)
 

@@ -122,11 +122,14 @@ RunDirectory::RunDirectory(Where where) {
     });
   for (const std::string& parent : parents) {
     remove_abandoned(parent);
-    if (make_in(parent)) return;
+    if (make_in(parent, true)) return;
   }
+  // Without a report the command runs all the same.
+  for (const std::string& parent : parents)
+    if (make_in(parent, false)) return;
 }
 
-bool RunDirectory::make_in(const std::string& parent) {
+bool RunDirectory::make_in(const std::string& parent, bool with_room) {
   constexpr int kTries = 100;
   for (int tries = 0; tries < kTries; ++tries) {
     std::string path = parent + '/' + std::string(kPrefix) + "XXXXXX";
@@ -137,7 +140,7 @@ bool RunDirectory::make_in(const std::string& parent) {
     const bool locked = folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0;
     if (!folder) ::rmdir(path.c_str());
     if (!folder || (!locked && errno == EWOULDBLOCK) || !is_at(path, folder)) continue;
-    if (!has_room(path)) {
+    if (with_room && !has_room(path)) {
       remove_folder(path, folder);
       return false;
     }

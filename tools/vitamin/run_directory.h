@@ -24,7 +24,8 @@ class RunDirectory {
  public:
   // kDisk: for what may become large; $TMPDIR or /tmp.
   enum class Where : bool { kMemory, kDisk };
-  // In the first parent that has room for a statistics page; path() is empty when none has.
+  // In the first parent that has room for a statistics page, else in the first that takes a folder;
+  // path() is empty when none does.
   explicit RunDirectory(Where where = Where::kMemory);
   ~RunDirectory() { remove(); }
   RunDirectory(const RunDirectory&) = delete;
@@ -34,7 +35,7 @@ class RunDirectory {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  bool make_in(const std::string& parent);
+  bool make_in(const std::string& parent, bool with_room);
 
   std::filesystem::path path_;
   protocol::Fd lock_;
