@@ -14,6 +14,7 @@
 #include <iterator>
 #include <new>
 
+#include "hal/file_memory.h"
 #include "protocol/fd.h"
 
 namespace vitamin::daemon {
@@ -99,13 +100,8 @@ LeaseRecord LeaseRecord::at(const std::string& path, std::size_t sessions, std::
   ::unlink(before.c_str());
   const protocol::Fd file(
       ::open(before.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  int error = file ? ::posix_fallocate(file.get(), 0, static_cast<off_t>(size)) : errno;
-  void* memory = MAP_FAILED;
-  if (error == 0) {
-    memory =
-        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
-    error = memory == MAP_FAILED ? errno : 0;
-  }
+  void* const memory = file ? hal::grow_file(file.get(), nullptr, 0, size) : nullptr;
+  int error = memory == nullptr ? errno : 0;
   if (error == 0) {
     record.memory_ = {static_cast<std::byte*>(memory), Unmap(size)};
     record.fill(record.memory_.get(), slots, now_ns, believed_ns);
