@@ -130,6 +130,7 @@ std::vector<NativeStream>& capture_origins() {
 
 // Reads the times that nobody has read yet, and makes no more calls where they would fault.
 void before_runtime_ends(Context& context) {
+  ContextCall::end();
   context.virtual_context->finish_graphs();
   if (kFaultsAtExit)
     context.virtual_context->stop();

@@ -137,7 +137,7 @@ Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
   const GraphRecord* known = graphs.find(graph);
   const GraphRecord record = known != nullptr ? *known : GraphRecord{};
   // Events that the graph waits for must have been recorded for real.
-  if (record.waits_events) static_cast<void>(drained(Drain::kFlush, [] { return hal::kNativeOk; }));
+  if (record.waits_events) static_cast<void>(flushed([] { return hal::kNativeOk; }));
   if (way.route == Route::kForeign) return via.real(graph, stream);
   if (way.route == Route::kCaptured) return via.real(graph, way.native());
   const Inside ours;

@@ -27,8 +27,7 @@ Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
     if (answer == kSuccess) forget_stream(stream);
     return answer;
   }
-  auto operation =
-      runtime::call([&](void*) { return hal::NativeStatus(via.real(stream)); }, Keep::kNo);
+  auto operation = runtime::call([=](void*) { return hal::NativeStatus(via.real(stream)); });
   Answer answer;
   const StreamRecord was = *record;
   const bool captured = captures_open() && is_capturing(was);
@@ -37,7 +36,8 @@ Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
     answer = via.real(stream);
   } else {
     const Inside ours;
-    answer = result(was.context->virtual_context->retire(*was.stream, operation));
+    answer = result(was.context->virtual_context->retire(
+        *was.stream, operation, kStreamDestroyWaits ? Host::kMayBlock : Host::kReturns));
   }
   if (captures_open() && answer == kSuccess) capture_may_have_ended(stream, true);
   return answer;

@@ -9,12 +9,13 @@
 namespace vitamin::interpose {
 namespace {
 
-Answer drained_from(int ordinal, Drain how, const runtime::VendorCall& call) {
+// Deferred work of every context goes onto the real streams; none is waited for but for room.
+Answer flushed_from(int ordinal, const runtime::VendorCall& call) {
   for (; ordinal < kMaxContexts; ++ordinal) {
     Context* context = context_of_device[ordinal].load(std::memory_order_acquire);
     if (context == nullptr) continue;
     return result(context->virtual_context->drain(
-        how, [&] { return hal::NativeStatus(drained_from(ordinal + 1, how, call)); }));
+        Drain::kFlush, [&] { return hal::NativeStatus(flushed_from(ordinal + 1, call)); }));
   }
   return result(call());
 }
@@ -23,6 +24,7 @@ Answer drained_from(int ordinal, Drain how, const runtime::VendorCall& call) {
 
 constinit std::atomic<int> ContextCall::made_{0};
 constinit std::atomic<bool> ContextCall::away_{false};
+constinit std::atomic<bool> ContextCall::ending_{false};
 
 // Either this sees that a capture is open, or that one sees this call.
 ContextCall::ContextCall() {
@@ -30,23 +32,30 @@ ContextCall::ContextCall() {
   while (away_.load()) std::this_thread::yield();  // a capture of one launch: microseconds
 }
 
-void ContextCall::keep_away() {
-  for (;;) {
+bool ContextCall::keep_away() {
+  while (!ending_.load()) {
     away_.store(true);
-    if (made_.load() == 0) return;
+    if (made_.load() == 0) return true;
     away_.store(false);
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  return false;
 }
 
-Answer drained(Drain how, const runtime::VendorCall& call) {
+Answer flushed(const runtime::VendorCall& call) {
   const ContextCall held;
   const Inside ours;
-  return drained_from(0, how, call);
+  return flushed_from(0, call);
 }
 
-Answer unload(const void* code, Drain how, const runtime::VendorCall& call) {
-  const Answer answer = drained(how, call);
+Answer drained(Context* context, const runtime::VendorCall& call) {
+  const ContextCall held;
+  if (context == nullptr) return result(call());
+  const Inside ours;
+  return result(context->virtual_context->drain(Drain::kWait, call));
+}
+
+Answer unloaded(const void* code, Answer answer) {
   if (answer != kSuccess) return answer;
   forget_origin(code);
   const Inside ours;

@@ -297,33 +297,55 @@ class ContextCall {
   ContextCall& operator=(const ContextCall&) = delete;
 
   // Before a capture of ours, on a thread that nobody waits for: waits till no such call is made.
-  static void keep_away();
+  // False: the process ends, there will be no captures any more.
+  static bool keep_away();
   static void admit() { away_.store(false); }
+  static void end() { ending_.store(true); }
 
  private:
   static constinit std::atomic<int> made_;
-  static constinit std::atomic<bool> away_;
+  static constinit std::atomic<bool> away_, ending_;
 };
 
-// Every managed context is drained, since memory and code are not tied to the current one.
-Answer drained(Drain how, const runtime::VendorCall& call);
-// A call that waits for the whole context; null: foreign.
-template <class Call>
-Answer synchronize_context(Context* context, Call call) {
-  const ContextCall held;
-  if (context == nullptr) return call();
-  const Inside ours;
-  return result(
-      context->virtual_context->drain(Drain::kWait, [&] { return hal::NativeStatus(call()); }));
-}
-// The code is about to go, and its handles may be given out again.
-Answer unload(const void* code, Drain how, const runtime::VendorCall& call);
+// The call waits for no device, but what is deferred anywhere may use what it takes away: it goes
+// onto the real streams of every managed context first.
+Answer flushed(const runtime::VendorCall& call);
+// The call waits for the device of the context, as what is deferred there does first. It waits for
+// no other device, and neither do we (two_device_rules.cpp): work there may need the host, who may
+// be this thread. Null: foreign, the call is just made.
+Answer drained(Context* context, const runtime::VendorCall& call);
+// The code is gone when `answer` says so: its handles may be given out again.
+Answer unloaded(const void* code, Answer answer);
 
-template <Drain kHow>
-struct Drained {
+// The managed context of the device that the memory belongs to; null: foreign, or not known.
+Context* owner_of(const void* address);  // by the vendor
+
+inline const void* first_address(const void* address) { return address; }
+inline const void* first_address(std::uintptr_t address) {
+  return reinterpret_cast<const void*>(address);
+}
+
+struct Flushed {
   template <class... Args>
   static Answer run(Via<Answer(Args...)> via, Args... args) {
-    return drained(kHow, [&] { return hal::NativeStatus(via.real(args...)); });
+    return flushed([&] { return hal::NativeStatus(via.real(args...)); });
+  }
+};
+
+// (address): frees memory of a device, or what it has of the host's.
+struct FreesMemory {
+  template <class Address>
+  static Answer run(Via<Answer(Address)> via, Address address) {
+    return drained(owner_of(first_address(address)),
+                   [&] { return hal::NativeStatus(via.real(address)); });
+  }
+};
+
+// Frees what belongs to the current context.
+struct FreesHere {
+  template <class... Args>
+  static Answer run(Via<Answer(Args...)> via, Args... args) {
+    return drained(known_current_context(), [&] { return hal::NativeStatus(via.real(args...)); });
   }
 };
 

@@ -12,7 +12,8 @@
 //   NativeStream, NativeEvent, NativeContext          handles
 //   kLegacyStream, kThreadStream                      handles of the default streams
 //   kEventInterprocess                                flag of an event
-//   kCallsItself, kLegacyIsReal, kFaultsAtExit        how the runtime behaves
+//   kCallsItself, kLegacyIsReal, kFaultsAtExit,
+//   kStreamDestroyWaits                               how the runtime behaves
 //   HostFunction, StreamCallback, CallbackTail        what a stream calls on the host
 //   Graph, GraphExec, GraphNode, recorded_event       handles; the event that an argument holds
 //   kLibraries                                        sonames of the runtime, newest first

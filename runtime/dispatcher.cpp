@@ -31,6 +31,11 @@ constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(k
 constexpr unsigned kSpins = 64, kShortSleeps = 400, kUrgentLooks = 2000;
 constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200}, kBetweenUrgentLooks{10};
 
+// What goes with an operation at most: a wait for its own stream's tail, one for what a wait waits
+// for, one for allocations, the two records of a stopwatch, and the markers behind it and behind
+// its predecessor.
+constexpr std::uint64_t kBesideALaunch = 8;
+
 // How soon a change of our share of the device's queues is noticed.
 constexpr std::chrono::milliseconds kShareEvery{500};
 
@@ -110,8 +115,10 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   const std::uint64_t free_after = device.free_bytes();
   facts.device_bytes.set(free_before - std::min(free_before, free_after));
   facts.host_bytes.set(std::max(resident_bytes(), resident_before) - resident_before);
-  if (options.thread)
+  if (options.thread) {
     dispatcher->thread_ = std::thread([raw = dispatcher.get()] { raw->run_thread(); });
+    dispatcher->worker_ = std::thread([raw = dispatcher.get()] { raw->run_worker(); });
+  }
   return dispatcher;
 }
 
@@ -152,7 +159,9 @@ void Dispatcher::stop() {
     stopping_ = true;
   }
   wake_.notify_all();
+  work_.notify_all();
   if (thread_.joinable()) thread_.join();
+  if (worker_.joinable()) worker_.join();
   finish_timing();
   arbiter_->on_change(nullptr);
 }
@@ -172,8 +181,7 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   if (status == hal::kNativeOk && request.marker) {
     // Also when it was seen to fire: on a real blocking stream the wait itself comes behind the
     // legacy stream, and what follows relies on that.
-    const Internal internal(device_);
-    status = queue.queue->wait(request.marker->event);
+    status = wait_for(stream, *queue.queue, request.marker);
   }
   if (status == hal::kNativeOk && request.operation != nullptr)
     status = request.operation->submit(*queue.queue);
@@ -199,9 +207,8 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
     return false;
   if (advice == nullptr && stream.advice) advice = &*stream.advice;
   if (advice != nullptr && std::min(advice->processors, widest_) > queue->processors) return false;
-  // No marker falls due behind it.
-  if (stream.timeline.outstanding() + 1 >= depth_ ||
-      stream.since_segment + 1 >= segment_operations_ ||
+  // No marker falls due behind it, and the queue has room.
+  if (stream.since_segment + 1 >= stream.segment_room ||
       (blocking_streams_ && stream.kind == StreamKind::kLegacy))
     return false;
   const bool narrow = !queue->whole();
@@ -326,6 +333,7 @@ NativeStatus Dispatcher::timed_launch(Stream& stream, Request& request, Physical
     wanted = !searched || profiler_.worth_timing(key, queue.processors);
   }
   Profiler::Stopwatch* stopwatch = wanted ? profiler_.start(*queue.queue) : nullptr;
+  if (stopwatch != nullptr) put_beside(stream, 2);
   const NativeStatus status = submit_launch(stream, request, queue, waits);
   if (stopwatch == nullptr) return status;
   if (status != hal::kNativeOk) {
@@ -415,18 +423,27 @@ bool Dispatcher::gated(Stream& stream) {
 
 MarkerRef Dispatcher::tail_marker(Stream& stream) {
   if (stream.tail_marker || stream.tail == nullptr) return stream.tail_marker;
-  const Internal internal(device_);
-  MarkerRef marker = markers_.acquire();
-  if (marker && stream.tail->queue->record(marker->event) == hal::kNativeOk)
-    stream.tail_marker = std::move(marker);
+  stream.tail_marker = mark(stream, *stream.tail->queue);
   return stream.tail_marker;
 }
 
-void Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
-  const Internal internal(device_);
+MarkerRef Dispatcher::mark(Stream& stream, hal::Queue& queue) {
   MarkerRef marker = markers_.acquire();
-  if (marker && queue.record(marker->event) == hal::kNativeOk)
-    stream.also_after.push_back(std::move(marker));
+  if (!marker) return marker;
+  const Internal internal(device_);
+  if (queue.record(marker->event) != hal::kNativeOk) return {};
+  put_beside(stream, 1);
+  return marker;
+}
+
+NativeStatus Dispatcher::wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker) {
+  const Internal internal(device_);
+  put_beside(stream, 1);
+  return queue.wait(marker->event);
+}
+
+void Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
+  if (MarkerRef marker = mark(stream, queue)) stream.also_after.push_back(std::move(marker));
 }
 
 void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
@@ -451,8 +468,7 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   NativeStatus status = hal::kNativeOk;
   auto wait_for = [&](const MarkerRef& marker) {
     if (!marker || marker->fired || status != hal::kNativeOk) return;
-    const Internal internal(device_);
-    status = queue.wait(marker->event);
+    status = this->wait_for(stream, queue, marker);
     ++waits;
     page_.other.edges.add();
   };
@@ -461,8 +477,9 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
     if (before.tail == nullptr) return wait_for(before.tail_marker);
     if (before.tail == physical || native_order) return;
     const MarkerRef marker = tail_marker(before);
-    // No marker to be had: the host waits instead. The order is kept, only time is lost.
-    if (!marker) status = before.tail->queue->synchronize();
+    // There are markers enough (takes()), so the driver refused the record: the queue is broken.
+    if (!marker && status == hal::kNativeOk) status = before.tail->queue->query();
+    if (!marker && device_.classify(status) == Outcome::kNotReady) status = device_.out_of_memory();
     wait_for(marker);
   };
   come_behind(stream, false);
@@ -512,6 +529,10 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
     tail_marker(stream);
     close_segment(stream);
   }
+  const std::uint64_t held = stream.timeline.outstanding() + stream.beside;
+  const std::uint64_t left = held + kBesideALaunch < depth_ ? depth_ - held - kBesideALaunch : 0;
+  stream.segment_room = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(segment_operations_, stream.since_segment + left));
 }
 
 // The run of operations that ends at the current tail becomes one item to be observed complete.
@@ -521,9 +542,11 @@ void Dispatcher::close_segment(Stream& stream) {
   const MarkerRef marker = tail_marker(stream);
   // Without a marker or room the run joins the next one, whose marker comes behind it.
   if (!marker || stream.segments.full()) return;
-  stream.segments.push({stream.timeline.submitted, marker,
-                        stream.tail != nullptr ? stream.tail->entry : kNoEntry,
-                        stream.leased_since_segment, stream.since_segment_ns});
+  stream.segments.push(
+      {stream.timeline.submitted, marker, stream.tail != nullptr ? stream.tail->entry : kNoEntry,
+       stream.leased_since_segment, stream.since_segment_ns, stream.beside_since_segment});
+  stream.beside_since_segment = 0;
+  stream.segment_room = 0;
   stream.since_segment = 0;
   stream.since_segment_ns = 0;
   stream.leased_since_segment = 0;
@@ -558,14 +581,34 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   // Only launches are held back by the window; what follows them is bound by the queue's depth,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
-    return stream.timeline.outstanding() < depth_ &&
+    return fits_queue(stream, after) &&
            (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
             stream.ahead_ns + predicted_ns <= window(stream));
   };
-  if (fits()) return true;
-  if (stream.segments.empty()) close_segment(stream);
-  poll(stream);
-  return fits();
+  if (!fits()) {
+    if (stream.segments.empty()) close_segment(stream);
+    poll(stream);
+    if (!fits()) return false;
+  }
+  return markers_.can_acquire(after.size() + kBesideALaunch);
+}
+
+// What one operation puts on queues at most: itself, a wait for each thing that it comes behind and
+// that has not ended, and what else goes with a launch.
+bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after) {
+  const std::uint64_t held =
+      stream.timeline.outstanding() + stream.beside + stream.also_after.size() + kBesideALaunch;
+  if (held + after.size() <= depth_) return true;
+  std::uint64_t waits = 0;
+  for (const Predecessor& p : after) {
+    poll(*p.stream);
+    if (!p.token.completed()) ++waits;
+  }
+  return held + waits <= depth_;
+}
+
+bool Dispatcher::takes(Stream& stream, std::span<const Predecessor> after) {
+  return room(stream, after, false);
 }
 
 // Asks for one marker that has not fired, in a round whoever wants to know, and of those that have
@@ -594,6 +637,7 @@ void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
   stream.ahead_ns -= oldest.predicted_ns;
+  stream.beside -= oldest.beside;
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
@@ -628,6 +672,8 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.since_segment_ns = 0;
   stream.ahead_ns = 0;
   stream.leased_since_segment = 0;
+  stream.beside = stream.beside_since_segment = 0;
+  stream.segment_room = 0;
   stream.tail = nullptr;
   stream.tail_marker.reset();
   stream.gate.reset();
@@ -823,7 +869,7 @@ PhysicalQueue* Dispatcher::free_queue(Stream& stream, EntryId entry) {
     const std::pair<EntryId, int> want(entry, stream.priority);
     if (std::find(wanted_queues_.begin(), wanted_queues_.end(), want) == wanted_queues_.end()) {
       wanted_queues_.push_back(want);
-      wake_.notify_one();
+      work_.notify_one();
     }
   }
   return nullptr;
@@ -942,8 +988,18 @@ void Dispatcher::defer(Stream& stream, Deferred deferred) {
   wake_.notify_one();
 }
 
+// The real stream is about to go: from now on a marker says where its last work is.
+void Dispatcher::retire_front(Stream& stream) {
+  detach_tail(stream, tail_marker(stream));
+  if (options_.audit) options_.audit->retired(stream);
+  stream.deferred.front().operation->submit(*stream.own.queue);
+  stream.deferred.pop_front();
+  if (stream.deferred.empty()) std::erase(deferring_, &stream);
+}
+
 Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
   Deferred& deferred = stream.deferred.front();
+  if (deferred.intent == Intent::kDestroy) return retire_front(stream), Attempt{};
   for (const Predecessor& p : deferred.predecessors)
     if (!p.token.submitted()) return {Blocked::kPredecessor};
   Request request;
@@ -1029,26 +1085,13 @@ void Dispatcher::run_thread() {
   device_.attach_thread();
   Lock lock(mutex_);
   Backoff backoff;
-  auto next_look = std::chrono::steady_clock::now(), next_share = next_look + kShareEvery;
-  auto next_keep = next_look + kBetweenKeeps;
+  auto next_look = std::chrono::steady_clock::now();
   while (!stopping_) {
-    if (pool_.slots() && std::chrono::steady_clock::now() >= next_share) {
-      keep_to_share(lock);
-      next_share = std::chrono::steady_clock::now() + kShareEvery;
-    }
-    if (!wanted_queues_.empty()) grow_queues(lock);
-    if (graphs_awaited()) make_graphs(lock);
     const auto now = std::chrono::steady_clock::now();
     if ((!watched_.empty() || profiler_.awaits()) && now >= next_look) {
       check_watched();
       profiler_.collect();
       next_look = now + kBetweenLooks;
-    }
-    if (now >= next_keep) {
-      lock.unlock();
-      finish_timing();
-      lock.lock();
-      next_keep = now + kBetweenKeeps;
     }
     if (!deferring_.empty() || arbiter_->wants_service()) {
       if (pump()) {
@@ -1066,15 +1109,37 @@ void Dispatcher::run_thread() {
       wake_.wait_for(lock, kBetweenLooks);
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
-      const auto rung = [&] {
-        return stopping_ || !deferring_.empty() || !watched_.empty() || !wanted_queues_.empty() ||
-               graphs_awaited() || profiler_.awaits() || arbiter_->wants_service();
-      };
-      if (pool_.slots())
-        wake_.wait_until(lock, next_share, rung);
-      else
-        wake_.wait(lock, rung);
+      wake_.wait(lock, [&] {
+        return stopping_ || !deferring_.empty() || !watched_.empty() || profiler_.awaits() ||
+               arbiter_->wants_service();
+      });
     }
+  }
+}
+
+void Dispatcher::run_worker() {
+  device_.attach_thread();
+  Lock lock(mutex_);
+  auto next_share = std::chrono::steady_clock::now() + kShareEvery;
+  auto next_keep = std::chrono::steady_clock::now() + kBetweenKeeps;
+  while (!stopping_) {
+    if (pool_.slots() && std::chrono::steady_clock::now() >= next_share) {
+      keep_to_share(lock);
+      next_share = std::chrono::steady_clock::now() + kShareEvery;
+    }
+    if (!wanted_queues_.empty()) grow_queues(lock);
+    if (graphs_awaited()) make_graphs(lock);
+    if (std::chrono::steady_clock::now() >= next_keep) {
+      lock.unlock();
+      finish_timing();
+      lock.lock();
+      next_keep = std::chrono::steady_clock::now() + kBetweenKeeps;
+    }
+    const auto rung = [&] { return stopping_ || work_awaited(); };
+    if (pool_.slots())
+      work_.wait_until(lock, std::min(next_share, next_keep), rung);
+    else
+      work_.wait_until(lock, next_keep, rung);
   }
 }
 

@@ -10,7 +10,8 @@
 //                was not observed complete: never waited for on a pool queue;
 //   window       more work of the stream is outstanding than the window admits (0: the strict rule
 //                of the paper, every predecessor observed complete), or than a queue takes without
-//                blocking the caller inside the driver;
+//                blocking the caller inside the driver: operations, and the waits and records that
+//                were put on queues beside them;
 //   lease        no eligible entry is free of other lessees;
 //   predecessor  something ahead of it is deferred itself.
 // Deferred operations are retried, oldest first in each stream, by a thread of the dispatcher and
@@ -19,7 +20,10 @@
 // Order. Streams submit in program order, and an operation is submitted only when the predecessors
 // are: submission order is a linear extension of H, so no set of waits can form a cycle.
 //
-// Threads: every function but the constructor, start() and stop() wants the lock held.
+// Threads: every function but the constructor, start() and stop() wants the lock held. Two threads:
+// the one that moves deferred work, watches and times makes no vendor call that can block, whatever
+// the application does; what is slow or may wait for the device (new queues, executables of graphs,
+// the profile's file) is done by the worker, without the lock.
 #pragma once
 
 #include <atomic>
@@ -172,8 +176,18 @@ class Dispatcher {
   void wait_until(Lock& lock, Done done, Moved moved);
 
   bool gated(Stream& stream);
+  // Whether the driver takes the stream's next operation, and everything that goes with it, without
+  // blocking; what ends meanwhile is looked for.
+  bool takes(Stream& stream, std::span<const Predecessor> after);
   // Behind the stream's newest submitted operation; empty when nothing is outstanding.
   MarkerRef tail_marker(Stream& stream);
+  // Behind what is on `queue` now, counted as the stream's; empty when there is none to be had.
+  MarkerRef mark(Stream& stream, hal::Queue& queue);
+  // So many waits or records were put on queues for the stream besides its operations.
+  static void put_beside(Stream& stream, std::uint64_t count) {
+    stream.beside += count;
+    stream.beside_since_segment += count;
+  }
   // The stream's tail becomes a point that is known only by `marker`.
   void detach_tail(Stream& stream, MarkerRef marker);
   // One more operation of the stream was submitted on a queue that is not ours; it ends at
@@ -215,8 +229,8 @@ class Dispatcher {
   // The application changed the graph; `followed`: so did its source. Otherwise it stays where
   // natively it runs from now on.
   void graph_changed(Graph& graph, bool followed);
-  // Does now what is wanted for graphs; the lock is dropped meanwhile. The dispatcher's thread
-  // does, where there is one.
+  // Does now what is wanted for graphs; the lock is dropped meanwhile. The worker does, where there
+  // is one.
   void make_graphs(Lock& lock);
   // It is gone. What it held goes away with the answer, which must happen without the lock.
   std::vector<Graph::Made> forget_graph(Graph& graph);
@@ -310,9 +324,12 @@ class Dispatcher {
   hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);
   PhysicalQueue& follow_queue(Stream& stream, Intent intent, bool others_gated);
   bool others_gated(Request& request);
+  hal::NativeStatus wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker);
+  void retire_front(Stream& stream);
   std::uint32_t segment_operations(std::uint64_t ahead_ns) const;
   bool room(Stream& stream, std::span<const Predecessor> after, bool launch,
             std::uint64_t predicted_ns = 0);
+  bool fits_queue(Stream& stream, std::span<const Predecessor> after);
   void poll(Stream& stream);
   void release_idle();
   void leave(Stream& stream, PhysicalQueue& queue);
@@ -331,6 +348,8 @@ class Dispatcher {
              std::uint64_t a = 0);
 
   void run_thread();
+  void run_worker();
+  bool work_awaited() const { return !wanted_queues_.empty() || graphs_awaited(); }
   void check_watched();
   void grow_queues(Lock& lock);
   void keep_to_share(Lock& lock);
@@ -375,7 +394,8 @@ class Dispatcher {
   bool making_graph_ = false, graphs_finished_ = false;
   std::vector<std::pair<EntryId, int>> wanted_queues_;  // (entry, priority) to grow off the path
   std::chrono::steady_clock::time_point slots_stay_until_;
-  std::thread thread_;
+  std::condition_variable work_;  // of the worker
+  std::thread thread_, worker_;
   bool stopping_ = false;
 };
 

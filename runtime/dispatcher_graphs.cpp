@@ -139,8 +139,7 @@ NativeStatus Dispatcher::launch_graph(Stream& stream, Request& request, const Gr
   unsigned waits = 0;
   NativeStatus status = order(stream, queue, place.queue, request.after, waits);
   if (status == hal::kNativeOk && request.marker && !request.marker->fired) {
-    const Internal internal(device_);
-    status = queue.wait(request.marker->event);
+    status = wait_for(stream, queue, request.marker);
     page_.other.edges.add();
   }
   if (status != hal::kNativeOk) return status;
@@ -148,6 +147,7 @@ NativeStatus Dispatcher::launch_graph(Stream& stream, Request& request, const Gr
   // How long graphs run without a lease is always measured, how long with one while we learn.
   Profiler::Stopwatch* stopwatch =
       place.queue->whole() || profiler_.learns() ? profiler_.start(queue) : nullptr;
+  if (stopwatch != nullptr) put_beside(stream, 2);
   status = operation.submit(queue);
   if (options_.audit && status == hal::kNativeOk && operation.asked())
     options_.audit->launched_graph(*place.queue,
@@ -239,7 +239,7 @@ void Dispatcher::want(const std::shared_ptr<Graph>& graph, EntryId entry) {
     wanted.push_back(entry);
   }
   wanted_graphs_.push_back({graph, entry});
-  wake_.notify_one();
+  work_.notify_one();
 }
 
 // What was wanted first is made first; the lock is dropped meanwhile.

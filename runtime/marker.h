@@ -70,6 +70,11 @@ class MarkerPool {
     marker->asked_in = 0;
     return MarkerRef(marker);
   }
+  // Whether so many can be had now.
+  bool can_acquire(std::size_t count) {
+    if (free_.size() < count) grow(count - free_.size() + 64);
+    return free_.size() >= count;
+  }
   // While it lives, a marker that has not fired is asked for once, whoever wants to know: a query
   // costs 1.3 us on an H200.
   class Round {

@@ -66,6 +66,7 @@ enum class Intent : std::uint8_t {
   kBridge,      // on the application's real stream
   kBridgeGate,  // the same, and what follows is gated until it is observed complete
   kGraph,       // a graph as one operation: bind it, but never wait for a lease
+  kDestroy,     // no operation: everything before it was submitted, the native stream may go
 };
 
 // One generation of an event, made when its record had to be deferred. Waits hold it; a later
@@ -121,6 +122,7 @@ struct Segment {
   EntryId entry = kNoEntry;  // kNoEntry: behind a call on the per-thread handle
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
   std::uint64_t predicted_ns = 0;
+  std::uint64_t beside = 0;  // what was put on queues besides the operations
 };
 
 struct Stream {
@@ -172,6 +174,12 @@ struct Stream {
   std::uint64_t asked_in = 0;  // the round (MarkerPool) in which one of them had not ended
   std::uint32_t since_segment = 0;
   std::uint32_t leased_since_segment = 0;
+  // Waits and records that were put on queues besides the operations and are not seen complete: a
+  // driver's queue holds them, too. And those of them that no segment covers yet.
+  std::uint64_t beside = 0, beside_since_segment = 0;
+  // Operations that the open segment takes before a launch has to look at the queue's room, or to
+  // record a marker, again (Dispatcher::launch_straight_on).
+  std::uint32_t segment_room = 0;
 
   std::vector<std::byte> attributes;  // vendor records set on the stream by the application
 };

@@ -65,28 +65,51 @@ Stream* VirtualContext::adopt_per_thread(void* thread_handle) {
   return &stream;
 }
 
-NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy) {
+NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy, Host host) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  while (!dispatcher_->flush(stream)) {
-    lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
+  stream.retired = true;
+  if (host == Host::kMayBlock)
+    dispatcher_->wait_until(lock, [&] { return stream.deferred.empty(); });
+  std::erase_if(retired_, [&](Stream* one) { return dispatcher_->emptied(*one); });
+  retired_.push_back(&stream);
+  std::unique_ptr<Operation> kept = stream.deferred.empty() ? nullptr : destroy.keep();
+  if (kept != nullptr) {
+    Deferred deferred;
+    deferred.operation = std::move(kept);
+    deferred.intent = Intent::kDestroy;
+    deferred.serial = stream.timeline.issued;
+    dispatcher_->defer(stream, std::move(deferred));
+    return hal::kNativeOk;
   }
   // The real stream is about to go: from now on a marker says where its last work is.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
-  stream.retired = true;
-  std::erase_if(retired_, [&](Stream* one) { return dispatcher_->emptied(*one); });
-  retired_.push_back(&stream);
   if (Audit* audit = dispatcher_->audit()) audit->retired(stream);
-  return destroy.submit(*stream.own.queue);
+  ++stream.own.pins;
+  lock.unlock();
+  const NativeStatus answer = destroy.submit(*stream.own.queue);
+  lock.lock();
+  --stream.own.pins;
+  return answer;
 }
 
 // --- the way in ------------------------------------------------------------------------------
 
-bool VirtualContext::behind_deferred(const Stream& stream, const Arrival& arrival) {
+bool VirtualContext::behind_deferred(const Stream& stream, std::span<const Predecessor> after) {
   return !stream.deferred.empty() ||
-         std::any_of(arrival.after.begin(), arrival.after.end(),
+         std::any_of(after.begin(), after.end(),
                      [](const Predecessor& p) { return !p.token.submitted(); });
+}
+
+std::span<const Predecessor> VirtualContext::behind(Stream& stream, const Arrival& arrival) {
+  behind_.clear();
+  default_order_.list(stream, *legacy_, behind_);
+  if (arrival.intent != Intent::kGraph) return behind_;
+  // Natively the launches of one executable run in the order in which they are made. One that is
+  // deferred holds back the next, which has no edge to it that the program asked for.
+  const Predecessor& newest = static_cast<GraphOperation*>(arrival.operation)->graph()->newest;
+  if (newest.stream != nullptr && newest.stream != &stream && !newest.token.submitted())
+    behind_.push_back(newest);
+  return behind_;
 }
 
 NativeStatus VirtualContext::run(Stream& stream, Arrival arrival) {
@@ -95,39 +118,29 @@ NativeStatus VirtualContext::run(Stream& stream, Arrival arrival) {
 }
 
 NativeStatus VirtualContext::run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
-  arrival.after = std::exchange(spare_, {});
-  arrival.after.clear();
-  const NativeStatus status = arrived(lock, stream, arrival);
-  spare_ = std::move(arrival.after);
-  return status;
-}
-
-NativeStatus VirtualContext::arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
-  default_order_.arrive(stream, *legacy_, arrival.after);
-  if (Audit* audit = dispatcher_->audit()) [[unlikely]]
-    audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, arrival.after,
-                   graph_of(arrival));
-  if (dispatcher_->traced()) [[unlikely]]
-    dispatcher_->trace_arrival(stream, arrival.intent, arrival.kernel, arrival.event,
-                               arrival.after);
-  if (arrival.intent == Intent::kGraph) come_behind_itself(stream, arrival);
-  if (arrival.host == Host::kMayBlock) return blocking_call(lock, stream, arrival);
+  if (arrival.host == Host::kMayBlock) return make_outside(lock, stream, arrival, false);
   if (arrival.now) make_way(lock, stream, arrival);
   const bool waits_for_record =
       arrival.intent == Intent::kWait && arrival.event->pending != nullptr;
-  if (!behind_deferred(stream, arrival) && !waits_for_record) {
-    const Attempt attempt = this->attempt(stream, arrival, arrival.now);
+  const std::span<const Predecessor> after = behind(stream, arrival);
+  if (!behind_deferred(stream, after) && !waits_for_record) {
+    const Attempt attempt = this->attempt(stream, arrival, after, arrival.now);
     if (attempt.blocked == Blocked::kNo) return attempt.status;
   }
   return later(lock, stream, arrival);
 }
 
-// Natively the launches of one executable run in the order in which they are made. One that is
-// deferred holds back the next, which has no edge to it that the program asked for.
-void VirtualContext::come_behind_itself(const Stream& stream, Arrival& arrival) {
-  const Predecessor& newest = static_cast<GraphOperation*>(arrival.operation)->graph()->newest;
-  if (newest.stream != nullptr && newest.stream != &stream && !newest.token.submitted())
-    arrival.after.push_back(newest);
+// Told whenever the operation is about to be issued: to the audit each time, since only the last
+// time counts, to the trace once.
+void VirtualContext::announce(Stream& stream, Arrival& arrival,
+                              std::span<const Predecessor> after) {
+  if (Audit* audit = dispatcher_->audit()) [[unlikely]] {
+    if (arrival.waits_for != nullptr) audit->waits_for(stream, *arrival.waits_for);
+    audit->arrived(stream, arrival.intent, launch_of(arrival), arrival.event, after,
+                   graph_of(arrival));
+  }
+  if (dispatcher_->traced() && !std::exchange(arrival.traced, true)) [[unlikely]]
+    dispatcher_->trace_arrival(stream, arrival.intent, arrival.kernel, arrival.event, after);
 }
 
 std::optional<hal::GraphShape> VirtualContext::graph_of(const Arrival& arrival) {
@@ -140,12 +153,14 @@ const hal::KernelLaunch* VirtualContext::launch_of(const Arrival& arrival) {
   return &static_cast<const LaunchOperation*>(arrival.operation)->launch();
 }
 
-Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival, bool own_stream) {
+Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival,
+                                std::span<const Predecessor> after, bool own_stream) {
+  announce(stream, arrival, after);
   Request request;
   request.operation = arrival.operation;
   request.intent = arrival.intent;
   request.kernel = arrival.kernel;
-  request.after = arrival.after;
+  request.after = after;
   request.own_stream = own_stream;
   // A launch that nothing waits for is sent there because it cannot be kept for later.
   if (own_stream && !arrival.now) request.own_reason = stats::WholeReason::kUnsupportedLayout;
@@ -158,10 +173,10 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival, bool own_strea
   const Attempt attempt = dispatcher_->attempt(stream, request);
   if (attempt.blocked != Blocked::kNo || attempt.status != hal::kNativeOk) {
     --stream.timeline.issued;  // it never was
-    if (attempt.blocked == Blocked::kNo) default_order_.retract(stream, arrival.after);
-  } else if (arrival.event != nullptr && arrival.intent != Intent::kWait) {
-    recorded(stream, *arrival.event);
+    return attempt;
   }
+  default_order_.issue(stream);
+  if (arrival.event != nullptr && arrival.intent != Intent::kWait) recorded(stream, *arrival.event);
   return attempt;
 }
 
@@ -170,28 +185,28 @@ NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arriv
   if (arrival.kernel != nullptr) {
     const NativeStatus invalid =
         device_->validate(static_cast<LaunchOperation*>(arrival.operation)->launch());
-    if (invalid != hal::kNativeOk) {
-      default_order_.retract(stream, arrival.after);
-      return invalid;
-    }
+    if (invalid != hal::kNativeOk) return invalid;
   }
-  // Our own queue is deeper than a driver's: the caller blocks no earlier than natively.
-  const std::size_t room = dispatcher_->options().deferred_max;
-  dispatcher_->wait_until(lock, [&] { return stream.deferred.size() < room; });
-  if (!arrival.now && defer(stream, arrival)) return hal::kNativeOk;
-
+  Deferred deferred;
+  if (!arrival.now && keep(arrival, deferred)) {
+    // Our own queue is deeper than a driver's: the caller blocks no earlier than natively.
+    const std::size_t room = dispatcher_->options().deferred_max;
+    dispatcher_->wait_until(lock, [&] { return stream.deferred.size() < room; });
+    defer(stream, arrival, std::move(deferred));
+    return hal::kNativeOk;
+  }
   // It cannot be copied: everything ahead of it goes onto the real streams, and it behind that.
   Attempt attempt;
   dispatcher_->wait_until(lock, [&] {
     if (!clear_way(stream, arrival)) return false;
-    attempt = this->attempt(stream, arrival, true);
+    attempt = this->attempt(stream, arrival, behind(stream, arrival), true);
     return attempt.blocked == Blocked::kNo;
   });
   return attempt.status;
 }
 
-bool VirtualContext::defer(Stream& stream, Arrival& arrival) {
-  Deferred deferred;
+// The operation as it is now; false when it cannot be kept.
+bool VirtualContext::keep(const Arrival& arrival, Deferred& deferred) {
   deferred.intent = arrival.intent;
   deferred.kernel = arrival.kernel;
   if (arrival.intent == Intent::kWait) {
@@ -199,23 +214,28 @@ bool VirtualContext::defer(Stream& stream, Arrival& arrival) {
     deferred.generation = arrival.event->pending;
     deferred.marker = arrival.event->point;
     deferred.gate = arrival.event->gate;
-  } else {
-    deferred.operation = arrival.operation->keep();
-    if (deferred.operation == nullptr) return false;
+    return true;
   }
+  deferred.operation = arrival.operation->keep();
+  return deferred.operation != nullptr;
+}
+
+void VirtualContext::defer(Stream& stream, Arrival& arrival, Deferred deferred) {
+  const std::span<const Predecessor> after = behind(stream, arrival);
+  announce(stream, arrival, after);
+  deferred.predecessors.assign(after.begin(), after.end());
+  deferred.serial = ++stream.timeline.issued;
   if (arrival.intent == Intent::kRecord) {
     EventState& event = *arrival.event;
     drop(event);
     event.home = this;
     event.pending = std::make_shared<Generation>();
     event.pending->stream = &stream;
+    event.pending->serial = deferred.serial;
     deferred.generation = event.pending;
   }
-  deferred.serial = ++stream.timeline.issued;
-  if (arrival.intent == Intent::kRecord) deferred.generation->serial = deferred.serial;
-  deferred.predecessors = arrival.after;
+  default_order_.issue(stream);
   dispatcher_->defer(stream, std::move(deferred));
-  return true;
 }
 
 void VirtualContext::recorded(Stream& stream, EventState& event) {
@@ -226,13 +246,16 @@ void VirtualContext::recorded(Stream& stream, EventState& event) {
 }
 
 // What is deferred of the stream, and of what the arriving operation comes behind, goes onto the
-// real streams; false when the driver's queues have no room for all of it.
+// real streams; false when the driver's queues have no room for all of it, and for the operation.
 bool VirtualContext::clear_way(Stream& stream, const Arrival& arrival) {
-  if (!behind_deferred(stream, arrival)) return true;
-  bool done = dispatcher_->flush(stream);
-  for (const Predecessor& p : arrival.after)
-    done = dispatcher_->flush(*p.stream, p.token.serial()) && done;
-  return done;
+  const std::span<const Predecessor> after = behind(stream, arrival);
+  bool done = true;
+  if (behind_deferred(stream, after)) {
+    done = dispatcher_->flush(stream);
+    for (const Predecessor& p : after)
+      done = dispatcher_->flush(*p.stream, p.token.serial()) && done;
+  }
+  return done && dispatcher_->takes(stream, after);
 }
 
 void VirtualContext::make_way(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival) {
@@ -242,7 +265,9 @@ void VirtualContext::make_way(Dispatcher::Lock& lock, Stream& stream, const Arri
 // A call that waits for the stream anyway lets the work that is there now be bound first. But what
 // that waits for may need the host, who may be this very thread: then patience has an end.
 void VirtualContext::let_through(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival) {
-  const Token newest = stream.timeline.newest();
+  const std::span<const Predecessor> after = behind(stream, arrival);
+  std::vector<Token> targets{stream.timeline.newest()};
+  for (const Predecessor& p : after) targets.push_back(p.token);
   unsigned idle_rounds = 0;
   dispatcher_->wait_until(
       lock,
@@ -250,52 +275,62 @@ void VirtualContext::let_through(Dispatcher::Lock& lock, Stream& stream, const A
         // Even what goes on by itself may turn out to wait for the host: a kernel can.
         idle_rounds += dispatcher_->waits_for_host() ? kLongPatience / kPatience : 1;
         return idle_rounds > kLongPatience ||
-               (newest.submitted() &&
-                std::all_of(arrival.after.begin(), arrival.after.end(),
-                            [](const Predecessor& p) { return p.token.submitted(); }));
+               std::all_of(targets.begin(), targets.end(),
+                           [](const Token& target) { return target.submitted(); });
       },
       [&] { idle_rounds = 0; });
   make_way(lock, stream, arrival);
 }
 
-// The vendor's call may block the host, so it is made without the lock. It is committed behind the
-// call: a marker that was recorded before it would not cover it. What another thread submitted to
-// this stream meanwhile raced with the call natively, too; the stream's tail covers both.
-NativeStatus VirtualContext::blocking_call(Dispatcher::Lock& lock, Stream& stream,
-                                           Arrival& arrival) {
+// The vendor's call may block the host, so it is made without the lock, on the stream's queue or
+// (`per_thread`) on its per-thread handle. It is committed behind the call: a marker that was
+// recorded before it would not cover it. What another thread submitted to this stream meanwhile
+// raced with the call natively, too; the stream's tail covers both.
+NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival,
+                                          bool per_thread) {
   let_through(lock, stream, arrival);
-  PhysicalQueue& queue = dispatcher_->queue_for(stream, arrival.intent, arrival.after);
+  const std::span<const Predecessor> after = behind(stream, arrival);
+  PhysicalQueue* const physical =
+      per_thread ? nullptr : &dispatcher_->queue_for(stream, arrival.intent, after);
+  hal::Queue& queue = per_thread ? *stream.thread_queue : *physical->queue;
+  if (!per_thread) announce(stream, arrival, after);
   unsigned waits = 0;
-  const NativeStatus status =
-      dispatcher_->order(stream, *queue.queue, &queue, arrival.after, waits);
-  if (status != hal::kNativeOk) {
-    default_order_.retract(stream, arrival.after);
-    return status;
-  }
-  if (arrival.intent != Intent::kFollow) dispatcher_->page().other.calls_bridged.add();
-  const bool gated = gated_behind(stream, arrival);
-  ++queue.pins;  // nobody else moves in before the call is made
+  const NativeStatus ordered = dispatcher_->order(stream, queue, physical, after, waits);
+  if (ordered != hal::kNativeOk) return ordered;
+  const bool gated = gated_behind(stream, after);
+  default_order_.issue(stream);
+  if (!per_thread && arrival.intent != Intent::kFollow)
+    dispatcher_->page().other.calls_bridged.add();
+  if (physical != nullptr) ++physical->pins;  // nobody else moves in before the call is made
   lock.unlock();
-  const NativeStatus answer = arrival.operation->submit(*queue.queue);
+  const NativeStatus answer = arrival.operation->submit(queue);
   lock.lock();
-  --queue.pins;
+  if (physical != nullptr) --physical->pins;
+  default_order_.end_late(stream);
   if (!stream.deferred.empty()) {
     // Another thread's launch was deferred meanwhile; it and all that follows come behind the call.
-    dispatcher_->come_after(stream, *queue.queue);
+    dispatcher_->come_after(stream, queue);
     return answer;
   }
-  dispatcher_->order(stream, *queue.queue, &queue, {}, waits);
-  default_order_.repeat(stream);
+  if (per_thread) {
+    MarkerRef marker = dispatcher_->mark(stream, queue);
+    if (!marker) return answer;
+    if (gated) stream.gate = marker;
+    ++stream.timeline.issued;
+    dispatcher_->commit_elsewhere(stream, std::move(marker));
+    return answer;
+  }
+  dispatcher_->order(stream, queue, physical, {}, waits);
   ++stream.timeline.issued;
-  dispatcher_->commit(stream, queue);
+  dispatcher_->commit(stream, *physical);
   if (gated) stream.gate = dispatcher_->tail_marker(stream);
   return answer;
 }
 
 // The host did not wait for the call's predecessors, or they need it still.
-bool VirtualContext::gated_behind(Stream& stream, const Arrival& arrival) {
+bool VirtualContext::gated_behind(Stream& stream, std::span<const Predecessor> after) {
   return dispatcher_->gated(stream) ||
-         std::any_of(arrival.after.begin(), arrival.after.end(),
+         std::any_of(after.begin(), after.end(),
                      [&](const Predecessor& p) { return dispatcher_->gated(*p.stream); });
 }
 
@@ -308,7 +343,7 @@ NativeStatus VirtualContext::launch(Stream& stream, const hal::KernelLaunch& lau
   NativeStatus status = hal::kNativeOk;
   if (default_order_.adds_nothing(stream) &&
       dispatcher_->launch_straight_on(stream, kernel, launch, advice, status)) {
-    if (status == hal::kNativeOk) default_order_.arrive(stream, *legacy_, spare_);
+    if (status == hal::kNativeOk) default_order_.issue(stream);
     return status;
   }
   LaunchOperation operation(*device_, launch, advice);
@@ -350,11 +385,12 @@ namespace {
 // An operation with a stopwatch around it.
 class Timed final : public Operation {
  public:
-  Timed(Operation& operation, Profiler& profiler, stats::DevicePage& page,
+  Timed(Operation& operation, Stream& stream, Profiler& profiler, stats::DevicePage& page,
         stats::GraphReason reason)
-      : operation_(operation), profiler_(profiler), page_(page), reason_(reason) {}
+      : operation_(operation), stream_(stream), profiler_(profiler), page_(page), reason_(reason) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
     Profiler::Stopwatch* stopwatch = profiler_.start(queue);
+    if (stopwatch != nullptr) Dispatcher::put_beside(stream_, 2);
     const NativeStatus status = operation_.submit(queue);
     if (status == hal::kNativeOk) {
       page_.other.graph_launches.add();
@@ -374,6 +410,7 @@ class Timed final : public Operation {
 
  private:
   Operation& operation_;
+  Stream& stream_;
   Profiler& profiler_;
   stats::DevicePage& page_;
   stats::GraphReason reason_;
@@ -383,7 +420,7 @@ class Timed final : public Operation {
 
 NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind behind,
                                     stats::GraphReason reason) {
-  Timed timed(graph, dispatcher_->profiler(), dispatcher_->page(), reason);
+  Timed timed(graph, stream, dispatcher_->profiler(), dispatcher_->page(), reason);
   const NativeStatus status = bridge(stream, timed, behind);
   dispatcher_->look_soon();
   return status;
@@ -398,12 +435,17 @@ NativeStatus VirtualContext::replay(Stream& stream, GraphOperation& graph) {
   return status;
 }
 
+// A launch keeps the executable as it was when it was made, so those that are deferred, of this
+// graph alone, go onto the real streams first.
+void VirtualContext::submit_launches(const Graph& graph) {
+  Dispatcher::Lock lock(dispatcher_->mutex());
+  const Predecessor newest = graph.newest;
+  if (newest.stream != nullptr) submit(lock, {&newest, 1}, Drain::kFlush);
+}
+
 NativeStatus VirtualContext::change(Graph& graph, const VendorCall& call,
                                     const std::function<bool(NativeStatus)>& follow) {
-  {
-    Dispatcher::Lock lock(dispatcher_->mutex());
-    submit(lock, all_deferred(), Drain::kFlush);
-  }
+  submit_launches(graph);
   const NativeStatus answer = call();
   const bool followed = follow(answer);
   const Dispatcher::Lock lock(dispatcher_->mutex());
@@ -412,10 +454,7 @@ NativeStatus VirtualContext::change(Graph& graph, const VendorCall& call,
 }
 
 NativeStatus VirtualContext::destroy(Graph& graph, const VendorCall& call) {
-  {
-    Dispatcher::Lock lock(dispatcher_->mutex());
-    submit(lock, all_deferred(), Drain::kFlush);
-  }
+  submit_launches(graph);
   forget(graph);
   return call();
 }
@@ -428,29 +467,8 @@ void VirtualContext::forget(Graph& graph) {
 
 NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  Arrival arrival;
-  default_order_.arrive(stream, *legacy_, arrival.after);
-  let_through(lock, stream, arrival);
-  unsigned waits = 0;
-  const NativeStatus ordered =
-      dispatcher_->order(stream, *stream.thread_queue, nullptr, arrival.after, waits);
-  if (ordered != hal::kNativeOk) return ordered;
-  const bool gated = gated_behind(stream, arrival);
-  lock.unlock();
-  const NativeStatus status = call.submit(*stream.thread_queue);
-  lock.lock();
-  if (!stream.deferred.empty()) {
-    dispatcher_->come_after(stream, *stream.thread_queue);
-    return status;
-  }
-  default_order_.repeat(stream);
-  MarkerRef marker = dispatcher_->markers().acquire();
-  if (marker && stream.thread_queue->record(marker->event) == hal::kNativeOk) {
-    if (gated) stream.gate = marker;
-    ++stream.timeline.issued;
-    dispatcher_->commit_elsewhere(stream, std::move(marker));
-  }
-  return status;
+  Arrival arrival{.operation = &call, .intent = Intent::kBridge, .host = Host::kMayBlock};
+  return make_outside(lock, stream, arrival, true);
 }
 
 NativeStatus VirtualContext::allocate(Stream& stream, Operation& call) {
@@ -478,7 +496,7 @@ bool VirtualContext::flush_all() {
 
 NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  make_way(lock, stream, {});
+  dispatcher_->wait_until(lock, [&] { return dispatcher_->flush(stream); });
   // A marker recorded while the stream captures would become part of the graph.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   return begin.submit(*stream.own.queue);
@@ -497,8 +515,8 @@ NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation
 
 NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& wait) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  Arrival arrival{.operation = &wait, .intent = Intent::kWait, .event = &event};
-  if (Audit* audit = dispatcher_->audit()) audit->waits_for(stream, event);
+  Arrival arrival{
+      .operation = &wait, .intent = Intent::kWait, .event = &event, .waits_for = &event};
   const bool ours = event.home == this && !event.foreign && !event.interprocess;
   if (ours && event.pending != nullptr && event.pending->submitted) {
     event.point = event.pending->marker;
@@ -689,12 +707,13 @@ void VirtualContext::forget_kernels() {
   if (Audit* audit = dispatcher_->audit()) audit->forget_kernels();
 }
 
-NativeStatus VirtualContext::set_stream_attributes(Stream& stream, const VendorCall& call,
-                                                   std::vector<std::byte> records) {
+NativeStatus VirtualContext::set_stream_attributes(
+    Stream& stream, const VendorCall& call,
+    const std::function<void(std::vector<std::byte>&)>& change) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  make_way(lock, stream, {});
+  dispatcher_->wait_until(lock, [&] { return dispatcher_->flush(stream); });
   const NativeStatus status = call();
-  if (status == hal::kNativeOk) stream.attributes = std::move(records);
+  if (status == hal::kNativeOk) change(stream.attributes);
   return status;
 }
 

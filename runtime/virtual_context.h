@@ -77,9 +77,11 @@ class VirtualContext {
   // by that thread alone, for calls that take no stream argument (bridge_per_thread). Null when
   // the stand-in cannot be made: pass through natively then.
   Stream* adopt_per_thread(void* thread_handle);
-  // The application destroys the stream: its deferred work is flushed onto it first, as natively
-  // the work goes on after the call returned. `destroy` is the vendor's call.
-  hal::NativeStatus retire(Stream& stream, Operation& destroy);
+  // The application destroys the stream. What is deferred goes on, as natively it does, and the
+  // vendor's call `destroy` is made when all of it was submitted: before this returns when the call
+  // may block, that is when natively it waits for the stream, else whenever that is. `destroy` can
+  // be kept.
+  hal::NativeStatus retire(Stream& stream, Operation& destroy, Host host = Host::kReturns);
   // The native stream that stands for `stream`: itself, or the stand-in of a per-thread one.
   void* native(const Stream& stream) const { return stream.own.queue->native(); }
 
@@ -161,12 +163,13 @@ class VirtualContext {
   // --- the rest ------------------------------------------------------------------------------
   // Kernel handles may be reused after a module was unloaded: forget what is known about them.
   void forget_kernels();
-  // `call` sets attributes on the real stream. When it succeeds, `records` replace the earlier ones
-  // that are made explicit on every launch that is bound elsewhere (vendor records of
+  // `call` sets attributes on the real stream. When it succeeds, `change` does the same to the
+  // records that are made explicit on every launch that is bound elsewhere (vendor records of
   // kAttributeRecordBytes each). A launch has the attributes of the time when it was issued, so
   // what is deferred is submitted first.
-  hal::NativeStatus set_stream_attributes(Stream& stream, const VendorCall& call,
-                                          std::vector<std::byte> records);
+  hal::NativeStatus set_stream_attributes(
+      Stream& stream, const VendorCall& call,
+      const std::function<void(std::vector<std::byte>&)>& change);
   std::vector<std::byte> stream_attributes(const Stream& stream) const;
   // Calls `function` for every realised pool entry (limits and cache configuration are per
   // context at the vendor).
@@ -178,15 +181,17 @@ class VirtualContext {
  private:
   explicit VirtualContext(std::unique_ptr<hal::Device> device) : device_(std::move(device)) {}
 
-  // One operation on its way in: what run() needs to submit it now or to defer it.
+  // One operation on its way in: what run() needs to submit it now or to defer it. Nothing here
+  // depends on other operations: what it comes behind is asked for when it is issued (behind()).
   struct Arrival {
     Operation* operation = nullptr;
     Intent intent = Intent::kFollow;
     Host host = Host::kReturns;
     Kernel* kernel = nullptr;
-    EventState* event = nullptr;  // of a record or wait
-    bool now = false;             // may not be deferred
-    std::vector<Predecessor> after = {};
+    EventState* event = nullptr;            // of a record or wait
+    bool now = false;                       // may not be deferred
+    const EventState* waits_for = nullptr;  // for the audit
+    bool traced = false;                    // its arrival is in the trace
   };
   // Where the work of a stream ends, held on to while the lock is dropped.
   struct End {
@@ -197,22 +202,28 @@ class VirtualContext {
   };
   hal::NativeStatus run(Stream& stream, Arrival arrival);
   hal::NativeStatus run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
-  hal::NativeStatus arrived(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
+  // What the operation comes behind besides its own stream. The answer holds as long as the lock is
+  // held, and is for whoever issues or flushes at once: nobody keeps it.
+  std::span<const Predecessor> behind(Stream& stream, const Arrival& arrival);
   static const hal::KernelLaunch* launch_of(const Arrival& arrival);
-  static void come_behind_itself(const Stream& stream, Arrival& arrival);
   static std::optional<hal::GraphShape> graph_of(const Arrival& arrival);
-  Attempt attempt(Stream& stream, Arrival& arrival, bool own_stream);
+  void announce(Stream& stream, Arrival& arrival, std::span<const Predecessor> after);
+  Attempt attempt(Stream& stream, Arrival& arrival, std::span<const Predecessor> after,
+                  bool own_stream);
   hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   Stream& add_stream(StreamKind kind, int priority);
-  bool gated_behind(Stream& stream, const Arrival& arrival);
-  static bool behind_deferred(const Stream& stream, const Arrival& arrival);
-  bool defer(Stream& stream, Arrival& arrival);
+  bool gated_behind(Stream& stream, std::span<const Predecessor> after);
+  static bool behind_deferred(const Stream& stream, std::span<const Predecessor> after);
+  static bool keep(const Arrival& arrival, Deferred& deferred);
+  void defer(Stream& stream, Arrival& arrival, Deferred deferred);
   void recorded(Stream& stream, EventState& event);
   static void drop(EventState& event);
   std::vector<Predecessor> all_deferred() const;
   void submit(Dispatcher::Lock& lock, std::span<const Predecessor> targets, Drain how);
+  void submit_launches(const Graph& graph);
   bool flush_all();
-  hal::NativeStatus blocking_call(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
+  hal::NativeStatus make_outside(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival,
+                                 bool per_thread);
   std::vector<Stream*> covered(Stream& stream) const;
   End end_of(Stream& stream, bool alone);
   hal::NativeStatus synchronize(const End& end);
@@ -227,7 +238,7 @@ class VirtualContext {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<Stream*> retired_;  // which may still hold something
   DefaultStreamOrder default_order_;
-  std::vector<Predecessor> spare_;  // the memory of the last arrival's predecessors
+  std::vector<Predecessor> behind_;  // what behind() answered last
 };
 
 }  // namespace vitamin::runtime

@@ -52,7 +52,8 @@ bool has_graphs(const Api& api);
 class CaptureGuard {
  public:
   virtual ~CaptureGuard() = default;
-  virtual void lock() = 0;  // may wait as long as such a call lasts
+  // May wait as long as such a call lasts. False: there will be no captures any more, no unlock().
+  virtual bool lock() = 0;
   virtual void unlock() = 0;
 };
 

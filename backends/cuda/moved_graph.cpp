@@ -169,7 +169,8 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
 
 hal::Status MovedGraph::capture(CUgraph graph, CUstream stream, const CUlaunchConfig& config,
                                 const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made) {
-  if (captures_ != nullptr) captures_->lock();
+  if (captures_ != nullptr && !captures_->lock())
+    return hal::fail(hal::Errc::kBusy, "the process ends");
   CUresult status = api_.cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
                                                      CU_STREAM_CAPTURE_MODE_RELAXED);
   if (status == CUDA_SUCCESS) {

@@ -122,11 +122,13 @@ namespace {
 
 enum class Memory : std::uint8_t { kPageable, kHost, kDevice };
 
-// The structure begins with the type in every version, and is 40 bytes long in all of them up to 7.
-// The call for one attribute would do, but 5.2.3 crashes in it when it does not know the address.
+// The structure begins with the type and the device in every version, and is 40 bytes long in all
+// of them up to 7. The call for one attribute would do, but 5.2.3 crashes in it when it does not
+// know the address.
 struct PointerAttributes {
   int type = -1;
-  alignas(8) unsigned char rest[120] = {};
+  int device = -1;
+  unsigned char rest[120] = {};
 };
 
 // hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
@@ -146,6 +148,16 @@ Memory memory_at(const void* address) {
 }
 
 }  // namespace
+
+Context* owner_of(const void* address) {
+  PointerAttributes attributes;
+  if (address == nullptr ||
+      VITAMIN_REAL(hipPointerGetAttributes)(reinterpret_cast<hipPointerAttribute_t*>(&attributes),
+                                            address) != hipSuccess ||
+      attributes.device < 0 || attributes.device >= kMaxContexts)
+    return nullptr;
+  return context_of_device[attributes.device].load(std::memory_order_acquire);
+}
 
 void CopySides::pointer(const void* address) {
   const Memory memory = memory_at(address);
@@ -226,7 +238,7 @@ hipError_t device_count(Via<hipError_t(int*)> via, int* count) {
 }
 
 hipError_t device_synchronize(Via<hipError_t()> via) {
-  return synchronize_context(current_context(), [&] { return via.real(); });
+  return drained(current_context(), [&] { return hal::NativeStatus(via.real()); });
 }
 
 hipError_t device_reset(Via<hipError_t()> via) {

@@ -27,6 +27,8 @@ inline constexpr bool kCallsItself = true;
 // A stream of ours stands for the legacy default stream: streams with a CU mask are blocking
 // streams, so everything on the real one would wait for the whole pool, and the pool for it.
 inline constexpr bool kLegacyIsReal = false;
+// Destroying a stream waits until its work has ended.
+inline constexpr bool kStreamDestroyWaits = true;
 // When the process ends the runtime destroys its own objects and faults in a call that comes then.
 inline constexpr bool kFaultsAtExit = true;
 // After an override, with what the application is told.

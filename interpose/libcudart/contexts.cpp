@@ -17,6 +17,20 @@ struct ContextRecord {
 };
 constinit HandleMap<ContextRecord> contexts;
 
+// The contexts that modules were loaded into: an unload waits for that one, whichever is current.
+constinit HandleMap<CUcontext> contexts_of_modules;
+
+void note_module(CUmodule module) {
+  auto* handle = new CUcontext{};
+  VITAMIN_REAL(cuCtxGetCurrent)(handle);
+  const std::lock_guard lock(adoption());
+  delete contexts_of_modules.insert(module, handle);
+}
+void forget_module(CUmodule module) {
+  const std::lock_guard lock(adoption());
+  delete contexts_of_modules.erase(module);
+}
+
 // The ordinal of the device whose primary context this is, or -1.
 int primary_of(CUcontext handle) {
   CUdevice device = 0;
@@ -55,6 +69,15 @@ Context* managed_context(CUcontext handle) {
   return adopt_context(handle);
 }
 
+// Null: foreign. A module that came in by a way that we do not know is taken for one of the current
+// context, as the driver's documentation has it.
+Context* context_of_module(CUmodule module) {
+  const CUcontext* handle = contexts_of_modules.find(module);
+  if (handle == nullptr) return known_current_context();
+  const ContextRecord* record = contexts.find(*handle);
+  return record != nullptr ? record->context : nullptr;
+}
+
 // The handle will not mean this context any more.
 void forget_context(CUcontext handle) {
   const std::lock_guard lock(adoption());
@@ -91,7 +114,7 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, Get current, S
                     attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
   if (current(&before) == CUDA_SUCCESS && (before == value || (adds && before < value)))
     return call();
-  return drained(Drain::kFlush, [&] { return hal::NativeStatus(call()); });
+  return flushed([&] { return hal::NativeStatus(call()); });
 }
 
 }  // namespace
@@ -147,19 +170,18 @@ void CurrentContext::leave() {
 }
 
 CUresult context_synchronize(Via<CUresult()> via) {
-  return synchronize_context(current_context(), [&] { return via.real(); });
+  return drained(current_context(), [&] { return hal::NativeStatus(via.real()); });
 }
 
 CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context) {
   Context* managed = context == nullptr ? current_context() : managed_context(context);
-  return synchronize_context(managed, [&] { return via.real(context); });
+  return drained(managed, [&] { return hal::NativeStatus(via.real(context)); });
 }
 
 CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, std::size_t value) {
   Context* context = current_context();
   // Where the driver itself waits for the device it does so with our work on the device, too.
-  const CUresult answer =
-      drained(Drain::kFlush, [&] { return hal::NativeStatus(via.real(limit, value)); });
+  const CUresult answer = flushed([&] { return hal::NativeStatus(via.real(limit, value)); });
   if (context != nullptr && answer == CUDA_SUCCESS)
     on_every_entry(*context, [&] { via.real(limit, value); });
   return answer;
@@ -181,8 +203,7 @@ CUresult context_set_shared_config(Via<decltype(::cuCtxSetSharedMemConfig)> via,
 }
 
 CUresult context_destroy(Via<decltype(::cuCtxDestroy)> via, CUcontext context) {
-  const CUresult answer =
-      drained(Drain::kFlush, [&] { return hal::NativeStatus(via.real(context)); });
+  const CUresult answer = flushed([&] { return hal::NativeStatus(via.real(context)); });
   // Only a context that was made with cuCtxCreate can be destroyed: a foreign one.
   if (answer == CUDA_SUCCESS) forget_context(context);
   return answer;
@@ -213,6 +234,7 @@ CUresult primary_reset(Via<decltype(::cuDevicePrimaryCtxReset)> via, CUdevice de
 
 CUresult module_load(Via<decltype(::cuModuleLoad)> via, CUmodule* module, const char* file) {
   const CUresult answer = via.real(module, file);
+  if (answer == CUDA_SUCCESS) note_module(*module);
   if (answer == CUDA_SUCCESS) note_origin(*module, file);
   return answer;
 }
@@ -220,6 +242,7 @@ CUresult module_load(Via<decltype(::cuModuleLoad)> via, CUmodule* module, const 
 CUresult module_load_data(Via<decltype(::cuModuleLoadData)> via, CUmodule* module,
                           const void* image) {
   const CUresult answer = via.real(module, image);
+  if (answer == CUDA_SUCCESS) note_module(*module);
   if (answer == CUDA_SUCCESS) note_image(*module, image);
   return answer;
 }
@@ -228,6 +251,7 @@ CUresult module_load_data_ex(Via<decltype(::cuModuleLoadDataEx)> via, CUmodule* 
                              const void* image, unsigned count, CUjit_option* options,
                              void** values) {
   const CUresult answer = via.real(module, image, count, options, values);
+  if (answer == CUDA_SUCCESS) note_module(*module);
   if (answer == CUDA_SUCCESS) note_image(*module, image);
   return answer;
 }
@@ -252,6 +276,16 @@ CUresult library_load_from_file(Via<decltype(::cuLibraryLoadFromFile)> via, CUli
   return answer;
 }
 
+Context* owner_of(const void* address) {
+  int ordinal = -1;
+  const auto at = reinterpret_cast<CUdeviceptr>(address);
+  if (VITAMIN_REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) !=
+          CUDA_SUCCESS ||
+      ordinal < 0 || ordinal >= kMaxContexts)
+    return nullptr;
+  return context_of_device[ordinal].load(std::memory_order_acquire);
+}
+
 bool is_of_pool(CUdeviceptr address) {
   CUmemoryPool pool = nullptr;
   return VITAMIN_REAL(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
@@ -260,12 +294,15 @@ bool is_of_pool(CUdeviceptr address) {
 }
 
 CUresult module_unload(Via<decltype(::cuModuleUnload)> via, CUmodule module) {
-  return unload(module, Drain::kWait, [&] { return hal::NativeStatus(via.real(module)); });
+  Context* const context = context_of_module(module);
+  const CUresult answer = drained(context, [&] { return hal::NativeStatus(via.real(module)); });
+  if (answer == CUDA_SUCCESS) forget_module(module);
+  return unloaded(module, answer);
 }
 
 CUresult library_unload(Via<decltype(::cuLibraryUnload)> via, CUlibrary library) {
   // Unlike a module's, a library's end waits for nothing (code_calls_behind_a_gate.trace).
-  return unload(library, Drain::kFlush, [&] { return hal::NativeStatus(via.real(library)); });
+  return unloaded(library, flushed([&] { return hal::NativeStatus(via.real(library)); }));
 }
 
 CUresult function_set_attribute(Via<decltype(::cuFuncSetAttribute)> via, CUfunction function,

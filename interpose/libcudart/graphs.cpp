@@ -24,7 +24,7 @@ constinit std::atomic<std::size_t> nodes_remembered{0};
 
 class Captures final : public cuda::CaptureGuard {
  public:
-  void lock() override { ContextCall::keep_away(); }
+  bool lock() override { return ContextCall::keep_away(); }
   void unlock() override { ContextCall::admit(); }
 };
 cuda::CaptureGuard* captures() {

@@ -63,8 +63,8 @@ bool is_of_pool(CUdeviceptr address);
 template <class Address>
 CUresult memory_free(Via<CUresult(Address)> via, Address address) {
   if (address == 0) return via.real(address);
-  return drained(is_of_pool(address) ? Drain::kFlush : Drain::kWait,
-                 [&] { return hal::NativeStatus(via.real(address)); });
+  const auto call = [&] { return hal::NativeStatus(via.real(address)); };
+  return is_of_pool(address) ? flushed(call) : drained(owner_of(first_address(address)), call);
 }
 
 // events.cpp

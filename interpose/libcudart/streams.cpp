@@ -51,10 +51,9 @@ CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstrea
   };
   if (value == nullptr || !inherited(attribute)) return set();
   const Inside ours;
-  std::vector<std::byte> records = context.virtual_context->stream_attributes(*record->stream);
-  set_record(records, attribute, *value);
   return result(context.virtual_context->set_stream_attributes(
-      *record->stream, [&] { return hal::NativeStatus(set()); }, std::move(records)));
+      *record->stream, [&] { return hal::NativeStatus(set()); },
+      [&](std::vector<std::byte>& records) { set_record(records, attribute, *value); }));
 }
 
 CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
@@ -67,9 +66,11 @@ CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUs
   auto copy = [&] { return via.real(native(target, to), native(source, from)); };
   if (target == nullptr || source == nullptr) return copy();
   const Inside ours;
+  std::vector<std::byte> copied =
+      source->context->virtual_context->stream_attributes(*source->stream);
   return result(target->context->virtual_context->set_stream_attributes(
       *target->stream, [&] { return hal::NativeStatus(copy()); },
-      source->context->virtual_context->stream_attributes(*source->stream)));
+      [&](std::vector<std::byte>& records) { records = std::move(copied); }));
 }
 
 }  // namespace vitamin::interpose

@@ -27,6 +27,8 @@ inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
 inline constexpr bool kCallsItself = false;
 // Our own work beside the legacy default stream's does not disturb it, so nothing stands for it.
 inline constexpr bool kLegacyIsReal = true;
+// Work of a stream that is destroyed goes on (stream_destroyed_with_work.trace).
+inline constexpr bool kStreamDestroyWaits = false;
 // When the process ends the driver answers that it is deinitialised.
 inline constexpr bool kFaultsAtExit = false;
 // After an override: the driver keeps no last error.

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -123,6 +124,8 @@ class Fixture {
   }
 
   soft::Device::EventQueries event_queries() const { return device_->event_queries(); }
+  // Operations of any kind that one native queue held at once, at most.
+  std::uint64_t most_outstanding() const { return most_outstanding_; }
 
   runtime::stats::DevicePage page{};
   soft::Engine* engine = nullptr;
@@ -132,6 +135,11 @@ class Fixture {
 
  private:
   void note(const soft::TraceRecord& r) {
+    std::uint64_t& held = held_[r.queue];
+    if (r.phase == soft::TraceRecord::Phase::kEnqueue)
+      most_outstanding_ = std::max(most_outstanding_, ++held);
+    else if (r.phase == soft::TraceRecord::Phase::kEnd && held > 0)
+      --held;
     if (r.kind != soft::OperationKind::kKernel) return;
     const auto key = std::pair(r.queue, r.ticket);
     if (r.phase == soft::TraceRecord::Phase::kEnqueue) {
@@ -147,6 +155,8 @@ class Fixture {
   }
   soft::Device* device_ = nullptr;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Stay> open_;
+  std::map<std::uint64_t, std::uint64_t> held_;  // by queue
+  std::uint64_t most_outstanding_ = 0;
 };
 
 }  // namespace vitamin::tests

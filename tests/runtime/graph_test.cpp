@@ -249,5 +249,43 @@ TEST_CASE("The audit finds an executable that lost a node") {
   CHECK(audited(1) == std::pair<std::uint64_t, std::uint64_t>(10, 7));
 }
 
+VITAMIN_KERNEL(add_kernel, unsigned* total) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, 1U); }
+}
+
+TEST_CASE("Changing or destroying a graph submits its own deferred launches and no others") {
+  GraphFixture f({});
+  runtime::Stream& replayed = f.stream();
+  runtime::Stream& other = f.stream();
+  soft::Gate* gates[] = {f.hold(replayed), f.hold(other)};
+  unsigned total = 0;
+  unsigned* address = &total;
+  const auto change = [&] {
+    return f.context->change(
+        *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+  };
+  const auto destroy = [&] { return f.context->destroy(*f.graph, [] { return hal::kNativeOk; }); };
+  for (unsigned i = 0; i < 5; ++i)
+    REQUIRE(f.launch(other, VITAMIN_SOFT_KERNEL(add_kernel), {&address}) == 0);
+  CHECK(change() == 0);
+  CHECK(other.deferred.size() == 5);
+
+  REQUIRE(f.launch(replayed, VITAMIN_SOFT_KERNEL(add_kernel), {&address}) == 0);
+  REQUIRE(f.replay(replayed) == 0);
+  REQUIRE(f.launch(replayed, VITAMIN_SOFT_KERNEL(add_kernel), {&address}) == 0);
+  CHECK(replayed.deferred.size() == 3);
+  CHECK(change() == 0);
+  CHECK(replayed.deferred.size() == 1);
+  CHECK(other.deferred.size() == 5);
+  REQUIRE(f.replay(replayed) == 0);
+  CHECK(destroy() == 0);
+  CHECK(replayed.deferred.empty());
+  CHECK(other.deferred.size() == 5);
+  for (soft::Gate* gate : gates) f.engine->open_gate(gate);
+  CHECK(f.context->synchronize(replayed) == 0);
+  CHECK(f.context->synchronize(other) == 0);
+  CHECK(total == 7);
+}
+
 }  // namespace
 }  // namespace vitamin::tests

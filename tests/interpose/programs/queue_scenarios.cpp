@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Programs that fill streams as deep as the driver lets them, with more than launches, and programs
+// where one thread or device waits while another one must get on. A program that hangs is ended by
+// whoever started it.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "session.h"
+
+namespace {
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+// Holds streams with a host function until it is opened.
+class Gate {
+ public:
+  void close(CUstream stream) { check(drv.cuLaunchHostFunc(stream, &wait, this)); }
+  void open() { open_ = true; }
+
+ private:
+  static void CUDA_CB wait(void* gate) {
+    while (!static_cast<Gate*>(gate)->open_) sleep_ms(1);
+  }
+  std::atomic<bool> open_{false};
+};
+
+// Calls `work` on another thread and waits for it.
+void elsewhere(const Session& s, const std::function<void()>& work) {
+  std::thread([&] {
+    check(drv.cuCtxSetCurrent(s.context));
+    work();
+  }).join();
+}
+
+// Fewer operations than a driver's queue takes, half of them records.
+void launches_and_records() {
+  constexpr int kPairs = 480;
+  Session s;
+  const Pinned flag(1);
+  const CUdeviceptr x = s.words(2);
+  const CUstream held = s.stream();
+  const CUstream other = s.stream();
+  std::vector<CUevent> events;
+  for (int i = 0; i < kPairs; ++i) events.push_back(s.event());
+  s.launch("spin_until_equal", held, flag.device, Word{1});
+  for (const CUevent event : events) {
+    s.launch("add", held, x, Word{1}, Word{1});
+    check(drv.cuEventRecord(event, held));
+  }
+  elsewhere(s, [&] {
+    s.launch("add", other, x + 4, Word{1}, Word{1});
+    check(drv.cuStreamSynchronize(other));
+  });
+  std::printf("the other stream has ended, held %d\n", drv.cuEventQuery(events.back()));
+  flag.words[0] = 1;
+  check(drv.cuCtxSynchronize());
+  std::printf("words %u %u\n", s.word(x), s.word(x + 4));
+}
+
+// The legacy stream beside a blocking one, whose order needs records of ours.
+void legacy_launches() {
+  Session s;
+  const Pinned flag(1);
+  const CUdeviceptr x = s.words(2);
+  const CUstream blocking = s.stream(CU_STREAM_DEFAULT);
+  const CUstream other = s.stream();
+  s.launch("nothing", blocking);
+  s.launch("spin_until_equal", CU_STREAM_LEGACY, flag.device, Word{1});
+  for (int i = 0; i < 900; ++i) s.launch("add", CU_STREAM_LEGACY, x, Word{1}, Word{1});
+  elsewhere(s, [&] {
+    s.launch("add", other, x + 4, Word{1}, Word{1});
+    check(drv.cuStreamSynchronize(other));
+  });
+  s.launch("add", blocking, x, Word{1}, Word{1});
+  flag.words[0] = 1;
+  check(drv.cuCtxSynchronize());
+  std::printf("words %u %u\n", s.word(x), s.word(x + 4));
+}
+
+// Work of a destroyed stream goes on; the call does not wait for it however much it is.
+void deep_stream_destroyed() {
+  Session s;
+  const CUdeviceptr x = s.words(2);
+  for (const bool records : {false, true}) {
+    const CUstream held = s.stream();
+    const CUevent event = s.event();
+    Gate gate;
+    gate.close(held);
+    for (int i = 0; i < (records ? 450 : 950); ++i) {
+      s.launch("add", held, x, Word{1}, Word{1});
+      if (records) check(drv.cuEventRecord(event, held));
+    }
+    std::printf("destroyed %d\n", drv.cuStreamDestroy(held));
+    std::printf("event %d\n", records ? drv.cuEventQuery(event) : 0);
+    gate.open();
+    check(drv.cuCtxSynchronize());
+    std::printf("word %u\n", s.word(x));
+  }
+}
+
+// A thread that launches more than a driver takes is blocked, and it alone.
+void one_thread_runs_ahead() {
+  Session s;
+  const Pinned flag(1);
+  const CUdeviceptr x = s.words(2);
+  const CUstream deep = s.stream();
+  const CUstream other = s.stream();
+  const CUevent event = s.event();
+  s.launch("spin_until_equal", deep, flag.device, Word{1});
+  std::thread ahead([&] {
+    check(drv.cuCtxSetCurrent(s.context));
+    for (int i = 0; i < 3000; ++i) {
+      s.launch("add", deep, x + 4, Word{1}, Word{1});
+      check(drv.cuEventRecord(event, deep));
+    }
+  });
+  sleep_ms(200);
+  for (int i = 0; i < 300; ++i) s.launch("add", other, x, Word{1}, Word{1});
+  check(drv.cuStreamSynchronize(other));
+  std::printf("the other stream has ended\n");
+  flag.words[0] = 1;
+  ahead.join();
+  check(drv.cuCtxSynchronize());
+  std::printf("words %u %u\n", s.word(x), s.word(x + 4));
+}
+
+// What one device frees or unloads does not wait for another's work, which needs the host.
+void frees_beside_a_held_device() {
+  Session first(0);
+  const CUdeviceptr memory = first.words(16);
+  void* host = nullptr;
+  check(drv.cuMemAllocHost(&host, 4096));
+  Session second(1);
+  const CUstream held = second.stream();
+  const CUdeviceptr x = second.words(1);
+  Gate gate;
+  gate.close(held);
+  second.launch("slow_add", held, x, Word{7}, kMillisecond);
+  check(drv.cuCtxSetCurrent(first.context));
+  std::printf("free %d\n", drv.cuMemFree(memory));
+  std::printf("free of page-locked memory %d\n", drv.cuMemFreeHost(host));
+  std::printf("unload %d\n", drv.cuModuleUnload(first.module));
+  gate.open();
+  check(drv.cuCtxSetCurrent(second.context));
+  check(drv.cuCtxSynchronize());
+  std::printf("word %u\n", second.word(x));
+}
+
+// A module belongs to the context that it was loaded into, whichever is current: what is deferred
+// there comes before its end.
+void unloaded_from_another_context() {
+  Session first(0);
+  const CUstream stream = first.stream();
+  const CUdeviceptr x = first.words(1);
+  Session second(1);
+  check(drv.cuCtxSetCurrent(first.context));
+  for (int i = 0; i < 50; ++i) first.launch("slow_add", stream, x, Word{1}, kMillisecond);
+  check(drv.cuCtxSetCurrent(second.context));
+  std::printf("unload %d\n", drv.cuModuleUnload(first.module));
+  check(drv.cuCtxSetCurrent(first.context));
+  check(drv.cuCtxSynchronize());
+  std::printf("word %u\n", first.word(x));
+}
+
+// While a thread synchronises with the context, the executable of a graph cannot be made for a part
+// of the device. Launches that wait their turn must go on all the same.
+void graph_is_made_while_a_thread_waits() {
+  Session s;
+  const Pinned words(2);
+  const CUstream held = s.stream();
+  const CUstream replayed = s.stream();
+  const CUstream deep = s.stream();
+  const CUdeviceptr x = s.words(1);
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  check(drv.cuStreamBeginCapture(replayed, CU_STREAM_CAPTURE_MODE_RELAXED));
+  s.launch("add", replayed, x, Word{1}, Word{1});
+  check(drv.cuStreamEndCapture(replayed, &graph));
+  check(drv.cuGraphInstantiate(&executable, graph, 0));
+  s.launch("spin_until_equal", held, words.device, Word{1});
+  std::thread waits([&] {
+    check(drv.cuCtxSetCurrent(s.context));
+    check(drv.cuCtxSynchronize());
+  });
+  sleep_ms(100);
+  for (int i = 0; i < 4; ++i) {
+    check(drv.cuGraphLaunch(executable, replayed));
+    sleep_ms(20);
+  }
+  for (int i = 0; i < 60; ++i) s.launch("busy", deep, std::uint64_t{20'000});
+  s.launch("fill", deep, words.device + 4, Word{1}, Word{1});
+  while (words.words[1] != 1) sleep_ms(1);
+  words.words[0] = 1;
+  waits.join();
+  check(drv.cuCtxSynchronize());
+  std::printf("word %u\n", s.word(x));
+}
+
+const Scenarios kScenarios = {
+#define SCENARIO(name) \
+  { #name, &name }
+    SCENARIO(launches_and_records),
+    SCENARIO(legacy_launches),
+    SCENARIO(deep_stream_destroyed),
+    SCENARIO(one_thread_runs_ahead),
+    SCENARIO(frees_beside_a_held_device),
+    SCENARIO(unloaded_from_another_context),
+    SCENARIO(graph_is_made_while_a_thread_waits),
+};
+
+}  // namespace
+
+int main(int count, char** words) { return run_scenario(kScenarios, count, words); }

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with deep streams, and with threads and devices that wait, bare and under the preloaded
+library: what they print must be equal, and none may hang.
+
+Environment: see programs_test.py.
+"""
+import unittest
+
+import programs_test
+
+
+class Queues(unittest.TestCase):
+    def check(self, scenario, policies=programs_test.POLICIES, windows=("max",)):
+        bare = programs_test.start("queue_scenarios", scenario, preload=False)
+        self.assertEqual((bare.returncode, bare.stderr), (0, ""), bare)
+        for policy in policies:
+            for window in windows:
+                done = programs_test.start("queue_scenarios", scenario, policy=policy,
+                                           window=window)
+                self.assertEqual((done.returncode, done.stdout, done.stderr),
+                                 (0, bare.stdout, ""), (policy, window))
+
+    def test_launches_and_records_that_a_driver_takes_block_nobody(self):
+        self.check("launches_and_records", windows=programs_test.WINDOWS)
+
+    def test_legacy_launches_that_a_driver_takes_block_nobody(self):
+        self.check("legacy_launches")
+
+    def test_destroying_a_deep_stream_waits_for_nothing(self):
+        self.check("deep_stream_destroyed")
+
+    def test_a_thread_that_fills_a_stream_holds_up_no_other(self):
+        self.check("one_thread_runs_ahead")
+
+    def test_frees_on_one_device_do_not_wait_for_another(self):
+        self.check("frees_beside_a_held_device")
+
+    def test_a_module_is_unloaded_behind_the_launches_of_its_own_context(self):
+        self.check("unloaded_from_another_context", windows=("0", "max"))
+
+    def test_deferred_launches_go_on_while_a_graph_cannot_be_made(self):
+        self.check("graph_is_made_while_a_thread_waits", windows=("0", "max"))
+
+
+if __name__ == "__main__":
+    unittest.main()
