@@ -404,21 +404,26 @@ TEST_CASE("a session that has a newer one says nothing more, and no two grants h
   CHECK(node.grants[1].second.word != lease.word);
 }
 
-TEST_CASE("nobody takes units by telling of work that it cannot have") {
-  const auto tell = [](Node& node, std::uint64_t units, protocol::LeaseWord word,
-                       runtime::ClientId client = 1) {
-    protocol::Holding holding;
-    holding.head.lane = static_cast<std::uint32_t>(units);
-    holding.word = word;
-    holding.entry = node.layout.find(hal::ComputeSet(units));
-    holding.outstanding = 1;
-    node.arbiter.request(client, holding, node.now);
-  };
-  const auto had = [](Node& node, std::uint64_t units) {
-    node.arbiter.had_before(1, node.layout.find(hal::ComputeSet(units)), 50'000);
-  };
-  const protocol::LeaseWord before = protocol::lease_word(6, 1, Gate::kOpen);
-  const protocol::LeaseWord home = protocol::lease_word(0, 1, Gate::kOpen);
+namespace {
+
+// Of client 1's work of another time, or of what it had.
+void tell(Node& node, std::uint64_t units, protocol::LeaseWord word) {
+  protocol::Holding holding;
+  holding.head.lane = static_cast<std::uint32_t>(units);
+  holding.word = word;
+  holding.entry = node.layout.find(hal::ComputeSet(units));
+  holding.outstanding = 1;
+  node.arbiter.request(1, holding, node.now);
+}
+void had(Node& node, std::uint64_t units) {
+  node.arbiter.had_before(1, node.layout.find(hal::ComputeSet(units)), 50'000);
+}
+constexpr protocol::LeaseWord kBefore = protocol::lease_word(6, 1, Gate::kOpen);
+constexpr protocol::LeaseWord kHome = protocol::lease_word(0, 1, Gate::kOpen);
+
+}  // namespace
+
+TEST_CASE("nobody takes units by telling of work that never was") {
   SUBCASE("of an epoch that never was, on every entry") {
     Node node(0b1100);
     node.arbiter.attach(1, {.process = 40});
@@ -426,7 +431,7 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
     protocol::Holding holding;
     for (EntryId entry = 1; entry < node.layout.size(); ++entry)
       for (const protocol::LeaseWord word :
-           {before, home, protocol::lease_word(8, 0, Gate::kNone)}) {
+           {kBefore, kHome, protocol::lease_word(8, 0, Gate::kNone)}) {
         holding.entry = entry;
         holding.word = word;
         node.arbiter.request(1, holding, node.now);
@@ -440,22 +445,25 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
   SUBCASE("of its own home, where it has never been") {
     Node node(0b1100);
     const DeviceArbiter::Home own = node.arbiter.attach(1, {.process = 40});
-    tell(node, node.layout.at(own.entry).compute.bits(), home);
+    tell(node, node.layout.at(own.entry).compute.bits(), kHome);
     CHECK(node.arbiter.held().empty());
   }
   SUBCASE("of another process's home") {
     Node node(0b1100);
     const DeviceArbiter::Home other = node.arbiter.attach(2, {.process = 41});
     node.arbiter.attach(1, {.process = 40});
-    tell(node, node.layout.at(other.entry).compute.bits(), home);
+    tell(node, node.layout.at(other.entry).compute.bits(), kHome);
     CHECK(node.arbiter.held().empty());
   }
+}
+
+TEST_CASE("nobody takes more units than it had by telling of work, nor for longer") {
   SUBCASE("of what it had, later than that counts") {
     Node node(0b1100);
     node.arbiter.attach(1, {.process = 40});
     had(node, 0b0011);
     node.now = 50'000;
-    tell(node, 0b0011, before);
+    tell(node, 0b0011, kBefore);
     CHECK(node.arbiter.held().empty());
     CHECK(node.arbiter.counters().stale == 1);
   }
@@ -464,7 +472,7 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
     node.arbiter.attach(1);
     had(node, 0b0011);
     node.wants(1);
-    tell(node, 0b0011, before);
+    tell(node, 0b0011, kBefore);
     CHECK(node.arbiter.held().size() == 1);
     CHECK(node.arbiter.counters().stale == 1);
   }
@@ -479,12 +487,12 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
     Node node(0b1100);
     node.arbiter.attach(1, {.most = 8});
     for (const std::uint64_t units : {0b1111, 0b0011, 0b0100, 0b1000}) had(node, units);
-    tell(node, 0b1111, before);
+    tell(node, 0b1111, kBefore);
     CHECK(node.arbiter.held().empty());
-    tell(node, 0b0011, before);
-    tell(node, 0b0100, before);
+    tell(node, 0b0011, kBefore);
+    tell(node, 0b0100, kBefore);
     CHECK(node.arbiter.held().size() == 2);
-    tell(node, 0b1000, before);
+    tell(node, 0b1000, kBefore);
     CHECK(node.arbiter.held().size() == 2);
   }
   SUBCASE("which never ends, for ever") {
@@ -493,12 +501,12 @@ TEST_CASE("nobody takes units by telling of work that it cannot have") {
     node.arbiter.attach(2);
     had(node, 0b0011);
     node.now = 10'000;  // it came late, which gives it no longer
-    tell(node, 0b0011, before);
+    tell(node, 0b0011, kBefore);
     node.wants(2);
     while (node.grants.empty() && node.now < 1'000'000'000) {
       protocol::Draining draining;
       draining.head.lane = 0b0011;
-      draining.word = before;
+      draining.word = kBefore;
       draining.entry = node.layout.find(hal::ComputeSet(0b0011));
       draining.outstanding = 1;
       node.arbiter.request(1, draining, node.now += 2'000);
