@@ -139,11 +139,19 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(len(tested), 3)
         self.assertTrue(all("-LE" not in call and call.endswith("=1") for call in tested))
 
-    def test_ci_runs_the_same_command(self):
+    def test_ci_runs_the_optimised_tree(self):
         done = self.machine.run(program=".ci/run")
-        self.assertEqual(done.out.splitlines()[-1], "6 passed, 0 failed")
-        self.assertIn('exec "$(dirname "$0")/../scripts/test"\n',
+        self.assertEqual(done.out.splitlines()[-1], "2 passed, 0 failed")
+        self.assertIn('exec "$(dirname "$0")/../scripts/test" --only release\n',
                       (SOURCE / ".ci/run").read_text())
+
+    def test_only_names_one_tree(self):
+        self.assertEqual(self.machine.run("--only", "tsan").returncode, 0)
+        self.assertEqual([call for call in self.machine.calls() if call.startswith("cmake")],
+                         ["cmake configure tsan fresh", "cmake build tsan kept"])
+        refused = self.machine.run("--only", "debug")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("--only needs release, dev or tsan", refused.err)
 
     def test_a_failed_test_is_shown_and_counted(self):
         (self.machine.root / "junit").write_text(f"<testsuite>{PASSED}{FAILED}</testsuite>")
