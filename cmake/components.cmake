@@ -38,7 +38,7 @@ endfunction()
 # the short form of a build with sanitizers (cmake/forms.cmake). A test that hangs is ended by
 # `ctest --timeout` (scripts/test), for all tests the same and no verdict on speed; TIMEOUT sets
 # another limit above 600 s. Where a test does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests
-# side by side are no neighbours on a GPU.
+# side by side are no neighbours on a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY" "COMPONENT;TIMEOUT"
                         "SOURCES;LIBRARIES;DEPENDS;ENVIRONMENT;ARGUMENTS")
@@ -70,7 +70,7 @@ function(vitamin_test target)
     COMMAND ${CMAKE_COMMAND}
             -D "EXECUTABLE=$<TARGET_FILE:${target}>" -D "TARGET=${target}"
             -D "LABELS=${labels}" -D "TIMEOUT=${arg_TIMEOUT}" -D "SERIAL=${arg_SERIAL}"
-            -D "ENVIRONMENT=VITAMIN_LOCK_FOLDER=;${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
+            -D "ENVIRONMENT=VITAMIN_LOCK_FOLDER=;VITAMIN_LOCK_RULE=1;${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
             -D "OUTPUT=${include_file}"
             -P ${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake
     BYPRODUCTS ${include_file}
@@ -102,7 +102,7 @@ function(vitamin_python_tests)
   vitamin_labels(labels ${arg_COMPONENT} ${plain_only})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
-  set(environment "VITAMIN_LOCK_FOLDER=" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
+  set(environment "VITAMIN_LOCK_FOLDER=" "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
