@@ -247,10 +247,11 @@ void run(RunOptions options) {
   RunDirectory directory;
   const Libraries libraries = libraries_for(directory);
 
-  // A trace is of a daemon of its own: others' work is nobody's business.
+  // A trace is of a daemon of its own: others' work is nobody's business. So is its socket's
+  // directory: a daemon locks that while it binds, and ours is locked already.
   RunOptions given = options;
   if (options.daemon && !options.trace.empty())
-    given.socket = (directory.path() / "daemon").native();
+    given.socket = (directory.path() / "daemon" / "socket").native();
   // Somebody else's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
     const auto ready =
