@@ -64,13 +64,14 @@ function(vitamin_test target)
 
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
 
+  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER=" ${arg_ENVIRONMENT})
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   add_custom_command(
     TARGET ${target} POST_BUILD
     COMMAND ${CMAKE_COMMAND}
             -D "EXECUTABLE=$<TARGET_FILE:${target}>" -D "TARGET=${target}"
             -D "LABELS=${labels}" -D "TIMEOUT=${arg_TIMEOUT}" -D "SERIAL=${arg_SERIAL}"
-            -D "ENVIRONMENT=VITAMIN_LOCK_FOLDER=;${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
+            -D "ENVIRONMENT=${environment}" -D "ARGUMENTS=${arg_ARGUMENTS}"
             -D "OUTPUT=${include_file}"
             -P ${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake
     BYPRODUCTS ${include_file}
@@ -102,7 +103,7 @@ function(vitamin_python_tests)
   vitamin_labels(labels ${arg_COMPONENT} ${plain_only})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
-  set(environment "VITAMIN_LOCK_FOLDER=" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
+  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER=" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
