@@ -49,8 +49,9 @@ endfunction()
 # in the counts (tests/expected_counts.txt). SERIAL: never beside another test. PLAIN_ONLY,
 # ONE_THREAD: not in the short form of a build with sanitizers, or with ThreadSanitizer
 # (cmake/forms.cmake). A test that hangs is ended by `ctest --timeout` (scripts/test), for all tests
-# the same and no verdict on speed; TIMEOUT sets another limit above 600 s. Where a test
-# does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on a GPU.
+# the same and no verdict on speed; TIMEOUT sets another limit above 600 s. Where a
+# test does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on
+# a GPU.
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY;ONE_THREAD"
                         "COMPONENT;TIMEOUT"

@@ -58,8 +58,8 @@ if(VITAMIN_SANITIZE)
 endif()
 
 # vitamin_compile_quickly(<targets>...): code that is compiled for longer than it runs in all tests
-# together. Half of the time with AddressSanitizer and UndefinedBehaviorSanitizer; with the others it
-# makes no difference.
+# together. Takes half of the time with AddressSanitizer and UndefinedBehaviorSanitizer; with
+# ThreadSanitizer it makes no difference.
 function(vitamin_compile_quickly)
   if(VITAMIN_SANITIZE MATCHES "address")
     foreach(target IN LISTS ARGN)

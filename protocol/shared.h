@@ -13,7 +13,7 @@
 #pragma once
 
 #if defined(VITAMIN_NO_SHARED_MEMORY)
-#error "This file is compiled once for builds with and without fault points: see its CMakeLists.txt."
+#error "This file is compiled once, with and without fault points: see its CMakeLists.txt."
 #endif
 
 #include <atomic>
