@@ -17,6 +17,7 @@
 // cuDevResourceGenerateDesc). The illegal case cannot be said.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,6 +54,9 @@ struct DeviceInfo {
     return sum;
   }
 };
+
+// No code of any vendor: what a launch answers is not known before it is made.
+inline constexpr NativeStatus kOnlyTheCallTells = INT_MIN;
 
 // A native event: a cheap value, recorded again and again. A wait captures the record that is
 // newest when the wait is made, so a handle may be re-recorded while older waits are pending.
@@ -126,7 +130,8 @@ class Device {
   virtual std::uint32_t resident_blocks(const KernelLaunch& launch) = 0;
 
   // The error that the launch would return natively, at once, for a launch that is only copied now
-  // and submitted later (bad block, too much shared memory, null kernel). Off the fast path.
+  // and submitted later (bad block, too much shared memory, too large a cooperative grid or
+  // cluster). kOnlyTheCallTells: then the launch is not copied but made. Off the fast path.
   virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
 
   // Free memory of the device, to all processes; 0: unknown. Unit: bytes.

@@ -24,7 +24,9 @@ Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
   // The default streams cannot be destroyed; the driver says so.
   if (record == nullptr || record->legacy || stream == kThreadStream) {
     const Answer answer = via.real(stream);
-    if (answer == kSuccess) forget_stream(stream);
+    if (answer != kSuccess) return answer;
+    forget_stream(stream);
+    if (captures_open()) capture_may_have_ended(stream, true);
     return answer;
   }
   auto operation = runtime::call([=](void*) { return hal::NativeStatus(via.real(stream)); });

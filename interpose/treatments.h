@@ -132,12 +132,12 @@ struct Bridge {
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured || !kBridged)
       return via.real(with_stream(args, way.native())...);
-    auto operation = runtime::call(
+    auto operation = runtime::call_kept_if(
         [=, context = way.record->context->handle](void* native) {
           const CurrentContext current(context);
           return hal::NativeStatus(via.real(with_stream(args, native)...));
         },
-        kAllValues<Args...> ? Keep::kYes : Keep::kNo);
+        [=] { return kAllValues<Args...> && surely_accepted(args...); });
     const Inside ours;
     return copied(way, result(way.context().bridge(way.stream(), operation, kBehind, kHost)),
                   args...);
@@ -177,12 +177,13 @@ struct Fill {
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
     runtime::stats::Counter& fills = way.page().other.fills_queued;
-    auto operation =
-        runtime::call([=, &fills, context = way.record->context->handle](void* native) {
+    auto operation = runtime::call_kept_if(
+        [=, &fills, context = way.record->context->handle](void* native) {
           const CurrentContext current(context);
           fills.add();
           return hal::NativeStatus(via.real(with_stream(args, native)...));
-        });
+        },
+        [=] { return surely_accepted(args...); });
     const Inside ours;
     // A legacy operation goes to the real stream while anybody captures: the driver decides there
     // whether it is allowed.
@@ -241,12 +242,14 @@ struct Copy {
                     args...);
     }
     runtime::stats::Counter& copies = way.page().other.copies_queued;
-    auto operation = runtime::call([via, &copies, context = way.record->context->handle,
-                                    ... kept = Kept<Args>(args)](void* native) {
-      const CurrentContext current(context);
-      copies.add();
-      return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
-    });
+    auto operation = runtime::call_kept_if(
+        [via, &copies, context = way.record->context->handle,
+         ... kept = Kept<Args>(args)](void* native) {
+          const CurrentContext current(context);
+          copies.add();
+          return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
+        },
+        [=] { return surely_accepted(args...); });
     const Answer answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
                                               : way.context().enqueue(way.stream(), operation));
     return copied(way, answer, args...);

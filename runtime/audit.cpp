@@ -422,9 +422,9 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
     pending.name = name_of("graph of " + std::to_string(graph->nodes) + " nodes");
   } else if (const EventState* event = std::exchange(lane.waits_for, nullptr)) {
     pending.kind = audit::Kind::kWait;
-    // Another process may have recorded an interprocess event since: the driver knows which.
+    // Another process or a graph may have recorded a shared event since: the driver knows which.
     const auto generation = generations_.find(event);
-    if (generation != generations_.end() && !event->interprocess)
+    if (generation != generations_.end() && !event->shared)
       pending.after.push_back(generation->second);
   } else if (recorded != nullptr && intent != Intent::kWait) {
     pending.kind = audit::Kind::kRecord;

@@ -488,6 +488,8 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
     const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() &&
                         p.stream->tail != nullptr && p.stream->tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
+    if (!native)
+      for (const MarkerRef& marker : p.stream->also_after) wait_for(marker);
   }
   if (stream.allocated && physical != &stream.own) come_after(stream, *stream.own.queue);
   for (const MarkerRef& marker : stream.also_after) wait_for(marker);

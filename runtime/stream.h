@@ -92,7 +92,9 @@ struct EventState {
   std::shared_ptr<Generation> pending;  // its newest record, while deferred
   MarkerRef point;                      // behind its newest record, once made
   MarkerRef gate;                       // of its newest record
-  bool interprocess = false;            // another process may look at it at any time
+  // Another process, or a graph when it is launched, may look at it or record it at any time: its
+  // records are never deferred, and only the driver knows what it means.
+  std::atomic<bool> shared{false};
   std::atomic<bool> foreign{false};     // recorded by somebody who is not virtualised
 };
 

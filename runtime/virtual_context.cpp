@@ -182,13 +182,17 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival,
 
 // It cannot be submitted now.
 NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
+  bool may_wait = !arrival.now;
   if (arrival.kernel != nullptr) {
     const NativeStatus invalid =
         device_->validate(static_cast<LaunchOperation*>(arrival.operation)->launch());
-    if (invalid != hal::kNativeOk) return invalid;
+    if (invalid == hal::kOnlyTheCallTells)
+      may_wait = false;
+    else if (invalid != hal::kNativeOk)
+      return invalid;
   }
   Deferred deferred;
-  if (!arrival.now && keep(arrival, deferred)) {
+  if (may_wait && keep(arrival, deferred)) {
     // Our own queue is deeper than a driver's: the caller blocks no earlier than natively.
     const std::size_t room = dispatcher_->options().deferred_max;
     dispatcher_->wait_until(lock, [&] { return stream.deferred.size() < room; });
@@ -479,10 +483,12 @@ NativeStatus VirtualContext::allocate(Stream& stream, Operation& call) {
   const Dispatcher::Lock lock(dispatcher_->mutex());
   // An allocation on the legacy stream is no barrier there, and a record would be one (measured:
   // legacy_calls_that_are_barriers.trace): it is made when the stream's next operation comes.
-  if (stream.kind == StreamKind::kLegacy)
+  if (stream.kind == StreamKind::kLegacy) {
     stream.allocated = true;
-  else
+  } else {
     dispatcher_->come_after(stream, *stream.own.queue);
+    default_order_.end_late(stream);  // the legacy stream's next operation comes behind it
+  }
   return status;
 }
 
@@ -505,8 +511,7 @@ NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
 // --- events ----------------------------------------------------------------------------------
 
 NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation& record) {
-  // Another process may look at an interprocess event at any time: never deferred.
-  const bool now = event.interprocess;
+  const bool now = event.shared;
   return run(stream, {.operation = &record,
                       .intent = now ? Intent::kBridge : Intent::kRecord,
                       .event = &event,
@@ -517,7 +522,7 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
   Dispatcher::Lock lock(dispatcher_->mutex());
   Arrival arrival{
       .operation = &wait, .intent = Intent::kWait, .event = &event, .waits_for = &event};
-  const bool ours = event.home == this && !event.foreign && !event.interprocess;
+  const bool ours = event.home == this && !event.foreign && !event.shared;
   if (ours && event.pending != nullptr && event.pending->submitted) {
     event.point = event.pending->marker;
     event.gate = event.pending->gate;
@@ -612,10 +617,21 @@ NativeStatus VirtualContext::query(Stream& stream) {
       status = device_->query(part->tail_marker->event);
     else if (part == &stream)
       status = part->own.queue->query();
+    if (status == hal::kNativeOk) status = query_allocations(*part);
     if (status != hal::kNativeOk) return status;
     dispatcher_->all_complete(*part, submitted);
   }
   return hal::kNativeOk;
+}
+
+// An allocation in stream order is work of its stream, too: it may wait for whoever freed the
+// memory.
+NativeStatus VirtualContext::query_allocations(Stream& stream) {
+  NativeStatus status = hal::kNativeOk;
+  if (stream.allocated) status = stream.own.queue->query();
+  for (const MarkerRef& marker : stream.also_after)
+    if (status == hal::kNativeOk && !marker->fired) status = device_->query(marker->event);
+  return status;
 }
 
 bool VirtualContext::idle(Stream& stream) {
@@ -655,7 +671,14 @@ NativeStatus VirtualContext::synchronize(Stream& stream) {
   if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;
   // All ends are noted before the host waits for the first: what comes later is not waited for.
   std::vector<End> ends;
-  for (Stream* part : parts) ends.push_back(end_of(*part, part == &stream));
+  for (Stream* part : parts) {
+    ends.push_back(end_of(*part, part == &stream));
+    for (const MarkerRef& marker : part->also_after)
+      ends.push_back({part, part->timeline.submitted, nullptr, marker});
+    if (!part->allocated) continue;
+    ends.push_back({part, part->timeline.submitted, &part->own, {}});
+    ++part->own.pins;
+  }
   lock.unlock();
   NativeStatus status = hal::kNativeOk;
   for (const End& end : ends)

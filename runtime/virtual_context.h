@@ -133,8 +133,8 @@ class VirtualContext {
   hal::NativeStatus begin_capture(Stream& stream, Operation& begin);
 
   // --- events --------------------------------------------------------------------------------
-  // `record` makes the vendor's record of `event` on the queue it is given. Interprocess events are
-  // recorded on the real stream, flushed ahead of any deferral: another process looks at them.
+  // `record` makes the vendor's record of `event` on the queue it is given. Shared events are
+  // recorded on the real stream, at once: what is deferred is flushed ahead of the record.
   hal::NativeStatus record(Stream& stream, EventState& event, Operation& record);
   // A wait for a record that was made here waits for a marker of ours at the same place; any other
   // is `wait`, the vendor's own, which is made before this returns.
@@ -226,6 +226,7 @@ class VirtualContext {
                                  bool per_thread);
   std::vector<Stream*> covered(Stream& stream) const;
   End end_of(Stream& stream, bool alone);
+  hal::NativeStatus query_allocations(Stream& stream);
   hal::NativeStatus synchronize(const End& end);
   void let_through(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);
   void make_way(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);

@@ -141,6 +141,12 @@ struct CopySides {
 };
 inline constexpr bool kFillsAreKernels = true;
 
+// Whether the runtime surely takes a call of these arguments, so that it may be made later.
+template <class... Args>
+bool surely_accepted(Args...) {
+  return true;
+}
+
 // visit(HostBox) for the host memory that a copy with these arguments writes, when they say so.
 template <class Visit, class... Args>
 void each_brought_to_host(const Visit&, Args...) {}

@@ -86,6 +86,7 @@ void forget_context(CUcontext handle) {
 
 void primary_ends(CUdevice device) {
   if (device < 0 || device >= kMaxContexts) return;
+  finish_work(device, Drain::kWait);
   if (const Context* context = context_of_device[device].load()) forget_context(context->handle);
   tear_down(device);
 }
@@ -150,6 +151,17 @@ std::optional<StreamFacts> stream_facts(CUstream stream) {
   return facts;
 }
 
+CUcontext native_current_context() {
+  CUcontext context = nullptr;
+  VITAMIN_REAL(cuCtxGetCurrent)(&context);
+  return context;
+}
+
+CUcontext context_of_stream(CUstream stream) {
+  CUcontext context = nullptr;
+  return VITAMIN_REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS ? context : nullptr;
+}
+
 bool captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return VITAMIN_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
@@ -157,6 +169,11 @@ bool captures(CUstream stream) {
 }
 
 CUresult synchronize_natively(CUstream stream) { return VITAMIN_REAL(cuStreamSynchronize)(stream); }
+
+CUresult wait_for_all(const Context& context) {
+  const CurrentContext current(context.handle);
+  return VITAMIN_REAL(cuCtxSynchronize)();
+}
 
 void CurrentContext::enter(CUcontext wanted) {
   CUcontext current = nullptr;
@@ -205,7 +222,9 @@ CUresult context_set_shared_config(Via<decltype(::cuCtxSetSharedMemConfig)> via,
 CUresult context_destroy(Via<decltype(::cuCtxDestroy)> via, CUcontext context) {
   const CUresult answer = flushed([&] { return hal::NativeStatus(via.real(context)); });
   // Only a context that was made with cuCtxCreate can be destroyed: a foreign one.
-  if (answer == CUDA_SUCCESS) forget_context(context);
+  if (answer != CUDA_SUCCESS) return answer;
+  forget_context(context);
+  forget_captures(context);
   return answer;
 }
 

@@ -79,6 +79,18 @@ CUresult green_record_event(Via<decltype(::cuGreenCtxRecordEvent)> via, CUgreenC
 CUresult green_wait_event(Via<decltype(::cuGreenCtxWaitEvent)> via, CUgreenCtx context,
                           CUevent event);
 
+// peers.cpp
+CUresult copy_peer(Via<decltype(::cuMemcpyPeer)> via, CUdeviceptr target, CUcontext target_context,
+                   CUdeviceptr source, CUcontext source_context, std::size_t bytes);
+CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr target,
+                         CUcontext target_context, CUdeviceptr source, CUcontext source_context,
+                         std::size_t bytes, CUstream stream);
+CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA_MEMCPY3D_PEER* box,
+                            CUstream stream);
+CUresult copy_3d_peer(Via<decltype(::cuMemcpy3DPeer)> via, const CUDA_MEMCPY3D_PEER* box);
+CUresult copy_unified(Via<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)> via, CUdeviceptr target,
+                      CUdeviceptr source, std::size_t bytes);
+
 // streams.cpp
 CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,
                              CUstream* stream, CUgreenCtx context, unsigned flags, int priority);

@@ -555,6 +555,87 @@ TEST_CASE("Steps whose kernels the driver refuses somewhere ask for a wider entr
   for (std::size_t i = 7; i < 24; ++i) CHECK(f.stays[i].sms.count() == 4);
 }
 
+// The pool may give a stream memory that another one is still to free: then the allocation holds
+// the stream on the device, whatever lies on the part where its newest kernel ran.
+TEST_CASE("A query and a synchronisation cover an allocation whose memory is not there yet") {
+  for (const StreamKind kind : {StreamKind::kNonBlocking, StreamKind::kBlocking}) {
+    CAPTURE(static_cast<int>(kind));
+    Fixture fixture({.policy = "static"});
+    runtime::Stream& stream = fixture.stream(kind);
+    unsigned total = 0;
+    unsigned* address = &total;
+    unsigned amount = 1;
+    REQUIRE(fixture.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &amount}) ==
+            hal::kNativeOk);
+    REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
+    soft::Gate* freed = fixture.engine->create_gate();
+    auto allocate = call(
+        [&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
+    for (const bool behind_a_kernel : {false, true}) {
+      CAPTURE(behind_a_kernel);
+      if (behind_a_kernel)
+        REQUIRE(fixture.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &amount}) ==
+                hal::kNativeOk);
+      REQUIRE(fixture.context->allocate(stream, allocate) == hal::kNativeOk);
+      for (int i = 0; i < 2000; ++i) fixture.engine->advance();
+      CHECK(fixture.context->query(stream) == soft::kNotReady);
+      if (!behind_a_kernel) continue;
+      fixture.engine->destroy_gate(freed);
+      CHECK(fixture.context->synchronize(stream) == hal::kNativeOk);
+      CHECK(fixture.context->query(stream) == hal::kNativeOk);
+      break;
+    }
+    CHECK(total == 2);
+  }
+}
+
+TEST_CASE("A synchronisation waits until the memory of an allocation is there") {
+  Fixture fixture({.policy = "static", .clock = soft::Clock::kReal});
+  runtime::Stream& stream = fixture.stream();
+  unsigned total = 0;
+  unsigned* address = &total;
+  unsigned amount = 1;
+  REQUIRE(fixture.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &amount}) ==
+          hal::kNativeOk);
+  REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
+  soft::Gate* freed = fixture.engine->create_gate();
+  auto allocate =
+      call([&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
+  REQUIRE(fixture.context->allocate(stream, allocate) == hal::kNativeOk);
+  std::atomic<bool> there{false};
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    there = true;
+    fixture.engine->destroy_gate(freed);
+  });
+  CHECK(fixture.context->synchronize(stream) == hal::kNativeOk);
+  CHECK(there);
+  other.join();
+}
+
+// The legacy stream comes behind everything that a blocking stream holds, allocations included.
+TEST_CASE("A launch on the legacy stream comes behind an allocation of a blocking stream") {
+  Fixture fixture({.policy = "static"});
+  runtime::Stream& stream = fixture.stream(StreamKind::kBlocking);
+  unsigned total = 0;
+  unsigned* address = &total;
+  unsigned amount = 1;
+  REQUIRE(fixture.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &amount}) ==
+          hal::kNativeOk);
+  REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
+  soft::Gate* freed = fixture.engine->create_gate();
+  auto allocate =
+      call([&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
+  REQUIRE(fixture.context->allocate(stream, allocate) == hal::kNativeOk);
+  REQUIRE(fixture.launch(fixture.context->legacy(), VITAMIN_SOFT_KERNEL(add_kernel),
+                         {&address, &amount}) == hal::kNativeOk);
+  for (int i = 0; i < 2000; ++i) fixture.engine->advance();
+  CHECK(total == 1);
+  fixture.engine->destroy_gate(freed);
+  CHECK(fixture.context->synchronize(fixture.context->legacy()) == hal::kNativeOk);
+  CHECK(total == 2);
+}
+
 TEST_CASE("A stream that is destroyed with deferred work still does it") {
   Fixture f;
   runtime::Stream& held = f.stream();
