@@ -32,11 +32,10 @@ Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
   auto operation = runtime::call([=](void*) { return hal::NativeStatus(via.real(stream)); });
   Answer answer;
   const StreamRecord was = *record;
-  const bool captured = captures_open() && is_capturing(was);
   forget_stream(stream);  // before another thread is given the same handle
-  if (captured) {
-    answer = via.real(stream);
-  } else {
+  {
+    // Of a captured stream nothing is outstanding that would have to be recorded: that was done
+    // when it entered the capture.
     const Inside ours;
     answer = result(was.context->virtual_context->retire(
         *was.stream, operation, kStreamDestroyWaits ? Host::kMayBlock : Host::kReturns));

@@ -4,6 +4,8 @@
 // one argument of type NativeStream, and everything else is a value or, in copies, a host pointer.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <type_traits>
 
 #include "interpose/context.h"
@@ -276,17 +278,60 @@ struct Twin {
 
 // --- the rest ------------------------------------------------------------------------------------
 
+// --- memory in stream order
+// --------------------------------------------------------------------
+
+// The pool that an allocation names; by the vendor: the one that an allocation without a name comes
+// from.
+inline MemoryPool pool_of(const Context&, MemoryPool pool, NativeStream) { return pool; }
+MemoryPool pool_of(const Context& context, NativeStream);
+// Memory was freed, or is given out, by a call that the runtime does not see.
+void forget_block(std::uint64_t address);
+
+// (address, bytes, [pool,] stream)
 struct Allocate {
-  template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
-    const Way way = way_of(stream_of(args...), via.per_thread);
-    if (way.route == Route::kForeign) return via.real(args...);
-    if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
+  template <class Address, class... Rest>
+  static Answer run(Via<Answer(Address*, std::size_t, Rest...)> via, Address* address,
+                    std::size_t bytes, Rest... rest) {
+    const Way way = way_of(stream_of(rest...), via.per_thread);
+    if (address == nullptr || way.route != Route::kManaged) {
+      const bool captured = way.route == Route::kCaptured;
+      const Answer answer = captured ? via.real(address, bytes, with_stream(rest, way.native())...)
+                                     : via.real(address, bytes, rest...);
+      if (answer == kSuccess) forget_block(std::bit_cast<std::uint64_t>(*address));
+      return answer;
+    }
+    runtime::Block block{0, bytes, pool_of(*way.record->context, rest...)};
     auto operation = runtime::call(
-        [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
+        [&](void* native) {
+          const Answer answer = via.real(address, bytes, with_stream(rest, native)...);
+          if (answer == kSuccess) block.address = std::bit_cast<std::uint64_t>(*address);
+          return hal::NativeStatus(answer);
+        },
         Keep::kNo);
     const Inside ours;
-    return result(way.context().allocate(way.stream(), operation));
+    const Answer answer = result(way.context().allocate(way.stream(), block, operation));
+    if (answer == kSuccess) *address = std::bit_cast<Address>(block.address);
+    return answer;
+  }
+};
+
+// (address, stream)
+struct Free {
+  template <class Address>
+  static Answer run(Via<Answer(Address, NativeStream)> via, Address address, NativeStream stream) {
+    const Way way = way_of(stream, via.per_thread);
+    if (way.route != Route::kManaged || !kBridged) {
+      forget_block(std::bit_cast<std::uint64_t>(address));
+      return via.real(address, way.route == Route::kForeign ? stream : way.native());
+    }
+    auto operation = runtime::call([=, context = way.record->context->handle](void* native) {
+      const CurrentContext current(context);
+      return hal::NativeStatus(via.real(address, static_cast<NativeStream>(native)));
+    });
+    const Inside ours;
+    return result(
+        way.context().free(way.stream(), std::bit_cast<std::uint64_t>(address), operation));
   }
 };
 
@@ -339,6 +384,7 @@ struct Flushed {
 struct FreesMemory {
   template <class Address>
   static Answer run(Via<Answer(Address)> via, Address address) {
+    forget_block(reinterpret_cast<std::uintptr_t>(first_address(address)));
     return drained(owner_of(first_address(address)),
                    [&] { return hal::NativeStatus(via.real(address)); });
   }

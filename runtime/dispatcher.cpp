@@ -410,8 +410,9 @@ bool Dispatcher::others_gated(Request& request) {
   // The strict rule waits on the host for every predecessor, so a device-side wait for another
   // stream is never allowed onto a pool queue.
   if (strict() && request.marker && !markers_.fired(request.marker)) return true;
-  return std::any_of(request.after.begin(), request.after.end(),
-                     [&](const Predecessor& p) { return gated(*p.stream); });
+  return std::any_of(request.after.begin(), request.after.end(), [&](const Predecessor& p) {
+    return !p.token.completed() && gated(*p.stream);
+  });
 }
 
 bool Dispatcher::gated(Stream& stream) {
@@ -442,8 +443,11 @@ NativeStatus Dispatcher::wait_for(Stream& stream, hal::Queue& queue, const Marke
   return queue.wait(marker->event);
 }
 
-void Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
-  if (MarkerRef marker = mark(stream, queue)) stream.also_after.push_back(std::move(marker));
+bool Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
+  MarkerRef marker = mark(stream, queue);
+  if (!marker) return false;
+  stream.also_after.push_back(std::move(marker));
+  return true;
 }
 
 void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
@@ -488,10 +492,14 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
     const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() &&
                         p.stream->tail != nullptr && p.stream->tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
-    if (!native)
-      for (const MarkerRef& marker : p.stream->also_after) wait_for(marker);
+    // Allocations of it, unless its state stands for another stream by now.
+    const bool is_it = p.token.serial() >= p.stream->serials_from;
+    if (native || !is_it || p.stream->kind == StreamKind::kLegacy) continue;
+    if (p.stream->allocated) p.stream->allocated = !come_after(*p.stream, *p.stream->own.queue);
+    for (const MarkerRef& marker : p.stream->also_after) wait_for(marker);
   }
-  if (stream.allocated && physical != &stream.own) come_after(stream, *stream.own.queue);
+  if (stream.allocated && physical != &stream.own)
+    stream.allocated = !come_after(stream, *stream.own.queue);
   for (const MarkerRef& marker : stream.also_after) wait_for(marker);
   return status;
 }
@@ -592,7 +600,8 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
     poll(stream);
     if (!fits()) return false;
   }
-  return markers_.can_acquire(after.size() + kBesideALaunch);
+  // Of each its tail, and its allocations.
+  return markers_.can_acquire(2 * after.size() + kBesideALaunch);
 }
 
 // What one operation puts on queues at most: itself, a wait for each thing that it comes behind and
@@ -646,15 +655,13 @@ void Dispatcher::end_segment(Stream& stream) {
   stream.segments.pop();
 }
 
-bool Dispatcher::emptied(Stream& stream) {
+bool Dispatcher::ended(Stream& stream) {
+  if (!stream.deferred.empty() || stream.own.pins > 0) return false;
   poll(stream);
-  if (!stream.segments.empty() || !stream.deferred.empty()) return false;
+  if (stream.tail != nullptr || !stream.segments.empty()) return false;
   if (!markers_.fired(stream.tail_marker) || !markers_.fired(stream.gate)) return false;
-  stream.segments.release();
-  stream.tail_marker.reset();
-  stream.gate.reset();
-  stream.also_after.clear();
-  return true;
+  if (stream.tail_marker) all_complete(stream, stream.timeline.submitted);
+  return stream.timeline.completed == stream.timeline.issued;
 }
 
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
@@ -937,7 +944,8 @@ void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
   if (!marker) return;
   if (watched_.empty()) wake_.notify_one();  // the thread sleeps while nothing is watched
   watched_.push_back({&kernel, queue.processors, predicted_ns(kernel, &launch, queue.processors),
-                      marker, std::chrono::steady_clock::now(), false, nullptr});
+                      marker, std::chrono::steady_clock::now(), false, nullptr,
+                      KernelRef(&kernel)});
 }
 
 // --- the trace -------------------------------------------------------------------------------
@@ -1007,7 +1015,7 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
   Request request;
   request.operation = deferred.operation.get();
   request.intent = deferred.intent;
-  request.kernel = deferred.kernel;
+  request.kernel = deferred.kernel.get();
   request.after = deferred.predecessors;
   request.own_stream = own_stream;
   request.marker = deferred.marker;
@@ -1034,6 +1042,7 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
     deferred.generation->submitted = true;
     deferred.generation->stream = nullptr;
   }
+  stream.freed_bytes -= deferred.freed.bytes;
   stream.deferred.pop_front();
   if (stream.deferred.empty()) std::erase(deferring_, &stream);
   return attempt;

@@ -207,10 +207,11 @@ class Dispatcher {
   }
   // Where an operation that needs no compute of its own goes.
   PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
-  // The stream's next operation comes behind everything that is on `queue` now.
-  void come_after(Stream& stream, hal::Queue& queue);
-  // Of a retired stream: true once it holds nothing any more, neither markers nor memory.
-  bool emptied(Stream& stream);
+  // The stream's next operation comes behind everything that is on `queue` now. False: the driver
+  // gives no more events.
+  bool come_after(Stream& stream, hal::Queue& queue);
+  // Of a retired stream: all its work was seen to end, and no thread is inside a call on it.
+  bool ended(Stream& stream);
   // Everything submitted of the stream was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
 
@@ -272,7 +273,8 @@ class Dispatcher {
     MarkerRef marker;
     std::chrono::steady_clock::time_point since;
     bool named;
-    std::shared_ptr<Graph> graph;  // whose the kernel is; null: the table's
+    std::shared_ptr<Graph> graph;  // whose the kernel is; null: the table's,
+    KernelRef held;                // which keeps it
   };
   struct WantedGraph {
     std::shared_ptr<Graph> graph;

@@ -205,9 +205,14 @@ void Dispatcher::watch(const std::shared_ptr<Graph>& graph, Stream& stream, Phys
   const MarkerRef marker = tail_marker(stream);
   if (!marker) return;
   if (watched_.empty()) wake_.notify_one();
-  watched_.push_back({&graph->kernel, queue.processors,
-                      predicted_ns(graph->kernel, &graph->launch, queue.processors), marker,
-                      std::chrono::steady_clock::now(), false, graph});
+  watched_.push_back({&graph->kernel,
+                      queue.processors,
+                      predicted_ns(graph->kernel, &graph->launch, queue.processors),
+                      marker,
+                      std::chrono::steady_clock::now(),
+                      false,
+                      graph,
+                      {}});
 }
 
 // --- what the application does with it -----------------------------------------------------------

@@ -87,6 +87,7 @@ void KernelTable::clear() {
   for (std::unique_ptr<Kernel>& kernel : slots_)
     if (kernel) retired_.push_back(std::move(kernel));
   size_ = 0;
+  std::erase_if(retired_, [](const auto& kernel) { return kernel->holders == 0; });
 }
 
 void KernelTable::remember_wide_only(Kernel& kernel) {

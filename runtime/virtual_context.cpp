@@ -37,15 +37,44 @@ VirtualContext::~VirtualContext() {
 // --- streams ---------------------------------------------------------------------------------
 
 Stream& VirtualContext::add_stream(StreamKind kind, int priority) {
-  auto stream = std::make_unique<Stream>();
-  stream->lane = static_cast<LaneId>(streams_.size());
-  stream->kind = kind;
-  stream->priority = priority;
-  stream->own.priority = priority;
-  stream->own.processors = device_->info().processors;
+  reclaim();
+  if (unused_.empty()) {
+    streams_.push_back(std::make_unique<Stream>());
+    streams_.back()->lane = static_cast<LaneId>(streams_.size() - 1);
+    unused_.push_back(streams_.back().get());
+  }
+  Stream& stream = *unused_.back();
+  unused_.pop_back();
+  stream.number = streams_adopted_++;
+  stream.kind = kind;
+  stream.priority = priority;
+  stream.own.priority = priority;
+  stream.own.processors = device_->info().processors;
   if (kind == StreamKind::kBlocking) dispatcher_->note_blocking_stream(*legacy_);
-  streams_.push_back(std::move(stream));
-  return *streams_.back();
+  return stream;
+}
+
+// Ends when it has looked at two retired streams whose work goes on: so the cost of a call does not
+// grow with their number, and whatever has ended is found.
+void VirtualContext::reclaim() {
+  std::size_t left = retired_.size();
+  for (int busy = 0; left > 0 && busy < 2; --left) {
+    Stream& stream = *retired_.front();
+    retired_.pop_front();
+    if (!dispatcher_->ended(stream)) {
+      retired_.push_back(&stream);
+      ++busy;
+      continue;
+    }
+    default_order_.forget(stream);
+    Stream unused;
+    unused.lane = stream.lane;
+    // Tokens of this stream are below the next one's first.
+    unused.serials_from = stream.timeline.issued + 1;
+    unused.timeline = {unused.serials_from, unused.serials_from, unused.serials_from};
+    stream = std::move(unused);
+    unused_.push_back(&stream);
+  }
 }
 
 Stream& VirtualContext::adopt(void* native, StreamKind kind, int priority) {
@@ -70,7 +99,7 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy, Host hos
   stream.retired = true;
   if (host == Host::kMayBlock)
     dispatcher_->wait_until(lock, [&] { return stream.deferred.empty(); });
-  std::erase_if(retired_, [&](Stream* one) { return dispatcher_->emptied(*one); });
+  reclaim();
   retired_.push_back(&stream);
   std::unique_ptr<Operation> kept = stream.deferred.empty() ? nullptr : destroy.keep();
   if (kept != nullptr) {
@@ -183,6 +212,7 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival,
 // It cannot be submitted now.
 NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
   bool may_wait = !arrival.now;
+  const KernelRef kernel(arrival.kernel);  // while the lock is dropped
   if (arrival.kernel != nullptr) {
     const NativeStatus invalid =
         device_->validate(static_cast<LaunchOperation*>(arrival.operation)->launch());
@@ -212,7 +242,7 @@ NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arriv
 // The operation as it is now; false when it cannot be kept.
 bool VirtualContext::keep(const Arrival& arrival, Deferred& deferred) {
   deferred.intent = arrival.intent;
-  deferred.kernel = arrival.kernel;
+  deferred.kernel = KernelRef(arrival.kernel);
   if (arrival.intent == Intent::kWait) {
     // The event may be recorded again before this wait is submitted: hold on to what it means now.
     deferred.generation = arrival.event->pending;
@@ -238,6 +268,8 @@ void VirtualContext::defer(Stream& stream, Arrival& arrival, Deferred deferred) 
     event.pending->serial = deferred.serial;
     deferred.generation = event.pending;
   }
+  deferred.freed = arrival.freed;
+  stream.freed_bytes += arrival.freed.bytes;
   default_order_.issue(stream);
   dispatcher_->defer(stream, std::move(deferred));
 }
@@ -334,8 +366,9 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
 // The host did not wait for the call's predecessors, or they need it still.
 bool VirtualContext::gated_behind(Stream& stream, std::span<const Predecessor> after) {
   return dispatcher_->gated(stream) ||
-         std::any_of(after.begin(), after.end(),
-                     [&](const Predecessor& p) { return dispatcher_->gated(*p.stream); });
+         std::any_of(after.begin(), after.end(), [&](const Predecessor& p) {
+           return !p.token.completed() && dispatcher_->gated(*p.stream);
+         });
 }
 
 // --- work ------------------------------------------------------------------------------------
@@ -475,21 +508,75 @@ NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) 
   return make_outside(lock, stream, arrival, true);
 }
 
-NativeStatus VirtualContext::allocate(Stream& stream, Operation& call) {
+// --- memory in stream order ------------------------------------------------------------------
+
+NativeStatus VirtualContext::allocate(Stream& stream, Block& block, Operation& call) {
+  {
+    Dispatcher::Lock lock(dispatcher_->mutex());
+    if (stream.freed_bytes > 0 && !give_out_again(stream, block)) make_frees(lock, stream);
+  }
+  const bool again = block.address != 0;
   // Without the lock: an allocation may wait for other work of the device (seen on an H200).
-  NativeStatus status = call.submit(*stream.own.queue);
+  NativeStatus status = again ? hal::kNativeOk : call.submit(*stream.own.queue);
   if (status != hal::kNativeOk && flush_all()) status = call.submit(*stream.own.queue);
   if (status != hal::kNativeOk) return status;
   const Dispatcher::Lock lock(dispatcher_->mutex());
-  // An allocation on the legacy stream is no barrier there, and a record would be one (measured:
-  // legacy_calls_that_are_barriers.trace): it is made when the stream's next operation comes.
-  if (stream.kind == StreamKind::kLegacy) {
-    stream.allocated = true;
-  } else {
-    dispatcher_->come_after(stream, *stream.own.queue);
-    default_order_.end_late(stream);  // the legacy stream's next operation comes behind it
-  }
+  blocks_[block.address] = block;
+  // Recorded when the stream's next operation comes, so that any number of allocations costs one
+  // record; and an allocation on the legacy stream is no barrier there, but a record is one
+  // (measured: legacy_calls_that_are_barriers.trace).
+  if (!again) stream.allocated = true;
+  // The legacy stream's next operation comes behind it.
+  if (stream.kind == StreamKind::kBlocking) default_order_.end_late(stream);
   return status;
+}
+
+// Behind the operation that frees it, the memory may belong to any later operation of the stream.
+// The newest such operation is not made then.
+bool VirtualContext::give_out_again(Stream& stream, Block& block) {
+  const auto freed =
+      std::find_if(stream.deferred.rbegin(), stream.deferred.rend(), [&](const Deferred& one) {
+        return one.freed.address != 0 && one.freed.bytes == block.bytes &&
+               one.freed.pool == block.pool;
+      });
+  if (freed == stream.deferred.rend()) return false;
+  block.address = std::exchange(freed->freed, {}).address;
+  stream.freed_bytes -= block.bytes;
+  freed->operation.reset();
+  freed->intent = Intent::kFollow;
+  return true;
+}
+
+// Where the driver's queue has no room for all that is ahead of the frees, the caller waits for
+// room, as natively it would soon, but not for ever: what runs may wait for the host, who is here.
+void VirtualContext::make_frees(Dispatcher::Lock& lock, Stream& stream) {
+  std::size_t left = stream.deferred.size();
+  unsigned idle_rounds = 0;
+  dispatcher_->wait_until(lock, [&] {
+    if (dispatcher_->flush(stream)) return true;
+    if (std::exchange(left, stream.deferred.size()) != stream.deferred.size()) idle_rounds = 0;
+    idle_rounds += dispatcher_->waits_for_host() ? kLongPatience / kPatience : 1;
+    return idle_rounds > kLongPatience;
+  });
+}
+
+Block VirtualContext::take_block(std::uint64_t address) {
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end()) return {};
+  const Block block = found->second;
+  blocks_.erase(found);
+  return block;
+}
+
+NativeStatus VirtualContext::free(Stream& stream, std::uint64_t address, Operation& call) {
+  Dispatcher::Lock lock(dispatcher_->mutex());
+  Arrival arrival{.operation = &call, .intent = Intent::kBridge, .freed = take_block(address)};
+  return run(lock, stream, arrival);
+}
+
+void VirtualContext::forget_block(std::uint64_t address) {
+  const Dispatcher::Lock lock(dispatcher_->mutex());
+  take_block(address);
 }
 
 // Whatever is deferred now goes onto the real streams; false when there was nothing.

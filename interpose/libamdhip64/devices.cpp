@@ -60,6 +60,12 @@ void note_runtime(hipError_t answer) {
   report_drift();
 }
 
+hipMemPool_t pool_of(const Context& context, hipStream_t) {
+  hipMemPool_t pool = nullptr;
+  auto* const ask = VITAMIN_REAL(hipDeviceGetMemPool);
+  return ask != nullptr && ask(&pool, context.handle) == hipSuccess ? pool : nullptr;
+}
+
 Context* current_context() { return context_of(current_device()); }
 
 Context* known_current_context() {

@@ -37,6 +37,7 @@ void finished(Answer answer);
 using NativeStream = hipStream_t;
 using NativeEvent = hipEvent_t;
 using NativeContext = int;  // a device, as hipSetDevice counts
+using MemoryPool = hipMemPool_t;
 inline const NativeStream kLegacyStream = reinterpret_cast<NativeStream>(1);  // HIP 6.2
 inline const NativeStream kThreadStream = hipStreamPerThread;
 inline constexpr unsigned kEventInterprocess = hipEventInterprocess;
@@ -168,6 +169,7 @@ void each_brought_to_host(const Visit& visit, void* host, const void*, std::size
   USE(hipStreamGetPriority)    \
   USE(hipGetStreamDeviceId)    \
   USE(hipPointerGetAttributes) \
+  USE(hipDeviceGetMemPool)     \
   USE(hipGraphGetNodes)        \
   USE(hipGraphNodeGetType)     \
   USE(hipGraphChildGraphNodeGetGraph)

@@ -168,6 +168,12 @@ bool captures(CUstream stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+CUmemoryPool pool_of(const Context& context, CUstream) {
+  CUmemoryPool pool = nullptr;
+  VITAMIN_REAL(cuDeviceGetMemPool)(&pool, context.ordinal);
+  return pool;
+}
+
 CUresult synchronize_natively(CUstream stream) { return VITAMIN_REAL(cuStreamSynchronize)(stream); }
 
 CUresult wait_for_all(const Context& context) {

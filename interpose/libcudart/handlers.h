@@ -64,7 +64,9 @@ template <class Address>
 CUresult memory_free(Via<CUresult(Address)> via, Address address) {
   if (address == 0) return via.real(address);
   const auto call = [&] { return hal::NativeStatus(via.real(address)); };
-  return is_of_pool(address) ? flushed(call) : drained(owner_of(first_address(address)), call);
+  if (!is_of_pool(address)) return drained(owner_of(first_address(address)), call);
+  forget_block(address);
+  return flushed(call);
 }
 
 // events.cpp

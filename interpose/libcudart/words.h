@@ -37,6 +37,7 @@ inline void finished(Answer) {}
 using NativeStream = CUstream;
 using NativeEvent = CUevent;
 using NativeContext = CUcontext;
+using MemoryPool = CUmemoryPool;
 inline const NativeStream kLegacyStream = CU_STREAM_LEGACY;
 inline const NativeStream kThreadStream = CU_STREAM_PER_THREAD;
 inline constexpr unsigned kEventInterprocess = CU_EVENT_INTERPROCESS;
@@ -199,6 +200,7 @@ bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
   USE(cuStreamGetPriority)        \
   USE(cuStreamGetGreenCtx)        \
   USE(cuPointerGetAttribute)      \
+  USE(cuDeviceGetMemPool)         \
   USE(cuFuncGetAttribute)         \
   USE(cuFuncGetModule)            \
   USE(cuKernelGetAttribute)       \
