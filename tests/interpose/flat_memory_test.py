@@ -130,7 +130,8 @@ class Pool(unittest.TestCase):
             found, held = run("pool", scenario, seed, preload=True, policy=policy)
             self.assertEqual(found, expected, (scenario, seed, policy))
             spare = self.LARGEST if scenario.startswith("many_sizes") else 0
-            self.assertLessEqual(int(held), 1.2 * int(natively) + spare, (scenario, seed, policy))
+            self.assertLessEqual(int(held), 1.2 * int(natively) + spare,
+                                 (scenario, seed, policy))
 
     def test_memory_of_one_size_is_used_again(self):
         for scenario in ("one_size", "one_size_behind_a_gate"):
