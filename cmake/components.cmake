@@ -51,7 +51,7 @@ endfunction()
 # (cmake/forms.cmake). A test that hangs is ended by `ctest --timeout` (scripts/test), for all tests
 # the same and no verdict on speed; TIMEOUT sets another limit above 600 s. Where a
 # test does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on
-# a GPU.
+# a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY;ONE_THREAD"
                         "COMPONENT;TIMEOUT"
@@ -76,7 +76,8 @@ function(vitamin_test target)
 
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
 
-  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER=" ${arg_ENVIRONMENT})
+  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
+      "VITAMIN_LOCK_RULE=1" ${arg_ENVIRONMENT})
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   add_custom_command(
     TARGET ${target} POST_BUILD
@@ -113,7 +114,8 @@ function(vitamin_python_tests)
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
   set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
-      "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}" "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
+      "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
+      "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
   file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -159,7 +160,9 @@ void before_runtime_ends(Context& context) {
 
 std::mutex& adoption() { return adoption_mutex; }
 
-Context* make_context(NativeContext handle, int ordinal) {
+namespace {
+
+Context* make_context_now(NativeContext handle, int ordinal) {
   start_managing();
   stats::DevicePage& counters = device_page(static_cast<unsigned>(ordinal));
   counters.ordinal = static_cast<std::uint32_t>(ordinal);
@@ -197,6 +200,24 @@ Context* make_context(NativeContext handle, int ordinal) {
   return context.release();
 }
 
+}  // namespace
+
+Context* make_context(std::unique_lock<std::mutex>& adoption, NativeContext handle, int ordinal) {
+  static const hal::LockRule::Watched watched(adoption_mutex, "the adoption lock is held");
+  static bool making = false;
+  static auto* const made =
+      new std::condition_variable;  // never destroyed: a thread may wait at exit
+  made->wait(adoption, [] { return !making; });
+  if (Context* other = context_of_device[ordinal].load(std::memory_order_acquire)) return other;
+  making = true;
+  adoption.unlock();
+  Context* const context = make_context_now(handle, ordinal);
+  adoption.lock();
+  making = false;
+  made->notify_all();
+  return context;
+}
+
 void finish_work(int ordinal, runtime::Drain how) {
   if (ordinal < 0 || ordinal >= kMaxContexts) return;
   Context* context = context_of_device[ordinal].load(std::memory_order_acquire);
@@ -217,6 +238,7 @@ void tear_down(int ordinal) {
   const Inside ours;
   forget_captures(context->handle);
   forget_graphs(*context);
+  std::unique_ptr<runtime::VirtualContext> ended;  // without the lock
   const std::lock_guard lock(adoption());
   context->next = retired_contexts;  // threads look at it to see that it is gone
   retired_contexts = context;
@@ -230,7 +252,7 @@ void tear_down(int ordinal) {
         context->virtual_context->forget(event->state);
         delete event;
       });
-  context->virtual_context.reset();
+  ended = std::move(context->virtual_context);
 }
 
 StreamRecord* find_stream(NativeStream stream, bool per_thread) {

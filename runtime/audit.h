@@ -40,6 +40,7 @@
 
 #include "hal/device.h"
 #include "hal/graph.h"
+#include "hal/lock_rule.h"
 #include "runtime/audit_log.h"
 #include "runtime/stream.h"
 
@@ -215,6 +216,7 @@ class Audit {
   // The physical side is told by calls that are made with and without the device's lock (a host
   // that waits holds none), so it has a lock of its own.
   mutable std::mutex mutex_;
+  const hal::LockRule::Watched watched_{mutex_, "the lock of the audit is held"};
   std::vector<Lane> lanes_;
   std::unordered_map<const EventState*, Edge> generations_;  // newest logical record
   std::unordered_map<void*, QueueState> queues_;             // by native handle

@@ -1093,6 +1093,7 @@ bool Dispatcher::flush(Stream& stream, std::uint64_t up_to_serial) {
 // --- the thread ------------------------------------------------------------------------------
 
 void Dispatcher::run_thread() {
+  hal::LockRule::moves_deferred_work();
   device_.attach_thread();
   Lock lock(mutex_);
   Backoff backoff;

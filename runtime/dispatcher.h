@@ -41,6 +41,7 @@
 #include <utility>
 #include <vector>
 
+#include "hal/lock_rule.h"
 #include "runtime/arbiter.h"
 #include "runtime/descriptor.h"
 #include "runtime/graph.h"
@@ -384,6 +385,7 @@ class Dispatcher {
   hal::NativeStatus error_ = hal::kNativeOk;
 
   std::mutex mutex_;
+  const hal::LockRule::Watched watched_mutex_{mutex_, "the lock of a device is held"};
   std::condition_variable wake_;
   std::vector<Stream*> deferring_;  // streams with deferred operations
   std::vector<Watched> watched_;

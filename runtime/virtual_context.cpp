@@ -115,6 +115,7 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy, Host hos
   if (Audit* audit = dispatcher_->audit()) audit->retired(stream);
   ++stream.own.pins;
   lock.unlock();
+  if (host == Host::kMayBlock) hal::LockRule::waits("the end of a stream");
   const NativeStatus answer = destroy.submit(*stream.own.queue);
   lock.lock();
   --stream.own.pins;
@@ -339,6 +340,7 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
     dispatcher_->page().other.calls_bridged.add();
   if (physical != nullptr) ++physical->pins;  // nobody else moves in before the call is made
   lock.unlock();
+  hal::LockRule::waits("a call that may block");
   const NativeStatus answer = arrival.operation->submit(queue);
   lock.lock();
   if (physical != nullptr) --physical->pins;
@@ -517,6 +519,7 @@ NativeStatus VirtualContext::allocate(Stream& stream, Block& block, Operation& c
   }
   const bool again = block.address != 0;
   // Without the lock: an allocation may wait for other work of the device (seen on an H200).
+  hal::LockRule::waits("a stream-ordered allocation");
   NativeStatus status = again ? hal::kNativeOk : call.submit(*stream.own.queue);
   if (status != hal::kNativeOk && flush_all()) status = call.submit(*stream.own.queue);
   if (status != hal::kNativeOk) return status;
@@ -802,6 +805,7 @@ NativeStatus VirtualContext::drain(Drain how, const VendorCall& call) {
     submit(lock, all_deferred(), how);
     if (how == Drain::kWait) error = dispatcher_->take_error();
   }
+  hal::LockRule::waits("a call for the whole context");
   const NativeStatus answer = call();
   if (Audit* audit = dispatcher_->audit();
       audit != nullptr && how == Drain::kWait && answer == hal::kNativeOk)

@@ -31,7 +31,7 @@ Context* context_of(int device) {
   if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
   if (refused[device].load(std::memory_order_acquire)) return nullptr;
   start_managing();  // before the lock: a child that is forked meanwhile must not wait for it
-  const std::lock_guard lock(adoption());
+  std::unique_lock lock(adoption());
   if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
   if (refused[device].load(std::memory_order_acquire)) return nullptr;
   const Inside ours;
@@ -39,7 +39,7 @@ Context* context_of(int device) {
   note_runtime(VITAMIN_REAL(hipGetDeviceCount)(&count));
   // A device that is not there is the runtime's to refuse, in every call.
   if (device >= count) return nullptr;
-  Context* context = make_context(device, device);
+  Context* context = make_context(lock, device, device);
   if (context == nullptr) refused[device].store(true, std::memory_order_release);
   return context;
 }

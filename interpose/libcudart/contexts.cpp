@@ -52,14 +52,15 @@ int primary_of(CUcontext handle) {
 }
 
 Context* adopt_context(CUcontext handle) {
-  const std::lock_guard lock(adoption());
+  std::unique_lock lock(adoption());
   if (const ContextRecord* record = contexts.find(handle)) return record->context;
   const Inside ours;
-  auto* record = new ContextRecord;
-  if (const int ordinal = primary_of(handle); ordinal >= 0)
-    record->context = make_context(handle, ordinal);
-  contexts.insert(handle, record);
-  return record->context;
+  const int ordinal = primary_of(handle);
+  Context* const context = ordinal >= 0 ? make_context(lock, handle, ordinal) : nullptr;
+  // Another thread may have come first meanwhile.
+  if (const ContextRecord* record = contexts.find(handle)) return record->context;
+  contexts.insert(handle, new ContextRecord{context});
+  return context;
 }
 
 // The managed context of a handle, made if need be; null: foreign.
