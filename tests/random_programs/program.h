@@ -30,7 +30,7 @@ class Program {
     std::set<unsigned> dropped;     // fragments left out (to shorten a program)
     std::set<std::string> without;  // kinds of fragments left out
     std::set<std::string> only;     // not empty: the only kinds
-    bool verbose = false;
+    unsigned long child_limit_ms = 3000;
   };
   Program(World& world, const Options& options);
   ~Program();

@@ -2,6 +2,7 @@
 //
 // Fragments of several calls or threads: deep queues, calls that another thread is in, chains of
 // several threads at once, memory, contexts, processes.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -501,19 +502,23 @@ void Program::fork_child() {
     world_.log().flush();
     const pid_t child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       CUcontext context = nullptr;
       if (how == 1) std::exit(static_cast<int>(cuCtxGetCurrent(&context)) == 3 ? 11 : 12);
       if (how == 2) std::_Exit(13);
       std::exit(10);
     }
-    int status = 0, waited_ms = 0;
-    while (waitpid(child, &status, WNOHANG) == 0 && waited_ms++ < 3000) sleep_us(1000);
-    if (waited_ms > 3000) {
+    int status = 0;
+    unsigned long waited_ms = 0;
+    while (waitpid(child, &status, WNOHANG) == 0 && ++waited_ms < options_.child_limit_ms)
+      sleep_us(1000);
+    if (waited_ms >= options_.child_limit_ms) {
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
     }
     say("  child %d: %s %d", how, WIFEXITED(status) ? "exit code" : "signal",
         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    if (WIFSIGNALED(status)) break;
   }
   stop = true;
   for (unsigned i = 0; i < 2; ++i)
