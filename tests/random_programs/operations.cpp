@@ -85,6 +85,7 @@ void Program::copy() {
   if (!draw_place(other, false, from) || !draw_place(line->device, false, to) || from == to) return;
   if (!is_cell(from) && !is_cell(to)) return;
   operation(*line, {from}, {to});
+  if (other != line->device) come_behind_both(*line);
   on(*line, "copy", [&] {
     if (is_cell(from) && is_cell(to) && device_of(from) != device_of(to))
       return cuMemcpyPeerAsync(cells_[to], world_.gpus()[device_of(to)].context, cells_[from],

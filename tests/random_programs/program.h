@@ -89,6 +89,7 @@ class Program {
   // One more operation of the line; orders it first.
   void operation(Line& line, const Places& reads, const Places& writes);
   void add(Line& line);
+  void come_behind_both(Line& here);
   void apply(const Effect& effect);
   void record(EventModel& event, Line& line);
   void wait(Line& line, EventModel& event);
@@ -158,6 +159,9 @@ class Program {
   bool draw_flight();
   void chains();
   void stream_memory();
+  void limited_pool();
+  CUdeviceptr allocate_limited(Line& line);
+  void use_and_free(Line& line, CUdeviceptr memory, std::size_t cell);
   void peer_copy();
   void draining_call();
   void temporary_stream();
@@ -190,7 +194,8 @@ class Program {
   Set closed_;               // closed gates
   Set host_functions_;       // run one at a time, so one may wait for another's gate
   std::size_t operations_ = 0;
-  int reset_ = -1;  // the device whose context is reset at the end
+  std::array<Set, 2> pool_before_, pool_maybe_;  // the last free of each device's limited pool
+  int reset_ = -1;                               // the device whose context is reset at the end
   bool release_ = false;
 };
 
