@@ -61,9 +61,9 @@ struct EventRecord {
 Context* current_context();  // by the vendor
 // The same, but never made.
 Context* known_current_context();  // by the vendor
-// Makes the context of a device, with its pool. Null after a warning. The pool waits for the device,
-// so the adoption lock, which is held, is dropped meanwhile: others who want a context wait for this
-// one, everybody else goes on.
+// Makes the context of a device, with its pool. Null after a warning. The pool waits for the
+// device, so the adoption lock, which is held, is dropped meanwhile: others who want a context wait
+// for this one, everybody else goes on.
 Context* make_context(std::unique_lock<std::mutex>& adoption, NativeContext handle, int ordinal);
 // Calls `function` for each managed context.
 template <class Function>

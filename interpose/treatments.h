@@ -278,8 +278,7 @@ struct Twin {
 
 // --- the rest ------------------------------------------------------------------------------------
 
-// --- memory in stream order
-// --------------------------------------------------------------------
+// --- memory in stream order ----------------------------------------------------------------------
 
 // The pool that an allocation names; by the vendor: the one that an allocation without a name comes
 // from.
@@ -325,10 +324,12 @@ struct Free {
       forget_block(std::bit_cast<std::uint64_t>(address));
       return via.real(address, way.route == Route::kForeign ? stream : way.native());
     }
-    auto operation = runtime::call([=, context = way.record->context->handle](void* native) {
-      const CurrentContext current(context);
-      return hal::NativeStatus(via.real(address, static_cast<NativeStream>(native)));
-    });
+    auto operation = runtime::call_kept_if(
+        [=, context = way.record->context->handle](void* native) {
+          const CurrentContext current(context);
+          return hal::NativeStatus(via.real(address, static_cast<NativeStream>(native)));
+        },
+        [=] { return surely_accepted(address, stream); });
     const Inside ours;
     return result(
         way.context().free(way.stream(), std::bit_cast<std::uint64_t>(address), operation));

@@ -101,7 +101,7 @@ struct EventState {
   // Another process, or a graph when it is launched, may look at it or record it at any time: its
   // records are never deferred, and only the driver knows what it means.
   std::atomic<bool> shared{false};
-  std::atomic<bool> foreign{false};     // recorded by somebody who is not virtualised
+  std::atomic<bool> foreign{false};  // recorded by somebody who is not virtualised
 };
 
 // A predecessor that the default-stream rules add: that stream's operations up to a token. The

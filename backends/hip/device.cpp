@@ -261,8 +261,7 @@ NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {
   if (launch.cooperative) {
     const std::uint64_t blocks = resident_blocks(launch);
     if (blocks == 0) return hal::kOnlyTheCallTells;
-    if (launch.grid.volume() > blocks * info_.processors)
-      return hipErrorCooperativeLaunchTooLarge;
+    if (launch.grid.volume() > blocks * info_.processors) return hipErrorCooperativeLaunchTooLarge;
   }
   return hipSuccess;
 }

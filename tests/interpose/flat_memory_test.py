@@ -120,8 +120,8 @@ class Flat(unittest.TestCase):
 class Pool(unittest.TestCase):
     """Memory that is allocated and freed in stream order, whatever is deferred."""
 
-    # The software pool does not split blocks, so which of two blocks an allocation gets changes what
-    # is left for the next: one block of the largest size more or less.
+    # The software pool does not split blocks, so which of two blocks an allocation gets changes
+    # what is left for the next: one block of the largest size more or less.
     LARGEST = 4 << 20
 
     def check(self, scenario, seed):

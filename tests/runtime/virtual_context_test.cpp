@@ -698,6 +698,7 @@ TEST_CASE("A query and a synchronisation cover an allocation whose memory is not
             hal::kNativeOk);
     REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
     soft::Gate* freed = fixture.engine->create_gate();
+    runtime::Block block;  // its address is not looked at
     auto allocate = call(
         [&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
     for (const bool behind_a_kernel : {false, true}) {
@@ -705,7 +706,7 @@ TEST_CASE("A query and a synchronisation cover an allocation whose memory is not
       if (behind_a_kernel)
         REQUIRE(fixture.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &amount}) ==
                 hal::kNativeOk);
-      REQUIRE(fixture.context->allocate(stream, allocate) == hal::kNativeOk);
+      REQUIRE(fixture.context->allocate(stream, block, allocate) == hal::kNativeOk);
       for (int i = 0; i < 2000; ++i) fixture.engine->advance();
       CHECK(fixture.context->query(stream) == soft::kNotReady);
       if (!behind_a_kernel) continue;
@@ -728,9 +729,10 @@ TEST_CASE("A synchronisation waits until the memory of an allocation is there") 
           hal::kNativeOk);
   REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
   soft::Gate* freed = fixture.engine->create_gate();
+  runtime::Block block;  // its address is not looked at
   auto allocate =
       call([&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
-  REQUIRE(fixture.context->allocate(stream, allocate) == hal::kNativeOk);
+  REQUIRE(fixture.context->allocate(stream, block, allocate) == hal::kNativeOk);
   std::atomic<bool> there{false};
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -753,9 +755,10 @@ TEST_CASE("A launch on the legacy stream comes behind an allocation of a blockin
           hal::kNativeOk);
   REQUIRE(fixture.context->synchronize(stream) == hal::kNativeOk);
   soft::Gate* freed = fixture.engine->create_gate();
+  runtime::Block block;  // its address is not looked at
   auto allocate =
       call([&](void* q) { return fixture.engine->wait_gate(static_cast<soft::Queue*>(q), freed); });
-  REQUIRE(fixture.context->allocate(stream, allocate) == hal::kNativeOk);
+  REQUIRE(fixture.context->allocate(stream, block, allocate) == hal::kNativeOk);
   REQUIRE(fixture.launch(fixture.context->legacy(), VITAMIN_SOFT_KERNEL(add_kernel),
                          {&address, &amount}) == hal::kNativeOk);
   for (int i = 0; i < 2000; ++i) fixture.engine->advance();
