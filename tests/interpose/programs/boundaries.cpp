@@ -270,10 +270,16 @@ void created_context_destroyed() {
   for (int i = 0; i < 10; ++i)
     inside.launch("slow_add", stream, memory.device + 4, Word{1}, kMillisecond);
   check(cuStreamBeginCapture(inside.stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
+  // The call waits for the streams of the primary context, too (measured:
+  // created_context_destroyed_with_work.trace).
+  std::thread opener([&] {
+    sleep_ms(20);
+    gate.open = true;
+  });
   print("destroy", cuCtxDestroy(second));
+  opener.join();
   print("added there", memory.words[1]);
   check(cuCtxSetCurrent(s.context));
-  gate.open = true;
   check(cuCtxSynchronize());
   print("added here", memory.words[0]);
   const CUdeviceptr x = s.words(1);
