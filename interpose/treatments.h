@@ -251,7 +251,7 @@ struct Copy {
           copies.add();
           return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
         },
-        [=] { return surely_accepted(args...); });
+        [=] { return !kBridged || surely_accepted(args...); });
     const Answer answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
                                               : way.context().enqueue(way.stream(), operation));
     return copied(way, answer, args...);
@@ -287,18 +287,22 @@ MemoryPool pool_of(const Context& context, NativeStream);
 // Memory was freed, or is given out, by a call that the runtime does not see.
 void forget_block(std::uint64_t address);
 
-// (address, bytes, [pool,] stream)
+// Deferred work of every managed context goes onto the real streams before the call. It waits for
+// no device, but for room in the driver's queues.
+Answer flushed(const runtime::VendorCall& call);
+
+// (address, bytes, [pool,] stream). Memory that deferred work frees, on whatever stream, is there
+// for an allocation natively: one that is refused is made again behind that work.
 struct Allocate {
   template <class Address, class... Rest>
   static Answer run(Via<Answer(Address*, std::size_t, Rest...)> via, Address* address,
                     std::size_t bytes, Rest... rest) {
     const Way way = way_of(stream_of(rest...), via.per_thread);
-    if (address == nullptr || way.route != Route::kManaged) {
-      const bool captured = way.route == Route::kCaptured;
-      const Answer answer = captured ? via.real(address, bytes, with_stream(rest, way.native())...)
-                                     : via.real(address, bytes, rest...);
-      if (answer == kSuccess) forget_block(std::bit_cast<std::uint64_t>(*address));
-      return answer;
+    if (way.route == Route::kCaptured)
+      return taken(address, via.real(address, bytes, with_stream(rest, way.native())...));
+    if (address == nullptr || way.route == Route::kForeign) {
+      const auto made = [&] { return via.real(address, bytes, rest...); };
+      return taken(address, made_again(made(), made));
     }
     runtime::Block block{0, bytes, pool_of(*way.record->context, rest...)};
     auto operation = runtime::call(
@@ -309,8 +313,25 @@ struct Allocate {
         },
         Keep::kNo);
     const Inside ours;
-    const Answer answer = result(way.context().allocate(way.stream(), block, operation));
+    const auto made = [&] {
+      return result(way.context().allocate(way.stream(), block, operation));
+    };
+    const Answer answer = made_again(made(), made);
     if (answer == kSuccess) *address = std::bit_cast<Address>(block.address);
+    return answer;
+  }
+
+ private:
+  template <class Made>
+  static Answer made_again(Answer answer, const Made& made) {
+    if (answer != kOutOfMemory) [[likely]]
+      return answer;
+    static_cast<void>(flushed([] { return hal::kNativeOk; }));
+    return made();
+  }
+  template <class Address>
+  static Answer taken(Address* address, Answer answer) {
+    if (answer == kSuccess) forget_block(std::bit_cast<std::uint64_t>(*address));
     return answer;
   }
 };
@@ -356,9 +377,6 @@ class ContextCall {
   static constinit std::atomic<bool> away_, ending_;
 };
 
-// The call waits for no device, but what is deferred anywhere may use what it takes away: it goes
-// onto the real streams of every managed context first.
-Answer flushed(const runtime::VendorCall& call);
 // The call waits for the device of the context, as what is deferred there does first. It waits for
 // no other device, and neither do we (two_device_rules.cpp): work there may need the host, who may
 // be this thread. Null: foreign, the call is just made.
@@ -374,6 +392,7 @@ inline const void* first_address(std::uintptr_t address) {
   return reinterpret_cast<const void*>(address);
 }
 
+// The call waits for no device, but what is deferred anywhere may use what it takes away.
 struct Flushed {
   template <class... Args>
   static Answer run(Via<Answer(Args...)> via, Args... args) {

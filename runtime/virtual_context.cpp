@@ -520,8 +520,7 @@ NativeStatus VirtualContext::allocate(Stream& stream, Block& block, Operation& c
   const bool again = block.address != 0;
   // Without the lock: an allocation may wait for other work of the device (seen on an H200).
   hal::LockRule::waits("a stream-ordered allocation");
-  NativeStatus status = again ? hal::kNativeOk : call.submit(*stream.own.queue);
-  if (status != hal::kNativeOk && flush_all()) status = call.submit(*stream.own.queue);
+  const NativeStatus status = again ? hal::kNativeOk : call.submit(*stream.own.queue);
   if (status != hal::kNativeOk) return status;
   const Dispatcher::Lock lock(dispatcher_->mutex());
   blocks_[block.address] = block;
@@ -580,14 +579,6 @@ NativeStatus VirtualContext::free(Stream& stream, std::uint64_t address, Operati
 void VirtualContext::forget_block(std::uint64_t address) {
   const Dispatcher::Lock lock(dispatcher_->mutex());
   take_block(address);
-}
-
-// Whatever is deferred now goes onto the real streams; false when there was nothing.
-bool VirtualContext::flush_all() {
-  Dispatcher::Lock lock(dispatcher_->mutex());
-  const std::vector<Predecessor> deferred = all_deferred();
-  submit(lock, deferred, Drain::kFlush);
-  return !deferred.empty();
 }
 
 NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {

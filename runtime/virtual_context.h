@@ -132,7 +132,8 @@ class VirtualContext {
   // stream frees by an operation which is still deferred is given out again instead, as the driver
   // would give it out: `block.address` is set then, and nothing is called. Other frees that are
   // deferred are made first, as far as the driver's queues have room for what is ahead of them, so
-  // that the pool grows where natively it does and nowhere else.
+  // that the pool grows where natively it does and nowhere else. Refused for want of memory, the
+  // caller flushes every context (drain()) and asks again: any free that is deferred may give it.
   hal::NativeStatus allocate(Stream& stream, Block& block, Operation& call);
   // A stream-ordered free of what allocate() gave out, or of other memory.
   hal::NativeStatus free(Stream& stream, std::uint64_t address, Operation& call);
@@ -236,7 +237,6 @@ class VirtualContext {
   std::vector<Predecessor> all_deferred() const;
   void submit(Dispatcher::Lock& lock, std::span<const Predecessor> targets, Drain how);
   void submit_launches(const Graph& graph);
-  bool flush_all();
   hal::NativeStatus make_outside(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival,
                                  bool per_thread);
   std::vector<Stream*> covered(Stream& stream) const;

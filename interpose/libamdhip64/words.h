@@ -19,6 +19,7 @@ namespace vitamin::interpose {
 using Answer = hipError_t;
 inline constexpr Answer kSuccess = hipSuccess;
 inline constexpr Answer kNotReady = hipErrorNotReady;
+inline constexpr Answer kOutOfMemory = hipErrorOutOfMemory;
 // Only a program that was linked with a newer runtime is told this.
 inline constexpr Answer kNoSuchFunction = hipErrorNotSupported;
 

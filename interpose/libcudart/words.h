@@ -20,6 +20,7 @@ namespace vitamin::interpose {
 using Answer = CUresult;
 inline constexpr Answer kSuccess = CUDA_SUCCESS;
 inline constexpr Answer kNotReady = CUDA_ERROR_NOT_READY;
+inline constexpr Answer kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 // Only a program that was linked without the driver, or with a newer one, is told this.
 inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
 
