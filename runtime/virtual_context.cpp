@@ -698,6 +698,9 @@ NativeStatus VirtualContext::query(Stream& stream) {
       status = device_->query(part->tail_marker->event);
     else if (part == &stream)
       status = part->own.queue->query();
+    // A marker of ours may come behind work that the host has waited for: it is nobody's question.
+    if (status == device_->not_ready() && part->timeline.completed == part->timeline.issued)
+      status = hal::kNativeOk;
     if (status == hal::kNativeOk) status = query_allocations(*part);
     if (status != hal::kNativeOk) return status;
     dispatcher_->all_complete(*part, submitted);

@@ -119,6 +119,7 @@ class Program {
   void scratch();
   void default_copy();
   void host_step();
+  void query_until_idle(Line& line);
   void ask();
   void close_gate(Line& line);
   void open_gate(Gate& gate);

@@ -364,14 +364,7 @@ void Program::limited_pool() {
   if (user != second && random_.one_in(2)) {
     wait_for(*second);
   } else if (user != second) {
-    on(
-        *second, "query until it is idle",
-        [&] {
-          CUresult answer = CUDA_ERROR_NOT_READY;
-          while (answer == CUDA_ERROR_NOT_READY) answer = cuStreamQuery(second->handle);
-          return answer;
-        },
-        0);
+    query_until_idle(*second);
     reached(second->before);
   }
   use_and_free(*user, memory, other);
