@@ -38,8 +38,13 @@ struct DeviceInfo {
   std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
-  // A launch deeper than this on one queue may block inside the driver (measured or documented).
-  std::uint32_t queue_depth = 1000;
+  // Launches, copies and fills that one queue takes before the next may block inside the driver.
+  std::uint32_t queue_depth = 900;
+  // Whether records of events and waits for them take such places, too.
+  bool markers_take_places = true;
+  // A launch with more bytes of parameters than this takes another place for each such part; 0: one
+  // place however many.
+  std::uint32_t parameter_bytes_of_place = 0;
   // Queues of pool entries that one process should hold at a time, because each is a scarce
   // hardware queue (AMD); 0: as many as it likes.
   std::uint32_t pool_queues_max = 0;

@@ -129,6 +129,8 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       options_(options),
       page_(*options.page),
       layout_(std::move(layout)),
+      depth_(device.info().queue_depth),
+      markers_take_places_(device.info().markers_take_places),
       markers_(device, options.markers),
       profiler_(device, options.profiler),
       arbiter_(arbiter != nullptr ? std::move(arbiter)
@@ -137,7 +139,6 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       kernels_(device, *options.page, options.wide_only, options.collectives, options.cautious) {
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
-  depth_ = device.info().queue_depth * 9 / 10;
   segment_operations_ = segment_operations(options_.window.ahead_ns);
   profiler_.on_sample([this](const TimedLaunches& timed) { arbiter_->timed(timed); });
   lanes_share_ = arbiter_->lanes_share();
@@ -172,7 +173,8 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   if (request.intent == Intent::kLaunch || request.intent == Intent::kCompute)
     return attempt_launch(stream, request);
   if (request.intent == Intent::kGraph) return attempt_graph(stream, request);
-  if (!room(stream, request.after, false)) return {Blocked::kWindow};
+  const std::uint64_t places = places_of(request.intent);
+  if (!room(stream, request.after, false, places)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
   PhysicalQueue& queue =
       request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
@@ -186,7 +188,7 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   if (status == hal::kNativeOk && request.operation != nullptr)
     status = request.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
-  commit(stream, queue);
+  commit(stream, queue, request.intent);
   if (request.intent == Intent::kBridgeGate || gated_by_others) stream.gate = tail_marker(stream);
   return {};
 }
@@ -209,6 +211,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   if (advice != nullptr && std::min(advice->processors, widest_) > queue->processors) return false;
   // No marker falls due behind it, and the queue has room.
   if (stream.since_segment + 1 >= stream.segment_room ||
+      stream.held + kernel.places + kBesideALaunch > depth_ ||
       (blocking_streams_ && stream.kind == StreamKind::kLegacy))
     return false;
   const bool narrow = !queue->whole();
@@ -229,6 +232,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   ++stream.timeline.issued;
   ++stream.timeline.submitted;
   ++stream.since_segment;
+  take_places(stream, kernel.places);
   arbiter_->progressed();
   if (narrow) {
     arbiter_->submitted(queue->entry, stream.lane);
@@ -258,7 +262,8 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
                                   ? layout_.at(stream.grant.entry).processors
                                   : layout_.at(kWholeDevice).processors;
   const std::uint64_t predicted = bounded(stream) ? predicted_ns(kernel, launch, width) : 0;
-  if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
+  if (!room(stream, request.after, !request.own_stream, kernel.places, predicted))
+    return {Blocked::kWindow};
 
   std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
   const bool fits_narrow = needed <= widest_narrow_;
@@ -302,7 +307,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     return {Blocked::kNo, status};
   }
   if (!computes) count(stream, kernel, binding, *binding.queue);
-  commit(stream, *binding.queue, !binding.queue->whole(), predicted);
+  commit(stream, *binding.queue, kernel.places, !binding.queue->whole(), predicted);
   if (collective || gated_by_others) stream.gate = tail_marker(stream);
   if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
@@ -464,6 +469,7 @@ void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
   detach_tail(stream, std::move(marker));
   ++stream.timeline.submitted;
   ++stream.since_segment;
+  take_places(stream, 1);
   close_segment(stream);
 }
 
@@ -504,7 +510,7 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   return status;
 }
 
-void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
+void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, std::uint64_t places, bool leased,
                         std::uint64_t predicted_ns) {
   if (stream.tail != &queue) {
     close_segment(stream);
@@ -522,6 +528,7 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted, queue.entry);
   ++stream.since_segment;
+  take_places(stream, places);
   stream.ahead_ns += predicted_ns;
   stream.since_segment_ns += predicted_ns;
   if (leased) {
@@ -539,10 +546,7 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
     tail_marker(stream);
     close_segment(stream);
   }
-  const std::uint64_t held = stream.timeline.outstanding() + stream.beside;
-  const std::uint64_t left = held + kBesideALaunch < depth_ ? depth_ - held - kBesideALaunch : 0;
-  stream.segment_room = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(segment_operations_, stream.since_segment + left));
+  stream.segment_room = segment_operations_;
 }
 
 // The run of operations that ends at the current tail becomes one item to be observed complete.
@@ -554,8 +558,8 @@ void Dispatcher::close_segment(Stream& stream) {
   if (!marker || stream.segments.full()) return;
   stream.segments.push(
       {stream.timeline.submitted, marker, stream.tail != nullptr ? stream.tail->entry : kNoEntry,
-       stream.leased_since_segment, stream.since_segment_ns, stream.beside_since_segment});
-  stream.beside_since_segment = 0;
+       stream.leased_since_segment, stream.since_segment_ns, stream.held_since_segment});
+  stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.since_segment = 0;
   stream.since_segment_ns = 0;
@@ -578,7 +582,7 @@ std::uint32_t Dispatcher::segment_operations(std::uint64_t ahead_ns) const {
 }
 
 bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch,
-                      std::uint64_t predicted_ns) {
+                      std::uint64_t places, std::uint64_t predicted_ns) {
   if (launch && strict()) {
     poll(stream);
     if (stream.timeline.outstanding() > 0) return false;
@@ -591,7 +595,7 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   // Only launches are held back by the window; what follows them is bound by the queue's depth,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
-    return fits_queue(stream, after) &&
+    return fits_queue(stream, after, places) &&
            (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
             stream.ahead_ns + predicted_ns <= window(stream));
   };
@@ -604,11 +608,12 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   return markers_.can_acquire(2 * after.size() + kBesideALaunch);
 }
 
-// What one operation puts on queues at most: itself, a wait for each thing that it comes behind and
-// that has not ended, and what else goes with a launch.
-bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after) {
-  const std::uint64_t held =
-      stream.timeline.outstanding() + stream.beside + stream.also_after.size() + kBesideALaunch;
+// What one operation puts on queues at most: itself, and where markers take places a wait for each
+// thing that it comes behind and that has not ended, and what else goes with a launch.
+bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after,
+                            std::uint64_t places) {
+  if (!markers_take_places_) return places == 0 || stream.held + places <= depth_;
+  const std::uint64_t held = stream.held + places + stream.also_after.size() + kBesideALaunch;
   if (held + after.size() <= depth_) return true;
   std::uint64_t waits = 0;
   for (const Predecessor& p : after) {
@@ -619,14 +624,14 @@ bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after) 
 }
 
 bool Dispatcher::takes(Stream& stream, std::span<const Predecessor> after) {
-  return room(stream, after, false);
+  return room(stream, after, false, 1);
 }
 
 // Asks for one marker that has not fired, in a round whoever wants to know, and of those that have
 // for as many as the logarithm of their number: work of a stream ends in its order, so one that has
 // fired speaks for all before it.
 void Dispatcher::poll(Stream& stream) {
-  if (strict()) close_segment(stream);
+  if (strict() && !stream.segments.full()) close_segment(stream);
   const std::size_t count = stream.segments.size();
   const bool asked = markers_.round() != 0 && stream.asked_in == markers_.round();
   std::size_t ended = 0;
@@ -648,7 +653,7 @@ void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
   stream.ahead_ns -= oldest.predicted_ns;
-  stream.beside -= oldest.beside;
+  stream.held -= oldest.held;
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
@@ -681,7 +686,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.since_segment_ns = 0;
   stream.ahead_ns = 0;
   stream.leased_since_segment = 0;
-  stream.beside = stream.beside_since_segment = 0;
+  stream.held = stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.tail = nullptr;
   stream.tail_marker.reset();

@@ -10,8 +10,7 @@
 //                was not observed complete: never waited for on a pool queue;
 //   window       more work of the stream is outstanding than the window admits (0: the strict rule
 //                of the paper, every predecessor observed complete), or than a queue takes without
-//                blocking the caller inside the driver: operations, and the waits and records that
-//                were put on queues beside them;
+//                blocking the caller inside the driver;
 //   lease        no eligible entry is free of other lessees;
 //   predecessor  something ahead of it is deferred itself.
 // Deferred operations are retried, oldest first in each stream, by a thread of the dispatcher and
@@ -184,10 +183,9 @@ class Dispatcher {
   MarkerRef tail_marker(Stream& stream);
   // Behind what is on `queue` now, counted as the stream's; empty when there is none to be had.
   MarkerRef mark(Stream& stream, hal::Queue& queue);
-  // So many waits or records were put on queues for the stream besides its operations.
-  static void put_beside(Stream& stream, std::uint64_t count) {
-    stream.beside += count;
-    stream.beside_since_segment += count;
+  // So many waits or records of ours were put on queues for the stream beside its operations.
+  void put_beside(Stream& stream, std::uint64_t count) const {
+    if (markers_take_places_) take_places(stream, count);
   }
   // The stream's tail becomes a point that is known only by `marker`.
   void detach_tail(Stream& stream, MarkerRef marker);
@@ -202,9 +200,10 @@ class Dispatcher {
   hal::NativeStatus take_error() { return std::exchange(error_, hal::kNativeOk); }
   // The operation was accepted by the backend: it is the stream's tail now. `leased`: it is work on
   // a leased entry, outstanding there until it is observed complete.
-  void commit(Stream& stream, PhysicalQueue& queue, bool leased, std::uint64_t predicted_ns);
-  void commit(Stream& stream, PhysicalQueue& queue) {
-    commit(stream, queue, false, options_.predicted_kernel_ns);
+  void commit(Stream& stream, PhysicalQueue& queue, std::uint64_t places, bool leased,
+              std::uint64_t predicted_ns);
+  void commit(Stream& stream, PhysicalQueue& queue, Intent intent) {
+    commit(stream, queue, places_of(intent), false, options_.predicted_kernel_ns);
   }
   // Where an operation that needs no compute of its own goes.
   PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
@@ -330,9 +329,17 @@ class Dispatcher {
   hal::NativeStatus wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker);
   void retire_front(Stream& stream);
   std::uint32_t segment_operations(std::uint64_t ahead_ns) const;
-  bool room(Stream& stream, std::span<const Predecessor> after, bool launch,
+  static void take_places(Stream& stream, std::uint64_t count) {
+    stream.held += count;
+    stream.held_since_segment += count;
+  }
+  std::uint64_t places_of(Intent intent) const {
+    const bool marker = intent == Intent::kRecord || intent == Intent::kWait;
+    return marker && !markers_take_places_ ? 0 : 1;
+  }
+  bool room(Stream& stream, std::span<const Predecessor> after, bool launch, std::uint64_t places,
             std::uint64_t predicted_ns = 0);
-  bool fits_queue(Stream& stream, std::span<const Predecessor> after);
+  bool fits_queue(Stream& stream, std::span<const Predecessor> after, std::uint64_t places);
   void poll(Stream& stream);
   void release_idle();
   void leave(Stream& stream, PhysicalQueue& queue);
@@ -361,6 +368,9 @@ class Dispatcher {
   DispatchOptions options_;
   stats::DevicePage& page_;
   PoolLayout layout_;
+  // hal::DeviceInfo's.
+  const std::uint64_t depth_;
+  const bool markers_take_places_;
   MarkerPool markers_;  // outlives the queues, which hold markers
   Profiler profiler_;   // outlives the arbiter, whose policy reads it
   PhysicalContextPool pool_;
@@ -375,7 +385,6 @@ class Dispatcher {
   std::uint32_t widest_narrow_ = 0;        // and of the widest that is less than the whole device
   bool unobserved_ = false;                // no window, audit or trace looks at every launch
   std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
-  std::uint64_t depth_ = 0;                // operations of a stream that a queue takes
   std::uint64_t kept_version_ = 0;
   std::uint64_t traced_kernels_ = 0;
   bool lanes_share_ = true;

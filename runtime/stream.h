@@ -139,7 +139,7 @@ struct Segment {
   EntryId entry = kNoEntry;  // kNoEntry: behind a call on the per-thread handle
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
   std::uint64_t predicted_ns = 0;
-  std::uint64_t beside = 0;  // what was put on queues besides the operations
+  std::uint64_t held = 0;  // places in the driver's queues that the run took
 };
 
 // The state of a destroyed stream stands for a new one once all its work was seen to end. Its lane
@@ -197,11 +197,12 @@ struct Stream {
   std::uint64_t asked_in = 0;  // the round (MarkerPool) in which one of them had not ended
   std::uint32_t since_segment = 0;
   std::uint32_t leased_since_segment = 0;
-  // Waits and records that were put on queues besides the operations and are not seen complete: a
-  // driver's queue holds them, too. And those of them that no segment covers yet.
-  std::uint64_t beside = 0, beside_since_segment = 0;
-  // Operations that the open segment takes before a launch has to look at the queue's room, or to
-  // record a marker, again (Dispatcher::launch_straight_on).
+  // Places in the driver's queues (hal::DeviceInfo::queue_depth) that operations which are not seen
+  // complete take, with the waits and records of ours beside them. And those of them that no
+  // segment covers yet.
+  std::uint64_t held = 0, held_since_segment = 0;
+  // Operations that the open segment takes before a launch has to record a marker again
+  // (Dispatcher::launch_straight_on).
   std::uint32_t segment_room = 0;
 
   std::vector<std::byte> attributes;  // vendor records set on the stream by the application

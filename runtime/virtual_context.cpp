@@ -360,7 +360,7 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
   }
   dispatcher_->order(stream, queue, physical, {}, waits);
   ++stream.timeline.issued;
-  dispatcher_->commit(stream, *physical);
+  dispatcher_->commit(stream, *physical, arrival.intent);
   if (gated) stream.gate = dispatcher_->tail_marker(stream);
   return answer;
 }
@@ -424,12 +424,16 @@ namespace {
 // An operation with a stopwatch around it.
 class Timed final : public Operation {
  public:
-  Timed(Operation& operation, Stream& stream, Profiler& profiler, stats::DevicePage& page,
-        stats::GraphReason reason)
-      : operation_(operation), stream_(stream), profiler_(profiler), page_(page), reason_(reason) {}
+  Timed(Operation& operation, Stream& stream, Dispatcher& dispatcher, stats::GraphReason reason)
+      : operation_(operation),
+        stream_(stream),
+        dispatcher_(dispatcher),
+        profiler_(dispatcher.profiler()),
+        page_(dispatcher.page()),
+        reason_(reason) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
     Profiler::Stopwatch* stopwatch = profiler_.start(queue);
-    if (stopwatch != nullptr) Dispatcher::put_beside(stream_, 2);
+    if (stopwatch != nullptr) dispatcher_.put_beside(stream_, 2);
     const NativeStatus status = operation_.submit(queue);
     if (status == hal::kNativeOk) {
       page_.other.graph_launches.add();
@@ -450,6 +454,7 @@ class Timed final : public Operation {
  private:
   Operation& operation_;
   Stream& stream_;
+  Dispatcher& dispatcher_;
   Profiler& profiler_;
   stats::DevicePage& page_;
   stats::GraphReason reason_;
@@ -459,7 +464,7 @@ class Timed final : public Operation {
 
 NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind behind,
                                     stats::GraphReason reason) {
-  Timed timed(graph, stream, dispatcher_->profiler(), dispatcher_->page(), reason);
+  Timed timed(graph, stream, *dispatcher_, reason);
   const NativeStatus status = bridge(stream, timed, behind);
   dispatcher_->look_soon();
   return status;
