@@ -130,6 +130,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       page_(*options.page),
       layout_(std::move(layout)),
       depth_(device.info().queue_depth),
+      depth_max_(device.info().queue_depth_max),
       markers_take_places_(device.info().markers_take_places),
       markers_(device, options.markers),
       profiler_(device, options.profiler),
@@ -176,6 +177,8 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   const std::uint64_t places = places_of(request.intent);
   if (!room(stream, request.after, false, places)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
+  // What was before it may end long before it does.
+  if (request.intent == Intent::kBridgeGate) close_segment(stream);
   PhysicalQueue& queue =
       request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
   unsigned waits = 0;
@@ -993,7 +996,24 @@ void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kern
 
 // --- deferral --------------------------------------------------------------------------------
 
+bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) {
+  if (stream.deferred.size() >= options_.deferred_max) return false;
+  const std::uint64_t places = kernel != nullptr ? kernel->places : places_of(intent);
+  if (depth_max_ == 0 || places == 0) return true;
+  // Of the oldest run some operations may have ended.
+  const auto fits = [&] {
+    const std::uint64_t held = stream.segments.empty() ? 0 : stream.held - stream.segments[0].held;
+    return held + stream.deferred_places + places <= depth_max_;
+  };
+  if (fits()) return true;
+  poll(stream);
+  return fits();
+}
+
 void Dispatcher::defer(Stream& stream, Deferred deferred) {
+  deferred.places =
+      deferred.kernel.get() != nullptr ? deferred.kernel.get()->places : places_of(deferred.intent);
+  stream.deferred_places += deferred.places;
   if (stream.deferred.empty()) deferring_.push_back(&stream);
   if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
   if (deferred.intent == Intent::kGraph) page_.graphs.deferred.add();
@@ -1008,6 +1028,7 @@ void Dispatcher::retire_front(Stream& stream) {
   detach_tail(stream, tail_marker(stream));
   if (options_.audit) options_.audit->retired(stream);
   stream.deferred.front().operation->submit(*stream.own.queue);
+  stream.deferred_places -= stream.deferred.front().places;
   stream.deferred.pop_front();
   if (stream.deferred.empty()) std::erase(deferring_, &stream);
 }
@@ -1048,6 +1069,7 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
     deferred.generation->stream = nullptr;
   }
   stream.freed_bytes -= deferred.freed.bytes;
+  stream.deferred_places -= deferred.places;
   stream.deferred.pop_front();
   if (stream.deferred.empty()) std::erase(deferring_, &stream);
   return attempt;

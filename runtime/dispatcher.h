@@ -91,8 +91,8 @@ struct DispatchOptions {
   // Device memory that executables of graphs for entries may take, as far as anybody can tell; 0:
   // graphs stay on the whole device.
   std::uint64_t graph_bytes = std::uint64_t{256} << 20;
-  std::size_t markers = 2048;       // native events made at start
-  std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
+  std::size_t markers = 2048;                  // native events made at start
+  std::size_t deferred_max = 8192;             // of one stream; the caller blocks beyond
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
   bool cautious = false;                       // any other may (KernelTable)
@@ -179,6 +179,10 @@ class Dispatcher {
   // Whether the driver takes the stream's next operation, and everything that goes with it, without
   // blocking; what ends meanwhile is looked for.
   bool takes(Stream& stream, std::span<const Predecessor> after);
+  // Whether the stream's own queue would take the operation behind what is deferred, as far as that
+  // is known. Else the caller blocks, as natively: so what is deferred always fits the real stream,
+  // and nobody who has to put it there blocks.
+  bool may_defer(Stream& stream, const Kernel* kernel, Intent intent);
   // Behind the stream's newest submitted operation; empty when nothing is outstanding.
   MarkerRef tail_marker(Stream& stream);
   // Behind what is on `queue` now, counted as the stream's; empty when there is none to be had.
@@ -334,7 +338,8 @@ class Dispatcher {
     stream.held_since_segment += count;
   }
   std::uint64_t places_of(Intent intent) const {
-    const bool marker = intent == Intent::kRecord || intent == Intent::kWait;
+    const bool marker = intent == Intent::kRecord || intent == Intent::kWait ||
+                        intent == Intent::kBridgeGate || intent == Intent::kDestroy;
     return marker && !markers_take_places_ ? 0 : 1;
   }
   bool room(Stream& stream, std::span<const Predecessor> after, bool launch, std::uint64_t places,
@@ -369,7 +374,7 @@ class Dispatcher {
   stats::DevicePage& page_;
   PoolLayout layout_;
   // hal::DeviceInfo's.
-  const std::uint64_t depth_;
+  const std::uint64_t depth_, depth_max_;
   const bool markers_take_places_;
   MarkerPool markers_;  // outlives the queues, which hold markers
   Profiler profiler_;   // outlives the arbiter, whose policy reads it

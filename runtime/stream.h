@@ -130,6 +130,7 @@ struct Deferred {
   MarkerRef marker;  // what a wait waits for, when that was already submitted as it was issued
   MarkerRef gate;    // unfired: that lies downstream of host-gated work
   Block freed;       // what it frees: the driver cannot give that to anybody yet
+  std::uint64_t places = 0;  // that it will take in a queue of the driver
 };
 
 // A run of operations of one stream on one entry; its marker is behind the last of them.
@@ -172,6 +173,7 @@ struct Stream {
   std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
   std::deque<Deferred> deferred;
   std::size_t freed_bytes = 0;  // what the deferred operations free
+  std::uint64_t deferred_places = 0;
 
   std::optional<Advice> advice;        // of what follows on the stream
   std::uint64_t told_deadline_ns = 0;  // the last one that the arbiter heard of

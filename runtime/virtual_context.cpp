@@ -224,9 +224,8 @@ NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arriv
   }
   Deferred deferred;
   if (may_wait && keep(arrival, deferred)) {
-    // Our own queue is deeper than a driver's: the caller blocks no earlier than natively.
-    const std::size_t room = dispatcher_->options().deferred_max;
-    dispatcher_->wait_until(lock, [&] { return stream.deferred.size() < room; });
+    dispatcher_->wait_until(
+        lock, [&] { return dispatcher_->may_defer(stream, arrival.kernel, arrival.intent); });
     defer(stream, arrival, std::move(deferred));
     return hal::kNativeOk;
   }
