@@ -552,7 +552,6 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, std::uint64_t plac
   stream.segment_room = segment_operations_;
 }
 
-// The run of operations that ends at the current tail becomes one item to be observed complete.
 void Dispatcher::close_segment(Stream& stream) {
   if (stream.since_segment == 0) return;
   if (stream.segments.full()) poll(stream);

@@ -191,6 +191,9 @@ class Dispatcher {
   void put_beside(Stream& stream, std::uint64_t count) const {
     if (markers_take_places_) take_places(stream, count);
   }
+  // The run of operations that ends at the stream's tail gets its marker, and is observed complete
+  // on its own.
+  void close_segment(Stream& stream);
   // The stream's tail becomes a point that is known only by `marker`.
   void detach_tail(Stream& stream, MarkerRef marker);
   // One more operation of the stream was submitted on a queue that is not ours; it ends at
@@ -348,7 +351,6 @@ class Dispatcher {
   void poll(Stream& stream);
   void release_idle();
   void leave(Stream& stream, PhysicalQueue& queue);
-  void close_segment(Stream& stream);
   void end_segment(Stream& stream);
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;

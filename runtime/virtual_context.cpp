@@ -587,7 +587,13 @@ void VirtualContext::forget_block(std::uint64_t address) {
 
 NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  dispatcher_->wait_until(lock, [&] { return dispatcher_->flush(stream); });
+  // While a blocking stream captures the driver refuses work on the legacy stream, and breaks the
+  // capture: what was issued there before goes there before, with a marker behind it.
+  const bool legacy_first = stream.kind != StreamKind::kNonBlocking;
+  dispatcher_->wait_until(lock, [&] {
+    return dispatcher_->flush(stream) && (!legacy_first || dispatcher_->flush(*legacy_));
+  });
+  if (legacy_first) dispatcher_->close_segment(*legacy_);
   // A marker recorded while the stream captures would become part of the graph.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   return begin.submit(*stream.own.queue);
