@@ -1063,6 +1063,7 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
   stream.timeline.submitted = deferred.serial;  // also of an operation that failed: it is over
   if (deferred.intent == Intent::kRecord) {
     deferred.generation->marker = tail_marker(stream);
+    close_segment(stream);
     if (gated(stream)) deferred.generation->gate = stream.gate;
     deferred.generation->submitted = true;
     deferred.generation->stream = nullptr;

@@ -278,6 +278,7 @@ void VirtualContext::recorded(Stream& stream, EventState& event) {
   drop(event);
   event.home = this;
   event.point = dispatcher_->tail_marker(stream);
+  dispatcher_->close_segment(stream);  // there is a marker, and work ahead is seen to end sooner
   if (dispatcher_->gated(stream)) event.gate = stream.gate;
 }
 

@@ -217,17 +217,18 @@ void Program::host_step() {
   }
 }
 
-// The host has waited for all of the stream's work, but what comes behind it in the driver's queue
-// may take some microseconds more.
+// The host has waited for all that was asked for before, but what comes behind it in the driver's
+// queue, the record of an event too, may take some microseconds more.
+CUresult Program::until_ready(const std::function<CUresult()>& query) {
+  CUresult answer = CUDA_ERROR_NOT_READY;
+  while (answer == CUDA_ERROR_NOT_READY) answer = query();
+  return answer;
+}
+
 void Program::query_until_idle(Line& line) {
   on(
       line, "query until it is idle",
-      [&] {
-        CUresult answer = CUDA_ERROR_NOT_READY;
-        while (answer == CUDA_ERROR_NOT_READY) answer = cuStreamQuery(line.handle);
-        return answer;
-      },
-      0);
+      [&] { return until_ready([&] { return cuStreamQuery(line.handle); }); }, 0);
 }
 
 // Questions with one answer.
@@ -244,8 +245,12 @@ void Program::ask() {
   }
   for (const EventModel* event : shared_events_) {
     if (event->captured || !random_.one_in(2)) continue;
-    if (held(event->recorded) || (event->maybe & ~host_).none())
-      say("  query event %d", call(0, event->device, [&] { return cuEventQuery(event->handle); }));
+    const auto query = [&] { return cuEventQuery(event->handle); };
+    if (held(event->recorded))
+      say("  query event %d", call(0, event->device, query));
+    else if ((event->maybe & ~host_).none())
+      say("  query event until it is complete %d",
+          call(0, event->device, [&] { return until_ready(query); }));
   }
 }
 

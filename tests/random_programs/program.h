@@ -21,7 +21,7 @@ inline constexpr std::size_t kCells = 4;    // a device
 inline constexpr std::size_t kPages = 3;    // of page-locked memory; the last one is registered
 inline constexpr std::size_t kEvents = 4;   // a device
 inline constexpr std::size_t kWorkers = 3;  // threads besides the one that directs
-inline constexpr unsigned kDepth = 1000;    // operations that a held stream takes at most
+inline constexpr unsigned kDepth = 900;     // operations that a held stream takes at most
 
 class Program {
  public:
@@ -119,6 +119,7 @@ class Program {
   void scratch();
   void default_copy();
   void host_step();
+  static CUresult until_ready(const std::function<CUresult()>& query);
   void query_until_idle(Line& line);
   void ask();
   void close_gate(Line& line);
