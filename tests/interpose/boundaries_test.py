@@ -62,6 +62,15 @@ class Boundaries(unittest.TestCase):
         for page in self.check("capturing_stream_destroyed"):
             self.assertEqual((page["bound"], page["bridged"]), (10, 0))
 
+    def test_a_blocking_stream_captures_behind_held_legacy_work(self):
+        self.check("capture_behind_held_legacy_work")
+
+    def test_a_foreign_stream_waits_for_an_event_of_a_deep_stream(self):
+        self.check("foreign_wait_for_a_deep_stream")
+
+    def test_a_foreign_stream_allocates_what_deferred_work_frees(self):
+        self.check("foreign_allocation_behind_a_deferred_free")
+
     def test_a_primary_context_is_reset_with_work_outstanding(self):
         self.check("primary_context_reset")
 

@@ -209,6 +209,90 @@ void capturing_stream_destroyed() {
   print("added", s.word(x));
 }
 
+// The legacy stream's work was issued before the capture begins, and stays before it.
+void capture_behind_held_legacy_work() {
+  Session s;
+  const CUstream b = s.stream(CU_STREAM_DEFAULT), helper = s.stream(CU_STREAM_DEFAULT);
+  const CUevent event = s.event(), join = s.event();
+  const CUdeviceptr x = s.words(3);
+  Gate gate;
+  s.launch("add", nullptr, x, Word{1}, Word{1});
+  gate.close(nullptr);
+  s.launch("add", nullptr, x, Word{1}, Word{1});
+  s.launch("slow_copy", helper, x + 8, x, Word{1}, std::uint64_t{1000});
+  check(cuEventRecord(event, nullptr));
+  check(cuStreamBeginCapture(b, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  s.launch("add", b, x + 4, Word{1}, Word{10});
+  print("fork", cuEventRecord(event, b));  // once more, with a record outstanding
+  print("fork", cuStreamWaitEvent(helper, event, 0));
+  print("launch", s.try_launch("add", helper, 1, 32, x + 4, Word{1}, Word{10}));
+  print("join", cuEventRecord(join, helper));
+  print("join", cuStreamWaitEvent(b, join, 0));
+  CUgraph graph = nullptr;
+  print("end", cuStreamEndCapture(b, &graph));
+  gate.open = true;
+  CUgraphExec executable = nullptr;
+  check(cuGraphInstantiate(&executable, graph, 0));
+  check(cuGraphLaunch(executable, b));
+  print("added", s.word(x));
+  print("captured", s.word(x + 4));
+  print("copied", s.word(x + 8));
+}
+
+// --- foreign streams beside deferred work -------------------------------------------------------
+
+// A foreign stream waits for an event that a deep stream has not reached: the call waits for
+// nothing.
+void foreign_wait_for_a_deep_stream() {
+  Session s;
+  const CUdeviceptr x = s.words(2);
+  CUstream green = nullptr;
+  check(cuGreenCtxStreamCreate(&green, green_context(s.device), CU_STREAM_NON_BLOCKING, 0));
+  const CUstream held = s.stream();
+  const CUevent event = s.event();
+  Gate gate;
+  gate.close(held);
+  for (int i = 0; i < 900; ++i) {
+    s.launch("add", held, x, Word{1}, Word{1});
+    check(cuEventRecord(event, held));
+  }
+  check(cuStreamWaitEvent(green, event, 0));
+  s.launch("slow_copy", green, x + 4, x, Word{1}, std::uint64_t{1000});
+  print("held", cuEventQuery(event));
+  gate.open = true;
+  check(cuStreamSynchronize(green));
+  print("copied", s.word(x + 4));
+}
+
+// Memory that deferred work frees is there for an allocation of a foreign stream.
+void foreign_allocation_behind_a_deferred_free() {
+  Session s;
+  CUstream green = nullptr;
+  check(cuGreenCtxStreamCreate(&green, green_context(s.device), CU_STREAM_NON_BLOCKING, 0));
+  const CUstream held = s.stream();
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = s.device;
+  constexpr std::size_t kPool = std::size_t{32} << 20;
+  properties.maxSize = kPool;
+  CUmemoryPool pool = nullptr;
+  check(cuMemPoolCreate(&pool, &properties));
+  CUdeviceptr first = 0, second = 0;
+  check(cuMemAllocFromPoolAsync(&first, kPool, pool, held));
+  Gate gate;
+  gate.close(held);
+  s.launch("add", held, first, Word{1}, Word{1});
+  check(cuMemFreeAsync(first, held));
+  print("allocation", cuMemAllocFromPoolAsync(&second, kPool, pool, green));
+  s.launch("add", green, second, Word{1}, Word{1});
+  print("free", cuMemFreeAsync(second, green));
+  gate.open = true;
+  print("end", cuStreamSynchronize(green));
+  check(cuCtxSynchronize());
+  check(cuMemPoolDestroy(pool));
+}
+
 // --- contexts that end --------------------------------------------------------------------------
 
 void end_with_work(CUresult (*end)(CUdevice)) {
@@ -508,6 +592,9 @@ int main(int count, char** words) {
        {"event_of_a_capture_recorded_elsewhere", &event_of_a_capture_recorded_elsewhere},
        {"capture_of_a_green_stream", &capture_of_a_green_stream},
        {"capturing_stream_destroyed", &capturing_stream_destroyed},
+       {"capture_behind_held_legacy_work", &capture_behind_held_legacy_work},
+       {"foreign_wait_for_a_deep_stream", &foreign_wait_for_a_deep_stream},
+       {"foreign_allocation_behind_a_deferred_free", &foreign_allocation_behind_a_deferred_free},
        {"primary_context_reset", &primary_context_reset},
        {"primary_context_released", &primary_context_released},
        {"created_context_destroyed", &created_context_destroyed},
