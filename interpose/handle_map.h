@@ -16,13 +16,14 @@
 #pragma once
 
 #include <sys/mman.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <new>
 
@@ -183,12 +184,20 @@ class HandleMap {
     const Table* table = table_.load(std::memory_order_relaxed);
     if (table != nullptr && table->mask >= kSlotsKept && 16 * size_ <= table->mask) rebuild();
   }
+  // LeakSanitizer looks for pointers in the heap, not in mappings.
+  static void scanned([[maybe_unused]] Table* table, [[maybe_unused]] bool on) {
+#if defined(__SANITIZE_ADDRESS__)
+    const auto change = on ? __lsan_register_root_region : __lsan_unregister_root_region;
+    change(table, bytes_of(table->mask + 1));
+#endif
+  }
   Table* rebuild() {
     std::size_t slots = 64;
     while (slots < 4 * (size_ + 1)) slots *= 2;
-    auto* table = static_cast<Table*>(std::aligned_alloc(kPage, bytes_of(slots)));
-    if (table == nullptr) return nullptr;
-    std::memset(static_cast<void*>(table), 0, bytes_of(slots));
+    void* const memory = ::mmap(nullptr, bytes_of(slots), PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);  // zeroes
+    if (memory == MAP_FAILED) return nullptr;
+    auto* table = static_cast<Table*>(memory);
     table->mask = slots - 1;
     ++tables_;
     used_ = 0;
@@ -198,7 +207,10 @@ class HandleMap {
       if (key > kErased) place(*table, key, old->slots[i].value.load(std::memory_order_relaxed));
     }
     table_.store(table, std::memory_order_release);
-    if (old != nullptr) ::madvise(old, bytes_of(old->mask + 1), MADV_DONTNEED);
+    scanned(table, true);
+    if (old == nullptr) return table;
+    scanned(old, false);
+    ::madvise(old, bytes_of(old->mask + 1), MADV_DONTNEED);
     return table;
   }
 

@@ -43,6 +43,9 @@ struct Registered {
     check(cuMemHostGetDevicePointer(&device, memory, 0));
     words = static_cast<volatile Word*>(memory);
   }
+  ~Registered() { std::free(const_cast<Word*>(words)); }
+  Registered(const Registered&) = delete;
+  Registered& operator=(const Registered&) = delete;
   volatile Word* words;
   CUdeviceptr device = 0;
 };
