@@ -28,30 +28,42 @@ function(vitamin_component directory)
   add_subdirectory(${PROJECT_SOURCE_DIR}/${directory})
 endfunction()
 
+# Which of PLAIN_ONLY and ONE_THREAD the caller was given.
+function(_vitamin_marks result)
+  set(marks "")
+  foreach(mark PLAIN_ONLY ONE_THREAD)
+    if(arg_${mark})
+      list(APPEND marks ${mark})
+    endif()
+  endforeach()
+  set(${result} "${marks}" PARENT_SCOPE)
+endfunction()
+
 # vitamin_test(<target> COMPONENT <label> SOURCES <files>
 #              [LIBRARIES <targets>] [DEPENDS <targets>] [ENVIRONMENT <NAME=value>...]
-#              [ARGUMENTS <words>] [TIMEOUT <seconds>] [OWN_MAIN] [SERIAL] [PLAIN_ONLY])
+#              [ARGUMENTS <words>] [TIMEOUT <seconds>] [OWN_MAIN] [SERIAL]
+#              [PLAIN_ONLY] [ONE_THREAD])
 #
 # A doctest program. Each TEST_CASE becomes one ctest test named "<target>: <test case>", labelled
 # with its component, so that a failure names the sentence that is false and a missing suite shows
-# in the counts (tests/expected_counts.txt). SERIAL: never beside another test. PLAIN_ONLY: not in
-# the short form of a build with sanitizers (cmake/forms.cmake). A test that hangs is ended by
-# `ctest --timeout` (scripts/test), for all tests the same and no verdict on speed; TIMEOUT sets
-# another limit above 600 s. Where a test does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests
-# side by side are no neighbours on a GPU.
+# in the counts (tests/expected_counts.txt). SERIAL: never beside another test. PLAIN_ONLY,
+# ONE_THREAD: not in the short form of a build with sanitizers, or with ThreadSanitizer
+# (cmake/forms.cmake). A test that hangs is ended by `ctest --timeout` (scripts/test), for all tests
+# the same and no verdict on speed; TIMEOUT sets another limit above 600 s. Where a
+# test does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on
+# a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
 function(vitamin_test target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY" "COMPONENT;TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY;ONE_THREAD"
+                        "COMPONENT;TIMEOUT"
                         "SOURCES;LIBRARIES;DEPENDS;ENVIRONMENT;ARGUMENTS")
   if(NOT arg_COMPONENT OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "vitamin_test(${target}): COMPONENT and SOURCES are needed; "
                         "not understood: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
-  set(plain_only "")
-  if(arg_PLAIN_ONLY)
-    set(plain_only PLAIN_ONLY)
-  endif()
-  vitamin_labels(labels ${arg_COMPONENT} ${plain_only})
+  _vitamin_marks(marks)
+  vitamin_labels(labels ${arg_COMPONENT} ${marks})
   add_executable(${target} ${arg_SOURCES})
+  vitamin_compile_quickly(${target})
   if(NOT arg_OWN_MAIN)
     target_link_libraries(${target} PRIVATE vitamin_doctest_main)
   endif()
@@ -64,13 +76,15 @@ function(vitamin_test target)
 
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
 
+  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
+      "VITAMIN_LOCK_RULE=1" ${arg_ENVIRONMENT})
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   add_custom_command(
     TARGET ${target} POST_BUILD
     COMMAND ${CMAKE_COMMAND}
             -D "EXECUTABLE=$<TARGET_FILE:${target}>" -D "TARGET=${target}"
             -D "LABELS=${labels}" -D "TIMEOUT=${arg_TIMEOUT}" -D "SERIAL=${arg_SERIAL}"
-            -D "ENVIRONMENT=VITAMIN_LOCK_FOLDER=;${arg_ENVIRONMENT}" -D "ARGUMENTS=${arg_ARGUMENTS}"
+            -D "ENVIRONMENT=${environment}" -D "ARGUMENTS=${arg_ARGUMENTS}"
             -D "OUTPUT=${include_file}"
             -P ${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake
     BYPRODUCTS ${include_file}
@@ -93,16 +107,14 @@ endfunction()
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
 # the component. They find the modules of tests/ itself.
 function(vitamin_python_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY" "COMPONENT;FILE;TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY;ONE_THREAD" "COMPONENT;FILE;TIMEOUT"
                         "DEPENDS;ENVIRONMENT")
-  set(plain_only "")
-  if(arg_PLAIN_ONLY)
-    set(plain_only PLAIN_ONLY)
-  endif()
-  vitamin_labels(labels ${arg_COMPONENT} ${plain_only})
+  _vitamin_marks(marks)
+  vitamin_labels(labels ${arg_COMPONENT} ${marks})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
-  set(environment "VITAMIN_LOCK_FOLDER=" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
+  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
+      "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})

@@ -33,7 +33,8 @@ include_directories(${PROJECT_SOURCE_DIR})
 
 if(VITAMIN_SANITIZE)
   # Whatever the build type says: unoptimised programs run several times longer, more optimisation
-  # and full debug information compile up to twice as long. Assertions stay on (Debug).
+  # and full debug information compile up to twice as long. Assertions stay on (Debug). See also
+  # vitamin_compile_quickly.
   add_compile_options(-O1 -g1)
   add_compile_options(-fsanitize=${VITAMIN_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
@@ -55,6 +56,17 @@ if(VITAMIN_SANITIZE)
     get_filename_component(VITAMIN_SANITIZER_RUNTIME "${_runtime}" REALPATH)
   endif()
 endif()
+
+# vitamin_compile_quickly(<targets>...): code that is compiled for longer than it runs in all tests
+# together. Takes half of the time with AddressSanitizer and UndefinedBehaviorSanitizer; with
+# ThreadSanitizer it makes no difference.
+function(vitamin_compile_quickly)
+  if(VITAMIN_SANITIZE MATCHES "address")
+    foreach(target IN LISTS ARGN)
+      target_compile_options(${target} PRIVATE -O0)
+    endforeach()
+  endif()
+endfunction()
 
 find_program(VITAMIN_CCACHE ccache)
 if(VITAMIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

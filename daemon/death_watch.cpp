@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "protocol/life.h"
 
@@ -19,6 +20,9 @@ namespace {
 constexpr long SYS_futex_waitv = 449;
 #endif
 constexpr std::size_t kWaitMax = 128;  // FUTEX_WAITV_MAX
+// An honest word changes when its thread takes it and when that ends. One that goes on changing is
+// not waited for any more: its client's end is told by the pidfd.
+constexpr unsigned kMostChanges = 64;
 
 futex_waitv wait_for(const void* word, std::uint32_t value, std::uint32_t flags) {
   futex_waitv waiter{};
@@ -45,7 +49,7 @@ DeathWatch::~DeathWatch() {
 void DeathWatch::add(const Word* word) {
   {
     const std::lock_guard lock(mutex_);
-    words_.push_back(word);
+    words_.push_back({word});
   }
   change();
 }
@@ -53,7 +57,7 @@ void DeathWatch::add(const Word* word) {
 void DeathWatch::remove(const Word* word) {
   {
     const std::lock_guard lock(mutex_);
-    std::erase(words_, word);
+    std::erase_if(words_, [&](const Watched& watched) { return watched.word == word; });
   }
   // The thread may be about to look at it: wait until it has looked at the list without it. (The
   // kernel holds no reference to memory that it waits on.)
@@ -69,7 +73,6 @@ void DeathWatch::change() {
 
 void DeathWatch::run() {
   std::array<futex_waitv, kWaitMax> waiters;
-  std::vector<const Word*> told;  // dead, and said so: not waited for again
   for (;;) {
     const std::uint32_t change = changes_.load();
     unsigned count = 0;
@@ -78,15 +81,12 @@ void DeathWatch::run() {
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
-      std::erase_if(told, [&](const Word* word) {
-        return std::find(words_.begin(), words_.end(), word) == words_.end();
-      });
-      for (const Word* word : words_) {
-        const std::uint32_t value = word->load(std::memory_order_acquire);
-        const bool known = std::find(told.begin(), told.end(), word) != told.end();
-        if (protocol::life_ended(value) && !known) news = true, told.push_back(word);
-        if (!protocol::life_ended(value) && count < kWaitMax)
-          waiters[count++] = wait_for(word, value, 0);
+      for (Watched& watched : words_) {
+        const std::uint32_t value = watched.word->load(std::memory_order_acquire);
+        if (std::exchange(watched.value, value) != value) ++watched.changes;
+        if (protocol::life_ended(value)) news = !std::exchange(watched.told, true) || news;
+        if (!watched.told && watched.changes <= kMostChanges && count < kWaitMax)
+          waiters[count++] = wait_for(watched.word, value, 0);
       }
     }
     seen_.store(change);

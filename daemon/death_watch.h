@@ -37,7 +37,13 @@ class DeathWatch {
 
   protocol::Fd told_;
   std::mutex mutex_;
-  std::vector<const Word*> words_;
+  struct Watched {
+    const Word* word;
+    std::uint32_t value = 0;  // when it was looked at last
+    unsigned changes = 0;
+    bool told = false;  // dead, and said so
+  };
+  std::vector<Watched> words_;
   std::atomic<std::uint32_t> changes_{0};  // a futex: the thread looks at the list again
   std::atomic<std::uint32_t> seen_{0};     // the change that the thread has looked at
   bool stopping_ = false;

@@ -34,8 +34,8 @@ constexpr std::uint64_t kRemembered = 2'000;
 // less.
 constexpr double kUsualNs = 10'000;
 
-// Of those who are overdue one after the other not each has a look at all that anybody has: so
-// often in the time in which one must answer.
+// Neither of those who are overdue one after the other, nor of those who answer one after the
+// other, has each a look at all that anybody has: so often in the time in which one must answer.
 constexpr std::uint64_t kOverdueLooks = 256;
 
 // Where the profile holds all of a client's launches.
@@ -84,6 +84,7 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   client.home = {homes_[index], *fewest > 0};
   client.traits = traits;
   client.answer_within_ns = settings_.answer_within_ns;
+  client.credit_ns = settings_.drain_within_ns;
   client.lanes_on.assign(layout_.size(), 0);
   scheduler_.progressed(id, 0);
   ++*fewest;
@@ -317,6 +318,11 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord
 }
 
 void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std::uint64_t) {
+  // Grants are of no other widths; and what is kept is bounded.
+  if (std::none_of(
+          layout_.entries().begin(), layout_.entries().end(),
+          [&](const runtime::PoolEntry& entry) { return entry.processors == timed.processors; }))
+    return;
   // What ran on the whole device ran beside whatever others had there: no measure of its width.
   const auto submits = [](const auto& client) {
     return std::any_of(client.second.lanes.begin(), client.second.lanes.end(),
@@ -447,6 +453,7 @@ bool DeviceArbiter::close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold,
                           std::uint64_t now_ns) {
   hold.open = false;
   hold.heard_ns = hold.closed_ns = now_ns;
+  credit(*find(id), now_ns);
   overdue_at_ = std::min(overdue_at_, overdue_from(*find(id), hold));
   if (lane.word != hold.word) return false;
   publish(id, lane_id, lane,
@@ -463,16 +470,35 @@ void DeviceArbiter::publish(ClientId id, LaneId lane_id, Lane& lane, LeaseWord w
 // A client that was told of a longer bound is held to that one. One that dies is given as long as
 // one that drains: anybody can say that it dies, and live on.
 std::uint64_t DeviceArbiter::overdue_from(const Client& client, const Hold& hold) const {
-  const std::uint64_t within = std::max(client.answer_within_ns, settings_.answer_within_ns);
+  const std::uint64_t within = this->within(client);
   return std::min({hold.heard_ns != kNever ? hold.heard_ns + within : kNever,
-                   hold.closed_ns + std::max(within, settings_.drain_within_ns), hold.until_ns});
+                   client.credit_ns == 0
+                       ? hold.closed_ns + within
+                       : hold.closed_ns + std::max(within, settings_.drain_within_ns),
+                   hold.until_ns});
+}
+
+// Until now: earned, or spent where it drains for long beside others.
+void DeviceArbiter::credit(Client& client, std::uint64_t now_ns) {
+  const std::uint64_t passed = now_ns - std::exchange(client.credited_ns, now_ns);
+  if (client.drains_long)
+    client.credit_ns -= clients_.size() > 1 ? std::min(client.credit_ns, passed) : 0;
+  else
+    client.credit_ns = std::min(settings_.drain_within_ns, client.credit_ns + passed);
 }
 
 void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
   if (now_ns < overdue_at_) return;
   overdue_at_ = kNever;
-  bool found = false;
   for (auto& [id, client] : clients_) {
+    credit(client, now_ns);
+    client.drains_long = false;
+    for (const auto& [lane_id, lane] : client.lanes)
+      for (const Hold& hold : lane.holds)
+        client.drains_long =
+            client.drains_long || (!hold.open && now_ns >= hold.closed_ns + within(client));
+    if (client.drains_long && client.credit_ns > 0 && clients_.size() > 1)
+      overdue_at_ = std::min(overdue_at_, now_ns + client.credit_ns);
     for (auto& [lane_id, lane] : client.lanes) {
       for (std::size_t i = 0; i < lane.holds.size();) {
         const Hold& hold = lane.holds[i];
@@ -483,7 +509,6 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
           ++i;
         } else {
           ++counters_.overdue;
-          found = true;
           const EntryId entry = hold.entry;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
           dropped(id, client, entry);
@@ -494,7 +519,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
       }
     }
   }
-  if (found)
+  if (overdue_at_ != kNever)
     overdue_at_ = std::max(overdue_at_, now_ns + settings_.answer_within_ns / kOverdueLooks);
 }
 

@@ -11,7 +11,9 @@
 // grant, or by saying every now and then that it drains. One that does neither within
 // `answer_within_ns` is overdue (stopped, starved): its grant counts as returned, and whatever it
 // still submits there is a stale submission, which changes placement only. So is one that drains
-// for longer than `drain_within_ns`, whatever it says.
+// for longer than `drain_within_ns`, whatever it says; and one that drains for longer than
+// `answer_within_ns` again and again: beside others a client has as long for that as it was there
+// without draining so long, and no more than `drain_within_ns` saved up.
 //
 // A new session tells, before it asks for anything, where work runs: of the daemon before, of home,
 // and of older sessions of the same process, which gave this daemon up as silent. With the first
@@ -171,6 +173,9 @@ class DeviceArbiter {
     bool asked = false;  // it was ready once: all of that is told
     // What it was told to answer within. Another bound, later, is not its own.
     std::uint64_t answer_within_ns = 0;
+    // For which it may drain beyond that; as of then.
+    std::uint64_t credit_ns = 0, credited_ns = 0;
+    bool drains_long = false;  // when it was looked at last
     std::map<LaneId, Lane> lanes;
     std::vector<std::uint32_t> lanes_on;      // of each entry: that hold it
     std::map<EntryId, std::uint64_t> before;  // had_before()
@@ -185,7 +190,11 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
   void reconsider(std::uint64_t now_ns);
+  std::uint64_t within(const Client& client) const {
+    return std::max(client.answer_within_ns, settings_.answer_within_ns);
+  }
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
+  void credit(Client& client, std::uint64_t now_ns);
   void add(ClientId id, Client& client, Lane& lane, const Hold& hold);
   void dropped(ClientId id, Client& client, EntryId entry);
   std::uint64_t believed_until(ClientId id, const Client& client, EntryId entry,

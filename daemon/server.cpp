@@ -289,7 +289,7 @@ void Server::look_at_descriptors(int timeout_ms) {
   const bool hot = this->hot(time);
   // Between two turns one visitor is received: what tools are told takes milliseconds.
   answer_next(time);
-  bool receives = (!hot || visits_.next(time) <= time) && asked_.size() < kMostAsked;
+  bool receives = !hot || visits_.next(time) <= time;
   bool knocks = false;
   postponed_ = !receives && reception_->next_ns(time) <= time;
   // They come rarely, so that nobody else is kept waiting for them.

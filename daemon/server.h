@@ -164,9 +164,12 @@ class Server final : public Outlet {
   // saved so much, and so have tools. A session's beginning takes some 100 us, a look at the status
   // more.
   Pace visits_{64, 20'000'000}, questions_{64, 20'000'000};
-  static constexpr std::size_t kMostAsked = 64;  // beyond, nobody is heard
-  std::deque<Visitor> asked_;                    // by tools
-  bool postponed_ = false;                       // at the last look: somebody waits for that
+  // By tools, and not answered yet: of all users and of one. Who asks beyond that is refused, so
+  // that tools keep no client from coming.
+  static constexpr std::size_t kMostAsked = 64, kMostAskedOfUser = 32;
+  std::deque<Visitor> asked_;
+  uid_t answered_ = static_cast<uid_t>(-1);  // whose was answered last
+  bool postponed_ = false;                   // at the last look: somebody waits for that
   ServerCounters counters_;
 };
 

@@ -134,6 +134,11 @@ std::uint64_t processor_time_ns() {
 void Server::receive(Visitor visitor, std::uint64_t time) {
   const auto* hello = std::get_if<protocol::Hello>(&visitor.wants);
   if (hello == nullptr) {
+    const auto of_user = std::count_if(asked_.begin(), asked_.end(), [&](const Visitor& other) {
+      return other.connection.peer.uid == visitor.connection.peer.uid;
+    });
+    if (asked_.size() >= kMostAsked || of_user >= std::ptrdiff_t{kMostAskedOfUser})
+      return reception_->refuse(visitor.connection, "too many questions at once: try again");
     asked_.push_back(std::move(visitor));
     return answer_next(time);
   }
@@ -147,8 +152,14 @@ void Server::answer_next(std::uint64_t time) {
   const bool hot = this->hot(time);
   while (!asked_.empty() && !(hot && questions_.next(time) > time)) {
     const std::uint64_t began = processor_time_ns();
-    answer(asked_.front().connection, std::get<std::string>(asked_.front().wants));
-    asked_.pop_front();
+    // Users in turn: of who asks all the time others wait for one answer.
+    auto next = std::find_if(asked_.begin(), asked_.end(), [&](const Visitor& visitor) {
+      return visitor.connection.peer.uid != answered_;
+    });
+    if (next == asked_.end()) next = asked_.begin();
+    answered_ = next->connection.peer.uid;
+    answer(next->connection, std::get<std::string>(next->wants));
+    asked_.erase(next);
     questions_.spent(time, processor_time_ns() - began);
     if (hot) return;  // between two turns one
   }

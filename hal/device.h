@@ -17,6 +17,7 @@
 // cuDevResourceGenerateDesc). The illegal case cannot be said.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,8 +38,15 @@ struct DeviceInfo {
   std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
-  // A launch deeper than this on one queue may block inside the driver (measured or documented).
-  std::uint32_t queue_depth = 1000;
+  // Launches, copies and fills that one queue surely takes before the next blocks inside the driver;
+  // and the most that one was seen to take, 0: not known.
+  std::uint32_t queue_depth = 900;
+  std::uint32_t queue_depth_max = 0;
+  // Whether records of events and waits for them take such places, too.
+  bool markers_take_places = true;
+  // A launch with more bytes of parameters than this takes another place for each such part; 0: one
+  // place however many.
+  std::uint32_t parameter_bytes_of_place = 0;
   // Queues of pool entries that one process should hold at a time, because each is a scarce
   // hardware queue (AMD); 0: as many as it likes.
   std::uint32_t pool_queues_max = 0;
@@ -53,6 +61,9 @@ struct DeviceInfo {
     return sum;
   }
 };
+
+// No code of any vendor: what a launch answers is not known before it is made.
+inline constexpr NativeStatus kOnlyTheCallTells = INT_MIN;
 
 // A native event: a cheap value, recorded again and again. A wait captures the record that is
 // newest when the wait is made, so a handle may be re-recorded while older waits are pending.
@@ -126,7 +137,8 @@ class Device {
   virtual std::uint32_t resident_blocks(const KernelLaunch& launch) = 0;
 
   // The error that the launch would return natively, at once, for a launch that is only copied now
-  // and submitted later (bad block, too much shared memory, null kernel). Off the fast path.
+  // and submitted later (bad block, too much shared memory, too large a cooperative grid or
+  // cluster). kOnlyTheCallTells: then the launch is not copied but made. Off the fast path.
   virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
 
   // Free memory of the device, to all processes; 0: unknown. Unit: bytes.

@@ -321,6 +321,7 @@ std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::Dev
   const std::lock_guard lock(mutex);
   if (all.empty())
     std::atexit([] {
+      if (passive.load(std::memory_order_relaxed)) return;  // the file is the parent's
       const std::lock_guard ending(mutex);
       for (const auto& weak : all)
         if (const auto recorder = weak.lock()) recorder->stop();

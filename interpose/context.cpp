@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -11,6 +12,8 @@
 
 #include "interpose/graphs.h"
 #include "interpose/handle_map.h"
+#include "interpose/handlers.h"
+#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 
@@ -62,6 +65,7 @@ StreamRecord* adopt_stream(NativeStream stream) {
 // At the end of a thread its stand-ins wait for the next thread: work that is still queued there
 // goes on, as natively.
 void thread_ended(void*) {
+  if (passive.load(std::memory_order_relaxed)) return;
   for (StreamRecord*& record : thread_streams) {
     if (record == nullptr) continue;
     const std::lock_guard lock(adoption());
@@ -100,7 +104,14 @@ StreamRecord* thread_stream(Context& context) {
   {
     const std::lock_guard lock(adoption());
     if (mine != nullptr) retire(std::exchange(mine, nullptr));  // of a context that was torn down
-    if (StreamRecord* idle = take_idle_thread_stream(context)) return mine = idle;
+    mine = take_idle_thread_stream(context);
+  }
+  if (mine != nullptr) {
+    // The thread finds what a new stream has, not what the other thread set.
+    const Inside ours;
+    context.virtual_context->advise(*mine->stream, std::nullopt);
+    if (std::exchange(mine->settings, false)) reset_settings(context, *mine);
+    return mine;
   }
   const Inside ours;
   runtime::Stream* stream = context.virtual_context->adopt_per_thread(kThreadStream);
@@ -110,7 +121,7 @@ StreamRecord* thread_stream(Context& context) {
                       "are not bound");
     return nullptr;
   }
-  return mine = new StreamRecord{&context, stream, false, false, nullptr};
+  return mine = new StreamRecord{&context, stream, false, false, false, nullptr};
 }
 
 bool is_default(NativeStream stream) {
@@ -122,14 +133,21 @@ bool is_thread_default(NativeStream stream, bool per_thread) {
 
 // --- captures ------------------------------------------------------------------------------------
 
-// Streams on which a capture began and was not seen to end. Leaked at exit on purpose.
-std::vector<NativeStream>& capture_origins() {
-  static auto* origins = new std::vector<NativeStream>;
+// A stream on which a capture began and was not seen to end.
+struct CaptureOrigin {
+  NativeStream stream;
+  NativeContext context;
+};
+// Leaked at exit on purpose. Wants the lock.
+std::vector<CaptureOrigin>& capture_origins() {
+  static auto* origins = new std::vector<CaptureOrigin>;
   return *origins;
 }
 
-// Reads the times that nobody has read yet, and makes no more calls where they would fault.
+// Reads the times that nobody has read yet, and makes no more calls where they would fault. A child
+// has none of our threads, and threads that it has not may hold our locks.
 void before_runtime_ends(Context& context) {
+  if (passive.load(std::memory_order_relaxed)) return;
   ContextCall::end();
   context.virtual_context->finish_graphs();
   if (kFaultsAtExit)
@@ -142,7 +160,9 @@ void before_runtime_ends(Context& context) {
 
 std::mutex& adoption() { return adoption_mutex; }
 
-Context* make_context(NativeContext handle, int ordinal) {
+namespace {
+
+Context* make_context_now(NativeContext handle, int ordinal) {
   start_managing();
   stats::DevicePage& counters = device_page(static_cast<unsigned>(ordinal));
   counters.ordinal = static_cast<std::uint32_t>(ordinal);
@@ -173,10 +193,42 @@ Context* make_context(NativeContext handle, int ordinal) {
   context->handle = handle;
   context->ordinal = ordinal;
   context->virtual_context = std::move(*made);
-  context->legacy = {context.get(), &context->virtual_context->legacy(), true, false, nullptr};
+  context->legacy = {context.get(), &context->virtual_context->legacy(), true, false, false,
+                     nullptr};
   page().reach(stats::Stage::kManaged);
   context_of_device[ordinal].store(context.get(), std::memory_order_release);
   return context.release();
+}
+
+}  // namespace
+
+Context* make_context(std::unique_lock<std::mutex>& adoption, NativeContext handle, int ordinal) {
+  static const hal::LockRule::Watched watched(adoption_mutex, "the adoption lock is held");
+  static bool making = false;
+  static auto* const made =
+      new std::condition_variable;  // never destroyed: a thread may wait at exit
+  made->wait(adoption, [] { return !making; });
+  if (Context* other = context_of_device[ordinal].load(std::memory_order_acquire)) return other;
+  making = true;
+  adoption.unlock();
+  Context* const context = make_context_now(handle, ordinal);
+  adoption.lock();
+  making = false;
+  made->notify_all();
+  return context;
+}
+
+void finish_work(int ordinal, runtime::Drain how) {
+  if (ordinal < 0 || ordinal >= kMaxContexts) return;
+  Context* context = context_of_device[ordinal].load(std::memory_order_acquire);
+  if (context == nullptr) return;
+  const ContextCall held;
+  const Inside ours;
+  // An error is that of a context which ends: the driver's call answers for it.
+  static_cast<void>(context->virtual_context->drain(how, [&] {
+    return how == runtime::Drain::kWait ? hal::NativeStatus(wait_for_all(*context))
+                                        : hal::kNativeOk;
+  }));
 }
 
 void tear_down(int ordinal) {
@@ -184,7 +236,9 @@ void tear_down(int ordinal) {
   Context* context = context_of_device[ordinal].exchange(nullptr);
   if (context == nullptr) return;
   const Inside ours;
+  forget_captures(context->handle);
   forget_graphs(*context);
+  std::unique_ptr<runtime::VirtualContext> ended;  // without the lock
   const std::lock_guard lock(adoption());
   context->next = retired_contexts;  // threads look at it to see that it is gone
   retired_contexts = context;
@@ -198,7 +252,7 @@ void tear_down(int ordinal) {
         context->virtual_context->forget(event->state);
         delete event;
       });
-  context->virtual_context.reset();
+  ended = std::move(context->virtual_context);
 }
 
 StreamRecord* find_stream(NativeStream stream, bool per_thread) {
@@ -238,13 +292,15 @@ EventRecord& find_event(NativeEvent event) {
   const std::lock_guard lock(adoption());
   if (EventRecord* record = events.find(event)) return *record;
   auto* record = new EventRecord;
+  record->state.foreign = true;  // nobody saw whether it was recorded
   events.insert(event, record);
   return *record;
 }
 
 void announce_event(NativeEvent event, unsigned flags) {
   auto record = std::make_unique<EventRecord>();
-  record->state.interprocess = (flags & kEventInterprocess) != 0;
+  record->state.shared = (flags & kEventInterprocess) != 0;
+  record->context = native_current_context();
   const std::lock_guard lock(adoption());
   delete events.insert(event, record.release());
 }
@@ -257,6 +313,13 @@ std::unique_ptr<EventRecord> take_event(NativeEvent event) {
 void mark_foreign(EventRecord& event) {
   if (event.state.home != nullptr) event.state.home.load()->forget(event.state);
   event.state.foreign = true;
+  event.captured.store(false, std::memory_order_relaxed);
+}
+
+void mark_shared(EventRecord& event) {
+  if (event.state.shared.exchange(true)) return;
+  // A record that was deferred until now comes before what others do with the event.
+  settle(event);
 }
 
 bool is_capturing(const StreamRecord& record) {
@@ -267,8 +330,9 @@ bool is_capturing(const StreamRecord& record) {
 }
 
 void capture_began(NativeStream origin) {
+  const NativeContext context = context_of_stream(origin);
   const std::lock_guard lock(adoption());
-  capture_origins().push_back(origin);
+  capture_origins().push_back({origin, context});
   open_captures.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -276,10 +340,18 @@ void capture_may_have_ended(NativeStream origin, bool destroyed) {
   if (!destroyed && captures(origin)) return;
   const std::lock_guard lock(adoption());
   auto& origins = capture_origins();
-  const auto found = std::find(origins.begin(), origins.end(), origin);
+  const auto found = std::find_if(origins.begin(), origins.end(),
+                                  [&](const CaptureOrigin& one) { return one.stream == origin; });
   if (found == origins.end()) return;
   origins.erase(found);
   open_captures.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void forget_captures(NativeContext context) {
+  const std::lock_guard lock(adoption());
+  const auto ended = std::erase_if(
+      capture_origins(), [&](const CaptureOrigin& one) { return one.context == context; });
+  open_captures.fetch_sub(static_cast<int>(ended), std::memory_order_relaxed);
 }
 
 }  // namespace vitamin::interpose

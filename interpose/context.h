@@ -29,6 +29,7 @@ struct StreamRecord {
   runtime::Stream* stream = nullptr;
   bool legacy = false;
   bool confined = false;  // to a part of the device, by the application: its work stays there
+  bool settings = false;  // the application set attributes of it
   StreamRecord* next = nullptr;  // in a list of records that stand for nothing now
 };
 
@@ -47,9 +48,9 @@ struct Context {
 
 struct EventRecord {
   runtime::EventState state;
-  std::atomic<bool> captured{false};  // its newest record is a node of a capture
-  // A graph records it when it is launched, so nobody knows from the calls when that happens.
-  std::atomic<bool> in_graph{false};
+  std::optional<NativeContext> context;  // in which it was made; empty: not seen
+  // Its newest record that was seen is part of a capture, which may have ended since.
+  std::atomic<bool> captured{false};
   // Its newest record was made by a launch on this stream, not by a call that records.
   std::atomic<StreamRecord*> launched_on{nullptr};
 };
@@ -60,11 +61,16 @@ struct EventRecord {
 Context* current_context();  // by the vendor
 // The same, but never made.
 Context* known_current_context();  // by the vendor
-// Makes the context of a device, with its pool. Null after a warning. Wants the adoption lock.
-Context* make_context(NativeContext handle, int ordinal);
+// Makes the context of a device, with its pool. Null after a warning. The pool waits for the
+// device, so the adoption lock, which is held, is dropped meanwhile: others who want a context wait
+// for this one, everybody else goes on.
+Context* make_context(std::unique_lock<std::mutex>& adoption, NativeContext handle, int ordinal);
 // Calls `function` for each managed context.
 template <class Function>
 void for_each_context(Function function);
+// Before tear_down: what is deferred is submitted. kWait: and its end is waited for, because the
+// driver's call waits for it, too.
+void finish_work(int ordinal, runtime::Drain how);
 // Before the driver destroys the primary context of a device, and with it our pool.
 void tear_down(int ordinal);
 // Making contexts and adopting handles: rare, so one lock for all of it.
@@ -74,6 +80,14 @@ std::mutex& adoption();
 hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, NativeContext handle);
 // By the vendor: the native stream that stands for the context's legacy default stream.
 hal::Result<NativeStream> legacy_stream(NativeContext handle);
+// By the vendor: the context that is current on this thread, managed or not.
+NativeContext native_current_context();
+// By the vendor: the context of a stream, of whatever kind; null: none, or not told.
+NativeContext context_of_stream(NativeStream stream);
+// By the vendor: waits for everything in the context.
+Answer wait_for_all(const Context& context);
+// By the vendor: gives the stream the attributes of a new one.
+void reset_settings(Context& context, const StreamRecord& record);
 
 // --- streams -------------------------------------------------------------------------------------
 
@@ -102,8 +116,10 @@ EventRecord& find_event(NativeEvent event);
 void announce_event(NativeEvent event, unsigned flags);
 // Null when the handle was not known.
 std::unique_ptr<EventRecord> take_event(NativeEvent event);
-// Its newest record was made by somebody who is not virtualised.
+// Its newest record was made by somebody who is not virtualised, outside a capture.
 void mark_foreign(EventRecord& event);
+// A graph or another process may record it or look at it from now on.
+void mark_shared(EventRecord& event);
 
 // --- captures ------------------------------------------------------------------------------------
 
@@ -116,6 +132,8 @@ bool is_capturing(const StreamRecord& record);
 void capture_began(NativeStream origin);
 // After a capture's end or the destruction of the stream, whatever these answered.
 void capture_may_have_ended(NativeStream origin, bool destroyed);
+// Before the context ends, and every capture in it.
+void forget_captures(NativeContext context);
 
 inline constexpr int kMaxContexts = static_cast<int>(runtime::stats::kDevices);
 extern constinit std::atomic<Context*> context_of_device[kMaxContexts];

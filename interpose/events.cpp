@@ -5,10 +5,15 @@
 //
 //   its newest record was made      a wait or query asks
 //     on a managed stream             the VirtualContext (home) of that stream
-//     in a capture                    the driver: the wait makes the waiting stream join
-//     by a graph, another process,    the driver; a managed stream that waits for it is gated,
-//     since on a foreign stream             nobody knows what that work needs to end never the
-//     driver: it is complete, and a wait does nothing
+//     in a capture, on any stream     the driver: the wait makes the waiting stream join
+//     on a foreign stream             the driver; a managed stream that waits for it is gated,
+//     since
+//                                     nobody knows what that work needs to end
+//     never                           the driver: it is complete, and a wait does nothing
+//
+// An event that a graph or another process may record (shared) is asked of the driver from then on,
+// and its records by calls are never deferred: the driver sees all of them in the order of the
+// calls.
 #include "interpose/handlers.h"
 #include "interpose/treatments.h"
 
@@ -20,6 +25,18 @@ bool ours_to_answer(const EventRecord& event) {
          !event.captured.load(std::memory_order_relaxed);
 }
 
+// The stream as the driver knows it where no stand-in is meant.
+NativeStream native_of(const Way& way, NativeStream given, bool per_thread) {
+  if (way.route != Route::kForeign) return way.native();
+  return given == nullptr && per_thread ? kThreadStream : given;
+}
+
+bool captures_now(const Way& way, NativeStream stream) {
+  if (way.route == Route::kCaptured) return true;
+  // The legacy stream cannot be captured, and asking about it is an error while others are.
+  return captures_open() && stream != nullptr && stream != kLegacyStream && captures(stream);
+}
+
 template <class Call>
 Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bool external,
                     Call call) {
@@ -29,31 +46,52 @@ Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bo
   const Way way = way_of(stream, per_thread);
   if (!kBridged && way.route == Route::kManaged) return call(way.native());
   if (way.route == Route::kManaged) {
-    event.captured.store(false, std::memory_order_relaxed);
+    // Natively the call is refused: what is not deferred is told so at once.
+    if (event.context && *event.context != way.record->context->handle) mark_shared(event);
     auto operation = runtime::call([call, context = way.record->context->handle](void* native) {
       const CurrentContext current(context);
       return hal::NativeStatus(call(static_cast<NativeStream>(native)));
     });
-    const Inside ours;
-    // The home of an event changes with its record; the old home's is over.
-    if (event.state.home != nullptr && event.state.home != &way.context())
-      event.state.home.load()->forget(event.state);
-    return result(way.context().record(way.stream(), event.state, operation));
+    return record_managed(way, event, operation);
   }
   // Deferred records of the event come before this one, so they must not come later.
   settle(event);
+  // A node of the graph, which records the event whenever the graph is launched.
+  if (external && captures_now(way, native_of(way, stream, per_thread))) mark_shared(event);
   const Answer answer = call(way.route == Route::kForeign ? stream : way.native());
-  if (answer != kSuccess) return answer;
-  const bool in_capture = way.route == Route::kCaptured;
-  if (in_capture && external) event.in_graph.store(true, std::memory_order_relaxed);
-  if (in_capture && !external)
-    event.captured.store(true, std::memory_order_relaxed);
-  else
-    mark_foreign(event);
+  if (answer == kSuccess) recorded_outside(way, stream, per_thread, external, event);
   return answer;
 }
 
+// A managed stream waits for an event that a capture recorded, and joins that capture. But what the
+// event means now only the driver knows: when the stream does not capture behind the call, the call
+// was an ordinary wait.
+Answer join_capture(const Way& way, runtime::Operation& wait) {
+  const Inside ours;
+  const Answer answer = result(way.context().begin_capture(way.stream(), wait));
+  if (answer != kSuccess || (captures_open() && is_capturing(*way.record))) return answer;
+  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
+  return result(way.context().bridge(way.stream(), nothing, Behind::kGate));
+}
+
 }  // namespace
+
+Answer record_managed(const Way& way, EventRecord& event, runtime::Operation& operation) {
+  event.captured.store(false, std::memory_order_relaxed);
+  const Inside ours;
+  // The home of an event changes with its record; the old home's is over.
+  if (event.state.home != nullptr && event.state.home != &way.context())
+    event.state.home.load()->forget(event.state);
+  return result(way.context().record(way.stream(), event.state, operation));
+}
+
+void recorded_outside(const Way& way, NativeStream stream, bool per_thread, bool external,
+                      EventRecord& event) {
+  if (!external && captures_now(way, native_of(way, stream, per_thread)))
+    event.captured.store(true, std::memory_order_relaxed);
+  else
+    mark_foreign(event);
+}
 
 void settle(EventRecord& event) {
   if (event.state.home == nullptr) return;
@@ -108,18 +146,14 @@ Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, N
       },
       Keep::kNo);
   // The stream joins the capture that the event was recorded in.
-  if (event.captured.load(std::memory_order_relaxed)) {
-    const Inside ours;
-    return result(way.context().begin_capture(way.stream(), operation));
-  }
+  if (event.captured.load(std::memory_order_relaxed)) return join_capture(way, operation);
   if (flags != 0) {  // the driver's to refuse
     settle(event);
     const Inside ours;
     return result(way.context().bridge(way.stream(), operation, Behind::kGate));
   }
-  if (event.in_graph.load(std::memory_order_relaxed)) event.state.foreign = true;
   const bool elsewhere = event.state.home != &way.context();
-  if (elsewhere && event.state.home == nullptr && !event.state.foreign && !event.state.interprocess)
+  if (elsewhere && event.state.home == nullptr && !event.state.foreign && !event.state.shared)
     return via.real(way.native(), handle, flags);  // never recorded: nothing to wait for
   if (elsewhere) settle(event);
   const Inside ours;

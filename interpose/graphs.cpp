@@ -119,8 +119,9 @@ void forget_graphs(const Context& context) {
 }
 
 void note_recorded(NativeEvent event) {
-  if (event != nullptr) find_event(event).in_graph.store(true, std::memory_order_relaxed);
+  if (event != nullptr) mark_shared(find_event(event));
 }
+
 Answer end_capture(Via<Answer(NativeStream, Graph*)> via, NativeStream stream, Graph* graph) {
   const StreamRecord* record = known_stream(stream, via.per_thread);
   const NativeStream native =

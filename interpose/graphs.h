@@ -58,7 +58,7 @@ Answer change_graph(GraphExec executable, const runtime::VendorCall& call,
                     const std::function<bool(FollowedGraph&, Answer)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
-// A graph that records an event does so whenever it is launched.
+// A graph that records an event does so whenever it is launched: nobody knows from the calls when.
 void note_recorded(NativeEvent event);
 
 template <class Call>

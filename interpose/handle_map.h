@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HandleMap: from a vendor handle to what we know about it. Reads are wait-free (they are on the
-// launch path of every thread); writes take a lock.
+// HandleMap: from a vendor handle to what we know about it. Reads of known handles are wait-free
+// (they are on the launch path of every thread); writes take a lock, and so does a read that finds
+// nothing.
 //
 // A reader may race with a writer of *another* handle. Looking a handle up while another thread
 // destroys that very handle is a bug of the application, natively too.
+//
+// Memory follows the number of handles, down as well as up. A table that was replaced keeps its
+// addresses, because a reader may still be inside, and gives its pages back: they read as zero, so
+// such a reader finds nothing and looks again under the lock.
 //
 // Handles are pointers; null and the value 1 are not handles. Values are not owned. No destructor
 // that does anything: an application may call us after our statics are gone.
 #pragma once
 
+#include <sys/mman.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <mutex>
 #include <new>
 
@@ -33,8 +43,11 @@ class HandleMap {
     const auto key = reinterpret_cast<std::uintptr_t>(handle);
     for (std::size_t i = home(key, table->mask);; i = (i + 1) & table->mask) {
       const std::uintptr_t held = table->slots[i].key.load(std::memory_order_acquire);
-      if (held == key) return table->slots[i].value.load(std::memory_order_acquire);
-      if (held == kEmpty) return nullptr;
+      if (held == key) {
+        Value* const value = table->slots[i].value.load(std::memory_order_acquire);
+        return value != nullptr ? value : find_locked(key);
+      }
+      if (held == kEmpty) return find_locked(key);
     }
   }
 
@@ -55,7 +68,10 @@ class HandleMap {
   Value* erase(const void* handle) {
     const std::lock_guard lock(mutex_);
     Slot* slot = slot_of(reinterpret_cast<std::uintptr_t>(handle));
-    return slot == nullptr ? nullptr : remove(*slot);
+    if (slot == nullptr) return nullptr;
+    Value* value = remove(*slot);
+    shrink();
+    return value;
   }
 
   // Calls `take` for every entry that `which` names, after it was removed.
@@ -69,6 +85,7 @@ class HandleMap {
       if (slot.key.load(std::memory_order_relaxed) <= kErased) continue;
       if (which(*slot.value.load(std::memory_order_relaxed))) take(remove(slot));
     }
+    shrink();
   }
 
   // Calls `function` for every value.
@@ -83,6 +100,12 @@ class HandleMap {
   }
 
   std::size_t size() const { return size_; }
+  // Tables made so far, and slots of the newest; for tests.
+  std::size_t tables() const { return tables_; }
+  std::size_t slots() const {
+    const Table* table = table_.load(std::memory_order_relaxed);
+    return table != nullptr ? table->mask + 1 : 0;
+  }
 
  private:
   static constexpr std::uintptr_t kEmpty = 0;
@@ -91,16 +114,24 @@ class HandleMap {
     std::atomic<std::uintptr_t> key;
     std::atomic<Value*> value;
   };
-  // Never freed: a reader may still be inside.
   struct Table {
     std::size_t mask;
     Slot slots[1];
   };
+  static constexpr std::size_t kPage = 4096;
+  static std::size_t bytes_of(std::size_t slots) {
+    return (sizeof(Table) + (slots - 1) * sizeof(Slot) + kPage - 1) / kPage * kPage;
+  }
 
   static std::size_t home(std::uintptr_t key, std::size_t mask) {
     return static_cast<std::size_t>((key >> 4) * 0x9e3779b97f4a7c15ULL >> 29) & mask;
   }
-  Slot* slot_of(std::uintptr_t key) {
+  [[gnu::noinline]] Value* find_locked(std::uintptr_t key) const {
+    const std::lock_guard lock(mutex_);
+    const Slot* slot = slot_of(key);
+    return slot != nullptr ? slot->value.load(std::memory_order_relaxed) : nullptr;
+  }
+  Slot* slot_of(std::uintptr_t key) const {
     Table* table = table_.load(std::memory_order_relaxed);
     if (table == nullptr) return nullptr;
     for (std::size_t i = home(key, table->mask);; i = (i + 1) & table->mask) {
@@ -123,40 +154,73 @@ class HandleMap {
     Value* value = slot.value.exchange(nullptr);
     slot.key.store(kErased, std::memory_order_release);
     --size_;
-    // No search goes on from a slot whose successor is empty, so it and the erased ones before it
-    // can be empty too. Without this, programs that make and destroy handles for ever would fill
-    // the table with erased slots.
-    auto i = static_cast<std::size_t>(&slot - table.slots);
-    if (table.slots[(i + 1) & table.mask].key.load(std::memory_order_relaxed) != kEmpty)
-      return value;
-    while (table.slots[i].key.load(std::memory_order_relaxed) == kErased) {
-      table.slots[i].key.store(kEmpty, std::memory_order_release);
-      --used_;
-      i = (i - 1) & table.mask;
-    }
+    empty_what_nobody_passes(table, static_cast<std::size_t>(&slot - table.slots));
     return value;
+  }
+  // An erased slot is needed where the search for a handle passes it. All others in the run of
+  // slots around `erased` become empty: programs that make and destroy handles for ever would fill
+  // the table with erased slots otherwise.
+  void empty_what_nobody_passes(Table& table, std::size_t erased) {
+    const auto key_at = [&](std::size_t i) {
+      return table.slots[i].key.load(std::memory_order_relaxed);
+    };
+    std::size_t end = erased;
+    while (key_at(end) != kEmpty) end = (end + 1) & table.mask;
+    // From the end of the run to its beginning. `passed`: so many slots ahead of this one are
+    // passed by searches for the handles seen so far.
+    std::size_t passed = 0;
+    for (std::size_t i = (end - 1) & table.mask; key_at(i) != kEmpty; i = (i - 1) & table.mask) {
+      const bool needed = passed > 0;
+      if (needed) --passed;
+      if (const std::uintptr_t key = key_at(i); key != kErased) {
+        passed = std::max(passed, (i - home(key, table.mask)) & table.mask);
+      } else if (!needed) {
+        table.slots[i].key.store(kEmpty, std::memory_order_release);
+        --used_;
+      }
+    }
+  }
+  void shrink() {
+    const Table* table = table_.load(std::memory_order_relaxed);
+    if (table != nullptr && table->mask >= kSlotsKept && 16 * size_ <= table->mask) rebuild();
+  }
+  // LeakSanitizer looks for pointers in the heap, not in mappings.
+  static void scanned([[maybe_unused]] Table* table, [[maybe_unused]] bool on) {
+#if defined(__SANITIZE_ADDRESS__)
+    const auto change = on ? __lsan_register_root_region : __lsan_unregister_root_region;
+    change(table, bytes_of(table->mask + 1));
+#endif
   }
   Table* rebuild() {
     std::size_t slots = 64;
     while (slots < 4 * (size_ + 1)) slots *= 2;
-    auto* table = static_cast<Table*>(std::calloc(1, sizeof(Table) + (slots - 1) * sizeof(Slot)));
-    if (table == nullptr) return nullptr;
+    void* const memory = ::mmap(nullptr, bytes_of(slots), PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);  // zeroes
+    if (memory == MAP_FAILED) return nullptr;
+    auto* table = static_cast<Table*>(memory);
     table->mask = slots - 1;
+    ++tables_;
     used_ = 0;
-    if (const Table* old = table_.load(std::memory_order_relaxed)) {
-      for (std::size_t i = 0; i <= old->mask; ++i) {
-        const std::uintptr_t key = old->slots[i].key.load(std::memory_order_relaxed);
-        if (key > kErased) place(*table, key, old->slots[i].value.load(std::memory_order_relaxed));
-      }
+    Table* old = table_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; old != nullptr && i <= old->mask; ++i) {
+      const std::uintptr_t key = old->slots[i].key.load(std::memory_order_relaxed);
+      if (key > kErased) place(*table, key, old->slots[i].value.load(std::memory_order_relaxed));
     }
     table_.store(table, std::memory_order_release);
+    scanned(table, true);
+    if (old == nullptr) return table;
+    scanned(old, false);
+    ::madvise(old, bytes_of(old->mask + 1), MADV_DONTNEED);
     return table;
   }
 
+  // A table with so many slots or fewer stays: each replaced one costs its addresses.
+  static constexpr std::size_t kSlotsKept = 4096;
   std::atomic<Table*> table_{nullptr};
   std::size_t size_ = 0;  // handles
   std::size_t used_ = 0;  // slots that are not empty
-  std::mutex mutex_;
+  std::size_t tables_ = 0;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace vitamin::interpose

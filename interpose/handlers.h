@@ -25,6 +25,13 @@ Answer event_elapsed_time(Via<Answer(float*, NativeEvent, NativeEvent)> via, flo
                           NativeEvent start, NativeEvent end);
 // Before anybody outside looks at the event.
 void settle(EventRecord& event);
+struct Way;
+// Records the event on a managed stream by `operation`.
+Answer record_managed(const Way& way, EventRecord& event, runtime::Operation& operation);
+// The driver recorded the event, on a stream that is foreign or captured: `stream` as the
+// application named it.
+void recorded_outside(const Way& way, NativeStream stream, bool per_thread, bool external,
+                      EventRecord& event);
 // An event of another process.
 void event_opened(NativeEvent event);
 

@@ -7,8 +7,10 @@ namespace vitamin::interpose {
 
 Answer launch_host_function(Via<Answer(NativeStream, HostFunction, void*)> via, NativeStream stream,
                             HostFunction function, void* data) {
-  return gate(stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
-              [=](NativeStream native) { return via.real(native, function, data); });
+  return gate(
+      stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
+      [=](NativeStream native) { return via.real(native, function, data); },
+      [=] { return function != nullptr; });
 }
 
 namespace {
@@ -31,9 +33,10 @@ Answer add_callback(Via<Answer(NativeStream, StreamCallback, void*, unsigned)> v
                     NativeStream stream, StreamCallback function, void* data, unsigned flags) {
   if (function == nullptr) return via.real(stream, function, data, flags);
   auto* callback = new Callback{function, data, stream};
-  const Answer answer =
-      gate(stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
-           [=](NativeStream native) { return via.real(native, &call_back, callback, flags); });
+  const Answer answer = gate(
+      stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
+      [=](NativeStream native) { return via.real(native, &call_back, callback, flags); },
+      [=] { return flags == 0; });
   if (answer != kSuccess) delete callback;
   return answer;
 }

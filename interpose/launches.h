@@ -99,22 +99,30 @@ Answer across(std::span<const Way> ways, Call call) {
 }
 
 // A call on the real stream that ends only when somebody outside the stream acts. Everything that
-// `call` holds is a value, so it can wait its turn.
-template <class Call>
+// `call` holds is a value, so it can wait its turn where the vendor does not refuse it
+// (`accepted`).
+template <class Call, class Accepted>
 Answer gate(NativeStream stream, bool per_thread,
-            runtime::stats::Counter runtime::stats::OtherWork::*counter, Call call) {
+            runtime::stats::Counter runtime::stats::OtherWork::*counter, Call call,
+            Accepted accepted) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return call(stream);
   if (way.route == Route::kCaptured) return call(way.native());
   runtime::stats::Counter& gates = way.page().other.*counter;
-  auto operation =
-      runtime::call([call, &gates, context = way.record->context->handle](void* native) mutable {
+  auto operation = runtime::call_kept_if(
+      [call, &gates, context = way.record->context->handle](void* native) mutable {
         const CurrentContext current(context);
         gates.add();
         return hal::NativeStatus(call(static_cast<NativeStream>(native)));
-      });
+      },
+      accepted);
   const Inside ours;
   return result(way.context().bridge(way.stream(), operation, Behind::kGate));
+}
+template <class Call>
+Answer gate(NativeStream stream, bool per_thread,
+            runtime::stats::Counter runtime::stats::OtherWork::*counter, Call call) {
+  return gate(stream, per_thread, counter, call, [] { return true; });
 }
 
 }  // namespace vitamin::interpose

@@ -24,17 +24,18 @@ Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
   // The default streams cannot be destroyed; the driver says so.
   if (record == nullptr || record->legacy || stream == kThreadStream) {
     const Answer answer = via.real(stream);
-    if (answer == kSuccess) forget_stream(stream);
+    if (answer != kSuccess) return answer;
+    forget_stream(stream);
+    if (captures_open()) capture_may_have_ended(stream, true);
     return answer;
   }
   auto operation = runtime::call([=](void*) { return hal::NativeStatus(via.real(stream)); });
   Answer answer;
   const StreamRecord was = *record;
-  const bool captured = captures_open() && is_capturing(was);
   forget_stream(stream);  // before another thread is given the same handle
-  if (captured) {
-    answer = via.real(stream);
-  } else {
+  {
+    // Of a captured stream nothing is outstanding that would have to be recorded: that was done
+    // when it entered the capture.
     const Inside ours;
     answer = result(was.context->virtual_context->retire(
         *was.stream, operation, kStreamDestroyWaits ? Host::kMayBlock : Host::kReturns));

@@ -55,6 +55,11 @@ Answer drained(Context* context, const runtime::VendorCall& call) {
   return result(context->virtual_context->drain(Drain::kWait, call));
 }
 
+void forget_block(std::uint64_t address) {
+  const Inside ours;
+  for_each_context([&](Context& context) { context.virtual_context->forget_block(address); });
+}
+
 Answer unloaded(const void* code, Answer answer) {
   if (answer != kSuccess) return answer;
   forget_origin(code);

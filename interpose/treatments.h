@@ -4,6 +4,8 @@
 // one argument of type NativeStream, and everything else is a value or, in copies, a host pointer.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <type_traits>
 
 #include "interpose/context.h"
@@ -132,12 +134,12 @@ struct Bridge {
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured || !kBridged)
       return via.real(with_stream(args, way.native())...);
-    auto operation = runtime::call(
+    auto operation = runtime::call_kept_if(
         [=, context = way.record->context->handle](void* native) {
           const CurrentContext current(context);
           return hal::NativeStatus(via.real(with_stream(args, native)...));
         },
-        kAllValues<Args...> ? Keep::kYes : Keep::kNo);
+        [=] { return kAllValues<Args...> && surely_accepted(args...); });
     const Inside ours;
     return copied(way, result(way.context().bridge(way.stream(), operation, kBehind, kHost)),
                   args...);
@@ -177,12 +179,13 @@ struct Fill {
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
     runtime::stats::Counter& fills = way.page().other.fills_queued;
-    auto operation =
-        runtime::call([=, &fills, context = way.record->context->handle](void* native) {
+    auto operation = runtime::call_kept_if(
+        [=, &fills, context = way.record->context->handle](void* native) {
           const CurrentContext current(context);
           fills.add();
           return hal::NativeStatus(via.real(with_stream(args, native)...));
-        });
+        },
+        [=] { return surely_accepted(args...); });
     const Inside ours;
     // A legacy operation goes to the real stream while anybody captures: the driver decides there
     // whether it is allowed.
@@ -241,12 +244,14 @@ struct Copy {
                     args...);
     }
     runtime::stats::Counter& copies = way.page().other.copies_queued;
-    auto operation = runtime::call([via, &copies, context = way.record->context->handle,
-                                    ... kept = Kept<Args>(args)](void* native) {
-      const CurrentContext current(context);
-      copies.add();
-      return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
-    });
+    auto operation = runtime::call_kept_if(
+        [via, &copies, context = way.record->context->handle,
+         ... kept = Kept<Args>(args)](void* native) {
+          const CurrentContext current(context);
+          copies.add();
+          return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
+        },
+        [=] { return !kBridged || surely_accepted(args...); });
     const Answer answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
                                               : way.context().enqueue(way.stream(), operation));
     return copied(way, answer, args...);
@@ -273,17 +278,82 @@ struct Twin {
 
 // --- the rest ------------------------------------------------------------------------------------
 
+// --- memory in stream order ----------------------------------------------------------------------
+
+// The pool that an allocation names; by the vendor: the one that an allocation without a name comes
+// from.
+inline MemoryPool pool_of(const Context&, MemoryPool pool, NativeStream) { return pool; }
+MemoryPool pool_of(const Context& context, NativeStream);
+// Memory was freed, or is given out, by a call that the runtime does not see.
+void forget_block(std::uint64_t address);
+
+// Deferred work of every managed context goes onto the real streams before the call. It waits for
+// no device, but for room in the driver's queues.
+Answer flushed(const runtime::VendorCall& call);
+
+// (address, bytes, [pool,] stream). Memory that deferred work frees, on whatever stream, is there
+// for an allocation natively: one that is refused is made again behind that work.
 struct Allocate {
-  template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
-    const Way way = way_of(stream_of(args...), via.per_thread);
-    if (way.route == Route::kForeign) return via.real(args...);
-    if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
+  template <class Address, class... Rest>
+  static Answer run(Via<Answer(Address*, std::size_t, Rest...)> via, Address* address,
+                    std::size_t bytes, Rest... rest) {
+    const Way way = way_of(stream_of(rest...), via.per_thread);
+    if (way.route == Route::kCaptured)
+      return taken(address, via.real(address, bytes, with_stream(rest, way.native())...));
+    if (address == nullptr || way.route == Route::kForeign) {
+      const auto made = [&] { return via.real(address, bytes, rest...); };
+      return taken(address, made_again(made(), made));
+    }
+    runtime::Block block{0, bytes, pool_of(*way.record->context, rest...)};
     auto operation = runtime::call(
-        [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
+        [&](void* native) {
+          const Answer answer = via.real(address, bytes, with_stream(rest, native)...);
+          if (answer == kSuccess) block.address = std::bit_cast<std::uint64_t>(*address);
+          return hal::NativeStatus(answer);
+        },
         Keep::kNo);
     const Inside ours;
-    return result(way.context().allocate(way.stream(), operation));
+    const auto made = [&] {
+      return result(way.context().allocate(way.stream(), block, operation));
+    };
+    const Answer answer = made_again(made(), made);
+    if (answer == kSuccess) *address = std::bit_cast<Address>(block.address);
+    return answer;
+  }
+
+ private:
+  template <class Made>
+  static Answer made_again(Answer answer, const Made& made) {
+    if (answer != kOutOfMemory) [[likely]]
+      return answer;
+    static_cast<void>(flushed([] { return hal::kNativeOk; }));
+    return made();
+  }
+  template <class Address>
+  static Answer taken(Address* address, Answer answer) {
+    if (answer == kSuccess) forget_block(std::bit_cast<std::uint64_t>(*address));
+    return answer;
+  }
+};
+
+// (address, stream)
+struct Free {
+  template <class Address>
+  static Answer run(Via<Answer(Address, NativeStream)> via, Address address, NativeStream stream) {
+    const Way way = way_of(stream, via.per_thread);
+    if (way.route != Route::kManaged || !kBridged) {
+      forget_block(std::bit_cast<std::uint64_t>(address));
+      return via.real(address, way.route == Route::kForeign ? stream : way.native());
+    }
+    auto operation = runtime::call_kept_if(
+        [=, context = way.record->context->handle](void* native) {
+          const CurrentContext current(context);
+          return hal::NativeStatus(via.real(address, static_cast<NativeStream>(native)));
+        },
+        [=] { return surely_accepted(address, stream); });
+    const Inside ours;
+    return result(
+        way.context().free(way.stream(), std::bit_cast<std::uint64_t>(address), operation));
   }
 };
 
@@ -307,9 +377,6 @@ class ContextCall {
   static constinit std::atomic<bool> away_, ending_;
 };
 
-// The call waits for no device, but what is deferred anywhere may use what it takes away: it goes
-// onto the real streams of every managed context first.
-Answer flushed(const runtime::VendorCall& call);
 // The call waits for the device of the context, as what is deferred there does first. It waits for
 // no other device, and neither do we (two_device_rules.cpp): work there may need the host, who may
 // be this thread. Null: foreign, the call is just made.
@@ -325,6 +392,7 @@ inline const void* first_address(std::uintptr_t address) {
   return reinterpret_cast<const void*>(address);
 }
 
+// The call waits for no device, but what is deferred anywhere may use what it takes away.
 struct Flushed {
   template <class... Args>
   static Answer run(Via<Answer(Args...)> via, Args... args) {
@@ -336,6 +404,7 @@ struct Flushed {
 struct FreesMemory {
   template <class Address>
   static Answer run(Via<Answer(Address)> via, Address address) {
+    forget_block(reinterpret_cast<std::uintptr_t>(first_address(address)));
     return drained(owner_of(first_address(address)),
                    [&] { return hal::NativeStatus(via.real(address)); });
   }

@@ -9,7 +9,7 @@
 //
 // What words.h says (namespace vitamin::interpose):
 //   Answer, kSuccess, kNotReady, kNoSuchFunction      status of a call
-//   NativeStream, NativeEvent, NativeContext          handles
+//   NativeStream, NativeEvent, NativeContext, MemoryPool  handles
 //   kLegacyStream, kThreadStream                      handles of the default streams
 //   kEventInterprocess                                flag of an event
 //   kCallsItself, kLegacyIsReal, kFaultsAtExit,

@@ -14,6 +14,8 @@ namespace {
 
 using runtime::EntryId;
 
+constexpr runtime::ClientId kNobody = 0;
+
 class Static final : public runtime::Policy {
  public:
   Static(hal::ComputeSet units, std::uint32_t parts) : units_(units), parts_(parts) {}
@@ -49,6 +51,10 @@ class Static final : public runtime::Policy {
     return {best, best == eligible.back() ? 1 : runtime::kUntilChanged};
   }
 
+  void forget(runtime::ClientId client) override {
+    std::replace(clients_.begin(), clients_.end(), client, kNobody);
+  }
+
  private:
   static std::uint32_t widest_in(hal::ComputeSet part, const runtime::PoolView& pool) {
     std::uint32_t widest = 0;
@@ -61,16 +67,20 @@ class Static final : public runtime::Policy {
     if (!units_.empty()) return units_;
     const unsigned units = pool.entries.front().compute.count();
     if (pool.epoch == 0) return hal::ComputeSet::range(0, units > 1 ? units / 2 : 1);
-    const auto known = std::find(clients_.begin(), clients_.end(), client);
-    const auto nth = static_cast<unsigned>(known - clients_.begin()) % parts_;
+    auto known = std::find(clients_.begin(), clients_.end(), client);
+    if (known == clients_.end())  // the place of one that has gone, else the next
+      known = std::find(clients_.begin(), clients_.end(), kNobody);
+    const auto place = static_cast<std::size_t>(known - clients_.begin());
     if (known == clients_.end()) clients_.push_back(client);
+    clients_[place] = client;
+    const auto nth = static_cast<unsigned>(place) % parts_;
     const unsigned first = units * nth / parts_, last = units * (nth + 1) / parts_;
     return hal::ComputeSet::range(first, std::max(1U, last - first));
   }
 
   hal::ComputeSet units_;  // empty: the first half, or as many parts as were asked for
   std::uint32_t parts_;
-  std::vector<runtime::ClientId> clients_;  // in the order in which they came
+  std::vector<runtime::ClientId> clients_;  // by place, in the order in which they came
 };
 
 constexpr Parameter kParameters[] = {

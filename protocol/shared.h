@@ -12,6 +12,10 @@
 // model checker's tests put another one in its place.
 #pragma once
 
+#if defined(VITAMIN_NO_SHARED_MEMORY)
+#error "This file is compiled once, with and without fault points: see its CMakeLists.txt."
+#endif
+
 #include <atomic>
 #include <cstdint>
 

@@ -23,6 +23,9 @@
 #ifndef SO_PEERPIDFD  // Linux 6.5; newer than the headers of Debian 12
 #define SO_PEERPIDFD 77
 #endif
+#ifndef SO_PASSRIGHTS  // Linux 6.16
+#define SO_PASSRIGHTS 83
+#endif
 
 namespace vitamin::protocol {
 namespace {
@@ -155,6 +158,10 @@ hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file
   remove_stale(fits ? before : path);
   auto socket = listening(fits ? before : path, mode);
   if (!socket) return socket;
+  // Also for whoever connects: descriptors cannot be sent to it. One that is thrown away unseen is
+  // closed by whoever receives it, and that waits where it is a socket that lingers.
+  constexpr int kNone = 0;
+  static_cast<void>(::setsockopt(socket->get(), SOL_SOCKET, SO_PASSRIGHTS, &kNone, sizeof kNone));
   if (fits && ::rename(before.c_str(), path.c_str()) != 0) {
     const int error = errno;
     ::unlink(before.c_str());

@@ -3,7 +3,8 @@
 // The Unix socket between clients and the daemon: SOCK_SEQPACKET, never blocking, closed at exec.
 //
 // Descriptors travel from the daemon to the client only. Whatever descriptors a client attaches to
-// a message are discarded by the kernel, because the daemon receives without room for them.
+// a message are refused by the kernel (before Linux 6.16: discarded, because the daemon receives
+// without room for them; a socket that lingers makes the daemon wait then).
 #pragma once
 
 #include <sys/types.h>

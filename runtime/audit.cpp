@@ -377,26 +377,38 @@ bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue, const P
 
 // --- the logical side ------------------------------------------------------------------------
 
-Audit::Lane& Audit::lane(LaneId id) {
-  if (id >= lanes_.size()) lanes_.resize(id + 1);
-  return lanes_[id];
+Audit::Lane& Audit::lane(const Stream& stream) {
+  if (stream.lane >= lanes_.size()) lanes_.resize(stream.lane + 1);
+  Lane& lane = lanes_[stream.lane];
+  if (lane.number != stream.number) {
+    lane = {};
+    lane.number = stream.number;
+  }
+  return lane;
+}
+
+Audit::Edge Audit::edge_to(const Stream& stream, std::uint64_t serial) {
+  return {stream.lane, serial, stream.number, serial - stream.serials_from};
 }
 
 void Audit::waits_for(const Stream& stream, const EventState& event) {
   const std::lock_guard lock(mutex_);
-  lane(stream.lane).waits_for = &event;
+  lane(stream).waits_for = &event;
 }
 
 void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
                     const EventState* recorded, std::span<const Predecessor> after,
                     const std::optional<hal::GraphShape>& graph) {
   const std::lock_guard lock(mutex_);
-  Lane& lane = this->lane(stream.lane);
+  Lane& lane = this->lane(stream);
   Pending pending;
   lane.stream = &stream;
   pending.serial = stream.timeline.issued + 1;
-  for (const Predecessor& p : after) pending.after.push_back({p.stream->lane, p.token.serial()});
   pending.required = default_stream_edges(stream);
+  // Whether a destroyed stream is still named depends on when its work was seen to end.
+  for (const Predecessor& p : after)
+    (p.stream->retired ? pending.required : pending.after)
+        .push_back(edge_to(*p.stream, p.token.serial()));
   if (launch != nullptr) {
     pending.kind = audit::Kind::kLaunch;
     pending.shape = shape_of(*launch);
@@ -422,13 +434,13 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
     pending.name = name_of("graph of " + std::to_string(graph->nodes) + " nodes");
   } else if (const EventState* event = std::exchange(lane.waits_for, nullptr)) {
     pending.kind = audit::Kind::kWait;
-    // Another process may have recorded an interprocess event since: the driver knows which.
+    // Another process or a graph may have recorded a shared event since: the driver knows which.
     const auto generation = generations_.find(event);
-    if (generation != generations_.end() && !event->interprocess)
+    if (generation != generations_.end() && !event->shared)
       pending.after.push_back(generation->second);
   } else if (recorded != nullptr && intent != Intent::kWait) {
     pending.kind = audit::Kind::kRecord;
-    generations_[recorded] = {stream.lane, pending.serial};
+    generations_[recorded] = edge_to(stream, pending.serial);
   }
   while (!lane.pending.empty() && lane.pending.back().serial >= pending.serial)
     lane.pending.pop_back();
@@ -444,13 +456,13 @@ std::vector<Audit::Edge> Audit::default_stream_edges(const Stream& stream) const
       stream.kind == StreamKind::kLegacy ? StreamKind::kBlocking : StreamKind::kLegacy;
   for (const Lane& lane : lanes_)
     if (lane.stream != nullptr && lane.stream->kind == other)
-      edges.push_back({lane.stream->lane, lane.stream->timeline.issued});
+      edges.push_back(edge_to(*lane.stream, lane.stream->timeline.issued));
   return edges;
 }
 
 void Audit::refused(const Stream& stream, std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
-  Lane& lane = this->lane(stream.lane);
+  Lane& lane = this->lane(stream);
   std::erase_if(lane.pending, [&](const Pending& pending) { return pending.serial == serial; });
   launched_.clear();
   launched_graphs_.clear();
@@ -502,7 +514,7 @@ void Audit::launched_graph(const PhysicalQueue& queue, const hal::GraphShape* go
 void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t serial = stream.timeline.submitted;
-  Lane& lane = this->lane(stream.lane);
+  Lane& lane = this->lane(stream);
   // One that got lost, or that nobody asked for.
   bool stray = false;
   for (; !lane.pending.empty() && lane.pending.front().serial < serial; lane.pending.pop_front())
@@ -517,16 +529,16 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   lane.pending.pop_front();
   Hash edges;
   for (const Edge& edge : pending.after) {
-    edges.add(edge.lane);
-    edges.add(edge.serial);
+    edges.add(edge.stream);
+    edges.add(edge.position);
   }
   // Its own stream's order is the first edge of every operation.
   const std::uint64_t last_serial = std::exchange(lane.last_serial, serial);
-  if (last_serial > 0) pending.after.push_back({stream.lane, last_serial});
+  if (last_serial > 0) pending.after.push_back(edge_to(stream, last_serial));
   audit::Record record{};
   record.kind = pending.kind;
   record.index = pending.name;
-  record.lane = stream.lane;
+  record.lane = static_cast<std::uint32_t>(stream.number);
   record.structure = pending.structure;
   record.content = pending.shape.arguments;
   record.edges = edges.value();
@@ -559,15 +571,15 @@ void Audit::submitted_elsewhere(const Stream& stream, const MarkerRef& marker) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t serial = stream.timeline.submitted + 1;
   events_[marker->event.native].raise(stream.lane, serial);
-  lane(stream.lane).last_serial = serial;
-  lane(stream.lane).pending.clear();  // nothing is deferred: what is left there was refused
+  lane(stream).last_serial = serial;
+  lane(stream).pending.clear();  // nothing is deferred: what is left there was refused
 }
 
 // --- results ---------------------------------------------------------------------------------
 
 void Audit::copied(const Stream& stream, const HostBox& box) {
   const std::lock_guard lock(mutex_);
-  copied_.push_back({stream.lane, stream.timeline.issued, box});
+  copied_.push_back({stream.lane, stream.timeline.issued, stream.number, box});
 }
 
 void Audit::reached(const Stream& stream, std::uint64_t serial) {
@@ -599,7 +611,7 @@ void Audit::write_results(LaneId lane, std::uint64_t up_to) {
 void Audit::write_result(const Copied& copy) {
   audit::Record record{};
   record.kind = audit::Kind::kResult;
-  record.lane = copy.lane;
+  record.lane = static_cast<std::uint32_t>(copy.stream);
   record.structure = copy.box.bytes();
   if (const auto content = hash_of(copy.box))
     record.content = *content;

@@ -40,6 +40,7 @@
 
 #include "hal/device.h"
 #include "hal/graph.h"
+#include "hal/lock_rule.h"
 #include "runtime/audit_log.h"
 #include "runtime/stream.h"
 
@@ -121,6 +122,8 @@ class Audit {
   struct Edge {
     LaneId lane;
     std::uint64_t serial;
+    // The same as every run of the program has it, whatever lane the stream was given.
+    std::uint64_t stream, position;
   };
   struct Attribute {
     std::uint32_t id;
@@ -171,7 +174,8 @@ class Audit {
   };
   struct Lane {
     std::deque<Pending> pending;
-    const Stream* stream = nullptr;  // once something arrived on it; streams are never freed
+    const Stream* stream = nullptr;  // once something arrived on it
+    std::uint64_t number = 0;        // of that stream: another one may have the lane by now
     const EventState* waits_for = nullptr;
     std::uint64_t last_serial = 0;
   };
@@ -179,6 +183,7 @@ class Audit {
   struct Copied {
     LaneId lane;
     std::uint64_t serial;
+    std::uint64_t stream;
     HostBox box;
   };
 
@@ -193,7 +198,8 @@ class Audit {
                   std::uint64_t last_serial) const;
   bool is_uncovered(const Pending& pending, const Clock& clock) const;
   void native_order(const Stream& stream, const PhysicalQueue& queue);
-  Lane& lane(LaneId id);
+  static Edge edge_to(const Stream& stream, std::uint64_t serial);
+  Lane& lane(const Stream& stream);
   void write_results(LaneId lane, std::uint64_t up_to);
   void write_result(const Copied& copy);
 
@@ -210,6 +216,7 @@ class Audit {
   // The physical side is told by calls that are made with and without the device's lock (a host
   // that waits holds none), so it has a lock of its own.
   mutable std::mutex mutex_;
+  const hal::LockRule::Watched watched_{mutex_, "the lock of the audit is held"};
   std::vector<Lane> lanes_;
   std::unordered_map<const EventState*, Edge> generations_;  // newest logical record
   std::unordered_map<void*, QueueState> queues_;             // by native handle

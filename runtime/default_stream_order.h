@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/stream.h"
@@ -31,6 +32,8 @@ class DefaultStreamOrder {
   // An operation that was issued ends only now, after the lock was dropped: whoever took its stream
   // for seen, or for clean, meanwhile has to look again.
   void end_late(Stream& stream);
+  // A destroyed stream whose work has all ended: nothing comes behind it any more.
+  void forget(Stream& stream);
   // Blocking streams with work since the legacy stream's newest operation.
   std::span<Stream* const> dirty() const { return dirty_; }
 
@@ -65,6 +68,10 @@ inline void DefaultStreamOrder::end_late(Stream& stream) {
     stream.dirty = true;
     dirty_.push_back(&stream);
   }
+}
+
+inline void DefaultStreamOrder::forget(Stream& stream) {
+  if (std::exchange(stream.dirty, false)) std::erase(dirty_, &stream);
 }
 
 }  // namespace vitamin::runtime

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace vitamin::runtime {
@@ -25,20 +26,23 @@ class KeptLaunch final : public LaunchOperation {
     launch_.in_context = false;  // it may be made on any thread
   }
 
-  void copy_arguments(const hal::KernelLayout& layout) {
+  bool copy_arguments(const hal::KernelLayout& layout) {
     buffer_.resize(layout.bytes);
     pointers_.resize(layout.parameters.size());
     for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
       const hal::KernelLayout::Parameter& parameter = layout.parameters[i];
+      if (launch_.arguments[i] == nullptr) return false;
       std::byte* at = buffer_.data() + parameter.offset;
       std::memcpy(at, launch_.arguments[i], parameter.size);
       pointers_[i] = at;
     }
     launch_.arguments = pointers_.data();
+    return true;
   }
 
-  // Copies the buffer and the cell that holds its size: the caller owns both.
-  void copy_extra() {
+  // Copies the buffer and the cell that holds its size: the caller owns both. False when the list
+  // may be refused: that is for the call to tell.
+  bool copy_extra(std::size_t most) {
     void* buffer = nullptr;
     void** pair = launch_.extra;
     for (;; pair += 2) {
@@ -46,16 +50,19 @@ class KeptLaunch final : public LaunchOperation {
       if (key == kBufferPointer) {
         buffer = pair[1];
       } else if (key == kBufferSize) {
+        if (pair[1] == nullptr) return false;
         size_ = *static_cast<std::size_t*>(pair[1]);
       } else {
         break;  // the end mark, which the vendors do not agree on
       }
     }
+    if (buffer == nullptr || size_ > most) return false;
     const auto* bytes = static_cast<const std::byte*>(buffer);
     buffer_.assign(bytes, bytes + size_);
     pointers_ = {reinterpret_cast<void*>(kBufferPointer), buffer_.data(),
                  reinterpret_cast<void*>(kBufferSize), &size_, pair[0]};
     launch_.extra = pointers_.data();
+    return true;
   }
 
   std::unique_ptr<Operation> keep() const override { return nullptr; }  // already kept
@@ -75,13 +82,15 @@ class KeptLaunch final : public LaunchOperation {
 
 std::unique_ptr<Operation> LaunchOperation::keep() const {
   auto kept = std::make_unique<KeptLaunch>(device_, *launch_, advice_);
+  const hal::Result<hal::KernelLayout> layout = device_.kernel_layout(launch_->kernel);
   if (launch_->extra != nullptr) {
-    kept->copy_extra();
-  } else if (launch_->arguments != nullptr) {
-    const hal::Result<hal::KernelLayout> layout = device_.kernel_layout(launch_->kernel);
-    if (!layout) return nullptr;
-    kept->copy_arguments(*layout);
+    const std::size_t most = layout ? layout->bytes : std::numeric_limits<std::size_t>::max();
+    return kept->copy_extra(most) ? std::move(kept) : nullptr;
   }
+  if (!layout) return nullptr;
+  // Missing arguments are for the call to refuse.
+  if (launch_->arguments == nullptr && !layout->parameters.empty()) return nullptr;
+  if (launch_->arguments != nullptr && !kept->copy_arguments(*layout)) return nullptr;
   return kept;
 }
 

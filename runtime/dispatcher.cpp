@@ -129,6 +129,9 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       options_(options),
       page_(*options.page),
       layout_(std::move(layout)),
+      depth_(device.info().queue_depth),
+      depth_max_(device.info().queue_depth_max),
+      markers_take_places_(device.info().markers_take_places),
       markers_(device, options.markers),
       profiler_(device, options.profiler),
       arbiter_(arbiter != nullptr ? std::move(arbiter)
@@ -137,7 +140,6 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       kernels_(device, *options.page, options.wide_only, options.collectives, options.cautious) {
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
-  depth_ = device.info().queue_depth * 9 / 10;
   segment_operations_ = segment_operations(options_.window.ahead_ns);
   profiler_.on_sample([this](const TimedLaunches& timed) { arbiter_->timed(timed); });
   lanes_share_ = arbiter_->lanes_share();
@@ -172,8 +174,11 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   if (request.intent == Intent::kLaunch || request.intent == Intent::kCompute)
     return attempt_launch(stream, request);
   if (request.intent == Intent::kGraph) return attempt_graph(stream, request);
-  if (!room(stream, request.after, false)) return {Blocked::kWindow};
+  const std::uint64_t places = places_of(request.intent);
+  if (!room(stream, request.after, false, places)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
+  // What was before it may end long before it does.
+  if (request.intent == Intent::kBridgeGate) close_segment(stream);
   PhysicalQueue& queue =
       request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
   unsigned waits = 0;
@@ -186,7 +191,7 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   if (status == hal::kNativeOk && request.operation != nullptr)
     status = request.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
-  commit(stream, queue);
+  commit(stream, queue, request.intent);
   if (request.intent == Intent::kBridgeGate || gated_by_others) stream.gate = tail_marker(stream);
   return {};
 }
@@ -209,6 +214,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   if (advice != nullptr && std::min(advice->processors, widest_) > queue->processors) return false;
   // No marker falls due behind it, and the queue has room.
   if (stream.since_segment + 1 >= stream.segment_room ||
+      stream.held + kernel.places + kBesideALaunch > depth_ ||
       (blocking_streams_ && stream.kind == StreamKind::kLegacy))
     return false;
   const bool narrow = !queue->whole();
@@ -229,6 +235,7 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   ++stream.timeline.issued;
   ++stream.timeline.submitted;
   ++stream.since_segment;
+  take_places(stream, kernel.places);
   arbiter_->progressed();
   if (narrow) {
     arbiter_->submitted(queue->entry, stream.lane);
@@ -258,7 +265,8 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
                                   ? layout_.at(stream.grant.entry).processors
                                   : layout_.at(kWholeDevice).processors;
   const std::uint64_t predicted = bounded(stream) ? predicted_ns(kernel, launch, width) : 0;
-  if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
+  if (!room(stream, request.after, !request.own_stream, kernel.places, predicted))
+    return {Blocked::kWindow};
 
   std::uint32_t needed = computes ? 1 : kernel.processors_needed(device_, *launch);
   const bool fits_narrow = needed <= widest_narrow_;
@@ -302,7 +310,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     return {Blocked::kNo, status};
   }
   if (!computes) count(stream, kernel, binding, *binding.queue);
-  commit(stream, *binding.queue, !binding.queue->whole(), predicted);
+  commit(stream, *binding.queue, kernel.places, !binding.queue->whole(), predicted);
   if (collective || gated_by_others) stream.gate = tail_marker(stream);
   if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
@@ -410,8 +418,9 @@ bool Dispatcher::others_gated(Request& request) {
   // The strict rule waits on the host for every predecessor, so a device-side wait for another
   // stream is never allowed onto a pool queue.
   if (strict() && request.marker && !markers_.fired(request.marker)) return true;
-  return std::any_of(request.after.begin(), request.after.end(),
-                     [&](const Predecessor& p) { return gated(*p.stream); });
+  return std::any_of(request.after.begin(), request.after.end(), [&](const Predecessor& p) {
+    return !p.token.completed() && gated(*p.stream);
+  });
 }
 
 bool Dispatcher::gated(Stream& stream) {
@@ -442,8 +451,11 @@ NativeStatus Dispatcher::wait_for(Stream& stream, hal::Queue& queue, const Marke
   return queue.wait(marker->event);
 }
 
-void Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
-  if (MarkerRef marker = mark(stream, queue)) stream.also_after.push_back(std::move(marker));
+bool Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
+  MarkerRef marker = mark(stream, queue);
+  if (!marker) return false;
+  stream.also_after.push_back(std::move(marker));
+  return true;
 }
 
 void Dispatcher::detach_tail(Stream& stream, MarkerRef marker) {
@@ -460,6 +472,7 @@ void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
   detach_tail(stream, std::move(marker));
   ++stream.timeline.submitted;
   ++stream.since_segment;
+  take_places(stream, 1);
   close_segment(stream);
 }
 
@@ -488,13 +501,19 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
     const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() &&
                         p.stream->tail != nullptr && p.stream->tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
+    // Allocations of it, unless its state stands for another stream by now.
+    const bool is_it = p.token.serial() >= p.stream->serials_from;
+    if (native || !is_it || p.stream->kind == StreamKind::kLegacy) continue;
+    if (p.stream->allocated) p.stream->allocated = !come_after(*p.stream, *p.stream->own.queue);
+    for (const MarkerRef& marker : p.stream->also_after) wait_for(marker);
   }
-  if (stream.allocated && physical != &stream.own) come_after(stream, *stream.own.queue);
+  if (stream.allocated && physical != &stream.own)
+    stream.allocated = !come_after(stream, *stream.own.queue);
   for (const MarkerRef& marker : stream.also_after) wait_for(marker);
   return status;
 }
 
-void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
+void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, std::uint64_t places, bool leased,
                         std::uint64_t predicted_ns) {
   if (stream.tail != &queue) {
     close_segment(stream);
@@ -512,6 +531,7 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted, queue.entry);
   ++stream.since_segment;
+  take_places(stream, places);
   stream.ahead_ns += predicted_ns;
   stream.since_segment_ns += predicted_ns;
   if (leased) {
@@ -529,13 +549,9 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, bool leased,
     tail_marker(stream);
     close_segment(stream);
   }
-  const std::uint64_t held = stream.timeline.outstanding() + stream.beside;
-  const std::uint64_t left = held + kBesideALaunch < depth_ ? depth_ - held - kBesideALaunch : 0;
-  stream.segment_room = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(segment_operations_, stream.since_segment + left));
+  stream.segment_room = segment_operations_;
 }
 
-// The run of operations that ends at the current tail becomes one item to be observed complete.
 void Dispatcher::close_segment(Stream& stream) {
   if (stream.since_segment == 0) return;
   if (stream.segments.full()) poll(stream);
@@ -544,8 +560,8 @@ void Dispatcher::close_segment(Stream& stream) {
   if (!marker || stream.segments.full()) return;
   stream.segments.push(
       {stream.timeline.submitted, marker, stream.tail != nullptr ? stream.tail->entry : kNoEntry,
-       stream.leased_since_segment, stream.since_segment_ns, stream.beside_since_segment});
-  stream.beside_since_segment = 0;
+       stream.leased_since_segment, stream.since_segment_ns, stream.held_since_segment});
+  stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.since_segment = 0;
   stream.since_segment_ns = 0;
@@ -568,7 +584,7 @@ std::uint32_t Dispatcher::segment_operations(std::uint64_t ahead_ns) const {
 }
 
 bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool launch,
-                      std::uint64_t predicted_ns) {
+                      std::uint64_t places, std::uint64_t predicted_ns) {
   if (launch && strict()) {
     poll(stream);
     if (stream.timeline.outstanding() > 0) return false;
@@ -581,7 +597,7 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
   // Only launches are held back by the window; what follows them is bound by the queue's depth,
   // beyond which a driver would block the caller. One launch is admitted however long it lasts.
   auto fits = [&] {
-    return fits_queue(stream, after) &&
+    return fits_queue(stream, after, places) &&
            (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
             stream.ahead_ns + predicted_ns <= window(stream));
   };
@@ -590,14 +606,16 @@ bool Dispatcher::room(Stream& stream, std::span<const Predecessor> after, bool l
     poll(stream);
     if (!fits()) return false;
   }
-  return markers_.can_acquire(after.size() + kBesideALaunch);
+  // Of each its tail, and its allocations.
+  return markers_.can_acquire(2 * after.size() + kBesideALaunch);
 }
 
-// What one operation puts on queues at most: itself, a wait for each thing that it comes behind and
-// that has not ended, and what else goes with a launch.
-bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after) {
-  const std::uint64_t held =
-      stream.timeline.outstanding() + stream.beside + stream.also_after.size() + kBesideALaunch;
+// What one operation puts on queues at most: itself, and where markers take places a wait for each
+// thing that it comes behind and that has not ended, and what else goes with a launch.
+bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after,
+                            std::uint64_t places) {
+  if (!markers_take_places_) return places == 0 || stream.held + places <= depth_;
+  const std::uint64_t held = stream.held + places + stream.also_after.size() + kBesideALaunch;
   if (held + after.size() <= depth_) return true;
   std::uint64_t waits = 0;
   for (const Predecessor& p : after) {
@@ -608,14 +626,14 @@ bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after) 
 }
 
 bool Dispatcher::takes(Stream& stream, std::span<const Predecessor> after) {
-  return room(stream, after, false);
+  return room(stream, after, false, 1);
 }
 
 // Asks for one marker that has not fired, in a round whoever wants to know, and of those that have
 // for as many as the logarithm of their number: work of a stream ends in its order, so one that has
 // fired speaks for all before it.
 void Dispatcher::poll(Stream& stream) {
-  if (strict()) close_segment(stream);
+  if (strict() && !stream.segments.full()) close_segment(stream);
   const std::size_t count = stream.segments.size();
   const bool asked = markers_.round() != 0 && stream.asked_in == markers_.round();
   std::size_t ended = 0;
@@ -637,22 +655,20 @@ void Dispatcher::end_segment(Stream& stream) {
   const Segment& oldest = stream.segments[0];
   stream.timeline.completed = oldest.serial;
   stream.ahead_ns -= oldest.predicted_ns;
-  stream.beside -= oldest.beside;
+  stream.held -= oldest.held;
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
   stream.segments.pop();
 }
 
-bool Dispatcher::emptied(Stream& stream) {
+bool Dispatcher::ended(Stream& stream) {
+  if (!stream.deferred.empty() || stream.own.pins > 0) return false;
   poll(stream);
-  if (!stream.segments.empty() || !stream.deferred.empty()) return false;
+  if (stream.tail != nullptr || !stream.segments.empty()) return false;
   if (!markers_.fired(stream.tail_marker) || !markers_.fired(stream.gate)) return false;
-  stream.segments.release();
-  stream.tail_marker.reset();
-  stream.gate.reset();
-  stream.also_after.clear();
-  return true;
+  if (stream.tail_marker) all_complete(stream, stream.timeline.submitted);
+  return stream.timeline.completed == stream.timeline.issued;
 }
 
 void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
@@ -672,7 +688,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.since_segment_ns = 0;
   stream.ahead_ns = 0;
   stream.leased_since_segment = 0;
-  stream.beside = stream.beside_since_segment = 0;
+  stream.held = stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.tail = nullptr;
   stream.tail_marker.reset();
@@ -935,7 +951,8 @@ void Dispatcher::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
   if (!marker) return;
   if (watched_.empty()) wake_.notify_one();  // the thread sleeps while nothing is watched
   watched_.push_back({&kernel, queue.processors, predicted_ns(kernel, &launch, queue.processors),
-                      marker, std::chrono::steady_clock::now(), false, nullptr});
+                      marker, std::chrono::steady_clock::now(), false, nullptr,
+                      KernelRef(&kernel)});
 }
 
 // --- the trace -------------------------------------------------------------------------------
@@ -978,7 +995,24 @@ void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kern
 
 // --- deferral --------------------------------------------------------------------------------
 
+bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) {
+  if (stream.deferred.size() >= options_.deferred_max) return false;
+  const std::uint64_t places = kernel != nullptr ? kernel->places : places_of(intent);
+  if (depth_max_ == 0 || places == 0) return true;
+  // Of the oldest run some operations may have ended.
+  const auto fits = [&] {
+    const std::uint64_t held = stream.segments.empty() ? 0 : stream.held - stream.segments[0].held;
+    return held + stream.deferred_places + places <= depth_max_;
+  };
+  if (fits()) return true;
+  poll(stream);
+  return fits();
+}
+
 void Dispatcher::defer(Stream& stream, Deferred deferred) {
+  deferred.places =
+      deferred.kernel.get() != nullptr ? deferred.kernel.get()->places : places_of(deferred.intent);
+  stream.deferred_places += deferred.places;
   if (stream.deferred.empty()) deferring_.push_back(&stream);
   if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
   if (deferred.intent == Intent::kGraph) page_.graphs.deferred.add();
@@ -993,6 +1027,7 @@ void Dispatcher::retire_front(Stream& stream) {
   detach_tail(stream, tail_marker(stream));
   if (options_.audit) options_.audit->retired(stream);
   stream.deferred.front().operation->submit(*stream.own.queue);
+  stream.deferred_places -= stream.deferred.front().places;
   stream.deferred.pop_front();
   if (stream.deferred.empty()) std::erase(deferring_, &stream);
 }
@@ -1005,7 +1040,7 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
   Request request;
   request.operation = deferred.operation.get();
   request.intent = deferred.intent;
-  request.kernel = deferred.kernel;
+  request.kernel = deferred.kernel.get();
   request.after = deferred.predecessors;
   request.own_stream = own_stream;
   request.marker = deferred.marker;
@@ -1028,10 +1063,13 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
   stream.timeline.submitted = deferred.serial;  // also of an operation that failed: it is over
   if (deferred.intent == Intent::kRecord) {
     deferred.generation->marker = tail_marker(stream);
+    close_segment(stream);
     if (gated(stream)) deferred.generation->gate = stream.gate;
     deferred.generation->submitted = true;
     deferred.generation->stream = nullptr;
   }
+  stream.freed_bytes -= deferred.freed.bytes;
+  stream.deferred_places -= deferred.places;
   stream.deferred.pop_front();
   if (stream.deferred.empty()) std::erase(deferring_, &stream);
   return attempt;
@@ -1082,6 +1120,7 @@ bool Dispatcher::flush(Stream& stream, std::uint64_t up_to_serial) {
 // --- the thread ------------------------------------------------------------------------------
 
 void Dispatcher::run_thread() {
+  hal::LockRule::moves_deferred_work();
   device_.attach_thread();
   Lock lock(mutex_);
   Backoff backoff;

@@ -10,8 +10,7 @@
 //                was not observed complete: never waited for on a pool queue;
 //   window       more work of the stream is outstanding than the window admits (0: the strict rule
 //                of the paper, every predecessor observed complete), or than a queue takes without
-//                blocking the caller inside the driver: operations, and the waits and records that
-//                were put on queues beside them;
+//                blocking the caller inside the driver;
 //   lease        no eligible entry is free of other lessees;
 //   predecessor  something ahead of it is deferred itself.
 // Deferred operations are retried, oldest first in each stream, by a thread of the dispatcher and
@@ -41,6 +40,7 @@
 #include <utility>
 #include <vector>
 
+#include "hal/lock_rule.h"
 #include "runtime/arbiter.h"
 #include "runtime/descriptor.h"
 #include "runtime/graph.h"
@@ -91,8 +91,8 @@ struct DispatchOptions {
   // Device memory that executables of graphs for entries may take, as far as anybody can tell; 0:
   // graphs stay on the whole device.
   std::uint64_t graph_bytes = std::uint64_t{256} << 20;
-  std::size_t markers = 2048;       // native events made at start
-  std::size_t deferred_max = 8192;  // of one stream; the caller blocks beyond (a driver: 1,024)
+  std::size_t markers = 2048;                  // native events made at start
+  std::size_t deferred_max = 8192;             // of one stream; the caller blocks beyond
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
   bool cautious = false;                       // any other may (KernelTable)
@@ -179,15 +179,21 @@ class Dispatcher {
   // Whether the driver takes the stream's next operation, and everything that goes with it, without
   // blocking; what ends meanwhile is looked for.
   bool takes(Stream& stream, std::span<const Predecessor> after);
+  // Whether the stream's own queue would take the operation behind what is deferred, as far as that
+  // is known. Else the caller blocks, as natively: so what is deferred always fits the real stream,
+  // and nobody who has to put it there blocks.
+  bool may_defer(Stream& stream, const Kernel* kernel, Intent intent);
   // Behind the stream's newest submitted operation; empty when nothing is outstanding.
   MarkerRef tail_marker(Stream& stream);
   // Behind what is on `queue` now, counted as the stream's; empty when there is none to be had.
   MarkerRef mark(Stream& stream, hal::Queue& queue);
-  // So many waits or records were put on queues for the stream besides its operations.
-  static void put_beside(Stream& stream, std::uint64_t count) {
-    stream.beside += count;
-    stream.beside_since_segment += count;
+  // So many waits or records of ours were put on queues for the stream beside its operations.
+  void put_beside(Stream& stream, std::uint64_t count) const {
+    if (markers_take_places_) take_places(stream, count);
   }
+  // The run of operations that ends at the stream's tail gets its marker, and is observed complete
+  // on its own.
+  void close_segment(Stream& stream);
   // The stream's tail becomes a point that is known only by `marker`.
   void detach_tail(Stream& stream, MarkerRef marker);
   // One more operation of the stream was submitted on a queue that is not ours; it ends at
@@ -201,16 +207,18 @@ class Dispatcher {
   hal::NativeStatus take_error() { return std::exchange(error_, hal::kNativeOk); }
   // The operation was accepted by the backend: it is the stream's tail now. `leased`: it is work on
   // a leased entry, outstanding there until it is observed complete.
-  void commit(Stream& stream, PhysicalQueue& queue, bool leased, std::uint64_t predicted_ns);
-  void commit(Stream& stream, PhysicalQueue& queue) {
-    commit(stream, queue, false, options_.predicted_kernel_ns);
+  void commit(Stream& stream, PhysicalQueue& queue, std::uint64_t places, bool leased,
+              std::uint64_t predicted_ns);
+  void commit(Stream& stream, PhysicalQueue& queue, Intent intent) {
+    commit(stream, queue, places_of(intent), false, options_.predicted_kernel_ns);
   }
   // Where an operation that needs no compute of its own goes.
   PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
-  // The stream's next operation comes behind everything that is on `queue` now.
-  void come_after(Stream& stream, hal::Queue& queue);
-  // Of a retired stream: true once it holds nothing any more, neither markers nor memory.
-  bool emptied(Stream& stream);
+  // The stream's next operation comes behind everything that is on `queue` now. False: the driver
+  // gives no more events.
+  bool come_after(Stream& stream, hal::Queue& queue);
+  // Of a retired stream: all its work was seen to end, and no thread is inside a call on it.
+  bool ended(Stream& stream);
   // Everything submitted of the stream was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
 
@@ -272,7 +280,8 @@ class Dispatcher {
     MarkerRef marker;
     std::chrono::steady_clock::time_point since;
     bool named;
-    std::shared_ptr<Graph> graph;  // whose the kernel is; null: the table's
+    std::shared_ptr<Graph> graph;  // whose the kernel is; null: the table's,
+    KernelRef held;                // which keeps it
   };
   struct WantedGraph {
     std::shared_ptr<Graph> graph;
@@ -327,13 +336,21 @@ class Dispatcher {
   hal::NativeStatus wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker);
   void retire_front(Stream& stream);
   std::uint32_t segment_operations(std::uint64_t ahead_ns) const;
-  bool room(Stream& stream, std::span<const Predecessor> after, bool launch,
+  static void take_places(Stream& stream, std::uint64_t count) {
+    stream.held += count;
+    stream.held_since_segment += count;
+  }
+  std::uint64_t places_of(Intent intent) const {
+    const bool marker = intent == Intent::kRecord || intent == Intent::kWait ||
+                        intent == Intent::kBridgeGate || intent == Intent::kDestroy;
+    return marker && !markers_take_places_ ? 0 : 1;
+  }
+  bool room(Stream& stream, std::span<const Predecessor> after, bool launch, std::uint64_t places,
             std::uint64_t predicted_ns = 0);
-  bool fits_queue(Stream& stream, std::span<const Predecessor> after);
+  bool fits_queue(Stream& stream, std::span<const Predecessor> after, std::uint64_t places);
   void poll(Stream& stream);
   void release_idle();
   void leave(Stream& stream, PhysicalQueue& queue);
-  void close_segment(Stream& stream);
   void end_segment(Stream& stream);
   bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
@@ -358,6 +375,9 @@ class Dispatcher {
   DispatchOptions options_;
   stats::DevicePage& page_;
   PoolLayout layout_;
+  // hal::DeviceInfo's.
+  const std::uint64_t depth_, depth_max_;
+  const bool markers_take_places_;
   MarkerPool markers_;  // outlives the queues, which hold markers
   Profiler profiler_;   // outlives the arbiter, whose policy reads it
   PhysicalContextPool pool_;
@@ -372,7 +392,6 @@ class Dispatcher {
   std::uint32_t widest_narrow_ = 0;        // and of the widest that is less than the whole device
   bool unobserved_ = false;                // no window, audit or trace looks at every launch
   std::uint32_t segment_operations_ = 1;   // a marker behind so many operations of a stream
-  std::uint64_t depth_ = 0;                // operations of a stream that a queue takes
   std::uint64_t kept_version_ = 0;
   std::uint64_t traced_kernels_ = 0;
   bool lanes_share_ = true;
@@ -382,6 +401,7 @@ class Dispatcher {
   hal::NativeStatus error_ = hal::kNativeOk;
 
   std::mutex mutex_;
+  const hal::LockRule::Watched watched_mutex_{mutex_, "the lock of a device is held"};
   std::condition_variable wake_;
   std::vector<Stream*> deferring_;  // streams with deferred operations
   std::vector<Watched> watched_;

@@ -60,7 +60,7 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
                                   : layout_.at(kWholeDevice).processors;
   const std::uint64_t predicted =
       bounded(stream) ? predicted_ns(graph.kernel, &graph.launch, width) : 0;
-  if (!room(stream, request.after, !request.own_stream, predicted)) return {Blocked::kWindow};
+  if (!room(stream, request.after, !request.own_stream, 1, predicted)) return {Blocked::kWindow};
   GraphPlace place{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostGated)};
   if (!request.own_stream) {
     place.reason = GraphReason::kFresh;
@@ -82,7 +82,7 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   }
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   count(stream, graph, place);
-  commit(stream, *place.queue, !place.queue->whole(), predicted);
+  commit(stream, *place.queue, 1, !place.queue->whole(), predicted);
   const MarkerRef marker = tail_marker(stream);
   if (gated_by_others) stream.gate = marker;
   if (!graph.gone) {
@@ -205,9 +205,14 @@ void Dispatcher::watch(const std::shared_ptr<Graph>& graph, Stream& stream, Phys
   const MarkerRef marker = tail_marker(stream);
   if (!marker) return;
   if (watched_.empty()) wake_.notify_one();
-  watched_.push_back({&graph->kernel, queue.processors,
-                      predicted_ns(graph->kernel, &graph->launch, queue.processors), marker,
-                      std::chrono::steady_clock::now(), false, graph});
+  watched_.push_back({&graph->kernel,
+                      queue.processors,
+                      predicted_ns(graph->kernel, &graph->launch, queue.processors),
+                      marker,
+                      std::chrono::steady_clock::now(),
+                      false,
+                      graph,
+                      {}});
 }
 
 // --- what the application does with it -----------------------------------------------------------

@@ -77,6 +77,9 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
                                    [&](auto& prefix) { return kernel->name.starts_with(prefix); });
   kernel->resident = wide_only_.contains(kernel->name);
   kernel->doubted = cautious_ && !kernel->collective;
+  if (const std::uint32_t bytes = device_.info().parameter_bytes_of_place; bytes != 0)
+    if (const hal::Result<hal::KernelLayout> layout = device_.kernel_layout(handle))
+      kernel->places = std::max(1U, (layout->bytes + bytes - 1) / bytes);
   std::size_t i = slot_of(handle);
   while (slots_[i]) i = (i + 1) & mask_;
   slots_[i] = std::move(kernel);
@@ -87,6 +90,7 @@ void KernelTable::clear() {
   for (std::unique_ptr<Kernel>& kernel : slots_)
     if (kernel) retired_.push_back(std::move(kernel));
   size_ = 0;
+  std::erase_if(retired_, [](const auto& kernel) { return kernel->holders == 0; });
 }
 
 void KernelTable::remember_wide_only(Kernel& kernel) {

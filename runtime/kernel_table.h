@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "hal/device.h"
@@ -39,6 +40,8 @@ struct Kernel {
   // hang for want of processors. ~0: never seen to end.
   std::uint32_t proven_processors = ~0U;
   std::uint64_t launches = 0;
+  std::uint32_t places = 1;   // that a launch takes in a queue of the driver
+  std::uint32_t holders = 0;  // KernelRefs
 
   // How many processors this launch needs; asks the device once for each distinct configuration.
   std::uint32_t processors_needed(hal::Device& device, const hal::KernelLaunch& launch);
@@ -58,6 +61,27 @@ struct Kernel {
   std::uint32_t plain_processors_ = 0;
 };
 
+// Keeps a kernel while the lock of the virtual context is dropped: its module may be unloaded.
+class KernelRef {
+ public:
+  KernelRef() = default;
+  explicit KernelRef(Kernel* kernel) : kernel_(kernel) {
+    if (kernel_ != nullptr) ++kernel_->holders;
+  }
+  KernelRef(KernelRef&& other) noexcept : kernel_(std::exchange(other.kernel_, nullptr)) {}
+  KernelRef& operator=(KernelRef other) noexcept {
+    std::swap(kernel_, other.kernel_);
+    return *this;
+  }
+  ~KernelRef() {
+    if (kernel_ != nullptr) --kernel_->holders;
+  }
+  Kernel* get() const { return kernel_; }
+
+ private:
+  Kernel* kernel_ = nullptr;
+};
+
 class KernelTable {
  public:
   // `wide_only`: names of kernels known to wait for their own blocks; `collectives`: beginnings of
@@ -74,7 +98,7 @@ class KernelTable {
       if (kernel->handle == handle) return *kernel;
     }
   }
-  // Handles may be given out again after a module was unloaded.
+  // Handles may be given out again after a module was unloaded. What nobody holds is freed.
   void clear();
   // For the rest of this process; DispatchOptions::on_hang may remember it for later ones.
   void remember_wide_only(Kernel& kernel);
@@ -92,9 +116,8 @@ class KernelTable {
   std::unordered_set<std::string> wide_only_;
   std::vector<std::string> collectives_;
   bool cautious_;
-  std::vector<std::unique_ptr<Kernel>> slots_;  // open addressing, at most half full
-  // Kernels of unloaded modules: a deferred operation or the watchdog may still point to one.
-  std::vector<std::unique_ptr<Kernel>> retired_;
+  std::vector<std::unique_ptr<Kernel>> slots_;    // open addressing, at most half full
+  std::vector<std::unique_ptr<Kernel>> retired_;  // of unloaded modules, still held
   std::size_t mask_;
   std::size_t size_ = 0;
 };

@@ -44,11 +44,33 @@ class CallOperation final : public Operation {
   bool keepable_;
 };
 
+// The same, but copied only if `may_keep` allows when the call would have to wait: a call that the
+// vendor may refuse is made at once, so that the application hears of it.
+template <class F, class P>
+class CheckedCallOperation final : public Operation {
+ public:
+  CheckedCallOperation(F call, P may_keep)
+      : call_(std::move(call)), may_keep_(std::move(may_keep)) {}
+  hal::NativeStatus submit(hal::Queue& queue) noexcept override { return call_(queue.native()); }
+  std::unique_ptr<Operation> keep() const override {
+    return may_keep_() ? std::make_unique<CallOperation<F>>(call_, true) : nullptr;
+  }
+
+ private:
+  F call_;
+  P may_keep_;
+};
+
 enum class Keep : bool { kNo, kYes };
 
 template <class F>
 CallOperation<std::decay_t<F>> call(F&& function, Keep keepable = Keep::kYes) {
   return {std::forward<F>(function), keepable == Keep::kYes};
+}
+
+template <class F, class P>
+CheckedCallOperation<std::decay_t<F>, std::decay_t<P>> call_kept_if(F&& function, P&& may_keep) {
+  return {std::forward<F>(function), std::forward<P>(may_keep)};
 }
 
 }  // namespace vitamin::runtime

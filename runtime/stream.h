@@ -4,6 +4,7 @@
 // context that they belong to; outside runtime/ they are opaque names.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "runtime/advice.h"
+#include "runtime/kernel_table.h"
 #include "runtime/marker.h"
 #include "runtime/operation.h"
 #include "runtime/physical_context_pool.h"
@@ -21,34 +23,38 @@
 
 namespace vitamin::runtime {
 
-// A queue of bounded room that allocates once, for its first item. Room: a power of two.
+// A queue of bounded room, a power of two, that takes memory as it is needed.
 template <class T, std::size_t kRoom>
 class Ring {
  public:
-  static_assert((kRoom & (kRoom - 1)) == 0);
+  static constexpr std::size_t kFirst = 8;
+  static_assert((kRoom & (kRoom - 1)) == 0 && kRoom >= kFirst);
   bool empty() const { return size_ == 0; }
   bool full() const { return size_ == kRoom; }
   std::size_t size() const { return size_; }
-  T& operator[](std::size_t i) { return items_[(first_ + i) & (kRoom - 1)]; }
+  T& operator[](std::size_t i) { return items_[(first_ + i) & (items_.size() - 1)]; }
   void push(T item) {
-    if (items_.empty()) items_.resize(kRoom);
+    if (size_ == items_.size()) grow();
     (*this)[size_++] = std::move(item);
   }
   void pop() {
     items_[first_] = T();  // lets go of what it held
-    first_ = (first_ + 1) & (kRoom - 1);
+    first_ = (first_ + 1) & (items_.size() - 1);
     --size_;
   }
-  // Gives its memory back; it must be empty.
-  void release() { items_ = {}; }
 
  private:
-  std::vector<T> items_;  // from the first push on
+  void grow() {
+    std::vector<T> more(std::max(kFirst, 2 * items_.size()));
+    for (std::size_t i = 0; i < size_; ++i) more[i] = std::move((*this)[i]);
+    items_ = std::move(more);
+    first_ = 0;
+  }
+  std::vector<T> items_;  // a power of two of them
   std::size_t first_ = 0, size_ = 0;
 };
 
 class VirtualContext;
-struct Kernel;
 
 enum class StreamKind : std::uint8_t {
   kLegacy,       // orders itself with every blocking stream of the context, both ways
@@ -92,27 +98,39 @@ struct EventState {
   std::shared_ptr<Generation> pending;  // its newest record, while deferred
   MarkerRef point;                      // behind its newest record, once made
   MarkerRef gate;                       // of its newest record
-  bool interprocess = false;            // another process may look at it at any time
-  std::atomic<bool> foreign{false};     // recorded by somebody who is not virtualised
+  // Another process, or a graph when it is launched, may look at it or record it at any time: its
+  // records are never deferred, and only the driver knows what it means.
+  std::atomic<bool> shared{false};
+  std::atomic<bool> foreign{false};  // recorded by somebody who is not virtualised
 };
 
-// A predecessor that the default-stream rules add: that stream's operations up to a token. Streams
-// are never freed while a deferred operation may name them (see VirtualContext::retire).
+// A predecessor that the default-stream rules add: that stream's operations up to a token. The
+// stream may have been destroyed since and its state stand for another one; the token is completed
+// then, and nothing else of the stream may be looked at.
 struct Predecessor {
   Stream* stream = nullptr;
   Token token;
+};
+
+// Memory that was allocated in stream order.
+struct Block {
+  std::uint64_t address = 0;  // 0: none
+  std::size_t bytes = 0;
+  const void* pool = nullptr;  // the vendor's, where it comes from
 };
 
 // A launch, or any other operation, that waits to be submitted.
 struct Deferred {
   std::unique_ptr<Operation> operation;  // null for a wait: `generation` or `marker` says it all
   Intent intent = Intent::kFollow;
-  Kernel* kernel = nullptr;  // of a launch
+  KernelRef kernel;  // of a launch
   std::uint64_t serial = 0;
   std::vector<Predecessor> predecessors;
   std::shared_ptr<Generation> generation;  // of a record, or what a wait waits for
   MarkerRef marker;  // what a wait waits for, when that was already submitted as it was issued
   MarkerRef gate;    // unfired: that lies downstream of host-gated work
+  Block freed;       // what it frees: the driver cannot give that to anybody yet
+  std::uint64_t places = 0;  // that it will take in a queue of the driver
 };
 
 // A run of operations of one stream on one entry; its marker is behind the last of them.
@@ -122,11 +140,16 @@ struct Segment {
   EntryId entry = kNoEntry;  // kNoEntry: behind a call on the per-thread handle
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
   std::uint64_t predicted_ns = 0;
-  std::uint64_t beside = 0;  // what was put on queues besides the operations
+  std::uint64_t held = 0;  // places in the driver's queues that the run took
 };
 
+// The state of a destroyed stream stands for a new one once all its work was seen to end. Its lane
+// and its timeline go on: serials of a lane are never given out twice, so whoever still holds a
+// token of the former stream finds it completed.
 struct Stream {
   LaneId lane = 0;
+  std::uint64_t number = 0;        // in the order of adoption; the audit's name for it
+  std::uint64_t serials_from = 0;  // its operations have the serials beyond this one
   StreamKind kind = StreamKind::kNonBlocking;
   int priority = 0;
   bool retired = false;
@@ -139,9 +162,9 @@ struct Stream {
   PhysicalQueue* tail = nullptr;
   MarkerRef tail_marker;
   MarkerRef gate;          // unfired: nothing downstream may go to a pool queue
-  bool allocated = false;  // legacy: a stream-ordered allocation that nothing was recorded behind
-  std::vector<MarkerRef>
-      also_after;  // stream-ordered allocations that the next operation waits for
+  bool allocated = false;  // on the real stream, and nothing was recorded behind that
+  // What the next operation waits for besides: work beside the tail, and allocations.
+  std::vector<MarkerRef> also_after;
 
   // Predicted time of what is submitted and not seen complete, and of what no segment covers yet.
   std::uint64_t ahead_ns = 0, since_segment_ns = 0;
@@ -149,6 +172,8 @@ struct Stream {
   // Since when it has waited for a queue on the entry of its grant; none: it does not.
   std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
   std::deque<Deferred> deferred;
+  std::size_t freed_bytes = 0;  // what the deferred operations free
+  std::uint64_t deferred_places = 0;
 
   std::optional<Advice> advice;        // of what follows on the stream
   std::uint64_t told_deadline_ns = 0;  // the last one that the arbiter heard of
@@ -174,11 +199,12 @@ struct Stream {
   std::uint64_t asked_in = 0;  // the round (MarkerPool) in which one of them had not ended
   std::uint32_t since_segment = 0;
   std::uint32_t leased_since_segment = 0;
-  // Waits and records that were put on queues besides the operations and are not seen complete: a
-  // driver's queue holds them, too. And those of them that no segment covers yet.
-  std::uint64_t beside = 0, beside_since_segment = 0;
-  // Operations that the open segment takes before a launch has to look at the queue's room, or to
-  // record a marker, again (Dispatcher::launch_straight_on).
+  // Places in the driver's queues (hal::DeviceInfo::queue_depth) that operations which are not seen
+  // complete take, with the waits and records of ours beside them. And those of them that no
+  // segment covers yet.
+  std::uint64_t held = 0, held_since_segment = 0;
+  // Operations that the open segment takes before a launch has to record a marker again
+  // (Dispatcher::launch_straight_on).
   std::uint32_t segment_room = 0;
 
   std::vector<std::byte> attributes;  // vendor records set on the stream by the application

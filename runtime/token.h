@@ -27,7 +27,8 @@ struct Timeline {
 };
 
 // Guarded by the lock of the virtual context that the timeline belongs to, and no longer valid than
-// the timeline is (a stream's: as long as its virtual context).
+// the timeline is. A stream's goes on when its state is used for another stream: a token of the
+// former one is completed.
 class Token {
  public:
   Token() = default;

@@ -37,15 +37,44 @@ VirtualContext::~VirtualContext() {
 // --- streams ---------------------------------------------------------------------------------
 
 Stream& VirtualContext::add_stream(StreamKind kind, int priority) {
-  auto stream = std::make_unique<Stream>();
-  stream->lane = static_cast<LaneId>(streams_.size());
-  stream->kind = kind;
-  stream->priority = priority;
-  stream->own.priority = priority;
-  stream->own.processors = device_->info().processors;
+  reclaim();
+  if (unused_.empty()) {
+    streams_.push_back(std::make_unique<Stream>());
+    streams_.back()->lane = static_cast<LaneId>(streams_.size() - 1);
+    unused_.push_back(streams_.back().get());
+  }
+  Stream& stream = *unused_.back();
+  unused_.pop_back();
+  stream.number = streams_adopted_++;
+  stream.kind = kind;
+  stream.priority = priority;
+  stream.own.priority = priority;
+  stream.own.processors = device_->info().processors;
   if (kind == StreamKind::kBlocking) dispatcher_->note_blocking_stream(*legacy_);
-  streams_.push_back(std::move(stream));
-  return *streams_.back();
+  return stream;
+}
+
+// Ends when it has looked at two retired streams whose work goes on: so the cost of a call does not
+// grow with their number, and whatever has ended is found.
+void VirtualContext::reclaim() {
+  std::size_t left = retired_.size();
+  for (int busy = 0; left > 0 && busy < 2; --left) {
+    Stream& stream = *retired_.front();
+    retired_.pop_front();
+    if (!dispatcher_->ended(stream)) {
+      retired_.push_back(&stream);
+      ++busy;
+      continue;
+    }
+    default_order_.forget(stream);
+    Stream unused;
+    unused.lane = stream.lane;
+    // Tokens of this stream are below the next one's first.
+    unused.serials_from = stream.timeline.issued + 1;
+    unused.timeline = {unused.serials_from, unused.serials_from, unused.serials_from};
+    stream = std::move(unused);
+    unused_.push_back(&stream);
+  }
 }
 
 Stream& VirtualContext::adopt(void* native, StreamKind kind, int priority) {
@@ -70,7 +99,7 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy, Host hos
   stream.retired = true;
   if (host == Host::kMayBlock)
     dispatcher_->wait_until(lock, [&] { return stream.deferred.empty(); });
-  std::erase_if(retired_, [&](Stream* one) { return dispatcher_->emptied(*one); });
+  reclaim();
   retired_.push_back(&stream);
   std::unique_ptr<Operation> kept = stream.deferred.empty() ? nullptr : destroy.keep();
   if (kept != nullptr) {
@@ -86,6 +115,7 @@ NativeStatus VirtualContext::retire(Stream& stream, Operation& destroy, Host hos
   if (Audit* audit = dispatcher_->audit()) audit->retired(stream);
   ++stream.own.pins;
   lock.unlock();
+  if (host == Host::kMayBlock) hal::LockRule::waits("the end of a stream");
   const NativeStatus answer = destroy.submit(*stream.own.queue);
   lock.lock();
   --stream.own.pins;
@@ -182,16 +212,20 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival,
 
 // It cannot be submitted now.
 NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival) {
+  bool may_wait = !arrival.now;
+  const KernelRef kernel(arrival.kernel);  // while the lock is dropped
   if (arrival.kernel != nullptr) {
     const NativeStatus invalid =
         device_->validate(static_cast<LaunchOperation*>(arrival.operation)->launch());
-    if (invalid != hal::kNativeOk) return invalid;
+    if (invalid == hal::kOnlyTheCallTells)
+      may_wait = false;
+    else if (invalid != hal::kNativeOk)
+      return invalid;
   }
   Deferred deferred;
-  if (!arrival.now && keep(arrival, deferred)) {
-    // Our own queue is deeper than a driver's: the caller blocks no earlier than natively.
-    const std::size_t room = dispatcher_->options().deferred_max;
-    dispatcher_->wait_until(lock, [&] { return stream.deferred.size() < room; });
+  if (may_wait && keep(arrival, deferred)) {
+    dispatcher_->wait_until(
+        lock, [&] { return dispatcher_->may_defer(stream, arrival.kernel, arrival.intent); });
     defer(stream, arrival, std::move(deferred));
     return hal::kNativeOk;
   }
@@ -208,7 +242,7 @@ NativeStatus VirtualContext::later(Dispatcher::Lock& lock, Stream& stream, Arriv
 // The operation as it is now; false when it cannot be kept.
 bool VirtualContext::keep(const Arrival& arrival, Deferred& deferred) {
   deferred.intent = arrival.intent;
-  deferred.kernel = arrival.kernel;
+  deferred.kernel = KernelRef(arrival.kernel);
   if (arrival.intent == Intent::kWait) {
     // The event may be recorded again before this wait is submitted: hold on to what it means now.
     deferred.generation = arrival.event->pending;
@@ -234,6 +268,8 @@ void VirtualContext::defer(Stream& stream, Arrival& arrival, Deferred deferred) 
     event.pending->serial = deferred.serial;
     deferred.generation = event.pending;
   }
+  deferred.freed = arrival.freed;
+  stream.freed_bytes += arrival.freed.bytes;
   default_order_.issue(stream);
   dispatcher_->defer(stream, std::move(deferred));
 }
@@ -242,6 +278,7 @@ void VirtualContext::recorded(Stream& stream, EventState& event) {
   drop(event);
   event.home = this;
   event.point = dispatcher_->tail_marker(stream);
+  dispatcher_->close_segment(stream);  // there is a marker, and work ahead is seen to end sooner
   if (dispatcher_->gated(stream)) event.gate = stream.gate;
 }
 
@@ -303,6 +340,7 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
     dispatcher_->page().other.calls_bridged.add();
   if (physical != nullptr) ++physical->pins;  // nobody else moves in before the call is made
   lock.unlock();
+  hal::LockRule::waits("a call that may block");
   const NativeStatus answer = arrival.operation->submit(queue);
   lock.lock();
   if (physical != nullptr) --physical->pins;
@@ -322,7 +360,7 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
   }
   dispatcher_->order(stream, queue, physical, {}, waits);
   ++stream.timeline.issued;
-  dispatcher_->commit(stream, *physical);
+  dispatcher_->commit(stream, *physical, arrival.intent);
   if (gated) stream.gate = dispatcher_->tail_marker(stream);
   return answer;
 }
@@ -330,8 +368,9 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
 // The host did not wait for the call's predecessors, or they need it still.
 bool VirtualContext::gated_behind(Stream& stream, std::span<const Predecessor> after) {
   return dispatcher_->gated(stream) ||
-         std::any_of(after.begin(), after.end(),
-                     [&](const Predecessor& p) { return dispatcher_->gated(*p.stream); });
+         std::any_of(after.begin(), after.end(), [&](const Predecessor& p) {
+           return !p.token.completed() && dispatcher_->gated(*p.stream);
+         });
 }
 
 // --- work ------------------------------------------------------------------------------------
@@ -385,12 +424,16 @@ namespace {
 // An operation with a stopwatch around it.
 class Timed final : public Operation {
  public:
-  Timed(Operation& operation, Stream& stream, Profiler& profiler, stats::DevicePage& page,
-        stats::GraphReason reason)
-      : operation_(operation), stream_(stream), profiler_(profiler), page_(page), reason_(reason) {}
+  Timed(Operation& operation, Stream& stream, Dispatcher& dispatcher, stats::GraphReason reason)
+      : operation_(operation),
+        stream_(stream),
+        dispatcher_(dispatcher),
+        profiler_(dispatcher.profiler()),
+        page_(dispatcher.page()),
+        reason_(reason) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
     Profiler::Stopwatch* stopwatch = profiler_.start(queue);
-    if (stopwatch != nullptr) Dispatcher::put_beside(stream_, 2);
+    if (stopwatch != nullptr) dispatcher_.put_beside(stream_, 2);
     const NativeStatus status = operation_.submit(queue);
     if (status == hal::kNativeOk) {
       page_.other.graph_launches.add();
@@ -411,6 +454,7 @@ class Timed final : public Operation {
  private:
   Operation& operation_;
   Stream& stream_;
+  Dispatcher& dispatcher_;
   Profiler& profiler_;
   stats::DevicePage& page_;
   stats::GraphReason reason_;
@@ -420,7 +464,7 @@ class Timed final : public Operation {
 
 NativeStatus VirtualContext::replay(Stream& stream, Operation& graph, Behind behind,
                                     stats::GraphReason reason) {
-  Timed timed(graph, stream, dispatcher_->profiler(), dispatcher_->page(), reason);
+  Timed timed(graph, stream, *dispatcher_, reason);
   const NativeStatus status = bridge(stream, timed, behind);
   dispatcher_->look_soon();
   return status;
@@ -471,32 +515,86 @@ NativeStatus VirtualContext::bridge_per_thread(Stream& stream, Operation& call) 
   return make_outside(lock, stream, arrival, true);
 }
 
-NativeStatus VirtualContext::allocate(Stream& stream, Operation& call) {
+// --- memory in stream order ------------------------------------------------------------------
+
+NativeStatus VirtualContext::allocate(Stream& stream, Block& block, Operation& call) {
+  {
+    Dispatcher::Lock lock(dispatcher_->mutex());
+    if (stream.freed_bytes > 0 && !give_out_again(stream, block)) make_frees(lock, stream);
+  }
+  const bool again = block.address != 0;
   // Without the lock: an allocation may wait for other work of the device (seen on an H200).
-  NativeStatus status = call.submit(*stream.own.queue);
-  if (status != hal::kNativeOk && flush_all()) status = call.submit(*stream.own.queue);
+  hal::LockRule::waits("a stream-ordered allocation");
+  const NativeStatus status = again ? hal::kNativeOk : call.submit(*stream.own.queue);
   if (status != hal::kNativeOk) return status;
   const Dispatcher::Lock lock(dispatcher_->mutex());
-  // An allocation on the legacy stream is no barrier there, and a record would be one (measured:
-  // legacy_calls_that_are_barriers.trace): it is made when the stream's next operation comes.
-  if (stream.kind == StreamKind::kLegacy)
-    stream.allocated = true;
-  else
-    dispatcher_->come_after(stream, *stream.own.queue);
+  blocks_[block.address] = block;
+  // Recorded when the stream's next operation comes, so that any number of allocations costs one
+  // record; and an allocation on the legacy stream is no barrier there, but a record is one
+  // (measured: legacy_calls_that_are_barriers.trace).
+  if (!again) stream.allocated = true;
+  // The legacy stream's next operation comes behind it.
+  if (stream.kind == StreamKind::kBlocking) default_order_.end_late(stream);
   return status;
 }
 
-// Whatever is deferred now goes onto the real streams; false when there was nothing.
-bool VirtualContext::flush_all() {
+// Behind the operation that frees it, the memory may belong to any later operation of the stream.
+// The newest such operation is not made then.
+bool VirtualContext::give_out_again(Stream& stream, Block& block) {
+  const auto freed =
+      std::find_if(stream.deferred.rbegin(), stream.deferred.rend(), [&](const Deferred& one) {
+        return one.freed.address != 0 && one.freed.bytes == block.bytes &&
+               one.freed.pool == block.pool;
+      });
+  if (freed == stream.deferred.rend()) return false;
+  block.address = std::exchange(freed->freed, {}).address;
+  stream.freed_bytes -= block.bytes;
+  freed->operation.reset();
+  freed->intent = Intent::kFollow;
+  return true;
+}
+
+// Where the driver's queue has no room for all that is ahead of the frees, the caller waits for
+// room, as natively it would soon, but not for ever: what runs may wait for the host, who is here.
+void VirtualContext::make_frees(Dispatcher::Lock& lock, Stream& stream) {
+  std::size_t left = stream.deferred.size();
+  unsigned idle_rounds = 0;
+  dispatcher_->wait_until(lock, [&] {
+    if (dispatcher_->flush(stream)) return true;
+    if (std::exchange(left, stream.deferred.size()) != stream.deferred.size()) idle_rounds = 0;
+    idle_rounds += dispatcher_->waits_for_host() ? kLongPatience / kPatience : 1;
+    return idle_rounds > kLongPatience;
+  });
+}
+
+Block VirtualContext::take_block(std::uint64_t address) {
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end()) return {};
+  const Block block = found->second;
+  blocks_.erase(found);
+  return block;
+}
+
+NativeStatus VirtualContext::free(Stream& stream, std::uint64_t address, Operation& call) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  const std::vector<Predecessor> deferred = all_deferred();
-  submit(lock, deferred, Drain::kFlush);
-  return !deferred.empty();
+  Arrival arrival{.operation = &call, .intent = Intent::kBridge, .freed = take_block(address)};
+  return run(lock, stream, arrival);
+}
+
+void VirtualContext::forget_block(std::uint64_t address) {
+  const Dispatcher::Lock lock(dispatcher_->mutex());
+  take_block(address);
 }
 
 NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
   Dispatcher::Lock lock(dispatcher_->mutex());
-  dispatcher_->wait_until(lock, [&] { return dispatcher_->flush(stream); });
+  // While a blocking stream captures the driver refuses work on the legacy stream, and breaks the
+  // capture: what was issued there before goes there before, with a marker behind it.
+  const bool legacy_first = stream.kind != StreamKind::kNonBlocking;
+  dispatcher_->wait_until(lock, [&] {
+    return dispatcher_->flush(stream) && (!legacy_first || dispatcher_->flush(*legacy_));
+  });
+  if (legacy_first) dispatcher_->close_segment(*legacy_);
   // A marker recorded while the stream captures would become part of the graph.
   dispatcher_->detach_tail(stream, dispatcher_->tail_marker(stream));
   return begin.submit(*stream.own.queue);
@@ -505,8 +603,7 @@ NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
 // --- events ----------------------------------------------------------------------------------
 
 NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation& record) {
-  // Another process may look at an interprocess event at any time: never deferred.
-  const bool now = event.interprocess;
+  const bool now = event.shared;
   return run(stream, {.operation = &record,
                       .intent = now ? Intent::kBridge : Intent::kRecord,
                       .event = &event,
@@ -517,7 +614,7 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
   Dispatcher::Lock lock(dispatcher_->mutex());
   Arrival arrival{
       .operation = &wait, .intent = Intent::kWait, .event = &event, .waits_for = &event};
-  const bool ours = event.home == this && !event.foreign && !event.interprocess;
+  const bool ours = event.home == this && !event.foreign && !event.shared;
   if (ours && event.pending != nullptr && event.pending->submitted) {
     event.point = event.pending->marker;
     event.gate = event.pending->gate;
@@ -612,10 +709,24 @@ NativeStatus VirtualContext::query(Stream& stream) {
       status = device_->query(part->tail_marker->event);
     else if (part == &stream)
       status = part->own.queue->query();
+    // A marker of ours may come behind work that the host has waited for: it is nobody's question.
+    if (status == device_->not_ready() && part->timeline.completed == part->timeline.issued)
+      status = hal::kNativeOk;
+    if (status == hal::kNativeOk) status = query_allocations(*part);
     if (status != hal::kNativeOk) return status;
     dispatcher_->all_complete(*part, submitted);
   }
   return hal::kNativeOk;
+}
+
+// An allocation in stream order is work of its stream, too: it may wait for whoever freed the
+// memory.
+NativeStatus VirtualContext::query_allocations(Stream& stream) {
+  NativeStatus status = hal::kNativeOk;
+  if (stream.allocated) status = stream.own.queue->query();
+  for (const MarkerRef& marker : stream.also_after)
+    if (status == hal::kNativeOk && !marker->fired) status = device_->query(marker->event);
+  return status;
 }
 
 bool VirtualContext::idle(Stream& stream) {
@@ -655,7 +766,14 @@ NativeStatus VirtualContext::synchronize(Stream& stream) {
   if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;
   // All ends are noted before the host waits for the first: what comes later is not waited for.
   std::vector<End> ends;
-  for (Stream* part : parts) ends.push_back(end_of(*part, part == &stream));
+  for (Stream* part : parts) {
+    ends.push_back(end_of(*part, part == &stream));
+    for (const MarkerRef& marker : part->also_after)
+      ends.push_back({part, part->timeline.submitted, nullptr, marker});
+    if (!part->allocated) continue;
+    ends.push_back({part, part->timeline.submitted, &part->own, {}});
+    ++part->own.pins;
+  }
   lock.unlock();
   NativeStatus status = hal::kNativeOk;
   for (const End& end : ends)
@@ -692,6 +810,7 @@ NativeStatus VirtualContext::drain(Drain how, const VendorCall& call) {
     submit(lock, all_deferred(), how);
     if (how == Drain::kWait) error = dispatcher_->take_error();
   }
+  hal::LockRule::waits("a call for the whole context");
   const NativeStatus answer = call();
   if (Audit* audit = dispatcher_->audit();
       audit != nullptr && how == Drain::kWait && answer == hal::kNativeOk)

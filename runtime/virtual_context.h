@@ -19,8 +19,10 @@
 // Source of the rules: DESIGN sections 3-5; CUDA Driver API "Stream synchronization behavior".
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 
 #include "hal/device.h"
 #include "runtime/default_stream_order.h"
@@ -69,8 +71,8 @@ class VirtualContext {
 
   // --- streams -------------------------------------------------------------------------------
   Stream& legacy() { return *legacy_; }
-  // Registers a real stream of the application. The reference stays valid for ever: a retired
-  // stream is an empty shell.
+  // Registers a real stream of the application. The reference is valid until the stream is retired;
+  // what it refers to is used for another stream when the work of this one has ended.
   Stream& adopt(void* native, StreamKind kind, int priority);
   // A stand-in for the calling thread's per-thread default stream (its own handle would mean
   // another stream on every other thread). `thread_handle` is the vendor's per-thread handle, used
@@ -125,16 +127,25 @@ class VirtualContext {
   // A call that takes no stream and runs on the calling thread's per-thread default stream. May
   // block the host.
   hal::NativeStatus bridge_per_thread(Stream& stream, Operation& call);
-  // A stream-ordered allocation: made at once on the real stream; later work waits for it. When
-  // there is not enough memory, frees that are deferred are made and it is tried again.
-  hal::NativeStatus allocate(Stream& stream, Operation& call);
+  // A stream-ordered allocation of `block.bytes` from `block.pool`: made at once on the real stream
+  // by `call`, which sets `block.address`; later work waits for it. Memory of that size that the
+  // stream frees by an operation which is still deferred is given out again instead, as the driver
+  // would give it out: `block.address` is set then, and nothing is called. Other frees that are
+  // deferred are made first, as far as the driver's queues have room for what is ahead of them, so
+  // that the pool grows where natively it does and nowhere else. Refused for want of memory, the
+  // caller flushes every context (drain()) and asks again: any free that is deferred may give it.
+  hal::NativeStatus allocate(Stream& stream, Block& block, Operation& call);
+  // A stream-ordered free of what allocate() gave out, or of other memory.
+  hal::NativeStatus free(Stream& stream, std::uint64_t address, Operation& call);
+  // The memory was freed by a call that did not come here.
+  void forget_block(std::uint64_t address);
   // The stream enters a capture: its earlier work is flushed, its order with later work is kept by
   // a marker recorded now, then `begin` is called. Captured calls themselves never come here.
   hal::NativeStatus begin_capture(Stream& stream, Operation& begin);
 
   // --- events --------------------------------------------------------------------------------
-  // `record` makes the vendor's record of `event` on the queue it is given. Interprocess events are
-  // recorded on the real stream, flushed ahead of any deferral: another process looks at them.
+  // `record` makes the vendor's record of `event` on the queue it is given. Shared events are
+  // recorded on the real stream, at once: what is deferred is flushed ahead of the record.
   hal::NativeStatus record(Stream& stream, EventState& event, Operation& record);
   // A wait for a record that was made here waits for a marker of ours at the same place; any other
   // is `wait`, the vendor's own, which is made before this returns.
@@ -192,6 +203,7 @@ class VirtualContext {
     bool now = false;                       // may not be deferred
     const EventState* waits_for = nullptr;  // for the audit
     bool traced = false;                    // its arrival is in the trace
+    Block freed = {};
   };
   // Where the work of a stream ends, held on to while the lock is dropped.
   struct End {
@@ -211,7 +223,11 @@ class VirtualContext {
   Attempt attempt(Stream& stream, Arrival& arrival, std::span<const Predecessor> after,
                   bool own_stream);
   hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
+  bool give_out_again(Stream& stream, Block& block);
+  void make_frees(Dispatcher::Lock& lock, Stream& stream);
+  Block take_block(std::uint64_t address);
   Stream& add_stream(StreamKind kind, int priority);
+  void reclaim();
   bool gated_behind(Stream& stream, std::span<const Predecessor> after);
   static bool behind_deferred(const Stream& stream, std::span<const Predecessor> after);
   static bool keep(const Arrival& arrival, Deferred& deferred);
@@ -221,11 +237,11 @@ class VirtualContext {
   std::vector<Predecessor> all_deferred() const;
   void submit(Dispatcher::Lock& lock, std::span<const Predecessor> targets, Drain how);
   void submit_launches(const Graph& graph);
-  bool flush_all();
   hal::NativeStatus make_outside(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival,
                                  bool per_thread);
   std::vector<Stream*> covered(Stream& stream) const;
   End end_of(Stream& stream, bool alone);
+  hal::NativeStatus query_allocations(Stream& stream);
   hal::NativeStatus synchronize(const End& end);
   void let_through(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);
   void make_way(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);
@@ -236,7 +252,10 @@ class VirtualContext {
   std::unique_ptr<Dispatcher> dispatcher_;
   Stream* legacy_ = nullptr;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<Stream*> retired_;  // which may still hold something
+  std::uint64_t streams_adopted_ = 0;
+  std::deque<Stream*> retired_;                      // whose work may not have ended
+  std::vector<Stream*> unused_;                      // which stand for no stream now
+  std::unordered_map<std::uint64_t, Block> blocks_;  // allocated in stream order and not freed
   DefaultStreamOrder default_order_;
   std::vector<Predecessor> behind_;  // what behind() answered last
 };

@@ -17,6 +17,12 @@ def long_form():
     return os.environ.get("VITAMIN_TEST_LONG") == "1"
 
 
+def takes_a_sample():
+    """Whether a test of many combinations runs a few of them: with sanitizers, in the short form.
+    The build without runs all."""
+    return bool(os.environ.get("VITAMIN_TEST_SANITIZERS")) and not long_form()
+
+
 def seed(usual=1):
     """`usual`: the seed of the short form."""
     if given := os.environ.get("VITAMIN_TEST_SEED"):

@@ -6,10 +6,9 @@ namespace vitamin::cuda {
 hal::Result<Api> Api::load(Lookup lookup) {
   Api api;
   const char* missing = nullptr;
-#define VITAMIN_CUDA_OPTIONAL(name) \
-  api.name = reinterpret_cast<decltype(api.name)>(lookup(#name));
-#define VITAMIN_CUDA_REQUIRED(name) \
-  VITAMIN_CUDA_OPTIONAL(name)       \
+#define VITAMIN_CUDA_OPTIONAL(name, blocks) api.name = {#name, lookup(#name)};
+#define VITAMIN_CUDA_REQUIRED(name, blocks) \
+  VITAMIN_CUDA_OPTIONAL(name, blocks)       \
   if (api.name == nullptr && missing == nullptr) missing = #name;
 #include "backends/cuda/api.def"
 #undef VITAMIN_CUDA_REQUIRED

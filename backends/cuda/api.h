@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "hal/lock_rule.h"
 #include "hal/result.h"
 
 namespace vitamin::cuda {
@@ -15,8 +16,9 @@ namespace vitamin::cuda {
 using Lookup = void* (*)(const char* name);
 
 struct Api {
-#define VITAMIN_CUDA_REQUIRED(name) decltype(&::name) name = nullptr;
-#define VITAMIN_CUDA_OPTIONAL(name) decltype(&::name) name = nullptr;
+#define VITAMIN_CUDA_REQUIRED(name, blocks) \
+  hal::TableEntry<decltype(&::name), hal::Blocks::blocks> name;
+#define VITAMIN_CUDA_OPTIONAL(name, blocks) VITAMIN_CUDA_REQUIRED(name, blocks)
 #include "backends/cuda/api.def"
 #undef VITAMIN_CUDA_REQUIRED
 #undef VITAMIN_CUDA_OPTIONAL

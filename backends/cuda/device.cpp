@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
+#include <span>
 #include <vector>
 
 #include "backends/cuda/green_context.h"
@@ -67,6 +69,8 @@ class CudaDevice final : public hal::Device {
   void leave_internal() noexcept override;
 
  private:
+  static bool may_be_refused(const CUlaunchAttribute& record);
+  CUresult check_clusters(CUfunction function, const hal::KernelLaunch& launch);
   hal::Status split();
   hal::Result<hal::Event> make_event(unsigned flags);
   // The CUfunction of a CUfunction or CUkernel, as the occupancy and attribute calls want it.
@@ -81,6 +85,12 @@ class CudaDevice final : public hal::Device {
 
 hal::Status CudaDevice::open() {
   info_.vendor = hal::Vendor::kNvidia;
+  // Of an H200 (bench/results/green/queue_depths.txt): 1,018 to 1,021 launches, copies and fills fit
+  // a stream, and 734 launches with 4,000 bytes of parameters; records and waits take no place.
+  info_.queue_depth = 1018;
+  info_.queue_depth_max = 1021;
+  info_.markers_take_places = false;
+  info_.parameter_bytes_of_place = 734 * 4000 / 1020;
   char name[256] = "";
   if (const CUresult status = api_.cuDeviceGetName(name, sizeof name, options_.ordinal);
       status != CUDA_SUCCESS)
@@ -268,10 +278,84 @@ NativeStatus CudaDevice::validate(const hal::KernelLaunch& launch) noexcept {
   const int threads = function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024);
   const int shared =
       function_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 30);
-  if (b.volume() > static_cast<std::uint64_t>(threads) ||
-      launch.shared_bytes > static_cast<std::uint32_t>(shared))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (b.volume() > static_cast<std::uint64_t>(threads)) return CUDA_ERROR_INVALID_VALUE;
+  // Of a cooperative grid whose blocks need too much none fits (launch_errors_behind_a_gate.trace).
+  if (launch.shared_bytes > static_cast<std::uint32_t>(shared))
+    return launch.cooperative ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_ERROR_INVALID_VALUE;
+  const auto* records = static_cast<const CUlaunchAttribute*>(launch.attributes.records);
+  const std::span attributes(records, launch.attributes.count);
+  if (std::any_of(attributes.begin(), attributes.end(),
+                  [](const CUlaunchAttribute& record) { return may_be_refused(record); }))
+    return hal::kOnlyTheCallTells;
+  if (const CUresult status = check_clusters(function, launch); status != CUDA_SUCCESS)
+    return status;
+  if (launch.cooperative) {
+    const std::uint64_t blocks = resident_blocks(launch);
+    if (blocks == 0) return hal::kOnlyTheCallTells;
+    if (g.volume() > blocks * info_.processors) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  }
   return CUDA_SUCCESS;
+}
+
+// Whether a launch may be refused for this attribute alone, in ways that validate() does not
+// follow.
+bool CudaDevice::may_be_refused(const CUlaunchAttribute& record) {
+  // Numbers: a value that cuda.h does not name is no value of its enumeration.
+  const auto number = [](const auto& field) {
+    int value = 0;
+    std::memcpy(&value, &field, sizeof value);
+    return value;
+  };
+  switch (number(record.id)) {
+    case CU_LAUNCH_ATTRIBUTE_IGNORE:
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+      return false;
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
+      const auto& cluster = record.value.clusterDim;
+      return cluster.x == 0 || cluster.y == 0 || cluster.z == 0;
+    }
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      return static_cast<unsigned>(number(record.value.clusterSchedulingPolicyPreference)) >
+             CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      return static_cast<unsigned>(number(record.value.memSyncDomain)) >
+             CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+    default:
+      return true;
+  }
+}
+
+// Occupancy answers what the launch would: the same errors, and none at once is a refusal
+// (bench/results/differential/clusters.trace).
+CUresult CudaDevice::check_clusters(CUfunction function, const hal::KernelLaunch& launch) {
+  const int required = function_attribute(function, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 0);
+  if (launch.cluster_blocks <= 1 && required <= 0) return CUDA_SUCCESS;
+  auto* records = static_cast<CUlaunchAttribute*>(const_cast<void*>(launch.attributes.records));
+  for (std::uint32_t i = 0; i < launch.attributes.count; ++i) {
+    if (records[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+    const auto& cluster = records[i].value.clusterDim;
+    if (launch.grid.x % cluster.x != 0 || launch.grid.y % cluster.y != 0 ||
+        launch.grid.z % cluster.z != 0)
+      return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  }
+  CUlaunchConfig config{};
+  config.gridDimX = launch.grid.x;
+  config.gridDimY = launch.grid.y;
+  config.gridDimZ = launch.grid.z;
+  config.blockDimX = launch.block.x;
+  config.blockDimY = launch.block.y;
+  config.blockDimZ = launch.block.z;
+  config.sharedMemBytes = launch.shared_bytes;
+  config.hStream = CU_STREAM_LEGACY;  // of the primary context: the whole device
+  config.attrs = records;
+  config.numAttrs = launch.attributes.count;
+  const CurrentContext current(api_, options_.primary);
+  int clusters = 0;
+  const CUresult status = api_.cuOccupancyMaxActiveClusters(&clusters, function, &config);
+  if (status != CUDA_SUCCESS) return status;
+  return clusters > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 }
 
 // --- threads ---------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ struct DeviceOptions {
   std::string (*origin_of)(void* library_or_module) = nullptr;
 };
 
-hal::Result<std::unique_ptr<hal::Device>> open_device(const Api& api,
-                                                      const DeviceOptions& options);
+hal::Result<std::unique_ptr<hal::Device>> open_device(const Api& api, const DeviceOptions& options);
 
 // The context of a pool entry, for limits and cache configuration, which are per context.
 CUcontext context_of(hal::PhysicalContext& entry);

@@ -78,27 +78,35 @@ hal::Result<hal::GraphContents> RememberedGraph::look(hal::Device& device) {
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
     hal::Device& device, hal::PhysicalContext& entry, std::shared_ptr<hal::GraphExecutable> older) {
-  const std::lock_guard lock(mutex_);
-  if (!shape_) {
-    if (const auto reading = read(device); !reading) return tl::unexpected(reading.error());
-  }
   auto& context = static_cast<GreenContext&>(entry);
   MovedGraph moved(api_, device, context, options_.captures);
-  if (const hal::Status status = moved.make(graph_, disabled_); !status)
-    return tl::unexpected(status.error());
-  if (const hal::Status same = moved.compare(*shape_); !same) return tl::unexpected(same.error());
+  std::vector<CUgraphNode> disabled;
+  hal::GraphShape shape;
+  {
+    // The application's changes do not wait for what follows: that goes on with a copy.
+    const std::lock_guard lock(mutex_);
+    if (!shape_) {
+      if (const auto reading = read(device); !reading) return tl::unexpected(reading.error());
+    }
+    shape = *shape_;
+    disabled = disabled_;
+    if (const hal::Status status = moved.clone(graph_, disabled); !status)
+      return tl::unexpected(status.error());
+  }
+  if (const hal::Status status = moved.move(); !status) return tl::unexpected(status.error());
+  if (const hal::Status same = moved.compare(shape); !same) return tl::unexpected(same.error());
 
   auto* const known = static_cast<ExecutableGraph*>(older.get());
-  if (known != nullptr && disabled_.empty() && known->update(moved.graph())) {
+  if (known != nullptr && disabled.empty() && known->update(moved.graph())) {
     known->shape = moved.shape();
     return older;
   }
   CUgraphExec made = nullptr;
   CUresult status = api_.cuGraphInstantiateWithFlags(&made, moved.graph(), options_.flags);
   if (status != CUDA_SUCCESS) return failed("a graph cannot be made executable", status);
-  auto executable = std::make_shared<ExecutableGraph>(api_, made, disabled_.empty());
+  auto executable = std::make_shared<ExecutableGraph>(api_, made, disabled.empty());
   executable->shape = moved.shape();
-  for (const CUgraphNode node : disabled_) {
+  for (const CUgraphNode node : disabled) {
     const CUgraphNode there = moved.find(node);
     status =
         there != nullptr ? api_.cuGraphNodeSetEnabled(made, there, 0) : CUDA_ERROR_INVALID_VALUE;

@@ -93,6 +93,7 @@ class RememberedGraph final : public hal::GraphSource {
   const Api& api_;
   const RememberOptions options_;
   std::mutex mutex_;
+  const hal::LockRule::Watched watched_{mutex_, "the lock of a graph is held"};
   CUgraph graph_;
   std::vector<CUgraphNode> disabled_;  // of graph_
   std::optional<hal::GraphShape> shape_;

@@ -59,7 +59,7 @@ MovedGraph::~MovedGraph() {
   if (graph_ != nullptr) api_.cuGraphDestroy(graph_);
 }
 
-hal::Status MovedGraph::make(CUgraph source, std::span<const CUgraphNode> tracked) {
+hal::Status MovedGraph::clone(CUgraph source, std::span<const CUgraphNode> tracked) {
   if (const CUresult status = api_.cuGraphClone(&graph_, source); status != CUDA_SUCCESS)
     return failed("a graph cannot be cloned", status);
   for (const CUgraphNode node : tracked) {
@@ -67,7 +67,7 @@ hal::Status MovedGraph::make(CUgraph source, std::span<const CUgraphNode> tracke
     if (api_.cuGraphNodeFindInClone(&copy, node, graph_) == CUDA_SUCCESS)
       tracked_.emplace_back(node, copy);
   }
-  return move_all(graph_, 0);
+  return {};
 }
 
 hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
@@ -169,6 +169,7 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
 
 hal::Status MovedGraph::capture(CUgraph graph, CUstream stream, const CUlaunchConfig& config,
                                 const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made) {
+  hal::LockRule::waits("a capture of ours");
   if (captures_ != nullptr && !captures_->lock())
     return hal::fail(hal::Errc::kBusy, "the process ends");
   CUresult status = api_.cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,

@@ -21,8 +21,11 @@ class MovedGraph {
   MovedGraph(const MovedGraph&) = delete;
   MovedGraph& operator=(const MovedGraph&) = delete;
 
-  // `tracked`: nodes of the source that find() will be asked for.
-  hal::Status make(CUgraph source, std::span<const CUgraphNode> tracked);
+  // `tracked`: nodes of the source that find() will be asked for. The source is not looked at any
+  // more afterwards.
+  hal::Status clone(CUgraph source, std::span<const CUgraphNode> tracked);
+  // Moves the kernels of the clone. May wait: for calls that concern a whole context.
+  hal::Status move() { return move_all(graph_, 0); }
   // kInternal unless what was made, as the driver tells it, is that graph and runs on the entry.
   hal::Status compare(const hal::GraphShape& wanted);
   CUgraph graph() const { return graph_; }

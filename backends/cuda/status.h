@@ -16,20 +16,24 @@ inline tl::unexpected<hal::Error> failed(const char* what, CUresult status) {
   if (status == CUDA_ERROR_OUT_OF_MEMORY) code = hal::Errc::kOutOfMemory;
   if (status == CUDA_ERROR_NOT_SUPPORTED || status == CUDA_ERROR_INVALID_RESOURCE_TYPE)
     code = hal::Errc::kUnavailable;
-  return hal::fail(code, std::string(what) + " (CUDA error " +
-                             std::to_string(static_cast<int>(status)) + ")",
-                   status);
+  return hal::fail(
+      code, std::string(what) + " (CUDA error " + std::to_string(static_cast<int>(status)) + ")",
+      status);
 }
 
 inline hal::Outcome classify(hal::NativeStatus status) noexcept {
   switch (static_cast<CUresult>(status)) {
-    case CUDA_SUCCESS: return hal::Outcome::kOk;
-    case CUDA_ERROR_NOT_READY: return hal::Outcome::kNotReady;
+    case CUDA_SUCCESS:
+      return hal::Outcome::kOk;
+    case CUDA_ERROR_NOT_READY:
+      return hal::Outcome::kNotReady;
     // Measured on an H200: a cluster of 16 on any partition answers 912, a cooperative grid that
     // does not fit answers 720; both work where there is room.
     case CUDA_ERROR_INVALID_CLUSTER_SIZE:
-    case CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: return hal::Outcome::kEntryRefused;
-    default: return hal::Outcome::kError;
+    case CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE:
+      return hal::Outcome::kEntryRefused;
+    default:
+      return hal::Outcome::kError;
   }
 }
 

@@ -30,16 +30,14 @@ void* runtime_library() {
 hal::Result<Api> Api::load(Lookup lookup) {
   Api api;
   const char* missing = nullptr;
-#define VITAMIN_HIP_OPTIONAL(name) api.name = reinterpret_cast<decltype(api.name)>(lookup(#name));
-#define VITAMIN_HIP_NEWER(name, symbol, ...) \
-  api.name = reinterpret_cast<decltype(api.name)>(lookup(symbol));
-#define VITAMIN_HIP_REQUIRED(name) \
-  VITAMIN_HIP_OPTIONAL(name)       \
+#define VITAMIN_HIP_OPTIONAL(name, blocks) api.name = {#name, lookup(#name)};
+#define VITAMIN_HIP_NEWER(name, blocks, symbol, ...) api.name = {#name, lookup(symbol)};
+#define VITAMIN_HIP_REQUIRED(name, blocks) \
+  VITAMIN_HIP_OPTIONAL(name, blocks)       \
   if (api.name == nullptr && missing == nullptr) missing = #name;
-#define VITAMIN_HIP_OVERLOADED(name, ...) VITAMIN_HIP_REQUIRED(name)
-#define VITAMIN_HIP_HSA(name)   \
-  if (hsa_library() != nullptr) \
-    api.name = reinterpret_cast<decltype(api.name)>(::dlsym(hsa_library(), #name));
+#define VITAMIN_HIP_OVERLOADED(name, blocks, ...) VITAMIN_HIP_REQUIRED(name, blocks)
+#define VITAMIN_HIP_HSA(name, blocks) \
+  if (hsa_library() != nullptr) api.name = {#name, ::dlsym(hsa_library(), #name)};
 #include "backends/hip/api.def"
 #undef VITAMIN_HIP_REQUIRED
 #undef VITAMIN_HIP_OPTIONAL

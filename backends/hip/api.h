@@ -13,6 +13,7 @@
 
 #include "backends/hip/execution_context.h"
 #include "backends/hip/version.h"
+#include "hal/lock_rule.h"
 #include "hal/result.h"
 
 namespace vitamin::hip {
@@ -21,11 +22,14 @@ namespace vitamin::hip {
 using Lookup = void* (*)(const char* name);
 
 struct Api {
-#define VITAMIN_HIP_REQUIRED(name) decltype(&::name) name = nullptr;
-#define VITAMIN_HIP_OPTIONAL(name) decltype(&::name) name = nullptr;
-#define VITAMIN_HIP_OVERLOADED(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
-#define VITAMIN_HIP_NEWER(name, symbol, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
-#define VITAMIN_HIP_HSA(name) decltype(&::name) name = nullptr;
+#define VITAMIN_HIP_OVERLOADED(name, blocks, ...) \
+  hal::TableEntry<std::type_identity_t<__VA_ARGS__>, hal::Blocks::blocks> name;
+#define VITAMIN_HIP_NEWER(name, blocks, symbol, ...) \
+  hal::TableEntry<std::type_identity_t<__VA_ARGS__>, hal::Blocks::blocks> name;
+#define VITAMIN_HIP_REQUIRED(name, blocks) \
+  hal::TableEntry<decltype(&::name), hal::Blocks::blocks> name;
+#define VITAMIN_HIP_OPTIONAL(name, blocks) VITAMIN_HIP_REQUIRED(name, blocks)
+#define VITAMIN_HIP_HSA(name, blocks) VITAMIN_HIP_REQUIRED(name, blocks)
 #include "backends/hip/api.def"
 #undef VITAMIN_HIP_REQUIRED
 #undef VITAMIN_HIP_OPTIONAL

@@ -258,6 +258,11 @@ NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {
   if (launch.shared_bytes >
       static_cast<std::uint32_t>(attribute(hipDeviceAttributeMaxSharedMemoryPerBlock)))
     return hipErrorOutOfMemory;
+  if (launch.cooperative) {
+    const std::uint64_t blocks = resident_blocks(launch);
+    if (blocks == 0) return hal::kOnlyTheCallTells;
+    if (launch.grid.volume() > blocks * info_.processors) return hipErrorCooperativeLaunchTooLarge;
+  }
   return hipSuccess;
 }
 

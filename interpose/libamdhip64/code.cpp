@@ -37,6 +37,7 @@ struct Image {
   const std::byte* bytes = nullptr;
   bool read = false;
   KernelLayouts layouts;
+  std::vector<hipFunction_t> functions;  // of a module, which were asked for
 };
 
 struct Stub {
@@ -106,7 +107,16 @@ void note_module(hipModule_t module, std::span<const std::byte> bytes) {
   auto* image = new Image;
   image->read = true;
   read_image(*image, bytes);
-  module_images.insert(module, image);  // an older one is not freed: somebody may be reading it
+  const std::lock_guard lock(reading);
+  delete module_images.insert(module, image);
+}
+
+// It was unloaded, and so was everything that named its kernels (unload()).
+void forget_module(hipModule_t module) {
+  const std::lock_guard lock(reading);
+  const std::unique_ptr<Image> image(module_images.erase(module));
+  if (image == nullptr) return;
+  for (const hipFunction_t function : image->functions) delete functions.erase(function);
 }
 
 // What a file holds; empty when it cannot be read. Not mapped: whoever writes it anew while it is
@@ -208,7 +218,7 @@ hipError_t module_unload(Via<decltype(::hipModuleUnload)> via, hipModule_t modul
   const hipError_t answer = unloaded(module, drained(known_current_context(), [&] {
                                        return hal::NativeStatus(via.real(module));
                                      }));
-  if (answer == hipSuccess) module_images.erase(module);
+  if (answer == hipSuccess) forget_module(module);
   return answer;
 }
 
@@ -224,7 +234,9 @@ hipError_t module_get_function(Via<decltype(::hipModuleGetFunction)> via, hipFun
   kernel->native = *function;
   kernel->name = name;
   kernel->origin = origin_of(module);
-  kernel->layout = layout_in(module_images.find(module), name);
+  Image* const image = module_images.find(module);
+  kernel->layout = layout_in(image, name);
+  if (image != nullptr) image->functions.push_back(*function);
   functions.insert(*function, kernel);  // an older one stays: a deferred launch may name it
   return answer;
 }

@@ -30,7 +30,8 @@ Context* context_of(int device) {
   if (device < 0 || device >= kMaxContexts) return nullptr;
   if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
   if (refused[device].load(std::memory_order_acquire)) return nullptr;
-  const std::lock_guard lock(adoption());
+  start_managing();  // before the lock: a child that is forked meanwhile must not wait for it
+  std::unique_lock lock(adoption());
   if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
   if (refused[device].load(std::memory_order_acquire)) return nullptr;
   const Inside ours;
@@ -38,7 +39,7 @@ Context* context_of(int device) {
   note_runtime(VITAMIN_REAL(hipGetDeviceCount)(&count));
   // A device that is not there is the runtime's to refuse, in every call.
   if (device >= count) return nullptr;
-  Context* context = make_context(device, device);
+  Context* context = make_context(lock, device, device);
   if (context == nullptr) refused[device].store(true, std::memory_order_release);
   return context;
 }
@@ -57,6 +58,12 @@ void note_runtime(hipError_t answer) {
   if (answer != hipSuccess) return;
   process.reach(stats::Stage::kReady);
   report_drift();
+}
+
+hipMemPool_t pool_of(const Context& context, hipStream_t) {
+  hipMemPool_t pool = nullptr;
+  auto* const ask = VITAMIN_REAL(hipDeviceGetMemPool);
+  return ask != nullptr && ask(&pool, context.handle) == hipSuccess ? pool : nullptr;
 }
 
 Context* current_context() { return context_of(current_device()); }
@@ -100,6 +107,16 @@ std::optional<StreamFacts> stream_facts(hipStream_t stream) {
   return facts;
 }
 
+int native_current_context() { return current_device(); }
+
+int context_of_stream(hipStream_t stream) {
+  return stream == nullptr || stream == hipStreamPerThread
+             ? current_device()
+             : static_cast<int>(VITAMIN_REAL(hipGetStreamDeviceId)(stream));
+}
+
+void reset_settings(Context&, const StreamRecord&) {}  // this runtime's streams have none
+
 bool captures(hipStream_t stream) {
   hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
   return VITAMIN_REAL(hipStreamIsCapturing)(stream, &status) == hipSuccess &&
@@ -108,6 +125,11 @@ bool captures(hipStream_t stream) {
 
 hipError_t synchronize_natively(hipStream_t stream) {
   return VITAMIN_REAL(hipStreamSynchronize)(stream);
+}
+
+hipError_t wait_for_all(const Context& context) {
+  const CurrentContext current(context.handle);
+  return VITAMIN_REAL(hipDeviceSynchronize)();
 }
 
 void CurrentContext::enter(int wanted) {
@@ -242,11 +264,13 @@ hipError_t device_synchronize(Via<hipError_t()> via) {
 }
 
 hipError_t device_reset(Via<hipError_t()> via) {
+  finish_work(current_device(), Drain::kFlush);
   tear_down(current_device());
   return via.real();
 }
 
 hipError_t primary_reset(Via<hipError_t(hipDevice_t)> via, hipDevice_t device) {
+  finish_work(device, Drain::kFlush);
   tear_down(device);
   return via.real(device);
 }

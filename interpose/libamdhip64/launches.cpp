@@ -40,15 +40,11 @@ hipError_t launched_extended(hipStream_t stream, hal::KernelLaunch launch,
     if (handle == nullptr) continue;
     EventRecord& event = find_event(handle);
     if (way.route != Route::kManaged) {
-      mark_foreign(event);
+      recorded_outside(way, stream, false, false, event);
       continue;
     }
-    event.captured.store(false, std::memory_order_relaxed);
     auto nothing = runtime::call([](void*) { return hal::kNativeOk; });
-    const Inside ours;
-    if (event.state.home != nullptr && event.state.home != &way.context())
-      event.state.home.load()->forget(event.state);
-    way.context().record(way.stream(), event.state, nothing);
+    static_cast<void>(record_managed(way, event, nothing));
     event.launched_on.store(way.record, std::memory_order_relaxed);
   }
   return answer;
@@ -164,8 +160,10 @@ hipError_t launch_module_hcc(
     hipFunction_t function, unsigned items_x, unsigned items_y, unsigned items_z, unsigned block_x,
     unsigned block_y, unsigned block_z, std::size_t shared_bytes, hipStream_t stream,
     void** arguments, void** extra, hipEvent_t start, hipEvent_t stop) {
+  // clang-format off
   auto* real = VITAMIN_REAL(
 _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j);
+  // clang-format on
   return launch_module_extended({real, via.per_thread}, function, items_x, items_y, items_z,
                                 block_x, block_y, block_z, shared_bytes, stream, arguments, extra,
                                 start, stop, 0);
@@ -247,19 +245,21 @@ hipError_t launch_by_pointer(Via<decltype(::hipLaunchByPtr)> via, const void* st
 hipError_t wait_value32(Via<decltype(::hipStreamWaitValue32)> via, hipStream_t stream,
                         void* address, std::uint32_t value, unsigned flags, std::uint32_t mask) {
   return gate(stream, via.per_thread, &runtime::stats::OtherWork::value_waits,
-              [&](hipStream_t native) { return via.real(native, address, value, flags, mask); });
+              [=](hipStream_t native) { return via.real(native, address, value, flags, mask); });
 }
 
 hipError_t wait_value64(Via<decltype(::hipStreamWaitValue64)> via, hipStream_t stream,
                         void* address, std::uint64_t value, unsigned flags, std::uint64_t mask) {
   return gate(stream, via.per_thread, &runtime::stats::OtherWork::value_waits,
-              [&](hipStream_t native) { return via.real(native, address, value, flags, mask); });
+              [=](hipStream_t native) { return via.real(native, address, value, flags, mask); });
 }
 
 hipError_t batch_memory_operation(Via<decltype(hipStreamBatchMemOp)> via, hipStream_t stream,
                                   unsigned count, void* operations, unsigned flags) {
-  return gate(stream, via.per_thread, &runtime::stats::OtherWork::value_waits,
-              [&](hipStream_t native) { return via.real(native, count, operations, flags); });
+  return gate(
+      stream, via.per_thread, &runtime::stats::OtherWork::value_waits,
+      [=](hipStream_t native) { return via.real(native, count, operations, flags); },
+      [] { return false; });  // the operations are the caller's
 }
 
 }  // namespace vitamin::interpose

@@ -19,6 +19,7 @@ namespace vitamin::interpose {
 using Answer = hipError_t;
 inline constexpr Answer kSuccess = hipSuccess;
 inline constexpr Answer kNotReady = hipErrorNotReady;
+inline constexpr Answer kOutOfMemory = hipErrorOutOfMemory;
 // Only a program that was linked with a newer runtime is told this.
 inline constexpr Answer kNoSuchFunction = hipErrorNotSupported;
 
@@ -37,6 +38,7 @@ void finished(Answer answer);
 using NativeStream = hipStream_t;
 using NativeEvent = hipEvent_t;
 using NativeContext = int;  // a device, as hipSetDevice counts
+using MemoryPool = hipMemPool_t;
 inline const NativeStream kLegacyStream = reinterpret_cast<NativeStream>(1);  // HIP 6.2
 inline const NativeStream kThreadStream = hipStreamPerThread;
 inline constexpr unsigned kEventInterprocess = hipEventInterprocess;
@@ -141,6 +143,12 @@ struct CopySides {
 };
 inline constexpr bool kFillsAreKernels = true;
 
+// Whether the runtime surely takes a call of these arguments, so that it may be made later.
+template <class... Args>
+bool surely_accepted(Args...) {
+  return true;
+}
+
 // visit(HostBox) for the host memory that a copy with these arguments writes, when they say so.
 template <class Visit, class... Args>
 void each_brought_to_host(const Visit&, Args...) {}
@@ -162,6 +170,7 @@ void each_brought_to_host(const Visit& visit, void* host, const void*, std::size
   USE(hipStreamGetPriority)    \
   USE(hipGetStreamDeviceId)    \
   USE(hipPointerGetAttributes) \
+  USE(hipDeviceGetMemPool)     \
   USE(hipGraphGetNodes)        \
   USE(hipGraphNodeGetType)     \
   USE(hipGraphChildGraphNodeGetGraph)

@@ -52,14 +52,15 @@ int primary_of(CUcontext handle) {
 }
 
 Context* adopt_context(CUcontext handle) {
-  const std::lock_guard lock(adoption());
+  std::unique_lock lock(adoption());
   if (const ContextRecord* record = contexts.find(handle)) return record->context;
   const Inside ours;
-  auto* record = new ContextRecord;
-  if (const int ordinal = primary_of(handle); ordinal >= 0)
-    record->context = make_context(handle, ordinal);
-  contexts.insert(handle, record);
-  return record->context;
+  const int ordinal = primary_of(handle);
+  Context* const context = ordinal >= 0 ? make_context(lock, handle, ordinal) : nullptr;
+  // Another thread may have come first meanwhile.
+  if (const ContextRecord* record = contexts.find(handle)) return record->context;
+  contexts.insert(handle, new ContextRecord{context});
+  return context;
 }
 
 // The managed context of a handle, made if need be; null: foreign.
@@ -86,6 +87,7 @@ void forget_context(CUcontext handle) {
 
 void primary_ends(CUdevice device) {
   if (device < 0 || device >= kMaxContexts) return;
+  finish_work(device, Drain::kWait);
   if (const Context* context = context_of_device[device].load()) forget_context(context->handle);
   tear_down(device);
 }
@@ -150,13 +152,35 @@ std::optional<StreamFacts> stream_facts(CUstream stream) {
   return facts;
 }
 
+CUcontext native_current_context() {
+  CUcontext context = nullptr;
+  VITAMIN_REAL(cuCtxGetCurrent)(&context);
+  return context;
+}
+
+CUcontext context_of_stream(CUstream stream) {
+  CUcontext context = nullptr;
+  return VITAMIN_REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS ? context : nullptr;
+}
+
 bool captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return VITAMIN_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+CUmemoryPool pool_of(const Context& context, CUstream) {
+  CUmemoryPool pool = nullptr;
+  VITAMIN_REAL(cuDeviceGetMemPool)(&pool, context.ordinal);
+  return pool;
+}
+
 CUresult synchronize_natively(CUstream stream) { return VITAMIN_REAL(cuStreamSynchronize)(stream); }
+
+CUresult wait_for_all(const Context& context) {
+  const CurrentContext current(context.handle);
+  return VITAMIN_REAL(cuCtxSynchronize)();
+}
 
 void CurrentContext::enter(CUcontext wanted) {
   CUcontext current = nullptr;
@@ -205,7 +229,9 @@ CUresult context_set_shared_config(Via<decltype(::cuCtxSetSharedMemConfig)> via,
 CUresult context_destroy(Via<decltype(::cuCtxDestroy)> via, CUcontext context) {
   const CUresult answer = flushed([&] { return hal::NativeStatus(via.real(context)); });
   // Only a context that was made with cuCtxCreate can be destroyed: a foreign one.
-  if (answer == CUDA_SUCCESS) forget_context(context);
+  if (answer != CUDA_SUCCESS) return answer;
+  forget_context(context);
+  forget_captures(context);
   return answer;
 }
 

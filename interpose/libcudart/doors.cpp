@@ -78,6 +78,7 @@ CUresult init(Via<CUresult(unsigned)> via, unsigned flags) {
   process.init_status.store(answer, std::memory_order_relaxed);
   if (answer != CUDA_SUCCESS) return answer;
   process.reach(stats::Stage::kReady);
+  start_managing();  // a child that is forked from now on finds a driver that refuses every call
   report_drift();
   return answer;
 }

@@ -64,7 +64,9 @@ template <class Address>
 CUresult memory_free(Via<CUresult(Address)> via, Address address) {
   if (address == 0) return via.real(address);
   const auto call = [&] { return hal::NativeStatus(via.real(address)); };
-  return is_of_pool(address) ? flushed(call) : drained(owner_of(first_address(address)), call);
+  if (!is_of_pool(address)) return drained(owner_of(first_address(address)), call);
+  forget_block(address);
+  return flushed(call);
 }
 
 // events.cpp
@@ -78,6 +80,18 @@ CUresult green_record_event(Via<decltype(::cuGreenCtxRecordEvent)> via, CUgreenC
                             CUevent event);
 CUresult green_wait_event(Via<decltype(::cuGreenCtxWaitEvent)> via, CUgreenCtx context,
                           CUevent event);
+
+// peers.cpp
+CUresult copy_peer(Via<decltype(::cuMemcpyPeer)> via, CUdeviceptr target, CUcontext target_context,
+                   CUdeviceptr source, CUcontext source_context, std::size_t bytes);
+CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr target,
+                         CUcontext target_context, CUdeviceptr source, CUcontext source_context,
+                         std::size_t bytes, CUstream stream);
+CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA_MEMCPY3D_PEER* box,
+                            CUstream stream);
+CUresult copy_3d_peer(Via<decltype(::cuMemcpy3DPeer)> via, const CUDA_MEMCPY3D_PEER* box);
+CUresult copy_unified(Via<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)> via, CUdeviceptr target,
+                      CUdeviceptr source, std::size_t bytes);
 
 // streams.cpp
 CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,

@@ -61,9 +61,17 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
     return via.real(&there, kernel, arguments, extra);
   };
   const Way way = way_of(config->hStream, via.per_thread);
-  if (way.route == Route::kForeign) return passed(via.real(config, kernel, arguments, extra));
-  if (way.route == Route::kCaptured) return captured(way, call(way.native()));
   const cuda::LaunchAttributes attributes(config->attrs, config->numAttrs);
+  if (way.route != Route::kManaged) {
+    if (attributes.recorded != nullptr) settle(find_event(attributes.recorded));
+    const CUresult answer = way.route == Route::kForeign
+                                ? passed(via.real(config, kernel, arguments, extra))
+                                : captured(way, call(way.native()));
+    if (answer == CUDA_SUCCESS && attributes.recorded != nullptr)
+      recorded_outside(way, config->hStream, via.per_thread, false,
+                       find_event(attributes.recorded));
+    return answer;
+  }
   const Inside ours;
   if (attributes.updatable_node || (captures_open() && way.record->legacy))
     return bridged(way, kernel, stats::UnboundReason::kCapture, call);
@@ -76,9 +84,7 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
     auto record = runtime::call([event = attributes.recorded](void* native) {
       return hal::NativeStatus(VITAMIN_REAL(cuEventRecord)(event, static_cast<CUstream>(native)));
     });
-    EventRecord& event = find_event(attributes.recorded);
-    event.captured.store(false, std::memory_order_relaxed);
-    return result(way.context().record(way.stream(), event.state, record));
+    return record_managed(way, find_event(attributes.recorded), record);
   }
   hal::KernelLaunch launch =
       launch_of(kernel, {config->gridDimX, config->gridDimY, config->gridDimZ},
@@ -103,24 +109,31 @@ CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice
 
 CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
                       CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [=](CUstream native) { return via.real(native, address, value, flags); });
+  return gate(
+      stream, via.per_thread, &stats::OtherWork::value_waits,
+      [=](CUstream native) { return via.real(native, address, value, flags); },
+      [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
 
 CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
                       CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [=](CUstream native) { return via.real(native, address, value, flags); });
+  return gate(
+      stream, via.per_thread, &stats::OtherWork::value_waits,
+      [=](CUstream native) { return via.real(native, address, value, flags); },
+      [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
 
 CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstream stream,
                                 unsigned count, CUstreamBatchMemOpParams* operations,
                                 unsigned flags) {
   if (operations == nullptr) return via.real(stream, count, operations, flags);
-  return gate(stream, via.per_thread, &stats::OtherWork::value_waits,
-              [=, batch = std::vector(operations, operations + count)](CUstream native) mutable {
-                return via.real(native, count, batch.data(), flags);
-              });
+  // Whether the driver takes every operation of a batch only the call tells.
+  return gate(
+      stream, via.per_thread, &stats::OtherWork::value_waits,
+      [=, batch = std::vector(operations, operations + count)](CUstream native) mutable {
+        return via.real(native, count, batch.data(), flags);
+      },
+      [] { return false; });
 }
 
 }  // namespace vitamin::interpose

@@ -36,6 +36,21 @@ void set_record(std::vector<std::byte>& records, CUlaunchAttributeID id,
 
 }  // namespace
 
+// Those of a stream that was made just now.
+void reset_settings(Context& context, const StreamRecord& record) {
+  const CurrentContext current(context.handle);
+  CUstream fresh = nullptr;
+  if (VITAMIN_REAL(cuStreamCreate)(&fresh, CU_STREAM_DEFAULT) != CUDA_SUCCESS) return;
+  static_cast<void>(context.virtual_context->set_stream_attributes(
+      *record.stream,
+      [&] {
+        return hal::NativeStatus(
+            VITAMIN_REAL(cuStreamCopyAttributes)(context.native(record), fresh));
+      },
+      [](std::vector<std::byte>& records) { records.clear(); }));
+  VITAMIN_REAL(cuStreamDestroy_v2)(fresh);
+}
+
 CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,
                              CUstream* stream, CUgreenCtx context, unsigned flags, int priority) {
   return stream_created(via.real(stream, context, flags, priority), stream);
@@ -43,9 +58,10 @@ CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)>
 
 CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstream stream,
                               CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  const StreamRecord* record = find_stream(stream, via.per_thread);
+  StreamRecord* record = find_stream(stream, via.per_thread);
   if (record == nullptr) return via.real(stream, attribute, value);
   Context& context = *record->context;
+  record->settings = true;
   auto set = [&] {
     return via.real(record->legacy ? stream : context.native(*record), attribute, value);
   };
@@ -58,12 +74,13 @@ CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstrea
 
 CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUstream to,
                                 CUstream from) {
-  const StreamRecord* target = find_stream(to, via.per_thread);
+  StreamRecord* target = find_stream(to, via.per_thread);
   const StreamRecord* source = find_stream(from, via.per_thread);
   auto native = [](const StreamRecord* record, CUstream given) {
     return record == nullptr || record->legacy ? given : record->context->native(*record);
   };
   auto copy = [&] { return via.real(native(target, to), native(source, from)); };
+  if (target != nullptr) target->settings = true;
   if (target == nullptr || source == nullptr) return copy();
   const Inside ours;
   std::vector<std::byte> copied =

@@ -20,6 +20,7 @@ namespace vitamin::interpose {
 using Answer = CUresult;
 inline constexpr Answer kSuccess = CUDA_SUCCESS;
 inline constexpr Answer kNotReady = CUDA_ERROR_NOT_READY;
+inline constexpr Answer kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 // Only a program that was linked without the driver, or with a newer one, is told this.
 inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
 
@@ -37,6 +38,7 @@ inline void finished(Answer) {}
 using NativeStream = CUstream;
 using NativeEvent = CUevent;
 using NativeContext = CUcontext;
+using MemoryPool = CUmemoryPool;
 inline const NativeStream kLegacyStream = CU_STREAM_LEGACY;
 inline const NativeStream kThreadStream = CU_STREAM_PER_THREAD;
 inline constexpr unsigned kEventInterprocess = CU_EVENT_INTERPROCESS;
@@ -142,6 +144,47 @@ struct CopySides {
 };
 inline constexpr bool kFillsAreKernels = false;
 
+// Whether the driver surely takes a call of these arguments: then it may be made later without the
+// application missing an error that natively the call answers. Asks the driver; off the fast path.
+bool covers(CUdeviceptr address, std::size_t bytes);  // memory that the driver knows
+bool free_accepted(CUdeviceptr address);
+bool value_wait_accepted(CUdeviceptr address, std::size_t size, unsigned flags);
+bool fill_accepted(CUdeviceptr target, std::size_t pitch, std::size_t element, std::size_t width,
+                   std::size_t height);
+
+template <class... Args>
+bool surely_accepted(Args...) {
+  return false;
+}
+template <class Value>
+requires std::is_integral_v<Value>
+bool surely_accepted(CUdeviceptr target, Value, std::size_t count, CUstream) {
+  return fill_accepted(target, 0, sizeof(Value), count, 1);
+}
+template <class Value>
+requires std::is_integral_v<Value>
+bool surely_accepted(CUdeviceptr target, std::size_t pitch, Value, std::size_t width,
+                     std::size_t height, CUstream) {
+  return fill_accepted(target, pitch, sizeof(Value), width, height);
+}
+inline bool surely_accepted(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream) {
+  return covers(target, bytes) && covers(source, bytes);
+}
+inline bool surely_accepted(CUdeviceptr target, const void* source, std::size_t bytes, CUstream) {
+  return covers(target, bytes) && covers(reinterpret_cast<CUdeviceptr>(source), bytes);
+}
+inline bool surely_accepted(void* target, CUdeviceptr source, std::size_t bytes, CUstream) {
+  return covers(reinterpret_cast<CUdeviceptr>(target), bytes) && covers(source, bytes);
+}
+inline bool surely_accepted(CUdeviceptr address, CUstream) { return free_accepted(address); }
+template <class Value>
+requires std::is_integral_v<Value>
+bool surely_accepted(CUstream, CUdeviceptr address, Value, unsigned flags) {
+  return flags == 0 && address % sizeof(Value) == 0 && covers(address, sizeof(Value));
+}
+bool surely_accepted(const CUDA_MEMCPY2D* copy, CUstream);
+bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
+
 }  // namespace vitamin::interpose
 
 #include "interpose/libcudart/brought.h"
@@ -158,6 +201,7 @@ inline constexpr bool kFillsAreKernels = false;
   USE(cuStreamGetPriority)        \
   USE(cuStreamGetGreenCtx)        \
   USE(cuPointerGetAttribute)      \
+  USE(cuDeviceGetMemPool)         \
   USE(cuFuncGetAttribute)         \
   USE(cuFuncGetModule)            \
   USE(cuKernelGetAttribute)       \

@@ -659,9 +659,9 @@ class Storm:
         time_limit.wait_until(lambda: self.daemons.look() or self.daemons.answers(),
                               "vitamind's answer")
         for _ in range(2):
-            client = self.client(0, "train", random.Random(0))
+            client = self.client(0, "quick", random.Random(0))
             client.process.wait(time_limit.time_limit(USUAL_SECONDS))
-            client.check(self.native["train"])
+            client.check(self.native["quick"])
         daemon = next(iter(self.daemons.running))
         time_limit.wait_until(lambda: not (self.daemons.answers() or {"clients": 1})["clients"],
                               "the end of every session")

@@ -134,11 +134,17 @@ constexpr Call kAsynchronous[] = {
        return api.cuMemcpyDtoDAsync(p.target.memory, p.source.memory, kBytes, p.caller);
      }}};
 
-// Work that is given to a non-blocking stream of `side` now, and what the target holds there.
+// Work that is given to a non-blocking stream of `side` now, and what it reads there. A copy that
+// nothing holds races with it: the read is repeated until it sees the copy.
 std::string later_work(const Pair& pair, const Side& side) {
   side.make_current();
-  VITAMIN_MUST(cuMemcpyDtoHAsync(pair.host, side.memory, kBytes, side.later));
-  const CUresult ended = soon([&] { return api.cuStreamQuery(side.later); });
+  CUresult ended = CUDA_SUCCESS;
+  soon([&] {
+    VITAMIN_MUST(cuMemcpyDtoHAsync(pair.host, side.memory, kBytes, side.later));
+    ended = soon([&] { return api.cuStreamQuery(side.later); });
+    return ended == CUDA_SUCCESS && pair.host[kBytes - 1] == 2 ? CUDA_ERROR_NOT_READY
+                                                               : CUDA_SUCCESS;
+  });
   std::string text = code(ended);
   if (ended == CUDA_SUCCESS) text += ", reads " + std::to_string(pair.host[kBytes - 1]);
   return text;

@@ -33,11 +33,12 @@ def changed_environment(preload=True, behind=(), driver=True, environment=None):
     return changed
 
 
-def run(*words, preload=True, behind=(), driver=True, program="doors", environment=None):
+def run(*words, preload=True, behind=(), driver=True, program="doors", environment=None,
+        timeout=60):
     """The completed process."""
     changed = changed_environment(preload, behind, driver, environment)
     return subprocess.run([str(PROGRAMS / program), *map(str, words)], capture_output=True,
-                          text=True, timeout=time_limit(60), env=changed, check=False)
+                          text=True, timeout=time_limit(timeout), env=changed, check=False)
 
 
 class Loader(unittest.TestCase):

@@ -26,6 +26,9 @@ class Queues(unittest.TestCase):
     def test_legacy_launches_that_a_driver_takes_block_nobody(self):
         self.check("legacy_launches")
 
+    def test_more_records_than_a_driver_takes_launches_block_nobody(self):
+        self.check("many_records_behind_a_gate", windows=programs_test.WINDOWS)
+
     def test_destroying_a_deep_stream_waits_for_nothing(self):
         self.check("deep_stream_destroyed")
 

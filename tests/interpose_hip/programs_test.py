@@ -80,6 +80,29 @@ class Output(Programs):
         self.assertNotEqual(others, {native})
 
 
+class Memory(Programs):
+    """Objects that are made and destroyed again and again leave no more than they do natively."""
+    ROUNDS, WARM_UP = 6, 2
+    OBJECTS = 1000 if os.environ.get("VITAMIN_TEST_LONG") == "1" else 100
+    # Some tables that grow, and what the runtime itself keeps now and then.
+    NOISE = 48 << 10
+
+    def growth(self, result):
+        """In half of the rounds, in bytes, of what is held at the least."""
+        self.assertEqual(result.returncode, 0, result)
+        held = [int(line) for line in result.stdout.split()][self.WARM_UP:]
+        self.assertEqual(len(held), self.ROUNDS - self.WARM_UP)
+        return min(held[len(held) // 2:]) - min(held[:len(held) // 2])
+
+    def test_objects_that_come_and_go_leave_nothing(self):
+        for kind in ("streams", "blocking_streams", "events", "graphs", "modules", "memory",
+                     "memory_in_stream_order", "threads"):
+            command = ("flat_memory", kind, str(self.OBJECTS), str(self.ROUNDS))
+            native = self.growth(self.native(*command))
+            ours = self.growth(self.shared(*command, options=("--policy", "fifo"))[0])
+            self.assertLessEqual(ours, native + self.NOISE, kind)
+
+
 class Corners(Programs):
     def check(self, check, **counts):
         """As natively, every launch bound; what was counted."""

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -121,7 +122,7 @@ class DeviceWords {
   CUdeviceptr get() const { return address_; }
   // Looks without any stream's order: the device's memory is the host's.
   std::uint32_t now(std::size_t i = 0) const {
-    return reinterpret_cast<const volatile std::uint32_t*>(address_)[i];
+    return std::atomic_ref(reinterpret_cast<std::uint32_t*>(address_)[i]).load();
   }
   std::vector<std::uint32_t> all() const {
     std::vector<std::uint32_t> words(count_);

@@ -147,6 +147,49 @@ int across() {
   return 0;
 }
 
+// A synchronous copy between two devices, behind work of blocking streams of both, and work
+// that comes behind it.
+int peers() {
+  const Device first(0);
+  CUdeviceptr words, read;
+  CUstream stream, other, later;
+  std::uint32_t value = 5, one = 1;
+  std::uint64_t ns = 20'000'000;
+  CUcontext first_context, second_context;
+  cuCtxGetCurrent(&first_context);
+  cuMemAlloc(&words, 8);
+  cuMemsetD32(words, 0, 2);
+  cuCtxSynchronize();
+  cuStreamCreate(&stream, CU_STREAM_DEFAULT);
+  void* slow[] = {&words, &value, &ns};
+  const Device second(1);
+  cuCtxGetCurrent(&second_context);
+  CUdeviceptr target;
+  cuMemAlloc(&target, 8);
+  cuMemAlloc(&read, 8);
+  cuMemsetD32(target, 0, 2);
+  cuMemsetD32(read, 0, 2);
+  cuCtxSynchronize();
+  cuStreamCreate(&other, CU_STREAM_DEFAULT);
+  cuStreamCreate(&later, CU_STREAM_DEFAULT);
+  void* beside[] = {&target, &value, &ns};
+  cuLaunchKernel(second["slow_add"], 1, 1, 1, 1, 1, 1, 0, other, beside, nullptr);
+  cuCtxSetCurrent(first_context);
+  cuLaunchKernel(first["slow_add"], 1, 1, 1, 1, 1, 1, 0, stream, slow, nullptr);
+  say("cuMemcpyPeer", cuMemcpyPeer(target, second_context, words, first_context, 4));
+  value = 100;
+  cuLaunchKernel(first["slow_add"], 1, 1, 1, 1, 1, 1, 0, stream, slow, nullptr);
+  cuCtxSetCurrent(second_context);
+  void* copy[] = {&read, &target, &one};
+  cuLaunchKernel(second["copy"], 1, 1, 1, 1, 1, 1, 0, later, copy, nullptr);
+  say("cuStreamSynchronize", cuStreamSynchronize(later));
+  cuCtxSynchronize();
+  std::printf("copied %u, read behind it %u\n", reinterpret_cast<std::uint32_t*>(target)[0],
+              reinterpret_cast<std::uint32_t*>(read)[0]);
+  say("no context", cuMemcpyPeer(target, nullptr, words, first_context, 4));
+  return 0;
+}
+
 // Records an interprocess event that another process waits for.
 int shared_event() {
   const Device device;
@@ -191,6 +234,7 @@ constexpr Action kActions[] = {
     {"deadlock", deadlock},
     {"race", race},
     {"across", across},
+    {"peers", peers},
     {"shared_event", shared_event},
     {"opened_event", opened_event},
 };

@@ -115,6 +115,14 @@ TEST_CASE("a stream of one device waits for an event of another") {
   }
 }
 
+TEST_CASE("a copy between contexts comes behind the work of both and before what follows") {
+  for (const char* clock : {"real", "virtual:3"}) {
+    CAPTURE(clock);
+    CHECK_EQ(probe("peers", std::string("VITAMIN_SOFT_DEVICES=2 VITAMIN_SOFT_CLOCK=") + clock).text,
+             "cuMemcpyPeer 0\ncuStreamSynchronize 0\ncopied 5, read behind it 5\nno context 201\n");
+  }
+}
+
 TEST_CASE("an interprocess event reaches another process") {
   CHECK_EQ(probe("shared_event").text,
            "cuIpcGetEventHandle 0\ncuIpcOpenEventHandle 0\ncuEventSynchronize 0\ncuEventQuery 0\n");

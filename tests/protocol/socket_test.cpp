@@ -319,6 +319,30 @@ TEST_CASE("descriptors that a client sends are never installed") {
   CHECK(open_descriptors() == before);
 }
 
+// Else whoever receives it closes it, and waits there for as long as the sender likes.
+TEST_CASE("a client cannot send a descriptor, and the daemon can") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0600);
+  REQUIRE(listener);
+  int on = 1;
+  socklen_t size = sizeof on;
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS
+  if (::getsockopt(listener->get(), SOL_SOCKET, kPassRights, &on, &size) != 0) {
+    MESSAGE("not tried: before Linux 6.16 descriptors are discarded, not refused");
+    return;
+  }
+  CHECK(on == 0);
+  const auto client = connect_to(folder.socket());
+  REQUIRE(client);
+  const int foreign[] = {0};
+  CHECK_FALSE(send_message(*client, bytes_of(Hello{}), foreign));
+  const auto accepted = accept_from(*listener);
+  REQUIRE(accepted);
+  CHECK_FALSE(send_message(*client, bytes_of(Hello{}), foreign));
+  CHECK(send_message(*accepted, bytes_of(Hello{}), foreign));
+  CHECK(send_message(*client, bytes_of(Hello{})));
+}
+
 // Profilers do that to programs; the first use of a device must not fail for it.
 TEST_CASE("an answer is waited for while signals come, for as long as was said and no longer") {
   const Folder folder;

@@ -55,6 +55,7 @@ int main(int count, char** words) {
       for (const std::string& word : words_of(words[i + 1]))
         options.dropped.insert(static_cast<unsigned>(std::stoul(word)));
   }
+  options.child_limit_ms = limit_ms / 2;
   // Both outlive main: what is queued may still look at them.
   Log& log = *new Log;
   World& world = *new World(log, image());

@@ -85,6 +85,7 @@ void Program::copy() {
   if (!draw_place(other, false, from) || !draw_place(line->device, false, to) || from == to) return;
   if (!is_cell(from) && !is_cell(to)) return;
   operation(*line, {from}, {to});
+  if (other != line->device) come_behind_both(*line);
   on(*line, "copy", [&] {
     if (is_cell(from) && is_cell(to) && device_of(from) != device_of(to))
       return cuMemcpyPeerAsync(cells_[to], world_.gpus()[device_of(to)].context, cells_[from],
@@ -216,21 +217,40 @@ void Program::host_step() {
   }
 }
 
+// The host has waited for all that was asked for before, but what comes behind it in the driver's
+// queue, the record of an event too, may take some microseconds more.
+CUresult Program::until_ready(const std::function<CUresult()>& query) {
+  CUresult answer = CUDA_ERROR_NOT_READY;
+  while (answer == CUDA_ERROR_NOT_READY) answer = query();
+  return answer;
+}
+
+void Program::query_until_idle(Line& line) {
+  on(
+      line, "query until it is idle",
+      [&] { return until_ready([&] { return cuStreamQuery(line.handle); }); }, 0);
+}
+
 // Questions with one answer.
 void Program::ask() {
   for (Line& line : lines_) {
     if (taken(line) || !flights_.empty() || !random_.one_in(2)) continue;
     Set maybe = line.maybe;
     if (line.legacy() || line.blocking()) maybe = all_of(line.device);
-    if (line.legacy() && !held(line.before) && options_.without.contains("done")) continue;
-    if (held(line.before) || (maybe & ~host_).none())
+    if (held(line.before))
       on(
           line, "query", [&] { return cuStreamQuery(line.handle); }, 0);
+    else if ((maybe & ~host_).none())
+      query_until_idle(line);
   }
   for (const EventModel* event : shared_events_) {
     if (event->captured || !random_.one_in(2)) continue;
-    if (held(event->recorded) || (event->maybe & ~host_).none())
-      say("  query event %d", call(0, event->device, [&] { return cuEventQuery(event->handle); }));
+    const auto query = [&] { return cuEventQuery(event->handle); };
+    if (held(event->recorded))
+      say("  query event %d", call(0, event->device, query));
+    else if ((event->maybe & ~host_).none())
+      say("  query event until it is complete %d",
+          call(0, event->device, [&] { return until_ready(query); }));
   }
 }
 

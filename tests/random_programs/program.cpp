@@ -133,6 +133,7 @@ bool Program::fragment(unsigned index) {
       {"flight", 8, &Program::flight},
       {"chains", 3, &Program::chains},
       {"memory", 4, &Program::stream_memory},
+      {"pool", 3, &Program::limited_pool},
       {"peer", 3, &Program::peer_copy},
       {"draining", 5, &Program::draining_call},
       {"temporary", 3, &Program::temporary_stream},
@@ -324,6 +325,16 @@ static Set may_wait_for(const std::deque<Line>& lines, const Line& line) {
   for (const Line& other : lines)
     if (other.device == line.device && (other.legacy() || other.blocking())) set |= other.maybe;
   return set;
+}
+
+// A copy between devices on a legacy stream is one of the legacy streams of both (measured).
+void Program::come_behind_both(Line& here) {
+  if (!here.legacy()) return;
+  Set maybe;
+  for (const Line& line : lines_)
+    if (line.legacy()) maybe |= may_wait_for(lines_, line);
+  for (Line& line : lines_)
+    if (line.legacy()) line.maybe |= maybe;
 }
 
 bool Program::room(const Line& line, unsigned cost) const {

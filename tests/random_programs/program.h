@@ -21,7 +21,7 @@ inline constexpr std::size_t kCells = 4;    // a device
 inline constexpr std::size_t kPages = 3;    // of page-locked memory; the last one is registered
 inline constexpr std::size_t kEvents = 4;   // a device
 inline constexpr std::size_t kWorkers = 3;  // threads besides the one that directs
-inline constexpr unsigned kDepth = 1000;    // operations that a held stream takes at most
+inline constexpr unsigned kDepth = 900;     // operations that a held stream takes at most
 
 class Program {
  public:
@@ -30,7 +30,7 @@ class Program {
     std::set<unsigned> dropped;     // fragments left out (to shorten a program)
     std::set<std::string> without;  // kinds of fragments left out
     std::set<std::string> only;     // not empty: the only kinds
-    bool verbose = false;
+    unsigned long child_limit_ms = 3000;
   };
   Program(World& world, const Options& options);
   ~Program();
@@ -89,6 +89,7 @@ class Program {
   // One more operation of the line; orders it first.
   void operation(Line& line, const Places& reads, const Places& writes);
   void add(Line& line);
+  void come_behind_both(Line& here);
   void apply(const Effect& effect);
   void record(EventModel& event, Line& line);
   void wait(Line& line, EventModel& event);
@@ -118,6 +119,8 @@ class Program {
   void scratch();
   void default_copy();
   void host_step();
+  static CUresult until_ready(const std::function<CUresult()>& query);
+  void query_until_idle(Line& line);
   void ask();
   void close_gate(Line& line);
   void open_gate(Gate& gate);
@@ -158,6 +161,9 @@ class Program {
   bool draw_flight();
   void chains();
   void stream_memory();
+  void limited_pool();
+  CUdeviceptr allocate_limited(Line& line);
+  void use_and_free(Line& line, CUdeviceptr memory, std::size_t cell);
   void peer_copy();
   void draining_call();
   void temporary_stream();
@@ -190,7 +196,8 @@ class Program {
   Set closed_;               // closed gates
   Set host_functions_;       // run one at a time, so one may wait for another's gate
   std::size_t operations_ = 0;
-  int reset_ = -1;  // the device whose context is reset at the end
+  std::array<Set, 2> pool_before_, pool_maybe_;  // the last free of each device's limited pool
+  int reset_ = -1;                               // the device whose context is reset at the end
   bool release_ = false;
 };
 

@@ -2,6 +2,7 @@
 //
 // Fragments of several calls or threads: deep queues, calls that another thread is in, chains of
 // several threads at once, memory, contexts, processes.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,10 +74,8 @@ Program::Flight& Program::begin_flight(Line& line, const char* name,
 }
 
 void Program::land(Flight& flight) {
-  if (flight.waits)
-    open_all_gates();
-  else
-    open_gates_of(flight.maybe);
+  open_gates_of(flight.maybe);
+  if (flight.waits || !can_wait(flight.maybe)) open_all_gates();
   world_.log().begin("join " + flight.name);
   workers_[flight.thread - 1]->join();
   say("  thread %u ends: %s: %d", flight.thread, flight.name.c_str(),
@@ -309,27 +308,68 @@ void Program::stream_memory() {
     record(event, *from);
     wait(*to, event);
   }
-  operation(*to, {}, {cell});
+  use_and_free(*to, memory, cell);
+}
+
+void Program::use_and_free(Line& line, CUdeviceptr memory, std::size_t cell) {
+  operation(line, {}, {cell});
   const auto value = static_cast<Word>(random_.next());
   const std::uint64_t ns = draw_time();
   on(
-      *to, "use",
+      line, "use",
       [&] {
         CUdeviceptr target = memory;
         Word count = kWords, v = value;
         std::uint64_t time = ns;
-        CUresult answer = cuMemsetD32Async(target, value, kWords, to->handle);
+        CUresult answer = cuMemsetD32Async(target, value, kWords, line.handle);
         void* arguments[] = {&target, &target, &v, &count, &time};
         if (answer == CUDA_SUCCESS)
           answer =
-              cuLaunchKernel(gpu(*to).mix, 1, 1, 1, 32, 1, 1, 0, to->handle, arguments, nullptr);
+              cuLaunchKernel(gpu(line).mix, 1, 1, 1, 32, 1, 1, 0, line.handle, arguments, nullptr);
         if (answer == CUDA_SUCCESS)
-          answer = cuMemcpyDtoDAsync(cells_[cell], target, kBytes, to->handle);
-        if (answer == CUDA_SUCCESS) answer = cuMemFreeAsync(target, to->handle);
+          answer = cuMemcpyDtoDAsync(cells_[cell], target, kBytes, line.handle);
+        if (answer == CUDA_SUCCESS) answer = cuMemFreeAsync(target, line.handle);
         return answer;
       },
       4);
   for (Word& word : expected_[cell]) word = mixed(value, value, value);
+}
+
+// The pool has one piece: its next owner comes behind the free of the last one.
+CUdeviceptr Program::allocate_limited(Line& line) {
+  CUdeviceptr memory = 0;
+  on(line, "allocate from the limited pool",
+     [&] { return cuMemAllocFromPoolAsync(&memory, kBytes, gpu(line).pool, line.handle); });
+  line.before |= pool_before_[line.device];
+  line.maybe |= pool_maybe_[line.device];
+  add(line);
+  return memory;
+}
+
+// Memory that is handed from stream to stream; the host may wait for its allocation alone.
+void Program::limited_pool() {
+  const auto device = static_cast<unsigned>(random_.below(devices_));
+  Line* first = line_of(device, false);
+  Line* second = line_of(device, false);
+  Line* user = line_of(device, false);
+  std::size_t cell = 0, other = 0;
+  if (first == nullptr || second == nullptr || user == nullptr || first == second ||
+      !draw_place(device, true, cell) || !draw_place(device, true, other))
+    return;
+  use_and_free(*first, allocate_limited(*first), cell);
+  pool_before_[device] = first->before;
+  pool_maybe_[device] = first->maybe;
+  const CUdeviceptr memory = allocate_limited(*second);
+  if (!flights_.empty() || !can_wait(all_of(device))) user = second;
+  if (user != second && random_.one_in(2)) {
+    wait_for(*second);
+  } else if (user != second) {
+    query_until_idle(*second);
+    reached(second->before);
+  }
+  use_and_free(*user, memory, other);
+  pool_before_[device] = user->before;
+  pool_maybe_[device] = user->maybe;
 }
 
 // --- copies between devices ----------------------------------------------------------------------
@@ -357,6 +397,7 @@ void Program::peer_copy() {
   }
   here.before |= implied;
   operation(here, {}, {});
+  come_behind_both(here);
   written_[to].set(operations_ - 1);
   read_[from].set(operations_ - 1);
   on(here, "peer copy", [&] {
@@ -426,6 +467,7 @@ void Program::draining_call() {
       return cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, line->handle, arguments, nullptr);
     });
     apply(effect);
+    if (!can_wait(all_of(device))) open_all_gates();
   }
   world_.log().begin("draining call " + std::to_string(kind));
   say("  draining call %llu of device %u: %d", static_cast<unsigned long long>(kind), device,
@@ -501,19 +543,23 @@ void Program::fork_child() {
     world_.log().flush();
     const pid_t child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       CUcontext context = nullptr;
       if (how == 1) std::exit(static_cast<int>(cuCtxGetCurrent(&context)) == 3 ? 11 : 12);
       if (how == 2) std::_Exit(13);
       std::exit(10);
     }
-    int status = 0, waited_ms = 0;
-    while (waitpid(child, &status, WNOHANG) == 0 && waited_ms++ < 3000) sleep_us(1000);
-    if (waited_ms > 3000) {
+    int status = 0;
+    unsigned long waited_ms = 0;
+    while (waitpid(child, &status, WNOHANG) == 0 && ++waited_ms < options_.child_limit_ms)
+      sleep_us(1000);
+    if (waited_ms >= options_.child_limit_ms) {
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
     }
     say("  child %d: %s %d", how, WIFEXITED(status) ? "exit code" : "signal",
         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    if (WIFSIGNALED(status)) break;
   }
   stop = true;
   for (unsigned i = 0; i < 2; ++i)
@@ -530,6 +576,8 @@ void Program::ends_with_reset() {
   release_ = random_.one_in(2);
   const auto device = static_cast<unsigned>(reset_);
   const CUdevice handle = world_.gpus()[device].device;
+  for (unsigned other = 0; other < devices_; ++other)  // it may use memory of the context that ends
+    if (other != device) MUST(call(0, other, [] { return cuCtxSynchronize(); }));
   // The application's green context holds on to the primary one.
   for (Line& one : lines_)
     if (one.kind == LineKind::kGreen && one.device == device) wait_for(one);

@@ -3,6 +3,10 @@
 
 namespace vitamin::random_programs {
 
+namespace {
+constexpr std::size_t kPoolBytes = 512;
+}  // namespace
+
 void World::start() {
   MUST(cuInit(0));
   int count = 0;
@@ -29,6 +33,17 @@ void World::set_up(unsigned device) {
   MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
   CUdeviceptr memory = 0;
   MUST(cuMemAllocAsync(&memory, 1 << 20, CU_STREAM_LEGACY));
+  MUST(cuMemFreeAsync(memory, CU_STREAM_LEGACY));
+  if (gpu.pool == nullptr) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = static_cast<int>(device);
+    properties.maxSize = kPoolBytes;
+    MUST(cuMemPoolCreate(&gpu.pool, &properties));
+    MUST(cuMemPoolSetAttribute(gpu.pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+  }
+  MUST(cuMemAllocFromPoolAsync(&memory, kPoolBytes, gpu.pool, CU_STREAM_LEGACY));
   MUST(cuMemFreeAsync(memory, CU_STREAM_LEGACY));
   MUST(cuCtxSynchronize());
   CUdevResource all{}, part{}, rest{};

@@ -20,6 +20,7 @@ struct Gpu {
   CUmodule module = nullptr;
   CUfunction mix = nullptr, nothing = nullptr, spin = nullptr, barrier = nullptr;
   CUgreenCtx green = nullptr;
+  CUmemoryPool pool = nullptr;  // holds one piece of memory
   bool alive = false;
 };
 

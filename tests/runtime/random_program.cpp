@@ -354,7 +354,8 @@ void Execution::step(std::size_t index) {
     case StepKind::kAllocate: {
       auto allocate =
           call([=](void* q) { return engine->work(static_cast<soft::Queue*>(q), [] {}, 50); });
-      status = context_->allocate(stream, allocate);
+      runtime::Block block;
+      status = context_->allocate(stream, block, allocate);
       break;
     }
     case StepKind::kOpenFlag:

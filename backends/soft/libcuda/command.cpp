@@ -2,6 +2,7 @@
 #include "backends/soft/libcuda/command.h"
 
 #include <cstring>
+#include <optional>
 
 #include "backends/soft/libcuda/capture.h"
 #include "backends/soft/libcuda/events.h"
@@ -93,31 +94,58 @@ bool stream_alive(const Stream& stream, const Context& context, const QueueRef& 
   return false;
 }
 
-// Blocks the caller while kStreamDepth operations of the stream are outstanding.
-CUresult wait_for_room(std::unique_lock<std::mutex>& lock, Stream& stream) {
-  const QueueRef queue = stream.queue;
-  Device& device = *stream.context->device;
-  const std::uint64_t last = device.engine->last_ticket(queue.get());
-  if (last < kStreamDepth) return CUDA_SUCCESS;
-  const std::uint64_t oldest = last - kStreamDepth + 1;
-  if (device.engine->query(queue.get(), oldest) != kNotReady) return CUDA_SUCCESS;
-  Context& root = *stream.context->root;
-  ++stream.waiting_for_room;
-  ++root.waiting_for_room;
-  lock.unlock();
-  const CUresult waited = wait_for_ticket(device, queue, oldest);
-  lock.lock();
-  --root.waiting_for_room;
-  driver().room.notify_all();
-  // The stream may have been destroyed by another thread meanwhile.
-  if (stream_alive(stream, root, queue)) {
-    --stream.waiting_for_room;
-    return waited;
-  }
-  return CUDA_ERROR_INVALID_HANDLE;
+// What the command takes of a stream's room; nothing: no place.
+std::optional<std::size_t> parameter_bytes_of(const Command& command) {
+  if (const auto* kernel = std::get_if<KernelCommand>(&command)) return kernel->parameters.size();
+  const bool takes_place = std::holds_alternative<CopyCommand>(command) ||
+                           std::holds_alternative<FillCommand>(command) ||
+                           std::holds_alternative<ValueWaitCommand>(command) ||
+                           std::holds_alternative<ValueWriteCommand>(command);
+  return takes_place ? std::optional<std::size_t>(0) : std::nullopt;
+}
+
+// Whether the oldest place was free again.
+bool drop_oldest_place(Stream& stream) {
+  if (stream.places.empty()) return false;
+  const Stream::Place oldest = stream.places.front();
+  if (stream.engine().query(stream.queue.get(), oldest.ticket) == kNotReady) return false;
+  stream.parameter_bytes -= oldest.parameter_bytes;
+  stream.places.pop_front();
+  return true;
 }
 
 }  // namespace
+
+CUresult wait_for_place(std::unique_lock<std::mutex>& lock, Stream& stream,
+                        std::size_t parameter_bytes) {
+  const QueueRef queue = stream.queue;
+  Device& device = *stream.context->device;
+  Context& root = *stream.context->root;
+  while (stream.places.size() >= kStreamPlaces ||
+         stream.parameter_bytes + parameter_bytes > kStreamParameterBytes) {
+    if (drop_oldest_place(stream)) continue;
+    const std::uint64_t oldest = stream.places.front().ticket;
+    ++stream.waiting_for_room;
+    ++root.waiting_for_room;
+    lock.unlock();
+    const CUresult waited = wait_for_ticket(device, queue, oldest);
+    lock.lock();
+    --root.waiting_for_room;
+    driver().room.notify_all();
+    // The stream may have been destroyed by another thread meanwhile.
+    if (!stream_alive(stream, root, queue)) return CUDA_ERROR_INVALID_HANDLE;
+    --stream.waiting_for_room;
+    if (waited != CUDA_SUCCESS) return waited;
+  }
+  return CUDA_SUCCESS;
+}
+
+void take_place(Stream& stream, std::size_t parameter_bytes) {
+  // Those that are done go as others come.
+  static_cast<void>(drop_oldest_place(stream) && drop_oldest_place(stream));
+  stream.places.push_back({stream.engine().last_ticket(stream.queue.get()), parameter_bytes});
+  stream.parameter_bytes += parameter_bytes;
+}
 
 CUresult submit(Context& context, Queue* queue, const Command& command) {
   return std::visit(Submitter{context, queue}, command);
@@ -132,9 +160,13 @@ CUresult admit_to_stream(Stream& stream) {
 CUresult enqueue(std::unique_lock<std::mutex>& lock, Stream& stream, Command command) {
   if (stream.capture != nullptr) return capture_command(stream, std::move(command));
   if (const CUresult error = admit_to_stream(stream); error != CUDA_SUCCESS) return error;
-  if (const CUresult error = wait_for_room(lock, stream); error != CUDA_SUCCESS) return error;
+  const std::optional<std::size_t> bytes = parameter_bytes_of(command);
+  if (bytes)
+    if (const CUresult error = wait_for_place(lock, stream, *bytes); error != CUDA_SUCCESS)
+      return error;
   const CUresult submitted = submit(*stream.context, stream.queue.get(), command);
   const bool is_work = !std::holds_alternative<EventRecordCommand>(command);
+  if (submitted == CUDA_SUCCESS && bytes) take_place(stream, *bytes);
   if (submitted == CUDA_SUCCESS && is_work)
     stream.work_ticket = stream.engine().last_ticket(stream.queue.get());
   return submitted;

@@ -101,8 +101,15 @@ using Command = std::variant<KernelCommand, CopyCommand, FillCommand, HostComman
 CUresult submit(Context& context, Queue* queue, const Command& command);
 
 // A command of the application on a stream: into the capture when the stream is part of one, else
-// to the device. Holds `lock` on entry and exit, releases it while the stream is at kStreamDepth.
+// to the device. Holds `lock` on entry and exit, releases it while the stream has no place.
 CUresult enqueue(std::unique_lock<std::mutex>& lock, Stream& stream, Command command);
+
+// Blocks the caller while the stream has no place (kStreamPlaces) for one more operation. Releases
+// `lock` meanwhile.
+CUresult wait_for_place(std::unique_lock<std::mutex>& lock, Stream& stream,
+                        std::size_t parameter_bytes);
+// The stream's newest operation takes a place.
+void take_place(Stream& stream, std::size_t parameter_bytes);
 
 // What enqueue() checks before it accepts anything on a stream outside a capture.
 CUresult admit_to_stream(Stream& stream);

@@ -36,6 +36,7 @@ CUcontext handle_of(Context* context) { return reinterpret_cast<CUcontext>(conte
 void empty_context(Context& context) {
   for (Stream* stream : context.streams) {
     stream->queue.reset();
+    if (stream->capture != nullptr) abandon_capture(*stream);
     stream->capture.reset();
   }
   context.streams.clear();
@@ -228,6 +229,14 @@ CUresult api::cuCtxDestroy_v2(CUcontext handle) {
       return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
+  // Measured: it waits for streams of the primary context, too.
+  std::vector<std::uint32_t> groups;
+  {
+    const std::lock_guard lock(driver().mutex);
+    const Context* primary = context->device->primary;
+    if (primary != nullptr && primary->alive) groups = family_groups(*primary);
+  }
+  (void)wait_for_groups(*context->device, groups);
   drain_and_empty(*context);
   const std::lock_guard lock(driver().mutex);
   context->alive = false;

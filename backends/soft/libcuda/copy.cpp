@@ -17,6 +17,7 @@
 #include "backends/soft/libcuda/command.h"
 #include "backends/soft/libcuda/driver.h"
 #include "backends/soft/libcuda/entry.h"
+#include "backends/soft/libcuda/events.h"
 #include "backends/soft/libcuda/memory.h"
 
 namespace vitamin::soft::driver {
@@ -99,6 +100,49 @@ CUresult copy_outside_capture(std::unique_lock<std::mutex>& lock, Stream& stream
                : enqueue(lock, stream, std::move(copy));
 }
 
+CUresult check_peer(CUcontext handle) {
+  const std::lock_guard lock(driver().mutex);
+  const Context* context = driver().find<Context>(handle, Kind::kContext);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+// The legacy streams of the contexts whose memory a copy touches, but for the one that it is made
+// on.
+CUresult other_legacy_streams(const Stream& stream, const CopyCommand& copy,
+                              std::vector<Stream*>* others) {
+  for (const unsigned char* side : {static_cast<const unsigned char*>(copy.target), copy.source}) {
+    const Allocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(side));
+    if (allocation == nullptr || place_of(side) != Place::kDevice) return CUDA_SUCCESS;
+    Context* context = allocation->context->root;
+    if (context == stream.context->root) continue;
+    Stream* legacy = nullptr;
+    if (const CUresult error = legacy_stream(*context, &legacy); error != CUDA_SUCCESS)
+      return error;
+    others->push_back(legacy);
+  }
+  return CUDA_SUCCESS;
+}
+
+// A copy on the legacy stream between two contexts is, as measured, an operation of the legacy
+// streams of both: it comes behind their blocking streams, too, and before what follows there.
+CUresult copy_on_stream(std::unique_lock<std::mutex>& lock, Stream& stream, Form form,
+                        CopyCommand copy) {
+  std::vector<Stream*> others;
+  CUresult error = stream.kind == StreamClass::kLegacy ? other_legacy_streams(stream, copy, &others)
+                                                       : CUDA_SUCCESS;
+  for (Stream* other : others) {
+    if (error == CUDA_SUCCESS) error = enqueue(lock, *other, EmptyCommand{});
+    if (error == CUDA_SUCCESS) error = come_behind(stream, *other);
+  }
+  if (error == CUDA_SUCCESS) error = copy_outside_capture(lock, stream, form, std::move(copy));
+  for (Stream* other : others) {
+    if (error == CUDA_SUCCESS) error = come_behind(*other, stream);
+    if (error == CUDA_SUCCESS) error = enqueue(lock, *other, EmptyCommand{});
+  }
+  return error;
+}
+
 CUresult run_copy(Form form, CUstream handle, CopyCommand copy) {
   std::unique_lock lock(driver().mutex);
   Stream* stream = nullptr;
@@ -110,7 +154,7 @@ CUresult run_copy(Form form, CUstream handle, CopyCommand copy) {
   } else if (stream->capture != nullptr) {
     return enqueue(lock, *stream, std::move(copy));
   }
-  return copy_outside_capture(lock, *stream, form, std::move(copy));
+  return copy_on_stream(lock, *stream, form, std::move(copy));
 }
 
 // Checks of the HtoD, DtoH and DtoD forms: a device pointer must be one.
@@ -282,12 +326,16 @@ CUresult api::cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, size_
                                    CUstream stream) {
   return device_to_device(Form::kAsync, target, source, bytes, stream);
 }
-CUresult api::cuMemcpyPeer(CUdeviceptr target, CUcontext, CUdeviceptr source, CUcontext,
-                           size_t bytes) {
+CUresult api::cuMemcpyPeer(CUdeviceptr target, CUcontext target_context, CUdeviceptr source,
+                           CUcontext source_context, size_t bytes) {
+  for (CUcontext context : {target_context, source_context})
+    if (const CUresult error = check_peer(context); error != CUDA_SUCCESS) return error;
   return device_to_device(Form::kSync, target, source, bytes, nullptr);
 }
-CUresult api::cuMemcpyPeerAsync(CUdeviceptr target, CUcontext, CUdeviceptr source, CUcontext,
-                                size_t bytes, CUstream stream) {
+CUresult api::cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdeviceptr source,
+                                CUcontext source_context, size_t bytes, CUstream stream) {
+  for (CUcontext context : {target_context, source_context})
+    if (const CUresult error = check_peer(context); error != CUDA_SUCCESS) return error;
   return device_to_device(Form::kAsync, target, source, bytes, stream);
 }
 

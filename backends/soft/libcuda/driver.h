@@ -29,9 +29,11 @@
 
 namespace vitamin::soft::driver {
 
-// A process that has this many operations outstanding in one stream blocks in the next launch, as
-// with the real driver's ring of launches.
-inline constexpr std::uint64_t kStreamDepth = 1024;
+// A call that puts one more launch, copy, fill, value or graph on a stream which has this many
+// outstanding waits, and so does one with more bytes of parameters than this together. Records,
+// waits and host functions take no place (bench/results/green/queue_depths.txt).
+inline constexpr std::size_t kStreamPlaces = 1020;
+inline constexpr std::size_t kStreamParameterBytes = 734 * 4000;
 
 enum class Kind : std::uint8_t {
   kContext,
@@ -136,7 +138,14 @@ struct Stream {
   std::map<CUstreamAttrID, CUstreamAttrValue> attributes;
   // The newest operation that is more than an event record.
   std::uint64_t work_ticket = 0;
-  // Threads that wait in a launch for room (kStreamDepth).
+  // Oldest first, some of them done.
+  struct Place {
+    std::uint64_t ticket;
+    std::size_t parameter_bytes;
+  };
+  std::deque<Place> places;
+  std::size_t parameter_bytes = 0;  // of all places
+  // Threads that wait in a call for a place.
   std::uint32_t waiting_for_room = 0;
   // Capture state (capture.cpp): null when the stream is not part of one.
   std::shared_ptr<Capture> capture;

@@ -129,9 +129,9 @@ CUresult record(CUevent event_handle, CUstream stream_handle, bool external) {
     return error;
   if (const CUresult error = resolve_stream(stream_handle, &stream); error != CUDA_SUCCESS)
     return error;
+  if (external && stream->capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   // Streams of green contexts take the events of their primary context.
   if (event->context->root != stream->context->root) return CUDA_ERROR_INVALID_HANDLE;
-  if (external && stream->capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   return enqueue(lock, *stream, EventRecordCommand{event, external});
 }
 
@@ -195,6 +195,19 @@ CUresult wait_before_context(Context& context, EventObject& event) {
       return error;
   }
   return CUDA_SUCCESS;
+}
+
+CUresult come_behind(Stream& after, Stream& before) {
+  auto made = std::make_unique<EventObject>();
+  made->context = before.context->root;
+  made->flags = CU_EVENT_DISABLE_TIMING;
+  made->native = make_native(before.engine());
+  if (made->native == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  EventObject* event = driver().own(std::move(made), Kind::kEvent);
+  CUresult result = record_on_queue(*event, before.engine(), before.queue.get());
+  if (result == CUDA_SUCCESS) result = wait_on_queue(*event, after.engine(), after.queue.get());
+  driver().release(event);
+  return result;
 }
 
 // ---------------------------------------------------------------------------------- entry points

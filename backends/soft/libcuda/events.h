@@ -15,5 +15,7 @@ CUresult wait_on_queue(EventObject& event, Engine& engine, Queue* queue);
 // contexts) now; before everything that is enqueued on them later.
 CUresult record_behind_context(Context& context, EventObject& event);
 CUresult wait_before_context(Context& context, EventObject& event);
+// `after` comes behind what `before` holds now. The two may be of different devices.
+CUresult come_behind(Stream& after, Stream& before);
 
 }  // namespace vitamin::soft::driver

@@ -331,14 +331,18 @@ CUresult api::cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
 }
 
 CUresult api::cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
-  const std::lock_guard lock(driver().mutex);
-  GraphExec* exec = find_exec(handle);
+  std::unique_lock lock(driver().mutex);
   Stream* stream = nullptr;
-  if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (find_exec(handle) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = resolve_stream(stream_handle, &stream); error != CUDA_SUCCESS)
     return error;
   if (stream->capture != nullptr) return refuse_in_capture(*stream);
-  return launch_graph(*exec, *stream);
+  if (const CUresult error = wait_for_place(lock, *stream, 0); error != CUDA_SUCCESS) return error;
+  GraphExec* exec = find_exec(handle);  // it may have been destroyed meanwhile
+  if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult launched = launch_graph(*exec, *stream);
+  if (launched == CUDA_SUCCESS) take_place(*stream, 0);
+  return launched;
 }
 
 // ---------------------------------------------------------------------------------------- updates

@@ -22,6 +22,7 @@ constexpr std::uint32_t kMaxGridX = 0x7fffffff;
 constexpr std::uint32_t kMaxGridYZ = 65535;
 constexpr std::uint32_t kPortableCluster = 8;
 constexpr std::uint32_t kLargestCluster = 16;
+constexpr unsigned kMemoryDomains = 4;
 
 CUresult check_geometry(const KernelCommand& kernel) {
   const Index3& grid = kernel.grid;
@@ -32,8 +33,9 @@ CUresult check_geometry(const KernelCommand& kernel) {
   if (block.x > kMaxBlockXY || block.y > kMaxBlockXY || block.z > kMaxBlockZ ||
       block.volume() > kernel.descriptor->traits.max_threads)
     return CUDA_ERROR_INVALID_VALUE;
-  return kernel.shared > dynamic_shared_limit(*kernel.function) ? CUDA_ERROR_INVALID_VALUE
-                                                                : CUDA_SUCCESS;
+  if (kernel.shared <= dynamic_shared_limit(*kernel.function)) return CUDA_SUCCESS;
+  // Measured: of a cooperative grid whose blocks need too much none fits.
+  return kernel.cooperative ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult check_cluster(KernelCommand& kernel) {
@@ -64,7 +66,7 @@ CUresult use_completion_event(CUevent handle, KernelCommand& kernel) {
   return CUDA_SUCCESS;
 }
 
-CUresult apply_attribute(const CUlaunchAttribute& attribute, bool capturing,
+CUresult apply_attribute(const CUlaunchAttribute& attribute, [[maybe_unused]] bool capturing,
                          KernelCommand& kernel) {
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
@@ -73,13 +75,18 @@ CUresult apply_attribute(const CUlaunchAttribute& attribute, bool capturing,
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
       kernel.cluster = Index3{attribute.value.clusterDim.x, attribute.value.clusterDim.y,
                               attribute.value.clusterDim.z};
-      return kernel.cluster.volume() == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+      return kernel.cluster.volume() == 0 ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       return use_completion_event(attribute.value.programmaticEvent.event, kernel);
     case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
       return use_completion_event(attribute.value.launchCompletionEvent.event, kernel);
     case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-      return capturing ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+      return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+      return std::max(attribute.value.memSyncDomainMap.default_,
+                      attribute.value.memSyncDomainMap.remote) < kMemoryDomains
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
       return CUDA_ERROR_INVALID_VALUE;  // for streams only
     default:

@@ -15,6 +15,7 @@
 #include "backends/soft/libcuda/command.h"
 #include "backends/soft/libcuda/driver.h"
 #include "backends/soft/libcuda/entry.h"
+#include "backends/soft/libcuda/events.h"
 #include "backends/soft/libcuda/memory.h"
 
 namespace vitamin::soft::driver {
@@ -80,10 +81,30 @@ CUresult add_block(Pool& pool, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+// A pool that may not grow hands out what another stream is still to free: the asking stream waits
+// for that (measured).
+CUresult take_freeing_block(Pool& pool, std::size_t bytes, Stream& stream) {
+  if (pool.attributes[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES] == 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  for (auto& [base, block] : pool.blocks) {
+    if (block.state != PoolBlock::State::kFreeing || block.bytes < bytes ||
+        block.freeing_on == nullptr)
+      continue;
+    if (const CUresult error = come_behind(stream, *block.freeing_on); error != CUDA_SUCCESS)
+      return error;
+    stream.work_ticket = stream.engine().last_ticket(stream.queue.get());
+    block.freeing_on = &stream;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 // Makes sure that find_block() will find something.
 CUresult provide_block(std::unique_lock<std::mutex>& lock, Pool& pool, std::size_t bytes,
-                       const Stream& stream) {
+                       Stream& stream) {
   if (find_block(pool, bytes, stream) != pool.blocks.end()) return CUDA_SUCCESS;
+  if (pool.properties.maxSize != 0 && pool.reserved + bytes > pool.properties.maxSize)
+    return take_freeing_block(pool, bytes, stream);
   if (pool.reserved + bytes > pool.capacity) {
     if (const CUresult error = wait_for_others(lock, stream); error != CUDA_SUCCESS) return error;
     pool.capacity = pool.reserved + std::max(bytes, kPoolPiece);
@@ -95,7 +116,11 @@ CUresult allocate(CUdeviceptr* pointer, std::size_t bytes, Pool* pool, CUstream 
   std::unique_lock lock(driver().mutex);
   Stream* stream = nullptr;
   if (const CUresult error = resolve_stream(handle, &stream); error != CUDA_SUCCESS) return error;
-  if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {  // measured: nothing is allocated
+    *pointer = 0;
+    return CUDA_SUCCESS;
+  }
   if (pool == nullptr) pool = stream->context->device->current_pool;
   // In a capture the address is decided now; the node that stands for the allocation does nothing.
   if (stream->capture != nullptr) {

@@ -82,6 +82,26 @@ void legacy_launches() {
   std::printf("words %u %u\n", s.word(x), s.word(x + 4));
 }
 
+// More runs of work outstanding than a stream has room to note.
+void many_records_behind_a_gate() {
+  Session s;
+  const CUdeviceptr x = s.words(1);
+  const CUstream held = s.stream(), other = s.stream();
+  const CUevent event = s.event();
+  Gate gate;
+  gate.close(held);
+  for (int i = 0; i < 1500; ++i) {
+    if (i % 10 == 0) s.launch("add", held, x, Word{1}, Word{1});
+    check(drv.cuEventRecord(event, held));
+    check(drv.cuStreamWaitEvent(held, event, 0));
+  }
+  check(drv.cuStreamWaitEvent(other, event, 0));
+  s.launch("add", other, x, Word{1}, Word{1});
+  gate.open();
+  check(drv.cuStreamSynchronize(other));
+  std::printf("%u\n", s.word(x));
+}
+
 // Work of a destroyed stream goes on; the call does not wait for it however much it is.
 void deep_stream_destroyed() {
   Session s;
@@ -204,13 +224,10 @@ void graph_is_made_while_a_thread_waits() {
 const Scenarios kScenarios = {
 #define SCENARIO(name) \
   { #name, &name }
-    SCENARIO(launches_and_records),
-    SCENARIO(legacy_launches),
-    SCENARIO(deep_stream_destroyed),
-    SCENARIO(one_thread_runs_ahead),
-    SCENARIO(frees_beside_a_held_device),
-    SCENARIO(unloaded_from_another_context),
-    SCENARIO(graph_is_made_while_a_thread_waits),
+    SCENARIO(launches_and_records),          SCENARIO(legacy_launches),
+    SCENARIO(many_records_behind_a_gate),    SCENARIO(deep_stream_destroyed),
+    SCENARIO(one_thread_runs_ahead),         SCENARIO(frees_beside_a_held_device),
+    SCENARIO(unloaded_from_another_context), SCENARIO(graph_is_made_while_a_thread_waits),
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 // lost shows in the result.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bitset>
 #include <cstring>
 #include <memory>
@@ -32,7 +33,7 @@ using Data = std::array<Word, kCount>;
 Word mixed(Word to, Word from, Word value) { return (to ^ value) * 2654435761u + from; }
 
 struct HostWork {
-  volatile Word* page;
+  std::atomic<Word>* page;
   Word value;
 };
 void CUDA_CB on_host(void* data) {

@@ -4,6 +4,7 @@
 // words of device or page-locked memory. And how a program runs the one that its word names.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -84,18 +85,18 @@ class Session {
   CUmodule module = nullptr;
 };
 
-// Page-locked words that host and device both see.
+// Page-locked words that host and device both see, and may use at once.
 class Pinned {
  public:
   explicit Pinned(std::size_t count) {
     void* memory = nullptr;
     check(drv.cuMemAllocHost(&memory, count * sizeof(Word)));
-    words = static_cast<volatile Word*>(memory);
+    words = static_cast<std::atomic<Word>*>(memory);
     for (std::size_t i = 0; i < count; ++i) words[i] = 0;
     check(drv.cuMemHostGetDevicePointer(&device, memory, 0));
   }
-  void* host() const { return const_cast<Word*>(words); }
-  volatile Word* words = nullptr;
+  void* host() const { return words; }
+  std::atomic<Word>* words = nullptr;
   CUdeviceptr device = 0;
 };
 

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The lock rule: no call that can make the host wait is made by a thread that holds a lock of ours,
+// and the thread that moves deferred work makes none at all. Vendors' functions are annotated in
+// the tables that backends call them by (TableEntry); a breach aborts where VITAMIN_LOCK_RULE is
+// set, as it is in all tests.
+//
+// It costs a launch nothing: only calls that can wait look, and they ask each lock for its owner.
+#pragma once
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+namespace vitamin::hal {
+
+// Whether a call of the vendor's can make the host wait for work of a device.
+enum class Blocks : std::uint8_t {
+  kNever,
+  kWhenFull,  // only while a hardware queue has no room: never, since the runtime sees to that
+  kWaits,
+};
+
+class LockRule {
+  struct Slot {
+    std::atomic<std::mutex*> mutex;
+    std::atomic<const char*> name;
+  };
+  static inline constinit std::array<Slot, 256> slots_{};
+
+ public:
+  // A lock that the rule is about, as long as this lives. More than there is room for are not
+  // looked at.
+  class Watched {
+   public:
+    Watched(std::mutex& mutex, const char* name) {
+      for (Slot& slot : slots_) {
+        std::mutex* free = nullptr;
+        if (!slot.mutex.compare_exchange_strong(free, &mutex)) continue;
+        slot.name.store(name);
+        slot_ = &slot;
+        return;
+      }
+    }
+    ~Watched() {
+      if (slot_ != nullptr) slot_->mutex.store(nullptr);
+    }
+    Watched(const Watched&) = delete;
+    Watched& operator=(const Watched&) = delete;
+
+   private:
+    Slot* slot_ = nullptr;
+  };
+
+  // This thread moves deferred work from now on.
+  static void moves_deferred_work() { moves_deferred_work_ = true; }
+
+  // Before a call that can make the host wait.
+  static void waits(const char* call) {
+    static const bool enforced = std::getenv("VITAMIN_LOCK_RULE") != nullptr;
+    if (enforced) [[unlikely]]
+      look(call);
+  }
+
+ private:
+  [[gnu::noinline]] static void look(const char* call) {
+    if (moves_deferred_work_) breach(call, "is made by the thread that moves deferred work");
+    const auto self = static_cast<int>(::syscall(SYS_gettid));
+    for (const Slot& slot : slots_)
+      if (std::mutex* mutex = slot.mutex.load())
+        if (mutex->native_handle()->__data.__owner == self) breach(call, slot.name.load());
+  }
+  [[noreturn]] static void breach(const char* call, const char* why) {
+    std::fprintf(stderr, "vitamin: the lock rule is broken: %s can wait: %s\n", call, why);
+    std::abort();
+  }
+  static inline constinit thread_local bool moves_deferred_work_ = false;
+};
+
+// A vendor's function in a table, called and compared as the pointer that it is.
+template <class Function, Blocks kBlocks>
+class TableEntry;
+template <class Result, class... Args, Blocks kBlocks>
+class TableEntry<Result (*)(Args...), kBlocks> {
+ public:
+  TableEntry() = default;
+  TableEntry(const char* name, void* address)
+      : function_(reinterpret_cast<Result (*)(Args...)>(address)), name_(name) {}
+  Result operator()(Args... args) const {
+    if constexpr (kBlocks == Blocks::kWaits) LockRule::waits(name_);
+    return function_(args...);
+  }
+  explicit operator bool() const { return function_ != nullptr; }
+  friend bool operator==(const TableEntry& entry, std::nullptr_t) {
+    return entry.function_ == nullptr;
+  }
+
+ private:
+  Result (*function_)(Args...) = nullptr;
+  const char* name_ = nullptr;
+};
+
+}  // namespace vitamin::hal

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory stays flat: objects that are made and destroyed again and again, bare and under the
+preloaded library, over the software driver.
+
+What a process holds is looked at after each of several rounds; the first ones warm up. Growth is
+the median of what the rounds add: what comes and goes does not count, nor does a step now and then
+(a table that doubles, a queue that the pool makes because more streams than ever were busy at a
+time, and keeps). It is compared with the growth of the bare program, whose driver may grow as well.
+
+A policy that moves many streams makes the pool grow queues for as many as are busy at a time: where
+streams are busy the policy is one that does not.
+
+VITAMIN_TEST_LONG=1: 100,000 objects of each kind, and the resident and device memory as well, to
+1 % of the native.
+
+Environment: see doors_test.py; besides TEST_KERNELS.
+"""
+import itertools
+import os
+import statistics
+import tempfile
+import unittest
+
+import doors_test
+
+LONG = os.environ.get("VITAMIN_TEST_LONG") == "1"
+ROUNDS, WARM_UP = 10, 2
+AT_END = (ROUNDS - WARM_UP) // 2
+# In a round: a queue of the pool over the software driver.
+USUAL_NOISE = 20 << 10
+BYTES_PER_OBJECT = 4
+
+
+def run(*words, preload, policy="fifo", audit=None):
+    environment = {"VITAMIN_POLICY": policy, "VITAMIN_SEED": "1", "VITAMIN_SOFT_DEVICES": "2"}
+    if audit:
+        environment["VITAMIN_AUDIT"] = audit
+    done = doors_test.run(*words, program="flat_memory", preload=preload, environment=environment,
+                          timeout=3600 if LONG else 120)
+    if done.returncode != 0 or done.stderr:
+        raise AssertionError((words, preload, done))
+    return done.stdout.splitlines()
+
+
+class Rounds:
+    """What was held after each round."""
+
+    def __init__(self, kind, objects, at_a_time=1, **options):
+        self.objects = objects
+        self.rounds = []
+        for line in run(kind, objects, ROUNDS, at_a_time, **options):
+            words = line.split()
+            self.rounds.append({name: int(value) for name, value in zip(words[::2], words[1::2])})
+        assert len(self.rounds) == ROUNDS
+
+    def growth(self, what):
+        """In a round, in bytes."""
+        held = [one[what] for one in self.rounds[WARM_UP - 1:]]
+        return statistics.median(after - before for before, after in itertools.pairwise(held))
+
+    def at_end(self, what):
+        return min(one[what] for one in self.rounds[-AT_END:])
+
+
+class Flat(unittest.TestCase):
+    def compare(self, kind, objects, at_a_time=1, policy="fifo", audited=False):
+        bare = Rounds(kind, objects, at_a_time, preload=False)
+        with tempfile.TemporaryDirectory() as folder:
+            ours = Rounds(kind, objects, at_a_time, preload=True, policy=policy,
+                          audit=folder if audited else None)
+        grown = ours.growth("heap") - bare.growth("heap")
+        where = (kind, at_a_time, policy, audited, ours.rounds, bare.rounds)
+        self.assertLessEqual(grown, USUAL_NOISE + BYTES_PER_OBJECT * objects, where)
+        self.assertEqual(ours.at_end("device"), bare.at_end("device"), where)
+        if not LONG or audited:  # an audit's log is a file that is mapped
+            return
+        for what in ("resident", "device"):
+            self.assertLessEqual(ours.growth(what) - bare.growth(what),
+                                 bare.at_end(what) // 100 + USUAL_NOISE, (what, where))
+
+    def check(self, *kinds, objects=400):
+        for kind in kinds:
+            self.compare(kind, 100_000 // ROUNDS if LONG else objects)
+            self.compare(kind, objects // 4, audited=True)
+            if not kind.startswith("broken"):  # an open capture forbids the waits
+                self.compare(kind, objects, at_a_time=50)
+            if not kind.startswith(("busy", "broken", "bound")):
+                self.compare(kind, objects, policy="random")
+
+    def test_streams_leave_nothing(self):
+        self.check("streams", "blocking_streams", "busy_streams", "busy_blocking_streams")
+
+    def test_events_leave_nothing(self):
+        self.check("events", "events_in_graphs")
+
+    def test_graphs_leave_nothing(self):
+        self.check("graphs", "executables", "bound_executables")
+
+    def test_captures_leave_nothing(self):
+        self.check("captures", "broken_captures")
+
+    def test_modules_and_libraries_leave_nothing(self):
+        self.check("modules", "libraries", objects=200)
+
+    def test_contexts_leave_nothing(self):
+        self.check("contexts", "green_contexts", objects=100)
+
+    def test_threads_leave_nothing(self):
+        self.check("threads", "host_functions")
+
+    def test_allocations_leave_nothing(self):
+        self.check("host_memory", "registered_memory", "device_memory")
+
+    def test_allocations_in_stream_order_leave_nothing(self):
+        self.check("pool_memory", "pool_memory_freed_at_once", "memory_pools")
+
+    @unittest.skipIf(os.environ["SANITIZED"] == "1", "its runtime sees the leak first")
+    def test_a_leak_is_seen(self):
+        bare = Rounds("leaks", 400, preload=False)
+        self.assertGreater(bare.growth("heap"), USUAL_NOISE + BYTES_PER_OBJECT * 400)
+
+
+class Pool(unittest.TestCase):
+    """Memory that is allocated and freed in stream order, whatever is deferred."""
+
+    # The software pool does not split blocks, so which of two blocks an allocation gets changes
+    # what is left for the next: one block of the largest size more or less.
+    LARGEST = 4 << 20
+
+    def check(self, scenario, seed):
+        expected, natively = run("pool", scenario, seed, preload=False)
+        for policy in ("static", "random"):
+            found, held = run("pool", scenario, seed, preload=True, policy=policy)
+            self.assertEqual(found, expected, (scenario, seed, policy))
+            spare = self.LARGEST if scenario.startswith("many_sizes") else 0
+            self.assertLessEqual(int(held), 1.2 * int(natively) + spare,
+                                 (scenario, seed, policy))
+
+    def test_memory_of_one_size_is_used_again(self):
+        for scenario in ("one_size", "one_size_behind_a_gate"):
+            self.check(scenario, 1)
+
+    def test_memory_of_many_sizes_is_used_again(self):
+        for seed in range(1, 41 if LONG else 4):
+            for scenario in ("many_sizes", "many_sizes_behind_a_gate"):
+                self.check(scenario, seed)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Takes fixes out one by one and lets the random CUDA programs find what is broken then.
+
+    mutations.py [--programs N] [--scratch FOLDER] [NAME ...]
+
+Each *.patch beside this file takes one fix out. A line "Kinds: a,b" at its head names the kinds of
+fragments that are run (compare.py --only); without it, all are. In a scratch copy of the tree the
+library is built with one patch after the other, and programs run until one differs. Exit code 1: a
+patch no longer applies, or what it breaks is not found, or programs differ without any patch.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent.parent
+sys.path.insert(0, str(HERE.parent))
+
+import compare
+
+TARGETS = ("vitamin_interpose_cuda", "soft_libcuda", "random_cuda_programs", "random_cuda_kernels")
+LEFT_OUT = shutil.ignore_patterns("build", ".git", "__pycache__")
+
+
+def run(*command, where):
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def build(tree, configure):
+    if configure:
+        built, said = run("cmake", "-S", ".", "--preset", "release", where=tree)
+        if not built:
+            return said
+    built, said = run("ninja", "-C", "build/release", *TARGETS, where=tree)
+    return "" if built else said
+
+
+def point_at(tree):
+    out = tree / "build/release"
+    os.environ |= {"PROGRAM": str(out / "tests/random_programs/random_cuda_programs"),
+                   "RANDOM_KERNELS": str(out / "tests/random_programs/random_cuda_kernels.so"),
+                   "DRIVER": str(out / "lib/soft"),
+                   "LIBRARY": str(out / "lib/libvitamin_cuda.so")}
+
+
+def kinds_of(patch):
+    for line in patch.read_text().splitlines():
+        if line.startswith("Kinds: "):
+            return ["--only", line.removeprefix("Kinds: ").strip()]
+        if line.startswith("--- "):
+            break
+    return []
+
+
+def find(programs, options):
+    """(difference or None, programs that ran, seconds)"""
+    began, ran = time.monotonic(), 0
+
+    def progress(done, _):
+        nonlocal ran
+        ran = done
+
+    found = compare.compare(1, programs, options=options, stop=True, progress=progress)
+    return (found[0] if found else None), ran, time.monotonic() - began
+
+
+def mutate(tree, patch, programs):
+    """One line of the table, and whether the mutation was found."""
+    applied, said = run("patch", "-p1", "--fuzz=0", "-i", str(patch), where=tree)
+    if not applied:
+        return f"does not apply: {said.strip().splitlines()[0]}", False
+    try:
+        if said := build(tree, False):
+            return f"does not compile: {said[-300:]}", False
+        difference, ran, seconds = find(programs, kinds_of(patch))
+        if difference is None:
+            return f"NOT FOUND by {ran} programs in {seconds:.0f} s", False
+        return (f"seed {difference.seed}, policy {difference.policy}, after {ran} programs, "
+                f"{seconds:.0f} s: {difference.line.strip()}"), True
+    finally:
+        run("patch", "-R", "-p1", "-i", str(patch), where=tree)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--programs", type=int, default=20_000)
+    parser.add_argument("--scratch", type=pathlib.Path)
+    words = parser.parse_args()
+    patches = [patch for patch in sorted(HERE.glob("*.patch"))
+               if not words.names or any(name in patch.stem for name in words.names)]
+    scratch = words.scratch or pathlib.Path(tempfile.mkdtemp(prefix="mutations-"))
+    tree = scratch / "tree"
+    shutil.copytree(ROOT, tree, ignore=LEFT_OUT, dirs_exist_ok=True, symlinks=True)
+    if said := build(tree, True):
+        sys.exit(f"the tree does not build:\n{said[-2000:]}")
+    point_at(tree)
+    difference, ran, seconds = find(1000, [])
+    print(f"{'no patch':<40} {difference or 'no difference'}: {ran} programs, {seconds:.0f} s")
+    right = difference is None
+    for patch in patches:
+        line, found = mutate(tree, patch, words.programs)
+        right = right and found
+        print(f"{patch.stem:<40} {line}", flush=True)
+    if not words.scratch:
+        shutil.rmtree(scratch)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
