@@ -191,7 +191,7 @@ void unloaded_from_another_context() {
 // of the device. Launches that wait their turn must go on all the same.
 void graph_is_made_while_a_thread_waits() {
   Session s;
-  const Pinned words(2);
+  const Pinned words(1);
   const CUstream held = s.stream();
   const CUstream replayed = s.stream();
   const CUstream deep = s.stream();
@@ -213,8 +213,10 @@ void graph_is_made_while_a_thread_waits() {
     sleep_ms(20);
   }
   for (int i = 0; i < 60; ++i) s.launch("busy", deep, std::uint64_t{20'000});
-  s.launch("fill", deep, words.device + 4, Word{1}, Word{1});
-  while (words.words[1] != 1) sleep_ms(1);
+  std::atomic<bool> ended{false};
+  check(drv.cuLaunchHostFunc(
+      deep, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &ended));
+  while (!ended) sleep_ms(1);
   words.words[0] = 1;
   waits.join();
   check(drv.cuCtxSynchronize());
