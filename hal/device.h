@@ -38,8 +38,8 @@ struct DeviceInfo {
   std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
-  // Launches, copies and fills that one queue surely takes before the next blocks inside the driver;
-  // and the most that one was seen to take, 0: not known.
+  // Launches, copies and fills that one queue surely takes before the next blocks inside the
+  // driver; and the most that one was seen to take, 0: not known.
   std::uint32_t queue_depth = 900;
   std::uint32_t queue_depth_max = 0;
   // Whether records of events and waits for them take such places, too.

@@ -85,8 +85,8 @@ class CudaDevice final : public hal::Device {
 
 hal::Status CudaDevice::open() {
   info_.vendor = hal::Vendor::kNvidia;
-  // Of an H200 (bench/results/green/queue_depths.txt): 1,018 to 1,021 launches, copies and fills fit
-  // a stream, and 734 launches with 4,000 bytes of parameters; records and waits take no place.
+  // Of an H200 (bench/results/green/queue_depths.txt): 1,018 to 1,021 launches, copies and fills
+  // fit a stream, and 734 launches with 4,000 bytes of parameters; records and waits take no place.
   info_.queue_depth = 1018;
   info_.queue_depth_max = 1021;
   info_.markers_take_places = false;
