@@ -997,7 +997,7 @@ void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kern
 
 bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) {
   if (stream.deferred.size() >= options_.deferred_max) return false;
-  const std::uint64_t places = kernel != nullptr ? kernel->places : places_of(intent);
+  const std::uint64_t places = places_of(kernel, intent);
   if (depth_max_ == 0 || places == 0) return true;
   // Of the oldest run some operations may have ended.
   const auto fits = [&] {
@@ -1010,8 +1010,7 @@ bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) 
 }
 
 void Dispatcher::defer(Stream& stream, Deferred deferred) {
-  deferred.places =
-      deferred.kernel.get() != nullptr ? deferred.kernel.get()->places : places_of(deferred.intent);
+  deferred.places = places_of(deferred.kernel.get(), deferred.intent);
   stream.deferred_places += deferred.places;
   if (stream.deferred.empty()) deferring_.push_back(&stream);
   if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();

@@ -179,9 +179,10 @@ class Dispatcher {
   // Whether the driver takes the stream's next operation, and everything that goes with it, without
   // blocking; what ends meanwhile is looked for.
   bool takes(Stream& stream, std::span<const Predecessor> after);
-  // Whether the stream's own queue would take the operation behind what is deferred, as far as that
-  // is known. Else the caller blocks, as natively: so what is deferred always fits the real stream,
-  // and nobody who has to put it there blocks.
+  // Whether the stream's own queue would take the operation behind what is deferred, as far as the
+  // depth of the queue is known. Where it would not, the caller blocks, as natively. So the
+  // deferred operations always fit the stream's own queue, and a call that flushes them does not
+  // block.
   bool may_defer(Stream& stream, const Kernel* kernel, Intent intent);
   // Behind the stream's newest submitted operation; empty when nothing is outstanding.
   MarkerRef tail_marker(Stream& stream);
@@ -344,6 +345,10 @@ class Dispatcher {
     const bool marker = intent == Intent::kRecord || intent == Intent::kWait ||
                         intent == Intent::kBridgeGate || intent == Intent::kDestroy;
     return marker && !markers_take_places_ ? 0 : 1;
+  }
+  // `kernel`: of a launch, else null.
+  std::uint64_t places_of(const Kernel* kernel, Intent intent) const {
+    return kernel != nullptr ? kernel->places : places_of(intent);
   }
   bool room(Stream& stream, std::span<const Predecessor> after, bool launch, std::uint64_t places,
             std::uint64_t predicted_ns = 0);

@@ -709,7 +709,7 @@ NativeStatus VirtualContext::query(Stream& stream) {
       status = device_->query(part->tail_marker->event);
     else if (part == &stream)
       status = part->own.queue->query();
-    // A marker of ours may come behind work that the host has waited for: it is nobody's question.
+    // Every operation of the application is complete; only a marker of the runtime is outstanding.
     if (status == device_->not_ready() && part->timeline.completed == part->timeline.issued)
       status = hal::kNativeOk;
     if (status == hal::kNativeOk) status = query_allocations(*part);

@@ -326,7 +326,7 @@ TEST_CASE("a launch behind a full stream blocks the host until there is room") {
   CHECK(test::eventually([&] { return launched == 1019; }));  // and the gate in front
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   CHECK_EQ(launched, 1019);
-  // Nobody else is held up, and what takes no place finds one.
+  // Records and waits on the full stream do not block, nor do launches on another stream.
   const Event event;
   for (int i = 0; i < 2000; ++i) {
     REQUIRE_OK(cuEventRecord(event, stream));
