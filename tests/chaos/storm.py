@@ -273,8 +273,9 @@ class Daemons:
         send(process.pid, number)
 
     def answers(self):
+        """Its status; None when there is none, or it takes long: a daemon may be stopped."""
         try:
-            return harness.ask(self.socket, "status", time_limit.time_limit(1))
+            return harness.ask(self.socket, "status", plenty=0.1)
         except (OSError, ValueError):
             return None
 
@@ -665,7 +666,7 @@ class Storm:
         daemon = next(iter(self.daemons.running))
         time_limit.wait_until(lambda: not (self.daemons.answers() or {"clients": 1})["clients"],
                               "the end of every session")
-        status = self.daemons.answers()
+        status = time_limit.wait_until(self.daemons.answers, "vitamind's status")
         measured = {
             "leases held": [device["held"] for device in status["devices"]],
             "descriptors of vitamind": self.settled_descriptors(daemon),

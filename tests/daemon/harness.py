@@ -27,10 +27,10 @@ def open_width(status, clients):
                if units >> unit & 1)
 
 
-def ask(path, verb, timeout=5):
-    """What the daemon at this socket answers a tool."""
+def ask(path, verb, plenty=5):
+    """What the daemon at this socket answers a tool. `plenty`: seconds, see time_limit."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(time_limit(timeout))
+        connection.settimeout(time_limit(plenty))
         connection.connect(str(path))
         preamble = b"vitamin\0" + struct.pack("<HHHH", MAJOR, 0, 4, 0)
         connection.send(preamble + verb.encode().ljust(256, b"\0"))
@@ -74,8 +74,8 @@ class Daemon:
             wait_until(lambda: answers(self.socket) or self.process.poll() is not None,
                        "the daemon's first answer", every=0.002)
 
-    def ask(self, verb, timeout=5):
-        return ask(self.socket, verb, timeout)
+    def ask(self, verb, plenty=5):
+        return ask(self.socket, verb, plenty)
 
     def status(self):
         return self.ask("status")

@@ -98,9 +98,12 @@ class Memory(Programs):
         for kind in ("streams", "blocking_streams", "events", "graphs", "modules", "memory",
                      "memory_in_stream_order", "threads"):
             command = ("flat_memory", kind, str(self.OBJECTS), str(self.ROUNDS))
-            native = self.growth(self.native(*command))
-            ours = self.growth(self.shared(*command, options=("--policy", "fifo"))[0])
-            self.assertLessEqual(ours, native + self.NOISE, kind)
+            more = []  # a leak shows each time, noise of the real runtime does not
+            while not more or (more[-1] > self.NOISE and len(more) < 3):
+                native = self.growth(self.native(*command))
+                ours = self.growth(self.shared(*command, options=("--policy", "fifo"))[0])
+                more.append(ours - native)
+            self.assertLessEqual(min(more), self.NOISE, (kind, more))
 
 
 class Corners(Programs):

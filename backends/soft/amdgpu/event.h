@@ -21,7 +21,7 @@ class Events {
   void destroy(HsaEvent* event);
   void raise(std::uint32_t id);
   void reset(std::uint32_t id);
-  // False: timed out. `milliseconds` 0xffffffff: for ever.
+  // False: timed out. May return true before an event was raised, as after a signal.
   bool wait(HsaEvent* const* events, std::uint32_t count, bool all, std::uint32_t milliseconds);
 
  private:
