@@ -21,7 +21,7 @@ import seed as seeds  # noqa: E402
 import storm  # noqa: E402
 import time_limit  # noqa: E402
 
-SHORT_EVENTS, LONG_SECONDS = 200, 3600
+SHORT_EVENTS, LONG_SECONDS = 120, 3600
 
 
 def programs():

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr std::size_t kCount = 20'000;
+constexpr std::size_t kCount = 6'000;
 
 std::vector<unsigned> random_words() {
   std::vector<unsigned> values(kCount);
