@@ -1123,13 +1123,18 @@ void Dispatcher::run_thread() {
   device_.attach_thread();
   Lock lock(mutex_);
   Backoff backoff;
-  auto next_look = std::chrono::steady_clock::now();
+  auto next_look = std::chrono::steady_clock::now(), next_keep = next_look + kBetweenKeeps;
   while (!stopping_) {
     const auto now = std::chrono::steady_clock::now();
     if ((!watched_.empty() || profiler_.awaits()) && now >= next_look) {
       check_watched();
       profiler_.collect();
       next_look = now + kBetweenLooks;
+    }
+    if (now >= next_keep) {
+      keep_due_ = true;
+      work_.notify_one();
+      next_keep = now + kBetweenKeeps;
     }
     if (!deferring_.empty() || arbiter_->wants_service()) {
       if (pump()) {
@@ -1159,7 +1164,6 @@ void Dispatcher::run_worker() {
   device_.attach_thread();
   Lock lock(mutex_);
   auto next_share = std::chrono::steady_clock::now() + kShareEvery;
-  auto next_keep = std::chrono::steady_clock::now() + kBetweenKeeps;
   while (!stopping_) {
     if (pool_.slots() && std::chrono::steady_clock::now() >= next_share) {
       keep_to_share(lock);
@@ -1167,17 +1171,18 @@ void Dispatcher::run_worker() {
     }
     if (!wanted_queues_.empty()) grow_queues(lock);
     if (graphs_awaited()) make_graphs(lock);
-    if (std::chrono::steady_clock::now() >= next_keep) {
+    if (std::exchange(keep_due_, false)) {
       lock.unlock();
       finish_timing();
       lock.lock();
-      next_keep = std::chrono::steady_clock::now() + kBetweenKeeps;
     }
+    // Without a limit where nothing changes by itself: whoever wakes takes the lock, and a launch
+    // that meets it there has to wake it again, by a system call.
     const auto rung = [&] { return stopping_ || work_awaited(); };
     if (pool_.slots())
-      work_.wait_until(lock, std::min(next_share, next_keep), rung);
+      work_.wait_until(lock, next_share, rung);
     else
-      work_.wait_until(lock, next_keep, rung);
+      work_.wait(lock, rung);
   }
 }
 

@@ -371,7 +371,7 @@ class Dispatcher {
 
   void run_thread();
   void run_worker();
-  bool work_awaited() const { return !wanted_queues_.empty() || graphs_awaited(); }
+  bool work_awaited() const { return !wanted_queues_.empty() || graphs_awaited() || keep_due_; }
   void check_watched();
   void grow_queues(Lock& lock);
   void keep_to_share(Lock& lock);
@@ -421,6 +421,7 @@ class Dispatcher {
   std::chrono::steady_clock::time_point slots_stay_until_;
   std::condition_variable work_;  // of the worker
   std::thread thread_, worker_;
+  bool keep_due_ = false;  // what was learnt is to be kept
   bool stopping_ = false;
 };
 

@@ -83,6 +83,7 @@ std::vector<Mapping> mappings(pid_t pid) {
 
 struct Counts {
   std::uint64_t instructions = 0, system_calls = 0, allocations = 0, frees = 0;
+  std::map<std::uint64_t, std::uint64_t> by_system_call;  // its number
   std::map<std::string, std::uint64_t> by_library;
 };
 
@@ -129,7 +130,7 @@ class Tracer {
     for (;;) {
       user_regs_struct registers{};
       ptrace(PTRACE_GETREGS, child_, nullptr, &registers);
-      count(registers.rip, &counts);
+      count(registers.rip, registers.rax, &counts);
       int status = 0;
       if (ptrace(PTRACE_SINGLESTEP, child_, nullptr, nullptr) != 0 ||
           waitpid(child_, &status, 0) < 0 || !WIFSTOPPED(status))
@@ -139,13 +140,16 @@ class Tracer {
     return counts;
   }
 
-  void count(std::uint64_t at, Counts* counts) {
+  void count(std::uint64_t at, std::uint64_t rax, Counts* counts) {
     ++counts->instructions;
     unsigned char bytes[2] = {};
     const iovec here{bytes, sizeof bytes};
     const iovec there{reinterpret_cast<void*>(at), sizeof bytes};
     process_vm_readv(child_, &here, 1, &there, 1, 0);
-    counts->system_calls += bytes[0] == 0x0f && bytes[1] == 0x05;
+    if (bytes[0] == 0x0f && bytes[1] == 0x05) {
+      ++counts->system_calls;
+      ++counts->by_system_call[rax];
+    }
     counts->allocations +=
         std::find(allocators_.begin(), allocators_.end(), at) != allocators_.end();
     counts->frees += at == free_;
@@ -165,12 +169,14 @@ void tell(const char* kernel, const Counts* begin, const Counts* end) {
   std::uint64_t system_calls = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
+  std::map<std::uint64_t, std::uint64_t> by_system_call;
   std::map<std::string, std::vector<double>> by_library;
   for (const Counts* counts = begin; counts != end; ++counts) {
     instructions.push_back(static_cast<double>(counts->instructions));
     system_calls = std::max(system_calls, counts->system_calls);
     allocations = std::max(allocations, counts->allocations);
     frees = std::max(frees, counts->frees);
+    for (const auto& [number, count] : counts->by_system_call) by_system_call[number] += count;
     for (const auto& [name, count] : counts->by_library)
       by_library[name].push_back(static_cast<double>(count));
   }
@@ -185,6 +191,13 @@ void tell(const char* kernel, const Counts* begin, const Counts* end) {
   for (auto& [name, counts] : by_library) {
     counts.resize(instructions.size());  // launches that did not enter the library count as 0
     std::printf("%s\"%s\": %.0f", comma, name.c_str(), bench::Order(counts).median());
+    comma = ", ";
+  }
+  std::printf("}, \"system_calls\": {");
+  comma = "";
+  for (const auto& [number, count] : by_system_call) {
+    std::printf("%s\"%llu\": %llu", comma, static_cast<unsigned long long>(number),
+                static_cast<unsigned long long>(count));
     comma = ", ";
   }
   std::printf("}}\n");

@@ -218,6 +218,17 @@ class Documents(unittest.TestCase):
             for name in re.findall(names, page.read_text()):
                 self.assertTrue((SOURCE / name).exists(), f"{page.name}: {name}")
 
+    def test_every_test_of_a_counter_example_is_there(self):
+        sources = [path.read_text(errors="replace") for path in (SOURCE / "tests").rglob("*")
+                   if path.suffix in (".py", ".cpp", ".def", ".txt")]
+        page = (SOURCE / "tests/counter_examples.md").read_text()
+        self.assertEqual(len(re.findall(r"^\| \d+ \|", page, re.M)), 21)
+        for file, name in re.findall(r"`(\w+): ([^`]+)`", page):
+            written = (f"def test_{name.replace(' ', '_')}(", f'TEST_CASE("{name}")',
+                       f"{name}" if file == "differential" else None)
+            self.assertTrue(any(text in source for source in sources for text in written if text),
+                            f"{file}: {name}")
+
     def test_every_page_is_in_the_index(self):
         index = (DOCS / "README.md").read_text()
         for page in pages():

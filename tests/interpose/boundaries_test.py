@@ -100,6 +100,9 @@ class Boundaries(unittest.TestCase):
     def test_default_streams_of_threads_begin_without_attributes(self):
         self.check("attributes_of_ended_threads")
 
+    def test_threads_sleep_while_there_is_nothing_to_do(self):
+        self.check("threads_that_sleep")
+
 
 if __name__ == "__main__":
     unittest.main()

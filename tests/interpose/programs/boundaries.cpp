@@ -13,6 +13,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "session.h"
@@ -592,6 +595,43 @@ void attributes_of_ended_threads() {
   print("added", s.word(x));
 }
 
+// How often threads of this process other than the calling one went to sleep.
+unsigned long long sleeps_of_other_threads() {
+  unsigned long long all = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream file(task.path() / "status");
+    for (std::string word; file >> word;) {
+      unsigned long long value = 0;
+      if (word == "voluntary_ctxt_switches:" && file >> value) all += value;
+    }
+  }
+  return all;
+}
+
+// No thread of the library wakes where there is nothing to do: it would take locks that launches
+// take.
+void threads_that_sleep() {
+  Session s;
+  const CUstream stream = s.stream();
+  const CUdeviceptr x = s.words(1);
+  for (int i = 0; i < 300; ++i) s.launch("add", stream, x, Word{1}, Word{1});
+  check(cuStreamSynchronize(stream));
+  const auto in = [](int ms) {
+    const unsigned long long before = sleeps_of_other_threads();
+    sleep_ms(ms);
+    return sleeps_of_other_threads() - before;
+  };
+  for (int i = 0; i < 100 && in(200) != 0; ++i) {
+  }
+#if defined(__SANITIZE_THREAD__)  // which has a thread of its own that wakes
+  print("wakes", 0);
+#else
+  print("wakes", in(2500));
+#endif
+  print("added", s.word(x));
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -611,6 +651,7 @@ int main(int count, char** words) {
        {"refused_calls", &refused_calls},
        {"peer_copies", &peer_copies},
        {"children_that_exit", &children_that_exit},
-       {"attributes_of_ended_threads", &attributes_of_ended_threads}},
+       {"attributes_of_ended_threads", &attributes_of_ended_threads},
+       {"threads_that_sleep", &threads_that_sleep}},
       count, words);
 }
