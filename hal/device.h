@@ -38,10 +38,10 @@ struct DeviceInfo {
   std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
-  // Launches, copies and fills that one queue surely takes before the next blocks inside the
-  // driver; and the most that one was seen to take, 0: not known.
+  // Launches, copies and fills that one queue surely takes; and whether that was measured: then the
+  // next one natively blocks its caller, or soon one does.
   std::uint32_t queue_depth = 900;
-  std::uint32_t queue_depth_max = 0;
+  bool queue_depth_measured = false;
   // Whether records of events and waits for them take such places, too.
   bool markers_take_places = true;
   // A launch with more bytes of parameters than this takes another place for each such part; 0: one

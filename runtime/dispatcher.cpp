@@ -130,7 +130,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       page_(*options.page),
       layout_(std::move(layout)),
       depth_(device.info().queue_depth),
-      depth_max_(device.info().queue_depth_max),
+      depth_measured_(device.info().queue_depth_measured),
       markers_take_places_(device.info().markers_take_places),
       markers_(device, options.markers),
       profiler_(device, options.profiler),
@@ -178,7 +178,7 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   if (!room(stream, request.after, false, places)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
   // What was before it may end long before it does.
-  if (request.intent == Intent::kBridgeGate) close_segment(stream);
+  if (request.intent == Intent::kBridgeGate || gated_by_others) close_segment(stream);
   PhysicalQueue& queue =
       request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
   unsigned waits = 0;
@@ -192,7 +192,10 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
     status = request.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   commit(stream, queue, request.intent);
-  if (request.intent == Intent::kBridgeGate || gated_by_others) stream.gate = tail_marker(stream);
+  if (request.intent == Intent::kBridgeGate || gated_by_others) {
+    stream.gate = tail_marker(stream);
+    if (stream.since_segment == 1) stream.run_gate = stream.gate;
+  }
   return {};
 }
 
@@ -419,6 +422,8 @@ bool Dispatcher::others_gated(Request& request) {
   // stream is never allowed onto a pool queue.
   if (strict() && request.marker && !markers_.fired(request.marker)) return true;
   return std::any_of(request.after.begin(), request.after.end(), [&](const Predecessor& p) {
+    if (p.token.completed() || !gated(*p.stream)) return false;
+    poll(*p.stream);  // the gate may be behind it, and nobody else looks for its end then
     return !p.token.completed() && gated(*p.stream);
   });
 }
@@ -558,9 +563,11 @@ void Dispatcher::close_segment(Stream& stream) {
   const MarkerRef marker = tail_marker(stream);
   // Without a marker or room the run joins the next one, whose marker comes behind it.
   if (!marker || stream.segments.full()) return;
-  stream.segments.push(
-      {stream.timeline.submitted, marker, stream.tail != nullptr ? stream.tail->entry : kNoEntry,
-       stream.leased_since_segment, stream.since_segment_ns, stream.held_since_segment});
+  stream.segments.push({stream.timeline.submitted, marker,
+                        stream.tail != nullptr ? stream.tail->entry : kNoEntry,
+                        stream.leased_since_segment, stream.since_segment_ns,
+                        stream.held_since_segment, std::move(stream.run_gate)});
+  stream.run_gate.reset();
   stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.since_segment = 0;
@@ -690,6 +697,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.leased_since_segment = 0;
   stream.held = stream.held_since_segment = 0;
   stream.segment_room = 0;
+  stream.run_gate.reset();
   stream.tail = nullptr;
   stream.tail_marker.reset();
   stream.gate.reset();
@@ -998,11 +1006,16 @@ void Dispatcher::trace_arrival(const Stream& stream, Intent intent, Kernel* kern
 bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) {
   if (stream.deferred.size() >= options_.deferred_max) return false;
   const std::uint64_t places = places_of(kernel, intent);
-  if (depth_max_ == 0 || places == 0) return true;
-  // Of the oldest run some operations may have ended.
+  if (!depth_measured_ || places == 0) return true;
+  // Of the oldest run all operations but one may have ended, unless a gate at its beginning holds
+  // it.
   const auto fits = [&] {
-    const std::uint64_t held = stream.segments.empty() ? 0 : stream.held - stream.segments[0].held;
-    return held + stream.deferred_places + places <= depth_max_;
+    const bool open = stream.segments.empty();
+    const MarkerRef& gate = open ? stream.run_gate : stream.segments[0].gate;
+    const bool none_ended = gate && !markers_.fired(gate);
+    const std::uint64_t oldest = open ? stream.held : stream.segments[0].held;
+    const std::uint64_t held = stream.held - (none_ended || oldest == 0 ? 0 : oldest - 1);
+    return held + stream.deferred_places + places <= depth_;
   };
   if (fits()) return true;
   poll(stream);

@@ -381,7 +381,8 @@ class Dispatcher {
   stats::DevicePage& page_;
   PoolLayout layout_;
   // hal::DeviceInfo's.
-  const std::uint64_t depth_, depth_max_;
+  const std::uint64_t depth_;
+  const bool depth_measured_;
   const bool markers_take_places_;
   MarkerPool markers_;  // outlives the queues, which hold markers
   Profiler profiler_;   // outlives the arbiter, whose policy reads it

@@ -88,7 +88,7 @@ hal::Status CudaDevice::open() {
   // Of an H200 (bench/results/green/queue_depths.txt): 1,018 to 1,021 launches, copies and fills
   // fit a stream, and 734 launches with 4,000 bytes of parameters; records and waits take no place.
   info_.queue_depth = 1018;
-  info_.queue_depth_max = 1021;
+  info_.queue_depth_measured = true;
   info_.markers_take_places = false;
   info_.parameter_bytes_of_place = 734 * 4000 / 1020;
   char name[256] = "";

@@ -153,6 +153,8 @@ bool Program::prepare_graph(GraphModel& graph, Line& line) {
     line.before |= graph.waits->recorded;
     line.maybe |= graph.waits->maybe;
   }
+  line.maybe |= graph.maybe;
+  graph.maybe = line.maybe;
   return true;
 }
 

@@ -85,6 +85,8 @@ struct GraphModel {
   std::vector<Node> kernels;
   EventModel* records = nullptr;  // behind all else
   EventModel* waits = nullptr;    // before all else
+  // What its newest launch may wait for: natively the next one, on whatever stream, waits for it.
+  Set maybe;
 };
 
 }  // namespace vitamin::random_programs

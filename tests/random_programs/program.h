@@ -79,6 +79,7 @@ class Program {
   Set ordered(const Line& line) const;
   Set all_of(unsigned device) const;  // that its work may wait for
   bool held(const Set& set) const { return (set & closed_).any(); }
+  bool held_by_kernel(const Line& line) const;
   // Nothing in the set can wait for a gate: the host may wait for it.
   bool can_wait(const Set& set) const;
   void reached(const Set& set);

@@ -63,7 +63,10 @@ Program::Flight& Program::begin_flight(Line& line, const char* name,
     while (workers_[flight.thread - 1]->busy());
   }
   line.busy = true;
-  say("  thread %u begins: %s", flight.thread, name);
+  const auto at =
+      std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return &one == &line; });
+  say("  thread %u begins: %s, stream %zu", flight.thread, name,
+      static_cast<std::size_t>(at - lines_.begin()));
   const CUcontext context = gpu(line).context;
   workers_[flight.thread - 1]->post([what = std::move(what), answer = flight.answer, context] {
     MUST(cuCtxSetCurrent(context));
@@ -106,13 +109,14 @@ CUresult Program::launch_nothing(const Line& line, unsigned count, CUevent recor
 bool Program::fly_graph(Line& line) {
   GraphModel* graph = any_graph();
   if (graph == nullptr || graph->device != line.device || graph->records != nullptr) return false;
+  const Set before = line.before;
   if (!prepare_graph(*graph, line)) return false;
   finish_graph(*graph, line);
   Flight& flight =
       begin_flight(line, "graph", [executable = graph->executable, stream = line.handle] {
         return cuGraphLaunch(executable, stream);
       });
-  line.before.reset(operations_ - 1);  // not before it has returned
+  line.before = before;  // until it has returned nothing is certain to come behind it
   for (const Effect& effect : graph->effects)
     flight.places.insert(flight.places.end(), {effect.to, effect.from});
   return true;
@@ -126,7 +130,9 @@ bool Program::fly_work(Line& line) {
   effect.value = static_cast<Word>(random_.next());
   const bool copies = random_.one_in(3);
   const std::uint64_t ns = draw_time();
-  const unsigned count = random_.one_in(2) ? 1 : static_cast<unsigned>(random_.below(300));
+  unsigned count = random_.one_in(2) ? 1 : static_cast<unsigned>(random_.below(300));
+  if (held_by_kernel(line) && line.depth + count > kDepth) count = 1;
+  const Set before = line.before;
   operation(line, {effect.from}, {effect.to});
   Flight* flight = nullptr;
   if (copies) {
@@ -148,7 +154,7 @@ bool Program::fly_work(Line& line) {
     });
   }
   flight->places = {effect.from, effect.to};
-  line.before.reset(operations_ - 1);
+  line.before = before;
   return true;
 }
 
@@ -174,13 +180,21 @@ bool Program::fly_wait(Line& line) {
   return true;
 }
 
+// The runtime does not know that a kernel waits for the host: see "Rules" in README.md.
+bool Program::held_by_kernel(const Line& line) const {
+  return std::any_of(gates_.begin(), gates_.end(), [&](const Gate& gate) {
+    return gate.closed && gate.kind == Gate::Kind::kKernel && line.before.test(gate.operation);
+  });
+}
+
 // One call of another thread; this one goes on meanwhile.
 bool Program::draw_flight() {
   Line* line = any_line();
   if (line == nullptr || flights_.size() + 1 >= kWorkers || line->thread == 0) return false;
   // Often behind a gate, now and then behind all that the driver takes.
   if (random_.one_in(2) && !held(line->before)) close_gate(*line);
-  if (random_.one_in(3) && held(line->before) && line->depth + 150 < kDepth) {
+  if (random_.one_in(3) && held(line->before) && !held_by_kernel(*line) &&
+      line->depth + 150 < kDepth) {
     const unsigned launches = kDepth - line->depth - static_cast<unsigned>(random_.below(120));
     operation(*line, {}, {});
     on(

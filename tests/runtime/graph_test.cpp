@@ -287,5 +287,20 @@ TEST_CASE("Changing or destroying a graph submits its own deferred launches and 
   CHECK(total == 7);
 }
 
+TEST_CASE("A launch does not wait for a gate that was closed behind what it comes behind") {
+  GraphFixture f({});
+  runtime::Stream& first = f.stream();
+  runtime::Stream& second = f.stream();
+  soft::Gate* before = f.hold(first);
+  REQUIRE(f.replay(first) == 0);
+  REQUIRE(f.replay(second) == 0);  // behind the launch of the same executable
+  soft::Gate* behind = f.hold(first);
+  CHECK(second.deferred.size() == 1);
+  f.engine->open_gate(before);
+  CHECK(f.context->synchronize(second) == 0);  // hangs if it does
+  f.engine->open_gate(behind);
+  CHECK(f.context->synchronize(first) == 0);
+}
+
 }  // namespace
 }  // namespace vitamin::tests
