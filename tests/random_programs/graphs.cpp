@@ -175,10 +175,17 @@ void Program::launch_graph_on(GraphModel& graph, Line& line) {
 
 // --- changing ------------------------------------------------------------------------------------
 
+// Another thread may not have made its call yet.
+bool Program::graph_in_flight() const {
+  return std::any_of(flights_.begin(), flights_.end(),
+                     [](const Flight& flight) { return flight.name == "graph"; });
+}
+
 // The argument of one kernel changes, in the executable or by an update from the graph.
 void Program::change_graph() {
   GraphModel* graph = any_graph();
   if (graph == nullptr || graph->executable == nullptr || graph->kernels.empty()) return;
+  if (graph_in_flight()) return;
   MUST(cuCtxSetCurrent(world_.gpus()[graph->device].context));
   const GraphModel::Node& node = random_.of(graph->kernels);
   Effect& effect = graph->effects[node.effect];
@@ -204,9 +211,7 @@ void Program::change_graph() {
 void Program::destroy_graph() {
   GraphModel* graph = any_graph();
   if (graph == nullptr) return;
-  const bool in_flight = std::any_of(flights_.begin(), flights_.end(),
-                                     [](const Flight& flight) { return flight.name == "graph"; });
-  if (in_flight) return;
+  if (graph_in_flight()) return;
   MUST(cuCtxSetCurrent(world_.gpus()[graph->device].context));
   if (graph->executable != nullptr)
     say("  destroy executable %d", cuGraphExecDestroy(graph->executable));

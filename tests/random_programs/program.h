@@ -138,6 +138,7 @@ class Program {
   void launch_graph_on(GraphModel& graph, Line& line);
   bool prepare_graph(GraphModel& graph, Line& line);
   void finish_graph(GraphModel& graph, Line& line);
+  bool graph_in_flight() const;
   void change_graph();
   void destroy_graph();
   GraphModel* any_graph();

@@ -15,8 +15,6 @@ import compare
 import seed as seeds
 import time_limit
 
-# Fragments that find defects which are known and open. Each name goes with its fix.
-KNOWN = os.environ.get("RANDOM_PROGRAMS_WITHOUT", "")
 PROGRAMS, PROGRAMS_LONG = 2000, 100_000
 SHOWN = 5
 
@@ -32,11 +30,9 @@ class RandomPrograms(unittest.TestCase):
 
     def test_programs_agree_with_the_bare_run(self):
         long_form = seeds.long_form()
-        options = ["--without", KNOWN] if KNOWN else []
-        found = compare.compare(first_program(), PROGRAMS_LONG if long_form else PROGRAMS,
-                                options=options)
+        found = compare.compare(first_program(), PROGRAMS_LONG if long_form else PROGRAMS)
         for difference in found[:SHOWN]:
-            compare.explain(difference, options)
+            compare.explain(difference)
         self.assertEqual([str(difference) for difference in found], [])
 
     def test_programs_differ_when_bridges_are_missing(self):

@@ -519,6 +519,7 @@ void Program::temporary_stream() {
   on(
       line, "deep", [&] { return launch_nothing(line, launches, nullptr); }, launches);
   CUevent event = nullptr;
+  MUST(cuCtxSetCurrent(gpu.context));  // which what was ordered may have changed
   MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   events_.push_back({event, device, {}, {}, false});
   record(events_.back(), line);
