@@ -194,7 +194,7 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   commit(stream, queue, request.intent);
   if (request.intent == Intent::kBridgeGate || gated_by_others) {
     stream.gate = tail_marker(stream);
-    if (stream.since_segment == 1) stream.run_gate = stream.gate;
+    if (stream.since_segment == 1) stream.run_begins_with_gate = true;
   }
   return {};
 }
@@ -566,8 +566,8 @@ void Dispatcher::close_segment(Stream& stream) {
   stream.segments.push({stream.timeline.submitted, marker,
                         stream.tail != nullptr ? stream.tail->entry : kNoEntry,
                         stream.leased_since_segment, stream.since_segment_ns,
-                        stream.held_since_segment, std::move(stream.run_gate)});
-  stream.run_gate.reset();
+                        stream.held_since_segment, stream.run_begins_with_gate});
+  stream.run_begins_with_gate = false;
   stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.since_segment = 0;
@@ -697,7 +697,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.leased_since_segment = 0;
   stream.held = stream.held_since_segment = 0;
   stream.segment_room = 0;
-  stream.run_gate.reset();
+  stream.run_begins_with_gate = false;
   stream.tail = nullptr;
   stream.tail_marker.reset();
   stream.gate.reset();
@@ -1007,12 +1007,12 @@ bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) 
   if (stream.deferred.size() >= options_.deferred_max) return false;
   const std::uint64_t places = places_of(kernel, intent);
   if (!depth_measured_ || places == 0) return true;
-  // Of the oldest run all operations but one may have ended, unless a gate at its beginning holds
-  // it.
+  // Of the oldest run all operations but one may have ended, unless it begins with a gate. Once
+  // that has opened, what has ended is seen soon.
   const auto fits = [&] {
     const bool open = stream.segments.empty();
-    const MarkerRef& gate = open ? stream.run_gate : stream.segments[0].gate;
-    const bool none_ended = gate && !markers_.fired(gate);
+    const bool none_ended =
+        open ? stream.run_begins_with_gate : stream.segments[0].begins_with_gate;
     const std::uint64_t oldest = open ? stream.held : stream.segments[0].held;
     const std::uint64_t held = stream.held - (none_ended || oldest == 0 ? 0 : oldest - 1);
     return held + stream.deferred_places + places <= depth_;

@@ -141,7 +141,7 @@ struct Segment {
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
   std::uint64_t predicted_ns = 0;
   std::uint64_t held = 0;  // places in the driver's queues that the run took
-  MarkerRef gate;          // behind the gate that it begins with; null: with something else
+  bool begins_with_gate = false;
 };
 
 // The state of a destroyed stream stands for a new one once all its work was seen to end. Its lane
@@ -204,7 +204,7 @@ struct Stream {
   // complete take, with the waits and records of ours beside them. And those of them that no
   // segment covers yet.
   std::uint64_t held = 0, held_since_segment = 0;
-  MarkerRef run_gate;  // as Segment::gate, of the run that no segment covers yet
+  bool run_begins_with_gate = false;  // the run that no segment covers yet
   // Operations that the open segment takes before a launch has to record a marker again
   // (Dispatcher::launch_straight_on).
   std::uint32_t segment_room = 0;
