@@ -38,8 +38,8 @@ struct DeviceInfo {
   std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
       processors_per_unit;  // one element a unit, index = bit of a ComputeSet
-  // Launches, copies and fills that one queue surely takes; and whether that was measured: then the
-  // next one natively blocks its caller, or soon one does.
+  // Launches, copies and fills that one queue surely takes; and whether that was measured: then
+  // natively one of the next few blocks its caller.
   std::uint32_t queue_depth = 900;
   bool queue_depth_measured = false;
   // Whether records of events and waits for them take such places, too.

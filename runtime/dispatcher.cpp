@@ -177,8 +177,8 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   const std::uint64_t places = places_of(request.intent);
   if (!room(stream, request.after, false, places)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
-  // What was before it may end long before it does.
-  if (request.intent == Intent::kBridgeGate || gated_by_others) close_segment(stream);
+  const bool gates = request.intent == Intent::kBridgeGate || gated_by_others;
+  if (gates) close_segment(stream);
   PhysicalQueue& queue =
       request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
   unsigned waits = 0;
@@ -192,10 +192,7 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
     status = request.operation->submit(*queue.queue);
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   commit(stream, queue, request.intent);
-  if (request.intent == Intent::kBridgeGate || gated_by_others) {
-    stream.gate = tail_marker(stream);
-    if (stream.since_segment == 1) stream.run_begins_with_gate = true;
-  }
+  if (gates) note_gate(stream, tail_marker(stream));
   return {};
 }
 
@@ -292,6 +289,8 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
                      : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
                      : kernel.doubted                           ? WholeReason::kResident
                                                                 : WholeReason::kNoEligibleEntry;
+  const bool gates = collective || gated_by_others;
+  if (gates) close_segment(stream);
   NativeStatus status = launch_on(stream, request, *binding.queue);
   // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
   // answers what the application would have got natively.
@@ -314,7 +313,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
   }
   if (!computes) count(stream, kernel, binding, *binding.queue);
   commit(stream, *binding.queue, kernel.places, !binding.queue->whole(), predicted);
-  if (collective || gated_by_others) stream.gate = tail_marker(stream);
+  if (gates) note_gate(stream, tail_marker(stream));
   if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
 }
@@ -424,7 +423,7 @@ bool Dispatcher::others_gated(Request& request) {
   return std::any_of(request.after.begin(), request.after.end(), [&](const Predecessor& p) {
     if (p.token.completed() || !gated(*p.stream)) return false;
     poll(*p.stream);  // the gate may be behind it, and nobody else looks for its end then
-    return !p.token.completed() && gated(*p.stream);
+    return !p.token.completed();
   });
 }
 
@@ -433,6 +432,13 @@ bool Dispatcher::gated(Stream& stream) {
   if (!markers_.fired(stream.gate)) return true;
   stream.gate.reset();
   return false;
+}
+
+void Dispatcher::note_gate(Stream& stream, MarkerRef marker) {
+  std::deque<Gate>& gates = stream.gates;
+  while (!gates.empty() && gates.front().serial <= stream.timeline.completed) gates.pop_front();
+  gates.push_back({stream.timeline.submitted, marker});
+  stream.gate = std::move(marker);
 }
 
 MarkerRef Dispatcher::tail_marker(Stream& stream) {
@@ -563,11 +569,9 @@ void Dispatcher::close_segment(Stream& stream) {
   const MarkerRef marker = tail_marker(stream);
   // Without a marker or room the run joins the next one, whose marker comes behind it.
   if (!marker || stream.segments.full()) return;
-  stream.segments.push({stream.timeline.submitted, marker,
-                        stream.tail != nullptr ? stream.tail->entry : kNoEntry,
-                        stream.leased_since_segment, stream.since_segment_ns,
-                        stream.held_since_segment, stream.run_begins_with_gate});
-  stream.run_begins_with_gate = false;
+  stream.segments.push(
+      {stream.timeline.submitted, marker, stream.tail != nullptr ? stream.tail->entry : kNoEntry,
+       stream.leased_since_segment, stream.since_segment_ns, stream.held_since_segment});
   stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.since_segment = 0;
@@ -697,7 +701,7 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.leased_since_segment = 0;
   stream.held = stream.held_since_segment = 0;
   stream.segment_room = 0;
-  stream.run_begins_with_gate = false;
+  stream.gates.clear();
   stream.tail = nullptr;
   stream.tail_marker.reset();
   stream.gate.reset();
@@ -1007,17 +1011,19 @@ bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) 
   if (stream.deferred.size() >= options_.deferred_max) return false;
   const std::uint64_t places = places_of(kernel, intent);
   if (!depth_measured_ || places == 0) return true;
-  // Of the oldest run all operations but one may have ended, unless it begins with a gate. Once
-  // that has opened, what has ended is seen soon.
+  // Of the oldest run all operations but one may have ended, unless a gate at its beginning is
+  // closed.
   const auto fits = [&] {
     const bool open = stream.segments.empty();
-    const bool none_ended =
-        open ? stream.run_begins_with_gate : stream.segments[0].begins_with_gate;
+    const bool none_ended = !stream.gates.empty() &&
+                            stream.gates.front().serial == stream.timeline.completed + 1 &&
+                            !markers_.fired(stream.gates.front().marker);
     const std::uint64_t oldest = open ? stream.held : stream.segments[0].held;
     const std::uint64_t held = stream.held - (none_ended || oldest == 0 ? 0 : oldest - 1);
     return held + stream.deferred_places + places <= depth_;
   };
   if (fits()) return true;
+  if (stream.segments.empty()) close_segment(stream);  // else its end is never looked for
   poll(stream);
   return fits();
 }
@@ -1163,6 +1169,8 @@ void Dispatcher::run_thread() {
     backoff.reset();
     if (!watched_.empty() || profiler_.awaits()) {
       wake_.wait_for(lock, kBetweenLooks);
+    } else if (unkept()) {
+      wake_.wait_until(lock, next_keep);
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
       wake_.wait(lock, [&] {
@@ -1204,7 +1212,7 @@ void Dispatcher::finish_timing() {
   {
     const Lock lock(mutex_);
     profiler_.collect();
-    if (!options_.keep_profile || profiler_.learnt().version() == kept_version_) return;
+    if (!unkept()) return;
     kept_version_ = profiler_.learnt().version();
     learnt = profiler_.learnt();
   }

@@ -176,6 +176,9 @@ class Dispatcher {
   void wait_until(Lock& lock, Done done, Moved moved);
 
   bool gated(Stream& stream);
+  // The stream's newest operation, which ends at `marker`, lets nothing behind it begin until
+  // somebody outside opens it. close_segment() before it: what is ahead may end long before.
+  void note_gate(Stream& stream, MarkerRef marker);
   // Whether the driver takes the stream's next operation, and everything that goes with it, without
   // blocking; what ends meanwhile is looked for.
   bool takes(Stream& stream, std::span<const Predecessor> after);
@@ -371,6 +374,10 @@ class Dispatcher {
 
   void run_thread();
   void run_worker();
+  // Something was learnt since it was kept last.
+  bool unkept() const {
+    return options_.keep_profile && profiler_.learnt().version() != kept_version_;
+  }
   bool work_awaited() const { return !wanted_queues_.empty() || graphs_awaited() || keep_due_; }
   void check_watched();
   void grow_queues(Lock& lock);

@@ -72,6 +72,7 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
       place = place_graph(stream, graph);
     }
   }
+  if (gated_by_others) close_segment(stream);
   NativeStatus status = launch_graph(stream, request, place);
   if (status != hal::kNativeOk && place.made != nullptr) {
     // Whatever is wrong with ours, the application's own executable answers what it would natively.
@@ -84,7 +85,7 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   count(stream, graph, place);
   commit(stream, *place.queue, 1, !place.queue->whole(), predicted);
   const MarkerRef marker = tail_marker(stream);
-  if (gated_by_others) stream.gate = marker;
+  if (gated_by_others) note_gate(stream, marker);
   if (!graph.gone) {
     graph.last_stream = &stream;
     graph.last = marker;

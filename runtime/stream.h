@@ -141,7 +141,12 @@ struct Segment {
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
   std::uint64_t predicted_ns = 0;
   std::uint64_t held = 0;  // places in the driver's queues that the run took
-  bool begins_with_gate = false;
+};
+
+// An operation that lets nothing behind it begin until somebody outside opens it.
+struct Gate {
+  std::uint64_t serial = 0;
+  MarkerRef marker;  // behind it
 };
 
 // The state of a destroyed stream stands for a new one once all its work was seen to end. Its lane
@@ -204,7 +209,9 @@ struct Stream {
   // complete take, with the waits and records of ours beside them. And those of them that no
   // segment covers yet.
   std::uint64_t held = 0, held_since_segment = 0;
-  bool run_begins_with_gate = false;  // the run that no segment covers yet
+  // Those that we know of and did not see end, oldest first. Each begins a run where a marker for
+  // the run before it could be had.
+  std::deque<Gate> gates;
   // Operations that the open segment takes before a launch has to record a marker again
   // (Dispatcher::launch_straight_on).
   std::uint32_t segment_room = 0;

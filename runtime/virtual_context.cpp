@@ -335,6 +335,7 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
   const NativeStatus ordered = dispatcher_->order(stream, queue, physical, after, waits);
   if (ordered != hal::kNativeOk) return ordered;
   const bool gated = gated_behind(stream, after);
+  if (gated) dispatcher_->close_segment(stream);
   default_order_.issue(stream);
   if (!per_thread && arrival.intent != Intent::kFollow)
     dispatcher_->page().other.calls_bridged.add();
@@ -353,15 +354,15 @@ NativeStatus VirtualContext::make_outside(Dispatcher::Lock& lock, Stream& stream
   if (per_thread) {
     MarkerRef marker = dispatcher_->mark(stream, queue);
     if (!marker) return answer;
-    if (gated) stream.gate = marker;
     ++stream.timeline.issued;
-    dispatcher_->commit_elsewhere(stream, std::move(marker));
+    dispatcher_->commit_elsewhere(stream, marker);
+    if (gated) dispatcher_->note_gate(stream, std::move(marker));
     return answer;
   }
   dispatcher_->order(stream, queue, physical, {}, waits);
   ++stream.timeline.issued;
   dispatcher_->commit(stream, *physical, arrival.intent);
-  if (gated) stream.gate = dispatcher_->tail_marker(stream);
+  if (gated) dispatcher_->note_gate(stream, dispatcher_->tail_marker(stream));
   return answer;
 }
 

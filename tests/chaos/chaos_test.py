@@ -53,6 +53,7 @@ class Chaos(unittest.TestCase):
         print(f"{weather.number} clients, {weather.counts.total()} events: "
               f"{dict(weather.counts.most_common())}", file=sys.stderr)
         self.assertGreater(weather.ended, 10)
+        self.assertGreater(weather.looks, 0)
 
     def assert_found(self, words, spoil, seconds=3):
         """A storm in which something is wrong is told from one in which nothing is."""

@@ -306,6 +306,7 @@ class Storm:
         self.counts = collections.Counter()
         self.undos = []  # (when, number, words, how)
         self.clients, self.ended, self.number = [], 0, 0
+        self.looks = 0  # at leases, while programs ran
         self.hostile = []  # processes that nobody promises anything
         self.kinds = [name for name, kind in KINDS.items()
                       if not kind.needs or getattr(world, kind.needs, False)]
@@ -589,6 +590,7 @@ class Storm:
                 raise Broken(f"client {client.number} ({client.kind}) has not ended after "
                              f"{seconds:.0f} s: {self.processes_of(client)}")
         status = self.daemons.answers() if self.counts.total() % 16 == 0 else None
+        self.looks += status is not None
         for device in (status or {}).get("devices", ()):
             self.check_disjoint(device)
         self.reap()

@@ -197,7 +197,8 @@ class Clients(DaemonTest):
         self.assertLess(most, before + 300)
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
         self.until(lambda: daemon.descriptors() == before)
-        self.assertLess(daemon.resident_kib(), resident + 8192)
+        if not os.environ["VITAMIN_TEST_SANITIZERS"]:  # which keep freed memory for a while
+            self.assertLess(daemon.resident_kib(), resident + 8192)
 
     def test_another_version_is_refused_by_its_number(self):
         daemon = self.daemon()

@@ -29,6 +29,15 @@ class Queues(unittest.TestCase):
     def test_more_records_than_a_driver_takes_launches_block_nobody(self):
         self.check("many_records_behind_a_gate", windows=programs_test.WINDOWS)
 
+    def test_what_a_driver_takes_behind_a_host_function_blocks_nobody(self):
+        self.check("full_behind_a_host_function", windows=programs_test.WINDOWS)
+
+    def test_what_a_driver_takes_behind_the_legacy_stream_blocks_nobody(self):
+        self.check("full_behind_the_legacy_stream", windows=programs_test.WINDOWS)
+
+    def test_what_a_driver_takes_behind_a_kernel_blocks_nobody(self):
+        self.check("full_behind_a_kernel", windows=programs_test.WINDOWS)
+
     def test_destroying_a_deep_stream_waits_for_nothing(self):
         self.check("deep_stream_destroyed")
 

@@ -6,6 +6,7 @@ runs 100,000 programs of a fresh seed.
 """
 import os
 import pathlib
+import subprocess
 import sys
 import unittest
 
@@ -34,6 +35,16 @@ class RandomPrograms(unittest.TestCase):
         for difference in found[:SHOWN]:
             compare.explain(difference)
         self.assertEqual([str(difference) for difference in found], [])
+
+    def test_the_patches_of_mutations_apply(self):
+        root = pathlib.Path(__file__).resolve().parent.parent.parent
+        patches = sorted(pathlib.Path(__file__).resolve().parent.glob("mutations/*.patch"))
+        self.assertEqual([patch.name[:2] for patch in patches],
+                         [f"{number:02}" for number in range(1, 12)])
+        for patch in patches:
+            done = subprocess.run(["patch", "-p1", "--fuzz=0", "--dry-run", "-i", str(patch)],
+                                  cwd=root, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, f"{patch.name}: {done.stdout}")
 
     def test_programs_differ_when_bridges_are_missing(self):
         os.environ["LIBRARY"] = os.environ["UNBRIDGED"]

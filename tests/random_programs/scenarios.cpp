@@ -130,8 +130,8 @@ bool Program::fly_work(Line& line) {
   effect.value = static_cast<Word>(random_.next());
   const bool copies = random_.one_in(3);
   const std::uint64_t ns = draw_time();
-  unsigned count = random_.one_in(2) ? 1 : static_cast<unsigned>(random_.below(300));
-  if (held_by_kernel(line) && line.depth + count > kDepth) count = 1;
+  const unsigned count = random_.one_in(2) ? 1 : static_cast<unsigned>(random_.below(300));
+  if (held_by_kernel(line) && line.depth + count > kDepth) return false;
   const Set before = line.before;
   operation(line, {effect.from}, {effect.to});
   Flight* flight = nullptr;
@@ -183,7 +183,7 @@ bool Program::fly_wait(Line& line) {
 // The runtime does not know that a kernel waits for the host: see "Rules" in README.md.
 bool Program::held_by_kernel(const Line& line) const {
   return std::any_of(gates_.begin(), gates_.end(), [&](const Gate& gate) {
-    return gate.closed && gate.kind == Gate::Kind::kKernel && line.before.test(gate.operation);
+    return gate.closed && gate.kind == Gate::Kind::kKernel && line.maybe.test(gate.operation);
   });
 }
 

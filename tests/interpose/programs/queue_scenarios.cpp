@@ -102,6 +102,60 @@ void many_records_behind_a_gate() {
   std::printf("%u\n", s.word(x));
 }
 
+// As much as every driver's queue takes behind a gate; then a call for which all of it must be in
+// the real queue.
+void full_behind_a_host_function() {
+  Session s;
+  const CUdeviceptr x = s.words(1);
+  const CUstream held = s.stream();
+  Gate gate;
+  for (int i = 0; i < 50; ++i) s.launch("add", held, x, Word{1}, Word{1});
+  gate.close(held);
+  sleep_ms(100);  // what is ahead of the gate ends
+  for (int i = 0; i < 1018; ++i) s.launch("add", held, x, Word{1}, Word{1});
+  CUgraph graph = nullptr;
+  check(drv.cuStreamBeginCapture(held, CU_STREAM_CAPTURE_MODE_RELAXED));
+  check(drv.cuStreamEndCapture(held, &graph));
+  gate.open();
+  check(drv.cuStreamSynchronize(held));
+  std::printf("word %u\n", s.word(x));
+}
+
+// A blocking stream whose work has all ended, unseen, behind a gate of the legacy stream.
+void full_behind_the_legacy_stream() {
+  Session s;
+  const CUdeviceptr x = s.words(1);
+  const CUstream blocking = s.stream(CU_STREAM_DEFAULT);
+  Gate first, second;
+  first.close(blocking);
+  for (int i = 0; i < 60; ++i) check(drv.cuMemsetD32Async(x, 0, 1, blocking));
+  first.open();
+  sleep_ms(100);
+  second.close(CU_STREAM_LEGACY);
+  for (int i = 0; i < 1000; ++i) s.launch("add", blocking, x, Word{1}, Word{1});
+  second.open();
+  check(drv.cuCtxSynchronize());
+  std::printf("word %u\n", s.word(x));
+}
+
+// The gate is open, and a kernel behind it waits for the host: what ran between takes no place.
+void full_behind_a_kernel() {
+  Session s;
+  const Pinned flag(1);
+  const CUdeviceptr x = s.words(1);
+  const CUstream held = s.stream();
+  Gate gate;
+  gate.close(held);
+  for (int i = 0; i < 50; ++i) s.launch("add", held, x, Word{1}, Word{1});
+  gate.open();
+  s.launch("spin_until_equal", held, flag.device, Word{1});
+  sleep_ms(100);
+  for (int i = 0; i < 1000; ++i) s.launch("add", held, x, Word{1}, Word{1});
+  flag.words[0] = 1;
+  check(drv.cuStreamSynchronize(held));
+  std::printf("word %u\n", s.word(x));
+}
+
 // Work of a destroyed stream goes on; the call does not wait for it however much it is.
 void deep_stream_destroyed() {
   Session s;
@@ -230,6 +284,8 @@ const Scenarios kScenarios = {
     SCENARIO(many_records_behind_a_gate),    SCENARIO(deep_stream_destroyed),
     SCENARIO(one_thread_runs_ahead),         SCENARIO(frees_beside_a_held_device),
     SCENARIO(unloaded_from_another_context), SCENARIO(graph_is_made_while_a_thread_waits),
+    SCENARIO(full_behind_a_host_function),   SCENARIO(full_behind_the_legacy_stream),
+    SCENARIO(full_behind_a_kernel),
 };
 
 }  // namespace
