@@ -57,9 +57,9 @@ if(VITAMIN_SANITIZE)
   endif()
 endif()
 
-# vitamin_compile_quickly(<targets>...): tools and tests, which are compiled for longer than they run
-# in all tests together. Takes two thirds of the time without sanitizers, half with AddressSanitizer
-# and UndefinedBehaviorSanitizer; with ThreadSanitizer it makes no difference.
+# vitamin_compile_quickly(<targets>...): tools and tests, which are compiled for longer than they
+# run in all tests together. Takes two thirds of the time without sanitizers, half with
+# AddressSanitizer and UndefinedBehaviorSanitizer; with ThreadSanitizer it makes no difference.
 function(vitamin_compile_quickly)
   set(level "")
   if(VITAMIN_SANITIZE MATCHES "address")

@@ -240,7 +240,15 @@ VITAMIN_RULE(two_devices_copy_sees_pending_work,
     Gate gate(session, writer.non_blocking);
     VITAMIN_MUST(cuMemsetD8Async(writer.memory, 5, kBytes, writer.non_blocking));
     pair.source.make_current();
-    const std::string answer = waits_for(gate, [&] { return peer(pair); });
+    // The call may return before the copy is made: the legacy streams of both say when it was.
+    const std::string answer = waits_for(gate, [&] {
+      CUresult copied = peer(pair);
+      for (const Side* side : {&pair.source, &pair.target}) {
+        side->make_current();
+        if (copied == CUDA_SUCCESS) copied = cuStreamSynchronize(CU_STREAM_LEGACY);
+      }
+      return copied;
+    });
     gate.open();
     pair.source.wait();
     pair.target.wait();
