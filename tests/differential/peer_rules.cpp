@@ -240,14 +240,13 @@ VITAMIN_RULE(two_devices_copy_sees_pending_work,
     Gate gate(session, writer.non_blocking);
     VITAMIN_MUST(cuMemsetD8Async(writer.memory, 5, kBytes, writer.non_blocking));
     pair.source.make_current();
-    // The call may return before the copy is made: the legacy streams of both say when it was.
+    // The call may return before the copy is made; a copy behind it, on the legacy stream of the
+    // target, does not.
     const std::string answer = waits_for(gate, [&] {
-      CUresult copied = peer(pair);
-      for (const Side* side : {&pair.source, &pair.target}) {
-        side->make_current();
-        if (copied == CUDA_SUCCESS) copied = cuStreamSynchronize(CU_STREAM_LEGACY);
-      }
-      return copied;
+      std::uint8_t read = 0;
+      const CUresult copied = peer(pair);
+      pair.target.make_current();
+      return copied == CUDA_SUCCESS ? api.cuMemcpyDtoH(&read, pair.target.memory, 1) : copied;
     });
     gate.open();
     pair.source.wait();
