@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent))
 import compare
 
 TARGETS = ("vitamin_interpose_cuda", "soft_libcuda", "random_cuda_programs", "random_cuda_kernels")
-LEFT_OUT = shutil.ignore_patterns("build", ".git", "__pycache__")
+LEFT_OUT = shutil.ignore_patterns("build", "dist", ".git", "__pycache__")
 
 
 def run(*command, where):
