@@ -422,7 +422,7 @@ bool Dispatcher::others_gated(Request& request) {
   if (strict() && request.marker && !markers_.fired(request.marker)) return true;
   return std::any_of(request.after.begin(), request.after.end(), [&](const Predecessor& p) {
     if (p.token.completed() || !gated(*p.stream)) return false;
-    poll(*p.stream);  // the gate may be behind it, and nobody else looks for its end then
+    poll(*p.stream);  // the gate may be behind it, and no other call looks for its end then
     return !p.token.completed();
   });
 }
@@ -1197,8 +1197,8 @@ void Dispatcher::run_worker() {
       finish_timing();
       lock.lock();
     }
-    // Without a limit where nothing changes by itself: whoever wakes takes the lock, and a launch
-    // that meets it there has to wake it again, by a system call.
+    // Without a time limit where nothing changes by itself: a thread that wakes takes the lock, and
+    // a launch that holds the lock meanwhile has to wake it again, by a system call.
     const auto rung = [&] { return stopping_ || work_awaited(); };
     if (pool_.slots())
       work_.wait_until(lock, next_share, rung);

@@ -176,8 +176,8 @@ class Dispatcher {
   void wait_until(Lock& lock, Done done, Moved moved);
 
   bool gated(Stream& stream);
-  // The stream's newest operation, which ends at `marker`, lets nothing behind it begin until
-  // somebody outside opens it. close_segment() before it: what is ahead may end long before.
+  // The stream's newest operation, which ends at `marker`, is a gate. The caller has called
+  // close_segment() before submitting it: what is ahead may end long before it does.
   void note_gate(Stream& stream, MarkerRef marker);
   // Whether the driver takes the stream's next operation, and everything that goes with it, without
   // blocking; what ends meanwhile is looked for.

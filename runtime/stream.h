@@ -143,7 +143,8 @@ struct Segment {
   std::uint64_t held = 0;  // places in the driver's queues that the run took
 };
 
-// An operation that lets nothing behind it begin until somebody outside opens it.
+// An operation that waits for the host, or for work that the runtime does not see: nothing behind
+// it begins before.
 struct Gate {
   std::uint64_t serial = 0;
   MarkerRef marker;  // behind it
@@ -209,8 +210,8 @@ struct Stream {
   // complete take, with the waits and records of ours beside them. And those of them that no
   // segment covers yet.
   std::uint64_t held = 0, held_since_segment = 0;
-  // Those that we know of and did not see end, oldest first. Each begins a run where a marker for
-  // the run before it could be had.
+  // The gates that the runtime knows of and did not see end, oldest first. Each begins a run where
+  // a marker for the run before it could be had.
   std::deque<Gate> gates;
   // Operations that the open segment takes before a launch has to record a marker again
   // (Dispatcher::launch_straight_on).

@@ -236,7 +236,7 @@ TEST_CASE("whoever finds the socket at its path is heard") {
       if (before % 2 != 0 || ::lstat(folder.socket().c_str(), &file) != 0) continue;
       ++found;
       const auto connected = connect_to(folder.socket());
-      // Full is heard: nobody accepts here.
+      // A full backlog counts as heard: no thread accepts here.
       unheard += !connected && connected.error().native != EAGAIN && stage == before;
     }
   });

@@ -249,12 +249,17 @@ unsigned Program::thread_for(const Line& line) {
   return thread;
 }
 
+// As the log names it.
+std::size_t Program::number_of(const Line& line) const {
+  const auto at =
+      std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return &one == &line; });
+  return static_cast<std::size_t>(at - lines_.begin());
+}
+
 CUresult Program::on(Line& line, const char* name, const std::function<CUresult()>& what,
                      unsigned cost) {
   const unsigned thread = thread_for(line);
-  const auto at =
-      std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return &one == &line; });
-  const std::string text = std::string(name) + ", stream " + std::to_string(at - lines_.begin()) +
+  const std::string text = std::string(name) + ", stream " + std::to_string(number_of(line)) +
                            ", thread " + std::to_string(thread);
   world_.log().begin(text);
   line.depth += cost;

@@ -67,6 +67,7 @@ class Program {
   bool fragment(unsigned index);
   CUresult call(unsigned thread, unsigned device, const std::function<CUresult()>& what);
   unsigned thread_for(const Line& line);
+  std::size_t number_of(const Line& line) const;
   template <class... Args>
   void say(const char* format, Args... args) {
     world_.log().say(format, args...);

@@ -63,10 +63,7 @@ Program::Flight& Program::begin_flight(Line& line, const char* name,
     while (workers_[flight.thread - 1]->busy());
   }
   line.busy = true;
-  const auto at =
-      std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return &one == &line; });
-  say("  thread %u begins: %s, stream %zu", flight.thread, name,
-      static_cast<std::size_t>(at - lines_.begin()));
+  say("  thread %u begins: %s, stream %zu", flight.thread, name, number_of(line));
   const CUcontext context = gpu(line).context;
   workers_[flight.thread - 1]->post([what = std::move(what), answer = flight.answer, context] {
     MUST(cuCtxSetCurrent(context));

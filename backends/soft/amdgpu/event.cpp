@@ -16,9 +16,10 @@ namespace {
 constexpr std::size_t kMailboxes = 4096;
 std::array<std::uint64_t, kMailboxes> mailboxes;
 
-// A wait ends by then, as if woken, which the runtime has to expect of any wait. Without it ROCr
-// 5.2.3 hangs now and then when it destroys a queue (seen here once in 100): two threads sleep on
-// the one event that all queues share, and one of them consumes what the other was to be woken by.
+// A wait ends by then, as if woken: ROCr looks at its signals again after every wait. Without it
+// ROCr 5.2.3 hangs now and then when it destroys a queue (seen here once in 100): two threads sleep
+// on the one event that all queues share, and one of them consumes what the other was to be woken
+// by.
 constexpr std::chrono::milliseconds kLongestSleep{50};
 
 }  // namespace
