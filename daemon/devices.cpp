@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/devices.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstring>
 
 #include "daemon/from_configuration.h"
+#include "daemon/log.h"
 #include "policies/registry.h"
 #include "runtime/problem.h"
 
@@ -64,7 +64,7 @@ hal::Result<Device*> Devices::enter(const protocol::Hello& hello, uid_t user) {
     device.user = user;
     if (lock.use_count() == 1)
       for (const pid_t process : lock->others().alone)
-        spdlog::warn(
+        log::warn(
             "device {}: {} decides for itself alone, and no lease keeps it from anything: "
             "vitamin run --daemon [{}]",
             device.info.uuid, protocol::name_of_process(process),
@@ -96,7 +96,7 @@ const Device* Devices::other_view(const Device& device) const {
 void Devices::tell_of_views(const Device& device) const {
   const Device* const other = other_view(device);
   if (other == nullptr) return;
-  spdlog::warn(
+  log::warn(
       "device {}: a process of user {} says that it is a {} of {} processors in {} units, and "
       "others, of whom one of user {} came first, a {} of {} in {}: no lease keeps the ones from "
       "the others; is an MPS thread percentage set? [{}]",
@@ -154,9 +154,9 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
   device.arbiter =
       std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(info, device.pool),
                                       std::move(bounded), arbiter_settings(mine), epoch_, outlet_);
-  spdlog::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info.uuid,
-               info.name, info.processors, info.units(), device.arbiter->layout().size(),
-               device.policy);
+  log::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info.uuid,
+            info.name, info.processors, info.units(), device.arbiter->layout().size(),
+            device.policy);
   device.info = std::move(info);
   start_trace(device, arbiter_settings(mine));
   return device;
@@ -172,8 +172,8 @@ void Devices::move_next_to_gpus() {
       if (const auto node = placement_->node_of(address->second)) nodes.push_back(*node);
   const std::vector<unsigned> processors = placement_->choose(nodes, allowed_);
   if (!processors.empty() && placement_->bind(processors))
-    spdlog::info("runs on {} processors from {}, next to the GPUs", processors.size(),
-                 processors.front());
+    log::info("runs on {} processors from {}, next to the GPUs", processors.size(),
+              processors.front());
 }
 
 void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
@@ -190,9 +190,8 @@ void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
   describe(header, device.info, device.pool);
   device.trace = runtime::trace::Recorder::create(settings_.trace.c_str(), header);
   if (device.trace == nullptr)
-    spdlog::error("the trace cannot be written to {} ({}); nothing is recorded [{}]",
-                  settings_.trace, std::strerror(errno),
-                  runtime::code_of(runtime::Problem::kTraceFile));
+    log::error("the trace cannot be written to {} ({}); nothing is recorded [{}]", settings_.trace,
+               std::strerror(errno), runtime::code_of(runtime::Problem::kTraceFile));
   device.arbiter->record(device.trace.get());
 }
 
@@ -219,7 +218,7 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
     device.arbiter->set(arbiter_settings(change.mine));
     device.touched = true;
     if (change.mine.pool != device.pool)
-      spdlog::warn(
+      log::warn(
           "device {}: the pool of clients that run cannot change; the new one is used by "
           "the next daemon",
           device.info.uuid);
@@ -228,7 +227,7 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
     device.seed = change.mine.policy.seed;
     device.bounded->replace(std::move(change.policy), seeded(device.policy, device.seed));
     device.arbiter->scheduler().policy_changed();
-    spdlog::info("device {}: policy {}", device.info.uuid, device.policy);
+    log::info("device {}: policy {}", device.info.uuid, device.policy);
   }
   return {};
 }
@@ -239,8 +238,7 @@ std::size_t Devices::drain(const std::string& which, bool drained) {
     if (which != "all" && device.info.uuid != which) continue;
     device.drained = drained;
     ++changed;
-    spdlog::info("device {}: {}", device.info.uuid,
-                 drained ? "takes no new client" : "takes clients");
+    log::info("device {}: {}", device.info.uuid, drained ? "takes no new client" : "takes clients");
   }
   return changed;
 }

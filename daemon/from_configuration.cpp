@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/from_configuration.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "config/classes.h"
+#include "daemon/log.h"
 
 namespace vitamin::daemon {
 
@@ -50,8 +49,8 @@ const config::WorkloadClass* Classes::of(const std::string& name, const std::str
   if (!name.empty()) {
     const config::WorkloadClass* const named = configuration.find_class(name);
     if (named != nullptr && config::may_be_in(*named, user_names(uid))) return named;
-    spdlog::warn("a program of user {} says that it is of class '{}', {}", uid, name,
-                 named == nullptr ? "which is not configured" : "which is not for that user");
+    log::warn("a program of user {} says that it is of class '{}', {}", uid, name,
+              named == nullptr ? "which is not configured" : "which is not for that user");
   }
   return config::class_of(
       configuration, {program, user_names(uid), [](const std::string&) { return std::nullopt; }});

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // vitamind: options, log, signals; then the server's loop.
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,13 +11,15 @@
 #include <filesystem>
 
 #include "config/load.h"
-#include "daemon/json_log.h"
+#include "daemon/log.h"
 #include "daemon/metrics_server.h"
 #include "daemon/server.h"
 #include "protocol/paths.h"
 #include "runtime/problem.h"
 
 namespace {
+
+namespace log = vitamin::daemon::log;
 
 std::atomic<vitamin::daemon::Server*> running{nullptr};
 volatile std::sig_atomic_t asked_early = 0;  // before there was a server; 0: nothing
@@ -60,24 +60,17 @@ Examples:
 Clients that lose their daemon go on, on a small part of the device, and come back by themselves.
 )";
 
-void set_format(const std::string& log) {
-  if (log == "json")
-    spdlog::default_logger()->set_formatter(std::make_unique<vitamin::daemon::JsonFormatter>());
-  else
-    spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
-}
-
 // Null, and said why: not possible.
 std::unique_ptr<vitamin::daemon::MetricsServer> serve_metrics(const std::string& address,
                                                               const std::string& socket) {
   namespace runtime = vitamin::runtime;
   auto started = vitamin::daemon::MetricsServer::start(address, socket);
   if (!started) {
-    spdlog::error("{} [{}]", started.error().message,
-                  runtime::code_of(runtime::Problem::kMetricsAddress));
+    log::error("{} [{}]", started.error().message,
+               runtime::code_of(runtime::Problem::kMetricsAddress));
     return nullptr;
   }
-  spdlog::info("metrics at {}", (*started)->where());
+  log::info("metrics at {}", (*started)->where());
   return std::move(*started);
 }
 
@@ -87,8 +80,8 @@ bool make_folder(const std::string& socket, bool system) {
   if (folder.empty() || ::mkdir(folder.c_str(), system ? 0755 : 0700) == 0) return true;
   struct stat facts {};
   if (::stat(folder.c_str(), &facts) != 0 || system || facts.st_uid == ::getuid()) return true;
-  spdlog::error("the folder {} belongs to another user [{}]", folder.native(),
-                vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonFolder));
+  log::error("the folder {} belongs to another user [{}]", folder.native(),
+             vitamin::runtime::code_of(vitamin::runtime::Problem::kDaemonFolder));
   return false;
 }
 
@@ -120,18 +113,17 @@ int main(int argc, char** argv) {
            },
            shorthand.meaning)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  std::string metrics, log = "text";
+  std::string metrics, format = "text";
   app.add_option("--metrics", metrics,
                  "Serve Prometheus at PORT (loopback), HOST:PORT or the path of a Unix socket");
   app.add_option("--trace", settings.trace, "Record every message and decision into this folder");
-  app.add_option("--log", log, "text, or json: one object a line")
+  app.add_option("--log", format, "text, or json: one object a line")
       ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--quiet", quiet, "Warnings and errors only");
   CLI11_PARSE(app, argc, argv);
 
-  spdlog::set_default_logger(spdlog::stderr_color_mt("vitamind"));
-  set_format(log);
-  if (quiet) spdlog::set_level(spdlog::level::warn);
+  log::start(format == "json" ? log::Format::kJson : log::Format::kText,
+             quiet ? log::Level::kWarning : log::Level::kInfo);
   if (system) {
     settings.any_user = true;
     settings.socket_mode = 0666;  // who may do what is decided by the kernel's word on the peer
@@ -142,24 +134,23 @@ int main(int argc, char** argv) {
   settings.reload = [=] { return config::load(config::sources(file, overrides)); };
   const config::Loaded loaded = settings.reload();
   for (const config::Problem& problem : loaded.problems)
-    spdlog::error("{}", config::text_of(problem, false));
+    log::error("{}", config::text_of(problem, false));
   if (!loaded.valid()) return 1;
-  for (const std::string& read : loaded.files) spdlog::info("configuration: {}", read);
+  for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;
 
   if (!make_folder(settings.socket, system)) return 1;
   auto server = daemon::Server::create(settings);
   if (!server) {
-    spdlog::error("{} [{}]", server.error().message,
-                  runtime::code_of(runtime::Problem::kDaemonStart));
+    log::error("{} [{}]", server.error().message, runtime::code_of(runtime::Problem::kDaemonStart));
     return 1;
   }
   std::unique_ptr<daemon::MetricsServer> scraped;
   if (!metrics.empty() && !(scraped = serve_metrics(metrics, settings.socket))) return 1;
   running = server->get();
   if (asked_early != 0) on_signal(asked_early);
-  spdlog::info("listens at {}, policy {}", settings.socket,
-               settings.configuration.policy.specification());
+  log::info("listens at {}, policy {}", settings.socket,
+            settings.configuration.policy.specification());
   return (*server)->run();
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/mps.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "daemon/command.h"
+#include "daemon/log.h"
 #include "runtime/clock.h"
 
 namespace vitamin::daemon {
@@ -124,7 +124,7 @@ void Mps::terminate_clients(const std::vector<pid_t>& processes) {
       const std::string client = std::to_string(process);
       if (std::find(clients.begin(), clients.end(), client) == clients.end()) continue;
       if (!control("terminate_client " + server + " " + client)) continue;
-      spdlog::info("MPS: the work of process {} is ended, its job is over", client);
+      log::info("MPS: the work of process {} is ended, its job is over", client);
       const std::lock_guard lock(mutex_);
       ++facts_.terminated;
     }
@@ -145,7 +145,7 @@ hal::Result<std::string> Mps::control(const std::string& command) {
 
 void Mps::fail(const std::string& problem) {
   const std::lock_guard lock(mutex_);
-  if (facts_.problem != problem) spdlog::warn("MPS: {}", problem);
+  if (facts_.problem != problem) log::warn("MPS: {}", problem);
   facts_.state = MpsState::kFailed;
   facts_.problem = problem;
 }
@@ -170,7 +170,7 @@ void Mps::start() {
   if (started && started->code == 0 && control("get_server_list")) {
     started_ = true;
     failures_ = 0;
-    spdlog::info("MPS started in {}", directory_);
+    log::info("MPS started in {}", directory_);
     const std::lock_guard lock(mutex_);
     ++facts_.starts;
     facts_.state = MpsState::kReady;
@@ -198,7 +198,7 @@ void Mps::look_at_log() {
     std::string processes;
     for (const std::string& process : fault.affected)
       processes += (processes.empty() ? "" : ", ") + process;
-    spdlog::warn(
+    log::warn(
         "MPS: a client's fault on the GPU took their contexts from all clients of server {}: "
         "processes {} get errors from now on; end them and start them again. MPS does not say "
         "which of them it was: run each by itself to find out",
@@ -273,7 +273,7 @@ void Mps::check() {
     problem = "its default thread percentage is " + words_of(*share).front() +
               ": programs see a smaller device and compute other bits; "
               "set_default_active_thread_percentage 100";
-  if (problem != facts_.problem && !problem.empty()) spdlog::warn("MPS: {}", problem);
+  if (problem != facts_.problem && !problem.empty()) log::warn("MPS: {}", problem);
   facts_.problem = problem;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/reception.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "daemon/log.h"
 #include "runtime/policy.h"
 #include "runtime/problem.h"
 
@@ -139,7 +139,7 @@ void Reception::refuse(const Connection& connection, const std::string& sentence
 void Reception::ban(const protocol::Peer& peer, const std::string& who, std::string_view why,
                     std::uint64_t now_ns, std::uint64_t until_ns) {
   if (conduct_.let_go(peer.uid, who, now_ns))
-    spdlog::warn(
+    log::warn(
         "user {}: its clients were let go {} times in a row, the last one was {}: until that ends "
         "one "
         "of them is admitted every {} ms; end that program [{}]",

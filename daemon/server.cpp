@@ -4,7 +4,6 @@
 #include "daemon/server.h"
 
 #include <sched.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -16,6 +15,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "daemon/log.h"
 #include "daemon/notify.h"
 #include "policies/registry.h"
 #include "protocol/life.h"
@@ -97,7 +97,7 @@ hal::Status Server::open() {
   record_ = LeaseRecord::at(settings_.socket + ".leases", sessions, started_ns_,
                             ArbiterSettings().drain_within_ns, problem);
   if (!problem.empty())
-    spdlog::warn(
+    log::warn(
         "who holds which leases cannot be recorded ({}): after a restart of vitamind, work that "
         "runs then is not waited for [{}]",
         problem, runtime::code_of(runtime::Problem::kDaemonFolder));
@@ -137,7 +137,7 @@ int Server::run() {
     }
   }
   notify("STOPPING=1");
-  spdlog::info("ending: {} clients go home", sessions_.size());
+  log::info("ending: {} clients go home", sessions_.size());
   return 0;
 }
 
@@ -331,7 +331,7 @@ void Server::look_at_descriptors(int timeout_ms) {
   reception_->drop_late(time);
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty() && reception_->empty() && time - alone_ns_ >= idle_ns) {
-    spdlog::info("no client for {}", config::duration_text(idle_ns));
+    log::info("no client for {}", config::duration_text(idle_ns));
     stopping_ = true;
   }
 }
@@ -344,13 +344,13 @@ void Server::read_configuration() {
   configuration_problem_ = !loaded.valid() ? loaded.why() : applied ? "" : applied.error().message;
   if (configuration_problem_.empty()) {
     settings_.configuration = loaded.configuration;
-    spdlog::info("the configuration was read again ({} files)", loaded.files.size());
+    log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }
   for (const config::Problem& problem : loaded.problems)
-    spdlog::error("{}", config::text_of(problem, false));
-  if (!applied) spdlog::error("{}", applied.error().message);
-  spdlog::error("the configuration is invalid: what held before goes on");
+    log::error("{}", config::text_of(problem, false));
+  if (!applied) log::error("{}", applied.error().message);
+  log::error("the configuration is invalid: what held before goes on");
 }
 
 void Server::watchdog(std::uint64_t time) {

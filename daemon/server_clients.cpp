@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What tools are answered, and the lives of clients.
-#include <spdlog/spdlog.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 
 #include "daemon/from_configuration.h"
 #include "daemon/json_text.h"
+#include "daemon/log.h"
 #include "daemon/server.h"
 #include "protocol/answer.h"
 #include "protocol/life.h"
@@ -21,7 +21,7 @@ namespace vitamin::daemon {
 
 void Server::answer(const Connection& tool, const std::string& verb) {
   if (const auto sent = protocol::send_answer(tool.socket, obey(verb, tool.peer.uid)); !sent)
-    spdlog::warn("process {} is not answered: {}", tool.peer.pid, sent.error().message);
+    log::warn("process {} is not answered: {}", tool.peer.pid, sent.error().message);
 }
 
 namespace {
@@ -49,10 +49,10 @@ std::string Server::obey(const std::string& verb, uid_t uid) {
 std::string Server::obey_operator(const std::string& name, const std::string& rest) {
   if (name == "job-begin") {
     if (const auto begun = jobs_.begin(rest); !begun) {
-      spdlog::warn("{}", begun.error().message);
+      log::warn("{}", begun.error().message);
       return error_text(begun.error().message);
     }
-    spdlog::info("job {}", rest);
+    log::info("job {}", rest);
     return json_text(nlohmann::json{{"schema", 1}});
   }
   if (name == "job-end") {
@@ -65,7 +65,7 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
         left.push_back(session->peer.pid);
     if (!left.empty()) mps_->terminate(left);
     const std::size_t ended = jobs_.end(rest);
-    if (ended > 0) spdlog::info("job {}: gone, {} of its clients are left", rest, left.size());
+    if (ended > 0) log::info("job {}: gone, {} of its clients are left", rest, left.size());
     return json_text(nlohmann::json{{"schema", 1}, {"steps", ended}, {"left", left.size()}});
   }
   const std::string which = rest.empty() ? "all" : rest;
@@ -201,10 +201,10 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
   remember(admitted, static_cast<EntryId>(welcome.home));
   // Before it is told: whoever hears of it may look here.
-  spdlog::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
-               admitted.program, admitted.peer.pid, admitted.peer.uid,
-               or_none(admitted.standing.workload_class), or_none(admitted.standing.job),
-               welcome.home, welcome.home_shared != 0 ? ", shared" : "");
+  log::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
+            admitted.program, admitted.peer.pid, admitted.peer.uid,
+            or_none(admitted.standing.workload_class), or_none(admitted.standing.job), welcome.home,
+            welcome.home_shared != 0 ? ", shared" : "");
   const auto sent =
       protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
   admitted.memory.client_fd.reset();
@@ -249,8 +249,8 @@ void Server::look_for_dying(std::uint64_t time) {
 
 void Server::let_go(Session& session, std::string_view why, std::uint64_t time) {
   ++counters_.let_go;
-  spdlog::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
-               session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
+  log::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
+            session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
   reception_->ban(session.peer, fmt::format("{} (process {})", session.program, session.peer.pid),
                   why, time, time + settings_.configuration.daemon.quarantine_ns);
   end_session(session.id, time);
@@ -268,7 +268,7 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   by_pidfd_.erase(session.peer.pidfd.get());
   std::erase(dirty_, &session);
   record_.end(session.slot);
-  spdlog::info("client {}: gone", id);
+  log::info("client {}: gone", id);
   sessions_.erase(found);
   if (sessions_.empty()) alone_ns_ = time;
 }

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// The log as JSON: one object a line, {"ts", "level", "process", "text"} and, where the text ends
-// with one, "code". `ts` is UTC as RFC 3339 has it.
-#pragma once
+#include "daemon/log.h"
 
-#include <spdlog/formatter.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "daemon/json_text.h"
 
-namespace vitamin::daemon {
+namespace vitamin::daemon::log {
+
+namespace {
 
 class JsonFormatter final : public spdlog::formatter {
  public:
@@ -46,4 +47,29 @@ class JsonFormatter final : public spdlog::formatter {
   }
 };
 
-}  // namespace vitamin::daemon
+spdlog::level::level_enum level_of(Level level) {
+  switch (level) {
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarning:
+      return spdlog::level::warn;
+    case Level::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+}  // namespace
+
+void start(Format format, Level least) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("vitamind"));
+  if (format == Format::kJson)
+    spdlog::default_logger()->set_formatter(std::make_unique<JsonFormatter>());
+  else
+    spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
+  spdlog::set_level(level_of(least));
+}
+
+void write(Level level, std::string_view text) { spdlog::log(level_of(level), "{}", text); }
+
+}  // namespace vitamin::daemon::log
