@@ -80,6 +80,12 @@ def number_in_status(pid, name):
     return int(found[1]) if found else 0
 
 
+def signal_is_expected(pid, number):
+    """Whether the process blocks or handles it."""
+    masks = re.findall(r"^Sig(?:Blk|Cgt):\s+(\w+)", read(f"/proc/{pid}/status").decode(), re.M)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
 class Place:
     """A folder that can be full: a small file system of its own where that may be made."""
 
@@ -442,7 +448,9 @@ class Storm:
     def reload(self, text):
         self.daemons.file.write_bytes(text)
         for process in self.daemons.running:
-            send(process.pid, signal.SIGHUP)
+            # One that has not begun to read signals is ended by this one, as any program is.
+            if signal_is_expected(process.pid, signal.SIGHUP):
+                send(process.pid, signal.SIGHUP)
 
     @event(3)
     def drain(self, chance):
@@ -735,9 +743,9 @@ class Storm:
                 break
 
     def account(self, problem):
-        lines = [f"{type(problem).__name__}: {problem}",
-                 f"seed {self.seed}, repeat with VITAMIN_TEST_SEED={self.seed}",
-                 "what happened:", *self.happened[-300:],
+        lines = ["what happened:", *self.happened[-300:],
                  "the daemons' last lines:",
-                 read(self.daemons.log)[-3000:].decode(errors="replace")]
+                 read(self.daemons.log)[-3000:].decode(errors="replace"),
+                 f"seed {self.seed}, repeat with VITAMIN_TEST_SEED={self.seed}",
+                 f"{type(problem).__name__}: {problem}"]
         return "\n".join(lines)

@@ -103,11 +103,20 @@ def results(path):
 
 
 def failures(path):
-    """One paragraph for each failed test: its name and the end of what it printed."""
+    """One paragraph for each failed test, its name and the end of what it printed, shortened so
+    that a log which keeps little holds all of them; then a line for each."""
+    names = []
     for state, case in read_cases(path):
         if state == "failed":
+            names.append(f"FAILED: {case.get('name')}")
             lines = (case.findtext("system-out") or "").strip().splitlines()
-            yield f"FAILED: {case.get('name')}\n" + "".join(f"    {line}\n" for line in lines[-40:])
+            yield names[-1] + "\n" + "".join(f"    {shortened(line)}\n" for line in lines[-40:])
+    yield from names
+
+
+def shortened(line, longest=400):
+    half = longest // 2
+    return line if len(line) <= longest else f"{line[:half]} [...] {line[-half:]}"
 
 
 def main():

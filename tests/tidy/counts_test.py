@@ -74,7 +74,12 @@ class Counts(unittest.TestCase):
                              '<testcase name="bad" status="fail"><failure/>'
                              '<system-out>1 != 2</system-out></testcase>',
                              lambda path: list(counts.failures(path)))
-        self.assertEqual(shown, ["FAILED: bad\n    1 != 2\n"])
+        self.assertEqual(shown, ["FAILED: bad\n    1 != 2\n", "FAILED: bad"])
+
+    def test_a_long_line_is_shown_by_its_beginning_and_end(self):
+        self.assertEqual(counts.shortened("1" * 150 + "2" * 300, 400),
+                         "1" * 150 + "2" * 50 + " [...] " + "2" * 200)
+        self.assertEqual(counts.shortened("3" * 400, 400), "3" * 400)
 
     def test_a_test_that_did_not_run_counts_as_failed(self):
         self.assertEqual(
