@@ -29,6 +29,10 @@ add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   add_compile_options(-Wno-restrict)  # GCC 12 sees overlaps in std::string that are not there
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # No garbage collection before 2 GB: files that include much compile in up to a tenth less time.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=2000000>")
+endif()
 include_directories(${PROJECT_SOURCE_DIR})
 
 if(VITAMIN_SANITIZE)
