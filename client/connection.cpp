@@ -15,9 +15,9 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
                                                  const hal::DeviceInfo& info,
                                                  const std::string& program,
                                                  const protocol::Claim& claim,
-                                                 std::chrono::milliseconds patience) {
+                                                 protocol::WaitLimit limit) {
   auto connection = std::make_unique<Connection>();
-  auto socket = protocol::connect_to(path, patience);
+  auto socket = protocol::connect_to(path, limit);
   if (!socket) return tl::unexpected(socket.error());
   connection->socket = std::move(*socket);
   auto daemon = protocol::peer_of(connection->socket);
@@ -25,7 +25,7 @@ hal::Result<std::unique_ptr<Connection>> connect(const std::string& path,
   connection->daemon = std::move(*daemon);
   const protocol::Hello hello = protocol::hello_of(info, program, claim);
   const auto parcel =
-      protocol::exchange(connection->socket, protocol::bytes_of(hello), 4096, patience);
+      protocol::exchange(connection->socket, protocol::bytes_of(hello), 4096, limit);
   if (!parcel) return tl::unexpected(parcel.error());
   if (parcel->bytes.empty())
     return hal::fail(hal::Errc::kUnavailable, "vitamind went away while it was asked");

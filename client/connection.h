@@ -25,12 +25,12 @@ struct Connection {
   Link link();
 };
 
-// Blocks for at most `patience`. The error is a sentence for the user: no daemon, another version,
+// Blocks until the limit. The error is a sentence for the user: no daemon, another version,
 // a refusal.
 hal::Result<std::unique_ptr<Connection>> connect(const std::string& socket,
                                                  const hal::DeviceInfo& info,
                                                  const std::string& program,
                                                  const protocol::Claim& claim,
-                                                 std::chrono::milliseconds patience);
+                                                 protocol::WaitLimit limit);
 
 }  // namespace vitamin::client

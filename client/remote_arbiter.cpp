@@ -173,8 +173,9 @@ std::unique_ptr<Connection> RemoteArbiter::reconnect() {
   milliseconds pause(5);
   std::string told;
   for (;;) {
+    // A process that ends does not wait for a daemon that is stopped.
     auto made = client::connect(options_.socket, info_, options_.program, options_.claim,
-                                options_.patience);
+                                {options_.patience, poke_.get()});
     if (made && (*made)->welcome.pool_hash == pool_hash_) return std::move(*made);
     const std::string why =
         made ? "vitamind is back with another pool, which this process cannot follow"

@@ -50,15 +50,16 @@ hal::Result<sockaddr_un> address_of(const std::string& path) {
 }
 
 // poll() for one descriptor to become readable, however many signals the application handles
-// meanwhile. What poll() says: above 0 when there is something, 0 when the time is over.
-int wait_readable(int fd, std::chrono::milliseconds patience) {
+// meanwhile. False: the limit was reached, or the caller does not wait any longer.
+bool wait_readable(int fd, const WaitLimit& limit) {
   using std::chrono::steady_clock;
-  const auto until = steady_clock::now() + patience;
-  pollfd wanted{fd, POLLIN, 0};
+  const auto until = steady_clock::now() + limit.at_most;
+  pollfd wanted[] = {{fd, POLLIN, 0}, {limit.cancel, POLLIN, 0}};  // poll() ignores -1
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_clock::now());
-    const int ready = ::poll(&wanted, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
-    if (ready >= 0 || errno != EINTR) return ready;
+    const int ready = ::poll(wanted, std::size(wanted),
+                             static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    if (ready >= 0 || errno != EINTR) return ready > 0 && wanted[0].revents != 0;
   }
 }
 
@@ -189,19 +190,20 @@ hal::Result<Fd> accept_from(const Fd& listener) {
   return failed("a connection cannot be accepted");
 }
 
-hal::Result<Fd> connect_to(const std::string& path, std::chrono::milliseconds patience) {
+hal::Result<Fd> connect_to(const std::string& path, WaitLimit limit) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
   Fd socket = make_socket();
   if (!socket) return failed("no socket can be made");
   const auto* name = reinterpret_cast<const sockaddr*>(&*address);
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto until = std::chrono::steady_clock::now() + limit.at_most;
   while (uninterrupted([&] { return ::connect(socket.get(), name, sizeof *address); }) != 0) {
     if (errno != EAGAIN) return unavailable("no vitamind answers at " + path);
     // Its queue is full. Nothing says when it is not: the next turn of the daemon empties some.
-    if (std::chrono::steady_clock::now() >= until)
+    pollfd cancelled{limit.cancel, POLLIN, 0};
+    const timespec pause{0, 200'000};
+    if (std::chrono::steady_clock::now() >= until || ::ppoll(&cancelled, 1, &pause, nullptr) > 0)
       return unavailable("too many connect at once to the vitamind at " + path, EAGAIN);
-    ::usleep(200);
   }
   return socket;
 }
@@ -238,9 +240,8 @@ hal::Result<std::vector<std::byte>> receive_message(const Fd& socket, std::size_
   return bytes;
 }
 
-hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
-                                   std::chrono::milliseconds patience) {
-  if (wait_readable(socket.get(), patience) <= 0)
+hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most, WaitLimit limit) {
+  if (!wait_readable(socket.get(), limit))
     return unavailable("the daemon does not answer", ETIMEDOUT);
   Parcel parcel;
   parcel.bytes.resize(most);
@@ -272,11 +273,11 @@ hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
 }
 
 hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes, std::size_t most,
-                             std::chrono::milliseconds patience) {
+                             WaitLimit limit) {
   const auto sent = send_message(socket, bytes);
   if (!sent && sent.error().native != EPIPE && sent.error().native != ECONNRESET)
     return tl::unexpected(sent.error());
-  auto answer = receive_parcel(socket, most, patience);
+  auto answer = receive_parcel(socket, most, limit);
   if (!answer && !sent) return tl::unexpected(sent.error());
   return answer;
 }

@@ -51,9 +51,17 @@ class PlacedFile {
 // The socket is bound to `path`.new, listens, and is renamed: whoever finds it at its path is
 // heard. `ss -xl` shows the name that it was bound to.
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file = nullptr);
+// How long a call may wait, and what ends the wait early.
+struct WaitLimit {
+  WaitLimit(std::chrono::milliseconds time = {}, int descriptor = -1)
+      : at_most(time), cancel(descriptor) {}
+  std::chrono::milliseconds at_most;
+  int cancel;  // a descriptor, or -1; readable: the caller does not wait any longer
+};
+
 hal::Result<Fd> accept_from(const Fd& listener);  // kUnavailable: nobody is waiting
-// While its queue of those who connect is full, tried again for so long.
-hal::Result<Fd> connect_to(const std::string& path, std::chrono::milliseconds patience = {});
+// While its queue of those who connect is full, tried again until the limit.
+hal::Result<Fd> connect_to(const std::string& path, WaitLimit limit = {});
 
 hal::Status send_message(const Fd& socket, std::span<const std::byte> bytes,
                          std::span<const int> fds = {});
@@ -63,14 +71,13 @@ struct Parcel {
   std::vector<std::byte> bytes;
   std::vector<Fd> fds;
 };
-// Waits up to `patience`; at most 4 descriptors.
-hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most,
-                                   std::chrono::milliseconds patience);
+// Waits until the limit; at most 4 descriptors.
+hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most, WaitLimit limit);
 
-// Sends, and waits for the answer for up to `patience`. A daemon that refuses whoever connects may
+// Sends, and waits for the answer until the limit. A daemon that refuses whoever connects may
 // have hung up before it was asked: what it said is the answer then.
 hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes, std::size_t most,
-                             std::chrono::milliseconds patience);
+                             WaitLimit limit);
 
 // The doorbell (park.h): one byte. A peer that reads none has been rung already.
 void ring_doorbell(const Fd& socket);

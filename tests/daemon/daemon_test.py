@@ -309,8 +309,9 @@ class Daemons(DaemonTest):
             pass
         daemon.process.send_signal(signal.SIGSTOP)
         try:
-            enough = submitted() + 100_000
-            while submitted() < enough:
+            # Far longer than a client waits before it takes a daemon for gone.
+            enough, later = submitted() + 5000, time.monotonic() + time_limit(0.5)
+            while submitted() < enough or time.monotonic() < later:
                 pass
             output, _ = member.communicate(timeout=time_limit(60))
         finally:

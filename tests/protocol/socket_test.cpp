@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -346,6 +347,30 @@ TEST_CASE("a client cannot send a descriptor, and the daemon can") {
   CHECK_FALSE(send_message(*client, bytes_of(Hello{}), foreign));
   CHECK(send_message(*accepted, bytes_of(Hello{}), foreign));
   CHECK(send_message(*client, bytes_of(Hello{})));
+}
+
+TEST_CASE("a wait for a daemon that does not answer ends when it is cancelled") {
+  const Folder folder;
+  const auto listener = listen_at(folder.socket(), 0600);
+  REQUIRE(listener);
+  const auto client = connect_to(folder.socket());
+  REQUIRE(client);
+  const Fd cancel(::eventfd(0, EFD_CLOEXEC));
+  const WaitLimit hours{std::chrono::hours(24), cancel.get()};
+  std::thread canceller([&] {
+    ::usleep(50'000);
+    ::eventfd_write(cancel.get(), 1);
+  });
+  const auto answer = receive_parcel(*client, 64, hours);
+  canceller.join();
+  REQUIRE_FALSE(answer);
+  CHECK(answer.error().code == hal::Errc::kUnavailable);
+  CHECK_FALSE(receive_parcel(*client, 64, hours));  // also when it was cancelled before
+  // What has come is taken all the same.
+  const auto accepted = accept_from(*listener);
+  REQUIRE(accepted);
+  REQUIRE(send_message(*accepted, std::as_bytes(std::span("well"))));
+  CHECK(receive_parcel(*client, 64, hours));
 }
 
 // Profilers do that to programs; the first use of a device must not fail for it.
