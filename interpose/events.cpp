@@ -71,7 +71,7 @@ Answer join_capture(const Way& way, runtime::Operation& wait) {
   const Answer answer = result(way.context().begin_capture(way.stream(), wait));
   if (answer != kSuccess || (captures_open() && is_capturing(*way.record))) return answer;
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
-  return result(way.context().bridge(way.stream(), nothing, Behind::kGate));
+  return result(way.context().bridge(way.stream(), nothing, Behind::kMarkerGate));
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, N
   if (flags != 0) {  // the driver's to refuse
     settle(event);
     const Inside ours;
-    return result(way.context().bridge(way.stream(), operation, Behind::kGate));
+    return result(way.context().bridge(way.stream(), operation, Behind::kMarkerGate));
   }
   const bool elsewhere = event.state.home != &way.context();
   if (elsewhere && event.state.home == nullptr && !event.state.foreign && !event.state.shared)

@@ -8,7 +8,7 @@ namespace vitamin::interpose {
 Answer launch_host_function(Via<Answer(NativeStream, HostFunction, void*)> via, NativeStream stream,
                             HostFunction function, void* data) {
   return gate(
-      stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
+      stream, via.per_thread, GateKind::kHostFunction,
       [=](NativeStream native) { return via.real(native, function, data); },
       [=] { return function != nullptr; });
 }
@@ -34,7 +34,7 @@ Answer add_callback(Via<Answer(NativeStream, StreamCallback, void*, unsigned)> v
   if (function == nullptr) return via.real(stream, function, data, flags);
   auto* callback = new Callback{function, data, stream};
   const Answer answer = gate(
-      stream, via.per_thread, &runtime::stats::OtherWork::host_functions,
+      stream, via.per_thread, GateKind::kHostFunction,
       [=](NativeStream native) { return via.real(native, &call_back, callback, flags); },
       [=] { return flags == 0; });
   if (answer != kSuccess) delete callback;

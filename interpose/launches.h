@@ -98,17 +98,19 @@ Answer across(std::span<const Way> ways, Call call) {
   return answer;
 }
 
+enum class GateKind : std::uint8_t { kHostFunction, kValueWait };
+
 // A call on the real stream that ends only when somebody outside the stream acts. Everything that
 // `call` holds is a value, so it can wait its turn where the vendor does not refuse it
 // (`accepted`).
 template <class Call, class Accepted>
-Answer gate(NativeStream stream, bool per_thread,
-            runtime::stats::Counter runtime::stats::OtherWork::*counter, Call call,
-            Accepted accepted) {
+Answer gate(NativeStream stream, bool per_thread, GateKind kind, Call call, Accepted accepted) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return call(stream);
   if (way.route == Route::kCaptured) return call(way.native());
-  runtime::stats::Counter& gates = way.page().other.*counter;
+  runtime::stats::OtherWork& other = way.page().other;
+  const bool host = kind == GateKind::kHostFunction;
+  runtime::stats::Counter& gates = host ? other.host_functions : other.value_waits;
   auto operation = runtime::call_kept_if(
       [call, &gates, context = way.record->context->handle](void* native) mutable {
         const CurrentContext current(context);
@@ -117,12 +119,12 @@ Answer gate(NativeStream stream, bool per_thread,
       },
       accepted);
   const Inside ours;
-  return result(way.context().bridge(way.stream(), operation, Behind::kGate));
+  return result(
+      way.context().bridge(way.stream(), operation, host ? Behind::kMarkerGate : Behind::kGate));
 }
 template <class Call>
-Answer gate(NativeStream stream, bool per_thread,
-            runtime::stats::Counter runtime::stats::OtherWork::*counter, Call call) {
-  return gate(stream, per_thread, counter, call, [] { return true; });
+Answer gate(NativeStream stream, bool per_thread, GateKind kind, Call call) {
+  return gate(stream, per_thread, kind, call, [] { return true; });
 }
 
 }  // namespace vitamin::interpose

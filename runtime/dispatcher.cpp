@@ -177,7 +177,7 @@ Attempt Dispatcher::attempt(Stream& stream, Request& request) {
   const std::uint64_t places = places_of(request.intent);
   if (!room(stream, request.after, false, places)) return {Blocked::kWindow};
   const bool gated_by_others = others_gated(request);
-  const bool gates = request.intent == Intent::kBridgeGate || gated_by_others;
+  const bool gates = is_bridge_gate(request.intent) || gated_by_others;
   if (gates) close_segment(stream);
   PhysicalQueue& queue =
       request.own_stream ? stream.own : follow_queue(stream, request.intent, gated_by_others);
@@ -404,7 +404,7 @@ hal::AttributeList Dispatcher::with_stream_attributes(const Stream& stream,
 }
 
 PhysicalQueue& Dispatcher::follow_queue(Stream& stream, Intent intent, bool others_gated) {
-  if (intent == Intent::kBridge || intent == Intent::kBridgeGate || others_gated) return stream.own;
+  if (intent == Intent::kBridge || is_bridge_gate(intent) || others_gated) return stream.own;
   return stream.tail != nullptr ? *stream.tail : stream.own;
 }
 

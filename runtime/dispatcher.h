@@ -346,7 +346,7 @@ class Dispatcher {
   }
   std::uint64_t places_of(Intent intent) const {
     const bool marker = intent == Intent::kRecord || intent == Intent::kWait ||
-                        intent == Intent::kBridgeGate || intent == Intent::kDestroy;
+                        intent == Intent::kBridgeMarkerGate || intent == Intent::kDestroy;
     return marker && !markers_take_places_ ? 0 : 1;
   }
   // `kernel`: of a launch, else null.

@@ -64,16 +64,21 @@ enum class StreamKind : std::uint8_t {
 
 // What the dispatcher may do with an operation.
 enum class Intent : std::uint8_t {
-  kLaunch,      // bind it to an entry
-  kCompute,     // the same, for work that is no launch of the application
-  kFollow,      // needs no compute: goes wherever the stream's tail is
-  kRecord,      // as kFollow; its position is an event generation
-  kWait,        // as kFollow, but onto the real stream when the event is gated
-  kBridge,      // on the application's real stream
-  kBridgeGate,  // the same, and what follows is gated until it is observed complete
-  kGraph,       // a graph as one operation: bind it, but never wait for a lease
-  kDestroy,     // no operation: everything before it was submitted, the native stream may go
+  kLaunch,            // bind it to an entry
+  kCompute,           // the same, for work that is no launch of the application
+  kFollow,            // needs no compute: goes wherever the stream's tail is
+  kRecord,            // as kFollow; its position is an event generation
+  kWait,              // as kFollow, but onto the real stream when the event is gated
+  kBridge,            // on the application's real stream
+  kBridgeGate,        // the same, and what follows is gated until it is observed complete
+  kGraph,             // a graph as one operation: bind it, but never wait for a lease
+  kDestroy,           // no operation: everything before it was submitted, the native stream may go
+  kBridgeMarkerGate,  // kBridgeGate for what takes no place in the driver's queue: a wait for an
+                      // event, a host function, no call at all
 };
+constexpr bool is_bridge_gate(Intent intent) {
+  return intent == Intent::kBridgeGate || intent == Intent::kBridgeMarkerGate;
+}
 
 // One generation of an event, made when its record had to be deferred. Waits hold it; a later
 // record of the event makes a new one and cannot move the old.

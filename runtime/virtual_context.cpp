@@ -416,7 +416,8 @@ NativeStatus VirtualContext::compute(Stream& stream, Operation& operation) {
 }
 
 NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behind, Host host) {
-  const Intent intent = behind == Behind::kGate ? Intent::kBridgeGate : Intent::kBridge;
+  constexpr Intent kIntents[] = {Intent::kBridge, Intent::kBridgeGate, Intent::kBridgeMarkerGate};
+  const Intent intent = kIntents[static_cast<unsigned>(behind)];
   return run(stream, {.operation = &call, .intent = intent, .host = host});
 }
 
@@ -625,7 +626,7 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
   // it may need anybody to come about. Only the driver knows what the event means now, so the wait
   // is made now.
   if (!ours || (event.pending == nullptr && !event.point)) {
-    arrival.intent = Intent::kBridgeGate;
+    arrival.intent = Intent::kBridgeMarkerGate;
     arrival.event = nullptr;
     arrival.now = true;
   }

@@ -38,6 +38,8 @@ enum class Behind : std::uint8_t {
   kGate,  // may need the host, another stream or another process to act before it ends (host
           // function, value wait, external semaphore, IPC event, collective). Launches behind it
           // are deferred until it is observed complete, never waited for on a pool queue.
+  kMarkerGate,  // the same of what takes no place in the driver's queue: a wait for an event, a
+                // host function, no call at all
 };
 
 // Whether the vendor's call may block the host until earlier work of the stream has ended. Such a

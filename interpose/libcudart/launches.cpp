@@ -110,7 +110,7 @@ CUresult launch_multi_device(Via<decltype(::cuLaunchCooperativeKernelMultiDevice
 CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
                       CUdeviceptr address, cuuint32_t value, unsigned flags) {
   return gate(
-      stream, via.per_thread, &stats::OtherWork::value_waits,
+      stream, via.per_thread, GateKind::kValueWait,
       [=](CUstream native) { return via.real(native, address, value, flags); },
       [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
@@ -118,7 +118,7 @@ CUresult wait_value32(Via<decltype(::cuStreamWaitValue32)> via, CUstream stream,
 CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
                       CUdeviceptr address, cuuint64_t value, unsigned flags) {
   return gate(
-      stream, via.per_thread, &stats::OtherWork::value_waits,
+      stream, via.per_thread, GateKind::kValueWait,
       [=](CUstream native) { return via.real(native, address, value, flags); },
       [=] { return value_wait_accepted(address, sizeof value, flags); });
 }
@@ -129,7 +129,7 @@ CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstrea
   if (operations == nullptr) return via.real(stream, count, operations, flags);
   // Whether the driver takes every operation of a batch only the call tells.
   return gate(
-      stream, via.per_thread, &stats::OtherWork::value_waits,
+      stream, via.per_thread, GateKind::kValueWait,
       [=, batch = std::vector(operations, operations + count)](CUstream native) mutable {
         return via.real(native, count, batch.data(), flags);
       },

@@ -43,7 +43,7 @@ CUresult between(const Others& others, Via<Real> via, Args... args) {
   if (others.empty()) return Treatment::run(via, args...);
   others.touch(Behind::kWork);
   const CUresult answer = Treatment::run(via, args...);
-  others.touch(Behind::kGate);
+  others.touch(Behind::kMarkerGate);
   return answer;
 }
 using OnDefault = DefaultStream<Host::kMayBlock>;

@@ -245,6 +245,26 @@ std::vector<Counted> counted_work(const Material& m) {
   };
 }
 
+std::vector<Counted> counted_memory_operations(const Material& m) {
+  const auto batch = [&m](CUstream stream, unsigned count) {
+    CUstreamBatchMemOpParams writes[16] = {};
+    for (CUstreamBatchMemOpParams& write : writes) {
+      write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      write.writeValue.address = m.host_word + 512;
+      write.writeValue.value = 1;
+    }
+    return api.cuStreamBatchMemOp(stream, count, writes, 0);
+  };
+  return {
+      {"wait for a value that is there",
+       [&](CUstream s, int) {
+         return api.cuStreamWaitValue32(s, m.host_word + 1024, 0, CU_STREAM_WAIT_VALUE_EQ);
+       }},
+      {"batch of one value write", [=](CUstream s, int) { return batch(s, 1); }},
+      {"batch of 16 value writes", [=](CUstream s, int) { return batch(s, 16); }},
+  };
+}
+
 const char* compared(int count, int launches) {
   const double ratio = static_cast<double>(count) / launches;
   if (count >= kEnoughOfAKind) return "no end was found";
@@ -316,6 +336,18 @@ VITAMIN_RULE(queue_depth_of_work_on_the_legacy_stream,
              "How many copies, fills, host functions and graphs fit behind a gate?") {
   Session session;
   depth_by_kind(session, "legacy", nullptr, counted_work);
+}
+
+VITAMIN_RULE(queue_depth_of_memory_operations_on_a_primary_stream,
+             "How many value waits and batches of value writes fit behind a gate?") {
+  Session session;
+  depth_by_kind(session, "primary", session.stream(CU_STREAM_NON_BLOCKING),
+                counted_memory_operations);
+}
+VITAMIN_RULE(queue_depth_of_memory_operations_on_the_legacy_stream,
+             "How many value waits and batches of value writes fit behind a gate?") {
+  Session session;
+  depth_by_kind(session, "legacy", nullptr, counted_memory_operations);
 }
 
 VITAMIN_RULE(queue_depth_of_the_legacy_stream_beside_a_blocking_one,

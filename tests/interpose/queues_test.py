@@ -42,7 +42,10 @@ class Queues(unittest.TestCase):
         self.check("deep_stream_destroyed")
 
     def test_a_thread_that_fills_a_stream_holds_up_no_other(self):
-        self.check("one_thread_runs_ahead")
+        self.check("launches_run_ahead")
+
+    def test_a_thread_that_fills_a_stream_with_value_waits_holds_up_no_other(self):
+        self.check("value_waits_run_ahead")
 
     def test_frees_on_one_device_do_not_wait_for_another(self):
         self.check("frees_beside_a_held_device")

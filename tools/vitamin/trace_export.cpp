@@ -83,6 +83,7 @@ const char* name_of(Intent intent) {
       return "wait for an event";
     case Intent::kBridge:
     case Intent::kBridgeGate:
+    case Intent::kBridgeMarkerGate:
       return "bridged call";
     default:
       return "copy or fill";

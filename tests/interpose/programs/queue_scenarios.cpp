@@ -177,21 +177,19 @@ void deep_stream_destroyed() {
   }
 }
 
-// A thread that launches more than a driver takes is blocked, and it alone.
-void one_thread_runs_ahead() {
+// A thread that makes more calls of a kind than a driver takes is blocked, and it alone.
+using Make = std::function<void(CUstream)>;
+void thread_runs_ahead(int calls, const std::function<Make(Session&)>& prepare) {
   Session s;
+  const Make make = prepare(s);
   const Pinned flag(1);
-  const CUdeviceptr x = s.words(2);
+  const CUdeviceptr x = s.words(1);
   const CUstream deep = s.stream();
   const CUstream other = s.stream();
-  const CUevent event = s.event();
   s.launch("spin_until_equal", deep, flag.device, Word{1});
   std::thread ahead([&] {
     check(drv.cuCtxSetCurrent(s.context));
-    for (int i = 0; i < 3000; ++i) {
-      s.launch("add", deep, x + 4, Word{1}, Word{1});
-      check(drv.cuEventRecord(event, deep));
-    }
+    for (int i = 0; i < calls; ++i) make(deep);
   });
   sleep_ms(200);
   for (int i = 0; i < 300; ++i) s.launch("add", other, x, Word{1}, Word{1});
@@ -200,7 +198,25 @@ void one_thread_runs_ahead() {
   flag.words[0] = 1;
   ahead.join();
   check(drv.cuCtxSynchronize());
-  std::printf("words %u %u\n", s.word(x), s.word(x + 4));
+  std::printf("word %u\n", s.word(x));
+}
+
+void launches_run_ahead() {
+  thread_runs_ahead(3000, [](Session& s) -> Make {
+    return [&s, x = s.words(1), event = s.event()](CUstream stream) {
+      s.launch("add", stream, x, Word{1}, Word{1});
+      check(drv.cuEventRecord(event, stream));
+    };
+  });
+}
+
+// Gates that are open take a place all the same.
+void value_waits_run_ahead() {
+  thread_runs_ahead(1500, [](Session&) -> Make {
+    return [zero = Pinned(1)](CUstream stream) {
+      check(drv.cuStreamWaitValue32(stream, zero.device, 0, CU_STREAM_WAIT_VALUE_EQ));
+    };
+  });
 }
 
 // What one device frees or unloads does not wait for another's work, which needs the host.
@@ -280,11 +296,17 @@ void graph_is_made_while_a_thread_waits() {
 const Scenarios kScenarios = {
 #define SCENARIO(name) \
   { #name, &name }
-    SCENARIO(launches_and_records),          SCENARIO(legacy_launches),
-    SCENARIO(many_records_behind_a_gate),    SCENARIO(deep_stream_destroyed),
-    SCENARIO(one_thread_runs_ahead),         SCENARIO(frees_beside_a_held_device),
-    SCENARIO(unloaded_from_another_context), SCENARIO(graph_is_made_while_a_thread_waits),
-    SCENARIO(full_behind_a_host_function),   SCENARIO(full_behind_the_legacy_stream),
+    SCENARIO(launches_and_records),
+    SCENARIO(legacy_launches),
+    SCENARIO(many_records_behind_a_gate),
+    SCENARIO(deep_stream_destroyed),
+    SCENARIO(launches_run_ahead),
+    SCENARIO(value_waits_run_ahead),
+    SCENARIO(frees_beside_a_held_device),
+    SCENARIO(unloaded_from_another_context),
+    SCENARIO(graph_is_made_while_a_thread_waits),
+    SCENARIO(full_behind_a_host_function),
+    SCENARIO(full_behind_the_legacy_stream),
     SCENARIO(full_behind_a_kernel),
 };
 
