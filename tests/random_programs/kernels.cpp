@@ -18,6 +18,13 @@ VITAMIN_WAITING_KERNEL(mix, std::uint32_t* to, const std::uint32_t* from, std::u
   }
 }
 
+// By one thread. Two that overlap lose one of the values; any order of several has one result.
+VITAMIN_WAITING_KERNEL(add_slowly, std::uint32_t* word, std::uint32_t value, std::uint64_t ns) {
+  const std::uint32_t before = *word;
+  VITAMIN_BUSY_NS(ns);
+  VITAMIN_ONCE { *word = before + value; }
+}
+
 VITAMIN_KERNEL(nothing) {
   VITAMIN_ONCE {}
 }

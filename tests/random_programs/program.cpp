@@ -132,6 +132,7 @@ bool Program::fragment(unsigned index) {
       {"deep", 3, &Program::deep},
       {"flight", 8, &Program::flight},
       {"chains", 3, &Program::chains},
+      {"sums", 3, &Program::sums},
       {"memory", 4, &Program::stream_memory},
       {"pool", 3, &Program::limited_pool},
       {"peer", 3, &Program::peer_copy},

@@ -163,6 +163,10 @@ class Program {
   void land_all();
   bool draw_flight();
   void chains();
+  void sums();
+  Line* partner_of(const Line& line, unsigned cost);
+  CUresult launch_additions(const Line& line, std::size_t cell, Word value, unsigned count,
+                            std::uint64_t ns);
   void stream_memory();
   void limited_pool();
   CUdeviceptr allocate_limited(Line& line);

@@ -264,6 +264,17 @@ std::function<CUresult()> Program::make_chain(Line& line, Line* partner, std::si
   };
 }
 
+// A legacy one of a blocking one and the other way round: the rules keep their work apart.
+Line* Program::partner_of(const Line& line, unsigned cost) {
+  Line* partner = nullptr;
+  for (Line& other : lines_)
+    if (other.device == line.device && !taken(other) && other.thread == Line::kAnyThread &&
+        ((line.legacy() && other.blocking()) || (line.blocking() && other.legacy())) &&
+        room(other, cost))
+      partner = &other;
+  return partner;
+}
+
 void Program::chains() {
   if (!flights_.empty()) return;
   for (unsigned i = 0; i < kWorkers; ++i) {
@@ -273,12 +284,7 @@ void Program::chains() {
     if (line == nullptr || line->thread == 0 || !room(*line, 300) ||
         !draw_place(device, true, cell))
       continue;
-    Line* partner = nullptr;
-    for (Line& other : lines_)
-      if (other.device == device && !taken(other) && other.thread == Line::kAnyThread &&
-          ((line->legacy() && other.blocking()) || (line->blocking() && other.legacy())) &&
-          room(other, 300))
-        partner = &other;
+    Line* const partner = partner_of(*line, 300);
     operation(*line, {cell}, {cell});
     if (partner != nullptr) {
       operation(*partner, {cell}, {cell});
@@ -294,6 +300,68 @@ void Program::chains() {
     if (partner != nullptr) partner->depth += steps * 4;
   }
   land_all();
+}
+
+CUresult Program::launch_additions(const Line& line, std::size_t cell, Word value, unsigned count,
+                                   std::uint64_t ns) {
+  CUdeviceptr word = address(cell);
+  void* arguments[] = {&word, &value, &ns};
+  CUresult answer = CUDA_SUCCESS;
+  for (unsigned i = 0; i < count && answer == CUDA_SUCCESS; ++i)
+    answer = cuLaunchKernel(world_.gpus()[line.device].add_slowly, 1, 1, 1, 1, 1, 1, 0, line.handle,
+                            arguments, nullptr);
+  return answer;
+}
+
+// Another thread adds to a word on a held stream, more often than the driver takes; this thread
+// does so on the stream's partner, before the gate opens and after. No order is certain, but no two
+// additions may overlap.
+void Program::sums() {
+  if (!flights_.empty()) return;
+  Line* line = any_line();
+  if (line == nullptr || line->thread == 0 || !room(*line, 300)) return;
+  Line* const partner = partner_of(*line, 300);
+  std::size_t cell = 0;
+  if (partner == nullptr || !draw_place(line->device, true, cell)) return;
+  const auto value = static_cast<Word>(random_.next());
+  const std::uint64_t ns = random_.below(50'000);
+  const auto additions = static_cast<unsigned>(1 + random_.below(40));
+  const auto nothing = static_cast<unsigned>(random_.below(300));
+  if (!held(line->before)) close_gate(*line);
+  operation(*line, {}, {});
+  if (line->depth < kDepth)
+    on(
+        *line, "fill", [&] { return launch_nothing(*line, kDepth - line->depth, nullptr); },
+        kDepth - line->depth);
+  const Set before = line->before;
+  operation(*line, {cell}, {cell});
+  operation(*partner, {cell}, {cell});
+  operation(*line, {cell}, {cell});
+  unsigned total = additions;
+  Flight& flight = begin_flight(*line, "additions", [=, this] {
+    const CUresult answer = launch_nothing(*line, nothing, nullptr);
+    return answer == CUDA_SUCCESS ? launch_additions(*line, cell, value, additions, ns) : answer;
+  });
+  line->before = before;  // until it has returned nothing is certain to come behind it
+  line->depth += nothing + additions;
+  flight.places = {cell};
+  reserved_[cell] = true;
+  const auto add_here = [&](Line& here) {
+    const auto count = static_cast<unsigned>(1 + random_.below(12));
+    on(
+        here, "additions", [&] { return launch_additions(here, cell, value, count, ns); }, count);
+    total += count;
+  };
+  sleep_us(random_.below(2000));
+  add_here(*partner);
+  noise(static_cast<unsigned>(random_.below(3)));
+  add_here(*partner);
+  open_gates_of(line->maybe);
+  for (int i = 0; i < 3; ++i) add_here(*partner);
+  land(flight);
+  operation(*line, {cell}, {cell});
+  add_here(*line);
+  expected_[cell][0] += value * total;
 }
 
 // --- memory --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ void World::set_up(unsigned device) {
   MUST(cuCtxSetCurrent(gpu.context));
   MUST(cuModuleLoadData(&gpu.module, image_.data()));
   MUST(cuModuleGetFunction(&gpu.mix, gpu.module, "mix"));
+  MUST(cuModuleGetFunction(&gpu.add_slowly, gpu.module, "add_slowly"));
   MUST(cuModuleGetFunction(&gpu.nothing, gpu.module, "nothing"));
   MUST(cuModuleGetFunction(&gpu.spin, gpu.module, "spin_until_equal"));
   MUST(cuModuleGetFunction(&gpu.barrier, gpu.module, "grid_barrier"));

@@ -18,7 +18,8 @@ struct Gpu {
   CUdevice device = 0;
   CUcontext context = nullptr;
   CUmodule module = nullptr;
-  CUfunction mix = nullptr, nothing = nullptr, spin = nullptr, barrier = nullptr;
+  CUfunction mix = nullptr, add_slowly = nullptr, nothing = nullptr;
+  CUfunction spin = nullptr, barrier = nullptr;
   CUgreenCtx green = nullptr;
   CUmemoryPool pool = nullptr;  // holds one piece of memory
   bool alive = false;

@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent))
 import compare
 
 TARGETS = ("vitamin_interpose_cuda", "soft_libcuda", "random_cuda_programs", "random_cuda_kernels")
-LEFT_OUT = shutil.ignore_patterns("build", "dist", ".git", "__pycache__")
+LEFT_OUT = ("build", "dist", ".git", "__pycache__")
 
 
 def run(*command, where):
@@ -40,6 +40,24 @@ def build(tree, configure):
             return said
     built, said = run("ninja", "-C", "build/release", *TARGETS, where=tree)
     return "" if built else said
+
+
+def copy_tree(tree):
+    """Copies what differs, with the time of now: an object that was built of a patched file is
+    then built again."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        there = tree / pathlib.Path(folder).relative_to(ROOT)
+        there.mkdir(parents=True, exist_ok=True)
+        links = [name for name in folders if (pathlib.Path(folder) / name).is_symlink()]
+        for name in names + links:
+            source, copy = pathlib.Path(folder) / name, there / name
+            if source.is_symlink():
+                copy.unlink(missing_ok=True)
+                copy.symlink_to(source.readlink())
+            elif not copy.exists() or copy.read_bytes() != source.read_bytes():
+                shutil.copyfile(source, copy)
+                shutil.copymode(source, copy)
 
 
 def point_at(tree):
@@ -98,7 +116,7 @@ def main():
                if not words.names or any(name in patch.stem for name in words.names)]
     scratch = words.scratch or pathlib.Path(tempfile.mkdtemp(prefix="mutations-"))
     tree = scratch / "tree"
-    shutil.copytree(ROOT, tree, ignore=LEFT_OUT, dirs_exist_ok=True, symlinks=True)
+    copy_tree(tree)
     if said := build(tree, True):
         sys.exit(f"the tree does not build:\n{said[-2000:]}")
     point_at(tree)
