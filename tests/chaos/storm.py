@@ -716,9 +716,19 @@ class Storm:
             self.daemons.send(process, signal.SIGTERM)
             process.wait(time_limit.time_limit(10))
         self.daemons.check_ended()
-        for child in children(os.getpid()):
-            if b"vitamind" in read(f"/proc/{child}/cmdline"):
-                send(child, signal.SIGTERM)
+        # One of those still listens at the socket, and would be measured for ours.
+        time_limit.wait_until(self.end_foreign_daemons, "the end of every other vitamind")
+
+    def end_foreign_daemons(self):
+        """True when there is none."""
+        self.reap()
+        # Between fork() and exec() it is still named as the `vitamin run` that starts it.
+        foreign = [child for child in children(os.getpid())
+                   if read(f"/proc/{child}/cmdline").split(b"\0")[0].endswith((b"/vitamind",
+                                                                              b"/vitamin"))]
+        for child in foreign:
+            send(child, signal.SIGTERM)
+        return not foreign
 
     def is_alone(self):
         self.reap()
