@@ -315,7 +315,8 @@ class BadInput(DaemonTest):
         self.assertLessEqual(len(daemon.status()["devices"]), 64)
         self.assertEqual(self.locks(), 0)
         self.until(lambda: daemon.descriptors() <= descriptors)
-        self.assertLess(daemon.resident_kib(), resident + 32 * 1024)
+        if not os.environ["VITAMIN_TEST_SANITIZERS"]:  # which keep freed memory for a while
+            self.assertLess(daemon.resident_kib(), resident + 32 * 1024)
         self.works(daemon)
 
     @unittest.skipUnless(ROOT, "another user is needed")
