@@ -340,7 +340,7 @@ class Verify(Base):
         return int(words[0]), int(words[1])
 
     def test_the_tenant_contends_for_the_processors(self):
-        command = [PROGRAM, "--trials", "40", "--only", "sum"]
+        command = [PROGRAM, "--trials", "150", "--only", "sum"]
         result, found = self.verify("--runs", "2", command=command, tenant=TENANT)
         self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
         self.assertGreater(found["runs"][3]["tenant_launches"], 0)
