@@ -74,8 +74,8 @@ struct Parcel {
 // Waits until the limit; at most 4 descriptors.
 hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most, WaitLimit limit);
 
-// Sends, and waits for the answer until the limit. A daemon that refuses whoever connects may
-// have hung up before it was asked: what it said is the answer then.
+// Sends, and waits for the answer until the limit. A daemon that refuses a connection may
+// have hung up before it was asked: its refusal is the answer then.
 hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes, std::size_t most,
                              WaitLimit limit);
 

@@ -51,6 +51,11 @@ struct Line {
   static constexpr unsigned kAnyThread = ~0U;
   bool legacy() const { return kind == LineKind::kLegacy; }
   bool blocking() const { return kind == LineKind::kBlocking || kind == LineKind::kPerThread; }
+  // A legacy and a blocking stream of one device: each operation comes behind all of the other.
+  bool ordered_with(const Line& other) const {
+    return device == other.device &&
+           ((legacy() && other.blocking()) || (blocking() && other.legacy()));
+  }
 };
 
 struct EventModel {

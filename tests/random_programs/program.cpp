@@ -274,11 +274,8 @@ CUresult Program::on(Line& line, const char* name, const std::function<CUresult(
 // What the rules order before the next operation of the line.
 Set Program::ordered(const Line& line) const {
   Set set = line.before | host_;
-  for (const Line& other : lines_) {
-    if (other.device != line.device) continue;
-    if ((line.legacy() && other.blocking()) || (line.blocking() && other.legacy()))
-      set |= other.before;
-  }
+  for (const Line& other : lines_)
+    if (line.ordered_with(other)) set |= other.before;
   return set;
 }
 

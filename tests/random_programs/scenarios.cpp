@@ -264,12 +264,11 @@ std::function<CUresult()> Program::make_chain(Line& line, Line* partner, std::si
   };
 }
 
-// A legacy one of a blocking one and the other way round: the rules keep their work apart.
+// A stream that orders itself with this one, for calls of any thread; null: there is none now.
 Line* Program::partner_of(const Line& line, unsigned cost) {
   Line* partner = nullptr;
   for (Line& other : lines_)
-    if (other.device == line.device && !taken(other) && other.thread == Line::kAnyThread &&
-        ((line.legacy() && other.blocking()) || (line.blocking() && other.legacy())) &&
+    if (line.ordered_with(other) && !taken(other) && other.thread == Line::kAnyThread &&
         room(other, cost))
       partner = &other;
   return partner;
