@@ -67,8 +67,8 @@ TRIES = 10
 def measured(window, lengths, options, environment):
     """What both clients did at each length, what the daemon decided and said; and why that shows
     nothing of reclaiming, if it does not: a client that hears nothing of the daemon for 200 ms goes
-    home and comes back as another one, and one that does not answer for a second loses its lease
-    while its kernels run."""
+    home and comes back as another one, one that does not answer for a second loses its lease while
+    its kernels run, and beside work that still runs at home a client is granted a part."""
     daemon = common.Daemon("static:parts=1", environment, "--quantum", "2", trace=True, watch=False)
     pair = []
     cells = []
@@ -90,7 +90,11 @@ def measured(window, lengths, options, environment):
         log = daemon.end()
     sessions = sum(e.kind == "attach" for e in daemon.decisions.events)
     overdue = sum(device["overdue"] for device in status["devices"]) if status else None
-    why = f"{sessions} sessions, {overdue} overdue" if (sessions, overdue) != (2, 0) else ""
+    widest = max(daemon.decisions.processors)
+    parts = sum(e.kind == "grant" and daemon.decisions.processors[e.entry] < widest
+                for e in daemon.decisions.events)
+    undisturbed = (sessions, overdue, parts) == (2, 0, 0)
+    why = "" if undisturbed else f"{sessions} sessions, {overdue} overdue, {parts} grants of parts"
     return cells, daemon.decisions, log, why
 
 
