@@ -157,6 +157,18 @@ CUresult admit_to_stream(Stream& stream) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+CUresult submit_to_stream(Stream& stream, const Command& command) {
+  const CUresult submitted = submit(*stream.context, stream.queue.get(), command);
+  const bool is_work = !std::holds_alternative<EventRecordCommand>(command);
+  if (submitted == CUDA_SUCCESS && is_work)
+    stream.work_ticket = stream.engine().last_ticket(stream.queue.get());
+  return submitted;
+}
+
+}  // namespace
+
 CUresult enqueue(std::unique_lock<std::mutex>& lock, Stream& stream, Command command) {
   if (stream.capture != nullptr) return capture_command(stream, std::move(command));
   if (const CUresult error = admit_to_stream(stream); error != CUDA_SUCCESS) return error;
@@ -164,12 +176,27 @@ CUresult enqueue(std::unique_lock<std::mutex>& lock, Stream& stream, Command com
   if (bytes)
     if (const CUresult error = wait_for_place(lock, stream, *bytes); error != CUDA_SUCCESS)
       return error;
-  const CUresult submitted = submit(*stream.context, stream.queue.get(), command);
-  const bool is_work = !std::holds_alternative<EventRecordCommand>(command);
+  const CUresult submitted = submit_to_stream(stream, command);
   if (submitted == CUDA_SUCCESS && bytes) take_place(stream, *bytes);
-  if (submitted == CUDA_SUCCESS && is_work)
-    stream.work_ticket = stream.engine().last_ticket(stream.queue.get());
   return submitted;
+}
+
+CUresult enqueue_batch(std::unique_lock<std::mutex>& lock, Stream& stream,
+                       std::vector<Command> commands) {
+  if (commands.empty()) return CUDA_SUCCESS;
+  if (stream.capture != nullptr) {
+    for (Command& command : commands)
+      if (const CUresult error = capture_command(stream, std::move(command)); error != CUDA_SUCCESS)
+        return error;
+    return CUDA_SUCCESS;
+  }
+  if (const CUresult error = admit_to_stream(stream); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = wait_for_place(lock, stream, 0); error != CUDA_SUCCESS) return error;
+  for (const Command& command : commands)
+    if (const CUresult error = submit_to_stream(stream, command); error != CUDA_SUCCESS)
+      return error;
+  take_place(stream, 0);
+  return CUDA_SUCCESS;
 }
 
 void perform(const CopyCommand& copy) {

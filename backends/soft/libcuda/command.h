@@ -103,6 +103,9 @@ CUresult submit(Context& context, Queue* queue, const Command& command);
 // A command of the application on a stream: into the capture when the stream is part of one, else
 // to the device. Holds `lock` on entry and exit, releases it while the stream has no place.
 CUresult enqueue(std::unique_lock<std::mutex>& lock, Stream& stream, Command command);
+// The commands of one cuStreamBatchMemOp, which together take one place of the stream.
+CUresult enqueue_batch(std::unique_lock<std::mutex>& lock, Stream& stream,
+                       std::vector<Command> commands);
 
 // Blocks the caller while the stream has no place (kStreamPlaces) for one more operation. Releases
 // `lock` meanwhile.

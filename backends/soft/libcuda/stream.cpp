@@ -455,11 +455,7 @@ CUresult api::cuStreamBatchMemOp_v2(CUstream handle, unsigned count,
     if (const CUresult error = make_batched(parameters[i], &commands[i]); error != CUDA_SUCCESS)
       return error;
   }
-  for (Command& command : commands) {
-    if (const CUresult error = enqueue(lock, *stream, std::move(command)); error != CUDA_SUCCESS)
-      return error;
-  }
-  return CUDA_SUCCESS;
+  return enqueue_batch(lock, *stream, std::move(commands));
 }
 
 }  // namespace vitamin::soft::driver
