@@ -404,7 +404,7 @@ hal::AttributeList Dispatcher::with_stream_attributes(const Stream& stream,
 }
 
 PhysicalQueue& Dispatcher::follow_queue(Stream& stream, Intent intent, bool others_gated) {
-  if (intent == Intent::kBridge || is_bridge_gate(intent) || others_gated) return stream.own;
+  if (is_bridge(intent) || others_gated) return stream.own;
   return stream.tail != nullptr ? *stream.tail : stream.own;
 }
 
@@ -421,7 +421,7 @@ bool Dispatcher::others_gated(Request& request) {
   // stream is never allowed onto a pool queue.
   if (strict() && request.marker && !markers_.fired(request.marker)) return true;
   return std::any_of(request.after.begin(), request.after.end(), [&](const Predecessor& p) {
-    if (p.token.completed() || !gated(*p.stream)) return false;
+    if (p.submission_only || p.token.completed() || !gated(*p.stream)) return false;
     poll(*p.stream);  // the gate may be behind it, and no other call looks for its end then
     return !p.token.completed();
   });
@@ -434,10 +434,15 @@ bool Dispatcher::gated(Stream& stream) {
   return false;
 }
 
-void Dispatcher::note_gate(Stream& stream, MarkerRef marker) {
+const Gate* Dispatcher::oldest_gate(Stream& stream) {
   std::deque<Gate>& gates = stream.gates;
   while (!gates.empty() && gates.front().serial <= stream.timeline.completed) gates.pop_front();
-  gates.push_back({stream.timeline.submitted, marker});
+  return gates.empty() ? nullptr : &gates.front();
+}
+
+void Dispatcher::note_gate(Stream& stream, MarkerRef marker) {
+  static_cast<void>(oldest_gate(stream));  // drops what has ended
+  stream.gates.push_back({stream.timeline.submitted, marker});
   stream.gate = std::move(marker);
 }
 
@@ -508,6 +513,7 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
   };
   come_behind(stream, false);
   for (const Predecessor& p : after) {
+    if (p.submission_only) continue;
     // The driver itself orders real legacy and real blocking streams against each other.
     const bool native = options_.native_legacy_order && physical != nullptr && physical->whole() &&
                         p.stream->tail != nullptr && p.stream->tail->whole();
@@ -636,8 +642,9 @@ bool Dispatcher::fits_queue(Stream& stream, std::span<const Predecessor> after,
   return held + waits <= depth_;
 }
 
-bool Dispatcher::takes(Stream& stream, std::span<const Predecessor> after) {
-  return room(stream, after, false, 1);
+bool Dispatcher::takes(Stream& stream, std::span<const Predecessor> after, const Kernel* kernel,
+                       Intent intent) {
+  return room(stream, after, false, places_of(kernel, intent));
 }
 
 // Asks for one marker that has not fired, in a round whoever wants to know, and of those that have
@@ -1015,9 +1022,9 @@ bool Dispatcher::may_defer(Stream& stream, const Kernel* kernel, Intent intent) 
   // closed.
   const auto fits = [&] {
     const bool open = stream.segments.empty();
-    const bool none_ended = !stream.gates.empty() &&
-                            stream.gates.front().serial == stream.timeline.completed + 1 &&
-                            !markers_.fired(stream.gates.front().marker);
+    const Gate* gate = oldest_gate(stream);
+    const bool none_ended = gate != nullptr && gate->serial == stream.timeline.completed + 1 &&
+                            !markers_.fired(gate->marker);
     const std::uint64_t oldest = open ? stream.held : stream.segments[0].held;
     const std::uint64_t held = stream.held - (none_ended || oldest == 0 ? 0 : oldest - 1);
     return held + stream.deferred_places + places <= depth_;

@@ -176,12 +176,15 @@ class Dispatcher {
   void wait_until(Lock& lock, Done done, Moved moved);
 
   bool gated(Stream& stream);
+  // The oldest gate that was not seen to end, or null.
+  const Gate* oldest_gate(Stream& stream);
   // The stream's newest operation, which ends at `marker`, is a gate. The caller has called
   // close_segment() before submitting it: what is ahead may end long before it does.
   void note_gate(Stream& stream, MarkerRef marker);
-  // Whether the driver takes the stream's next operation, and everything that goes with it, without
-  // blocking; what ends meanwhile is looked for.
-  bool takes(Stream& stream, std::span<const Predecessor> after);
+  // Whether the driver takes an operation of this kind next, and everything that goes with it,
+  // without blocking; what ends meanwhile is looked for. `kernel`: of a launch, else null.
+  bool takes(Stream& stream, std::span<const Predecessor> after, const Kernel* kernel,
+             Intent intent);
   // Whether the stream's own queue would take the operation behind what is deferred, as far as the
   // depth of the queue is known. Where it would not, the caller blocks, as natively. So the
   // deferred operations always fit the stream's own queue, and a call that flushes them does not
@@ -346,7 +349,8 @@ class Dispatcher {
   }
   std::uint64_t places_of(Intent intent) const {
     const bool marker = intent == Intent::kRecord || intent == Intent::kWait ||
-                        intent == Intent::kBridgeMarkerGate || intent == Intent::kDestroy;
+                        intent == Intent::kBridgeMarker || intent == Intent::kBridgeMarkerGate ||
+                        intent == Intent::kDestroy;
     return marker && !markers_take_places_ ? 0 : 1;
   }
   // `kernel`: of a launch, else null.

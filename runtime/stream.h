@@ -75,9 +75,13 @@ enum class Intent : std::uint8_t {
   kDestroy,           // no operation: everything before it was submitted, the native stream may go
   kBridgeMarkerGate,  // kBridgeGate for what takes no place in the driver's queue: a wait for an
                       // event, a host function, no call at all
+  kBridgeMarker,      // kBridge for what takes no place: a record that another process may see
 };
 constexpr bool is_bridge_gate(Intent intent) {
   return intent == Intent::kBridgeGate || intent == Intent::kBridgeMarkerGate;
+}
+constexpr bool is_bridge(Intent intent) {
+  return intent == Intent::kBridge || intent == Intent::kBridgeMarker || is_bridge_gate(intent);
 }
 
 // One generation of an event, made when its record had to be deferred. Waits hold it; a later
@@ -115,6 +119,10 @@ struct EventState {
 struct Predecessor {
   Stream* stream = nullptr;
   Token token;
+  // The operation is submitted behind it, and something else orders the two on the device
+  // (Graph::last). The stream's tail must not: operations that are no predecessors may lie there
+  // by then.
+  bool submission_only = false;
 };
 
 // Memory that was allocated in stream order.

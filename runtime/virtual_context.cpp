@@ -138,7 +138,7 @@ std::span<const Predecessor> VirtualContext::behind(Stream& stream, const Arriva
   // deferred holds back the next, which has no edge to it that the program asked for.
   const Predecessor& newest = static_cast<GraphOperation*>(arrival.operation)->graph()->newest;
   if (newest.stream != nullptr && newest.stream != &stream && !newest.token.submitted())
-    behind_.push_back(newest);
+    behind_.push_back({newest.stream, newest.token, true});
   return behind_;
 }
 
@@ -292,7 +292,7 @@ bool VirtualContext::clear_way(Stream& stream, const Arrival& arrival) {
     for (const Predecessor& p : after)
       done = dispatcher_->flush(*p.stream, p.token.serial()) && done;
   }
-  return done && dispatcher_->takes(stream, after);
+  return done && dispatcher_->takes(stream, after, arrival.kernel, arrival.intent);
 }
 
 void VirtualContext::make_way(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival) {
@@ -607,7 +607,7 @@ NativeStatus VirtualContext::begin_capture(Stream& stream, Operation& begin) {
 NativeStatus VirtualContext::record(Stream& stream, EventState& event, Operation& record) {
   const bool now = event.shared;
   return run(stream, {.operation = &record,
-                      .intent = now ? Intent::kBridge : Intent::kRecord,
+                      .intent = now ? Intent::kBridgeMarker : Intent::kRecord,
                       .event = &event,
                       .now = now});
 }

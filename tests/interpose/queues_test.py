@@ -38,6 +38,9 @@ class Queues(unittest.TestCase):
     def test_what_a_driver_takes_behind_a_kernel_blocks_nobody(self):
         self.check("full_behind_a_kernel", windows=programs_test.WINDOWS)
 
+    def test_what_a_driver_takes_behind_a_second_gate_blocks_nobody(self):
+        self.check("full_behind_a_second_gate")
+
     def test_destroying_a_deep_stream_waits_for_nothing(self):
         self.check("deep_stream_destroyed")
 

@@ -219,6 +219,30 @@ void value_waits_run_ahead() {
   });
 }
 
+// The first of two gates has opened. The driver still takes no more behind the second, and a call
+// that takes no place and cannot be deferred returns.
+void full_behind_a_second_gate() {
+  Session s;
+  const CUstream deep = s.stream();
+  const CUdeviceptr x = s.words(1);
+  CUevent shared = nullptr;
+  check(drv.cuEventCreate(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+  Gate first, second;
+  first.close(deep);
+  second.close(deep);
+  first.open();
+  std::thread ahead([&] {
+    check(drv.cuCtxSetCurrent(s.context));
+    for (int i = 0; i < 3000; ++i) s.launch("add", deep, x, Word{1}, Word{1});
+  });
+  sleep_ms(200);
+  std::printf("record %d\n", drv.cuEventRecord(shared, deep));
+  second.open();
+  ahead.join();
+  check(drv.cuCtxSynchronize());
+  std::printf("event %d, word %u\n", drv.cuEventQuery(shared), s.word(x));
+}
+
 // What one device frees or unloads does not wait for another's work, which needs the host.
 void frees_beside_a_held_device() {
   Session first(0);
@@ -308,6 +332,7 @@ const Scenarios kScenarios = {
     SCENARIO(full_behind_a_host_function),
     SCENARIO(full_behind_the_legacy_stream),
     SCENARIO(full_behind_a_kernel),
+    SCENARIO(full_behind_a_second_gate),
 };
 
 }  // namespace
