@@ -320,12 +320,21 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
 
 NativeStatus Dispatcher::launch_on(Stream& stream, Request& request, PhysicalQueue& queue) {
   unsigned waits = 0;
-  const NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
-  if (status != hal::kNativeOk) return status;
-  const Profiler::Turn turn = profiler_.turn();
-  if (turn == Profiler::Turn::kNo) [[likely]]
-    return submit_launch(stream, request, queue, waits);
-  return timed_launch(stream, request, queue, waits, turn);
+  NativeStatus status = order(stream, *queue.queue, &queue, request.after, waits);
+  if (status == hal::kNativeOk) {
+    const Profiler::Turn turn = profiler_.turn();
+    status = turn == Profiler::Turn::kNo ? submit_launch(stream, request, queue, waits)
+                                         : timed_launch(stream, request, queue, waits, turn);
+  }
+  if (status != hal::kNativeOk && waits > 0) [[unlikely]]
+    leave_waits(stream, queue);
+  return status;
+}
+
+void Dispatcher::leave_waits(Stream& stream, PhysicalQueue& queue) {
+  if (queue.whole() || queue.owner == &stream) return;
+  queue.last_owner = &stream;
+  queue.last = mark(stream, *queue.queue);
 }
 
 // One of the launches that are timed; what may overlap its predecessor has no time of its own.

@@ -332,6 +332,9 @@ class Dispatcher {
   std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
   PhysicalQueue* free_queue(Stream& stream, EntryId entry);
   hal::NativeStatus launch_on(Stream& stream, Request& request, PhysicalQueue& queue);
+  // The driver has refused a launch of the stream for which the queue waits by now: no other stream
+  // gets the queue before these waits have ended.
+  void leave_waits(Stream& stream, PhysicalQueue& queue);
   void tell(Stream& stream, const Advice* advice);
   hal::NativeStatus timed_launch(Stream& stream, Request& request, PhysicalQueue& queue,
                                  unsigned waits, Profiler::Turn turn);

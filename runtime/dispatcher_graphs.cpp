@@ -77,6 +77,7 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   if (status != hal::kNativeOk && place.made != nullptr) {
     // Whatever is wrong with ours, the application's own executable answers what it would natively.
     graph.kernel.refused.set(place.made->entry);
+    leave_waits(stream, *place.queue);
     place = {&stream.own, nullptr, GraphReason::kRefused};
     stream.grant = {kWholeDevice, 0};
     status = launch_graph(stream, request, place);

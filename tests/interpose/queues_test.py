@@ -41,6 +41,12 @@ class Queues(unittest.TestCase):
     def test_what_a_driver_takes_behind_a_second_gate_blocks_nobody(self):
         self.check("full_behind_a_second_gate")
 
+    def test_launches_that_the_driver_refuses_hold_no_other_stream(self):
+        self.check("refused_on_a_held_stream")
+
+    def test_a_graph_is_launched_behind_its_own_launch_alone(self):
+        self.check("graph_of_two_streams")
+
     def test_destroying_a_deep_stream_waits_for_nothing(self):
         self.check("deep_stream_destroyed")
 

@@ -243,6 +243,60 @@ void full_behind_a_second_gate() {
   std::printf("event %d, word %u\n", drv.cuEventQuery(shared), s.word(x));
 }
 
+// Launches that the driver refuses on a held stream leave nothing behind that holds another stream.
+void refused_on_a_held_stream() {
+  Session s;
+  const Pinned flag(1);
+  const CUdeviceptr x = s.words(1);
+  const CUstream held = s.stream();
+  const CUstream other = s.stream();
+  s.launch("spin_until_equal", held, flag.device, Word{1});
+  CUfunction add = nullptr;
+  check(drv.cuModuleGetFunction(&add, s.module, "add"));
+  Word one = 1;
+  CUdeviceptr word = x;
+  void* arguments[] = {&word, &one, &one};
+  for (int i = 0; i < 40; ++i) {
+    const CUresult answer =
+        drv.cuLaunchKernel(add, 1, 1, 1, 32, 1, 1, 1U << 22, held, arguments, nullptr);
+    if (i == 0) std::printf("refused %d\n", answer);
+  }
+  for (int i = 0; i < 200; ++i) s.launch("add", other, x, Word{1}, Word{1});
+  check(drv.cuStreamSynchronize(other));
+  std::printf("the other stream has ended\n");
+  flag.words[0] = 1;
+  check(drv.cuCtxSynchronize());
+  std::printf("word %u\n", s.word(x));
+}
+
+// A graph is launched behind its own launch on another stream, and not behind what came there
+// since.
+void graph_of_two_streams() {
+  Session s;
+  const Pinned flags(2);
+  const CUdeviceptr x = s.words(1);
+  const CUstream first = s.stream();
+  const CUstream second = s.stream();
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  check(drv.cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
+  s.launch("add", first, x, Word{1}, Word{1});
+  check(drv.cuStreamEndCapture(first, &graph));
+  check(drv.cuGraphInstantiate(&executable, graph, 0));
+  Gate gate;
+  gate.close(first);
+  s.launch("add", first, x, Word{1}, Word{1});
+  check(drv.cuGraphLaunch(executable, first));
+  check(drv.cuGraphLaunch(executable, second));
+  s.launch("spin_until_equal", first, flags.device, Word{1});
+  gate.open();
+  check(drv.cuStreamSynchronize(second));
+  std::printf("the second launch has ended\n");
+  flags.words[0] = 1;
+  check(drv.cuCtxSynchronize());
+  std::printf("word %u\n", s.word(x));
+}
+
 // What one device frees or unloads does not wait for another's work, which needs the host.
 void frees_beside_a_held_device() {
   Session first(0);
@@ -333,6 +387,8 @@ const Scenarios kScenarios = {
     SCENARIO(full_behind_the_legacy_stream),
     SCENARIO(full_behind_a_kernel),
     SCENARIO(full_behind_a_second_gate),
+    SCENARIO(refused_on_a_held_stream),
+    SCENARIO(graph_of_two_streams),
 };
 
 }  // namespace
