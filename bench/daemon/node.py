@@ -202,7 +202,9 @@ def beside(node, tries, attack, what):
         if arm == "attack":
             # Whoever ended in the queue of connections is not in the next turn's way.
             time.sleep(DRAIN if "crowd" in attack else 0)
-            told = {name: told.get(name, 0) + value for name, value in others.told.items()}
+            # An attacker that had no processor in its turn tells nothing.
+            for name, value in others.told.items():
+                told[name] = told.get(name, 0) + value
     let_go = None
     while let_go is None:  # its queue of connections may still be full
         with contextlib.suppress(OSError):

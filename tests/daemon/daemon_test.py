@@ -229,6 +229,9 @@ class Daemons(DaemonTest):
     def test_every_operation_is_submitted_though_the_daemon_dies_again_and_again(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
         members = [self.member(daemon, "work", 0) for _ in range(CLIENTS)]
+        # One that finds no daemon when it begins says so and ends.
+        self.until(lambda: len(daemon.status()["clients"]) == CLIENTS or
+                   any(member.poll() is not None for member in members))
         for _ in range(RESTARTS):
             time.sleep(0.05)
             daemon.kill()
