@@ -286,7 +286,7 @@ class Queues(Programs):
 
 class Obstacles(Programs):
     def test_no_device_is_the_runtimes_own_answer_and_its_exit_code_is_passed(self):
-        settings = {"LD_LIBRARY_PATH": ""}  # the real thunk, and no /dev/kfd
+        settings = software_amd.NO_DEVICE  # the real thunk, and no /dev/kfd
         native = self.native("streams", **settings)
         self.assertNotEqual(native.returncode, 0)
         result, report = self.shared("streams", **settings)
