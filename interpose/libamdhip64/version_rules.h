@@ -12,4 +12,8 @@ namespace vitamin::interpose {
 // hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
 bool memory_types_renumbered();
 
+// Whether every call replaces the last error, one that succeeds as well, or a failure stays until
+// it is asked for.
+bool success_replaces_last_error();
+
 }  // namespace vitamin::interpose
