@@ -26,13 +26,13 @@ namespace {
 
 namespace isa = soft::amdgpu::isa;
 namespace kfd = soft::amdgpu::kfd;
+using kfd::Answer;
+using kfd::DeviceFiles;
+using kfd::Driver;
 using soft::amdgpu::find_part;
 using soft::amdgpu::kVideoBytes;
 using soft::amdgpu::machine;
 using soft::amdgpu::Settings;
-using kfd::Answer;
-using kfd::DeviceFiles;
-using kfd::Driver;
 
 constexpr std::uint32_t kGpu = kfd::kFirstGpuId, kNoGpu = 7;
 
@@ -372,6 +372,9 @@ TEST_CASE("legacy_ipc_handles_carry_memory") {
   in.gpu_id = kGpu;
   in.va_addr = reinterpret_cast<std::uint64_t>(reserve(4096));
   REQUIRE(call(0x80, in) == 0);
+  CHECK(::mmap(reinterpret_cast<void*>(in.va_addr), 4096, PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_FIXED, render_node(),
+               static_cast<off_t>(in.mmap_offset)) != MAP_FAILED);
   std::uint32_t gpu = kGpu;
   kfd_ioctl_map_memory_to_gpu_args map{};
   map.handle = in.handle;

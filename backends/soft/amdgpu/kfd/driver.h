@@ -92,6 +92,8 @@ class Driver {
   Answer bound(const Gpu& gpu, Answer otherwise) const;
   Buffer* find_buffer(std::uint64_t handle);
   std::uint64_t add_buffer(const Buffer& buffer);
+  // More of the file behind the render nodes: where it begins. Nothing: there is no more.
+  std::optional<std::uint64_t> add_memory(std::uint64_t bytes);
   Answer map(Buffer& buffer, unsigned gpu);
   void unmap(Buffer& buffer, unsigned gpu);
   // The GPUs that a call to map or unmap names.
@@ -103,7 +105,8 @@ class Driver {
   std::uint32_t acquired_ = 0;               // a bit for each GPU on which the process has a VM
   std::map<std::uint64_t, Buffer> buffers_;  // by handle
   std::uint32_t next_buffer_ = 1;
-  std::uint64_t memory_bytes_ = 0;            // of the file behind the render nodes
+  // Of the file behind the render nodes. No buffer lies at its beginning: 0 is no mmap offset.
+  std::uint64_t memory_bytes_ = 1 << 20;
   std::map<unsigned, std::uint64_t> used_;    // bytes of video memory, by GPU
   std::map<std::uint32_t, unsigned> queues_;  // GPU of each
   std::uint64_t event_page_ = 0;              // its handle; 0: not set

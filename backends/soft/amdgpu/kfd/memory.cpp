@@ -53,6 +53,14 @@ std::uint64_t Driver::add_buffer(const Buffer& buffer) {
   return handle;
 }
 
+std::optional<std::uint64_t> Driver::add_memory(std::uint64_t bytes) {
+  const std::uint64_t begin = memory_bytes_, end = begin + bytes;
+  if (::ftruncate(DeviceFiles::instance().memory(), static_cast<off_t>(end)) != 0)
+    return std::nullopt;
+  memory_bytes_ = end;
+  return begin;
+}
+
 Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
   if (a.size == 0) return -EINVAL;
   const Gpu* const gpu = find_gpu(a.gpu_id);
@@ -72,12 +80,11 @@ Answer Driver::alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a) {
     // Half of it twice, for queues whose packets may wrap around.
     if (buffer.has(kAqlQueue)) buffer.bytes /= 2;
     buffer.bytes = whole_pages(buffer.bytes);
-    const int file = DeviceFiles::instance().memory();
     if (buffer.has(kVram) && used_[gpu->number] + buffer.bytes > kVideoBytes) return -ENOMEM;
-    if (::ftruncate(file, static_cast<off_t>(memory_bytes_ + buffer.bytes)) != 0) return -ENOMEM;
-    buffer.file = file;
-    buffer.offset = mmap_offset = memory_bytes_;
-    memory_bytes_ += buffer.bytes;
+    const auto offset = add_memory(buffer.bytes);
+    if (!offset) return -ENOMEM;
+    buffer.file = DeviceFiles::instance().memory();
+    buffer.offset = mmap_offset = *offset;
     if (buffer.has(kVram)) used_[gpu->number] += buffer.bytes;
   } else if (buffer.has(kUser)) {
     if (a.mmap_offset == 0 || a.mmap_offset % kPageBytes != 0) return -EINVAL;

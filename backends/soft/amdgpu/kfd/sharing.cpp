@@ -123,8 +123,9 @@ Answer Driver::ipc_export(IpcExportHandle& a) {
   return 0;
 }
 
-// The piece lies in another file than the render node's, so there is no mmap offset: it is mapped
-// when a GPU maps it.
+// The piece lies in another file than the render node's, so the mmap offset names a place there
+// that nothing else has: the piece itself is mapped when a GPU maps it. Without an offset the thunk
+// would not say to which node the memory belongs.
 Answer Driver::ipc_import(IpcImportHandle& a) {
   const Gpu* const gpu = find_gpu(a.gpu_id);
   if (gpu == nullptr) return -EINVAL;
@@ -134,8 +135,10 @@ Answer Driver::ipc_import(IpcImportHandle& a) {
   if (const Answer answer = bound(*gpu, -ENODEV); answer != 0) return answer;
   Buffer buffer{.gpu = gpu->number, .flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM, .va = a.va_addr};
   if (!import_piece(piece, buffer)) return -EINVAL;
+  const auto place = add_memory(buffer.bytes);
+  if (!place) return -ENOMEM;
   a.handle = add_buffer(buffer);
-  a.mmap_offset = 0;
+  a.mmap_offset = *place;
   return 0;
 }
 
