@@ -101,18 +101,22 @@ function(vitamin_test target)
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${guard_file})
 endfunction()
 
-# vitamin_python_tests(COMPONENT <label> FILE <file> [DEPENDS <targets>]
+# vitamin_python_tests(COMPONENT <label> FILE <file> [NAME <instead of the file's>]
+#                      [CLASSES <only these>...] [DEPENDS <targets>]
 #                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY])
 #
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
 # the component. They find the modules of tests/ itself.
 function(vitamin_python_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY;ONE_THREAD" "COMPONENT;FILE;TIMEOUT"
-                        "DEPENDS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY;ONE_THREAD" "COMPONENT;FILE;NAME;TIMEOUT"
+                        "DEPENDS;ENVIRONMENT;CLASSES")
   _vitamin_marks(marks)
   vitamin_labels(labels ${arg_COMPONENT} ${marks})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
   get_filename_component(stem ${arg_FILE} NAME_WE)
+  if(arg_NAME)
+    set(stem ${arg_NAME})
+  endif()
   set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
       "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
@@ -122,6 +126,8 @@ function(vitamin_python_tests)
   foreach(line IN LISTS lines)
     if(line MATCHES "^class ([A-Za-z]+)")
       set(class ${CMAKE_MATCH_1})
+    elseif(arg_CLASSES AND NOT class IN_LIST arg_CLASSES)
+      continue()
     elseif(line MATCHES "def (test_([a-z0-9_]+))")
       string(REPLACE "_" " " words "${CMAKE_MATCH_2}")
       set(name "${stem}: ${words}")

@@ -80,6 +80,9 @@ std::mutex& adoption();
 hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, NativeContext handle);
 // By the vendor: the native stream that stands for the context's legacy default stream.
 hal::Result<NativeStream> legacy_stream(NativeContext handle);
+// By the vendor: whether a query of a blocking stream and a wait for it cover outstanding work of
+// the legacy default stream.
+bool blocking_covers_legacy();
 // By the vendor: the context that is current on this thread, managed or not.
 NativeContext native_current_context();
 // By the vendor: the context of a stream, of whatever kind; null: none, or not told.

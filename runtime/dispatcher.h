@@ -109,6 +109,9 @@ struct DispatchOptions {
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
   bool native_legacy_order = true;
+  // Whether a query of a blocking stream and a wait for it cover what is outstanding on the legacy
+  // default stream, too. Versions of a vendor's runtime differ in it.
+  bool blocking_covers_legacy = false;
   bool thread = true;  // off: deferred work moves only when somebody waits (deterministic tests)
   // Called, without the lock, by whoever waits and has nothing to do. Unset: spin, then sleep. A
   // device in virtual time is moved on here.

@@ -690,8 +690,13 @@ void VirtualContext::drop(EventState& event) {
 // The streams whose work a query or synchronisation of `stream` covers. Of the legacy stream that
 // is the work of every blocking stream, too, though neither is a barrier (measured on an H200:
 // bench/results/differential/pending_on_blocking.trace, legacy_calls_that_are_barriers.trace).
+// Where a blocking stream covers the legacy stream, its newest operation may be behind the legacy
+// stream's newest already; that one is behind the work of other blocking streams.
 std::vector<Stream*> VirtualContext::covered(Stream& stream) const {
   std::vector<Stream*> streams{&stream};
+  if (stream.kind == StreamKind::kBlocking && dispatcher_->options().blocking_covers_legacy &&
+      !default_order_.adds_nothing(stream))
+    streams.push_back(legacy_);
   if (stream.kind == StreamKind::kLegacy)
     streams.insert(streams.end(), default_order_.dirty().begin(), default_order_.dirty().end());
   return streams;
@@ -699,9 +704,14 @@ std::vector<Stream*> VirtualContext::covered(Stream& stream) const {
 
 NativeStatus VirtualContext::query(Stream& stream) {
   const Dispatcher::Lock lock(dispatcher_->mutex());
+  return query(stream, covered(stream));
+}
+
+// Wants the lock.
+NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> parts) {
   if (!dispatcher_->deferring().empty()) dispatcher_->pump();
   if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;
-  for (Stream* part : covered(stream)) {
+  for (Stream* part : parts) {
     if (!part->deferred.empty()) return device_->not_ready();
     const std::uint64_t submitted = part->timeline.submitted;
     NativeStatus status = hal::kNativeOk;
@@ -732,8 +742,10 @@ NativeStatus VirtualContext::query_allocations(Stream& stream) {
 }
 
 bool VirtualContext::idle(Stream& stream) {
+  const Dispatcher::Lock lock(dispatcher_->mutex());
   device_->enter_internal();
-  const bool ended = query(stream) == hal::kNativeOk;
+  Stream* const alone[] = {&stream};
+  const bool ended = query(stream, alone) == hal::kNativeOk;
   device_->leave_internal();
   return ended;
 }

@@ -242,6 +242,7 @@ class VirtualContext {
   hal::NativeStatus make_outside(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival,
                                  bool per_thread);
   std::vector<Stream*> covered(Stream& stream) const;
+  hal::NativeStatus query(Stream& stream, std::span<Stream* const> parts);
   End end_of(Stream& stream, bool alone);
   hal::NativeStatus query_allocations(Stream& stream);
   hal::NativeStatus synchronize(const End& end);

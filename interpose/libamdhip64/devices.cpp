@@ -6,6 +6,7 @@
 #include "backends/hip/device.h"
 #include "interpose/drift.h"
 #include "interpose/libamdhip64/handlers.h"
+#include "interpose/libamdhip64/version_rules.h"
 #include "interpose/treatments.h"
 #include "runtime/environment.h"
 
@@ -153,7 +154,6 @@ struct PointerAttributes {
   unsigned char rest[120] = {};
 };
 
-// hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
 Memory memory_at(const void* address) {
   PointerAttributes attributes;
   if (address == nullptr ||
@@ -161,11 +161,7 @@ Memory memory_at(const void* address) {
                                             address) != hipSuccess)
     return Memory::kPageable;
   const int type = attributes.type;
-  static const bool renumbered = [] {
-    int version = 0;
-    return VITAMIN_REAL(hipRuntimeGetVersion)(&version) == hipSuccess && version >= 60000000;
-  }();
-  if (!renumbered) return type == 0 ? Memory::kHost : Memory::kDevice;
+  if (!memory_types_renumbered()) return type == 0 ? Memory::kHost : Memory::kDevice;
   return type == 0 ? Memory::kPageable : type == 1 ? Memory::kHost : Memory::kDevice;
 }
 

@@ -5,6 +5,7 @@
 
 #include "interpose/drift.h"
 #include "interpose/libamdhip64/handlers.h"
+#include "interpose/libamdhip64/version_rules.h"
 #include "runtime/environment.h"
 
 namespace vitamin::interpose {
@@ -58,21 +59,11 @@ hipError_t get_driver_entry_point(Via<decltype(hipGetDriverEntryPoint)> via, con
 // not overridden, and newer.
 namespace {
 constinit thread_local hipError_t last_error = hipSuccess;
-
-// Up to 5.x every call replaced the last error, one that succeeded as well; 6.0 keeps a failure
-// until it is asked for.
-bool success_replaces() {
-  static const bool answer = [] {
-    int version = 0;
-    return VITAMIN_REAL(hipRuntimeGetVersion)(&version) == hipSuccess && version < 60000000;
-  }();
-  return answer;
-}
 }  // namespace
 
 void finished(hipError_t answer) {
   static_cast<void>(VITAMIN_REAL(hipGetLastError)());
-  if (answer != hipSuccess || success_replaces()) last_error = answer;
+  if (answer != hipSuccess || success_replaces_last_error()) last_error = answer;
 }
 
 hipError_t get_last_error(Via<hipError_t()> via) {

@@ -136,6 +136,8 @@ Context* known_current_context() {
 
 hal::Result<CUstream> legacy_stream(CUcontext) { return CU_STREAM_LEGACY; }
 
+bool blocking_covers_legacy() { return false; }
+
 std::optional<StreamFacts> stream_facts(CUstream stream) {
   CUcontext handle = nullptr;
   if (VITAMIN_REAL(cuStreamGetCtx)(stream, &handle) != CUDA_SUCCESS) return std::nullopt;

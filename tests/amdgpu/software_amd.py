@@ -2,7 +2,8 @@
 """What tests over the software AMD GPU share: an environment without the caller's own settings, a
 folder for each test, the GPU's trace.
 
-Needs in the environment: SOFT_LIBRARIES (where our libhsakmt.so.1 is) and PROGRAMS.
+Needs in the environment: SOFT_LIBRARIES (where our libhsakmt.so.1 is) and PROGRAMS. With
+SOFT_DRIVER (our stand-in for the kernel driver) the runtime keeps its own libhsakmt instead.
 """
 import os
 import pathlib
@@ -10,6 +11,10 @@ import tempfile
 import unittest
 
 LIBRARIES = os.environ["SOFT_LIBRARIES"]
+DRIVER = os.environ.get("SOFT_DRIVER", "")
+# The variables by which a program finds the GPU, and without it.
+DEVICE = {"LD_PRELOAD": DRIVER} if DRIVER else {"LD_LIBRARY_PATH": LIBRARIES}
+NO_DEVICE = {name: "" for name in DEVICE}
 OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
 
 
@@ -38,8 +43,7 @@ class SoftwareAmd(unittest.TestCase):
         """Each test's GPU is its own, so what processes on one share lies in the test's folder."""
         result = {name: value for name, value in os.environ.items()
                   if not name.startswith(OF_USERS)}
-        return result | {"LD_LIBRARY_PATH": LIBRARIES, "VITAMIN_LOCK_FOLDER": str(self.folder)
-                         } | settings
+        return result | DEVICE | {"VITAMIN_LOCK_FOLDER": str(self.folder)} | settings
 
     def new_file(self, name):
         return self.folder / f"{name}{len(list(self.folder.iterdir()))}"

@@ -80,6 +80,43 @@ class Output(Programs):
         self.assertNotEqual(others, {native})
 
 
+class NullStream(Programs):
+    """Which waits and queries cover the NULL stream's work depends on the version of the runtime:
+    the bare program says what it is."""
+
+    def check(self, check):
+        native = self.native("null_stream", check)
+        self.assertEqual((native.returncode, "WRONG" in native.stdout), (0, False),
+                         native.stdout + native.stderr)
+        for policy in ("random", "static", "fifo"):
+            result, report = self.shared("null_stream", check, options=("--policy", policy))
+            self.assertEqual((result.returncode, result.stdout.splitlines()),
+                             (0, native.stdout.splitlines()), result.stderr)
+            self.assertGreater(report["totals"]["launches"]["bound"], 0, report["totals"])
+        return native.stdout
+
+    def test_queries_of_streams_answer_as_natively_while_any_stream_is_busy(self):
+        self.check("queries")
+
+    def test_waits_for_streams_and_the_device_cover_what_they_cover_natively(self):
+        self.check("synchronisations")
+
+    def test_events_behind_a_busy_null_stream_answer_as_natively(self):
+        self.check("events")
+
+    def test_streams_behind_a_wait_for_an_event_answer_as_natively(self):
+        self.check("event_waits")
+
+    def test_the_null_stream_covers_what_it_is_behind_and_the_host_reads_its_results(self):
+        self.check("chains")
+
+    def test_default_streams_of_threads_answer_as_natively(self):
+        self.check("threads")
+
+    def test_streams_with_a_mask_of_the_programs_own_answer_as_natively(self):
+        self.check("masked")
+
+
 class Memory(Programs):
     """Objects that are made and destroyed again and again leave no more than they do natively."""
     ROUNDS, WARM_UP = 6, 2
@@ -249,7 +286,7 @@ class Queues(Programs):
 
 class Obstacles(Programs):
     def test_no_device_is_the_runtimes_own_answer_and_its_exit_code_is_passed(self):
-        settings = {"LD_LIBRARY_PATH": ""}  # the real thunk, and no /dev/kfd
+        settings = software_amd.NO_DEVICE  # the real thunk, and no /dev/kfd
         native = self.native("streams", **settings)
         self.assertNotEqual(native.returncode, 0)
         result, report = self.shared("streams", **settings)

@@ -44,7 +44,8 @@ struct FixtureOptions {
   std::shared_ptr<runtime::Audit> audit = {};
   std::function<std::unique_ptr<runtime::Policy>()> make_policy = {};  // instead of `policy`
   runtime::MakeArbiter make_arbiter = {};  // instead of one in this process
-  std::function<void()> on_idle = {};      // the runtime has looked at all that it waits for
+  bool blocking_covers_legacy = false;
+  std::function<void()> on_idle = {};  // the runtime has looked at all that it waits for
 };
 
 class Fixture {
@@ -68,6 +69,7 @@ class Fixture {
     dispatch.page = &page;
     dispatch.make_arbiter = options.make_arbiter;
     dispatch.slots_stay = options.slots_stay;
+    dispatch.blocking_covers_legacy = options.blocking_covers_legacy;
     dispatch.thread = options.clock == soft::Clock::kReal;
     if (options.clock == soft::Clock::kVirtual)
       dispatch.idle = [this, on_idle = options.on_idle] {

@@ -686,6 +686,43 @@ TEST_CASE("Steps whose kernels the driver refuses somewhere ask for a wider entr
 
 // The pool may give a stream memory that another one is still to free: then the allocation holds
 // the stream on the device, whatever lies on the part where its newest kernel ran.
+TEST_CASE("a_blocking_stream_covers_the_legacy_stream_only_where_the_vendor_says_so") {
+  for (const bool covers : {false, true}) {
+    CAPTURE(covers);
+    Fixture f({.blocking_covers_legacy = covers});
+    runtime::Stream& blocking = f.stream(StreamKind::kBlocking);
+    runtime::Stream& other = f.stream(StreamKind::kBlocking);
+    runtime::Stream& free = f.stream();
+    unsigned total = 0, one = 1;
+    unsigned* address = &total;
+    auto add = [&](runtime::Stream& stream) {
+      return f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one});
+    };
+    // Nothing outstanding; then legacy work behind a held blocking stream.
+    CHECK(f.context->query(blocking) == 0);
+    soft::Gate* const gate = f.hold(other);
+    CHECK(f.context->query(blocking) == 0);
+    REQUIRE(add(f.context->legacy()) == 0);
+    const hal::NativeStatus outstanding = f.context->device().not_ready();
+    CHECK(f.context->query(blocking) == (covers ? outstanding : hal::kNativeOk));
+    CHECK(f.context->query(free) == 0);
+    CHECK(f.context->synchronize(free) == 0);
+    CHECK(f.context->idle(blocking));  // nothing of its own is outstanding
+    // Behind its own newest operation a stream waits for no more than for that.
+    REQUIRE(add(blocking) == 0);
+    CHECK(f.context->query(blocking) == outstanding);
+    f.engine->open_gate(gate);
+    CHECK(f.context->synchronize(blocking) == 0);
+    CHECK(total == 2);
+    REQUIRE(add(f.context->legacy()) == 0);
+    CHECK(f.context->synchronize(blocking) == 0);
+    if (covers) CHECK(total == 3);
+    CHECK(f.context->synchronize(f.context->legacy()) == 0);
+    CHECK(total == 3);
+    CHECK(f.context->query(blocking) == 0);
+  }
+}
+
 TEST_CASE("A query and a synchronisation cover an allocation whose memory is not there yet") {
   for (const StreamKind kind : {StreamKind::kNonBlocking, StreamKind::kBlocking}) {
     CAPTURE(static_cast<int>(kind));

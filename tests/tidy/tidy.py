@@ -74,7 +74,7 @@ BANNED = [
 FILE_MEMORY = "hal/file_memory.h"
 MAPPING = re.compile(r"(?<![\w.])(mmap|mremap|f?truncate|(?:posix_)?fallocate)\s*\(")
 MAPPING_FREE = (FILE_MEMORY, "tests/", "backends/soft/libcuda/memory.cpp",
-                "backends/soft/amdgpu/memory.cpp")
+                "backends/soft/amdgpu/memory.cpp", "backends/soft/amdgpu/kfd/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 # The first line of a function body at the left margin or in a namespace: clang-format closes it
 # with a brace in the same column.

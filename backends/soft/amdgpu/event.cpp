@@ -12,10 +12,6 @@
 namespace vitamin::soft::amdgpu {
 namespace {
 
-// Packet processors store an event's id here before they raise it. Nobody reads it back.
-constexpr std::size_t kMailboxes = 4096;
-std::array<std::uint64_t, kMailboxes> mailboxes;
-
 // A wait ends by then, as if woken: ROCr looks at its signals again after every wait. Without it
 // ROCr 5.2.3 hangs now and then when it destroys a queue (seen here once in 100): two threads sleep
 // on the one event that all queues share, and one of them consumes what the other was to be woken
@@ -24,43 +20,51 @@ constexpr std::chrono::milliseconds kLongestSleep{50};
 
 }  // namespace
 
-HsaEvent* Events::create(const HsaEventDescriptor& descriptor, bool manual_reset, bool signalled) {
+std::optional<std::uint32_t> Events::create(bool manual_reset, bool signalled,
+                                            std::uint32_t limit) {
   const std::lock_guard lock(mutex_);
-  auto event = std::make_unique<Event>();
-  event->manual_reset = manual_reset;
-  event->signalled = signalled;
-  HsaEvent& shared = event->shared;
-  shared.EventId = next_id_++;
-  shared.EventData.EventType = descriptor.EventType;
-  shared.EventData.EventData.SyncVar = descriptor.SyncVar;
-  shared.EventData.HWData2 = reinterpret_cast<HSAuint64>(&mailboxes[shared.EventId % kMailboxes]);
-  shared.EventData.HWData3 = shared.EventId;
-  return &events_.emplace(shared.EventId, std::move(event)).first->second->shared;
+  std::uint32_t id = 1;
+  for (const auto& [number, event] : events_) {
+    if (number != id) break;
+    ++id;
+  }
+  if (id >= limit) return std::nullopt;
+  Event& event = events_[id];
+  event.manual_reset = manual_reset;
+  event.signalled = signalled;
+  return id;
 }
 
-void Events::destroy(HsaEvent* event) {
+bool Events::destroy(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
-  events_.erase(event->EventId);
+  return events_.erase(id) != 0;
 }
 
-void Events::raise(std::uint32_t id) {
+bool Events::exists(std::uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  return events_.contains(id);
+}
+
+bool Events::raise(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = events_.find(id);
-  if (found == events_.end()) return;
-  Event& event = *found->second;
+  if (found == events_.end()) return false;
+  Event& event = found->second;
   ++event.raised;
   event.signalled = event.manual_reset || event.waiters == 0;
   changed_.notify_all();
+  return true;
 }
 
-void Events::reset(std::uint32_t id) {
+bool Events::reset(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = events_.find(id);
-  if (found != events_.end()) found->second->signalled = false;
+  if (found == events_.end()) return false;
+  found->second.signalled = false;
+  return true;
 }
 
-bool Events::wait(HsaEvent* const* events, std::uint32_t count, bool all,
-                  std::uint32_t milliseconds) {
+bool Events::wait(std::span<const std::uint32_t> events, bool all, std::uint32_t milliseconds) {
   struct Waited {
     std::uint32_t id;
     std::uint64_t raised_before;
@@ -70,12 +74,12 @@ bool Events::wait(HsaEvent* const* events, std::uint32_t count, bool all,
   std::unique_lock lock(mutex_);
   const auto find = [&](std::uint32_t id) {
     const auto found = events_.find(id);
-    return found == events_.end() ? nullptr : found->second.get();
+    return found == events_.end() ? nullptr : &found->second;
   };
-  for (std::uint32_t at = 0; at < count; ++at) {
-    Event* const event = find(events[at]->EventId);
+  for (const std::uint32_t id : events) {
+    Event* const event = find(id);
     if (event == nullptr) continue;
-    waited.push_back({event->shared.EventId, event->raised, event->signalled});
+    waited.push_back({id, event->raised, event->signalled});
     if (!event->manual_reset) event->signalled = false;
     ++event->waiters;
   }
@@ -97,16 +101,33 @@ bool Events::wait(HsaEvent* const* events, std::uint32_t count, bool all,
 
 }  // namespace vitamin::soft::amdgpu
 
+namespace {
+
+// Packet processors store an event's number here before they raise it. Nobody reads it back.
+constexpr std::size_t kMailboxes = 4096;
+std::array<std::uint64_t, kMailboxes> mailboxes;
+
+}  // namespace
+
 using vitamin::soft::amdgpu::machine;
 
 VITAMIN_THUNK hsaKmtCreateEvent(HsaEventDescriptor* descriptor, bool manual_reset, bool signalled,
                                 HsaEvent** event) {
-  *event = machine().events.create(*descriptor, manual_reset, signalled);
+  const auto id = machine().events.create(manual_reset, signalled, ~0u);
+  if (!id) return HSAKMT_STATUS_NO_MEMORY;
+  auto* const made = new HsaEvent{};
+  made->EventId = *id;
+  made->EventData.EventType = descriptor->EventType;
+  made->EventData.EventData.SyncVar = descriptor->SyncVar;
+  made->EventData.HWData2 = reinterpret_cast<HSAuint64>(&mailboxes[*id % kMailboxes]);
+  made->EventData.HWData3 = *id;
+  *event = made;
   return HSAKMT_STATUS_SUCCESS;
 }
 
 VITAMIN_THUNK hsaKmtDestroyEvent(HsaEvent* event) {
-  machine().events.destroy(event);
+  machine().events.destroy(event->EventId);
+  delete event;
   return HSAKMT_STATUS_SUCCESS;
 }
 
@@ -122,8 +143,10 @@ VITAMIN_THUNK hsaKmtResetEvent(HsaEvent* event) {
 
 VITAMIN_THUNK hsaKmtWaitOnMultipleEvents(HsaEvent* events[], HSAuint32 count, bool all,
                                          HSAuint32 milliseconds) {
-  return machine().events.wait(events, count, all, milliseconds) ? HSAKMT_STATUS_SUCCESS
-                                                                 : HSAKMT_STATUS_WAIT_TIMEOUT;
+  std::vector<std::uint32_t> ids;
+  for (HSAuint32 at = 0; at < count; ++at) ids.push_back(events[at]->EventId);
+  return machine().events.wait(ids, all, milliseconds) ? HSAKMT_STATUS_SUCCESS
+                                                       : HSAKMT_STATUS_WAIT_TIMEOUT;
 }
 
 VITAMIN_THUNK hsaKmtWaitOnEvent(HsaEvent* event, HSAuint32 milliseconds) {

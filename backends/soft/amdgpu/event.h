@@ -5,28 +5,29 @@
 // Thread-safe.
 #pragma once
 
-#include <hsakmt.h>
-
 #include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 
 namespace vitamin::soft::amdgpu {
 
 class Events {
  public:
-  HsaEvent* create(const HsaEventDescriptor& descriptor, bool manual_reset, bool signalled);
-  void destroy(HsaEvent* event);
-  void raise(std::uint32_t id);
-  void reset(std::uint32_t id);
+  // The lowest number from 1 that no event has; none below `limit`: nothing.
+  std::optional<std::uint32_t> create(bool manual_reset, bool signalled, std::uint32_t limit);
+  // False: there is no such event.
+  bool destroy(std::uint32_t id);
+  bool raise(std::uint32_t id);
+  bool reset(std::uint32_t id);
+  bool exists(std::uint32_t id);
   // False: timed out. May return true before an event was raised, as after a signal.
-  bool wait(HsaEvent* const* events, std::uint32_t count, bool all, std::uint32_t milliseconds);
+  bool wait(std::span<const std::uint32_t> events, bool all, std::uint32_t milliseconds);
 
  private:
   struct Event {
-    HsaEvent shared{};  // first: the runtime holds its address
     bool manual_reset = false, signalled = false;
     std::uint64_t raised = 0;  // times
     unsigned waiters = 0;
@@ -34,8 +35,7 @@ class Events {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::uint32_t, std::unique_ptr<Event>> events_;
-  std::uint32_t next_id_ = 1;
+  std::map<std::uint32_t, Event> events_;
 };
 
 }  // namespace vitamin::soft::amdgpu

@@ -71,8 +71,16 @@ std::uint64_t now_ns() {
 }
 
 namespace {
-
 std::atomic<bool> opened{false};
+}  // namespace
+
+void note_opened(Machine& machine) {
+  if (!opened.exchange(true))
+    machine.trace.line("open part=%s cus=%u gpus=%zu", machine.part.name, machine.part.cus(),
+                       machine.gpus.size());
+}
+
+namespace {
 
 __attribute__((destructor)) void summarise() {
   if (!opened.load()) return;
@@ -92,9 +100,7 @@ __attribute__((destructor)) void summarise() {
 
 VITAMIN_THUNK hsaKmtOpenKFD() {
   vitamin::soft::amdgpu::Machine& machine = vitamin::soft::amdgpu::machine();
-  if (!vitamin::soft::amdgpu::opened.exchange(true))
-    machine.trace.line("open part=%s cus=%u gpus=%zu", machine.part.name, machine.part.cus(),
-                       machine.gpus.size());
+  vitamin::soft::amdgpu::note_opened(machine);
   const bool any = std::any_of(machine.gpus.begin(), machine.gpus.end(),
                                [](const auto& gpu) { return !gpu->lost; });
   return any ? HSAKMT_STATUS_SUCCESS : HSAKMT_STATUS_KERNEL_IO_CHANNEL_NOT_OPENED;

@@ -22,6 +22,9 @@
 
 namespace vitamin::soft::amdgpu {
 
+// Of the machine and of each GPU.
+constexpr std::uint64_t kSystemBytes = 16ull << 30, kVideoBytes = 8ull << 30;
+
 // One GPU, as far as it is not like the others. They all reach all memory of the process.
 struct Gpu {
   Gpu(unsigned its_number, const Settings& settings);
@@ -62,6 +65,9 @@ struct Machine {
 };
 
 Machine& machine();
+
+// The first time that the device is opened, the trace says so; then a summary ends it.
+void note_opened(Machine& machine);
 
 std::uint64_t now_ns();
 

@@ -16,7 +16,8 @@ const std::vector<Part>& known_parts() {
        .cu_pairs = false,
        .packed_ids = true,
        .preserves_halves = false,
-       .family = "aldebaran"},
+       .family = "aldebaran",
+       .device_id = 0x740f},
       {.name = "gfx1030",
        .major = 10,
        .minor = 3,
@@ -28,7 +29,8 @@ const std::vector<Part>& known_parts() {
        .cu_pairs = true,
        .packed_ids = false,
        .preserves_halves = true,
-       .family = "sienna_cichlid"},
+       .family = "sienna_cichlid",
+       .device_id = 0x73bf},
   };
   return parts;
 }

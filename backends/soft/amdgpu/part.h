@@ -21,6 +21,7 @@ struct Part {
   bool packed_ids;           // work-item ids arrive packed in one register
   bool preserves_halves;     // 16-bit results leave the other half of a register alone
   const char* family;
+  std::uint16_t device_id;  // on the PCI bus
 
   std::uint32_t cus() const { return engines * arrays_per_engine * cus_per_array; }
   std::uint32_t simds_per_cu() const { return cu_pairs ? 2 : 4; }

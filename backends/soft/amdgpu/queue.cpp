@@ -17,8 +17,6 @@
 namespace vitamin::soft::amdgpu {
 namespace {
 
-constexpr std::size_t kDoorbells = 8192;
-
 std::string hex(const std::vector<std::uint32_t>& mask) {
   std::string text;
   for (auto word = mask.rbegin(); word != mask.rend(); ++word) {
@@ -55,23 +53,15 @@ void complete_signal(Machine& machine, std::uint64_t handle, std::uint64_t start
   machine.events.raise(signal->event_id);
 }
 
-Queue::Queue(Gpu& gpu, std::uint32_t id, Kind kind, void* ring, std::uint64_t bytes,
-             HsaQueueResource& resource, std::uint64_t* doorbell)
+Queue::Queue(Gpu& gpu, std::uint32_t id, Kind kind, const QueueMemory& memory)
     : gpu_(gpu),
       id_(id),
       kind_(kind),
-      ring_(static_cast<std::uint8_t*>(ring)),
-      bytes_(bytes),
-      doorbell_(doorbell) {
-  if (kind == Kind::kCopy) {
-    resource.Queue_read_ptr_aql = &own_indices_[0];
-    resource.Queue_write_ptr_aql = &own_indices_[1];
-  }
-  read_index_ = resource.Queue_read_ptr_aql;
-  write_index_ = resource.Queue_write_ptr_aql;
-  resource.QueueId = id;
-  resource.Queue_DoorBell_aql = doorbell;
-}
+      ring_(static_cast<std::uint8_t*>(memory.ring)),
+      bytes_(memory.bytes),
+      read_index_(memory.read_index),
+      write_index_(memory.write_index),
+      doorbell_(memory.doorbells + id) {}
 
 Queue::~Queue() {
   stop_ = true;
@@ -115,26 +105,25 @@ void Queue::abandon(std::uint32_t error) {
   if (signal->event_mailbox_ptr != 0) machine().events.raise(signal->event_id);
 }
 
-Queues::Queues() {
-  doorbells_ = static_cast<std::uint64_t*>(::mmap(nullptr, kDoorbells * sizeof(std::uint64_t),
-                                                  PROT_READ | PROT_WRITE,
-                                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-}
-
-HSAKMT_STATUS Queues::create(Machine& machine, Gpu& gpu, HSA_QUEUE_TYPE type, void* ring,
-                             std::uint64_t bytes, HsaQueueResource& resource) {
-  const bool compute = type == HSA_QUEUE_COMPUTE_AQL;
+HSAKMT_STATUS Queues::create(Machine& machine, Gpu& gpu, Queue::Kind kind,
+                             const QueueMemory& memory, std::uint32_t& id,
+                             std::uint64_t& doorbell) {
+  const bool compute = kind == Queue::Kind::kCompute;
   if (gpu.lost) return HSAKMT_STATUS_ERROR;
   if (compute && machine.fails(FaultPoint::kCreateQueue)) {
     machine.trace.line("refused call=create_queue");
     return HSAKMT_STATUS_OUT_OF_RESOURCES;
   }
   const std::lock_guard lock(mutex_);
-  if (next_id_ >= kDoorbells) return HSAKMT_STATUS_OUT_OF_RESOURCES;
-  const std::uint32_t id = next_id_++;
-  auto queue =
-      std::make_unique<Queue>(gpu, id, compute ? Queue::Kind::kCompute : Queue::Kind::kCopy, ring,
-                              bytes, resource, doorbells_ + id);
+  id = 1;
+  if (next_id_ < memory.doorbell_count)
+    id = next_id_++;
+  else
+    while (queues_.contains(id)) ++id;
+  if (id >= memory.doorbell_count) return HSAKMT_STATUS_OUT_OF_RESOURCES;
+  doorbell = id;
+  memory.doorbells[id] = 0;
+  auto queue = std::make_unique<Queue>(gpu, id, kind, memory);
   ++gpu.queues;
   machine.trace.line("create gpu=%u queue=%u kind=%s caller=%s preemptions=%llu", gpu.number, id,
                      compute ? "compute" : "copy", caller(), wide(gpu.count_preemption()));
@@ -190,14 +179,52 @@ HSAKMT_STATUS Queues::set_mask(Machine& machine, std::uint64_t id,
 
 }  // namespace vitamin::soft::amdgpu
 
+namespace {
+
+constexpr std::size_t kDoorbells = 8192;
+
+std::uint64_t* doorbells() {
+  static auto* const page = static_cast<std::uint64_t*>(
+      ::mmap(nullptr, kDoorbells * sizeof(std::uint64_t), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  return page;
+}
+
+// The thunk provides the indices of a copy queue. They are never freed: the runtime may look at
+// them when the queue is gone.
+void add_indices(HsaQueueResource& resource) {
+  auto* const indices = new std::uint64_t[2]{};
+  resource.Queue_read_ptr_aql = &indices[0];
+  resource.Queue_write_ptr_aql = &indices[1];
+}
+
+}  // namespace
+
 using vitamin::soft::amdgpu::machine;
 
 VITAMIN_THUNK hsaKmtCreateQueue(HSAuint32 node, HSA_QUEUE_TYPE type, HSAuint32, HSA_QUEUE_PRIORITY,
                                 void* ring, HSAuint64 bytes, HsaEvent*,
                                 HsaQueueResource* resource) {
+  using vitamin::soft::amdgpu::Queue;
   vitamin::soft::amdgpu::Gpu* const gpu = machine().gpu_of_node(node);
   if (gpu == nullptr) return HSAKMT_STATUS_INVALID_NODE_UNIT;
-  return machine().queues.create(machine(), *gpu, type, ring, bytes, *resource);
+  const bool compute = type == HSA_QUEUE_COMPUTE_AQL;
+  if (!compute) add_indices(*resource);
+  std::uint32_t id = 0;
+  std::uint64_t doorbell = 0;
+  const HSAKMT_STATUS status =
+      machine().queues.create(machine(), *gpu, compute ? Queue::Kind::kCompute : Queue::Kind::kCopy,
+                              {.ring = ring,
+                               .bytes = bytes,
+                               .read_index = resource->Queue_read_ptr_aql,
+                               .write_index = resource->Queue_write_ptr_aql,
+                               .doorbells = doorbells(),
+                               .doorbell_count = kDoorbells},
+                              id, doorbell);
+  if (status != HSAKMT_STATUS_SUCCESS) return status;
+  resource->QueueId = id;
+  resource->Queue_DoorBell_aql = doorbells() + doorbell;
+  return status;
 }
 
 VITAMIN_THUNK hsaKmtUpdateQueue(HSA_QUEUEID id, HSAuint32, HSA_QUEUE_PRIORITY, void*, HSAuint64,

@@ -28,12 +28,22 @@ class Patience {
   unsigned rounds_ = 0;
 };
 
+// Where a queue's packets and indices lie. Doorbells are one for each queue of the GPU and process,
+// by the queue's number.
+struct QueueMemory {
+  void* ring = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t* read_index = nullptr;
+  std::uint64_t* write_index = nullptr;
+  std::uint64_t* doorbells = nullptr;
+  std::size_t doorbell_count = 0;
+};
+
 class Queue {
  public:
   enum class Kind : std::uint8_t { kCompute, kCopy };
 
-  Queue(Gpu& gpu, std::uint32_t id, Kind kind, void* ring, std::uint64_t bytes,
-        HsaQueueResource& resource, std::uint64_t* doorbell);
+  Queue(Gpu& gpu, std::uint32_t id, Kind kind, const QueueMemory& memory);
   ~Queue();  // stops in the middle of whatever it does
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -64,7 +74,6 @@ class Queue {
   std::uint64_t* read_index_ = nullptr;
   std::uint64_t* write_index_ = nullptr;
   std::uint64_t* doorbell_ = nullptr;
-  std::uint64_t own_indices_[2] = {};  // of a copy queue: the thunk provides them
   std::atomic<bool> stop_{false};
   bool inactive_ = false;
   mutable std::mutex mask_mutex_;
@@ -75,9 +84,9 @@ class Queue {
 
 class Queues {
  public:
-  Queues();
-  HSAKMT_STATUS create(Machine& machine, Gpu& gpu, HSA_QUEUE_TYPE type, void* ring,
-                       std::uint64_t bytes, HsaQueueResource& resource);
+  // Out of resources when there are no more doorbells.
+  HSAKMT_STATUS create(Machine& machine, Gpu& gpu, Queue::Kind kind, const QueueMemory& memory,
+                       std::uint32_t& id, std::uint64_t& doorbell);
   bool destroy(Machine& machine, std::uint64_t id);
   HSAKMT_STATUS set_mask(Machine& machine, std::uint64_t id, std::vector<std::uint32_t> mask);
   bool update(std::uint64_t id);  // of the ring or the priority, which is nothing here
@@ -85,8 +94,7 @@ class Queues {
  private:
   std::mutex mutex_;
   std::map<std::uint64_t, std::unique_ptr<Queue>> queues_;
-  std::uint32_t next_id_ = 1;
-  std::uint64_t* doorbells_;
+  std::uint32_t next_id_ = 1;  // numbers are used again only when there is no other
 };
 
 // Takes one from a signal, stamps it and wakes who sleeps on it. 0: no signal.

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "backends/soft/amdgpu/isa/alias.h"
 #include "backends/soft/amdgpu/machine.h"
 
 namespace vitamin::soft::amdgpu {
@@ -23,7 +24,7 @@ enum Operation : std::uint32_t {
 
 std::uint64_t address_at(const std::uint32_t* packet, unsigned word) {
   const std::uint64_t address = packet[word] | static_cast<std::uint64_t>(packet[word + 1]) << 32;
-  return address & ~isa::kUserAddressTag;
+  return isa::host_address(address & ~isa::kUserAddressTag);
 }
 
 template <class T>

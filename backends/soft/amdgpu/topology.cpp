@@ -13,7 +13,6 @@
 namespace vitamin::soft::amdgpu {
 namespace {
 
-constexpr HSAuint64 kSystemBytes = 16ull << 30, kVideoBytes = 8ull << 30;
 constexpr HSAuint32 kFirstGpuProcessor = 0x80000000;           // numbers of processors on GPU nodes
 constexpr HSAuint32 kProcessorsOfNode = 0x1000;                // more than any part has
 constexpr HSAuint32 kLocation = 0x300, kNextLocation = 0x100;  // PCI bus in the upper byte
@@ -55,7 +54,7 @@ void describe_gpu(const Part& part, const Gpu& gpu, HsaNodeProperties& node) {
   node.EngineId.ui32.Stepping = part.stepping & 0xff;
   node.uCodeEngineVersions.uCodeSDMA = 8;
   node.VendorId = 0x1002;
-  node.DeviceId = 0x740f;
+  node.DeviceId = part.device_id;
   node.LocationId = kLocation + gpu.number * kNextLocation;
   node.MaxEngineClockMhzFCompute = 1700;
   node.DrmRenderMinor = static_cast<HSAint32>(128 + gpu.number);

@@ -546,6 +546,32 @@ void fills_and_copies() {
   report("fills and copies on the device", b.host() == expected && a.host() == source);
 }
 
+// One half of each of two register pairs, in every choice. Compilers since LLVM 16 emit the mixed
+// ones.
+__global__ void move_halves(unsigned long long a, unsigned long long b, unsigned long long* out) {
+#if defined(__gfx90a__)
+  asm volatile("v_pk_mov_b32 %0, %1, %2" : "=v"(out[0]) : "v"(a), "v"(b));
+  asm volatile("v_pk_mov_b32 %0, %1, %2 op_sel:[1,0]" : "=v"(out[1]) : "v"(a), "v"(b));
+  asm volatile("v_pk_mov_b32 %0, %1, %2 op_sel:[0,1]" : "=v"(out[2]) : "v"(a), "v"(b));
+  asm volatile("v_pk_mov_b32 %0, %1, %2 op_sel:[1,1]" : "=v"(out[3]) : "v"(a), "v"(b));
+#else
+  for (unsigned choice = 0; choice < 4; ++choice)
+    out[choice] = unsigned(a >> 32 * (choice & 1)) | (b >> 32 * (choice >> 1)) << 32;
+#endif
+}
+
+void pairs() {
+  DeviceArray<unsigned long long> out(4);
+  const unsigned long long a = 0x1111111122222222, b = 0x3333333344444444;
+  move_halves<<<1, 1, 0, test_stream()>>>(a, b, out.data());
+  HIP_OK(hipStreamSynchronize(test_stream()));
+  bool right = true;
+  for (unsigned choice = 0; choice < 4; ++choice)
+    right &=
+        out.host()[choice] == (unsigned(a >> 32 * (choice & 1)) | (b >> 32 * (choice >> 1)) << 32);
+  report("moves of halves of register pairs", right, bits_of(out.host()));
+}
+
 // Floating-point sums in the order in which workgroups come: the bits may differ between masks.
 __global__ void sum_in_any_order(const float* in, float* out) {
   atomicAdd(out, in[blockIdx.x * blockDim.x + threadIdx.x]);
@@ -574,6 +600,7 @@ int main(int count, char** arguments) {
                      {"lanes", lanes},
                      {"lookback", lookback},
                      {"stacks", stacks},
+                     {"pairs", pairs},
                      {"fills_and_copies", fills_and_copies},
                      {"order_dependent", order_dependent}},
                     count, arguments);

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From device addresses to host memory. Device memory is host memory at the same address; the
+// From device addresses to host memory. Device memory is host memory at the same address, memory
+// that the program registered may have another one (alias.h); the
 // shared and private apertures of flat addresses lead into the workgroup and into the lane.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
+#include "backends/soft/amdgpu/isa/alias.h"
 #include "backends/soft/amdgpu/isa/wave.h"
 
 namespace vitamin::soft::amdgpu::isa {
 
 inline std::uint8_t* global_memory(std::uint64_t address) {
-  return reinterpret_cast<std::uint8_t*>(address & ~kUserAddressTag);
+  return reinterpret_cast<std::uint8_t*>(host_address(address & ~kUserAddressTag));
 }
 
 // `bytes` of a lane's private memory. Throws Fault outside it.

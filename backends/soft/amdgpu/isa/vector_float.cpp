@@ -67,7 +67,9 @@ void multiply_add_mixed(Wave& wave, const Instruction& instruction) {
   });
 }
 
-// Two single-precision lanes in one instruction of gfx90a: op_sel says which register of a pair.
+// Two single-precision lanes in one instruction of gfx90a: op_sel says which register of a pair the
+// lower half reads and op_sel_hi which one the upper half does. A move has one source for each
+// half, and op_sel names the registers of both.
 enum class Pair { kAdd, kMultiply, kFma, kMove };
 
 template <Pair kOperation>
@@ -80,7 +82,8 @@ void paired(Wave& wave, const Instruction& instruction) {
       float value[3] = {};
       for (unsigned at = 0; at < sources; ++at) {
         const Operand& operand = instruction.operand[at + 1];
-        const unsigned sel = half == 0 ? instruction.op_sel : instruction.op_sel_hi;
+        const bool lower = half == 0 || kOperation == Pair::kMove;
+        const unsigned sel = lower ? instruction.op_sel : instruction.op_sel_hi;
         const unsigned neg = half == 0 ? instruction.neg_lo : instruction.neg_hi;
         const bool constant = operand.kind == Operand::Kind::kConstant;
         const unsigned part = constant ? 0 : sel >> at & 1;

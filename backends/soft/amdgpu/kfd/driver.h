@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// amdkfd for one process: what each ioctl on /dev/kfd answers, over the machine that machine.h
+// describes. Answers and errors are those of Linux 6.1 (drivers/gpu/drm/amd/amdkfd), 0 or -errno.
+//
+// Threads: any. One lock, as the kernel's process mutex; a wait for events does not hold it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "backends/soft/amdgpu/kfd/uapi.h"
+#include "backends/soft/amdgpu/machine.h"
+
+namespace vitamin::soft::amdgpu::kfd {
+
+using Answer = long;
+
+// GPU n has this number in sysfs and in every ioctl.
+inline constexpr std::uint32_t kFirstGpuId = 1001;
+constexpr std::uint32_t gpu_id(unsigned gpu) { return kFirstGpuId + gpu; }
+
+// A buffer object. Its place in a file is what is mapped at `va` when a GPU maps it.
+struct Buffer {
+  std::uint32_t gpu = 0, flags = 0;
+  std::uint64_t va = 0, bytes = 0;
+  int file = -1;             // -1: memory of the program's own, or nothing that is mapped here
+  bool file_is_ours = true;  // else opened for an import, and closed with it
+  std::uint64_t offset = 0;
+  std::uint64_t user = 0;    // of memory of the program's own: its address
+  std::uint32_t mapped = 0;  // a bit for each GPU
+
+  bool has(std::uint32_t flag) const { return (flags & flag) != 0; }
+};
+
+class Driver {
+ public:
+  // Of this process. Made when /dev/kfd is opened first, and never destroyed.
+  static Driver& instance();
+
+  // One ioctl, with the size that the caller's number names: structures grow at their ends, so less
+  // is filled up with zeros and more is ignored.
+  Answer ioctl(unsigned number, std::size_t bytes, void* argument);
+
+  // device.cpp
+  Answer get_version(kfd_ioctl_get_version_args& a);
+  Answer set_memory_policy(kfd_ioctl_set_memory_policy_args& a);
+  Answer get_clock_counters(kfd_ioctl_get_clock_counters_args& a);
+  Answer get_apertures(kfd_ioctl_get_process_apertures_args& a);
+  Answer get_apertures_new(kfd_ioctl_get_process_apertures_new_args& a);
+  Answer get_tile_config(kfd_ioctl_get_tile_config_args& a);
+  Answer set_scratch_backing(kfd_ioctl_set_scratch_backing_va_args& a);
+  Answer set_trap_handler(kfd_ioctl_set_trap_handler_args& a);
+  Answer acquire_vm(kfd_ioctl_acquire_vm_args& a);
+  Answer set_xnack_mode(kfd_ioctl_set_xnack_mode_args& a);
+  Answer available_memory(kfd_ioctl_get_available_memory_args& a);
+
+  // memory.cpp
+  Answer alloc_memory(kfd_ioctl_alloc_memory_of_gpu_args& a);
+  Answer free_memory(kfd_ioctl_free_memory_of_gpu_args& a);
+  Answer map_memory(kfd_ioctl_map_memory_to_gpu_args& a);
+  Answer unmap_memory(kfd_ioctl_unmap_memory_from_gpu_args& a);
+
+  // sharing.cpp
+  Answer get_dmabuf_info(kfd_ioctl_get_dmabuf_info_args& a);
+  Answer import_dmabuf(kfd_ioctl_import_dmabuf_args& a);
+  Answer export_dmabuf(ExportDmabuf& a);
+  Answer ipc_import(IpcImportHandle& a);
+  Answer ipc_export(IpcExportHandle& a);
+
+  // queues.cpp
+  Answer create_queue(kfd_ioctl_create_queue_args& a);
+  Answer destroy_queue(kfd_ioctl_destroy_queue_args& a);
+  Answer update_queue(kfd_ioctl_update_queue_args& a);
+  Answer set_cu_mask(kfd_ioctl_set_cu_mask_args& a);
+  Answer alloc_queue_gws(kfd_ioctl_alloc_queue_gws_args& a);
+
+  // events.cpp
+  Answer create_event(kfd_ioctl_create_event_args& a);
+  Answer destroy_event(kfd_ioctl_destroy_event_args& a);
+  Answer set_event(kfd_ioctl_set_event_args& a);
+  Answer reset_event(kfd_ioctl_reset_event_args& a);
+  Answer wait_events(kfd_ioctl_wait_events_args& a);
+
+ private:
+  Driver();
+  Gpu* find_gpu(std::uint32_t id) const;  // null: the driver has no such GPU
+  // 0 when the process has a VM on the GPU, else what the kernel answers.
+  Answer bound(const Gpu& gpu, Answer otherwise) const;
+  Buffer* find_buffer(std::uint64_t handle);
+  std::uint64_t add_buffer(const Buffer& buffer);
+  // More of the file behind the render nodes: where it begins. Nothing: there is no more.
+  std::optional<std::uint64_t> add_memory(std::uint64_t bytes);
+  Answer map(Buffer& buffer, unsigned gpu);
+  void unmap(Buffer& buffer, unsigned gpu);
+  // The GPUs that a call to map or unmap names.
+  Answer devices(std::uint64_t handle, std::uint64_t array, std::uint32_t count, std::uint32_t done,
+                 std::vector<std::uint32_t>& ids) const;
+
+  Machine& machine_;
+  mutable std::mutex mutex_;
+  std::uint32_t acquired_ = 0;               // a bit for each GPU on which the process has a VM
+  std::map<std::uint64_t, Buffer> buffers_;  // by handle
+  std::uint32_t next_buffer_ = 1;
+  // Of the file behind the render nodes. No buffer lies at its beginning: 0 is no mmap offset.
+  std::uint64_t memory_bytes_ = 1 << 20;
+  std::map<unsigned, std::uint64_t> used_;    // bytes of video memory, by GPU
+  std::map<std::uint32_t, unsigned> queues_;  // GPU of each
+  std::uint64_t event_page_ = 0;              // its handle; 0: not set
+  bool own_event_page_ = false;               // the driver's own is used
+};
+
+}  // namespace vitamin::soft::amdgpu::kfd

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the number of an ioctl to its answer.
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "backends/soft/amdgpu/kfd/driver.h"
+#include "backends/soft/amdgpu/kfd/files.h"
+
+namespace vitamin::soft::amdgpu::kfd {
+namespace {
+
+struct Entry {
+  unsigned number = 0;
+  const char* name = nullptr;
+  std::size_t bytes = 0;
+  Answer (*call)(Driver&, void*) = nullptr;
+  Answer refusal = -EINVAL;  // where there is no call
+};
+
+template <class Arguments>
+constexpr std::size_t size_of(Answer (Driver::*)(Arguments&)) {
+  return sizeof(Arguments);
+}
+template <class Arguments>
+Answer apply(Driver& driver, Answer (Driver::*handler)(Arguments&), void* bytes) {
+  return (driver.*handler)(*static_cast<Arguments*>(bytes));
+}
+template <auto kHandler>
+constexpr Entry served(unsigned number, const char* name) {
+  return {number, name, size_of(kHandler),
+          [](Driver& driver, void* bytes) { return apply(driver, kHandler, bytes); }};
+}
+constexpr Entry refused(unsigned number, const char* name, Answer refusal) {
+  return {number, name, 0, nullptr, refusal};
+}
+
+constexpr Entry kEntries[] = {
+    served<&Driver::get_version>(0x01, "GET_VERSION"),
+    served<&Driver::create_queue>(0x02, "CREATE_QUEUE"),
+    served<&Driver::destroy_queue>(0x03, "DESTROY_QUEUE"),
+    served<&Driver::set_memory_policy>(0x04, "SET_MEMORY_POLICY"),
+    served<&Driver::get_clock_counters>(0x05, "GET_CLOCK_COUNTERS"),
+    served<&Driver::get_apertures>(0x06, "GET_PROCESS_APERTURES"),
+    served<&Driver::update_queue>(0x07, "UPDATE_QUEUE"),
+    served<&Driver::create_event>(0x08, "CREATE_EVENT"),
+    served<&Driver::destroy_event>(0x09, "DESTROY_EVENT"),
+    served<&Driver::set_event>(0x0a, "SET_EVENT"),
+    served<&Driver::reset_event>(0x0b, "RESET_EVENT"),
+    served<&Driver::wait_events>(0x0c, "WAIT_EVENTS"),
+    refused(0x0d, "DBG_REGISTER", -EPERM),  // the kernel's own answer since 6.0
+    refused(0x0e, "DBG_UNREGISTER", -EPERM),
+    refused(0x0f, "DBG_ADDRESS_WATCH", -EPERM),
+    refused(0x10, "DBG_WAVE_CONTROL", -EPERM),
+    served<&Driver::set_scratch_backing>(0x11, "SET_SCRATCH_BACKING_VA"),
+    served<&Driver::get_tile_config>(0x12, "GET_TILE_CONFIG"),
+    served<&Driver::set_trap_handler>(0x13, "SET_TRAP_HANDLER"),
+    served<&Driver::get_apertures_new>(0x14, "GET_PROCESS_APERTURES_NEW"),
+    served<&Driver::acquire_vm>(0x15, "ACQUIRE_VM"),
+    served<&Driver::alloc_memory>(0x16, "ALLOC_MEMORY_OF_GPU"),
+    served<&Driver::free_memory>(0x17, "FREE_MEMORY_OF_GPU"),
+    served<&Driver::map_memory>(0x18, "MAP_MEMORY_TO_GPU"),
+    served<&Driver::unmap_memory>(0x19, "UNMAP_MEMORY_FROM_GPU"),
+    served<&Driver::set_cu_mask>(0x1a, "SET_CU_MASK"),
+    refused(0x1b, "GET_QUEUE_WAVE_STATE", -EINVAL),
+    served<&Driver::get_dmabuf_info>(0x1c, "GET_DMABUF_INFO"),
+    served<&Driver::import_dmabuf>(0x1d, "IMPORT_DMABUF"),
+    served<&Driver::alloc_queue_gws>(0x1e, "ALLOC_QUEUE_GWS"),
+    refused(0x1f, "SMI_EVENTS", -EINVAL),
+    // As a kernel without CONFIG_HSA_AMD_SVM; the GPU's capabilities do not offer it either.
+    refused(0x20, "SVM", -EPERM),
+    served<&Driver::set_xnack_mode>(0x21, "SET_XNACK_MODE"),
+    refused(0x22, "CRIU_OP", -EPERM),
+    served<&Driver::available_memory>(0x23, "AVAILABLE_MEMORY"),
+    served<&Driver::export_dmabuf>(0x24, "EXPORT_DMABUF"),
+    refused(0x25, "RUNTIME_ENABLE", -EINVAL),  // newer than the version that GET_VERSION tells
+    refused(0x26, "DBG_TRAP", -EINVAL),
+    // AMD's driver packages only, as the rest.
+    served<&Driver::ipc_import>(0x80, "IPC_IMPORT_HANDLE"),
+    served<&Driver::ipc_export>(0x81, "IPC_EXPORT_HANDLE"),
+    refused(0x82, "DBG_TRAP (of AMD's packages)", -EINVAL),
+    refused(0x83, "CROSS_MEMORY_COPY", -EINVAL),
+    refused(0x84, "RLC_SPM", -EINVAL),
+    refused(0x85, "PC_SAMPLE", -EINVAL),
+};
+
+bool copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, bool in) {
+  if (bytes == 0) return true;
+  iovec here{reinterpret_cast<void*>(in ? to : from), bytes};
+  iovec there{reinterpret_cast<void*>(in ? from : to), bytes};
+  const ssize_t moved = in ? ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0)
+                           : ::process_vm_writev(::getpid(), &here, 1, &there, 1, 0);
+  if (moved == static_cast<ssize_t>(bytes)) return true;
+  if (moved >= 0 || errno == EFAULT) return false;
+  // A sandbox without these calls: whoever names no memory faults.
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return true;
+}
+
+}  // namespace
+
+bool copy_in(void* to, std::uint64_t from, std::size_t bytes) {
+  return copy(reinterpret_cast<std::uint64_t>(to), from, bytes, true);
+}
+bool copy_out(std::uint64_t to, const void* from, std::size_t bytes) {
+  return copy(to, reinterpret_cast<std::uint64_t>(from), bytes, false);
+}
+
+Driver& Driver::instance() {
+  static auto* const driver = new Driver;
+  return *driver;
+}
+
+Driver::Driver() : machine_(machine()) { note_opened(machine_); }
+
+Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
+  const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries),
+                                  [&](const Entry& each) { return each.number == number; });
+  if (entry == std::end(kEntries) || entry->call == nullptr) {
+    const bool known = entry != std::end(kEntries);
+    std::fprintf(stderr, "software AMD GPU: the ioctl %s (%#04x, %zu bytes) is not served\n",
+                 known ? entry->name : "?", number, bytes);
+    return known ? entry->refusal : -EINVAL;
+  }
+  alignas(8) std::array<std::uint8_t, 512> arguments{};
+  static_assert(sizeof(kfd_ioctl_get_process_apertures_args) <= arguments.size());
+  const auto user = reinterpret_cast<std::uint64_t>(argument);
+  const std::size_t used = std::min(bytes, arguments.size());
+  if (!copy_in(arguments.data(), user, used)) return -EFAULT;
+  const Answer answer = entry->call(*this, arguments.data());
+  if (!copy_out(user, arguments.data(), used)) return -EFAULT;
+  return answer;
+}
+
+}  // namespace vitamin::soft::amdgpu::kfd

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is exported: functions of libc by which programs reach the driver. A path or descriptor of
+// the driver is answered here, every other one by libc.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "backends/soft/amdgpu/kfd/driver.h"
+#include "backends/soft/amdgpu/kfd/files.h"
+#include "backends/soft/amdgpu/kfd/sysfs.h"
+
+#define VITAMIN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace vitamin::soft::amdgpu::kfd {
+namespace {
+
+template <class Function>
+Function* next(const char* name) {
+  auto* const found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+  if (found == nullptr) {
+    std::fprintf(stderr, "software AMD GPU: %s\n", ::dlerror());
+    std::abort();
+  }
+  return found;
+}
+
+constexpr int kElsewhere = -2;  // not a path of the driver's
+
+// A descriptor of a device file, -1 and errno, or kElsewhere.
+int open_device(const char* path, int flags) {
+  constexpr std::string_view kRender = "/dev/dri/renderD";
+  const std::string_view name(path);
+  if (name == "/dev/kfd") {
+    if (machine().gpus.empty()) return errno = ENXIO, -1;
+    Driver::instance();
+    return DeviceFiles::instance().open_kfd(flags);
+  }
+  if (!name.starts_with(kRender)) return kElsewhere;
+  const auto minor = static_cast<unsigned>(std::strtoul(path + kRender.size(), nullptr, 10));
+  if (minor < kFirstMinor || minor >= kFirstMinor + machine().gpus.size())
+    return errno = ENOENT, -1;
+  return DeviceFiles::instance().open_render(minor, flags);
+}
+
+// A path that nobody's driver has costs one comparison.
+bool may_be_ours(const char* path) {
+  return path != nullptr &&
+         (std::strncmp(path, "/dev/", 5) == 0 || std::strncmp(path, "/sys/", 5) == 0);
+}
+
+template <class Real>
+int open_any(Real real, const char* path, int flags, unsigned mode) {
+  if (!may_be_ours(path)) return real(path, flags, mode);
+  const int device = open_device(path, flags);
+  return device != kElsewhere ? device : real(redirected(path).c_str(), flags, mode);
+}
+
+unsigned mode_of(int flags, std::va_list list) {
+  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(list, unsigned) : 0;
+}
+
+int answer(int descriptor, unsigned long request, void* argument) {
+  const unsigned type = _IOC_TYPE(request), number = _IOC_NR(request);
+  if (type == AMDKFD_IOCTL_BASE && DeviceFiles::instance().is_kfd(descriptor)) {
+    const Answer result = Driver::instance().ioctl(number, _IOC_SIZE(request), argument);
+    if (result >= 0) return static_cast<int>(result);
+    errno = static_cast<int>(-result);
+    return -1;
+  }
+  constexpr unsigned kDrm = 'd';
+  if (type == kDrm && DeviceFiles::instance().render_minor(descriptor)) {
+    std::fprintf(stderr, "software AMD GPU: the DRM ioctl %#04x is not served\n", number);
+    errno = ENOTTY;
+    return -1;
+  }
+  return kElsewhere;
+}
+
+}  // namespace
+}  // namespace vitamin::soft::amdgpu::kfd
+
+namespace kfd = vitamin::soft::amdgpu::kfd;
+
+using Open = int(const char*, int, ...);
+using OpenAt = int(int, const char*, int, ...);
+
+VITAMIN_EXPORT int open(const char* path, int flags, ...) {
+  static Open* const real = kfd::next<Open>("open");
+  std::va_list list;
+  va_start(list, flags);
+  const unsigned mode = kfd::mode_of(flags, list);
+  va_end(list);
+  return kfd::open_any(real, path, flags, mode);
+}
+
+VITAMIN_EXPORT int open64(const char* path, int flags, ...) {
+  static Open* const real = kfd::next<Open>("open64");
+  std::va_list list;
+  va_start(list, flags);
+  const unsigned mode = kfd::mode_of(flags, list);
+  va_end(list);
+  return kfd::open_any(real, path, flags, mode);
+}
+
+VITAMIN_EXPORT int openat(int folder, const char* path, int flags, ...) {
+  static OpenAt* const real = kfd::next<OpenAt>("openat");
+  std::va_list list;
+  va_start(list, flags);
+  const unsigned mode = kfd::mode_of(flags, list);
+  va_end(list);
+  return kfd::open_any([folder](const char* name, int with,
+                                unsigned its_mode) { return real(folder, name, with, its_mode); },
+                       path, flags, mode);
+}
+
+VITAMIN_EXPORT FILE* fopen(const char* path, const char* mode) {
+  static auto* const real = kfd::next<FILE*(const char*, const char*)>("fopen");
+  return kfd::may_be_ours(path) ? real(kfd::redirected(path).c_str(), mode) : real(path, mode);
+}
+
+VITAMIN_EXPORT FILE* fopen64(const char* path, const char* mode) {
+  static auto* const real = kfd::next<FILE*(const char*, const char*)>("fopen64");
+  return kfd::may_be_ours(path) ? real(kfd::redirected(path).c_str(), mode) : real(path, mode);
+}
+
+VITAMIN_EXPORT DIR* opendir(const char* path) {
+  static auto* const real = kfd::next<DIR*(const char*)>("opendir");
+  return kfd::may_be_ours(path) ? real(kfd::redirected(path).c_str()) : real(path);
+}
+
+VITAMIN_EXPORT int ioctl(int descriptor, unsigned long request, ...) noexcept {
+  static auto* const real = kfd::next<int(int, unsigned long, ...)>("ioctl");
+  std::va_list list;
+  va_start(list, request);
+  void* const argument = va_arg(list, void*);
+  va_end(list);
+  const int result = kfd::answer(descriptor, request, argument);
+  return result != kfd::kElsewhere ? result : real(descriptor, request, argument);
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interpose/libamdhip64/version_rules.h"
+
+#include "backends/hip/version.h"
+#include "interpose/context.h"
+#include "interpose/treatments.h"
+
+namespace vitamin::interpose {
+namespace {
+
+// 0: the runtime does not say. It does not change while the process runs.
+int runtime_version() {
+  static const int version = [] {
+    int answer = 0;
+    return VITAMIN_REAL(hipRuntimeGetVersion)(&answer) == hipSuccess ? answer : 0;
+  }();
+  return version;
+}
+
+bool since(int major, int minor) { return runtime_version() >= hip::hip_version(major, minor); }
+
+}  // namespace
+
+bool memory_types_renumbered() { return since(6, 0); }
+
+// HIP_RETURN (clr, hipamd/src/hip_internal.hpp) stores each call's answer, in every tag from
+// rocm-5.0.0 to rocm-6.2.2; Debian's 6.4.3 does the same. 7.0 is announced to keep a failure, which
+// no runtime here has shown.
+bool success_replaces_last_error() { return !since(7, 0); }
+
+// hipStreamQuery_common and hipStreamSynchronize_common (hipamd, src/hip_stream.cpp; later clr,
+// hipamd/src/hip_stream.cpp) ask for the queue of their stream. Up to tag rocm-5.7.1 that leaves a
+// marker on a blocking stream which waits for the NULL stream's newest command; since rocm-6.0.0
+// they ask without that wait for every stream but the NULL stream itself.
+bool blocking_covers_legacy() { return !since(6, 0); }
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rules of HIP that differ between versions of the runtime, answered for the runtime that this
+// process loaded. Each names the source that it was read in; the tests over the software GPU
+// compare programs with and without the interposer, so they show when a version answers otherwise.
+//
+// Also here: blocking_covers_legacy() of interpose/context.h.
+#pragma once
+
+namespace vitamin::interpose {
+
+// hipMemoryType was numbered anew in 6.0: what was device memory is page-locked since.
+bool memory_types_renumbered();
+
+// Whether every call replaces the last error, one that succeeds as well, or a failure stays until
+// it is asked for.
+bool success_replaces_last_error();
+
+}  // namespace vitamin::interpose

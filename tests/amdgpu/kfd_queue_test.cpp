@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the stand-in for the kernel driver answers about events and queues, against Linux 6.1
+// (drivers/gpu/drm/amd/amdkfd/kfd_chardev.c, kfd_events.c, kfd_process_queue_manager.c).
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <vector>
+
+#include "tests/amdgpu/kfd_calls.h"
+
+namespace vitamin::tests {
+namespace {
+
+TEST_CASE("the_program_brings_the_event_page_and_may_do_so_once") {
+  acquire();
+  const Buffer page(kfd::kEventPageBytes, KFD_IOC_ALLOC_MEM_FLAGS_GTT);
+  kfd_ioctl_create_event_args first{};
+  first.event_page_offset = std::uint64_t{kGpu} << 32 | 999'999;
+  CHECK(call(0x08, first) == -EINVAL);
+  first.event_page_offset = page.alloc.handle;
+  REQUIRE(call(0x08, first) == 0);
+  CHECK(first.event_page_offset != 0);
+  CHECK(first.event_trigger_data == first.event_id);
+  CHECK(page.free() == -EBUSY);
+  kfd_ioctl_create_event_args again{};
+  again.event_page_offset = page.alloc.handle;
+  CHECK(call(0x08, again) == -EINVAL);
+
+  kfd_ioctl_set_event_args id{.event_id = first.event_id, .pad = 0};
+  CHECK(call(0x09, id) == 0);
+  CHECK(call(0x09, id) == -EINVAL);
+  CHECK(call(0x0a, id) == -EINVAL);
+  CHECK(call(0x0b, id) == -EINVAL);
+}
+
+TEST_CASE("events_wake_who_waits_and_reset_themselves_when_told") {
+  kfd_ioctl_create_event_args automatic{}, manual{};
+  automatic.auto_reset = 1;
+  REQUIRE(call(0x08, automatic) == 0);
+  REQUIRE(call(0x08, manual) == 0);
+  CHECK(automatic.event_slot_index != manual.event_slot_index);
+  kfd_event_data data[2]{};
+  data[0].event_id = automatic.event_id;
+  data[1].event_id = manual.event_id;
+  kfd_ioctl_wait_events_args wait{.events_ptr = reinterpret_cast<std::uint64_t>(data),
+                                  .num_events = 2,
+                                  .wait_for_all = 0,
+                                  .timeout = 0,
+                                  .wait_result = 9};
+  CHECK(call(0x0c, wait) == 0);
+  CHECK(wait.wait_result == KFD_IOC_WAIT_RESULT_TIMEOUT);
+  kfd_ioctl_set_event_args first{.event_id = automatic.event_id, .pad = 0},
+      second{.event_id = manual.event_id, .pad = 0};
+  CHECK(call(0x0a, first) == 0);
+  CHECK(call(0x0a, second) == 0);
+  wait.wait_for_all = 1;
+  CHECK(call(0x0c, wait) == 0);
+  CHECK(wait.wait_result == KFD_IOC_WAIT_RESULT_COMPLETE);
+  CHECK(call(0x0c, wait) == 0);  // the first has reset itself
+  CHECK(wait.wait_result == KFD_IOC_WAIT_RESULT_TIMEOUT);
+  wait.wait_for_all = 0;
+  CHECK(call(0x0c, wait) == 0);
+  CHECK(wait.wait_result == KFD_IOC_WAIT_RESULT_COMPLETE);
+  CHECK(call(0x0b, second) == 0);
+  CHECK(call(0x0c, wait) == 0);
+  CHECK(wait.wait_result == KFD_IOC_WAIT_RESULT_TIMEOUT);
+
+  std::thread raiser([&] { call(0x0a, first); });
+  wait.timeout = 0xffffffff;
+  wait.num_events = 1;
+  do CHECK(call(0x0c, wait) == 0);
+  while (wait.wait_result != KFD_IOC_WAIT_RESULT_COMPLETE);
+  raiser.join();
+  data[0].event_id = 4000;
+  CHECK(call(0x0c, wait) == -EINVAL);
+  wait.events_ptr = 16;
+  CHECK(call(0x0c, wait) == -EFAULT);
+}
+
+TEST_CASE("there_are_as_many_events_as_the_page_has_words") {
+  std::vector<std::uint32_t> made;
+  kfd_ioctl_create_event_args event{};
+  while (call(0x08, event) == 0) {
+    made.push_back(event.event_id);
+    event = {};
+  }
+  CHECK(call(0x08, event) == -ENOSPC);
+  CHECK(made.size() > 4000);
+  CHECK(*std::max_element(made.begin(), made.end()) < KFD_SIGNAL_EVENT_LIMIT);
+  for (const std::uint32_t id : made) {
+    kfd_ioctl_destroy_event_args destroy{.event_id = id, .pad = 0};
+    CHECK(call(0x09, destroy) == 0);
+  }
+}
+
+// A queue over memory of the test's own.
+struct UserQueue {
+  static constexpr std::uint32_t kBytes = 4096;
+  alignas(64) std::uint8_t ring[kBytes] = {};
+  std::uint64_t read = 0, write = 0;
+  kfd_ioctl_create_queue_args arguments() {
+    kfd_ioctl_create_queue_args a{};
+    a.ring_base_address = reinterpret_cast<std::uint64_t>(ring);
+    a.read_pointer_address = reinterpret_cast<std::uint64_t>(&read);
+    a.write_pointer_address = reinterpret_cast<std::uint64_t>(&write);
+    a.ring_size = kBytes;
+    a.gpu_id = kGpu;
+    a.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
+    a.queue_percentage = 100;
+    a.queue_priority = 7;
+    return a;
+  }
+};
+
+TEST_CASE("queues_are_checked_as_the_kernel_checks_them") {
+  acquire();
+  UserQueue queue;
+  auto refused = [&](auto change) {
+    kfd_ioctl_create_queue_args a = queue.arguments();
+    change(a);
+    return call(0x02, a);
+  };
+  CHECK(refused([](auto& a) { a.queue_percentage = 101; }) == -EINVAL);
+  CHECK(refused([](auto& a) { a.queue_priority = 16; }) == -EINVAL);
+  CHECK(refused([](auto& a) { a.ring_size = 3000; }) == -EINVAL);
+  CHECK(refused([](auto& a) { a.ring_base_address = 1ull << 60; }) == -EFAULT);
+  CHECK(refused([](auto& a) { a.read_pointer_address = 1ull << 60; }) == -EFAULT);
+  CHECK(refused([](auto& a) { a.write_pointer_address = 1ull << 60; }) == -EFAULT);
+  CHECK(refused([](auto& a) { a.eop_buffer_address = 1ull << 60; }) == -EFAULT);
+  CHECK(refused([](auto& a) { a.ctx_save_restore_address = 1ull << 60; }) == -EFAULT);
+  CHECK(refused([](auto& a) { a.queue_type = 77; }) == -kfd::kNotSupported);
+  CHECK(refused([](auto& a) { a.gpu_id = kNoGpu; }) == -EINVAL);
+  kfd_ioctl_destroy_queue_args destroy{.queue_id = 999, .pad = 0};
+  CHECK(call(0x03, destroy) == -EINVAL);
+  kfd_ioctl_update_queue_args update{};
+  update.queue_id = 999;
+  CHECK(call(0x07, update) == -EFAULT);
+  update.queue_priority = 16;
+  CHECK(call(0x07, update) == -EINVAL);
+  kfd_ioctl_alloc_queue_gws_args gws{};
+  gws.queue_id = 999;
+  CHECK(call(0x1e, gws) == -EINVAL);
+}
+
+TEST_CASE("a_copy_queue_runs_what_its_doorbell_announces") {
+  acquire();
+  UserQueue queue;
+  kfd_ioctl_create_queue_args a = queue.arguments();
+  REQUIRE(call(0x02, a) == 0);
+  kfd_ioctl_set_xnack_mode_args mode{.xnack_enabled = 0};
+  CHECK(call(0x21, mode) == -EBUSY);  // queues are there
+  auto* const packet = reinterpret_cast<std::uint32_t*>(queue.ring);
+  std::uint32_t fence = 0;
+  packet[0] = 5;  // a fence
+  const auto address = reinterpret_cast<std::uint64_t>(&fence);
+  packet[1] = static_cast<std::uint32_t>(address);
+  packet[2] = static_cast<std::uint32_t>(address >> 32);
+  packet[3] = 1234;
+  const std::uint64_t slot = (a.doorbell_offset & 0xffffffff) / sizeof(std::uint64_t);
+  __atomic_store_n(&DeviceFiles::instance().doorbells(0)[slot], 16, __ATOMIC_RELEASE);
+  while (__atomic_load_n(&fence, __ATOMIC_ACQUIRE) != 1234) std::this_thread::yield();
+  while (__atomic_load_n(&queue.read, __ATOMIC_ACQUIRE) != 16) std::this_thread::yield();
+
+  kfd_ioctl_update_queue_args update{};
+  update.queue_id = a.queue_id;
+  CHECK(call(0x07, update) == 0);
+  kfd_ioctl_alloc_queue_gws_args gws{};
+  gws.queue_id = a.queue_id;
+  gws.first_gws = 9;
+  CHECK(call(0x1e, gws) == 0);
+  CHECK(gws.first_gws == 0);
+  kfd_ioctl_destroy_queue_args destroy{.queue_id = a.queue_id, .pad = 0};
+  CHECK(call(0x03, destroy) == 0);
+  CHECK(call(0x03, destroy) == -EINVAL);
+}
+
+TEST_CASE("cu_masks_are_whole_words_of_a_queue_that_is_there") {
+  acquire();
+  UserQueue queue;
+  kfd_ioctl_create_queue_args a = queue.arguments();
+  REQUIRE(call(0x02, a) == 0);
+  std::uint32_t words[4] = {0xff, 0, 0, 0};
+  kfd_ioctl_set_cu_mask_args mask{.queue_id = a.queue_id,
+                                  .num_cu_mask = 128,
+                                  .cu_mask_ptr = reinterpret_cast<std::uint64_t>(words)};
+  CHECK(call(0x1a, mask) == 0);
+  mask.num_cu_mask = 0;
+  CHECK(call(0x1a, mask) == -EINVAL);
+  mask.num_cu_mask = 33;
+  CHECK(call(0x1a, mask) == -EINVAL);
+  mask.num_cu_mask = 128;
+  mask.cu_mask_ptr = 16;
+  CHECK(call(0x1a, mask) == -EFAULT);
+  mask.cu_mask_ptr = reinterpret_cast<std::uint64_t>(words);
+  mask.queue_id = 999;
+  CHECK(call(0x1a, mask) == -EFAULT);
+  kfd_ioctl_destroy_queue_args destroy{.queue_id = a.queue_id, .pad = 0};
+  CHECK(call(0x03, destroy) == 0);
+}
+
+}  // namespace
+}  // namespace vitamin::tests
