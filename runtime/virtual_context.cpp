@@ -707,7 +707,7 @@ NativeStatus VirtualContext::query(Stream& stream) {
   return query(stream, covered(stream));
 }
 
-// Wants the lock.
+// The caller holds the lock.
 NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> parts) {
   if (!dispatcher_->deferring().empty()) dispatcher_->pump();
   if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;

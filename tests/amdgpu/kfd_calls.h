@@ -44,6 +44,15 @@ inline void* reserve(std::size_t bytes) {
   return at;
 }
 
+inline Answer map_memory(std::uint64_t handle, std::uint32_t gpu = kGpu) {
+  kfd_ioctl_map_memory_to_gpu_args map{
+      .handle = handle,
+      .device_ids_array_ptr = reinterpret_cast<std::uint64_t>(&gpu),
+      .n_devices = 1,
+      .n_success = 0};
+  return call(0x18, map);
+}
+
 struct Buffer {
   void* at = nullptr;
   kfd_ioctl_alloc_memory_of_gpu_args alloc{};
@@ -56,14 +65,7 @@ struct Buffer {
     alloc.flags = flags;
     REQUIRE(call(0x16, alloc) == 0);
   }
-  Answer map(std::uint32_t gpu = kGpu) const {
-    kfd_ioctl_map_memory_to_gpu_args map{
-        .handle = alloc.handle,
-        .device_ids_array_ptr = reinterpret_cast<std::uint64_t>(&gpu),
-        .n_devices = 1,
-        .n_success = 0};
-    return call(0x18, map);
-  }
+  Answer map(std::uint32_t gpu = kGpu) const { return map_memory(alloc.handle, gpu); }
   Answer unmap(std::uint32_t gpu = kGpu) const {
     kfd_ioctl_unmap_memory_from_gpu_args unmap{
         .handle = alloc.handle,

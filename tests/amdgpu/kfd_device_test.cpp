@@ -279,12 +279,7 @@ TEST_CASE("a_dmabuf_says_what_it_is_and_maps_the_same_memory") {
   in.gpu_id = kGpu;
   in.dmabuf_fd = out.dmabuf_fd;
   REQUIRE(call(0x1d, in) == 0);
-  std::uint32_t gpu = kGpu;
-  kfd_ioctl_map_memory_to_gpu_args map{};
-  map.handle = in.handle;
-  map.device_ids_array_ptr = reinterpret_cast<std::uint64_t>(&gpu);
-  map.n_devices = 1;
-  REQUIRE(call(0x18, map) == 0);
+  REQUIRE(map_memory(in.handle) == 0);
   CHECK(reinterpret_cast<std::uint32_t*>(in.va_addr)[3] == 33);
 
   info.dmabuf_fd = in.dmabuf_fd = static_cast<std::uint32_t>(render_node());
@@ -310,12 +305,7 @@ TEST_CASE("legacy_ipc_handles_carry_memory") {
   CHECK(::mmap(reinterpret_cast<void*>(in.va_addr), 4096, PROT_READ | PROT_WRITE,
                MAP_SHARED | MAP_FIXED, render_node(),
                static_cast<off_t>(in.mmap_offset)) != MAP_FAILED);
-  std::uint32_t gpu = kGpu;
-  kfd_ioctl_map_memory_to_gpu_args map{};
-  map.handle = in.handle;
-  map.device_ids_array_ptr = reinterpret_cast<std::uint64_t>(&gpu);
-  map.n_devices = 1;
-  REQUIRE(call(0x18, map) == 0);
+  REQUIRE(map_memory(in.handle) == 0);
   CHECK(reinterpret_cast<std::uint32_t*>(in.va_addr)[1] == 11);
   in.share_handle[3] = 1 << 20;  // beyond the owner's memory
   CHECK(call(0x80, in) == -EINVAL);

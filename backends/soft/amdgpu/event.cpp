@@ -103,7 +103,7 @@ bool Events::wait(std::span<const std::uint32_t> events, bool all, std::uint32_t
 
 namespace {
 
-// Packet processors store an event's number here before they raise it. Nobody reads it back.
+// Packet processors store an event's number here before they raise it. No code reads it back.
 constexpr std::size_t kMailboxes = 4096;
 std::array<std::uint64_t, kMailboxes> mailboxes;
 

@@ -98,7 +98,7 @@ bool copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, bool in) {
                            : ::process_vm_writev(::getpid(), &here, 1, &there, 1, 0);
   if (moved == static_cast<ssize_t>(bytes)) return true;
   if (moved >= 0 || errno == EFAULT) return false;
-  // A sandbox without these calls: whoever names no memory faults.
+  // A sandbox without these calls: a program that passes an invalid address faults.
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return true;
 }

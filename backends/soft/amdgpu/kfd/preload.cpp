@@ -52,7 +52,7 @@ int open_device(const char* path, int flags) {
   return DeviceFiles::instance().open_render(minor, flags);
 }
 
-// A path that nobody's driver has costs one comparison.
+// A path outside /dev and /sys costs two comparisons and no allocation.
 bool may_be_ours(const char* path) {
   return path != nullptr &&
          (std::strncmp(path, "/dev/", 5) == 0 || std::strncmp(path, "/sys/", 5) == 0);
@@ -112,15 +112,17 @@ VITAMIN_EXPORT int open64(const char* path, int flags, ...) {
   return kfd::open_any(real, path, flags, mode);
 }
 
-VITAMIN_EXPORT int openat(int folder, const char* path, int flags, ...) {
+VITAMIN_EXPORT int openat(int directory, const char* path, int flags, ...) {
   static OpenAt* const real = kfd::next<OpenAt>("openat");
   std::va_list list;
   va_start(list, flags);
   const unsigned mode = kfd::mode_of(flags, list);
   va_end(list);
-  return kfd::open_any([folder](const char* name, int with,
-                                unsigned its_mode) { return real(folder, name, with, its_mode); },
-                       path, flags, mode);
+  return kfd::open_any(
+      [directory](const char* name, int with, unsigned its_mode) {
+        return real(directory, name, with, its_mode);
+      },
+      path, flags, mode);
 }
 
 VITAMIN_EXPORT FILE* fopen(const char* path, const char* mode) {

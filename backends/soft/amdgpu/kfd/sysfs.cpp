@@ -198,7 +198,7 @@ fs::path make_tree() {
   std::error_code error;
   fs::rename(beside, root, error);
   if (!error) return root;
-  if (!is_our_directory(root)) return beside;  // somebody else's
+  if (!is_our_directory(root)) return beside;  // another user's
   fs::remove_all(beside, error);               // another process was faster
   return root;
 }
