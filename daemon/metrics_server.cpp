@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::size_t kRequestMax = 8192;
-constexpr milliseconds kPatience{2000};  // with a scraper, all in all
+constexpr milliseconds kScrapeTimeout{2000};  // with a scraper, all in all
 
 struct Listener {
   Fd fd;
@@ -99,7 +99,7 @@ hal::Result<Listener> listen_inherited() {
 
 // False: closed, too slow or too long.
 bool read_request(int fd, std::string& request) {
-  const auto until = steady_clock::now() + kPatience;
+  const auto until = steady_clock::now() + kScrapeTimeout;
   while (request.find("\r\n\r\n") == request.npos && request.find("\n\n") == request.npos) {
     const auto left = std::chrono::duration_cast<milliseconds>(until - steady_clock::now());
     pollfd waits{fd, POLLIN, 0};
@@ -115,7 +115,7 @@ bool read_request(int fd, std::string& request) {
 }
 
 void write_all(int fd, std::string_view text) {
-  const auto until = steady_clock::now() + kPatience;
+  const auto until = steady_clock::now() + kScrapeTimeout;
   while (!text.empty()) {
     const ssize_t n = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
@@ -132,7 +132,7 @@ void write_all(int fd, std::string_view text) {
 
 // Empty: the daemon did not answer.
 std::string figures(const std::string& daemon) {
-  const auto text = protocol::ask(daemon, "metrics", kPatience);
+  const auto text = protocol::ask(daemon, "metrics", kScrapeTimeout);
   if (!text) return "";
   const auto answer = nlohmann::json::parse(*text, nullptr, false);
   return answer.is_object() ? answer.value("text", "") : "";

@@ -23,7 +23,7 @@ using config::MpsMode;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr milliseconds kPatience{10'000};  // for an answer of the control program
+constexpr milliseconds kControlTimeout{10'000};  // for an answer of the control program
 constexpr std::uint64_t kMostSkipped = 60;
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -136,7 +136,7 @@ hal::Result<std::string> Mps::control(const std::string& command) {
   const auto answer =
       run_command({settings_.control},
                   {"CUDA_MPS_PIPE_DIRECTORY=" + directory_, "CUDA_MPS_LOG_DIRECTORY=" + directory_},
-                  command + "\n", kPatience);
+                  command + "\n", kControlTimeout);
   if (!answer) return tl::unexpected(answer.error());
   if (answer->code != 0)
     return hal::fail(hal::Errc::kUnavailable, settings_.control + ": " + answer->output);
@@ -166,7 +166,7 @@ void Mps::start() {
   const auto started =
       run_command({settings_.control, "-d"},
                   {"CUDA_MPS_PIPE_DIRECTORY=" + directory_, "CUDA_MPS_LOG_DIRECTORY=" + directory_},
-                  "", kPatience);
+                  "", kControlTimeout);
   if (started && started->code == 0 && control("get_server_list")) {
     started_ = true;
     failures_ = 0;

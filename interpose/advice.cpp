@@ -63,7 +63,7 @@ bool managed() {
 // Runs `call` with the virtual context and the stream of a handle, if they are managed. Of a
 // process that does not use this vendor nothing is asked: its runtime is not even loaded.
 template <class Call>
-int with_stream(void* handle, Call call) {
+int on_stream(void* handle, Call call) {
   if (!managed() && !find_driver(false)) return VITAMIN_INACTIVE;
   const StreamRecord* record = find_stream(static_cast<NativeStream>(handle), false);
   if (record == nullptr || record->stream == nullptr) return VITAMIN_INACTIVE;
@@ -94,14 +94,14 @@ const vitamin_advice_functions functions = {
     .stream_begin =
         [](void* stream, const vitamin_work* work) {
           if (!valid(work)) return int(VITAMIN_INVALID);
-          return with_stream(stream, [&](runtime::VirtualContext& context, runtime::Stream& of) {
+          return on_stream(stream, [&](runtime::VirtualContext& context, runtime::Stream& of) {
             context.advise(of, advice_of(*work));
             return int(VITAMIN_OK);
           });
         },
     .stream_end =
         [](void* stream) {
-          return with_stream(stream, [](runtime::VirtualContext& context, runtime::Stream& of) {
+          return on_stream(stream, [](runtime::VirtualContext& context, runtime::Stream& of) {
             context.advise(of, std::nullopt);
             return int(VITAMIN_OK);
           });
@@ -109,21 +109,21 @@ const vitamin_advice_functions functions = {
     .expect =
         [](void* stream, const vitamin_work* work) {
           if (!valid(work)) return int(VITAMIN_INVALID);
-          return with_stream(stream, [&](runtime::VirtualContext& context, runtime::Stream& of) {
+          return on_stream(stream, [&](runtime::VirtualContext& context, runtime::Stream& of) {
             context.expect(of, advice_of(*work), false);
             return int(VITAMIN_OK);
           });
         },
     .cancel =
         [](void* stream) {
-          return with_stream(stream, [](runtime::VirtualContext& context, runtime::Stream& of) {
+          return on_stream(stream, [](runtime::VirtualContext& context, runtime::Stream& of) {
             context.expect(of, {}, true);
             return int(VITAMIN_OK);
           });
         },
     .iteration_end =
         [](void* stream) {
-          return with_stream(stream, [](runtime::VirtualContext& context, runtime::Stream& of) {
+          return on_stream(stream, [](runtime::VirtualContext& context, runtime::Stream& of) {
             context.iteration_ends(of);
             return int(VITAMIN_OK);
           });

@@ -16,17 +16,17 @@ namespace {
 
 constexpr off_t kTextMax = 1 << 30;
 
-tl::unexpected<hal::Error> failed(const char* what) {
+tl::unexpected<hal::Error> answer_failed(const char* what) {
   return hal::fail(hal::Errc::kInternal, std::string(what) + " (" + std::strerror(errno) + ")",
                    errno);
 }
 
 hal::Result<Fd> in_memory(std::string_view text) {
   Fd fd(::memfd_create("vitamin-answer", MFD_CLOEXEC));
-  if (!fd) return failed("no memory for an answer can be made");
+  if (!fd) return answer_failed("no memory for an answer can be made");
   while (!text.empty()) {
     const ssize_t written = ::write(fd.get(), text.data(), text.size());
-    if (written < 0) return failed("an answer cannot be written");
+    if (written < 0) return answer_failed("an answer cannot be written");
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   return fd;
@@ -39,7 +39,7 @@ hal::Result<std::string> text_of(const Fd& fd) {
   std::string text(static_cast<std::size_t>(facts.st_size), '\0');
   for (std::size_t at = 0; at < text.size();) {
     const ssize_t got = ::pread(fd.get(), &text[at], text.size() - at, static_cast<off_t>(at));
-    if (got <= 0) return failed("vitamind's answer cannot be read");
+    if (got <= 0) return answer_failed("vitamind's answer cannot be read");
     at += static_cast<std::size_t>(got);
   }
   return text;

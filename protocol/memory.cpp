@@ -19,7 +19,7 @@ namespace {
 constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kDaemonWrites = kFixedSize | F_SEAL_FUTURE_WRITE;
 
-tl::unexpected<hal::Error> failed(const char* what) {
+tl::unexpected<hal::Error> no_memory(const char* what) {
   return hal::fail(hal::Errc::kOutOfMemory, std::string(what) + " (" + std::strerror(errno) + ")",
                    errno);
 }
@@ -27,10 +27,10 @@ tl::unexpected<hal::Error> failed(const char* what) {
 template <class Segment>
 hal::Result<Mapped<Segment>> map(int fd, int access) {
   void* const memory = hal::map_file(fd, sizeof(Segment), access, MAP_POPULATE);
-  if (memory == nullptr) return failed("the shared memory of a session cannot be mapped");
+  if (memory == nullptr) return no_memory("the shared memory of a session cannot be mapped");
   Mapped<Segment> mapped(static_cast<Segment*>(memory));
   if (::madvise(memory, sizeof(Segment), MADV_DONTFORK) != 0)
-    return failed("the shared memory of a session cannot be kept from children");
+    return no_memory("the shared memory of a session cannot be kept from children");
   return mapped;
 }
 
@@ -40,7 +40,7 @@ hal::Result<Mapped<Segment>> map(int fd, int access) {
 hal::Result<Fd> make(const char* name, std::size_t size) {
   Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   void* const memory = fd ? hal::grow_file(fd.get(), nullptr, 0, size) : nullptr;
-  if (memory == nullptr) return failed("the shared memory of a session cannot be made");
+  if (memory == nullptr) return no_memory("the shared memory of a session cannot be made");
   ::munmap(memory, size);
   return fd;
 }
@@ -79,7 +79,7 @@ hal::Result<SessionMemory> make_session_memory() {
   // Only mappings made from now on are read-only, so ours came first.
   if (::fcntl(client_fd->get(), F_ADD_SEALS, kFixedSize) != 0 ||
       ::fcntl(daemon_fd->get(), F_ADD_SEALS, kDaemonWrites) != 0)
-    return failed("the shared memory of a session cannot be sealed");
+    return no_memory("the shared memory of a session cannot be sealed");
   memory.client = std::move(*client);
   memory.daemon = std::move(*daemon);
   memory.client_fd = std::move(*client_fd);

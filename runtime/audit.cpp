@@ -46,10 +46,6 @@ std::optional<std::uint64_t> hash_of(const HostBox& box) {
   return hash.value();
 }
 
-// The keys of the packed form, as runtime/descriptor.cpp has them.
-constexpr std::uintptr_t kBufferPointer = 1;
-constexpr std::uintptr_t kBufferSize = 2;
-
 }  // namespace
 
 // --- clocks ----------------------------------------------------------------------------------
@@ -291,18 +287,9 @@ void Audit::hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& f
     arguments.add(hal::masked_hash(bytes, count));
   };
   if (launch.extra != nullptr) {
-    const void* buffer = nullptr;
-    std::size_t size = 0;
-    for (void** pair = launch.extra;; pair += 2) {
-      const auto key = reinterpret_cast<std::uintptr_t>(pair[0]);
-      if (key == kBufferPointer)
-        buffer = pair[1];
-      else if (key == kBufferSize)
-        size = *static_cast<const std::size_t*>(pair[1]);
-      else
-        break;
-    }
-    add(buffer, buffer != nullptr ? size : 0);
+    const PackedParameters packed = packed_parameters(launch.extra);
+    const bool complete = packed.bytes != nullptr && packed.size != nullptr;
+    add(packed.bytes, complete ? *packed.size : 0);
   } else if (launch.arguments != nullptr && facts.layout) {
     for (std::size_t i = 0; i < facts.layout->parameters.size(); ++i)
       add(launch.arguments[i], facts.layout->parameters[i].size);

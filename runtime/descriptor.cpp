@@ -9,11 +9,6 @@
 namespace vitamin::runtime {
 namespace {
 
-// The vendor's packed form: a list of (key, value) pairs. CUDA and HIP agree on two keys
-// (CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE, HIP_LAUNCH_PARAM_*); anything else ends the list.
-constexpr std::uintptr_t kBufferPointer = 1;
-constexpr std::uintptr_t kBufferSize = 2;
-
 class KeptLaunch final : public LaunchOperation {
  public:
   KeptLaunch(hal::Device& device, const hal::KernelLaunch& launch, const Advice* advice)
@@ -43,24 +38,13 @@ class KeptLaunch final : public LaunchOperation {
   // Copies the buffer and the cell that holds its size: the caller owns both. False when the list
   // may be refused: that is for the call to tell.
   bool copy_extra(std::size_t most) {
-    void* buffer = nullptr;
-    void** pair = launch_.extra;
-    for (;; pair += 2) {
-      const auto key = reinterpret_cast<std::uintptr_t>(pair[0]);
-      if (key == kBufferPointer) {
-        buffer = pair[1];
-      } else if (key == kBufferSize) {
-        if (pair[1] == nullptr) return false;
-        size_ = *static_cast<std::size_t*>(pair[1]);
-      } else {
-        break;  // the end mark, which the vendors do not agree on
-      }
-    }
-    if (buffer == nullptr || size_ > most) return false;
-    const auto* bytes = static_cast<const std::byte*>(buffer);
+    const PackedParameters packed = packed_parameters(launch_.extra);
+    if (packed.bytes == nullptr || packed.size == nullptr || *packed.size > most) return false;
+    size_ = *packed.size;
+    const auto* bytes = static_cast<const std::byte*>(packed.bytes);
     buffer_.assign(bytes, bytes + size_);
-    pointers_ = {reinterpret_cast<void*>(kBufferPointer), buffer_.data(),
-                 reinterpret_cast<void*>(kBufferSize), &size_, pair[0]};
+    pointers_ = {reinterpret_cast<void*>(kPackedPointer), buffer_.data(),
+                 reinterpret_cast<void*>(kPackedSize), &size_, packed.end_mark};
     launch_.extra = pointers_.data();
     return true;
   }
@@ -79,6 +63,21 @@ class KeptLaunch final : public LaunchOperation {
 };
 
 }  // namespace
+
+PackedParameters packed_parameters(void* const* list) {
+  PackedParameters packed;
+  for (;; list += 2) {
+    const auto key = reinterpret_cast<std::uintptr_t>(list[0]);
+    if (key == kPackedPointer) {
+      packed.bytes = list[1];
+    } else if (key == kPackedSize) {
+      packed.size = static_cast<const std::size_t*>(list[1]);
+    } else {
+      packed.end_mark = list[0];
+      return packed;
+    }
+  }
+}
 
 std::unique_ptr<Operation> LaunchOperation::keep() const {
   auto kept = std::make_unique<KeptLaunch>(device_, *launch_, advice_);

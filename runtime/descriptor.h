@@ -4,6 +4,8 @@
 // pointed to (argument values, packed buffers, attributes), made when a launch has to wait.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "hal/device.h"
@@ -30,6 +32,19 @@ class LaunchOperation : public Operation {
   const hal::KernelLaunch* launch_;
   const Advice* advice_;
 };
+
+// The parameters of a launch in the vendor's packed form: a list of (key, value) pairs in which
+// CUDA and HIP agree on two keys (CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE, HIP_LAUNCH_PARAM_*).
+// Any other key ends the list.
+inline constexpr std::uintptr_t kPackedPointer = 1;
+inline constexpr std::uintptr_t kPackedSize = 2;
+struct PackedParameters {
+  const void* bytes = nullptr;
+  const std::size_t* size = nullptr;
+  void* end_mark = nullptr;  // the vendors do not agree on it
+};
+// Borrowed from `list`, which is not null.
+PackedParameters packed_parameters(void* const* list);
 
 // Bytes of one vendor attribute record (CUlaunchAttribute: 4-byte id, padding, 64-byte value).
 inline constexpr std::size_t kAttributeRecordBytes = 72;

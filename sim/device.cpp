@@ -18,7 +18,6 @@ namespace {
 
 // What others have moved lately is what the L2 cache holds: 60 MB, filled at the full bandwidth.
 constexpr double kCacheNs = 60e6 / kBandwidth * 1e9;
-constexpr double kForever = std::numeric_limits<double>::infinity();
 // A grant that a client does not use for so long it gives back (client/lease_client.cpp).
 constexpr double kUnclaimedNs = 200e3;
 constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights

@@ -2,13 +2,8 @@
 #include "sim/played_job.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace vitamin::sim {
-
-namespace {
-constexpr double kForever = std::numeric_limits<double>::infinity();
-}  // namespace
 
 PlayedJob::PlayedJob(const Job& job) : job_(job) {
   std::size_t longest = 0;

@@ -13,11 +13,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <vector>
 
 #include "sim/job.h"
 
 namespace vitamin::sim {
+
+inline constexpr double kForever = std::numeric_limits<double>::infinity();  // a time
 
 class PlayedJob {
  public:

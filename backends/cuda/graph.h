@@ -27,6 +27,8 @@ namespace vitamin::cuda {
 // numbers that it does not know.
 inline constexpr int kAttributes = 32;
 
+inline constexpr int kGraphDepthMax = 16;  // of graphs inside graphs
+
 // A graph in hashes, and what its kernels need, from the driver's own answers.
 struct GraphReading {
   hal::GraphDescription description;

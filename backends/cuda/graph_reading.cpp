@@ -13,8 +13,6 @@ namespace {
 
 using Node = hal::GraphDescription::Node;
 
-constexpr int kDeepest = 16;  // of graphs inside graphs
-
 tl::unexpected<hal::Error> unsupported(const char* what) {
   return hal::fail(hal::Errc::kUnsupported, what);
 }
@@ -69,7 +67,7 @@ struct Reader {
   hal::Status graph(CUgraph graph, hal::GraphDescription& description,
                     std::vector<CUgraphNode>& handles, int depth) {
     std::size_t count = 0;
-    if (depth > kDeepest || api.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
+    if (depth > kGraphDepthMax || api.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
       return unsupported("a graph does not tell its nodes");
     handles.resize(count);
     if (count > 0 && api.cuGraphGetNodes(graph, handles.data(), &count) != CUDA_SUCCESS)

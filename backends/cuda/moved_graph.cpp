@@ -10,8 +10,6 @@
 namespace vitamin::cuda {
 namespace {
 
-constexpr int kDeepest = 16;  // of graphs inside graphs
-
 // The arguments of a node, copied: what the driver hands out belongs to the node that is changed.
 class Arguments {
  public:
@@ -72,7 +70,7 @@ hal::Status MovedGraph::clone(CUgraph source, std::span<const CUgraphNode> track
 
 hal::Status MovedGraph::move_all(CUgraph graph, int depth) {
   std::size_t count = 0;
-  if (depth > kDeepest || api_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
+  if (depth > kGraphDepthMax || api_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
     return hal::fail(hal::Errc::kUnsupported, "a graph does not tell its nodes");
   std::vector<CUgraphNode> nodes(count);
   if (count > 0) api_.cuGraphGetNodes(graph, nodes.data(), &count);

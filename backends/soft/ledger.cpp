@@ -48,15 +48,15 @@ SmUsage& SmUsage::operator-=(const SmUsage& other) {
   return *this;
 }
 
-namespace {
-
-constexpr std::uint64_t kMagic = 0x3172656467654c56;  // "VLedger1"
-constexpr std::uint32_t kRows = 64;
-
 struct ProcessKey {
   std::int64_t pid = 0;
   std::uint64_t started = 0;  // clock ticks since boot, tells a reused pid
 };
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3172656467654c56;  // "VLedger1"
+constexpr std::uint32_t kRows = 64;
 
 // Field 22 of /proc/<pid>/stat; 0 when there is no such process or it is a zombie.
 std::uint64_t start_time(std::int64_t pid) {

@@ -24,8 +24,6 @@ struct HostFunction {
   }
 };
 
-const char* yes_no(bool value) { return value ? "yes" : "no"; }
-
 using Enqueue = CUresult (*)(CUstream, HostFunction*);
 CUresult as_host_function(CUstream stream, HostFunction* function) {
   return api.cuLaunchHostFunc(stream, &HostFunction::run, function);

@@ -14,8 +14,6 @@
 namespace vitamin::differential {
 namespace {
 
-const char* yes_no(bool value) { return value ? "yes" : "no"; }
-
 // Makes one call after the other on a thread of its own until one does not return: a queue behind a
 // gate that the caller has put is full then.
 class FullQueue {

@@ -22,6 +22,8 @@
 
 namespace vitamin::differential {
 
+inline const char* yes_no(bool value) { return value ? "yes" : "no"; }
+
 // "600 NOT_READY": the number decides, the name is for the reader.
 std::string code(CUresult result);
 

@@ -23,9 +23,9 @@
 namespace vitamin::soft {
 namespace {
 
-DeviceDescription small() { return DeviceDescription::uniform(4, 2); }
-
-std::unique_ptr<Engine> make_real() { return make_engine(small(), 1, Clock::kReal); }
+std::unique_ptr<Engine> make_real() {
+  return make_engine(DeviceDescription::uniform(4, 2), 1, Clock::kReal);
+}
 
 using test::eventually;
 
@@ -129,7 +129,7 @@ TEST_CASE("threads may enqueue, wait and make events at the same time") {
 }
 
 TEST_CASE("threads may share one engine in virtual time") {
-  auto engine = make_engine(small());
+  auto engine = make_engine(DeviceDescription::uniform(4, 2));
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   std::vector<std::uint64_t> values(4);

@@ -29,7 +29,7 @@ namespace {
 constexpr const char* kVersion = "0.3.0";
 constexpr const char* kKind = "vitamin.dev/share";
 
-constexpr const char* kFooter = R"(
+constexpr const char* kCdiFooter = R"(
 Examples:
   vitamin cdi generate                          writes /etc/cdi/vitamin.json
   vitamin cdi generate --mps /run/vitamin-mps --class latency --output -
@@ -277,7 +277,7 @@ int check(const std::string& path) {
 
 void CdiVerbs::add(CLI::App& app) {
   cdi_ = app.add_subcommand("cdi", "Tell container engines what a container needs");
-  cdi_->footer(kFooter);
+  cdi_->footer(kCdiFooter);
   cdi_->require_subcommand(1);
   generate_ = cdi_->add_subcommand("generate", "Write the file that they read");
   generate_->add_option("--output", options_.output, "Where ('-': stdout)")

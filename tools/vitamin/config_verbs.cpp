@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kConfigFooter = R"(
 Built-in values, then /etc/vitamin/vitamin.toml (or $VITAMIN_CONFIG), then conf.d/*.toml beside it,
 then variables like VITAMIN_CONFIG_POLICY_QUANTUM=2ms, then --set: the later wins.
 
@@ -101,7 +101,7 @@ int show_settings(const config::Loaded& loaded, bool origin, bool json) {
 void ConfigVerbs::add(CLI::App& app) {
   config_ = app.add_subcommand("config", "Check and show vitamin.toml");
   config_->require_subcommand(0, 1);
-  config_->footer(kFooter);
+  config_->footer(kConfigFooter);
   check_ = config_->add_subcommand("check", "Say everything that is wrong with it");
   show_ = config_->add_subcommand("show", "Show what holds on this node");
   show_->add_flag("--origin", origin_, "And who said so");

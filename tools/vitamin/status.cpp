@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <map>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "protocol/device_lock.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/verbs.h"
 
@@ -107,8 +107,6 @@ int failed(const hal::Error& error) {
   return kExitFailed;
 }
 
-volatile std::sig_atomic_t interrupted = 0;
-
 }  // namespace
 
 int show_status(const std::string& socket, bool as_json) {
@@ -119,9 +117,9 @@ int show_status(const std::string& socket, bool as_json) {
 }
 
 int top(const std::string& socket, double seconds, int rounds) {
-  std::signal(SIGINT, [](int) { interrupted = 1; });
+  watch_interrupts();
   const bool screen = ::isatty(STDOUT_FILENO) != 0;
-  for (int round = 0; interrupted == 0 && (rounds == 0 || round < rounds); ++round) {
+  for (int round = 0; interrupted() == 0 && (rounds == 0 || round < rounds); ++round) {
     if (round > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     const auto status = ask_daemon(daemon_socket(socket), "status");
     if (!status) return failed(status.error());

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFooter = R"(
+constexpr const char* kTraceFooter = R"(
 Examples:
   vitamin trace record --output trace --daemon -- python train.py
   vitamin trace export --output trace.json trace     for Perfetto and chrome://tracing
@@ -35,7 +35,7 @@ struct RecordHelp : CLI::Formatter {
 
 void TraceVerbs::add(CLI::App& app, RunOptions& options) {
   trace_ = app.add_subcommand("trace", "Record what is bound and decided; look; decide again");
-  trace_->footer(kFooter);
+  trace_->footer(kTraceFooter);
   trace_->require_subcommand(0, 1);
   record_ = trace_->add_subcommand("record", "Run a program and record it");
   record_->formatter(std::make_shared<RecordHelp>());
