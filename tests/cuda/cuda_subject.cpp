@@ -17,10 +17,11 @@
 namespace vitamin::conformance {
 namespace {
 
-#define CALLS(X)                                                                        \
-  X(cuInit)                                                                             \
-  X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoad) X(cuModuleGetFunction) \
-      X(cuMemHostAlloc) X(cuStreamCreate) X(cuStreamDestroy)
+#define CALLS(X)                                                                                \
+  X(cuInit)                                                                                     \
+  X(cuDevicePrimaryCtxRetain)                                                                   \
+  X(cuCtxSetCurrent) X(cuModuleLoad) X(cuModuleGetFunction) X(cuMemHostAlloc) X(cuStreamCreate) \
+      X(cuStreamDestroy)
 
 #define TEXT(name) #name
 #define SYMBOL(name) TEXT(name)  // "cuStreamDestroy_v2", as cuda.h maps it
@@ -80,7 +81,6 @@ class CudaSubject final : public Subject {
   }
   void* legacy_stream() override { return CU_STREAM_LEGACY; }
   unsigned processor(unsigned seen) override { return seen; }
-  std::uint64_t long_ns() override { return 300'000'000; }
   void pack(void** extra, void* buffer, std::size_t* bytes) override {
     extra[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
     extra[1] = buffer;

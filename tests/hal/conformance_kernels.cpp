@@ -3,10 +3,10 @@
 // The kernels of the conformance suite, one source for every device (backends/soft/kernel.h).
 #include "backends/soft/kernel.h"
 
-// *out = *in + add, after `ns`.
+// *out = *in + add, once the host has stored something in *go.
 VITAMIN_WAITING_KERNEL(add_later, const std::uint64_t* in, std::uint64_t* out, std::uint64_t add,
-                       std::uint64_t ns) {
-  VITAMIN_BUSY_NS(ns);
+                       const std::uint32_t* go) {
+  VITAMIN_SPIN_UNTIL(vitamin::kernel::load_acquire(go) != 0);
   VITAMIN_ONCE { *out = *in + add; }
 }
 

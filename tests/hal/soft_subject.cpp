@@ -35,7 +35,6 @@ class SoftSubject final : public Subject {
   void destroy_stream(void* stream) override { device_->destroy_stream(stream); }
   void* legacy_stream() override { return device_->legacy_stream(); }
   unsigned processor(unsigned seen) override { return seen; }
-  std::uint64_t long_ns() override { return 10'000'000; }  // virtual
   void pack(void** extra, void* buffer, std::size_t* bytes) override {
     extra[0] = reinterpret_cast<void*>(soft::kExtraBuffer);
     extra[1] = buffer;

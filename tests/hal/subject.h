@@ -26,8 +26,6 @@ class Subject {
   virtual void* legacy_stream() = 0;
   // The processor that a block saw itself on (`places`), as DeviceInfo counts them.
   virtual unsigned processor(unsigned seen) = 0;
-  // Long enough that whatever a test does meanwhile comes before its end.
-  virtual std::uint64_t long_ns() = 0;
   // The packed form of parameters, as the vendor wants it: room for five pointers.
   virtual void pack(void** extra, void* buffer, std::size_t* bytes) = 0;
 };

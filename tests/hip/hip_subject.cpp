@@ -74,7 +74,6 @@ class HipSubject final : public Subject {
   void* legacy_stream() override { return nullptr; }
   // A workgroup processor is two CUs, told apart by the lowest bit.
   unsigned processor(unsigned seen) override { return pairs_ ? seen >> 1 : seen; }
-  std::uint64_t long_ns() override { return 500'000'000; }
   void pack(void** extra, void* buffer, std::size_t* bytes) override {
     extra[0] = HIP_LAUNCH_PARAM_BUFFER_POINTER;
     extra[1] = buffer;
