@@ -186,7 +186,7 @@ class LedgerPath {
 
 std::unique_ptr<Engine> attach(const LedgerPath& ledger) {
   EngineOptions options;
-  options.device = small();
+  options.device = DeviceDescription::uniform(4, 2);
   options.clock = Clock::kReal;
   options.ledger_path = ledger.path();
   auto engine = Engine::create(std::move(options));
