@@ -60,7 +60,9 @@ Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
       own_park(&mine.park),
       daemon_park(&theirs.park),
       gate_changes(&theirs.gate_changes),
-      progress(&mine.progress) {}
+      progress(&mine.progress),
+      reports(&mine),
+      reporting(&theirs.reporting) {}
 
 LeaseClient::LeaseClient(const runtime::PoolLayout& layout, std::function<void()> ring)
     : layout_(layout), ring_(std::move(ring)), lanes_(kLanes) {
@@ -109,8 +111,10 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   flush();
   at_home_ = false;
   parked_ = false;
-  operations_ = 0;
+  operations_ = launches_ = work_ = misplaced_ = busy_ns_ = 0;
+  reporting_ = false;
   page_->progress = link_.progress;
+  page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
   page_->words.store(link_.words, std::memory_order_release);
 }
 
@@ -269,6 +273,24 @@ void LeaseClient::retired(EntryId entry, LaneId id, std::uint32_t operations) {
   if (lane.entry == entry) lane.outstanding -= std::min(operations, lane.outstanding);
 }
 
+void LeaseClient::completed(EntryId entry, LaneId id, std::uint32_t launches, std::uint64_t work) {
+  protocol::ClientSegment* const page = page_->reports;
+  if (page == nullptr || launches == 0) return;
+  if (entry != lanes_[id % kLanes].entry) misplaced_ += work;
+  launches_ += launches;
+  work_ += work;
+  page->launches.store(launches_, std::memory_order_relaxed);
+  page->work.store(work_, std::memory_order_relaxed);
+  page->misplaced.store(misplaced_, std::memory_order_relaxed);
+}
+
+void LeaseClient::busy(std::uint64_t ns) {
+  protocol::ClientSegment* const page = page_->reports;
+  if (page == nullptr) return;
+  busy_ns_ += ns;
+  page->busy_ns.store(busy_ns_, std::memory_order_relaxed);
+}
+
 // --- the daemon's word -----------------------------------------------------------------------
 
 void LeaseClient::take_grants(std::uint64_t now_ns) {
@@ -359,6 +381,8 @@ void LeaseClient::service(std::uint64_t now_ns) {
     take_grants(now_ns);
     if (link_.gate_changes->load(std::memory_order_acquire) != gates_seen_) notice_closed();
   }
+  reporting_ = !at_home_ && page_->reports != nullptr && link_.reporting != nullptr &&
+               link_.reporting->load(std::memory_order_acquire) != 0;
   bool any_unclaimed = false;
   telling_ = false;  // unless somebody finds the ring full again
   for (LaneId id = 0; id < lanes_used_; ++id) {

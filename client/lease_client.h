@@ -54,6 +54,8 @@ struct Link {
   const protocol::ParkFlag<protocol::Native>* daemon_park = nullptr;
   const protocol::Shared<std::uint32_t>* gate_changes = nullptr;
   protocol::Shared<std::uint64_t>* progress = nullptr;
+  protocol::ClientSegment* reports = nullptr;  // null: nothing is reported
+  const protocol::Shared<std::uint32_t>* reporting = nullptr;
   EntryId home = runtime::kWholeDevice;
   std::uint64_t answer_within_ns = 0;
   std::uint16_t daemon_minor = protocol::kMinor;
@@ -95,6 +97,12 @@ class LeaseClient {
     if (protocol::Shared<std::uint64_t>* told = page_->progress) [[likely]]
       told->store(++operations_, std::memory_order_relaxed);
   }
+  // The daemon wants completions, as of the last service().
+  bool reports() const { return reporting_; }
+  // So many launches of the lane, which weigh `work`, were observed complete on the entry.
+  void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work);
+  // Operations were outstanding for so long since the call before.
+  void busy(std::uint64_t ns);
   // What the lane may submit on, at once or not at all (kNoEntry: asked for, retry). An element of
   // `eligible`.
   Choice grant(LaneId lane, const runtime::ReadyOperation& operation,
@@ -173,9 +181,13 @@ class LeaseClient {
   struct Page {
     std::atomic<const protocol::LeaseWords*> words;
     protocol::Shared<std::uint64_t>* progress = nullptr;
+    protocol::ClientSegment* reports = nullptr;
   };
   Page* page_;
   std::uint64_t operations_ = 0;  // submitted since the connection
+  // Reported since the connection.
+  std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0;
+  bool reporting_ = false;
   Link link_;
   std::vector<Lane> lanes_;
   std::size_t lanes_used_ = 0;  // none at or beyond this index ever asked or was granted anything

@@ -56,6 +56,11 @@ class RemoteArbiter final : public runtime::Arbiter {
     client_.retired(entry, lane, operations);
   }
   void progressed() override { client_.progressed(); }
+  bool reports() const override { return client_.reports(); }
+  void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work) override {
+    client_.completed(entry, lane, launches, work);
+  }
+  void busy(std::uint64_t ns) override { client_.busy(ns); }
   void release(EntryId, LaneId) override {}
   void expect(const runtime::Hint& hint) override;
   void timed(const runtime::TimedLaunches& launches) override { client_.timed(launches); }

@@ -67,6 +67,12 @@ struct ClientSegment {
   // nobody looks at meanwhile, where 1.3 has nothing: an older client leaves it zero, an older
   // daemon does not look at it.
   Shared<std::uint64_t> progress;
+  // Since 1.6, while DaemonSegment::reporting says so, at most a millisecond late. Each word only
+  // grows. They say what the client says: whoever reads them bounds what a lie can do.
+  Shared<std::uint64_t> launches;   // kernel and graph launches that were observed complete
+  Shared<std::uint64_t> work;       // of these, by the weight of each
+  Shared<std::uint64_t> misplaced;  // part of `work` that ran elsewhere than on the grant of then
+  Shared<std::uint64_t> busy_ns;    // during which operations were outstanding
   alignas(64) RingIndex<Native> request_tail;
   alignas(64) RingIndex<Native> grant_head;
   alignas(64) ParkFlag<Native> park;  // the client's
@@ -81,6 +87,9 @@ struct DaemonSegment {
   // was stopped. No fault point: it says nothing else, and how often depends on time.
   alignas(64) std::atomic<std::uint64_t> turns{};
   alignas(64) Shared<std::uint32_t> gate_changes;
+  // Since 1.6: not 0 while the client is to report its progress (ClientSegment::work). A change is
+  // rung like a closed gate.
+  Shared<std::uint32_t> reporting;
   alignas(64) LeaseWords leases;
   alignas(64) GrantConsumer::Cells grants;
 };

@@ -31,6 +31,15 @@ class Arbiter {
   virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
   // One more operation was submitted, wherever it went: the client gets on.
   virtual void progressed() {}
+  // Completions are wanted: completed() and busy() are called while this is true.
+  virtual bool reports() const { return false; }
+  // Operations of the lane were observed complete: so many kernel and graph launches, which weigh
+  // `work` together, on the entry (kNoEntry: not known).
+  virtual void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work) {
+    (void)entry, (void)lane, (void)launches, (void)work;
+  }
+  // Operations were outstanding for so long, since the call before.
+  virtual void busy(std::uint64_t ns) { (void)ns; }
   // Given up; ends when nothing of the lane is outstanding there.
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.

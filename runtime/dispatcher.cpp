@@ -23,6 +23,8 @@ using stats::WholeReason;
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 // A process that is killed has lost so much of what it learnt.
 constexpr std::chrono::seconds kBetweenKeeps{5};
+// A report is at most so late; a fifth of the shortest step of an engine, and no load.
+constexpr std::chrono::milliseconds kBetweenReports{1};
 
 using trace::Kind;
 constexpr std::uint16_t kind_of(Kind kind) { return static_cast<std::uint16_t>(kind); }
@@ -236,6 +238,8 @@ bool Dispatcher::launch_straight_on(Stream& stream, Kernel& kernel, const hal::K
   ++stream.timeline.submitted;
   ++stream.since_segment;
   take_places(stream, kernel.places);
+  ++stream.launches_since_segment;
+  stream.work_since_segment += kernel.work;
   arbiter_->progressed();
   if (narrow) {
     arbiter_->submitted(queue->entry, stream.lane);
@@ -312,7 +316,7 @@ Attempt Dispatcher::attempt_launch(Stream& stream, Request& request) {
     return {Blocked::kNo, status};
   }
   if (!computes) count(stream, kernel, binding, *binding.queue);
-  commit(stream, *binding.queue, kernel.places, !binding.queue->whole(), predicted);
+  commit(stream, *binding.queue, kernel.places, !binding.queue->whole(), predicted, kernel.work);
   if (gates) note_gate(stream, tail_marker(stream));
   if (!computes && !binding.queue->whole()) watch(kernel, stream, *binding.queue, *launch);
   return {};
@@ -494,6 +498,8 @@ void Dispatcher::commit_elsewhere(Stream& stream, MarkerRef marker) {
   if (options_.audit) options_.audit->submitted_elsewhere(stream, marker);
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted + 1, kWholeDevice);
+  if (reporting_) [[unlikely]]
+    note_outstanding(stream);
   detach_tail(stream, std::move(marker));
   ++stream.timeline.submitted;
   ++stream.since_segment;
@@ -540,7 +546,9 @@ NativeStatus Dispatcher::order(Stream& stream, hal::Queue& queue, const Physical
 }
 
 void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, std::uint64_t places, bool leased,
-                        std::uint64_t predicted_ns) {
+                        std::uint64_t predicted_ns, std::uint32_t work) {
+  if (reporting_) [[unlikely]]
+    note_outstanding(stream);
   if (stream.tail != &queue) {
     close_segment(stream);
     if (stream.tail != nullptr && !stream.tail->whole()) leave(stream, *stream.tail);
@@ -557,6 +565,8 @@ void Dispatcher::commit(Stream& stream, PhysicalQueue& queue, std::uint64_t plac
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kSubmitted), stream, stream.timeline.submitted, queue.entry);
   ++stream.since_segment;
+  if (work > 0) ++stream.launches_since_segment;
+  stream.work_since_segment += work;
   take_places(stream, places);
   stream.ahead_ns += predicted_ns;
   stream.since_segment_ns += predicted_ns;
@@ -586,12 +596,15 @@ void Dispatcher::close_segment(Stream& stream) {
   if (!marker || stream.segments.full()) return;
   stream.segments.push(
       {stream.timeline.submitted, marker, stream.tail != nullptr ? stream.tail->entry : kNoEntry,
-       stream.leased_since_segment, stream.since_segment_ns, stream.held_since_segment});
+       stream.leased_since_segment, stream.since_segment_ns, stream.held_since_segment,
+       stream.launches_since_segment, stream.work_since_segment});
   stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.since_segment = 0;
   stream.since_segment_ns = 0;
   stream.leased_since_segment = 0;
+  stream.launches_since_segment = 0;
+  stream.work_since_segment = 0;
 }
 
 void Dispatcher::leave(Stream& stream, PhysicalQueue& queue) {
@@ -686,6 +699,7 @@ void Dispatcher::end_segment(Stream& stream) {
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kCompleted), stream, oldest.serial, kNoEntry);
   if (oldest.entry != kNoEntry) arbiter_->retired(oldest.entry, stream.lane, oldest.leased);
+  if (reporting_) arbiter_->completed(oldest.entry, stream.lane, oldest.launches, oldest.work);
   stream.segments.pop();
 }
 
@@ -706,6 +720,9 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.timeline.completed = std::max(stream.timeline.completed, submitted);
   if (stream.timeline.submitted != submitted) return;
   // Nothing is outstanding: the next operation needs no edge, the queue is free for anybody.
+  if (reporting_ && stream.launches_since_segment > 0)
+    arbiter_->completed(stream.tail != nullptr ? stream.tail->entry : kNoEntry, stream.lane,
+                        stream.launches_since_segment, stream.work_since_segment);
   if (stream.tail != nullptr && !stream.tail->whole()) {
     arbiter_->retired(stream.tail->entry, stream.lane, stream.leased_since_segment);
     stream.tail_marker.reset();
@@ -715,6 +732,8 @@ void Dispatcher::all_complete(Stream& stream, std::uint64_t submitted) {
   stream.since_segment_ns = 0;
   stream.ahead_ns = 0;
   stream.leased_since_segment = 0;
+  stream.launches_since_segment = 0;
+  stream.work_since_segment = 0;
   stream.held = stream.held_since_segment = 0;
   stream.segment_room = 0;
   stream.gates.clear();
@@ -1114,6 +1133,35 @@ void Dispatcher::serve_arbiter() {
   // What drains is returned only when it was seen to have ended.
   if (arbiter_->draining()) release_idle();
   arbiter_->service();
+  if (reporting_ && !arbiter_->reports()) {
+    for (Stream* stream : outstanding_) stream->reported = false;
+    outstanding_.clear();
+  }
+  reporting_ = arbiter_->reports();
+}
+
+void Dispatcher::note_outstanding(Stream& stream) {
+  if (stream.reported) return;
+  stream.reported = true;
+  if (outstanding_.empty()) {
+    busy_since_ = std::chrono::steady_clock::now();
+    wake_.notify_one();
+  }
+  outstanding_.push_back(&stream);
+}
+
+void Dispatcher::report() {
+  const MarkerPool::Round round(markers_);
+  std::erase_if(outstanding_, [&](Stream* stream) {
+    close_segment(*stream);
+    poll(*stream);
+    if (stream->timeline.submitted != stream->timeline.completed) return false;
+    stream->reported = false;
+    return true;
+  });
+  const auto now = std::chrono::steady_clock::now();
+  arbiter_->busy(static_cast<std::uint64_t>(std::chrono::nanoseconds(now - busy_since_).count()));
+  busy_since_ = now;
 }
 
 bool Dispatcher::pump() {
@@ -1159,12 +1207,17 @@ void Dispatcher::run_thread() {
   Lock lock(mutex_);
   Backoff backoff;
   auto next_look = std::chrono::steady_clock::now(), next_keep = next_look + kBetweenKeeps;
+  auto next_report = next_look;
   while (!stopping_) {
     const auto now = std::chrono::steady_clock::now();
     if ((!watched_.empty() || profiler_.awaits()) && now >= next_look) {
       check_watched();
       profiler_.collect();
       next_look = now + kBetweenLooks;
+    }
+    if (!outstanding_.empty() && now >= next_report) {
+      report();
+      next_report = now + kBetweenReports;
     }
     if (now >= next_keep) {
       keep_due_ = true;
@@ -1183,15 +1236,17 @@ void Dispatcher::run_thread() {
       continue;
     }
     backoff.reset();
-    if (!watched_.empty() || profiler_.awaits()) {
+    if (!outstanding_.empty()) {
+      wake_.wait_until(lock, next_report);
+    } else if (!watched_.empty() || profiler_.awaits()) {
       wake_.wait_for(lock, kBetweenLooks);
     } else if (unkept()) {
       wake_.wait_until(lock, next_keep);
     } else {
       // The lock was dropped above: whatever came meanwhile has already rung.
       wake_.wait(lock, [&] {
-        return stopping_ || !deferring_.empty() || !watched_.empty() || profiler_.awaits() ||
-               arbiter_->wants_service();
+        return stopping_ || !deferring_.empty() || !outstanding_.empty() || !watched_.empty() ||
+               profiler_.awaits() || arbiter_->wants_service();
       });
     }
   }

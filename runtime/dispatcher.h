@@ -204,6 +204,10 @@ class Dispatcher {
   // The run of operations that ends at the stream's tail gets its marker, and is observed complete
   // on its own.
   void close_segment(Stream& stream);
+  // The arbiter is to hear when the stream's operations end.
+  void note_outstanding(Stream& stream);
+  // Tells the arbiter what ended.
+  void report();
   // The stream's tail becomes a point that is known only by `marker`.
   void detach_tail(Stream& stream, MarkerRef marker);
   // One more operation of the stream was submitted on a queue that is not ours; it ends at
@@ -217,10 +221,11 @@ class Dispatcher {
   hal::NativeStatus take_error() { return std::exchange(error_, hal::kNativeOk); }
   // The operation was accepted by the backend: it is the stream's tail now. `leased`: it is work on
   // a leased entry, outstanding there until it is observed complete.
+  // `work`: of a launch (Kernel::work); 0: it is none.
   void commit(Stream& stream, PhysicalQueue& queue, std::uint64_t places, bool leased,
-              std::uint64_t predicted_ns);
+              std::uint64_t predicted_ns, std::uint32_t work);
   void commit(Stream& stream, PhysicalQueue& queue, Intent intent) {
-    commit(stream, queue, places_of(intent), false, options_.predicted_kernel_ns);
+    commit(stream, queue, places_of(intent), false, options_.predicted_kernel_ns, 0);
   }
   // Where an operation that needs no compute of its own goes.
   PhysicalQueue& queue_for(Stream& stream, Intent intent, std::span<const Predecessor> after);
@@ -427,6 +432,11 @@ class Dispatcher {
   const hal::LockRule::Watched watched_mutex_{mutex_, "the lock of a device is held"};
   std::condition_variable wake_;
   std::vector<Stream*> deferring_;  // streams with deferred operations
+  // While the arbiter wants reports: streams whose operations are not all seen complete, and since
+  // when there are any, or when that was reported last.
+  bool reporting_ = false;
+  std::vector<Stream*> outstanding_;
+  std::chrono::steady_clock::time_point busy_since_{};
   std::vector<Watched> watched_;
   std::deque<WantedGraph> wanted_graphs_;  // what is to be done for graphs off the path
   std::vector<EntryId> ready_;             // entries that a graph could go to at once

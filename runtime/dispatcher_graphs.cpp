@@ -84,7 +84,7 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   }
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   count(stream, graph, place);
-  commit(stream, *place.queue, 1, !place.queue->whole(), predicted);
+  commit(stream, *place.queue, 1, !place.queue->whole(), predicted, graph.kernel.work);
   const MarkerRef marker = tail_marker(stream);
   if (gated_by_others) note_gate(stream, marker);
   if (!graph.gone) {
@@ -312,6 +312,8 @@ void Dispatcher::describe(Graph& graph, const hal::GraphContents& contents) {
   graph.kernel.name = name;
   graph.kernel.name_hash = name_hash(name);
   graph.kernel.resident = kernels_.wide_only(name);
+  graph.kernel.work =
+      std::max<std::uint32_t>(1, static_cast<std::uint32_t>(contents.kernels.size()));
   graph.launch.grid = {contents.shape.nodes, 1, 1};
 }
 

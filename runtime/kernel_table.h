@@ -40,6 +40,7 @@ struct Kernel {
   // hang for want of processors. ~0: never seen to end.
   std::uint32_t proven_processors = ~0U;
   std::uint64_t launches = 0;
+  std::uint32_t work = 1;     // that a launch adds to its client's progress
   std::uint32_t places = 1;   // that a launch takes in a queue of the driver
   std::uint32_t holders = 0;  // KernelRefs
 

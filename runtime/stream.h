@@ -154,6 +154,8 @@ struct Segment {
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
   std::uint64_t predicted_ns = 0;
   std::uint64_t held = 0;  // places in the driver's queues that the run took
+  std::uint32_t launches = 0;
+  std::uint64_t work = 0;  // of its launches (Kernel::work)
 };
 
 // An operation that waits for the host, or for work that the runtime does not see: nothing behind
@@ -219,6 +221,9 @@ struct Stream {
   std::uint64_t asked_in = 0;  // the round (MarkerPool) in which one of them had not ended
   std::uint32_t since_segment = 0;
   std::uint32_t leased_since_segment = 0;
+  std::uint32_t launches_since_segment = 0;
+  std::uint64_t work_since_segment = 0;
+  bool reported = false;  // it is in Dispatcher::outstanding_
   // Places in the driver's queues (hal::DeviceInfo::queue_depth) that operations which are not seen
   // complete take, with the waits and records of ours beside them. And those of them that no
   // segment covers yet.

@@ -5,6 +5,8 @@
 #include "client/lease_client.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -271,6 +273,67 @@ TEST_CASE("nobody's units stand empty for longer than the bound over what a clie
     CHECK(outlet.granted == 1);
     CHECK(now - said <= std::min<std::uint64_t>(ready_in_ns, 50 * options.reservation_ns) + 1);
   }
+}
+
+TEST_CASE("completions are counted while the daemon wants them, and elsewhere than granted apart") {
+  Node node;
+  node.start_daemon();
+  const EntryId entry = node.submit(0);
+  node.turn();
+  CHECK_FALSE(node.client.reports());
+  node.daemons->reporting.store(2, std::memory_order_release);
+  node.gates_closed(kClient);
+  node.turn();
+  REQUIRE(node.client.reports());
+  node.client.completed(entry, 0, 3, 30);
+  node.client.completed(runtime::kNoEntry, 0, 1, 10);
+  node.client.completed(entry + 1, 0, 0, 0);
+  node.client.busy(500);
+  node.client.busy(70);
+  CHECK(node.own->launches.load() == 4);
+  CHECK(node.own->work.load() == 40);
+  CHECK(node.own->misplaced.load() == 10);
+  CHECK(node.own->busy_ns.load() == 570);
+  node.daemons->reporting.store(0, std::memory_order_release);
+  node.gates_closed(kClient);
+  node.turn();
+  CHECK_FALSE(node.client.reports());
+}
+
+TEST_CASE("a daemon that went away wants no reports, and the next one counts from zero") {
+  Node node;
+  node.start_daemon();
+  const EntryId entry = node.submit(0);
+  node.daemons->reporting.store(1, std::memory_order_release);
+  node.gates_closed(kClient);
+  node.turn();
+  REQUIRE(node.client.reports());
+  node.client.completed(entry, 0, 3, 3);
+  node.client.lose();
+  node.client.service(node.now);
+  CHECK_FALSE(node.client.reports());
+  node.start_daemon();
+  node.turn();
+  CHECK_FALSE(node.client.reports());
+  CHECK(node.own->work.load() == 0);
+}
+
+TEST_CASE("a forked child reports nothing") {
+  Node node;
+  node.start_daemon();
+  const EntryId entry = node.submit(0);
+  node.daemons->reporting.store(1, std::memory_order_release);
+  node.gates_closed(kClient);
+  node.turn();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    node.client.completed(entry, 0, 3, 3);
+    node.client.busy(3);
+    ::_exit(node.own->work.load() == 0 && node.own->busy_ns.load() == 0 ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 }  // namespace vitamin::daemon

@@ -529,4 +529,15 @@ TEST_CASE("what 1.4 added lies where 1.3 has nothing, and moves nothing") {
   CHECK(made->client->progress.load(std::memory_order_relaxed) == 0);
 }
 
+TEST_CASE("what 1.6 added lies where 1.5 has nothing, and moves nothing") {
+  CHECK(offsetof(ClientSegment, launches) >= offsetof(ClientSegment, progress) + 8);
+  CHECK(offsetof(ClientSegment, busy_ns) + sizeof(std::uint64_t) <= 64);
+  CHECK(offsetof(DaemonSegment, reporting) == offsetof(DaemonSegment, gate_changes) + 4);
+  CHECK(offsetof(DaemonSegment, leases) == offsetof(DaemonSegment, gate_changes) + 64);
+  auto made = make_session_memory();
+  REQUIRE(made.has_value());
+  CHECK(made->client->work.load(std::memory_order_relaxed) == 0);
+  CHECK(made->daemon->reporting.load(std::memory_order_relaxed) == 0);
+}
+
 }  // namespace vitamin::protocol

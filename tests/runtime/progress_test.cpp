@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an arbiter that wants reports is told of completions.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+
+#include "backends/soft/kernel.h"
+#include "tests/runtime/fixture.h"
+#include "tests/time_limit.h"
+
+namespace vitamin::tests {
+namespace {
+
+using runtime::EntryId;
+using runtime::LaneId;
+
+VITAMIN_KERNEL_WITH((.block_ns = 5000), count_kernel, unsigned* total) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, 1U); }
+}
+VITAMIN_WAITING_KERNEL(until_kernel, unsigned* flag) {
+  VITAMIN_SPIN_UNTIL(vitamin::kernel::load_acquire(flag) != 0);
+}
+
+// Written by the runtime's thread.
+struct Reports {
+  std::atomic<bool> wanted = true;
+  EntryId granted = runtime::kWholeDevice;
+  std::array<std::atomic<std::uint64_t>, runtime::kEntriesMax> work{};
+  std::atomic<std::uint64_t> launches = 0, busy_ns = 0;
+};
+
+class Reporting final : public runtime::Arbiter {
+ public:
+  explicit Reporting(Reports& reports) : reports_(reports) {}
+  runtime::Choice grant(const runtime::ReadyOperation&, std::span<const EntryId>) override {
+    return {reports_.granted, runtime::kUntilChanged};
+  }
+  bool admits(EntryId entry, LaneId) const override { return entry == reports_.granted; }
+  void submitted(EntryId, LaneId) override {}
+  void retired(EntryId, LaneId, std::uint32_t) override {}
+  void release(EntryId, LaneId) override {}
+  bool lanes_share() const override { return true; }
+  hal::ComputeSet barred(LaneId) const override { return {}; }
+  bool wants_service() const override { return true; }
+  bool reports() const override { return reports_.wanted; }
+  void completed(EntryId entry, LaneId, std::uint32_t launches, std::uint64_t work) override {
+    if (entry != runtime::kNoEntry) reports_.work[entry] += work;
+    reports_.launches += launches;
+  }
+  void busy(std::uint64_t ns) override { reports_.busy_ns += ns; }
+
+ private:
+  Reports& reports_;
+};
+
+struct ProgressFixture {
+  explicit ProgressFixture(EntryId granted = runtime::kWholeDevice)
+      : f({.clock = soft::Clock::kReal,
+           .make_arbiter = [this, granted](const hal::DeviceInfo&, runtime::PoolLimits&) {
+             reports.granted = granted;
+             return std::make_unique<Reporting>(reports);
+           }}) {
+    // The runtime asks whether reports are wanted when it serves the arbiter.
+    for (unsigned tries = 0; reports.launches == 0 && tries < 10'000; ++tries) {
+      count(1);
+      REQUIRE(f.context->synchronize(stream) == 0);
+    }
+    test::eventually([&] { return reports.launches > 0; });
+    total = 0;
+    reports.launches = reports.busy_ns = 0;
+    for (auto& work : reports.work) work = 0;
+  }
+  void count(unsigned launches) {
+    unsigned* address = &total;
+    for (unsigned i = 0; i < launches; ++i)
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(count_kernel), {&address}) == 0);
+  }
+  bool reported(std::uint64_t launches) {
+    return test::eventually([&] { return reports.launches >= launches; }) &&
+           reports.launches == launches;
+  }
+
+  Reports reports;
+  Fixture f;
+  runtime::Stream& stream = f.stream();
+  unsigned total = 0;
+};
+
+TEST_CASE("every launch is reported once on the partition where it ran") {
+  for (const EntryId granted : {runtime::kWholeDevice, EntryId{3}}) {
+    ProgressFixture p(granted);
+    std::uint64_t launches = 0;
+    for (const unsigned more : {1U, 7U, 450U}) {
+      p.count(more);
+      CHECK(p.f.context->synchronize(p.stream) == 0);
+      CHECK(p.reported(launches += more));
+    }
+    CHECK(p.total == 458);
+    CHECK(p.reports.work[granted] == 458);
+    CHECK(p.reports.busy_ns > 0);
+  }
+}
+
+TEST_CASE("launches that have not ended are not reported") {
+  ProgressFixture p;
+  unsigned flag = 0;
+  unsigned* address = &flag;
+  p.count(3);
+  REQUIRE(p.f.launch(p.stream, VITAMIN_SOFT_KERNEL(until_kernel), {&address}) == 0);
+  p.count(5);
+  const std::uint64_t busy_ns = p.reports.busy_ns;
+  CHECK(test::eventually([&] { return p.reports.busy_ns > busy_ns + 5'000'000; }));
+  CHECK(p.reports.launches <= 3);
+  std::atomic_ref(flag).store(1);
+  CHECK(p.f.context->synchronize(p.stream) == 0);
+  CHECK(p.reported(9));
+}
+
+TEST_CASE("what waits for the host is busy time and no launch") {
+  ProgressFixture p;
+  soft::Gate* const gate = p.f.hold(p.stream);
+  CHECK(test::eventually([&] { return p.reports.busy_ns > 1'000'000; }));
+  p.f.engine->open_gate(gate);
+  CHECK(p.f.context->synchronize(p.stream) == 0);
+  CHECK(p.reports.launches == 0);
+}
+
+TEST_CASE("nothing is reported that is not wanted") {
+  ProgressFixture p;
+  p.reports.wanted = false;
+  // The runtime asks again when it serves the arbiter: from then on busy time stands still.
+  std::uint64_t busy_ns = 0;
+  CHECK(test::eventually([&] {
+    busy_ns = p.reports.busy_ns;
+    p.count(1);
+    CHECK(p.f.context->synchronize(p.stream) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    return p.reports.busy_ns == busy_ns;
+  }));
+  const std::uint64_t launches = p.reports.launches;
+  p.count(20);
+  CHECK(p.f.context->synchronize(p.stream) == 0);
+  CHECK(p.reports.launches == launches);
+}
+
+}  // namespace
+}  // namespace vitamin::tests
