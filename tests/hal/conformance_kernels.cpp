@@ -10,6 +10,13 @@ VITAMIN_WAITING_KERNEL(add_later, const std::uint64_t* in, std::uint64_t* out, s
   VITAMIN_ONCE { *out = *in + add; }
 }
 
+// *out = *in + add, after `ns`.
+VITAMIN_WAITING_KERNEL(add_slowly, const std::uint64_t* in, std::uint64_t* out, std::uint64_t add,
+                       std::uint64_t ns) {
+  VITAMIN_BUSY_NS(ns);
+  VITAMIN_ONCE { *out = *in + add; }
+}
+
 // Which processor each block ran on.
 VITAMIN_KERNEL(places, unsigned* seen) {
   VITAMIN_ONCE { seen[block.linear_index()] = block.sm_id(); }

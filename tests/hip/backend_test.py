@@ -65,7 +65,7 @@ class Queues(Backend):
             self.check_launches(values, 200)
             moved = max(moved, int(values["moved"]))
             widths |= {line["cus"] for line in trace
-                       if line.get("kernel", "").startswith("add_later")}
+                       if line.get("kernel", "").startswith("add_slowly")}
             if moved > 100 and len(widths) > 3:
                 break
         self.assertGreater(moved, 100)
@@ -79,7 +79,7 @@ class Queues(Backend):
         launches = changes = 0
         masked, most = set(), 0
         for line in trace:
-            launches += line.get("kernel", "").startswith("add_later")
+            launches += line.get("kernel", "").startswith("add_slowly")
             if line[""] == "mask":
                 masked.add(line["queue"])
             elif line[""] == "destroy":
@@ -140,7 +140,7 @@ class ExecutionContexts(Backend):
             masks = [line for line in trace if line[""] == "mask"]
             self.assertEqual(len(masks), int(values["streams"]))
             self.assertGreater(len({line["cus"] for line in trace
-                                    if line.get("kernel", "").startswith("add_later")}), 2)
+                                    if line.get("kernel", "").startswith("add_slowly")}), 2)
 
     def test_where_they_are_not_the_planned_units_masked_streams_are_used(self):
         for fault, why in (("other-units", "do not have the compute units that were asked for"),

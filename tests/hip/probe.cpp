@@ -60,7 +60,7 @@ void launch(const std::string& policy, unsigned count, unsigned stay_ms) {
                      hal::KernelLayout{{{0, 8}, {8, 8}, {16, 8}, {24, 8}}, 32}};
   check(hipModuleLoad(&module, std::getenv("VITAMIN_TEST_KERNELS")), "VITAMIN_TEST_KERNELS");
   hipFunction_t function = nullptr;
-  check(hipModuleGetFunction(&function, module, "add_later"), "add_later");
+  check(hipModuleGetFunction(&function, module, "add_slowly"), "add_slowly");
   kernel.native = function;
   std::uint64_t* values = nullptr;
   check(hipHostMalloc(reinterpret_cast<void**>(&values), 16, hipHostMallocDefault), "memory");
