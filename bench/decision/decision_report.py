@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables from the raw samples of bench/decide.py: decision_report.py [DIR]
+
+Prints, as Markdown, the rows of issue "Decide", "Must be shown", and below them what each cell's
+blocks say: noise, settling, speeds, what a policy found, phases, replayed latency.
+"""
+
+import argparse
+import gzip
+import json
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "evaluation"), str(HERE)]
+
+import arms  # noqa: E402
+import harness  # noqa: E402
+import noise  # noqa: E402
+import paired  # noqa: E402
+import session  # noqa: E402
+import steps  # noqa: E402
+
+
+class Samples:
+    """One cell's raw records. Several commands in one file are several sessions: jobs of one are
+    not those of another, so each is looked at by itself, and the last one that has what is asked
+    for counts."""
+
+    def __init__(self, records):
+        self.records = records
+        self.name = next((r["cell"] for r in records if "cell" in r), "")
+        self.header = next((r["header"] for r in records if "header" in r), {})
+        self.definition = next((r["definition"] for r in records if "definition" in r), {})
+        self.jobs = next((r["jobs"] for r in records if "jobs" in r), [])
+        self.runs = {}
+        for r in records:
+            if "run" in r:
+                self.runs.setdefault(tuple(r["run"]), []).append(r)
+
+    def blocks(self, step):
+        return [r for r in self.records if r.get("step") == step]
+
+    @property
+    def timelines(self):
+        if not hasattr(self, "_timelines"):
+            alone = [r for r in self.records if "block" in r]
+            self._timelines = session.timelines(self.runs, alone)
+        return self._timelines
+
+    def title(self):
+        return " beside ".join(f"{kind} {name}" for kind, name, _ in self.jobs)
+
+
+def read(path):
+    """The sessions of one file."""
+    opened = gzip.open(path, "rt") if str(path).endswith(".gz") else open(path)
+    with opened as file:
+        records = [json.loads(line) for line in file if line.strip()]
+    begins = [i for i, r in enumerate(records) if "header" in r] + [len(records)]
+    return [Samples(records[a:b]) for a, b in zip(begins, begins[1:])]
+
+
+def number(value, digits=2):
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def markdown(headings, rows):
+    line = lambda cells: "| " + " | ".join(map(str, cells)) + " |"
+    return "\n".join([line(headings), line(["---"] * len(headings)), *map(line, rows)])
+
+
+def label(name, jobs):
+    return arms.arm(name, len(jobs)).label
+
+
+# ---------------------------------------------------------------------------- noise and settling
+
+
+def noise_table(samples):
+    """Per arm and width: variation of each job's rate, deviation of the mean log rate, its
+    autocorrelation, and how many pairs of independent blocks tell a lead of 5 and of 1 %."""
+    by_arm = {}
+    for block in samples.blocks("noise"):
+        arm = arms.arm(block["block"], len(samples.jobs))
+        lines = [samples.timelines[arm.group, i] for i in range(len(samples.jobs))]
+        begin = block["begin"] + min(1.0, 0.2 * (block["end"] - block["begin"]))
+        by_arm.setdefault(block["block"], []).append(noise.stretch(lines, begin, block["end"]))
+    rows = []
+    for name, stretches in by_arm.items():
+        for at in noise.pool(stretches):
+            pair = at["log_sd"] and 2 ** 0.5 * at["log_sd"]
+            rows.append([
+                label(name, samples.jobs), f"{1e3 * at['width_s']:.0f}", at["blocks"],
+                " / ".join(number(r, 1) for r in at["rate"]),
+                " / ".join(number(v, 3) for v in at["variation"]), number(at["log_sd"], 3),
+                ", ".join(number(a) for a in at["log_autocorrelation"]),
+                *(paired.rounds_needed(pair, lead) if pair else "–" for lead in (0.05, 0.02))])
+    return markdown(["arm", "block ms", "blocks", "steps/s", "variation of the rate",
+                     "sd of the mean log rate", "its autocorrelation, lags "
+                     + ", ".join(map(str, noise.LAGS)), "pairs for 5 % at 2.5 errors", "for 2 %"],
+                    rows) if rows else ""
+
+
+def settling_table(samples):
+    by_arm, count = {}, len(samples.jobs)
+    policies, previous = [], None
+    for block in samples.blocks("speeds"):
+        arm = arms.arm(block["block"], count)
+        # Only a change of policy in running processes: nothing was paused or resumed.
+        if arm.group == "ours" and arm.only < 0 and previous == ("ours", -1):
+            by_arm.setdefault(block["block"], []).append((block["switch"], block["end"]))
+            policies.append(block["policy_s"])
+        previous = (arm.group, arm.only)
+    rows = []
+    for name, blocks in by_arm.items():
+        lines = [samples.timelines["ours", i] for i in range(count)]
+        for job, line in enumerate(lines):
+            seen = noise.settling([line], blocks)
+            curve = seen["curves"][0]
+            bins = lambda a, b: paired.mean(curve[a:b])
+            rows.append([label(name, samples.jobs), samples.jobs[job][0], seen["blocks"],
+                         number(seen["settled_s"][0] and 1e3 * seen["settled_s"][0], 0),
+                         number(seen["lost_s"][0] and 1e3 * seen["lost_s"][0], 1),
+                         *(number(bins(a, b)) for a, b in ((0, 1), (1, 2), (2, 3), (3, 5), (5, 8),
+                                                           (8, 12)))])
+    if not rows:
+        return ""
+    text = markdown(["to arm", "job", "switches", "settled after ms", "progress lost, ms",
+                     "0–10 ms", "10–20", "20–30", "30–50", "50–80", "80–120"], rows)
+    ordered = sorted(policies)
+    return (text + "\n\nReading the configuration again takes "
+            f"{1e3 * paired.quantile(ordered, 0.5):.1f} ms (median), "
+            f"{1e3 * ordered[-1]:.1f} at most, of {len(ordered)} switches. Columns: rate relative "
+            "to that of the block's second half.")
+
+
+# ------------------------------------------------------------------------------------- speeds
+
+
+def speeds_of(samples):
+    """(rounds table, alone speeds by job), or None."""
+    blocks = samples.blocks("speeds")
+    if not blocks:
+        return None
+    table = session.Rounds(samples.runs, blocks, len(samples.jobs)).table()
+    alone = steps.alone_speeds(table, len(samples.jobs))
+    if not alone or len(alone[0]) < 2:
+        return None
+    return table, alone
+
+
+def speeds_table(samples):
+    """Each arm: speeds relative to alone, sum, geometric mean, and both over those of MPS."""
+    found = speeds_of(samples)
+    if not found:
+        return ""
+    table, alone = found
+    jobs, rows = len(samples.jobs), []
+    base = table.get("mps")
+    for name, speeds in table.items():
+        arm = arms.arm(name, jobs)
+        if arm.only >= 0:
+            own = paired.ratio(speeds[arm.only], alone[arm.only])
+            rows.append([name, *(own.text() if i == arm.only else "–" for i in range(jobs)),
+                         *["–"] * 4])
+            continue
+        relative = [paired.ratio(s, a) for s, a in zip(speeds, alone)]
+        ratios = [paired.objective_ratio(speeds, base, alone, f).text() if base else "–"
+                  for f in (sum, paired.geometric_mean)]
+        rows.append([arm.label, *(r.text() for r in relative),
+                     *(paired.objective(speeds, alone, f).text()
+                       for f in (sum, paired.geometric_mean)), *ratios])
+    heads = [f"{kind} {name}" for kind, name, _ in samples.jobs]
+    text = markdown(["arm", *heads, "sum", "geometric mean", "sum / MPS", "mean / MPS"], rows)
+    per_second = ", ".join(f"{h} {paired.mean(a):.2f}/s" for h, a in zip(heads, alone))
+    return f"{text}\n\nRelative to alone ({per_second}); {len(alone[0])} rounds of " \
+           f"{samples.definition.get('block_s', 0) * 1e3:.0f} ms blocks, first fifth dropped."
+
+
+def sections(samples):
+    found = [("Block noise", noise_table(samples)), ("Switching", settling_table(samples)),
+             ("Speeds", speeds_table(samples))]
+    return [f"### {title}\n\n{text}" for title, text in found if text]
+
+
+def report(directory):
+    directory = pathlib.Path(directory)
+    parts = []
+    for path in sorted([*directory.glob("*.jsonl"), *directory.glob("*.jsonl.gz")]):
+        for samples in read(path):
+            if not samples.jobs:
+                continue
+            head = samples.header
+            parts.append(f"## {samples.name}: {samples.title()}\n\n`{head.get('command')}`, "
+                         f"{head.get('gpu')}, driver {head.get('driver')}, commit "
+                         f"{head.get('commit', '')[:12]}, {head.get('date')}")
+            parts += sections(samples)
+    return "\n\n".join(parts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", nargs="?",
+                        default=str(harness.ROOT / "bench" / "results" / "decide"))
+    print(report(parser.parse_args().directory))
+
+
+if __name__ == "__main__":
+    main()
