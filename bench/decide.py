@@ -31,13 +31,15 @@ import session  # noqa: E402
 import steps  # noqa: E402
 from processes import JobFailed  # noqa: E402
 
-STEPS = ("noise", "speeds", "found", "phases", "service")
+STEPS = ("profile", "noise", "speeds", "found", "phases", "service")
 
 
 def default_steps(definition):
     if definition.phases:
         return ["phases"]
-    return ["service"] if definition.row == "`slo`" else ["speeds"]
+    if definition.row == "training pairs":
+        return ["profile", "speeds"]
+    return ["service"] if definition.row == "`slo`" else ["speeds", "found"]
 
 
 def measure(name, options, directory, surroundings):
@@ -91,6 +93,8 @@ def parse():
     parser.add_argument("--do", type=words, help=f"of {', '.join(STEPS)}; default: the cell's own")
     parser.add_argument("--arms", type=words)
     parser.add_argument("--block", type=float, default=0.25, help="seconds of a block")
+    parser.add_argument("--settle", type=float, default=0.15,
+                        help="seconds between a change of policy and its block")
     parser.add_argument("--rounds", type=int, default=60, help="at most")
     parser.add_argument("--least-rounds", type=int, default=12)
     parser.add_argument("--interval", type=float, default=0.01,
@@ -98,6 +102,8 @@ def parse():
                         "is known to this, half of the 95 %% interval")
     parser.add_argument("--stretch", type=float, default=6, help="noise: seconds of a stretch")
     parser.add_argument("--noise-arms", type=words, help="noise: of --arms; default: all pairs")
+    parser.add_argument("--policies", type=words, default=["throughput"],
+                        help="found: of vitamind")
     parser.add_argument("--repeats", type=int, default=3, help="found: of each policy")
     parser.add_argument("--found-seconds", type=float, default=60)
     parser.add_argument("--phase", type=float, default=5, help="phases: seconds of a phase")
@@ -117,15 +123,15 @@ def parse():
                         help="cpu: PyTorch with tiny shapes; soft: the demo programs")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--start-timeout", type=float, default=180)
+    if "--smoke" in sys.argv:  # what is given besides counts
+        parser.set_defaults(
+            device="soft", rounds=2, least_rounds=2, settle=0.1, block=1.0, stretch=2.0, repeats=1,
+            found_seconds=2.0, phase=1.0, phase_rounds=1, requests=4, open_seconds=2.0)
     options = parser.parse_args()
     for step in options.do or ():
         if step not in STEPS:
             parser.error(f"--do {step}: one of {', '.join(STEPS)}")
     if options.smoke:
-        options.device, options.rounds, options.least_rounds = "soft", 4, 2
-        options.block, options.stretch, options.repeats = 1.0, 2.0, 1
-        options.found_seconds, options.phase, options.phase_rounds = 2.0, 1.0, 1
-        options.requests, options.open_seconds = 4, 2.0
         options.cells = options.cells or ["decode-prefill"]
     if not options.cells:
         parser.error("name a cell: " + ", ".join(cells.CELLS))

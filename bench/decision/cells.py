@@ -50,19 +50,17 @@ def training(first, second):
 
 def service(trained):
     return closed("infer I-L8 latency", f"train {trained} batch", tier="reality", row="`slo`",
-                  arms=("alone:0", "mps", "mps-priority", "ours:tpot-first", "shared", *SPLITS))
+                  arms=("alone:0", "alone:1", "mps", "mps-priority", "ours:tpot-first", "shared",
+                         *SPLITS))
 
 
 DECODE_PREFILL = "decode beside prefill"
 CELLS = {
-    "decode-prefill": closed("decode I-L8", "prefill I-L8", row=DECODE_PREFILL,
-                             arms=(*PAIR, "ours:throughput")),
-    "rollout-learner": closed("rollout I-L8", "train D1.7", row=DECODE_PREFILL,
-                              arms=(*PAIR, "ours:throughput")),
-    "decode-score": closed("decode I-L8", "score BERT", row=DECODE_PREFILL,
-                           arms=(*PAIR, "ours:throughput")),
+    "decode-prefill": closed("decode I-L8", "prefill I-L8", row=DECODE_PREFILL),
+    "rollout-learner": closed("rollout I-L8", "train D1.7", row=DECODE_PREFILL),
+    "decode-score": closed("decode I-L8", "score BERT", row=DECODE_PREFILL),
     "graph-prefill": closed("decode-graph I-L8", "prefill I-L8",
-                            arms=(*PAIR, "ours:throughput"), row="the same with the decoder's"),
+                            row="the same with the decoder's"),
     "phases": closed("decode I-L8", "prefill I-L8", "prefill I-L8", "train D0.6",
                      arms=("mps", "ours:throughput", "shared",
                            "parts:8-15/0-7/8-15/0-7", "parts:0-7/8-15/0-7/8-15"),

@@ -18,8 +18,9 @@ import arms  # noqa: E402
 import harness  # noqa: E402
 import noise  # noqa: E402
 import paired  # noqa: E402
+import replay  # noqa: E402
+import requirements  # noqa: E402
 import session  # noqa: E402
-import steps  # noqa: E402
 
 
 class Samples:
@@ -138,21 +139,9 @@ def settling_table(samples):
 # ------------------------------------------------------------------------------------- speeds
 
 
-def speeds_of(samples):
-    """(rounds table, alone speeds by job), or None."""
-    blocks = samples.blocks("speeds")
-    if not blocks:
-        return None
-    table = session.Rounds(samples.runs, blocks, len(samples.jobs)).table()
-    alone = steps.alone_speeds(table, len(samples.jobs))
-    if not alone or len(alone[0]) < 2:
-        return None
-    return table, alone
-
-
 def speeds_table(samples):
     """Each arm: speeds relative to alone, sum, geometric mean, and both over those of MPS."""
-    found = speeds_of(samples)
+    found = requirements.speeds_of(samples)
     if not found:
         return ""
     table, alone = found
@@ -178,32 +167,95 @@ def speeds_table(samples):
            f"{samples.definition.get('block_s', 0) * 1e3:.0f} ms blocks, first fifth dropped."
 
 
+# ---------------------------------------------------------------- found, service and live loops
+
+
+def found_table(samples):
+    rows = [[f["arm"], number(f["found_s"], 1), number(f["after"], 3), f["best"],
+             number(f["seconds"], 0)] for f in requirements.found_of(samples)]
+    return markdown(["policy", "found after s", "objective from then on / best fixed",
+                     "best fixed", "of s"], rows) if rows else ""
+
+
+def service_table(samples):
+    rows = []
+    for name, load, ours, alone, train in requirements.service_rows(samples):
+        if ours is None:
+            rows.append([label(name, samples.jobs), load, "cannot bear it", *["–"] * 4])
+            continue
+        ms = lambda key: f"{1e3 * ours[key].value:.1f} ± " \
+                         f"{500 * (ours[key].high - ours[key].low):.1f}"
+        rows.append([label(name, samples.jobs), load, ms("mean"), ms("p50"), ms("p99"),
+                     number(alone and ours["p99"].value / alone["p99"].value), number(train)])
+    text = markdown(["arm", "load", "mean ms", "p50 ms", "p99 ms", "p99 / alone", "training"],
+                    rows) if rows else ""
+    live = live_table(samples)
+    return "\n\n".join(filter(None, [text, live]))
+
+
+def live_table(samples):
+    found, _ = requirements.served(samples)
+    rows = []
+    for r in samples.records:
+        if "open" not in r or r["open"] not in found:
+            continue
+        for key in ("mean", "p90"):
+            seen = replay.check(found[r["open"]], r["requests"], key)
+            rows.append([label(r["open"], samples.jobs), r["load"], key, len(r["requests"]),
+                         number(1e3 * seen["live"], 1),
+                         f"{1e3 * seen['low']:.1f}–{1e3 * seen['high']:.1f}",
+                         "inside" if seen["inside"] else "OUTSIDE"])
+    return markdown(["live loop of arm", "load", "of latency", "requests", "live ms",
+                     "replayed ms", ""], rows) if rows else ""
+
+
+def traces_table(records):
+    rows = []
+    for (subject, arm), goals in requirements.traces(records).items():
+        for goal, d in goals.items():
+            rows.append([subject, arm, goal.upper(), d["requests"], harness.percent(d["ours"]),
+                         harness.percent(d["theirs"]), f"{d['only_ours']} / {d['only_theirs']}",
+                         " to ".join(f"{100 * x:+.1f}" for x in d["difference"][1:]),
+                         f"{d['p']:.2g}"])
+    return markdown(["trace, load", "arm", "goal", "requests", "violations", "of `throughput`",
+                     "only this / only that", "difference, points (95 %)", "p"],
+                    rows) if rows else ""
+
+
 def sections(samples):
     found = [("Block noise", noise_table(samples)), ("Switching", settling_table(samples)),
-             ("Speeds", speeds_table(samples))]
+             ("Speeds", speeds_table(samples)), ("What a policy found", found_table(samples)),
+             ("Latency", service_table(samples))]
     return [f"### {title}\n\n{text}" for title, text in found if text]
 
 
-def report(directory):
+def report(directory, traces=None):
+    """`traces`: a file of bench/evaluate.py E5."""
     directory = pathlib.Path(directory)
-    parts = []
+    parts, sessions = [], []
     for path in sorted([*directory.glob("*.jsonl"), *directory.glob("*.jsonl.gz")]):
-        for samples in read(path):
-            if not samples.jobs:
-                continue
-            head = samples.header
-            parts.append(f"## {samples.name}: {samples.title()}\n\n`{head.get('command')}`, "
-                         f"{head.get('gpu')}, driver {head.get('driver')}, commit "
-                         f"{head.get('commit', '')[:12]}, {head.get('date')}")
-            parts += sections(samples)
-    return "\n\n".join(parts)
+        sessions += [s for s in read(path) if s.jobs]
+    for samples in sessions:
+        head = samples.header
+        parts.append(f"## {samples.name}: {samples.title()}\n\n`{head.get('command')}`, "
+                     f"{head.get('gpu')}, driver {head.get('driver')}, commit "
+                     f"{head.get('commit', '')[:12]}, {head.get('date')}")
+        parts += sections(samples)
+    records = [r for s in read(traces) for r in s.records] if traces else []
+    if records:
+        if table := traces_table(records):
+            parts.append("## prefill and decode as two processes, on traces\n\n" + table)
+    rows = markdown(["measurement", "target", "measured"], requirements.rows(sessions, records))
+    return "\n\n".join(["## Must be shown\n\n" + rows, *parts])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", nargs="?",
                         default=str(harness.ROOT / "bench" / "results" / "decide"))
-    print(report(parser.parse_args().directory))
+    parser.add_argument("--traces", help="E5.jsonl of bench/evaluate.py, or .gz")
+    options = parser.parse_args()
+    print(report(options.directory, options.traces))
 
 
 if __name__ == "__main__":

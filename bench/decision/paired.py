@@ -27,6 +27,8 @@ def quantile(ordered, share):
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
+    if math.isinf(ordered[high]):
+        return ordered[high] if place > low else ordered[low]
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 

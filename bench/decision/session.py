@@ -3,9 +3,11 @@
 
 Processes of all groups wait beside each other. A job that an arm does not need is paused: it ends
 its step, waits for the GPU and answers its marks. A block begins when everything that has to be
-paused is paused, vitamind has read its policy and everything that has to run runs.
+paused is paused, vitamind has read its policy, everything that has to run runs, and --settle has
+passed where the policy was changed: a submitted step ends on the SMs that it was bound to.
 """
 
+import os
 import time
 
 import arms
@@ -18,6 +20,12 @@ PAUSE_TIMEOUT = 60  # seconds: a step of the slowest job, many times over
 
 def now():
     return time.monotonic()
+
+
+def stolen_s():
+    """Seconds of all processors that the host gave to other virtual machines, so far."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 class Cell:
@@ -141,12 +149,15 @@ class Cell:
 
     def block(self, arm, seconds, **more):
         """One block; the record of when it was."""
-        switch = now()
+        switch, stolen = now(), stolen_s()
         took = self.use(arm)
+        if took:  # steps that were submitted before end where they were bound to
+            time.sleep(self.options.settle)
         begin = now()
         time.sleep(seconds)
         record = {"block": arm.name, "switch": round(switch, 6), "begin": round(begin, 6),
-                  "end": round(now(), 6), "policy_s": round(took, 6), **more}
+                  "end": round(now(), 6), "policy_s": round(took, 6),
+                  "stolen_s": round(stolen_s() - stolen, 3), **more}
         self.add(record)
         return record
 

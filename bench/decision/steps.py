@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with a cell's processes: noise, speeds, found, phases, service.
+"""What is done with a cell's processes: profile, noise, speeds, found, phases, service.
 
 Each writes raw records only (blocks, runs, requests); decision_report.py makes tables of them.
 """
@@ -21,6 +21,16 @@ def allow(cell, seconds):
         raise OutOfTime
 
 
+def profile(cell, chosen):
+    """How busy each job keeps the GPU alone: with u of each, no way to share gives two jobs more
+    than 2 / (u1 + u2) in sum without making kernels faster."""
+    group = chosen[0].group
+    cell.rest()
+    for index, job in enumerate(cell.jobs[group]):
+        allow(cell, 10)
+        cell.add({"profile": index, **job.ask(session.PAUSE_TIMEOUT, do="profile")})
+
+
 def noise(cell, chosen):
     """Long stretches of each arm in which all jobs run, forward and backward."""
     o = cell.options
@@ -37,6 +47,8 @@ def speeds(cell, chosen):
     """Rounds of one block of every arm in random order, until every arm's objective relative to the
     first one's is known to --interval, or --rounds."""
     o, draw, blocks = cell.options, random.Random(cell.options.seed), []
+    for arm in chosen:  # graphs of a partition are made when it is first used
+        cell.block(arm, o.block, step="warm-up")
     for number in range(o.rounds):
         try:
             allow(cell, len(chosen) * (o.block + 0.1) + 1)
@@ -85,17 +97,18 @@ def alone_speeds(table, jobs):
 
 def found(cell, chosen):
     """How soon a policy finds its arrangement when a partner comes, and whether it keeps it:
-    job 0 runs for a second, then the others begin."""
+    job 0 runs for a second, then the others begin. Policies: --policies."""
     o = cell.options
+    policies = [arms.arm(f"ours:{name}", len(cell.specs)) for name in o.policies]
     for repeat in range(o.repeats):
-        for arm in (a for a in chosen if a.name.startswith("ours:")):
+        for arm in policies if "ours" in cell.jobs else ():
             allow(cell, o.found_seconds + 3)
             cell.rest()
             cell.use(arm, without=range(1, len(cell.specs)))
             time.sleep(1)
             cell.block(arm, o.found_seconds, step="found", round=repeat)
             cell.rest()
-    cell.say(f"found: {o.repeats} times {o.found_seconds:g} s of each policy")
+    cell.say(f"found: {o.repeats} times {o.found_seconds:g} s of {', '.join(o.policies)}")
 
 
 def phases(cell, chosen, definition):
@@ -131,7 +144,8 @@ def bursts_of(draw, mean_service, load, count):
 
 
 def service(cell, chosen):
-    """Job 0 serves: requests in bursts under every arm by round, then live open loops."""
+    """Job 0 serves: requests in bursts under every arm by round, then live open loops; job 1 is
+    its partner."""
     o, draw = cell.options, random.Random(cell.options.seed)
     alone = next(a for a in chosen if a.only == 0)
     cell.use(alone, without=(0,))
@@ -154,6 +168,8 @@ def service(cell, chosen):
                                   bursts=bursts_of(draw, mean, 0.5, o.requests))
             cell.add({"bursts": arm.name, "round": number, "begin": round(begin, 6),
                       "end": round(session.now(), 6), **answer})
+        for arm in (a for a in chosen if a.only == 1):
+            cell.block(arm, 4 * o.block, step="partner")
         cell.rest()
     for load in o.open_loads:
         live(cell, [a for a in chosen if a.only in (-1, 0)], mean, load)

@@ -11,6 +11,8 @@ seconds of the machine's monotonic clock, the same in every process.
     {"do": "pause"}                                stop behind the current step; answers its marks
     {"do": "bursts", "bursts": [[gap, count]...]}  requests back to back behind each gap
     {"do": "open", "at": T, "arrivals": [...]}     requests in the order of their arrival
+    {"do": "measure", "count": N}                  requests in a closed loop: seconds of each
+    {"do": "profile"}                              launches and busy share of a step
 
 Progress is counted by the job: a CUDA event behind every group of layers, read when the step has
 ended. A run's marks: `begin` (s), `first` (marks before it), `us` (microseconds between marks).
@@ -199,6 +201,18 @@ class Loop:
             self.work.request()
             done.append([round(t, 6) for t in (scheduled, begin - at, now() - at)])
         return {"requests": done}
+
+    def profile(self):
+        """Of one step alone: launches, and the share of its time in which a kernel runs."""
+        if isinstance(self.clock, HostClock):
+            return {"launches": None, "busy_share": None}
+        import types
+
+        import job
+        role = types.SimpleNamespace(once=lambda: self.work.step(lambda: None))
+        return job.profile(role, types.SimpleNamespace(
+            torch=self.clock.torch, device=self.clock.torch.device("cuda"),
+            synchronize=self.clock.synchronize))
 
     def measure(self, count):
         seconds = []
