@@ -45,7 +45,8 @@ def default_steps(definition):
 def measure(name, options, directory, surroundings):
     definition = cells.definition(name, options.device)
     chosen = [arms.arm(a, len(definition.jobs)) for a in options.arms or definition.arms]
-    results = harness.Results(options.out, name, more=options.more)
+    options.trim = definition.trim
+    results = harness.Results(options.out, name.replace("+", "-"), more=options.more)
     cell = session.Cell(name, definition.jobs, options, surroundings, results, directory)
     cell.add({"definition": {"tier": definition.tier, "row": definition.row,
                              "arms": [a.name for a in chosen], "block_s": options.block}})

@@ -36,16 +36,17 @@ class Definition:
     tier: str
     row: str  # of issue "Decide", "Must be shown": the words that its first cell begins with
     phases: tuple = ()  # active jobs of each
+    trim: bool = False  # paused jobs give back what memory they cache: two groups need too much
 
 
-def closed(*jobs, arms=PAIR, tier="decision", row="", phases=()):
-    return Definition(tuple(JobSpec(*j.split()) for j in jobs), arms, tier, row, phases)
+def closed(*jobs, arms=PAIR, tier="decision", row="", **more):
+    return Definition(tuple(JobSpec(*j.split()) for j in jobs), arms, tier, row, **more)
 
 
-def training(first, second):
-    return closed(f"train {first} batch", f"train {second} batch", tier="reality",
+def training(first, second, tier="reality", **more):
+    return closed(f"train {first} batch", f"train {second} batch", tier=tier,
                   arms=("mps", "alone:0", "alone:1", "shared", "ours:throughput"),
-                  row="training pairs")
+                  row="training pairs", **more)
 
 
 def service(trained):
@@ -62,7 +63,7 @@ CELLS = {
     "graph-prefill": closed("decode-graph I-L8", "prefill I-L8",
                             row="the same with the decoder's"),
     "phases": closed("decode I-L8", "prefill I-L8", "prefill I-L8", "train D0.6",
-                     arms=("mps", "ours:throughput", "shared",
+                     arms=("ours:throughput", "shared",  # two groups need too much memory
                            "parts:8-15/0-7/8-15/0-7", "parts:0-7/8-15/0-7/8-15"),
                      row="phases that change", phases=((0, 1), (1, 2), (0, 3))),
     "three": closed("decode I-L8", "prefill I-L8", "train D0.6", row="three and four clients",
@@ -70,12 +71,13 @@ CELLS = {
                           "parts:8-15/0-3/4-7", "parts:0-7/8-11/12-15")),
     "four": closed("decode I-L8", "prefill I-L8", "train D0.6", "score BERT",
                    row="three and four clients",
+                   trim=True,
                    arms=("mps", "alone:0", "alone:1", "alone:2", "alone:3", "shared",
                          "ours:throughput", "parts:8-15/4-7/0-1/2-3")),
-    "large": closed("train D1.7-big", "train BE-big", row="training pairs",
-                    arms=("mps", "alone:0", "alone:1", "shared", "ours:throughput")),
+    "large": training("RN-big", "BE-big", tier="decision"),
     "W1": training("D0.6", "D0.6"), "W2": training("D0.6", "D1.7"), "W3": training("L4", "L4"),
-    "W4": training("D1.7", "L8"), "W5": training("Q8", "D0.6"), "W6": training("Q8", "Q8"),
+    "W4": training("D1.7", "L8", trim=True), "W5": training("Q8", "D0.6"),
+    "W6": training("Q8", "Q8"),
     "RN+D0.6": training("RN", "D0.6"), "BE+D1.7": training("BE", "D1.7"),
     "slo-BE": service("BE"), "slo-RN": service("RN"), "slo-D0.6": service("D0.6"),
     "slo-D1.7": service("D1.7"),

@@ -222,9 +222,30 @@ def traces_table(records):
                     rows) if rows else ""
 
 
+def steps_table(samples):
+    """Of each arm with all jobs, and alone: how long steps took, over all its blocks."""
+    rounds = session.Rounds(samples.runs, samples.blocks("speeds"), len(samples.jobs))
+    found = {}
+    for block in rounds.blocks:
+        arm = arms.arm(block["block"], len(samples.jobs))
+        for i in range(len(samples.jobs)):
+            line = rounds.timelines.get((arm.group, i))
+            if arm.only in (-1, i) and line:
+                found.setdefault((block["block"], i), []).extend(
+                    line.durations(*rounds.window(block)))
+    rows = []
+    for (name, i), seconds in sorted(found.items()):
+        ordered = sorted(seconds)
+        if len(ordered) >= 20:
+            rows.append([label(name, samples.jobs), samples.jobs[i][0], len(ordered),
+                         *(number(1e3 * paired.quantile(ordered, q), 1) for q in (0.5, 0.99))])
+    return markdown(["arm", "job", "steps", "p50 ms", "p99 ms"], rows) if rows else ""
+
+
 def sections(samples):
     found = [("Block noise", noise_table(samples)), ("Switching", settling_table(samples)),
-             ("Speeds", speeds_table(samples)), ("What a policy found", found_table(samples)),
+             ("Speeds", speeds_table(samples)), ("Steps", steps_table(samples)),
+             ("What a policy found", found_table(samples)),
              ("Latency", service_table(samples))]
     return [f"### {title}\n\n{text}" for title, text in found if text]
 

@@ -34,6 +34,7 @@ class Timeline:
 
     def __init__(self, runs, shares=None):
         self.times, self.steps = [], []
+        self.ends = []  # times of the ends of steps
         for run in sorted(runs, key=lambda r: r["begin"]):
             groups = run["groups"]
             ends = [0.0]
@@ -47,6 +48,14 @@ class Timeline:
                 at, count = at + us / 1e6, count + 1
                 self.times.append(at)
                 self.steps.append(count // groups + ends[count % groups])
+                if count % groups == 0:
+                    self.ends.append(at)
+
+    def durations(self, begin, end):
+        """Seconds of each step that began and ended in the window, behind another one."""
+        first = bisect.bisect_left(self.ends, begin)
+        inside = self.ends[first:bisect.bisect_right(self.ends, end)]
+        return [b - a for a, b in zip(inside, inside[1:])]
 
     def at(self, time):
         """Steps until `time`; what lies before the first mark or behind the last one counts 0."""

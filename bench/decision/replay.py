@@ -133,6 +133,61 @@ def harvest(busy, beside_busy, beside_idle):
     return busy * beside_busy + (1 - busy) * beside_idle
 
 
+EVERY = 10 ** 9  # more places than a busy period has
+LIMIT = 1.15  # of p99, relative to alone
+
+
+def mixed(alone, beside, places, share, times, seed=1):
+    """As replay(), where the partner runs beside the first `places` requests of a busy period, in
+    `share` of the busy periods, and is stopped for the others. Latencies, and the shares of the
+    time in which a request is served beside the partner, and in which none is served."""
+    draw = random.Random(seed)
+    latencies, free, place, chosen, together, idle = [], 0.0, 0, False, 0.0, 0.0
+    for at in times:
+        if at >= free:
+            gap, begin, place = at - free, at, 0
+            idle += gap
+            chosen = draw.random() < share
+            with_partner = chosen and places > 0
+            pool = (beside if with_partner else alone).first(gap)
+        else:
+            place, begin = place + 1, free
+            with_partner = chosen and place < places
+            pool = (beside if with_partner else alone).later(place)
+        took = pool[int(draw.random() * len(pool))]
+        together += took if with_partner else 0.0
+        free = begin + took
+        latencies.append(free - at)
+    return latencies, together / free, idle / free
+
+
+def oracle(alone, beside, alone_mean, load, limit=LIMIT, count=ARRIVALS // 2, seed=1):
+    """The most that the partner can get on while p99 stays within `limit` of alone: the GPU is its
+    own between requests, at no cost of changing, and it runs beside some requests in the best
+    arrangement that was measured. beside: by arm its Service and the partner's speed beside a
+    request, relative to alone. It knows the future only as far as the place in the busy period."""
+    times = arrivals(load / alone_mean, count, seed)
+    p99 = lambda latencies: paired.quantile(sorted(latencies), 0.99)
+    latencies, _, idle = mixed(alone, alone, 0, 0, times)
+    most = p99(latencies)
+    best = {"training": idle, "arm": None, "places": 0, "share": 0.0, "p99": 1.0}
+    for arm, (service_, speed) in beside.items():
+        for places in (1, 2, PLACES, EVERY):
+            low, high = 0.0, 1.0
+            for step in range(5):  # the largest share within the limit
+                share = 1.0 if step == 0 else (low + high) / 2
+                latencies, together, idle = mixed(alone, service_, places, share, times)
+                over = p99(latencies) / most
+                low, high = (share, high) if over <= limit else (low, share)
+                training = together * speed + idle
+                if over <= limit and training > best["training"]:
+                    best = {"training": training, "arm": arm, "places": places, "share": share,
+                            "p99": over}
+                if low == 1.0:
+                    break
+    return best
+
+
 def check(requests, live, key="p90", resamples=200, seed=1):
     """A live open loop against its replay: the measured value, the interval of the same value over
     replays of as many arrivals at the same times, and whether it lies inside. live: [scheduled,

@@ -190,7 +190,26 @@ def service(samples):
     parts = [f"{name} p99 {ours['p99'].value / alone['p99'].value:.2f} × alone, training "
              f"{train:.2f}" for name, at, ours, alone, train in service_rows(samples, (0.5,))
              if ours and alone and train is not None]
-    return f"{samples.jobs[1][1]}: {'; '.join(parts)}" if parts else None
+    if not parts:
+        return None
+    if best := oracle(samples):
+        beside = "stopped during requests" if best["arm"] is None else (
+            f"beside {100 * best['share']:.0f} % of the busy periods' first "
+            f"{'' if best['places'] == replay.EVERY else best['places']} requests as {best['arm']}")
+        parts.append(f"oracle: training {best['training']:.2f} at p99 {best['p99']:.2f} × alone "
+                     f"({beside})")
+    return f"{samples.jobs[1][1]}: {'; '.join(parts)}"
+
+
+def oracle(samples, load=0.5):
+    """replay.oracle of the arms that were measured; None where there are none."""
+    found, partner = served(samples)
+    alone_s = next((r["service_s"] for r in samples.records if "service_s" in r), None)
+    beside = {name: (replay.service(found[name]), pair[0]) for name, pair in partner.items()
+              if pair[0] is not None}
+    if "alone:0" not in found or not alone_s or not beside:
+        return None
+    return replay.oracle(replay.service(found["alone:0"]), beside, alone_s, load)
 
 
 # --------------------------------------------------------------------------------------- traces

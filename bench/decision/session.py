@@ -68,6 +68,8 @@ class Cell:
         o, words = self.options, [spec.kind, spec.name]
         if o.tiny:
             words.append("--tiny")
+        if o.trim:
+            words.append("--trim")
         if o.device == "cpu":
             words += ["--device", "cpu"]
         if o.device != "soft":
@@ -153,6 +155,8 @@ class Cell:
         took = self.use(arm)
         if took:  # steps that were submitted before end where they were bound to
             time.sleep(self.options.settle)
+        elif self.options.trim:  # memory is allocated again in the first step
+            time.sleep(2 * self.options.settle)
         begin = now()
         time.sleep(seconds)
         record = {"block": arm.name, "switch": round(switch, 6), "begin": round(begin, 6),
@@ -181,12 +185,12 @@ class Rounds:
         return line and line.speed(*self.window(block))
 
     def table(self):
-        """By arm's name: of each job its speeds by round; rounds that lack a block of an arm, or a
-        speed, are left out of all."""
+        """By arm's name, in the order of names: of each job its speeds by round; rounds that lack
+        a block of an arm, or a speed, are left out of all."""
         by_round = {}
         for block in self.blocks:
             by_round.setdefault(block["round"], {})[block["block"]] = block
-        names = list(dict.fromkeys(b["block"] for b in self.blocks))
+        names = sorted({b["block"] for b in self.blocks})
         table = {name: [[] for _ in range(self.jobs)] for name in names}
         for number in sorted(by_round):
             row = {name: [self.speed(by_round[number][name], arms.arm(name, self.jobs), i)

@@ -22,8 +22,8 @@ def allow(cell, seconds):
 
 
 def profile(cell, chosen):
-    """How busy each job keeps the GPU alone: with u of each, no way to share gives two jobs more
-    than 2 / (u1 + u2) in sum without making kernels faster."""
+    """How busy each job keeps the GPU alone: with u of each, two jobs get 2 / (u1 + u2) in sum if
+    the GPU is never idle and no two kernels run at once. Kernels that leave SMs idle give more."""
     group = chosen[0].group
     cell.rest()
     for index, job in enumerate(cell.jobs[group]):
@@ -61,20 +61,19 @@ def speeds(cell, chosen):
             blocks.append(cell.block(arm, o.block, step="speeds", round=number))
         cell.rest()
         if number + 1 >= o.least_rounds and (number + 1) % 4 == 0:
-            worst = widest(cell, blocks)
+            worst = widest(cell, blocks, [a.name for a in chosen if a.only < 0])
             cell.say(f"speeds: {number + 1} rounds, widest interval "
                      + ("unknown" if worst is None else f"± {100 * worst:.2f} %"))
             if worst is not None and worst <= o.interval:
                 break
 
 
-def widest(cell, blocks):
-    """The widest relative half of an interval: of each arm's mean relative speed over the first
-    arm's with all jobs."""
+def widest(cell, blocks, together):
+    """The widest relative half of an interval: of the sum of each arm of `together` over that of
+    the first one."""
     jobs = len(cell.specs)
     rounds = session.Rounds(cell.runs, blocks, jobs)
     table = rounds.table()
-    together = [n for n in table if arms.arm(n, jobs).only < 0]
     alone = alone_speeds(table, jobs)
     if len(together) < 2 or not alone or len(alone[0]) < 2:
         return None

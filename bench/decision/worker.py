@@ -145,8 +145,8 @@ class Marks:
 class Loop:
     """Runs steps of a workload in the main thread; commands come from a thread that reads."""
 
-    def __init__(self, work, clock):
-        self.work = work
+    def __init__(self, work, clock, trim=False):
+        self.work, self.trim = work, trim
         self.marks = Marks(clock, work.groups)
         self.clock, self.commands = clock, queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -174,6 +174,8 @@ class Loop:
             marks.steps.append(round(now() - begin, 6))
         self.clock.synchronize()
         self.work.rest()
+        if self.trim:
+            self.work.memory()
 
     def pause(self):
         taken = self.marks.take() if self.marks.begin is not None else None
@@ -268,6 +270,7 @@ def main():
     parser.add_argument("name")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the same code with few numbers")
+    parser.add_argument("--trim", action="store_true", help="cache no memory while paused")
     parser.add_argument("--cpus", help="the first and last core, as 0-4")
     parser.add_argument("--nice", type=int, default=0, help="below 0: for root")
     options = parser.parse_args()
@@ -295,7 +298,7 @@ def main():
         gc.collect(), gc.freeze(), gc.disable()
         answer({"ready": True, "build_s": round(now() - begin, 3), "groups": work.groups,
                 "process": os.getpid(), **work.memory()})
-        serve(Loop(work, clock), answer)
+        serve(Loop(work, clock, options.trim), answer)
     except Exception as error:  # the harness prints it
         answer({"error": f"{type(error).__name__}: {str(error).strip()[:300]}"})
         raise

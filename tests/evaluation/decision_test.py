@@ -68,6 +68,11 @@ class Progress(unittest.TestCase):
         self.assertIsNone(line.speed(1.2, 1.2))
         self.assertIsNone(progress.Timeline([]).speed(0, 1))
 
+    def test_steps_that_begin_outside_of_a_window_have_no_duration_in_it(self):
+        line = progress.Timeline([run_of(0.0, [0.1, 0.1, 0.2, 0.1, 0.1, 0.1], groups=2)])
+        self.assertEqual([round(s, 6) for s in line.durations(0.0, 1.0)], [0.3, 0.2])
+        self.assertEqual([round(s, 6) for s in line.durations(0.25, 1.0)], [0.2])
+
     def test_a_pause_adds_nothing(self):
         line = progress.Timeline([run_of(5.0, [0.1, 0.1], first=2), run_of(0.0, [0.1, 0.1])])
         self.assertAlmostEqual(line.at(3.0), 2)
@@ -202,6 +207,28 @@ class Replay(unittest.TestCase):
                 live.append([at, begin, free])
             self.assertEqual(replay.check(requests, live, "mean", 100)["inside"], inside)
 
+    def oracle(self, slower, speed):
+        alone = replay.service(self.exponential(500, 0.01))
+        beside = replay.service([[0.0, slower * e, p, g] for _, e, p, g in
+                                 self.exponential(500, 0.01)])
+        return replay.oracle(alone, {"x": (beside, speed)}, 0.01, 0.5, count=20_000)
+
+    def test_the_oracle_has_the_partner_beside_every_request_that_is_not_slowed(self):
+        found = self.oracle(1.0, 0.6)
+        self.assertEqual((found["arm"], found["places"]), ("x", replay.EVERY))
+        self.assertAlmostEqual(found["training"], 0.5 * 0.6 + 0.5, delta=0.02)
+
+    def test_the_oracle_stops_the_partner_where_requests_take_five_times_as_long(self):
+        found = self.oracle(5.0, 0.9)
+        self.assertLessEqual(found["p99"], replay.LIMIT)
+        # Few requests at most are served beside it: about what the idle time is.
+        self.assertAlmostEqual(found["training"], 0.5, delta=0.05)
+
+    def test_the_oracle_keeps_the_limit_and_is_better_than_stopping(self):
+        found = self.oracle(1.3, 0.9)
+        self.assertLessEqual(found["p99"], replay.LIMIT)
+        self.assertGreater(found["training"], 0.55)
+
     def test_the_partner_is_counted_beside_requests_and_between(self):
         # Half as fast while a request is served.
         seconds = [0.01] * 10 + [0.02] * 5 + [0.01] * 10
@@ -254,8 +281,9 @@ class Toggling(unittest.TestCase):
         specs = [cells.JobSpec("decode", "demo"), cells.JobSpec("prefill", "demo")]
         daemon = types.SimpleNamespace(
             switch=lambda policy: log.append(("policy", policy)) or 0.001)
-        cell = session.Cell("x", specs, types.SimpleNamespace(settle=0), types.SimpleNamespace(
-            daemon=daemon), types.SimpleNamespace(add=lambda record: None), ".")
+        cell = session.Cell("x", specs, types.SimpleNamespace(settle=0, trim=False),
+                            types.SimpleNamespace(daemon=daemon),
+                            types.SimpleNamespace(add=lambda record: None), ".")
         cell.jobs = {g: [FakeJob(log, (g, i)) for i in (0, 1)] for g in ("mps", "ours")}
         cell.library = lambda: "/x.so"
         cell.clients = {0: 3, 1: 4}
