@@ -74,7 +74,8 @@ def run(name, options):
             if not (harness.prefix() / "bin" / "vitamin").exists():
                 raise harness.Refusal(f"there is no Vitamin in {harness.prefix()}: run "
                                       "bench/install_tree, or name a tree in VITAMIN_PREFIX")
-            awake = 2 * options.pin if options.awake and options.device == "cuda" else 0
+            jobs = len(cells.definition(name, options.device).jobs)
+            awake = jobs * options.pin if options.awake and options.device == "cuda" else 0
             with modes.awake(awake), \
                     modes.Surroundings(directory, options.device, 0.03) as surroundings:
                 return measure(name, options, directory, surroundings)
