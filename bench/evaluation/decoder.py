@@ -77,6 +77,7 @@ class Decoder:
         # Not zeros: what has not been written is never read, and zeros would be faster to read.
         self.cache = torch.empty(s.layers, 2, slots, s.kv_heads, length, s.dimension,
                                  **options).normal_(generator=draw)
+        self.behind_layer = lambda index: None  # called when a layer's launches are submitted
 
     def _attention(self, index, qkv, slot, position, prompt):
         s, (keys, values) = self.shape, self.cache[index]
@@ -101,6 +102,7 @@ class Decoder:
                 x = torch.addmm(x, attention, out.t())
                 inner = F.gelu(both[:, self.qkv_width:], approximate="tanh")
                 x = torch.addmm(x, inner, down.t())
+                self.behind_layer(index)
             last = F.layer_norm(x[-1:] if prompt is not None else x, (self.shape.hidden,),
                                 self.norm, self.shift, EPSILON)
         else:
@@ -114,6 +116,7 @@ class Decoder:
                 final = index + 1 == len(self.layers)
                 h = kernels.add_norm(y, residual,
                                      self.norm if final else self.norms[index + 1][0], EPSILON)
+                self.behind_layer(index)
             last = h[-1:] if prompt is not None else h
         return F.linear(last, self.head).argmax(-1)
 
