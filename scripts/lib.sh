@@ -74,7 +74,12 @@ quietly() {
   follow "$log" 9>&- &
   follower=$!
   set -m
-  "$@" >"$log" 2>&1 </dev/null 9>&- &
+  # A build that outlives this script (it was killed) keeps the lock; daemons of tests must not.
+  if [[ $1 == ctest ]]; then
+    "$@" >"$log" 2>&1 </dev/null 9>&- &
+  else
+    "$@" >"$log" 2>&1 </dev/null &
+  fi
   running=$!
   set +m
   wait "$running" || status=$?
@@ -99,22 +104,27 @@ logged() {
   fi
 }
 
-# only_one_at_a_time: two scripts in one build folder would build the same files. What they start
-# does not hold the lock (9>&-).
+# only_one_at_a_time: two scripts in one build folder would build the same files.
 only_one_at_a_time() {
-  mkdir -p "$root/build"
-  exec 9>"$root/build/lock"
-  flock -n 9 || fail "another of these scripts runs in $root; wait until it has ended."
+  { mkdir -p "$root/build" && : >>"$root/build/lock"; } 2>/dev/null ||
+    fail "$root/build cannot be written: clone to a place of your own."
+  exec 9>>"$root/build/lock"
+  flock -n 9 ||
+    fail "another of these scripts, or a build that one began, runs in $root; wait for its end."
 }
 
 # need_room DISK_MIB MEMORY_MIB: stops here, not in the middle of a build. Of memory, so much is
 # needed for each compiler: fewer run at a time where there is less.
 need_room() {
-  local disk=$1 memory=$2 folder=$root/build free
+  local disk=$1 memory=$2 folder=$root/build free built
+  [[ $jobs =~ ^[1-9][0-9]{0,2}$ ]] ||
+    fail "VITAMIN_JOBS is '$jobs', not a number of compilers from 1 to 999."
   mkdir -p "$folder"
   free=$(df --output=avail -B1M "$folder" | tail -n 1)
+  built=$(du -sm "$folder" | awk '{ print $1 }')
+  disk=$((built < disk ? disk - built : 0))
   ((free >= disk)) ||
-    fail "$folder has $((free)) MiB free, $disk MiB are needed. Free some, or clone elsewhere."
+    fail "$folder has $((free)) MiB free, $disk MiB more are needed. Free some, or clone elsewhere."
   free=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' "${VITAMIN_MEMINFO:-/proc/meminfo}")
   ((free >= memory)) ||
     fail "$free MiB of memory are available, $memory MiB are needed. End other programs."
@@ -135,7 +145,8 @@ as_root() {
 # install_packages NAME...: those that are missing, with apt-get.
 install_packages() {
   local package log=$root/build/packages.log
-  local patient=(-o Acquire::Retries=2 -o Acquire::http::Timeout=30)
+  local patient=(-o Acquire::Retries=2 -o Acquire::http::Timeout=30
+    -o DPkg::Lock::Timeout=600)
   missing=''
   command -v dpkg-query >/dev/null || fail "this is not a Debian system: install the packages of \
 scripts/packages.txt by hand and set VITAMIN_SKIP_PACKAGES=1."

@@ -76,6 +76,7 @@ class Machine:
         self.fake("nproc", "echo 2")
         self.fake("id", "echo 0")
         self.fake("df", f"echo '{ENOUGH}'")
+        self.fake("du", "echo 0 build")
         self.fake("dpkg-query", "echo installed")
         self.fake("dpkg", 'echo "dpkg $*" >>"$ROOT/calls"')
         self.fake("apt-get", 'echo "apt-get $*" >>"$ROOT/calls"')
@@ -209,7 +210,20 @@ class ScriptsTest(unittest.TestCase):
 
     def test_too_little_disk(self):
         self.machine.fake("df", "printf 'Avail\\n300\\n'")
-        self.assert_stops(self.machine.run(), "300 MiB free, 12000 MiB are needed")
+        self.assert_stops(self.machine.run(), "300 MiB free, 12000 MiB more are needed")
+
+    def test_what_is_built_counts_for_the_disk(self):
+        self.machine.fake("df", "printf 'Avail\\n300\\n'")
+        self.machine.fake("du", "echo 11800 build")
+        self.assertEqual(self.machine.run().returncode, 0)
+
+    def test_jobs_that_are_no_number(self):
+        for jobs in ("abc", "0", "-1", "2 3", "1e9"):
+            self.assert_stops(self.machine.run(VITAMIN_JOBS=jobs), f"VITAMIN_JOBS is '{jobs}', not")
+
+    def test_a_build_folder_that_cannot_be_written(self):
+        (self.machine.root / "build").touch()
+        self.assert_stops(self.machine.run(), "build cannot be written")
 
     def test_too_little_memory(self):
         (self.machine.root / "meminfo").write_text("MemAvailable:   700000 kB\n")
@@ -263,7 +277,21 @@ class ScriptsTest(unittest.TestCase):
         first.send_signal(signal.SIGTERM)
         first.communicate()
         self.assertEqual(second.returncode, 1)
-        self.assertIn("another of these scripts runs", second.err)
+        self.assertIn("another of these scripts, or a build", second.err)
+
+    def test_none_builds_beside_what_a_killed_one_left(self):
+        (self.machine.root / "hang").write_text("build\n")
+        first = self.machine.start()
+        sleeper = self.wait_for(self.machine.root / "sleeper")
+        os.killpg(first.pid, signal.SIGKILL)  # the build is a group of its own
+        first.communicate()
+        second = self.machine.run()
+        self.assert_stops_without_calls(second)
+        os.kill(sleeper, signal.SIGKILL)
+
+    def assert_stops_without_calls(self, done):
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("another of these scripts, or a build", done.err)
 
 
 if __name__ == "__main__":
