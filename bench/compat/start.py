@@ -100,6 +100,8 @@ def measure(options, program, surroundings, results):
         try:
             for process in ready:
                 process.wait_ready(program.seconds)
+            while options.after and not pathlib.Path(options.after).exists():
+                time.sleep(0.1)
             time.sleep(options.settle)
             for number in numbers:
                 arms = [p for p in ready if p.number == number]
@@ -187,6 +189,8 @@ def parse():
                         help="processes that are built at once, before the first is measured")
     parser.add_argument("--settle", type=float, default=1, metavar="SECONDS",
                         help="between the last process being built and the first measurement")
+    parser.add_argument("--after", metavar="FILE",
+                        help="begin to measure when FILE exists: when what else runs has ended")
     parser.add_argument("--seed", type=int, default=1, help="of the order")
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
                         help="begin no processes after this time")
