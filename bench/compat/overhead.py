@@ -10,6 +10,7 @@ from comparisons import interval
 
 FIRST_S = 1.0  # of native batches
 CALIBRATIONS = ("spin", "memory", "calls")
+QUIET = 1.15  # times the usual time of the fixed work: the host is at its usual speed
 
 
 def host_factors(times, reference):
@@ -27,11 +28,45 @@ def reference_of(several):
             for c in CALIBRATIONS}
 
 
-def walls(times, reference=None):
-    """Seconds of each batch; with a reference, at the speed of the reference host."""
-    if reference is None:
+def sensitivity(records, reference):
+    """How much of the host's slowdown a batch feels: the slope of a batch's slowdown over the
+    host's, each against the median of its process, over native processes alone and without each
+    one's first batch. Between 0 and 1; 1 where there is nothing to learn it from."""
+    xy = xx = 0.0
+    for record in records:
+        if not record["arm"].startswith("native") or not record.get("batches"):
+            continue
+        times = record["batches"]
+        factors = host_factors(times, reference)
+        own, middle = harness.median(factors), harness.median(times["wall_s"])
+        for factor, wall in list(zip(factors, times["wall_s"]))[1:]:
+            xy += (factor / own - 1) * (wall / middle - 1)
+            xx += (factor / own - 1) ** 2
+    return min(max(xy / xx, 0.0), 1.0) if xx else 1.0
+
+
+class Host:
+    """What brings times to the speed of one host."""
+
+    def __init__(self, records):
+        self.reference = reference_of([r["batches"] for r in records])
+        self.sensitivity = sensitivity(records, self.reference)
+
+    def factors(self, times):
+        return [1 + self.sensitivity * (f - 1) for f in host_factors(times, self.reference)]
+
+    def quiet(self, times):
+        """Of each batch: was the host at its usual speed before and after it?"""
+        fast = [times["calibration_ms"]["spin"][i] <= QUIET * self.reference["spin"]
+                for i in range(len(times["wall_s"]) + 1)]
+        return [x and y for x, y in zip(fast, fast[1:])]
+
+
+def walls(times, host=None):
+    """Seconds of each batch; with a host, at its speed."""
+    if host is None:
         return list(times["wall_s"])
-    return [w / f for w, f in zip(times["wall_s"], host_factors(times, reference))]
+    return [w / f for w, f in zip(times["wall_s"], host.factors(times))]
 
 
 def first_count(times):
@@ -87,56 +122,68 @@ def by_round(records):
     return {number: found for number, found in sorted(rounds.items()) if set(found) == arms}
 
 
+def quiet_pairs(arm, baseline, host, places):
+    """Ratios of batches at the same place of two processes, where the host was at its usual speed
+    at both."""
+    flags = [x and y for x, y in zip(host.quiet(arm), host.quiet(baseline))]
+    return [arm["wall_s"][i] / baseline["wall_s"][i] for i in places if flags[i]]
+
+
 def compare(records, baseline="native"):
     """For each other arm: ratios to the baseline of the same round, over the first second and
-    steady, as measured and at the speed of one host, with intervals over rounds."""
+    steady, as measured, at the speed of one host, and over those batches alone at which the host
+    was at its usual speed; with intervals over rounds (the last: over batches)."""
+    records = calibrated(records)
     rounds = by_round(records)
-    everything = [times for found in rounds.values() for times in found.values()]
-    if not everything or not all(t.get("calibration_ms") for t in everything):
+    if not rounds:
         return {}
-    reference = reference_of(everything)
-    count = harness.median([first_count(found[baseline]) for found in rounds.values()])
-    count = max(1, int(count))
+    host = Host(records)
+    count = max(1, int(harness.median([first_count(f[baseline]) for f in rounds.values()])))
     measures = {"first": lambda v: first(v, count), "steady": steady}
     made = {}
     for arm in sorted({a for found in rounds.values() for a in found} - {baseline}):
-        made[arm] = {"batches_of_first_second": count}
-        for kind, ref in (("raw", None), ("normalized", reference)):
+        row = made[arm] = {"batches_of_first_second": count, "sensitivity": host.sensitivity}
+        pairs = [(found[arm], found[baseline]) for found in rounds.values()]
+        for kind, by in (("raw", None), ("normalized", host)):
             for name, measure in measures.items():
-                made[arm][f"{name}_{kind}"] = summary([
-                    measure(walls(found[arm], ref)) / measure(walls(found[baseline], ref))
-                    for found in rounds.values()])
-        made[arm]["first_cpu"] = summary([
-            first(found[arm]["thread_cpu_s"], count) / first(found[baseline]["thread_cpu_s"], count)
-            for found in rounds.values() if first(found[baseline]["thread_cpu_s"], count)])
+                row[f"{name}_{kind}"] = summary([measure(walls(a, by)) / measure(walls(b, by))
+                                                 for a, b in pairs])
+        row["first_cpu"] = summary([
+            first(a["thread_cpu_s"], count) / first(b["thread_cpu_s"], count)
+            for a, b in pairs if first(b["thread_cpu_s"], count)])
+        length = min(len(t["wall_s"]) for pair in pairs for t in pair)
+        for name, places in (("first", range(count)), ("steady", range(length // 2, length))):
+            row[f"{name}_quiet"] = summary([r for a, b in pairs
+                                            for r in quiet_pairs(a, b, host, places)])
     return made
+
+
+def calibrated(records):
+    return [r for r in records if r.get("batches") and r["batches"].get("calibration_ms")]
 
 
 def slow_batches(records, limit=1.2):
     """Batches that took more than `limit` times their process's own median, outside of each
     process's first batch: how many in each arm, how slow, and how slow the host was at them and at
     all others. Slow batches at which the host was slow too are the host's."""
-    everything = [r["batches"] for r in records if r.get("batches")]
-    if not everything or not all(t.get("calibration_ms") for t in everything):
+    records = calibrated(records)
+    if not records:
         return {}
-    reference, made = reference_of(everything), {}
+    reference, made = reference_of([r["batches"] for r in records]), {}
     for record in records:
-        if not record.get("batches"):
-            continue
         times = record["batches"]
         row = made.setdefault(record["arm"], {"batches": 0, "slow": 0, "slow_first_second": 0,
                                               "slowdown": [], "host_slow": [], "host_other": []})
         middle = harness.median(times["wall_s"])
         factors = host_factors(times, reference)
-        own = harness.median(factors)
         for i, (wall, factor) in enumerate(zip(times["wall_s"], factors)):
             if i == 0:
                 continue
-            row["batches"] += 1
             slow = wall > limit * middle
+            row["batches"] += 1
             row["slow"] += slow
             row["slow_first_second"] += slow and times["began_s"][i] < FIRST_S
-            row["host_slow" if slow else "host_other"].append(factor / own)
+            row["host_slow" if slow else "host_other"].append(factor)
             if slow:
                 row["slowdown"].append(wall / middle)
     for row in made.values():
@@ -145,21 +192,55 @@ def slow_batches(records, limit=1.2):
     return made
 
 
+def host_share(records):
+    """Of each arm: the share of all calibrations at which the host was not at its usual speed."""
+    records = calibrated(records)
+    if not records:
+        return {}
+    usual, made = reference_of([r["batches"] for r in records])["spin"], {}
+    for record in records:
+        made.setdefault(record["arm"], []).extend(
+            v > QUIET * usual for v in record["batches"]["calibration_ms"]["spin"])
+    return {arm: sum(flags) / len(flags) for arm, flags in made.items()}
+
+
+def others(records):
+    """Of each arm, CPU seconds for each second of the batches: of the process's other threads than
+    the one that does the batches, of vitamind, of everything else on this machine, and what the
+    machine's host took. Each None where it was not recorded."""
+    sums = {}
+    for record in records:
+        times = record.get("batches")
+        if not times or "process_cpu_s" not in times:
+            continue
+        row = sums.setdefault(record["arm"], {"wall": 0.0, "threads": 0.0, "vitamind": 0.0,
+                                              "elsewhere": 0.0, "steal": 0.0})
+        process, daemon = sum(times["process_cpu_s"]), record.get("daemon_cpu_s") or 0.0
+        row["wall"] += sum(times["wall_s"])
+        row["threads"] += process - sum(times["thread_cpu_s"])
+        row["vitamind"] += daemon
+        row["elsewhere"] += max(0.0, sum(times["machine_busy_s"]) - process - daemon)
+        row["steal"] += sum(times["machine_steal_s"])
+    return {arm: {k: v / row["wall"] for k, v in row.items() if k != "wall"}
+            for arm, row in sums.items() if row["wall"]}
+
+
 def correlation(records):
     """Between the wall time of a batch and the host's slowness at it, each against the median of
     its process, over all batches but each process's first: 1 where the host explains all."""
-    everything = [r["batches"] for r in records if r.get("batches")]
-    if not everything or not all(t.get("calibration_ms") for t in everything):
+    records = calibrated(records)
+    if not records:
         return None
-    reference, x, y = reference_of(everything), [], []
-    for times in everything:
+    reference, x, y = reference_of([r["batches"] for r in records]), [], []
+    for record in records:
+        times = record["batches"]
         factors = host_factors(times, reference)
         middle, own = harness.median(times["wall_s"]), harness.median(factors)
         x += [f / own for f in factors[1:]]
         y += [w / middle for w in times["wall_s"][1:]]
     if len(x) < 3:
         return None
-    mean = lambda v: sum(v) / len(v)
-    mx, my = mean(x), mean(y)
-    xx, yy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
-    return sum((a - mx) * (b - my) for a, b in zip(x, y)) / (xx * yy) ** 0.5 if xx and yy else None
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    xx, yy = sum((a - mean_x) ** 2 for a in x), sum((b - mean_y) ** 2 for b in y)
+    both = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
+    return both / (xx * yy) ** 0.5 if xx and yy else None

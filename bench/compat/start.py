@@ -17,8 +17,10 @@ examples:
   start.py --smoke                                    over the software libcuda
   start.py --analyse bench/results/compat/start.jsonl
 
-How to read it: a ratio that is 1 at the speed of one host and above 1 as measured is the host's. A
-ratio that stays above 1, and CPU time of the thread above native's, is Vitamin's.
+How to read it: a ratio that is 1 at the speed of one host and above 1 as measured is the host's,
+unless other threads of the process, vitamind or anything else on this machine ran meanwhile: they
+can share a core with the batches, and the last table tells their CPU time. A ratio that stays above
+1 at one speed is Vitamin's.
 
 exit codes: 0; 1 a process failed or its results differ; 2 start.py cannot run: a line says why
 """
@@ -65,10 +67,20 @@ class Process:
     def wait_ready(self, seconds):
         self.job.wait_ready(seconds)
 
+    def daemon_cpu(self):
+        """CPU seconds that its vitamind has used so far; None without one."""
+        if self.daemon is None:
+            return None
+        stat = pathlib.Path(f"/proc/{self.daemon.process.pid}/stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def measure(self, seconds):
         """Times of the batches and the results behind them."""
+        before = self.daemon_cpu()
         self.job.tell_text("go")
         found = self.job.answer(seconds)["batches"]
+        self.daemon_cpu_s = None if before is None else self.daemon_cpu() - before
         hashes = []
         while True:
             try:
@@ -112,6 +124,7 @@ def measure(options, program, surroundings, results):
                     order += 1
                     try:
                         record["batches"], record["hashes"] = process.measure(program.seconds)
+                        record["daemon_cpu_s"] = process.daemon_cpu_s
                     except processes.JobFailed as error:
                         record["error"] = str(error)
                     process.end()
@@ -142,23 +155,33 @@ def analyse(records):
     """Everything that is told, as one object."""
     return {"ratios": overhead.compare(records), "slow_batches": overhead.slow_batches(records),
             "correlation": overhead.correlation(records),
+            "host_share": overhead.host_share(records), "others": overhead.others(records),
             "rounds": len(overhead.by_round(records)) if records else 0}
 
 
 def report(found):
-    lines = [f"{found['rounds']} rounds; ratios to native of the same round: median, and the middle "
-             "95 % of its distribution", ""]
-    rows = [[arm, show(r["first_raw"]), show(r["first_normalized"]), show(r["first_cpu"]),
-             show(r["steady_raw"]), show(r["steady_normalized"])]
-            for arm, r in found["ratios"].items()]
-    lines.append(harness.table(rows, ["arm", "first second", "at one host speed", "CPU time",
-                                      "steady", "at one host speed"]))
+    lines = [f"{found['rounds']} rounds; ratios to native of the same round: median, and the "
+             "middle 95 % of its distribution"]
+    for what in ("first", "steady"):
+        rows = [[arm, show(r[f"{what}_raw"]), show(r[f"{what}_normalized"]),
+                 show(r[f"{what}_quiet"]), (r[f"{what}_quiet"] or {"rounds": 0})["rounds"]]
+                for arm, r in found["ratios"].items()]
+        lines += ["", harness.table(rows, ["first second" if what == "first" else "steady",
+                                           "as measured", "at one host speed",
+                                           "batches with a usual host", "of them"])]
     rows = [[arm, r["batches"], r["slow"], r["slow_first_second"],
              *("-" if r[k] is None else f"{r[k]:.2f}"
-               for k in ("slowdown", "host_slow", "host_other"))]
+               for k in ("slowdown", "host_slow", "host_other")),
+             harness.percent(found["host_share"][arm])]
             for arm, r in found["slow_batches"].items()]
     lines += ["", harness.table(rows, ["arm", "batches", "slow (> 1.2 x)", "in first second",
-                                       "their slowdown", "host at them", "host at others"])]
+                                       "their slowdown", "host at them", "host at others",
+                                       "slow host, of all moments"])]
+    if found["others"]:
+        rows = [[arm, *(f"{r[k]:.3f}" for k in ("threads", "vitamind", "elsewhere", "steal"))]
+                for arm, r in found["others"].items()]
+        lines += ["", harness.table(rows, ["CPU s a second of batches", "its other threads",
+                                           "vitamind", "elsewhere here", "taken by the host"])]
     if found["correlation"] is not None:
         lines += ["", "correlation of a batch's time with the host's slowness: "
                       f"{found['correlation']:.2f}"]

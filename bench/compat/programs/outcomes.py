@@ -2,7 +2,7 @@
 """Programs and tests of others, by their outcomes; nothing of them is kept here.
 
     outcomes.py executables DIR [SECONDS]   every program below DIR: its exit code
-    outcomes.py pytest FILE [SECONDS]       every test of a file of PyTorch's: passed, failed, skipped
+    outcomes.py pytest FILE [SECONDS]       every test of a file of PyTorch's: its outcome
     outcomes.py text COMMAND...             one program: exit code and standard output
 
 What they print holds times, so except for `text` the outcome alone is compared.

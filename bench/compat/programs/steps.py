@@ -3,8 +3,9 @@
 
 A program prints one JSON line for each result, `{"name": ..., "hash": ...}`, and one for its times,
 `{"batches": {...}}`: for each batch the moment at which it began (seconds since the first batch),
-its wall time and the CPU time of the calling thread. With `--calibrate` fixed work that uses no GPU
-runs before each batch, and its times are told beside: they say how fast the host was just then.
+its wall time, and the CPU time of the calling thread, of the process, and of the whole machine.
+With `--calibrate` fixed work that uses no GPU runs before each batch, and its times are told
+beside: they say how fast the host was just then.
 
 A program that cannot run on this machine prints `{"cannot": reason}` and exits with CANNOT.
 """
@@ -71,6 +72,30 @@ class Calibration:
             self.measured[name].append(round(1e3 * (time.perf_counter() - begin), 4))
 
 
+def machine_busy():
+    """Seconds of CPU time that this machine has spent on anything, and that its host has taken from
+    it, since it started. In steps of the operating system's clock, usually 10 ms."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / ticks, steal / ticks
+
+
+class Moment:
+    """All clocks at one moment."""
+
+    def __init__(self):
+        self.process, (self.machine, self.steal) = time.process_time(), machine_busy()
+        self.thread, self.wall = time.thread_time(), time.perf_counter()
+
+    def until(self):
+        """Seconds since then by each clock; the wall clock, the one that counts, first of all."""
+        wall, thread = time.perf_counter() - self.wall, time.thread_time() - self.thread
+        process, (machine, steal) = time.process_time() - self.process, machine_busy()
+        return {"wall_s": wall, "thread_cpu_s": thread, "process_cpu_s": process,
+                "machine_busy_s": machine - self.machine, "machine_steal_s": steal - self.steal}
+
+
 class Batches:
     """Times of equal batches. `step(i)` must have waited for the device when it returns."""
 
@@ -83,20 +108,19 @@ class Batches:
         if self.gate:
             tell({"ready": True})
             sys.stdin.readline()
-        began, wall, cpu, result = [], [], [], None
+        began, spent, result = [], [], None
         first = time.perf_counter()
         for i in range(self.count):
             if self.calibration:
                 self.calibration.measure()
-            begin, begin_cpu = time.perf_counter(), time.thread_time()
+            moment = Moment()
             result = step(i)
-            end, end_cpu = time.perf_counter(), time.thread_time()
-            began.append(round(begin - first, 6))
-            wall.append(round(end - begin, 6))
-            cpu.append(round(end_cpu - begin_cpu, 6))
+            spent.append(moment.until())
+            began.append(round(moment.wall - first, 6))
         if self.calibration:
             self.calibration.measure()  # behind the last batch
-        tell({"batches": {"began_s": began, "wall_s": wall, "thread_cpu_s": cpu,
+        clocks = {name: [round(s[name], 6) for s in spent] for name in spent[0]}
+        tell({"batches": {"began_s": began, **clocks,
                           "calibration_ms": self.calibration and self.calibration.measured}})
         return result
 
