@@ -44,7 +44,8 @@ random` moves every launch, `--policy static` keeps the program on a fixed half 
 *vitamind* is `vitamin run --daemon` with the program as the only client (policy `throughput`).
 *Equal*: same exit code, same hashes of all results (tokens, losses, weights, arrays) as the native
 run. Where a library chooses kernels by time (autotuning), values are small integers, which are
-exact in any order. `bench/compat/README.md` says how to run it; the programs are in `bench/compat/programs.py`.
+exact in any order. `bench/compat/README.md` says how to run it; the programs are in
+`bench/compat/programs.py`.
 """
 
 
@@ -212,9 +213,9 @@ def page(directory):
     begins = start_sections(runs)
     if begins:
         lines += ["", "## The first second of a process", "",
-                  "`start.py`: fresh processes in random order, fixed work on the host before each "
-                  "batch. Ratios to the native process of the same round, and in brackets the "
-                  "middle 95 % of the median's distribution; *native again* is the noise.", *begins]
+                  "`start.py`: fresh processes in random order, fixed work on the host before "
+                  "each batch. Ratios to the native process of the same round, and in brackets "
+                  "the middle 95 % of the median's distribution; *native again* is the noise.", *begins]
         if notes.exists():
             lines += ["", notes.read_text().strip()]
     lines += ["", "## Runs", "", *machines(runs)]
