@@ -203,8 +203,8 @@ def page(directory):
     runs = read(directory)
     rows, below, absent = programs_table(newest(runs))
     lines = [INTRODUCTION, markdown(HEADINGS, rows), "",
-             "Where several programs ran at once (`--jobs` in the command) no overhead is told, and "
-             "short programs may end before executables of their graphs are made for parts."]
+             "Where several programs ran at once (`--jobs` in the command) no overhead is told, "
+             "and short programs may end before executables of their graphs are made for parts."]
     if below:
         lines += ["", "## What fails or stays on the whole device, and why", "", *below]
     if absent:
@@ -215,7 +215,8 @@ def page(directory):
         lines += ["", "## The first second of a process", "",
                   "`start.py`: fresh processes in random order, fixed work on the host before "
                   "each batch. Ratios to the native process of the same round, and in brackets "
-                  "the middle 95 % of the median's distribution; *native again* is the noise.", *begins]
+                  "the middle 95 % of the median's distribution; *native again* is the "
+                  "noise.", *begins]
         if notes.exists():
             lines += ["", notes.read_text().strip()]
     lines += ["", "## Runs", "", *machines(runs)]
