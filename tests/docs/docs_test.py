@@ -246,6 +246,17 @@ class Documents(unittest.TestCase):
                         seen += 1
         self.assertGreater(seen, 20)
 
+    def test_every_configuration_of_a_page_is_valid(self):
+        self.assertGreater(sum(len(blocks(page, "toml")) for page in pages()), 0)
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "vitamin.toml"
+            for page in pages():
+                for block in blocks(page, "toml"):
+                    file.write_text(block)
+                    result = run(PROGRAMS["vitamin"], "config", "check", "--config", str(file))
+                    self.assertEqual(result.returncode, 0, f"{page.name}: {result.stdout}"
+                                                           f"{result.stderr}")
+
     def check_command(self, words, page):
         mine = words[1:words.index("--")] if "--" in words else words[1:]
         verb = ""
