@@ -217,7 +217,7 @@ class Pair {
 
 TEST_CASE("the ledger agrees with a list of grants after any sequence of operations") {
   const PoolLayout layout = four_units();
-  CHECK(test::holds([&] {
+  const auto property = [&] {
     Pair pair(layout, 5);
     const auto length = *rc::gen::inRange(1, 120);
     for (int i = 0; i < length; ++i) {
@@ -228,7 +228,8 @@ TEST_CASE("the ledger agrees with a list of grants after any sequence of operati
                *rc::gen::element(Mode::kExclusive, Mode::kShared),
                *rc::gen::inRange<std::size_t>(0, 8));
     }
-  }));
+  };
+  CHECK(test::holds(property));
 }
 
 // Two units, three streams of two holders: every sequence of four operations.

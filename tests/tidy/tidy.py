@@ -50,11 +50,11 @@ LAYERS = {
     "deploy": ["hal", "runtime", "protocol", "config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
-    "bench": ["hal", "runtime", "policies", "scheduler", "sim", "protocol", "config", "client", "daemon",
-              "backends",
+    "bench": ["hal", "runtime", "policies", "scheduler", "sim", "protocol", "config", "client",
+              "daemon", "backends",
               "interpose", "tools", "tests"],
-    "tests": ["hal", "runtime", "policies", "scheduler", "sim", "protocol", "config", "client", "daemon",
-              "backends", "interpose", "tools", "bench", "deploy"],
+    "tests": ["hal", "runtime", "policies", "scheduler", "sim", "protocol", "config", "client",
+              "daemon", "backends", "interpose", "tools", "bench", "deploy"],
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")
