@@ -42,16 +42,17 @@ PartitionId Constraints::narrowest(std::uint32_t sms) const {
 }
 
 const char* Constraints::clip(const Snapshot& snapshot, std::span<const Row> rows,
-                              std::span<const Starving> starving, bool isolate_streams,
+                              std::span<const Starving> starving, const ClipOptions& options,
                               std::vector<Planned>& out) {
   out.clear();
   prepare(snapshot);
   if (const char* problem = validate(snapshot, rows)) return problem;
-  place_starving(snapshot, starving, out);
+  any_exclusive_ = any_exclusive_ || options.placement;
+  place_starving(snapshot, starving, options.isolate_streams, out);
   aged_ = out.size();
   reserve(snapshot, rows);
-  place_rows(snapshot, rows, isolate_streams, out);
-  place_missing(snapshot, out);
+  place_rows(snapshot, rows, options.isolate_streams, out);
+  place_missing(snapshot, options.isolate_streams, out);
   return nullptr;
 }
 
@@ -121,6 +122,13 @@ const char* Constraints::validate(const Snapshot& snapshot, std::span<const Row>
   if (std::adjacent_find(keys_.begin(), keys_.end()) != keys_.end())
     return "two rows name the same client and stream";
   return nullptr;
+}
+
+ComputeSet Constraints::reserved_against(const Snapshot& snapshot, ClientId client) const {
+  const Client* const found = snapshot.find(client);
+  if (found == nullptr || owners_.size() != snapshot.clients.size()) return reserved_;
+  const auto index = static_cast<std::size_t>(found - snapshot.clients.data());
+  return reserved_ - accounts_[owners_[index].account].reserved;
 }
 
 // --- what fits -------------------------------------------------------------------------------
@@ -203,12 +211,12 @@ void Constraints::take(std::uint32_t index, PartitionId id, Mode mode) {
 // --- starving streams ------------------------------------------------------------------------
 
 PartitionId Constraints::choose_for(const Snapshot& snapshot, const Starving& stream,
-                                    std::uint32_t owner, bool shared) const {
+                                    std::uint32_t owner, bool isolate, bool shared) const {
   const Mode mode = shared ? Mode::kShared : Mode::kExclusive;
   if (stream.partition != kNoPartition && pool_[stream.partition].processors >= stream.min_sms &&
-      fits(owner, false, stream.partition, mode, stream.min_sms))
+      fits(owner, isolate, stream.partition, mode, stream.min_sms))
     return stream.partition;
-  if (shared) return widest_inside(owner, false, kWholeDevice, mode, stream.min_sms);
+  if (shared) return widest_inside(owner, isolate, kWholeDevice, mode, stream.min_sms);
   // Units on which no work of others has to end come first.
   ComputeSet held;
   for (const Grant& grant : snapshot.grants)
@@ -219,17 +227,17 @@ PartitionId Constraints::choose_for(const Snapshot& snapshot, const Starving& st
   for (const Partition& partition : pool_.subspan(1)) {
     if (partition.processors < stream.min_sms) continue;
     if (best != kNoPartition && partition.processors > pool_[best].processors) break;
-    if (!fits(owner, false, partition.id, mode, stream.min_sms)) continue;
+    if (!fits(owner, isolate, partition.id, mode, stream.min_sms)) continue;
     if (!partition.compute.overlaps(held)) return partition.id;
     if (best == kNoPartition) best = partition.id;
   }
-  if (best == kNoPartition && fits(owner, false, kWholeDevice, mode, stream.min_sms))
+  if (best == kNoPartition && fits(owner, isolate, kWholeDevice, mode, stream.min_sms))
     best = kWholeDevice;
   return best;
 }
 
 void Constraints::place_starving(const Snapshot& snapshot, std::span<const Starving> starving,
-                                 std::vector<Planned>& out) {
+                                 bool isolate, std::vector<Planned>& out) {
   for (const Starving& stream : starving) {
     const std::uint32_t owner = owner_of(snapshot, stream.client);
     if (owner == kNone) continue;
@@ -246,7 +254,7 @@ void Constraints::place_starving(const Snapshot& snapshot, std::span<const Starv
     }
     const bool shared =
         !any_exclusive_ && exclusive_.empty() && snapshot.clients[owner].limits.may_share;
-    planned.row.partition = choose_for(snapshot, stream, owner, shared);
+    planned.row.partition = choose_for(snapshot, stream, owner, isolate, shared);
     if (planned.row.partition == kNoPartition) continue;  // behind those that wait for longer
     planned.row.mode = shared ? Mode::kShared : Mode::kExclusive;
     take(owner, planned.row.partition, planned.row.mode);
@@ -317,7 +325,7 @@ void Constraints::place_rows(const Snapshot& snapshot, std::span<const Row> rows
     const Row& row = rows[wish.row];
     // Until its quantum ends a starving stream has the row that its age gave it.
     if (row.stream != kAllStreams && has_aged_row(row.client, row.stream, out)) continue;
-    place_row(snapshot, row, wish.owner, isolate_streams && row.stream != kAllStreams, out);
+    place_row(snapshot, row, wish.owner, isolate_streams, out);
   }
 }
 
@@ -425,7 +433,7 @@ void Constraints::place_wide_launches(const Snapshot& snapshot, std::uint32_t ow
   });
 }
 
-void Constraints::place_missing(const Snapshot& snapshot, std::vector<Planned>& out) {
+void Constraints::place_missing(const Snapshot& snapshot, bool isolate, std::vector<Planned>& out) {
   for (std::uint32_t i = 0; i < snapshot.clients.size(); ++i) {
     const Client& client = snapshot.clients[i];
     if (owners_[i].has_row || !client.active) continue;
@@ -436,7 +444,7 @@ void Constraints::place_missing(const Snapshot& snapshot, std::vector<Planned>& 
     const Account& account = accounts_[owners_[i].account];
     const Mode mode = reserved_mode(account, client);
     if (account.reserved_partition != kNoPartition &&
-        fits(i, false, account.reserved_partition, mode, owners_[i].min_sms)) {
+        fits(i, isolate, account.reserved_partition, mode, owners_[i].min_sms)) {
       planned.row.partition = account.reserved_partition;
       planned.row.mode = mode;
       planned.reason = Reason::kReservation;

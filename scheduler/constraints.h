@@ -14,6 +14,7 @@
 // What holds of the result (tests/scheduler/constraints_test.cpp):
 //   * Units of an exclusive row are in no row of another client. Exception: rows of one launch that
 //     only the whole device can run (kNeedsWhole), which are shared and counted.
+//     Where streams are isolated, that holds of different streams of one client, too.
 //   * The rows of a client, or of a group, cover at most max_sms SMs together; where that is
 //     less than the pool's narrowest partition, or than a launch of its own needs, the narrowest
 //     partition that runs it (kNeedsWhole rows are not counted).
@@ -64,6 +65,11 @@ struct Corrections {
   std::uint64_t aged = 0;         // rows of starving streams
 };
 
+struct ClipOptions {
+  bool isolate_streams = false;  // PolicyDescription
+  bool placement = false;        // a PlacementPolicy decides: starving streams do not share
+};
+
 class Constraints {
  public:
   // `pool` outlives the object: [0] the whole device, then narrowest first.
@@ -71,8 +77,10 @@ class Constraints {
 
   // Writes the result to `out`. Null, or why the rows are invalid; `out` is then empty.
   const char* clip(const Snapshot& snapshot, std::span<const Row> rows,
-                   std::span<const Starving> starving, bool isolate_streams,
+                   std::span<const Starving> starving, const ClipOptions& options,
                    std::vector<Planned>& out);
+  // As of the last clip(): units that are reserved for others than this client of its snapshot.
+  hal::ComputeSet reserved_against(const Snapshot& snapshot, ClientId client) const;
 
   const Corrections& corrections() const { return corrections_; }
   // The narrowest partition of at least so many SMs; the whole device where no part is.
@@ -108,10 +116,10 @@ class Constraints {
   const char* validate(const Snapshot& snapshot, std::span<const Row> rows);
   void prepare(const Snapshot& snapshot);
   std::uint32_t owner_of(const Snapshot& snapshot, ClientId client);
-  void place_starving(const Snapshot& snapshot, std::span<const Starving> starving,
+  void place_starving(const Snapshot& snapshot, std::span<const Starving> starving, bool isolate,
                       std::vector<Planned>& out);
   PartitionId choose_for(const Snapshot& snapshot, const Starving& stream, std::uint32_t owner,
-                         bool shared) const;
+                         bool isolate, bool shared) const;
   void reserve(const Snapshot& snapshot, std::span<const Row> rows);
   void place_rows(const Snapshot& snapshot, std::span<const Row> rows, bool isolate_streams,
                   std::vector<Planned>& out);
@@ -122,7 +130,7 @@ class Constraints {
   Planned whole_device_for(const Row& row, ClientId client, StreamId stream);
   bool has_aged_row(ClientId client, StreamId stream, std::span<const Planned> out) const;
   static Mode reserved_mode(const Account& account, const Client& client);
-  void place_missing(const Snapshot& snapshot, std::vector<Planned>& out);
+  void place_missing(const Snapshot& snapshot, bool isolate, std::vector<Planned>& out);
   void place_wide_launches(const Snapshot& snapshot, std::uint32_t owner, const Planned& planned,
                            std::vector<Planned>& out);
 

@@ -120,6 +120,22 @@ void Ledger::forget(HolderIndex holder_index) {
   free_holders_.push_back(holder_index);
 }
 
+void Ledger::set_holder(StreamIndex index, HolderIndex to) {
+  Stream& stream = streams_[index];
+  if (stream.holder == to) return;
+  StreamIndex* link = &holders_[stream.holder].first;
+  while (*link != index) link = &streams_[*link].next;
+  *link = stream.next;
+  for (std::uint32_t i = 0; i < stream.count; ++i) {
+    const Grant& grant = grant_of(stream.slots[i]);
+    if (grant.mode != Mode::kExclusive) continue;
+    release(holders_[stream.holder], pool_[grant.partition].compute);
+    take(holders_[to], pool_[grant.partition].compute);
+  }
+  stream.holder = to;
+  stream.next = std::exchange(holders_[to].first, index);
+}
+
 bool Ledger::can_open(StreamIndex stream, PartitionId partition, Mode mode) const {
   return !full(stream) && mode != Mode::kPaused &&
          (mode == Mode::kShared || !conflicts(streams_[stream].holder, partition));
@@ -128,7 +144,6 @@ bool Ledger::can_open(StreamIndex stream, PartitionId partition, Mode mode) cons
 GrantId Ledger::open(StreamIndex index, const Terms& terms, std::uint64_t now_ns) {
   if (!can_open(index, terms.partition, terms.mode)) return kNoGrant;
   Stream& stream = streams_[index];
-  cancel(index);
   if (stream.open != kNone) {
     revoke(index, Reason::kMoved, now_ns);
     ++counters_.moved;
@@ -186,12 +201,13 @@ bool Ledger::revoke(StreamIndex index, Reason reason, std::uint64_t now_ns) {
   return true;
 }
 
-bool Ledger::amend(StreamIndex index, std::uint32_t launches, std::uint64_t run_ahead_ns) {
+bool Ledger::amend(StreamIndex index, const Terms& terms) {
   const std::uint32_t slot = streams_[index].open;
   if (slot == kNone) return false;
   Grant& grant = grant_of(slot);
-  grant.launches = launches;
-  grant.run_ahead_ns = run_ahead_ns;
+  grant.launches = terms.launches;
+  grant.run_ahead_ns = terms.run_ahead_ns;
+  grant.reason = terms.reason;
   return true;
 }
 

@@ -16,8 +16,9 @@
 // grant always opens. A pending grant holds no unit.
 //
 // The ledger counts the exclusive grants on each unit by holder, so a conflict is one AND of
-// ComputeSets. Exclusive grants of different holders overlap in one case: adopt(), which records
-// what runs, not what was decided. Such units are `contested`, and conflict for every holder.
+// ComputeSets. Exclusive grants of different holders overlap in two cases: adopt(), which records
+// what runs, not what was decided, and set_holder(). Such units are `contested`, and conflict for
+// every holder.
 //
 // Bounds. A stream has at most one open grant, one pending grant, and `grants_per_stream` grants
 // that are open or revoked (adopted grants: kGrantsMost). So a client that never returns a grant
@@ -71,6 +72,9 @@ class Ledger {
   StreamIndex add_stream(HolderIndex holder, ClientId client, StreamId stream);
   // Ends every grant of the holder, its streams and the holder itself.
   void forget(HolderIndex holder);
+  // The stream and what it holds belong to another holder from now on; where that holder's grants
+  // and those of the former one overlap, units are contested until one of them ends.
+  void set_holder(StreamIndex stream, HolderIndex holder);
 
   // Units that the holder must not be given exclusively.
   hal::ComputeSet held_by_others(HolderIndex holder) const {
@@ -84,7 +88,7 @@ class Ledger {
   // The stream has as many grants as it may have: it waits for its own work.
   bool full(StreamIndex stream) const { return streams_[stream].count >= grants_per_stream_; }
 
-  // Opens a grant. An open grant of the stream is revoked with it (kMoved); a pending one ends.
+  // Opens a grant. An open grant of the stream is revoked with it (kMoved); a pending one stays.
   GrantId open(StreamIndex stream, const Terms& terms, std::uint64_t now_ns);
   // Records a grant that waits for its units; replaces a pending grant of the stream.
   GrantId pend(StreamIndex stream, const Terms& terms, std::uint64_t now_ns);
@@ -95,7 +99,7 @@ class Ledger {
   // Revokes the open grant of the stream.
   bool revoke(StreamIndex stream, Reason reason, std::uint64_t now_ns);
   // Other terms for the open grant of the stream; partition and mode stay.
-  bool amend(StreamIndex stream, std::uint32_t launches, std::uint64_t run_ahead_ns);
+  bool amend(StreamIndex stream, const Terms& terms);
   // Nothing of the stream is outstanding under the grant, which ends. Open or revoked.
   bool returned(StreamIndex stream, GrantId grant);
   // The client says that work still runs under the revoked grant.

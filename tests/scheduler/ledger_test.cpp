@@ -99,7 +99,6 @@ class Pair {
         const GrantId id = ledger_.open(index, terms, ++now_);
         REQUIRE((id != kNoGrant) == possible);
         if (!possible) break;
-        model_.end(stream, State::kPending);
         model_.revoke(stream);
         model_.records.push_back({id, holder, stream, partition, mode, State::kOpen});
         break;
@@ -295,6 +294,28 @@ TEST_CASE("a stream that returns nothing is bounded, and its open grant can stil
   std::uint32_t adopted = 0;
   while (ledger.adopt(stream, 6, Mode::kExclusive, 7) != kNoGrant) ++adopted;
   CHECK(adopted == Ledger::kGrantsMost - 4);
+}
+
+TEST_CASE("what a stream holds moves with it to another holder") {
+  const PoolLayout layout = four_units();
+  Ledger ledger(layout.entries());
+  const auto client = ledger.add_holder();
+  const auto a = ledger.add_stream(client, 1, 0), b = ledger.add_stream(client, 1, 1);
+  const GrantId first = ledger.open(a, {1, Mode::kExclusive, Reason::kPolicy, 0, kNever}, 1);
+  CHECK(ledger.open(b, {1, Mode::kExclusive, Reason::kPolicy, 0, kNever}, 1) != kNoGrant);
+  const auto alone = ledger.add_holder();
+  ledger.set_holder(b, alone);
+  CHECK(ledger.contested() == layout.at(1).compute);
+  CHECK(ledger.units_of(alone) == layout.at(1).compute);
+  CHECK_FALSE(ledger.can_open(b, 1, Mode::kExclusive));
+  CHECK(ledger.returned(a, first));
+  CHECK(ledger.contested().empty());
+  CHECK(ledger.can_open(b, 1, Mode::kExclusive));
+  CHECK_FALSE(ledger.can_open(a, 1, Mode::kExclusive));
+  ledger.forget(client);
+  CHECK(ledger.held() == layout.at(1).compute);
+  ledger.forget(alone);
+  CHECK(ledger.held().empty());
 }
 
 TEST_CASE("adopted work of two holders on the same units conflicts for both until one ends") {
