@@ -76,6 +76,7 @@ void Constraints::prepare(const Snapshot& snapshot) {
   for (const Client& client : snapshot.clients) {
     Owner& owner = owners_.emplace_back();
     const Limits& limits = client.limits;
+    owner.since_ns = client.active ? client.active_since_ns : kNever;
     owner.account = static_cast<std::uint32_t>(accounts_.size());
     for (std::uint32_t i = 0; limits.group != 0 && i < accounts_.size(); ++i)
       if (accounts_[i].group == limits.group) owner.account = i;
@@ -89,8 +90,6 @@ void Constraints::prepare(const Snapshot& snapshot) {
     }
     for_each_busy(client, [&](const StreamDemand& stream) {
       if (!needs_whole(stream.min_sms)) owner.min_sms = std::max(owner.min_sms, stream.min_sms);
-      if (stream.state == StreamDemand::State::kWaiting)
-        owner.age_ns = std::min(owner.age_ns, stream.waiting_since_ns);
     });
   }
   if (snapshot.current == nullptr) return;
@@ -315,8 +314,8 @@ void Constraints::place_rows(const Snapshot& snapshot, std::span<const Row> rows
     const Row &left = rows[a.row], &right = rows[b.row];
     if (left.rank != right.rank) return left.rank < right.rank;
     if (a.exclusive != b.exclusive) return a.exclusive;
-    if (owners_[a.owner].age_ns != owners_[b.owner].age_ns)
-      return owners_[a.owner].age_ns < owners_[b.owner].age_ns;
+    if (owners_[a.owner].since_ns != owners_[b.owner].since_ns)
+      return owners_[a.owner].since_ns < owners_[b.owner].since_ns;
     return key_of(left.client, left.stream) < key_of(right.client, right.stream);
   };
   if (!std::is_sorted(wishes_.begin(), wishes_.end(), before))

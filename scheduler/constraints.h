@@ -9,7 +9,9 @@
 //   1. starving streams, the longest wait first: the narrowest partition that runs the launch,
 //      exclusive; shared and as wide as the quota allows where no policy's row is exclusive
 //   2. reservations (Limits::reserved_sms): units that no later row of another client or group gets
-//   3. the policy's rows by rank; of one rank, exclusive rows first, then the longest wait
+//   3. the policy's rows by rank; of one rank, exclusive rows first, then the client that has been
+//      active for longest. (Not the longest wait: a row that is narrowed makes its client wait, and
+//      two such rows would take turns with every plan.)
 //
 // What holds of the result (tests/scheduler/constraints_test.cpp):
 //   * Units of an exclusive row are in no row of another client. Exception: rows of one launch that
@@ -101,8 +103,8 @@ class Constraints {
   // What rows of one client got.
   struct Owner {
     std::uint32_t account = 0;
-    std::uint32_t min_sms = 1;  // of its streams that wait or run
-    std::uint64_t age_ns = kNever;
+    std::uint32_t min_sms = 1;        // of its streams that wait or run
+    std::uint64_t since_ns = kNever;  // it is active
     hal::ComputeSet exclusive, shared;
     bool has_row = false;                // for the client as a whole
     PartitionId current = kNoPartition;  // of its row in force

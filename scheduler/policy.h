@@ -113,6 +113,9 @@ struct PolicyDescription {
   bool uses_steps = false;
   // allocate() is called when a grant was returned while some stream waits.
   bool uses_returns = false;
+  // allocate() is called when a stream begins to wait for which the last call gave no row, neither
+  // of its own nor of its client. Otherwise such a stream waits for the next call.
+  bool uses_streams = false;
 };
 
 // A policy as the scheduler runs it: exactly one of the pointers is set.

@@ -161,6 +161,7 @@ void Scheduler::demand_ends(StreamIndex index) {
   Stream& stream = streams_[index];
   ClientState& client = clients_[stream.client];
   const std::uint32_t at = std::exchange(stream.demand, kNone);
+  stream.asked = false;
   sets_state(client.demands[at], State::kIdle);
   if (at + 1 != client.demands.size()) {
     client.demands[at] = client.demands.back();

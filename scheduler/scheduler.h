@@ -17,11 +17,11 @@
 //       | returned(grant) ---------> |   pending grants of these units open
 //
 // Rows are per client: a stream of a client that has a row is granted without a call of the policy.
-// The policy is asked again, once per decide() at most, when the set of active clients changes, a
+// The policy is asked again, twice per decide() at most, when the set of active clients changes, a
 // stream needs more than its row has, limits change, a row's launches are used up or its time ends,
 // the policy's wake_ns comes, a stream has waited for too long, and, where the policy says so
-// (PolicyDescription), when steps or returned grants change. Not when a stream of a known client
-// comes or goes, work drains or counters grow.
+// (PolicyDescription), when steps, returned grants or waiting streams change. Not when a stream of
+// a known client comes or goes, work drains or counters grow.
 //
 // A client is active while a stream of it waits or runs, and for `idle_after_ns` after that.
 //
@@ -192,6 +192,7 @@ class Scheduler {
     bool dirty = false;              // in dirty_
     bool starving = false;           // in starving_
     bool timer = false;              // in timers_
+    bool asked = false;              // the policy was, since it began to wait
     std::uint32_t generation = 0;    // of the index
     PartitionId last = kNoPartition;
     // The plan for which its row's launches were granted; for which its row was too narrow.

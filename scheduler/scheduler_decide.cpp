@@ -20,10 +20,11 @@ std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
     serve_freed();
     if (policy_.description.uses_returns && waiting_ != 0) replan_ = true;
   }
-  serve_dirty();
-  if (replan_) {
-    make_plan();
+  // What is known to need a plan is planned first; what only a look at a stream shows, after that.
+  for (int round = 0; round < 2; ++round) {
+    if (replan_) make_plan();
     serve_dirty();
+    if (!replan_) break;
   }
   schedule_wake();
   return decisions_;
@@ -68,7 +69,7 @@ void Scheduler::pop_timers() {
 }
 
 void Scheduler::schedule_wake() {
-  wake_at_ = std::min(plan_wake_, age_due_);
+  wake_at_ = replan_ ? now_ : std::min(plan_wake_, age_due_);
   if (!timers_.empty()) wake_at_ = std::min(wake_at_, timers_.front().at_ns);
 }
 
@@ -138,6 +139,7 @@ void Scheduler::opened(StreamIndex index, GrantId id) {
   StreamDemand& demand = clients_[stream.client].demands[stream.demand];
   if (demand.state != State::kRunning) sets_state(demand, State::kRunning);
   stream.last = grant.partition;
+  stream.asked = false;
   if (grant.launches != 0) stream.used_revision = revision_;
   ++counters_.grants;
   if (grant.reason == Reason::kNeedsWhole) ++counters_.exceptions;
@@ -269,6 +271,9 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
   const Planned& planned = plan_[row];
   if (planned.row.mode == Mode::kPaused) {
     unblock(index);
+    if (policy_.description.uses_streams && planned.wished == kNoPartition &&
+        !std::exchange(stream.asked, true))
+      replan_ = true;
     return wait(index);
   }
   if (pool_[planned.row.partition].processors < demand.min_sms) {
@@ -373,7 +378,9 @@ void Scheduler::place(StreamIndex index) {
   Ledger::Terms terms;
   terms.partition = placement.partition;
   terms.mode = placement.partition == kWholeDevice ? Mode::kShared : Mode::kExclusive;
-  terms.reason = Reason::kPlacement;
+  const std::uint32_t min_sms = client.demands[stream.demand].min_sms;
+  const bool exception = placement.partition == kWholeDevice && constraints_.needs_whole(min_sms);
+  terms.reason = exception ? Reason::kNeedsWhole : Reason::kPlacement;
   terms.launches = placement.launches;
   const GrantId grant = ledger_.open(index, terms, now_);
   if (grant != kNoGrant) opened(index, grant);

@@ -198,7 +198,8 @@ void Scheduler::reconcile(StreamIndex index) {
     unblock(index);
     if (grant != nullptr && grant->reason == Reason::kAged)
       revoke(index, Reason::kQuantumEnded);
-    else if (grant != nullptr && grant->reason != Reason::kPlacement)
+    else if (grant != nullptr && grant->reason != Reason::kPlacement &&
+             grant->reason != Reason::kNeedsWhole)
       revoke(index, Reason::kRowChanged);
     return mark(index);
   }
