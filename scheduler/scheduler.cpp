@@ -4,6 +4,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <utility>
 
@@ -248,8 +249,14 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
   ledger_.forget(client.holder);
   returned_ = true;
   found_key_ = ~std::uint64_t{0};
-  if (policy_.allocation != nullptr) policy_.allocation->forget(id);
-  if (policy_.placement != nullptr) policy_.placement->forget(id);
+  try {
+    if (policy_.allocation != nullptr) policy_.allocation->forget(id);
+    if (policy_.placement != nullptr) policy_.placement->forget(id);
+  } catch (const std::exception& error) {
+    fail(std::string("forget() failed: ") + error.what());
+  } catch (...) {
+    fail("forget() threw an exception");
+  }
   std::erase(order_, index);
   std::erase(changed_, id);
   std::erase_if(plan_, [&](const Planned& planned) { return planned.row.client == id; });

@@ -268,7 +268,7 @@ class Scheduler {
   void make_plan();
   void take_snapshot(Snapshot& snapshot);
   void ask_policy(const Snapshot& snapshot);
-  void fail(const char* what);
+  void fail(std::string_view what);
   void bar_units(const Snapshot& snapshot);
   void apply_difference();
   void reconcile(StreamIndex stream);

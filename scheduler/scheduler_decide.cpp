@@ -2,6 +2,7 @@
 //
 // Scheduler::decide(): timers, grants under the rows in force, aging.
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <utility>
 
@@ -360,6 +361,8 @@ void Scheduler::place(StreamIndex index) {
     const Launch launch{client.value.id, client.demands[stream.demand], stream.last, now_, pool_};
     try {
       placement = policy_.placement->place(launch, eligible_);
+    } catch (const std::exception& error) {
+      return fail(std::string("place() failed: ") + error.what());
     } catch (...) {
       return fail("place() threw an exception");
     }

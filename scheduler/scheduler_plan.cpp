@@ -2,6 +2,7 @@
 //
 // Scheduler: a new allocation, and the difference to the one in force.
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "scheduler/policies/builtin.h"
@@ -58,7 +59,7 @@ void Scheduler::take_snapshot(Snapshot& snapshot) {
 }
 
 // The policy is at fault: fifo from now on.
-void Scheduler::fail(const char* what) {
+void Scheduler::fail(std::string_view what) {
   fault_.assign(policy_.description.name);
   fault_ += ": ";
   fault_ += what;
@@ -77,20 +78,24 @@ void Scheduler::ask_policy(const Snapshot& snapshot) {
   while (true) {
     next_.rows.clear();
     next_.wake_ns = kNever;
-    const char* problem = nullptr;
+    std::string problem;  // empty: no allocation
     if (policy_.allocation != nullptr) {
       ++counters_.plans;
       try {
         policy_.allocation->allocate(snapshot, next_);
+      } catch (const std::exception& error) {
+        problem = std::string("allocate() failed: ") + error.what();
       } catch (...) {
         problem = "allocate() threw an exception";
       }
     }
-    if (problem == nullptr)
-      problem = constraints_.clip(
+    if (problem.empty()) {
+      const char* const invalid = constraints_.clip(
           snapshot, next_.rows, starving_,
           {policy_.description.isolate_streams, policy_.placement != nullptr}, next_plan_);
-    if (problem == nullptr) return;
+      if (invalid == nullptr) return;
+      problem = invalid;
+    }
     fail(problem);
   }
 }

@@ -110,12 +110,14 @@ Scene random_scene(const PoolLayout& layout, std::mt19937_64& random, bool valid
       demand.state = static_cast<StreamDemand::State>(below(3));
       scene.streams.back().push_back(demand);
     }
-    if (below(5) != 0)
-      scene.wish(id, static_cast<PartitionId>(below(layout.size() + (valid ? 0 : 1))),
-                 static_cast<Mode>(below(3)), static_cast<std::uint8_t>(below(3)));
+    const auto wish = [&](std::size_t partitions) {
+      const auto partition = static_cast<PartitionId>(below(partitions));
+      const auto mode = static_cast<Mode>(below(3));
+      scene.wish(id, partition, mode, static_cast<std::uint8_t>(below(3)));
+    };
+    if (below(5) != 0) wish(layout.size() + (valid ? 0 : 1));
     if (below(4) == 0) {
-      scene.wish(id, static_cast<PartitionId>(below(layout.size())), static_cast<Mode>(below(3)),
-                 static_cast<std::uint8_t>(below(3)));
+      wish(layout.size());
       scene.rows.back().stream = below(3);
     }
     if (!scene.rows.empty()) scene.rows.back().hold = below(4) == 0;

@@ -306,7 +306,7 @@ TEST_CASE("a policy that throws or returns invalid rows is replaced by fifo, wit
   const PoolLayout layout = h200();
   const std::pair<Function::Call, std::string> faults[] = {
       {[](const Snapshot&, Allocation&) { throw std::runtime_error("no"); },
-       "test: allocate() threw an exception"},
+       "test: allocate() failed: no"},
       {[](const Snapshot&, Allocation& out) { out.rows = {row(1, 60'000, Mode::kShared)}; },
        "test: a row names a partition that the pool lacks"},
       {[](const Snapshot&, Allocation& out) { out.rows = {row(77, 0, Mode::kShared)}; },
@@ -407,9 +407,10 @@ class Hostile final : public AllocationPolicy {
  private:
   std::size_t below(std::size_t n) { return random_() % n; }
   void add(const Snapshot& snapshot, ClientId client, StreamId stream, Allocation& out) {
-    Row wish = row(client, static_cast<PartitionId>(below(snapshot.pool.size())),
-                   static_cast<Mode>(below(3)),
-                   below(4) == 0 ? 1 + static_cast<std::uint32_t>(below(3)) : 0);
+    const auto partition = static_cast<PartitionId>(below(snapshot.pool.size()));
+    const auto mode = static_cast<Mode>(below(3));
+    Row wish = row(client, partition, mode);
+    if (below(4) == 0) wish.launches = 1 + static_cast<std::uint32_t>(below(3));
     wish.stream = stream;
     wish.rank = static_cast<std::uint8_t>(below(3));
     wish.hold = below(4) == 0;
