@@ -233,6 +233,15 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
   advance(now_ns);
   const auto known = client_index_.find(id);
   if (known == client_index_.end()) return;
+  // First: a policy that fails here is replaced while all of the client is still known.
+  try {
+    if (policy_.allocation != nullptr) policy_.allocation->forget(id);
+    if (policy_.placement != nullptr) policy_.placement->forget(id);
+  } catch (const std::exception& error) {
+    fail(std::string("forget() failed: ") + error.what());
+  } catch (...) {
+    fail("forget() threw an exception");
+  }
   const ClientIndex index = known->second;
   ClientState& client = clients_[index];
   for (const StreamIndex at : client.streams) {
@@ -249,14 +258,6 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
   ledger_.forget(client.holder);
   returned_ = true;
   found_key_ = ~std::uint64_t{0};
-  try {
-    if (policy_.allocation != nullptr) policy_.allocation->forget(id);
-    if (policy_.placement != nullptr) policy_.placement->forget(id);
-  } catch (const std::exception& error) {
-    fail(std::string("forget() failed: ") + error.what());
-  } catch (...) {
-    fail("forget() threw an exception");
-  }
   std::erase(order_, index);
   std::erase(changed_, id);
   std::erase_if(plan_, [&](const Planned& planned) { return planned.row.client == id; });
@@ -372,6 +373,7 @@ void Scheduler::replace_policy(Policy policy, std::uint64_t now_ns) {
   advance(now_ns);
   policy_ = std::move(policy);
   fault_.clear();
+  while (!unplaced_.empty()) unplace(unplaced_.back());
   isolate();
   set(options_, now_ns);
 }

@@ -487,6 +487,93 @@ TEST_CASE("a policy that gives no rows at all starves no stream") {
         options.overdue_after_ns + 10 * (options.quantum_ns + 2 * world.longest_kernel()));
 }
 
+// --- another policy --------------------------------------------------------------------------
+
+Policy any_policy(std::mt19937_64& random) {
+  PolicyDescription description;
+  description.name = "hostile";
+  switch (random() % 7) {
+    case 0:
+      return make_fifo();
+    case 1:
+      return make_static({ComputeSet(), 1 + static_cast<std::uint32_t>(random() % 4)});
+    case 2:
+      return make_temporal();
+    case 3:
+      return make_exclusive();
+    case 4:
+      return make_orion();
+    case 5: {
+      RandomOptions options;
+      options.seed = random();
+      return make_random(options);
+    }
+    default:
+      return {description, std::make_unique<Hostile>(random()), nullptr};
+  }
+}
+
+TEST_CASE("policies that replace each other while work runs break no limit and lose no stream") {
+  const PoolLayout layout = four_units();
+  SchedulerOptions options;
+  options.overdue_after_ns = 20'000'000;
+  const std::uint64_t begin = test::seed();
+  for (std::uint64_t seed = begin; seed < begin + 60; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    World world(layout, any_policy(random), options);
+    auto work = arrivals(seed, 2 + static_cast<unsigned>(seed % 5), 60, 32);
+    for (Work& item : work) item.at_ns %= 1'000;
+    world.run(work, 1'000'000);
+    for (std::uint64_t now = 2'000'000; now < 60'000'000 && !world.complete(); now += 1'000'000) {
+      world.run({}, now);
+      world.scheduler().replace_policy(any_policy(random), world.now());
+      world.obey_now();
+    }
+    world.scheduler().replace_policy(make_fifo(), world.now());
+    world.obey_now();
+    world.run({}, 600'000'000'000);
+    REQUIRE(world.complete());
+    CHECK(world.scheduler().fault().empty());
+  }
+}
+
+TEST_CASE("a policy that isolates streams takes over from one that does not, and back") {
+  const PoolLayout layout = four_units();
+  const auto exclusive = [&](bool isolate) {
+    PolicyDescription description;
+    description.name = "exclusive half";
+    description.isolate_streams = isolate;
+    return policy(
+        [&](const Snapshot& snapshot, Allocation& out) {
+          for (const Client& client : snapshot.clients)
+            out.rows.push_back(row(client.id, part(layout, 0, 2), Mode::kExclusive));
+        },
+        description);
+  };
+  Scheduler scheduler(layout.entries(), exclusive(false));
+  scheduler.wants(1, demand(0), 1);
+  scheduler.wants(1, demand(1), 1);
+  auto decisions = decide(scheduler, 1);
+  REQUIRE(decisions.size() == 2);  // of one client: they share its units
+  const GrantId first = decisions[0].grant, second = decisions[1].grant;
+  scheduler.replace_policy(exclusive(true), 2);
+  CHECK(decide(scheduler, 2).empty());  // what is granted stays
+  scheduler.returned(1, 1, second, 3);
+  CHECK(decide(scheduler, 3).empty());  // stream 0 holds them
+  CHECK(scheduler.waiting() == 1);
+  scheduler.idle(1, 0, 4);
+  scheduler.returned(1, 0, first, 4);
+  decisions = decide(scheduler, 4);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].stream == 1);
+  scheduler.replace_policy(exclusive(false), 5);
+  scheduler.wants(1, demand(0), 5);
+  CHECK(decide(scheduler, 5).size() == 1);
+  scheduler.forget(1, 6);
+  CHECK(scheduler.ledger().held().empty());
+}
+
 // --- bad input -------------------------------------------------------------------------------
 
 TEST_CASE("messages about unknown clients, streams, grants and steps are ignored") {

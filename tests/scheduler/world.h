@@ -64,6 +64,9 @@ class World {
     }
   }
 
+  // Decides and obeys now, after a change that no client made.
+  void obey_now() { obey(); }
+
  private:
   struct Held {
     GrantId id;
