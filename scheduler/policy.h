@@ -91,7 +91,7 @@ class PlacementPolicy {
   // `eligible`: partitions that run the launch and that conflict with no other client, narrowest
   // first, never empty. The whole device is among them only while no other client holds a part of
   // it, or when nothing else runs the launch. A part is granted exclusively, the whole device
-  // shared.
+  // shared: while one client has it, another may still be given a part.
   virtual Placement place(const Launch& launch, std::span<const PartitionId> eligible) = 0;
   virtual void forget(ClientId client) { static_cast<void>(client); }
 };
