@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/policies/adapter.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace vitamin::scheduler {
+namespace {
+
+using hal::ComputeSet;
+
+class Adapter final : public AllocationPolicy {
+ public:
+  explicit Adapter(std::unique_ptr<CallbackPolicy> policy) : policy_(std::move(policy)) {}
+
+  void allocate(const Snapshot& snapshot, Allocation& out) override {
+    keep_grants(snapshot, out);
+    prepare_steps(snapshot, out);
+    collect(snapshot, out);
+    while (!ready_.empty()) {
+      const CallbackPolicy::State state{snapshot, out.rows};
+      const std::optional<std::size_t> picked = policy_->pick(ready_, state);
+      if (!picked || *picked >= ready_.size()) return;
+      const CallbackPolicy::Operation operation = ready_[*picked];
+      ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(*picked));
+      find_eligible(snapshot, operation, out);
+      if (eligible_.empty()) continue;  // asked again when a grant is returned
+      const CallbackPolicy::Choice choice = policy_->select(operation, eligible_, state);
+      if (choice.partition == kNoPartition) continue;
+      Row& row = out.rows.emplace_back();
+      row.client = operation.client;
+      row.stream = operation.stream;
+      row.partition = choice.partition;
+      row.mode = choice.partition == kWholeDevice ? Mode::kShared : Mode::kExclusive;
+      row.launches = choice.launches;
+      row.run_ahead_ns = choice.run_ahead_ns;
+    }
+  }
+
+  void forget(ClientId client) override { policy_->forget(client); }
+
+ private:
+  static bool open_and_wanted(const Snapshot& snapshot, const Grant& grant) {
+    if (grant.state != Grant::State::kOpen) return false;
+    const Client* const client = snapshot.find(grant.client);
+    return client != nullptr && client->active;
+  }
+
+  // What is granted stays.
+  void keep_grants(const Snapshot& snapshot, Allocation& out) {
+    for (const Grant& grant : snapshot.grants) {
+      if (!open_and_wanted(snapshot, grant)) continue;
+      Row& row = out.rows.emplace_back();
+      row.client = grant.client;
+      row.stream = grant.stream;
+      row.partition = grant.partition;
+      row.mode = grant.mode;
+      row.launches = grant.launches;
+      row.run_ahead_ns = grant.run_ahead_ns;
+    }
+    std::sort(out.rows.begin(), out.rows.end(), [](const Row& a, const Row& b) {
+      return a.client != b.client ? a.client < b.client : a.stream < b.stream;
+    });
+  }
+
+  void prepare_steps(const Snapshot& snapshot, Allocation& out) {
+    for (const Client& client : snapshot.clients)
+      for (const Step& step : client.steps) {
+        if (step.begin_ns != 0) continue;
+        const CallbackPolicy::State state{snapshot, out.rows};
+        const CallbackPolicy::Plan plan = policy_->prepare(step, state);
+        if (plan.target == kNoPartition || plan.target >= snapshot.pool.size() ||
+            plan.until_ns <= snapshot.now_ns)
+          continue;
+        const ComputeSet units = snapshot.pool[plan.target].compute;
+        // A stream that has a grant keeps its own row; one row for each stream.
+        std::erase_if(out.rows, [&](const Row& row) {
+          if (row.client == client.id && row.stream == step.stream) return true;
+          return plan.revoke_others && row.client != client.id && row.mode == Mode::kExclusive &&
+                 snapshot.pool[row.partition].compute.overlaps(units);
+        });
+        Row& row = out.rows.emplace_back();
+        row.client = client.id;
+        row.stream = step.stream;
+        row.partition = plan.target;
+        row.mode = Mode::kExclusive;
+        row.hold = true;
+        row.until_ns = plan.until_ns;
+      }
+  }
+
+  // Streams that wait and have no row yet, oldest first.
+  void collect(const Snapshot& snapshot, const Allocation& out) {
+    ready_.clear();
+    for (const Client& client : snapshot.clients) {
+      const bool covered = std::any_of(out.rows.begin(), out.rows.end(), [&](const Row& row) {
+        return row.client == client.id && row.stream == kAllStreams;
+      });
+      if (covered) continue;
+      for (const StreamDemand& stream : client.streams) {
+        if (stream.state != StreamDemand::State::kWaiting || has_row(client.id, stream.id, out))
+          continue;
+        CallbackPolicy::Operation& operation = ready_.emplace_back();
+        operation.client = client.id;
+        operation.stream = stream.id;
+        operation.phase = client.phase;
+        operation.min_sms = stream.min_sms;
+        operation.kernel = stream.kernel;
+        operation.predicted_ns = stream.predicted_ns;
+        operation.since_ns = stream.waiting_since_ns;
+        if (!client.steps.empty()) operation.due_ns = client.steps.front().due_ns;
+      }
+    }
+    std::stable_sort(ready_.begin(), ready_.end(),
+                     [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
+  }
+
+  static bool has_row(ClientId client, StreamId stream, const Allocation& out) {
+    return std::any_of(out.rows.begin(), out.rows.end(), [&](const Row& row) {
+      return row.client == client && row.stream == stream;
+    });
+  }
+
+  // Units that other clients hold, drain or have a row for.
+  void find_eligible(const Snapshot& snapshot, const CallbackPolicy::Operation& operation,
+                     const Allocation& out) {
+    ComputeSet others;
+    for (const Row& row : out.rows)
+      if (row.client != operation.client && row.mode == Mode::kExclusive)
+        others |= snapshot.pool[row.partition].compute;
+    for (const Grant& grant : snapshot.grants)
+      if (grant.client != operation.client && grant.mode == Mode::kExclusive &&
+          grant.state != Grant::State::kPending)
+        others |= snapshot.pool[grant.partition].compute;
+    eligible_.clear();
+    bool any_runs_it = false;
+    for (const Partition& partition : snapshot.pool.subspan(1)) {
+      if (partition.processors < operation.min_sms) continue;
+      any_runs_it = true;
+      if (!partition.compute.overlaps(others)) eligible_.push_back(partition.id);
+    }
+    if (others.empty() || !any_runs_it) eligible_.push_back(kWholeDevice);
+  }
+
+  std::unique_ptr<CallbackPolicy> policy_;
+  std::vector<CallbackPolicy::Operation> ready_;
+  std::vector<PartitionId> eligible_;
+};
+
+}  // namespace
+
+Policy adapt(std::unique_ptr<CallbackPolicy> policy, PolicyDescription description) {
+  description.uses_steps = true;
+  description.uses_returns = true;
+  description.uses_streams = true;
+  return {description, std::make_unique<Adapter>(std::move(policy)), nullptr};
+}
+
+}  // namespace vitamin::scheduler

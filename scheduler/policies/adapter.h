@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The paper's interface (section "Policy Interface") over allocate(): a policy that is written as
+// Pick, Select and Prepare runs unchanged in its structure.
+//
+//   Pick(Q, S)      the next operation of the ready queue Q, or none for now
+//   Select(o, E, S) a partition of E: those that run o and conflict with no other client
+//   Prepare(h, S)   for an announced step: a partition to keep for it, and whether to revoke the
+//                   grants of others that overlap it
+//
+// The ready queue holds the next launch of every stream that waits, oldest first. What Select
+// returns becomes a row of that stream; an open grant keeps its row until its launches are used up,
+// or until Prepare revokes it. Prepare is asked for each step that has not begun, once for each
+// plan.
+//
+// Threads: as AllocationPolicy.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "scheduler/policy.h"
+
+namespace vitamin::scheduler {
+
+class CallbackPolicy {
+ public:
+  struct Operation {
+    ClientId client = kNoClient;
+    StreamId stream = 0;
+    StepKind phase = StepKind::kUnknown;  // of its client
+    std::uint32_t min_sms = 1;
+    std::uint64_t kernel = 0, predicted_ns = 0;
+    std::uint64_t since_ns = 0;  // it is ready since then
+    std::uint64_t due_ns = 0;    // of the first step of the client that is due; 0: none
+  };
+  // The paper's S: partitions, grants (open: leased; revoked: draining), what is written so far.
+  struct State {
+    const Snapshot& snapshot;
+    std::span<const Row> rows;
+  };
+  struct Choice {
+    PartitionId partition = kNoPartition;  // kNoPartition: not now
+    std::uint32_t launches = 1;            // 0: until revoked
+    std::uint64_t run_ahead_ns = kNever;
+  };
+  struct Plan {
+    PartitionId target = kNoPartition;  // kept for the step; kNoPartition: nothing
+    bool revoke_others = false;         // the paper: close the gates of conflicting contexts
+    std::uint64_t until_ns = kNever;    // it is kept so long
+  };
+
+  virtual ~CallbackPolicy() = default;
+  // An index into `ready`, which is not empty; none: all of them wait.
+  virtual std::optional<std::size_t> pick(std::span<const Operation> ready, const State& state) {
+    static_cast<void>(ready), static_cast<void>(state);
+    return 0;
+  }
+  // `eligible`: narrowest first, the whole device last, not empty.
+  virtual Choice select(const Operation& operation, std::span<const PartitionId> eligible,
+                        const State& state) = 0;
+  virtual Plan prepare(const Step& step, const State& state) {
+    static_cast<void>(step), static_cast<void>(state);
+    return {};
+  }
+  virtual void forget(ClientId client) { static_cast<void>(client); }
+};
+
+// `description`: name and summary; the adapter sets what it needs.
+Policy adapt(std::unique_ptr<CallbackPolicy> policy, PolicyDescription description);
+
+}  // namespace vitamin::scheduler

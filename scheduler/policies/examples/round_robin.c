@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Round robin over clients, on a quarter of the device each: the smallest policy in the paper's
+ * three callbacks. Prepare keeps a client's quarter for a decode that it has announced.
+ *     cc -shared -fPIC -I.. -o round_robin.so round_robin.c
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "vitamin_policy.h"
+
+struct round_robin {
+  uint32_t share; /* each gets one share-th of the SMs */
+  uint32_t last;  /* the client that was served last */
+};
+
+static void* create(const char* parameters, char* error, size_t error_size) {
+  struct round_robin* self = malloc(sizeof *self);
+  if (self == NULL) return NULL;
+  *self = (struct round_robin){4, 0};
+  if (*parameters != 0 && (sscanf(parameters, "share=%u", &self->share) != 1 || !self->share)) {
+    snprintf(error, error_size, "'%s' is not share=N", parameters);
+    free(self);
+    return NULL;
+  }
+  return self;
+}
+
+/* The next client after the last one; the lowest number when there is none after it. */
+static int64_t pick(void* state, const struct vitamin_operation* ready, uint32_t count,
+                    const struct vitamin_snapshot* snapshot) {
+  struct round_robin* self = state;
+  uint32_t best = 0;
+  (void)snapshot;
+  for (uint32_t i = 1; i < count; ++i) {
+    uint32_t a = VITAMIN_AT(struct vitamin_operation, ready, i)->client - self->last - 1;
+    uint32_t b = VITAMIN_AT(struct vitamin_operation, ready, best)->client - self->last - 1;
+    if (a < b) best = i;
+  }
+  self->last = VITAMIN_AT(struct vitamin_operation, ready, best)->client;
+  return best;
+}
+
+static uint32_t sms_of(const struct vitamin_snapshot* snapshot, uint32_t partition) {
+  return VITAMIN_AT(struct vitamin_partition, snapshot->partitions, partition)->sms;
+}
+
+static struct vitamin_choice choose(void* state, const struct vitamin_operation* operation,
+                                    const uint32_t* eligible, uint32_t count,
+                                    const struct vitamin_snapshot* snapshot) {
+  uint32_t wanted = snapshot->partitions->sms / ((struct round_robin*)state)->share, i = 0;
+  (void)operation;
+  while (i + 1 < count && sms_of(snapshot, eligible[i]) < wanted) ++i;
+  return (struct vitamin_choice){eligible[i], 0};
+}
+
+static struct vitamin_plan prepare(void* state, const struct vitamin_step* step,
+                                   const struct vitamin_snapshot* snapshot) {
+  uint32_t wanted = snapshot->partitions->sms / ((struct round_robin*)state)->share, i = 1;
+  if (step->kind != VITAMIN_STEP_DECODE || step->due_ns == 0)
+    return (struct vitamin_plan){VITAMIN_NO_PARTITION, 0, 0};
+  while (i + 1 < snapshot->partitions_count && sms_of(snapshot, i) < wanted) ++i;
+  return (struct vitamin_plan){i, 1, step->due_ns};
+}
+
+const struct vitamin_policy_functions* vitamin_policy(void) {
+  static const struct vitamin_policy_functions functions = {
+      .size = sizeof functions,
+      .abi = VITAMIN_POLICY_ABI,
+      .name = "round-robin",
+      .summary = "clients in turn, on a part of the device each",
+      .create = create,
+      .destroy = free,
+      .pick = pick,
+      .select = choose,
+      .prepare = prepare,
+  };
+  return &functions;
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/policies/loadable.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "scheduler/policies/adapter.h"
+#include "scheduler/policies/flat.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+using hal::Errc;
+
+// The shared object; closed when no call can be in it any more.
+struct Library {
+  void* handle = nullptr;
+  const vitamin_policy_functions* functions = nullptr;
+  ~Library() {
+    if (handle != nullptr) ::dlclose(handle);
+  }
+};
+
+hal::Result<std::shared_ptr<Library>> open(const std::string& path) {
+  const auto failed = [&](const std::string& why) {
+    return hal::fail(Errc::kInvalidArgument, "policy library " + path + ": " + why);
+  };
+  auto library = std::make_shared<Library>();
+  library->handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library->handle == nullptr) return failed(::dlerror());
+  using Entry = const vitamin_policy_functions* (*)();
+  const auto entry = reinterpret_cast<Entry>(::dlsym(library->handle, "vitamin_policy"));
+  if (entry == nullptr)
+    return failed("it exports no function vitamin_policy (see vitamin_policy.h)");
+  const vitamin_policy_functions* const functions = entry();
+  if (functions == nullptr) return failed("vitamin_policy() returns null");
+  if (functions->abi != VITAMIN_POLICY_ABI)
+    return failed("it was compiled for policy ABI " + std::to_string(functions->abi) +
+                  ", this Vitamin has " + std::to_string(VITAMIN_POLICY_ABI) +
+                  "; compile it again with this Vitamin's vitamin_policy.h");
+  if (functions->size < sizeof *functions || functions->name == nullptr ||
+      functions->create == nullptr || functions->destroy == nullptr)
+    return failed("its table is incomplete: name, create and destroy are needed");
+  const int interfaces = (functions->allocate != nullptr) + (functions->place != nullptr) +
+                         (functions->select != nullptr);
+  if (interfaces != 1)
+    return failed("its table sets " + std::to_string(interfaces) +
+                  " of allocate, place and select; exactly one is needed");
+  library->functions = functions;
+  return library;
+}
+
+// A snapshot that owns all that it refers to.
+class OwnedSnapshot {
+ public:
+  void fill(const Snapshot& from) {
+    pool_.assign(from.pool.begin(), from.pool.end());
+    clients_.assign(from.clients.begin(), from.clients.end());
+    grants_.assign(from.grants.begin(), from.grants.end());
+    changed_.assign(from.changed.begin(), from.changed.end());
+    if (from.current != nullptr) current_ = *from.current;
+    streams_.clear(), steps_.clear();
+    for (const Client& client : clients_) {
+      streams_.insert(streams_.end(), client.streams.begin(), client.streams.end());
+      steps_.insert(steps_.end(), client.steps.begin(), client.steps.end());
+    }
+    std::span<const StreamDemand> streams(streams_);
+    std::span<const Step> steps(steps_);
+    for (Client& client : clients_) {
+      client.streams = streams.first(client.streams.size());
+      client.steps = steps.first(client.steps.size());
+      streams = streams.subspan(client.streams.size());
+      steps = steps.subspan(client.steps.size());
+    }
+    view_ = {from.now_ns, from.revision, pool_, clients_, grants_, changed_, &current_, nullptr};
+  }
+  const Snapshot& view() const { return view_; }
+
+ private:
+  std::vector<Partition> pool_;
+  std::vector<Client> clients_;
+  std::vector<StreamDemand> streams_;
+  std::vector<Step> steps_;
+  std::vector<Grant> grants_;
+  std::vector<ClientId> changed_;
+  Allocation current_;
+  Snapshot view_;
+};
+
+// What a call reads and writes. Shared with the thread that runs the call.
+struct Exchange {
+  // A row of a policy that was compiled with another minor version may be larger than ours.
+  static constexpr std::size_t kRowBytes = 256;
+  std::shared_ptr<Library> library;
+  void* self = nullptr;
+  FlatSnapshot flat;
+  OwnedSnapshot owned;
+  Policy adapter;  // callbacks: over `owned`
+  Allocation answer;
+  std::vector<std::uint64_t> rows;
+  std::uint32_t capacity = 0;
+  std::int64_t written = 0;
+  std::uint64_t wake_ns = kNever;
+  std::vector<vitamin_partition> partitions;
+  std::vector<std::uint32_t> eligible;
+  vitamin_launch launch{};
+  vitamin_choice choice{};
+  ClientId client = kNoClient;
+  const vitamin_policy_functions& functions() const { return *library->functions; }
+  ~Exchange() {
+    if (self != nullptr) functions().destroy(self);
+  }
+};
+
+// Runs calls under limits; a call that exceeds them throws.
+class Caller {
+ public:
+  Caller(std::shared_ptr<Exchange> exchange, const SandboxLimits& limits)
+      : exchange_(std::move(exchange)), limits_(limits) {}
+
+  Exchange& exchange() { return *exchange_; }
+
+  void call(const char* name, void (*function)(Exchange&)) {
+    using Outcome = Sandbox::Outcome;
+    const Outcome outcome =
+        sandbox_.run([exchange = exchange_, function] { function(*exchange); }, limits_);
+    if (outcome == Outcome::kReturned) return;
+    const bool slept = outcome == Outcome::kClock;
+    throw std::runtime_error("no answer to " + std::string(name) + " within " +
+                             std::to_string((slept ? limits_.clock : limits_.processor).count()) +
+                             (slept ? " ms" : " ms of processor time"));
+  }
+
+  void forget(ClientId client) {
+    exchange_->client = client;
+    if (exchange_->functions().forget != nullptr)
+      call("forget", [](Exchange& e) { e.functions().forget(e.self, e.client); });
+  }
+
+ private:
+  std::shared_ptr<Exchange> exchange_;
+  SandboxLimits limits_;
+  Sandbox sandbox_;
+};
+
+class LoadedAllocation final : public AllocationPolicy {
+ public:
+  LoadedAllocation(std::shared_ptr<Exchange> exchange, const SandboxLimits& limits)
+      : caller_(std::move(exchange), limits) {}
+
+  void allocate(const Snapshot& snapshot, Allocation& out) override {
+    Exchange& e = caller_.exchange();
+    e.flat.fill(snapshot);
+    std::size_t streams = 0;
+    for (const Client& client : snapshot.clients) streams += client.streams.size();
+    e.capacity = static_cast<std::uint32_t>(2 * (snapshot.clients.size() + streams) + 64);
+    e.rows.assign(e.capacity * Exchange::kRowBytes / sizeof(std::uint64_t), 0);
+    e.wake_ns = kNever;
+    caller_.call("allocate", [](Exchange& x) {
+      x.written = x.functions().allocate(x.self, &x.flat.view(),
+                                         reinterpret_cast<vitamin_row*>(x.rows.data()), x.capacity,
+                                         &x.wake_ns);
+    });
+    if (e.written < 0 || e.written > e.capacity)
+      throw std::runtime_error("allocate() returned " + std::to_string(e.written) + " rows");
+    const auto* const rows = reinterpret_cast<const vitamin_row*>(e.rows.data());
+    if (e.written > 0 && (rows->size < sizeof *rows || rows->size > Exchange::kRowBytes))
+      throw std::runtime_error("allocate() returned a row without a valid size");
+    for (std::int64_t i = 0; i < e.written; ++i)
+      out.rows.push_back(from_flat(*VITAMIN_AT(vitamin_row, rows, i)));
+    out.wake_ns = e.wake_ns;
+  }
+  void forget(ClientId client) override { caller_.forget(client); }
+
+ private:
+  Caller caller_;
+};
+
+// The whole of a plan, Pick, Select and Prepare of every stream and step, is one hand-off.
+class LoadedCallbacks final : public AllocationPolicy {
+ public:
+  LoadedCallbacks(std::shared_ptr<Exchange> exchange, const SandboxLimits& limits)
+      : caller_(std::move(exchange), limits) {}
+
+  void allocate(const Snapshot& snapshot, Allocation& out) override {
+    Exchange& e = caller_.exchange();
+    e.flat.fill(snapshot);
+    e.owned.fill(snapshot);
+    e.answer.rows.clear();
+    e.answer.wake_ns = kNever;
+    caller_.call("pick, select and prepare",
+                 [](Exchange& x) { x.adapter.allocation->allocate(x.owned.view(), x.answer); });
+    out.rows = e.answer.rows;
+    out.wake_ns = e.answer.wake_ns;
+  }
+  void forget(ClientId client) override { caller_.forget(client); }
+
+ private:
+  Caller caller_;
+};
+
+class LoadedPlacement final : public PlacementPolicy {
+ public:
+  LoadedPlacement(std::shared_ptr<Exchange> exchange, const SandboxLimits& limits)
+      : caller_(std::move(exchange), limits) {}
+
+  Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
+    Exchange& e = caller_.exchange();
+    if (e.partitions.size() != launch.pool.size()) {
+      e.partitions.clear();
+      for (const Partition& partition : launch.pool) e.partitions.push_back(flat(partition));
+    }
+    e.eligible.assign(eligible.begin(), eligible.end());
+    e.launch = {sizeof(vitamin_launch),
+                launch.client,
+                launch.demand.id,
+                launch.demand.min_sms,
+                launch.last,
+                static_cast<std::uint32_t>(e.partitions.size()),
+                launch.demand.kernel,
+                launch.demand.predicted_ns,
+                launch.demand.waiting_since_ns,
+                launch.now_ns,
+                e.partitions.data()};
+    caller_.call("place", [](Exchange& x) {
+      x.choice = x.functions().place(x.self, &x.launch, x.eligible.data(),
+                                     static_cast<std::uint32_t>(x.eligible.size()));
+    });
+    return {partition_from_flat(e.choice.partition), e.choice.launches};
+  }
+  void forget(ClientId client) override { caller_.forget(client); }
+
+ private:
+  Caller caller_;
+};
+
+// Called by the adapter, on the sandbox's thread.
+class FlatCallbacks final : public CallbackPolicy {
+ public:
+  // `exchange` owns this object.
+  explicit FlatCallbacks(Exchange& exchange) : exchange_(exchange) {}
+
+  std::optional<std::size_t> pick(std::span<const Operation> ready, const State&) override {
+    const vitamin_policy_functions& functions = exchange_.functions();
+    if (functions.pick == nullptr) return 0;
+    ready_.clear();
+    for (const Operation& operation : ready) ready_.push_back(flat_of(operation));
+    const std::int64_t picked =
+        functions.pick(exchange_.self, ready_.data(), static_cast<std::uint32_t>(ready_.size()),
+                       &exchange_.flat.view());
+    if (picked < 0) return std::nullopt;
+    if (picked >= static_cast<std::int64_t>(ready.size()))
+      throw std::runtime_error("pick() returned operation " + std::to_string(picked) + " of " +
+                               std::to_string(ready.size()));
+    return static_cast<std::size_t>(picked);
+  }
+
+  Choice select(const Operation& operation, std::span<const PartitionId> eligible,
+                const State&) override {
+    const vitamin_operation flat_operation = flat_of(operation);
+    eligible_.assign(eligible.begin(), eligible.end());
+    const vitamin_choice choice = exchange_.functions().select(
+        exchange_.self, &flat_operation, eligible_.data(),
+        static_cast<std::uint32_t>(eligible_.size()), &exchange_.flat.view());
+    return {partition_from_flat(choice.partition), choice.launches, kNever};
+  }
+
+  Plan prepare(const Step& step, const State&) override {
+    if (exchange_.functions().prepare == nullptr) return {};
+    const vitamin_step flat_step = flat(step);
+    const vitamin_plan plan =
+        exchange_.functions().prepare(exchange_.self, &flat_step, &exchange_.flat.view());
+    return {partition_from_flat(plan.target), plan.revoke_others != 0, plan.until_ns};
+  }
+
+ private:
+  static vitamin_operation flat_of(const Operation& operation) {
+    return {sizeof(vitamin_operation), operation.client,
+            operation.stream,          static_cast<std::uint32_t>(operation.phase),
+            operation.min_sms,         operation.kernel,
+            operation.predicted_ns,    operation.since_ns,
+            operation.due_ns};
+  }
+
+  Exchange& exchange_;
+  std::vector<vitamin_operation> ready_;
+  std::vector<std::uint32_t> eligible_;
+};
+
+}  // namespace
+
+hal::Result<Policy> load(const std::string& path, const std::string& parameters,
+                         const SandboxLimits& limits) {
+  auto library = open(path);
+  if (!library) return tl::unexpected(library.error());
+  auto exchange = std::make_shared<Exchange>();
+  exchange->library = *library;
+  const vitamin_policy_functions& functions = exchange->functions();
+  char why[256] = "";
+  exchange->self = functions.create(parameters.c_str(), why, sizeof why);
+  why[sizeof why - 1] = 0;
+  if (exchange->self == nullptr)
+    return hal::fail(Errc::kInvalidArgument, "policy library " + path + " refuses '" + parameters +
+                                                 "': " + (*why != 0 ? why : "no reason given"));
+  Policy policy;
+  PolicyDescription& description = policy.description;
+  description.name = functions.name;
+  description.summary = functions.summary != nullptr ? functions.summary : "";
+  description.may_starve = (functions.flags & VITAMIN_MAY_STARVE) != 0;
+  description.isolate_streams = (functions.flags & VITAMIN_ISOLATE_STREAMS) != 0;
+  description.uses_steps = (functions.flags & VITAMIN_USES_STEPS) != 0;
+  description.uses_returns = (functions.flags & VITAMIN_USES_RETURNS) != 0;
+  description.uses_streams = (functions.flags & VITAMIN_USES_STREAMS) != 0;
+  if (functions.allocate != nullptr) {
+    policy.allocation = std::make_unique<LoadedAllocation>(exchange, limits);
+  } else if (functions.place != nullptr) {
+    policy.placement = std::make_unique<LoadedPlacement>(exchange, limits);
+  } else {
+    exchange->adapter = adapt(std::make_unique<FlatCallbacks>(*exchange), description);
+    description = exchange->adapter.description;
+    policy.allocation = std::make_unique<LoadedCallbacks>(exchange, limits);
+  }
+  return policy;
+}
+
+}  // namespace vitamin::scheduler

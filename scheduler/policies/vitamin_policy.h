@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A policy of your own, as a shared object: C, no other header of Vitamin, no library to link.
+ *
+ * Export one function, vitamin_policy(). Its table sets one of three interfaces:
+ *
+ *   allocate   what each client is to have, for all clients at once; asked when demand changes
+ *   place      a partition for one grant of one stream; asked for each grant
+ *   select     with pick and prepare, which may be null: the three callbacks of the paper
+ *              (section "Policy Interface"), asked for streams and announced steps
+ *
+ * Answers are values; each is validated and clipped to quotas, reservations and the starvation
+ * bound before anything changes. A policy that throws, returns invalid rows, or takes longer than 8
+ * ms of processor time (150 ms by the clock) is replaced by fifo, and the reason is logged. Calls
+ * come one at a time, on a thread of their own; whatever a call is given is valid during the call.
+ *
+ * Compatibility: every structure that is passed by address begins with its size and only ever grows
+ * at its end; step through arrays with VITAMIN_AT. A policy that was compiled for another
+ * VITAMIN_POLICY_ABI is refused with a message. Version 1 asked Pick, Select and Prepare for one
+ * stream at a time.
+ *
+ * Units: times are nanoseconds of one clock; 0 is "none" or "unknown" unless a field says
+ * otherwise, VITAMIN_NEVER is "no bound"; sms are SMs or CUs.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define VITAMIN_POLICY_ABI 2u
+#define VITAMIN_WHOLE_DEVICE 0u
+#define VITAMIN_NO_PARTITION 0xffffu
+#define VITAMIN_ALL_STREAMS 0xffffffffu
+#define VITAMIN_NEVER 0xffffffffffffffffull
+
+/* The i-th element of an array of structures that may be larger than the ones declared here. */
+#define VITAMIN_AT(type, array, i) \
+  ((const type*)((const char*)(array) + (size_t)(i) * ((const type*)(array))->size))
+
+enum vitamin_step_kind {
+  VITAMIN_STEP_UNKNOWN,
+  VITAMIN_STEP_PREFILL,
+  VITAMIN_STEP_DECODE,
+  VITAMIN_STEP_ITERATION
+};
+/* Exclusive rows of different clients never overlap; shared rows promise nothing. */
+enum vitamin_mode { VITAMIN_EXCLUSIVE, VITAMIN_SHARED, VITAMIN_PAUSED };
+enum vitamin_stream_state { VITAMIN_STREAM_IDLE, VITAMIN_STREAM_WAITING, VITAMIN_STREAM_RUNNING };
+enum vitamin_grant_state { VITAMIN_GRANT_PENDING, VITAMIN_GRANT_OPEN, VITAMIN_GRANT_REVOKED };
+
+/* A fixed set of SMs. Partition 0 is the whole device; the others come narrowest first. The index
+ * in vitamin_snapshot.partitions is what rows name. */
+struct vitamin_partition {
+  uint32_t size;
+  uint32_t sms;
+  uint64_t units; /* one bit each: two partitions overlap when their words share a bit */
+};
+
+struct vitamin_stream {
+  uint32_t size;
+  uint32_t id;
+  uint32_t state;   /* enum vitamin_stream_state */
+  uint32_t min_sms; /* narrowest partition that its next launch fits */
+  uint64_t kernel;  /* of that launch: equal for equal launches */
+  uint64_t predicted_ns;
+  uint64_t waiting_since_ns;
+};
+
+/* A unit of work that a client announced: a prefill, one token, one iteration. */
+struct vitamin_step {
+  uint32_t size;
+  uint32_t client;
+  uint32_t stream; /* or VITAMIN_ALL_STREAMS */
+  uint32_t kind;   /* enum vitamin_step_kind */
+  uint64_t id, request;
+  uint64_t ready_ns, begin_ns; /* begin 0: expected */
+  uint64_t due_ns, work_ns;
+  uint32_t min_sms;
+};
+
+struct vitamin_client {
+  uint32_t size;
+  uint32_t id;
+  float weight;
+  uint32_t max_sms, reserved_sms, group, may_share;
+  uint32_t phase; /* enum vitamin_step_kind, of its current step */
+  uint32_t active, reports_progress;
+  uint64_t ttft_ns, tpot_ns, latency_ns, step_ns; /* its SLO; 0: none */
+  float quantile;
+  uint32_t streams_count, steps_count;
+  const struct vitamin_stream* streams;        /* that wait or run */
+  const struct vitamin_step* steps;            /* unfinished, by due time */
+  uint64_t work, busy_ns, misplaced, launches; /* cumulative progress */
+  uint64_t active_since_ns;
+};
+
+struct vitamin_grant {
+  uint32_t size;
+  uint32_t client, stream, partition;
+  uint32_t mode;  /* enum vitamin_mode */
+  uint32_t state; /* enum vitamin_grant_state */
+  uint32_t launches;
+  uint64_t id, run_ahead_ns;
+  uint64_t requested_ns, opened_ns, revoked_ns, heard_ns;
+};
+
+/* What a client, or one stream of it, is to have. Zero bytes are no valid row: see
+ * vitamin_row_for(). */
+struct vitamin_row {
+  uint32_t size;
+  uint32_t client, stream, partition;
+  uint32_t mode;
+  uint32_t rank;     /* among rows that want the same SMs: lower first; 0 to 255 */
+  uint32_t hold;     /* kept while the client is idle */
+  uint32_t launches; /* grants end after so many; 0: no such end */
+  uint64_t run_ahead_ns, until_ns;
+};
+
+struct vitamin_snapshot {
+  uint32_t size;
+  uint32_t partitions_count, clients_count, grants_count, changed_count, current_count;
+  uint64_t now_ns, revision;
+  const struct vitamin_partition* partitions;
+  const struct vitamin_client* clients; /* by id */
+  const struct vitamin_grant* grants;
+  const uint32_t* changed;           /* clients */
+  const struct vitamin_row* current; /* rows in force */
+  /* Speed of the client when it is alone on the partition, relative to the whole device, and its
+   * standard error: 1, or 0 when it is unknown. */
+  int (*speed)(const struct vitamin_snapshot* snapshot, uint32_t client, uint32_t partition,
+               float* mean, float* error);
+  const void* host;
+};
+
+/* One launch that is to be placed. */
+struct vitamin_launch {
+  uint32_t size;
+  uint32_t client, stream, min_sms;
+  uint32_t last; /* where the stream's grant before was, or VITAMIN_NO_PARTITION */
+  uint32_t partitions_count;
+  uint64_t kernel, predicted_ns, waiting_since_ns, now_ns;
+  const struct vitamin_partition* partitions;
+};
+
+/* The next launch of a stream that waits. */
+struct vitamin_operation {
+  uint32_t size;
+  uint32_t client, stream;
+  uint32_t phase; /* enum vitamin_step_kind, of its client */
+  uint32_t min_sms;
+  uint64_t kernel, predicted_ns, since_ns, due_ns;
+};
+
+struct vitamin_choice {
+  uint32_t partition; /* one of the eligible ones, or VITAMIN_NO_PARTITION: not now */
+  uint32_t launches;  /* 0: until revoked */
+};
+
+struct vitamin_plan {
+  uint32_t target;        /* kept for the step, or VITAMIN_NO_PARTITION */
+  uint32_t revoke_others; /* whose grants overlap it */
+  uint64_t until_ns;
+};
+
+/* What a policy declares (flags). */
+#define VITAMIN_MAY_STARVE 1u      /* streams that wait are not granted by age */
+#define VITAMIN_ISOLATE_STREAMS 2u /* streams of one client conflict, too */
+#define VITAMIN_USES_STEPS 4u      /* allocate when steps change */
+#define VITAMIN_USES_RETURNS 8u    /* allocate when a grant is returned while a stream waits */
+#define VITAMIN_USES_STREAMS 16u   /* allocate when a stream waits that no row covers */
+
+struct vitamin_policy_functions {
+  uint32_t size;
+  uint32_t abi; /* VITAMIN_POLICY_ABI */
+  const char* name;
+  const char* summary;
+  uint32_t flags;
+  /* `parameters`: what stands behind the colon. Null, and a sentence in `error`: refused. */
+  void* (*create)(const char* parameters, char* error, size_t error_size);
+  void (*destroy)(void* self);
+  /* Rows written, at most `capacity`; -1: failed. `wake_ns`: when to ask again, if not before. */
+  int64_t (*allocate)(void* self, const struct vitamin_snapshot* snapshot, struct vitamin_row* rows,
+                      uint32_t capacity, uint64_t* wake_ns);
+  /* `eligible`: partitions that run the launch and conflict with no other client, narrowest first,
+   * the whole device last. */
+  struct vitamin_choice (*place)(void* self, const struct vitamin_launch* launch,
+                                 const uint32_t* eligible, uint32_t count);
+  void (*forget)(void* self, uint32_t client); /* may be null */
+  /* An index into `ready`, or -1 to let all of them wait. Null: the first. */
+  int64_t (*pick)(void* self, const struct vitamin_operation* ready, uint32_t count,
+                  const struct vitamin_snapshot* snapshot);
+  struct vitamin_choice (*select)(void* self, const struct vitamin_operation* operation,
+                                  const uint32_t* eligible, uint32_t count,
+                                  const struct vitamin_snapshot* snapshot);
+  struct vitamin_plan (*prepare)(void* self, const struct vitamin_step* step,
+                                 const struct vitamin_snapshot* snapshot);
+};
+
+/* A shared row of the whole device for all streams of the client, without an end. */
+static inline struct vitamin_row vitamin_row_for(uint32_t client) {
+  struct vitamin_row row;
+  row.size = (uint32_t)sizeof row;
+  row.client = client;
+  row.stream = VITAMIN_ALL_STREAMS;
+  row.partition = VITAMIN_WHOLE_DEVICE;
+  row.mode = VITAMIN_SHARED;
+  row.rank = 0;
+  row.hold = 0;
+  row.launches = 0;
+  row.run_ahead_ns = VITAMIN_NEVER;
+  row.until_ns = VITAMIN_NEVER;
+  return row;
+}
+
+/* Exported by the shared object; valid as long as it is loaded. */
+__attribute__((visibility("default"))) const struct vitamin_policy_functions* vitamin_policy(void);
+
+#ifdef __cplusplus
+}
+#endif

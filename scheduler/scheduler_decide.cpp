@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scheduler::decide(): timers, grants under the rows in force, aging.
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "scheduler/scheduler.h"
+
+namespace vitamin::scheduler {
+
+using State = StreamDemand::State;
+
+std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
+  advance(now_ns);
+  decisions_.clear();
+  if (dirty_.empty() && !replan_ && !returned_ && now_ < wake_at_) return decisions_;
+  if (now_ >= wake_at_) pop_timers();
+  if (std::exchange(returned_, false)) {
+    serve_freed();
+    if (policy_.description.uses_returns && waiting_ != 0) replan_ = true;
+  }
+  // What is known to need a plan is planned first; what only a look at a stream shows, after that.
+  for (int round = 0; round < 2; ++round) {
+    if (replan_) make_plan();
+    serve_dirty();
+    if (!replan_) break;
+  }
+  schedule_wake();
+  return decisions_;
+}
+
+// --- time ------------------------------------------------------------------------------------
+
+void Scheduler::add_timer(Timer timer) {
+  timers_.push_back(timer);
+  std::push_heap(timers_.begin(), timers_.end(), std::greater<>());
+  wake_at_ = std::min(wake_at_, timer.at_ns);
+}
+
+// A stream or client has one timer at a time, so that those that come and go often cost one entry
+// for each time-out and not one for each message.
+void Scheduler::pop_timers() {
+  while (!timers_.empty() && timers_.front().at_ns <= now_) {
+    std::pop_heap(timers_.begin(), timers_.end(), std::greater<>());
+    const Timer timer = timers_.back();
+    timers_.pop_back();
+    if (timer.kind == Timer::Kind::kOverdue) {
+      if (streams_[timer.index].generation != timer.generation) continue;
+      streams_[timer.index].timer = false;
+      if (!overdue(timer.index)) wait(timer.index);
+      continue;
+    }
+    ClientState& client = clients_[timer.index];
+    if (client.generation != timer.generation) continue;
+    client.timer = false;
+    if (!client.demands.empty()) continue;
+    if (now_ - client.busy_ns < options_.idle_after_ns) {
+      client.timer = true;
+      add_timer(
+          {client.busy_ns + options_.idle_after_ns, timer.kind, timer.index, timer.generation});
+      continue;
+    }
+    client.value.active = false;
+    note_change(client);
+  }
+  age_out();
+  if (now_ >= plan_wake_) replan_ = true;
+}
+
+void Scheduler::schedule_wake() {
+  wake_at_ = replan_ ? now_ : std::min(plan_wake_, age_due_);
+  if (!timers_.empty()) wake_at_ = std::min(wake_at_, timers_.front().at_ns);
+}
+
+// --- aging -----------------------------------------------------------------------------------
+
+// The stream waits on: it is looked at when it may be overdue.
+void Scheduler::wait(StreamIndex index) {
+  Stream& stream = streams_[index];
+  if (overdue_after_ns_ == kNever || stream.timer || stream.starving || stream.demand == kNone)
+    return;
+  const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
+  if (demand.state != State::kWaiting || ledger_.full(index)) return;
+  stream.timer = true;
+  add_timer({demand.waiting_since_ns + overdue_after_ns_, Timer::Kind::kOverdue, index,
+             stream.generation});
+}
+
+// Whether the stream has waited for too long; it is then given a row by age.
+bool Scheduler::overdue(StreamIndex index) {
+  Stream& stream = streams_[index];
+  if (overdue_after_ns_ == kNever || stream.starving || stream.demand == kNone) return false;
+  const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
+  if (demand.state != State::kWaiting || ledger_.full(index) ||
+      now_ - demand.waiting_since_ns < overdue_after_ns_)
+    return false;
+  stream.starving = true;
+  const Aged aged{index, demand.waiting_since_ns, kNever};
+  const auto at =
+      std::upper_bound(aged_.begin(), aged_.end(), aged,
+                       [](const Aged& a, const Aged& b) { return a.since_ns < b.since_ns; });
+  aged_.insert(at, aged);
+  ++counters_.aged;
+  replan_ = true;
+  return true;
+}
+
+void Scheduler::end_age(StreamIndex index) {
+  if (!std::exchange(streams_[index].starving, false)) return;
+  std::erase_if(aged_, [&](const Aged& aged) { return aged.stream == index; });
+  replan_ = true;
+}
+
+void Scheduler::age_out() {
+  if (now_ < age_due_) return;
+  age_due_ = kNever;
+  std::erase_if(aged_, [&](const Aged& aged) {
+    if (aged.until_ns > now_) {
+      age_due_ = std::min(age_due_, aged.until_ns);
+      return false;
+    }
+    streams_[aged.stream].starving = false;
+    replan_ = true;
+    return true;
+  });
+}
+
+// --- grants ----------------------------------------------------------------------------------
+
+void Scheduler::decide_on(Decision::Kind kind, const Grant& grant, Reason reason) {
+  decisions_.push_back({kind, grant.client, grant.stream, grant.id, grant.partition, grant.mode,
+                        reason, grant.launches, grant.run_ahead_ns});
+}
+
+void Scheduler::opened(StreamIndex index, GrantId id) {
+  const Grant& grant = *ledger_.find(id);
+  Stream& stream = streams_[index];
+  StreamDemand& demand = clients_[stream.client].demands[stream.demand];
+  if (demand.state != State::kRunning) sets_state(demand, State::kRunning);
+  stream.last = grant.partition;
+  stream.asked = false;
+  if (grant.launches != 0) stream.used_revision = revision_;
+  ++counters_.grants;
+  if (grant.reason == Reason::kNeedsWhole) ++counters_.exceptions;
+  decide_on(Decision::Kind::kGrant, grant, grant.reason);
+  if (!stream.starving || grant.reason == Reason::kMeanwhile) return;
+  for (Aged& aged : aged_)
+    if (aged.stream == index && aged.until_ns == kNever) {
+      aged.until_ns = now_ + options_.quantum_ns;
+      age_due_ = std::min(age_due_, aged.until_ns);
+    }
+}
+
+void Scheduler::revoke(StreamIndex index, Reason reason) {
+  const GrantId id = ledger_.open_grant(index)->id;
+  ledger_.revoke(index, reason, now_);
+  ++counters_.revoked;
+  decide_on(Decision::Kind::kRevoke, *ledger_.find(id), reason);
+  Stream& stream = streams_[index];
+  sets_state(clients_[stream.client].demands[stream.demand], State::kWaiting);
+  mark(index);
+}
+
+void Scheduler::block(StreamIndex index, const Ledger::Terms& terms) {
+  const Grant* const pending = ledger_.pending_grant(index);
+  if (pending == nullptr || pending->partition != terms.partition || pending->mode != terms.mode) {
+    ledger_.pend(index, terms, now_);
+    ++counters_.pending;
+  }
+  Stream& stream = streams_[index];
+  if (stream.blocked != kNone) return;
+  stream.blocked = static_cast<std::uint32_t>(blocked_.size());
+  blocked_.push_back(index);
+}
+
+void Scheduler::unblock(StreamIndex index) {
+  ledger_.cancel(index);
+  const std::uint32_t at = std::exchange(streams_[index].blocked, kNone);
+  if (at == kNone) return;
+  blocked_[at] = blocked_.back();
+  streams_[blocked_[at]].blocked = at;
+  streams_[index].blocked = kNone;
+  blocked_.pop_back();
+}
+
+// What is free inside its partition, while the rest drains.
+void Scheduler::meanwhile(StreamIndex index, PartitionId target) {
+  const Stream& stream = streams_[index];
+  if (ledger_.open_grant(index) != nullptr || ledger_.full(index)) return;
+  const std::uint32_t min_sms = clients_[stream.client].demands[stream.demand].min_sms;
+  const hal::ComputeSet inside = pool_[target].compute;
+  const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
+  for (std::size_t i = pool_.size(); i-- > 1;) {
+    const Partition& partition = pool_[i];
+    if (partition.processors < min_sms) return;
+    if (partition.id == target || !inside.contains(partition.compute) ||
+        partition.compute.overlaps(held))
+      continue;
+    Ledger::Terms terms;
+    terms.partition = partition.id;
+    terms.mode = Mode::kExclusive;
+    terms.reason = Reason::kMeanwhile;
+    const GrantId grant = ledger_.open(index, terms, now_);
+    if (grant != kNoGrant) opened(index, grant);
+    return;
+  }
+}
+
+// Pending grants on units that are free now.
+void Scheduler::serve_freed() {
+  const hal::ComputeSet freed = ledger_.take_freed();
+  for (std::size_t i = 0; i < blocked_.size() && !freed.empty();) {
+    const StreamIndex index = blocked_[i];
+    const PartitionId target = ledger_.pending_grant(index)->partition;
+    const GrantId grant =
+        pool_[target].compute.overlaps(freed) ? ledger_.promote(index, now_) : kNoGrant;
+    if (grant == kNoGrant) {
+      if (pool_[target].compute.overlaps(freed)) meanwhile(index, target);
+      ++i;
+      continue;
+    }
+    unblock(index);
+    opened(index, grant);
+  }
+  // place() is asked again for all that found nothing, the longest wait first.
+  if (unplaced_.empty()) return;
+  scratch_.assign(unplaced_.begin(), unplaced_.end());
+  const auto since = [&](StreamIndex index) {
+    const Stream& stream = streams_[index];
+    return clients_[stream.client].demands[stream.demand].waiting_since_ns;
+  };
+  std::sort(scratch_.begin(), scratch_.end(), [&](StreamIndex a, StreamIndex b) {
+    return since(a) != since(b) ? since(a) < since(b) : a < b;
+  });
+  for (const StreamIndex index : scratch_) mark(index);
+}
+
+// A stream that asks for a plan is marked again when its row has changed with it (reconcile()).
+void Scheduler::serve_dirty() {
+  for (std::size_t i = 0; i < dirty_.size(); ++i) {
+    const StreamIndex index = dirty_[i];
+    streams_[index].dirty = false;
+    serve(index);
+  }
+  dirty_.clear();
+}
+
+void Scheduler::serve(StreamIndex index) {
+  Stream& stream = streams_[index];
+  if (stream.demand == kNone) return;
+  StreamDemand& demand = clients_[stream.client].demands[stream.demand];
+  if (const Grant* const grant = ledger_.open_grant(index);
+      grant != nullptr && pool_[grant->partition].processors < demand.min_sms) {
+    ledger_.revoke(index, Reason::kTooNarrow, now_);
+    ++counters_.revoked;
+    decide_on(Decision::Kind::kRevoke, *ledger_.find(grant->id), Reason::kTooNarrow);
+    sets_state(demand, State::kWaiting);
+  }
+  if (demand.state == State::kRunning && stream.blocked == kNone) return;
+  if (ledger_.full(index)) return unblock(index);
+  const std::uint32_t row = row_of(stream);
+  if (row != kNone) return serve_row(index, row);
+  if (policy_.placement != nullptr) return place(index);
+  replan_ = true;
+}
+
+void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
+  Stream& stream = streams_[index];
+  const StreamDemand& demand = clients_[stream.client].demands[stream.demand];
+  const Planned& planned = plan_[row];
+  if (planned.row.mode == Mode::kPaused) {
+    unblock(index);
+    if (policy_.description.uses_streams && planned.wished == kNoPartition &&
+        !std::exchange(stream.asked, true))
+      replan_ = true;
+    return wait(index);
+  }
+  if (pool_[planned.row.partition].processors < demand.min_sms) {
+    unblock(index);
+    // Asked once for the same need: the plan in force knows it.
+    if (stream.narrow_revision != revision_ || stream.narrow_sms != demand.min_sms) {
+      stream.narrow_revision = revision_ + 1;
+      stream.narrow_sms = demand.min_sms;
+      note_change(clients_[stream.client]);
+    }
+    return wait(index);
+  }
+  if (planned.row.launches != 0 && stream.used_revision == revision_) {
+    replan_ = true;
+    return wait(index);
+  }
+  const Ledger::Terms terms = terms_of(planned);
+  const GrantId grant = ledger_.open(index, terms, now_);
+  if (grant != kNoGrant) {
+    unblock(index);
+    return opened(index, grant);
+  }
+  block(index, terms);
+  meanwhile(index, terms.partition);
+  wait(index);
+}
+
+// --- placement -------------------------------------------------------------------------------
+
+// Whether place() has a choice: eligible_.
+bool Scheduler::eligible_for(StreamIndex index) {
+  eligible_.clear();
+  const Stream& stream = streams_[index];
+  const ClientState& client = clients_[stream.client];
+  const std::uint32_t min_sms = client.demands[stream.demand].min_sms;
+  const hal::ComputeSet barred = ledger_.held_by_others(ledger_.holder(index)) | client.barred;
+  const Limits& limits = client.value.limits;
+  hal::ComputeSet used;  // of its quota
+  if (limits.max_sms != 0)
+    for (const Grant& grant : ledger_.grants())
+      if (grant.mode == Mode::kExclusive && grant.state != Grant::State::kPending) {
+        const ClientState* const other = find_client(grant.client);
+        if (other == &client || (limits.group != 0 && other->value.limits.group == limits.group))
+          used |= pool_[grant.partition].compute;
+      }
+  const std::uint32_t most =
+      std::max(limits.max_sms, pool_[constraints_.narrowest(min_sms)].processors);
+  std::uint32_t used_sms = 0;
+  for (std::size_t i = 1; limits.max_sms != 0 && i < pool_.size(); ++i)
+    if (pool_[i].compute.count() == 1 && used.contains(pool_[i].compute))
+      used_sms += pool_[i].processors;
+  for (const Partition& partition : pool_.subspan(1)) {
+    if (partition.processors < min_sms || partition.compute.overlaps(barred)) continue;
+    if (limits.max_sms != 0) {
+      const std::uint32_t sms = partition.compute.contains(used) ? partition.processors
+                                : used.contains(partition.compute)
+                                    ? used_sms
+                                    : used_sms + partition.processors;
+      if (sms > most) continue;
+    }
+    eligible_.push_back(partition.id);
+  }
+  const bool whole_fits = barred.empty() && limits.may_share &&
+                          (limits.max_sms == 0 || pool_[kWholeDevice].processors <= most);
+  if (whole_fits || constraints_.needs_whole(min_sms)) eligible_.push_back(kWholeDevice);
+  return !eligible_.empty();
+}
+
+void Scheduler::unplace(StreamIndex index) {
+  const std::uint32_t at = std::exchange(streams_[index].unplaced, kNone);
+  if (at == kNone) return;
+  unplaced_[at] = unplaced_.back();
+  streams_[unplaced_[at]].unplaced = at;
+  streams_[index].unplaced = kNone;
+  unplaced_.pop_back();
+}
+
+void Scheduler::place(StreamIndex index) {
+  Stream& stream = streams_[index];
+  ClientState& client = clients_[stream.client];
+  Placement placement;
+  if (eligible_for(index)) {
+    ++counters_.placements;
+    const Launch launch{client.value.id, client.demands[stream.demand], stream.last, now_, pool_};
+    try {
+      placement = policy_.placement->place(launch, eligible_);
+    } catch (const std::exception& error) {
+      return fail(std::string("place() failed: ") + error.what());
+    } catch (...) {
+      return fail("place() threw an exception");
+    }
+    if (placement.partition != kNoPartition &&
+        std::find(eligible_.begin(), eligible_.end(), placement.partition) == eligible_.end())
+      return fail("place() returned a partition that is not eligible");
+  }
+  if (placement.partition == kNoPartition) {
+    if (stream.unplaced == kNone) {
+      stream.unplaced = static_cast<std::uint32_t>(unplaced_.size());
+      unplaced_.push_back(index);
+    }
+    return wait(index);
+  }
+  unplace(index);
+  Ledger::Terms terms;
+  terms.partition = placement.partition;
+  terms.mode = placement.partition == kWholeDevice ? Mode::kShared : Mode::kExclusive;
+  const std::uint32_t min_sms = client.demands[stream.demand].min_sms;
+  const bool exception = placement.partition == kWholeDevice && constraints_.needs_whole(min_sms);
+  terms.reason = exception ? Reason::kNeedsWhole : Reason::kPlacement;
+  terms.launches = placement.launches;
+  const GrantId grant = ledger_.open(index, terms, now_);
+  if (grant != kNoGrant) opened(index, grant);
+}
+
+}  // namespace vitamin::scheduler

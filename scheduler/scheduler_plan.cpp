@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scheduler: a new allocation, and the difference to the one in force.
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "scheduler/policies/builtin.h"
+#include "scheduler/scheduler.h"
+
+namespace vitamin::scheduler {
+
+using State = StreamDemand::State;
+
+namespace {
+
+// Grants under either row have the same terms.
+bool same_grants(const Planned& a, const Planned& b) {
+  return a.row.partition == b.row.partition && a.row.mode == b.row.mode &&
+         a.row.launches == b.row.launches && a.row.run_ahead_ns == b.row.run_ahead_ns;
+}
+
+}  // namespace
+
+Ledger::Terms Scheduler::terms_of(const Planned& planned) const {
+  Ledger::Terms terms;
+  terms.partition = planned.row.partition;
+  terms.mode = planned.row.mode;
+  terms.reason =
+      planned.reason == Reason::kPolicy && !fault_.empty() ? Reason::kFallback : planned.reason;
+  terms.launches = planned.row.launches;
+  terms.run_ahead_ns = planned.row.run_ahead_ns;
+  return terms;
+}
+
+void Scheduler::take_snapshot(Snapshot& snapshot) {
+  snapshot_clients_.clear();
+  for (const ClientIndex index : order_) {
+    ClientState& client = clients_[index];
+    const bool held = client.row != kNone && plan_[client.row].row.hold;
+    if (!client.value.active && client.steps.empty() && !client.value.slo.any() &&
+        client.value.limits.reserved_sms == 0 && !held)
+      continue;
+    client.value.streams = client.demands;
+    client.value.steps = client.steps;
+    snapshot_clients_.push_back(client.value);
+  }
+  current_.rows.clear();
+  for (const Planned& planned : plan_) current_.rows.push_back(planned.row);
+  current_.wake_ns = plan_wake_;
+  snapshot.now_ns = now_;
+  snapshot.revision = revision_ + 1;
+  snapshot.pool = pool_;
+  snapshot.clients = snapshot_clients_;
+  snapshot.grants = ledger_.grants();
+  snapshot.changed = changed_;
+  snapshot.current = &current_;
+  snapshot.estimates = estimates_;
+}
+
+// The policy is at fault: fifo from now on.
+void Scheduler::fail(std::string_view what) {
+  fault_.assign(policy_.description.name);
+  fault_ += ": ";
+  fault_ += what;
+  ++counters_.faults;
+  policy_ = make_fifo();
+  isolate();
+  overdue_after_ns_ = options_.overdue_after_ns;
+  for (const ClientIndex index : order_)
+    for (const StreamIndex stream : clients_[index].demanding) mark(stream);
+  while (!unplaced_.empty()) unplace(unplaced_.back());
+  replan_ = true;
+}
+
+// Rows of the policy as clipped: next_plan_.
+void Scheduler::ask_policy(const Snapshot& snapshot) {
+  while (true) {
+    next_.rows.clear();
+    next_.wake_ns = kNever;
+    std::string problem;  // empty: no allocation
+    if (policy_.allocation != nullptr) {
+      ++counters_.plans;
+      try {
+        policy_.allocation->allocate(snapshot, next_);
+      } catch (const std::exception& error) {
+        problem = std::string("allocate() failed: ") + error.what();
+      } catch (...) {
+        problem = "allocate() threw an exception";
+      }
+    }
+    if (problem.empty()) {
+      const char* const invalid = constraints_.clip(
+          snapshot, next_.rows, starving_,
+          {policy_.description.isolate_streams, policy_.placement != nullptr}, next_plan_);
+      if (invalid == nullptr) return;
+      problem = invalid;
+    }
+    fail(problem);
+  }
+}
+
+void Scheduler::make_plan() {
+  starving_.clear();
+  for (const Aged& aged : aged_) {
+    const Stream& stream = streams_[aged.stream];
+    const ClientState& client = clients_[stream.client];
+    PartitionId before = kNoPartition;
+    if (stream.row != kNone && plan_[stream.row].reason == Reason::kAged)
+      before = plan_[stream.row].row.partition;
+    starving_.push_back(
+        {client.value.id, stream.id, client.demands[stream.demand].min_sms, before});
+  }
+  Snapshot snapshot;
+  take_snapshot(snapshot);
+  ask_policy(snapshot);
+  replan_ = false;
+  for (const ClientId id : changed_)
+    if (ClientState* const client = find_client(id)) client->changed = false;
+  changed_.clear();
+  ++revision_;
+  // The soonest that a policy may ask for: a policy that names the past does not stop the loop.
+  plan_wake_ = next_.wake_ns;
+  for (const Planned& planned : next_plan_) plan_wake_ = std::min(plan_wake_, planned.row.until_ns);
+  if (plan_wake_ != kNever) plan_wake_ = std::max(plan_wake_, now_ + options_.replan_least_ns);
+  if (policy_.placement != nullptr) {
+    std::erase_if(next_plan_, [](const Planned& planned) {
+      return planned.reason == Reason::kPaused || planned.reason == Reason::kReservation;
+    });
+    bar_units(snapshot);
+  }
+  apply_difference();
+}
+
+// Units that place() must not give to a client: reserved for others, or theirs by age.
+void Scheduler::bar_units(const Snapshot& snapshot) {
+  for (const ClientIndex index : order_) {
+    ClientState& client = clients_[index];
+    client.barred = constraints_.reserved_against(snapshot, client.value.id);
+    for (const Planned& planned : next_plan_)
+      if (planned.reason == Reason::kAged && planned.row.client != client.value.id)
+        client.barred |= pool_[planned.row.partition].compute;
+    for (const StreamIndex stream : client.demanding) {
+      const Grant* const grant = ledger_.open_grant(stream);
+      if (grant != nullptr && grant->mode == Mode::kExclusive &&
+          pool_[grant->partition].compute.overlaps(client.barred))
+        revoke(stream, Reason::kMadeWay);
+    }
+  }
+}
+
+// Clients and streams whose rows differ are reconciled; all others are not looked at.
+void Scheduler::apply_difference() {
+  std::swap(plan_, next_plan_);
+  std::vector<Planned>& before = next_plan_;
+  for (const ClientIndex index : order_) clients_[index].next_row = kNone;
+  scratch_.clear();
+  for (const Planned& planned : before)
+    if (planned.row.stream != kAllStreams)
+      if (const StreamIndex at = find(planned.row.client, planned.row.stream); at != kNone) {
+        streams_[at].row = kNone;
+        scratch_.push_back(at);
+      }
+  for (std::uint32_t row = 0; row < plan_.size(); ++row) {
+    const Row& planned = plan_[row].row;
+    if (planned.stream == kAllStreams) {
+      clients_[client_index_.at(planned.client)].next_row = row;
+    } else if (const StreamIndex at = find(planned.client, planned.stream); at != kNone) {
+      streams_[at].row = row;
+      scratch_.push_back(at);
+    }
+  }
+  for (const ClientIndex index : order_) {
+    ClientState& client = clients_[index];
+    const std::uint32_t old = std::exchange(client.row, client.next_row);
+    if (old == kNone && client.row == kNone) continue;
+    if (old != kNone && client.row != kNone) {
+      if (before[old].reason != plan_[client.row].reason ||
+          !same_grants(before[old], plan_[client.row]))
+        client.row_since_ns = now_;
+      if (same_grants(before[old], plan_[client.row]) && plan_[client.row].row.launches == 0)
+        continue;
+    } else {
+      client.row_since_ns = now_;
+    }
+    reconcile_client(client);
+  }
+  for (const StreamIndex stream : scratch_) reconcile(stream);
+}
+
+void Scheduler::reconcile_client(ClientState& client) {
+  for (const StreamIndex stream : client.demanding)
+    if (streams_[stream].row == kNone) reconcile(stream);
+}
+
+// The stream keeps what its row agrees with, and loses the rest.
+void Scheduler::reconcile(StreamIndex index) {
+  Stream& stream = streams_[index];
+  if (stream.demand == kNone) return;
+  const Grant* const grant = ledger_.open_grant(index);
+  const std::uint32_t at = row_of(stream);
+  if (at == kNone) {
+    unblock(index);
+    if (grant != nullptr && grant->reason == Reason::kAged)
+      revoke(index, Reason::kQuantumEnded);
+    else if (grant != nullptr && grant->reason != Reason::kPlacement &&
+             grant->reason != Reason::kNeedsWhole)
+      revoke(index, Reason::kRowChanged);
+    return mark(index);
+  }
+  const Planned& planned = plan_[at];
+  const Row& row = planned.row;
+  const Grant* const pending = ledger_.pending_grant(index);
+  if (pending != nullptr && (pending->partition != row.partition || pending->mode != row.mode))
+    unblock(index);
+  if (grant == nullptr) return mark(index);
+  if (grant->mode == row.mode && grant->partition == row.partition) {
+    const Ledger::Terms terms = terms_of(planned);
+    const bool exception =
+        (grant->reason == Reason::kNeedsWhole) != (terms.reason == Reason::kNeedsWhole);
+    const bool told =
+        exception || grant->launches != terms.launches || grant->run_ahead_ns != terms.run_ahead_ns;
+    ledger_.amend(index, terms);
+    if (terms.reason == Reason::kNeedsWhole && exception) ++counters_.exceptions;
+    if (!told) return;
+    ++counters_.amended;
+    if (terms.launches != 0) stream.used_revision = revision_;
+    return decide_on(Decision::Kind::kAmend, *grant, terms.reason);
+  }
+  Reason reason = Reason::kRowChanged;
+  if (grant->reason == Reason::kAged)
+    reason = Reason::kQuantumEnded;
+  else if (!aged_.empty() && planned.reason == Reason::kOverlap)
+    reason = Reason::kMadeWay;
+  if (row.mode == Mode::kPaused) return revoke(index, reason);
+  // It moves at once, or stays inside its partition until the rest of it is free.
+  if (pool_[row.partition].processors >= clients_[stream.client].demands[stream.demand].min_sms &&
+      ledger_.can_open(index, row.partition, row.mode)) {
+    const GrantId moved = ledger_.open(index, terms_of(planned), now_);
+    return opened(index, moved);
+  }
+  if (grant->mode == row.mode && !ledger_.full(index) &&
+      pool_[row.partition].compute.contains(pool_[grant->partition].compute))
+    return block(index, terms_of(planned));
+  revoke(index, reason);
+}
+
+}  // namespace vitamin::scheduler

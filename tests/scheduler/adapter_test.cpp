@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A policy that is written as the paper's three callbacks, over the new interface.
+#include "scheduler/policies/adapter.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/fixture.h"
+#include "tests/scheduler/world.h"
+#include "tests/seed.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+using hal::ComputeSet;
+using runtime::PoolLayout;
+
+StreamDemand demand(StreamId id, std::uint32_t min_sms = 1) {
+  StreamDemand demand;
+  demand.id = id;
+  demand.min_sms = min_sms;
+  return demand;
+}
+
+std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
+  const auto decisions = scheduler.decide(now);
+  return {decisions.begin(), decisions.end()};
+}
+
+Policy adapted(std::unique_ptr<CallbackPolicy> policy) {
+  PolicyDescription description;
+  description.name = "callbacks";
+  return adapt(std::move(policy), description);
+}
+
+// Clients in turn, on a fifth of the device each at least.
+class RoundRobin final : public CallbackPolicy {
+ public:
+  explicit RoundRobin(std::uint32_t launches) : launches_(launches) {}
+  std::optional<std::size_t> pick(std::span<const Operation> ready, const State&) override {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < ready.size(); ++i)
+      if (ready[i].client - last_ - 1 < ready[best].client - last_ - 1) best = i;
+    last_ = ready[best].client;
+    order.push_back(last_);
+    return best;
+  }
+  Choice select(const Operation&, std::span<const PartitionId> eligible,
+                const State& state) override {
+    const std::uint32_t wanted = state.snapshot.pool.front().processors / 5;
+    for (const PartitionId id : eligible)
+      if (state.snapshot.pool[id].processors >= wanted) return {id, launches_};
+    return {eligible.back(), launches_};
+  }
+  std::vector<ClientId> order;
+
+ private:
+  std::uint32_t launches_;
+  ClientId last_ = 0;
+};
+
+TEST_CASE("Pick orders, and Select places on partitions that conflict with no other client") {
+  const PoolLayout layout = h200();
+  auto owned = std::make_unique<RoundRobin>(0);
+  RoundRobin& policy = *owned;
+  Scheduler scheduler(layout.entries(), adapted(std::move(owned)));
+  for (const ClientId client : {3U, 1U, 2U}) scheduler.wants(client, demand(0), 1);
+  const auto decisions = decide(scheduler, 1);
+  REQUIRE(decisions.size() == 3);
+  CHECK(policy.order == std::vector<ClientId>{1, 2, 3});
+  ComputeSet used;
+  for (const Decision& decision : decisions) {
+    CHECK(decision.mode == Mode::kExclusive);
+    CHECK(layout.at(decision.partition).processors >= 32);
+    CHECK_FALSE(layout.at(decision.partition).compute.overlaps(used));
+    used |= layout.at(decision.partition).compute;
+  }
+  // What stands is not asked for again, and does not move.
+  scheduler.wants(4, demand(0), 2);
+  const auto last = decide(scheduler, 2);
+  REQUIRE(last.size() == 1);
+  CHECK(last[0].client == 4);
+}
+
+TEST_CASE("a grant of so many launches comes back, and Pick decides who is next") {
+  const PoolLayout layout = four_units();
+  const std::uint64_t begin = test::seed();
+  for (std::uint64_t seed = begin; seed < begin + 20; ++seed) {
+    CAPTURE(seed);
+    SchedulerOptions options;
+    options.overdue_after_ns = 20'000'000;
+    options.quantum_ns = 2'000'000;
+    World world(layout, adapted(std::make_unique<RoundRobin>(1 + seed % 4)), options);
+    std::mt19937_64 random(seed);
+    std::vector<Work> all;
+    for (int i = 0; i < 60; ++i) {
+      Work work;
+      work.at_ns = random() % 20'000'000;
+      work.client = 1 + static_cast<ClientId>(random() % 6);
+      work.stream = static_cast<StreamId>(random() % 2);
+      work.min_sms = 1 + static_cast<std::uint32_t>(random() % (random() % 4 == 0 ? 32 : 8));
+      work.kernels = 1 + static_cast<unsigned>(random() % 20);
+      work.kernel_ns = 1'000 + random() % 400'000;
+      all.push_back(work);
+    }
+    world.run(all, 600'000'000'000);
+    REQUIRE(world.complete());
+    CHECK(world.scheduler().fault().empty());
+    CHECK(world.longest_wait() <=
+          options.overdue_after_ns + 12 * (options.quantum_ns + 2 * world.longest_kernel()));
+  }
+}
+
+TEST_CASE("streams that come and go are picked without a wait for their age") {
+  const PoolLayout layout = h200();
+  World world(layout, adapted(std::make_unique<RoundRobin>(2)));
+  std::vector<Work> all;
+  std::mt19937_64 random(test::seed());
+  for (int i = 0; i < 300; ++i) {
+    Work work;
+    work.at_ns = random() % 20'000'000;
+    work.client = 1 + static_cast<ClientId>(random() % 5);
+    work.stream = static_cast<StreamId>(random() % 3);
+    work.kernels = 1 + static_cast<unsigned>(random() % 5);
+    work.kernel_ns = 100'000;
+    all.push_back(work);
+  }
+  world.run(all);
+  REQUIRE(world.complete());
+  CHECK(world.scheduler().counters().aged == 0);
+  CHECK(world.longest_wait() < 1'000'000);
+}
+
+TEST_CASE("Pick that defers, and Select that answers nothing, starve no stream") {
+  class Deferring final : public CallbackPolicy {
+   public:
+    explicit Deferring(bool picks) : picks_(picks) {}
+    std::optional<std::size_t> pick(std::span<const Operation>, const State&) override {
+      if (picks_) return 0;
+      return std::nullopt;
+    }
+    Choice select(const Operation&, std::span<const PartitionId>, const State&) override {
+      return {};
+    }
+
+   private:
+    bool picks_;
+  };
+  const PoolLayout layout = four_units();
+  for (const bool picks : {true, false}) {
+    SchedulerOptions options;
+    options.overdue_after_ns = 5'000'000;
+    World world(layout, adapted(std::make_unique<Deferring>(picks)), options);
+    std::vector<Work> all(3);
+    for (ClientId client = 1; client <= 3; ++client) all[client - 1].client = client;
+    world.run(all);
+    REQUIRE(world.complete());
+    CHECK(world.longest_wait() >= options.overdue_after_ns);
+    CHECK(world.longest_wait() <= options.overdue_after_ns + 3 * options.quantum_ns);
+  }
+}
+
+// Keeps half of the device for announced decodes; best effort gets whatever is eligible.
+class Preparer final : public CallbackPolicy {
+ public:
+  Preparer(PartitionId target, bool revoke) : target_(target), revoke_(revoke) {}
+  Choice select(const Operation&, std::span<const PartitionId> eligible,
+                const State& state) override {
+    for (std::size_t i = eligible.size(); i-- > 0;)
+      if (eligible[i] != kWholeDevice) return {eligible[i], 0};
+    return {eligible.back(), state.snapshot.pool.empty() ? 1U : 0U};
+  }
+  Plan prepare(const Step& step, const State&) override {
+    if (step.kind != StepKind::kDecode) return {};
+    return {target_, revoke_, step.due_ns};
+  }
+
+ private:
+  PartitionId target_;
+  bool revoke_;
+};
+
+TEST_CASE(
+    "Prepare drains what is in the way before the step comes, which is then granted at once") {
+  const PoolLayout layout = h200();
+  const PartitionId half = layout.find(ComputeSet::range(0, 8));
+  Scheduler scheduler(layout.entries(), adapted(std::make_unique<Preparer>(half, true)));
+  scheduler.wants(1, demand(0), 1);
+  auto decisions = decide(scheduler, 1);
+  REQUIRE(decisions.size() == 1);
+  CHECK(layout.at(decisions[0].partition).processors == 132);
+  const GrantId first = decisions[0].grant;
+  Step step;
+  step.id = 1;
+  step.client = 2;
+  step.kind = StepKind::kDecode;
+  step.due_ns = 50'000'000;
+  scheduler.step_expected(step, 10);
+  decisions = decide(scheduler, 10);
+  // It moves to what is not kept, and its old work drains.
+  REQUIRE(decisions.size() == 2);
+  CHECK(decisions[0].kind == Decision::Kind::kRevoke);
+  CHECK(decisions[0].grant == first);
+  CHECK(decisions[1].kind == Decision::Kind::kGrant);
+  CHECK(decisions[1].client == 1);
+  CHECK_FALSE(layout.at(decisions[1].partition).compute.overlaps(layout.at(half).compute));
+  scheduler.returned(1, 0, first, 20);
+  CHECK(decide(scheduler, 20).empty());
+  const std::uint64_t plans = scheduler.counters().plans;
+  scheduler.wants(2, demand(0), 30);
+  decisions = decide(scheduler, 30);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(decisions[0].partition == half);
+  CHECK(decisions[0].mode == Mode::kExclusive);
+  CHECK(scheduler.counters().plans <= plans + 1);
+}
+
+TEST_CASE("what was prepared for a step that does not come is free when its time ends") {
+  const PoolLayout layout = h200();
+  const PartitionId half = layout.find(ComputeSet::range(0, 8));
+  Scheduler scheduler(layout.entries(), adapted(std::make_unique<Preparer>(half, true)));
+  Step step;
+  step.id = 1;
+  step.client = 2;
+  step.kind = StepKind::kDecode;
+  step.due_ns = 1'000'000;
+  scheduler.step_expected(step, 10);
+  scheduler.wants(1, demand(0), 10);
+  auto decisions = decide(scheduler, 10);
+  REQUIRE(decisions.size() == 1);
+  CHECK_FALSE(layout.at(decisions[0].partition).compute.overlaps(layout.at(half).compute));
+  CHECK(scheduler.wake_at() == 1'000'000);
+  decide(scheduler, 1'000'000);
+  scheduler.wants(3, demand(0), 1'000'001);
+  decisions = decide(scheduler, 1'000'001);
+  REQUIRE(decisions.size() == 1);
+  CHECK(layout.at(decisions[0].partition).compute.overlaps(layout.at(half).compute));
+}
+
+}  // namespace
+}  // namespace vitamin::scheduler

@@ -1,0 +1,681 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler under policies that are written for one test each, and under hostile ones.
+#include "scheduler/scheduler.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "scheduler/policies/builtin.h"
+#include "tests/scheduler/fixture.h"
+#include "tests/scheduler/world.h"
+#include "tests/seed.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+using hal::ComputeSet;
+using runtime::PoolLayout;
+
+class Function final : public AllocationPolicy {
+ public:
+  using Call = std::function<void(const Snapshot&, Allocation&)>;
+  explicit Function(Call call) : call_(std::move(call)) {}
+  void allocate(const Snapshot& snapshot, Allocation& out) override { call_(snapshot, out); }
+
+ private:
+  Call call_;
+};
+
+Policy policy(Function::Call call, PolicyDescription description = {}) {
+  if (description.name.empty()) description.name = "test";
+  return {description, std::make_unique<Function>(std::move(call)), nullptr};
+}
+
+Row row(ClientId client, PartitionId partition, Mode mode, std::uint32_t launches = 0) {
+  Row row;
+  row.client = client;
+  row.partition = partition;
+  row.mode = mode;
+  row.launches = launches;
+  return row;
+}
+
+StreamDemand demand(StreamId id, std::uint32_t min_sms = 1) {
+  StreamDemand demand;
+  demand.id = id;
+  demand.min_sms = min_sms;
+  return demand;
+}
+
+std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
+  const auto decisions = scheduler.decide(now);
+  return {decisions.begin(), decisions.end()};
+}
+
+PartitionId part(const PoolLayout& layout, unsigned first, unsigned count) {
+  const PartitionId id = layout.find(ComputeSet::range(first, count));
+  REQUIRE(id != kNoPartition);
+  return id;
+}
+
+constexpr auto kGrant = Decision::Kind::kGrant;
+constexpr auto kRevoke = Decision::Kind::kRevoke;
+
+// --- the fast path ---------------------------------------------------------------------------
+
+TEST_CASE("a stream of a client that has a row is granted without a call of the policy") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), make_fifo());
+  std::uint64_t now = 1;
+  scheduler.wants(1, demand(0), now);
+  auto decisions = decide(scheduler, now);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].kind == kGrant);
+  CHECK(decisions[0].partition == kWholeDevice);
+  CHECK(decisions[0].mode == Mode::kShared);
+  CHECK(decisions[0].reason == Reason::kPolicy);
+  CHECK(scheduler.counters().plans == 1);
+  for (int i = 0; i < 100; ++i) {
+    scheduler.idle(1, 0, ++now);
+    scheduler.returned(1, 0, decisions[0].grant, now);
+    CHECK(decide(scheduler, now).empty());
+    scheduler.wants(1, demand(0), ++now);
+    scheduler.wants(1, demand(static_cast<StreamId>(i + 1)), now);
+    decisions = decide(scheduler, now);
+    REQUIRE(decisions.size() == 2);
+  }
+  CHECK(scheduler.counters().plans == 1);
+}
+
+TEST_CASE("the policy is asked when the set of active clients changes, and not before") {
+  const PoolLayout layout = h200();
+  SchedulerOptions options;
+  options.idle_after_ns = 1000;
+  std::vector<std::vector<ClientId>> asked;
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+                        auto& clients = asked.emplace_back();
+                        for (const Client& client : snapshot.clients) {
+                          clients.push_back(client.id);
+                          out.rows.push_back(row(client.id, kWholeDevice, Mode::kShared));
+                        }
+                      }),
+                      options);
+  scheduler.wants(1, demand(0), 1);
+  const GrantId first = decide(scheduler, 1).at(0).grant;
+  scheduler.wants(2, demand(0), 2);
+  decide(scheduler, 2);
+  REQUIRE(asked.size() == 2);
+  CHECK(asked[1] == std::vector<ClientId>{1, 2});
+  scheduler.idle(1, 0, 10);
+  scheduler.returned(1, 0, first, 10);
+  decide(scheduler, 10);
+  CHECK(asked.size() == 2);
+  CHECK(scheduler.wake_at() == 1010);
+  decide(scheduler, 1009);
+  CHECK(asked.size() == 2);
+  decide(scheduler, 1010);
+  REQUIRE(asked.size() == 3);
+  CHECK(asked[2] == std::vector<ClientId>{2});
+}
+
+TEST_CASE("only what differs from the allocation before is revoked") {
+  const PoolLayout layout = h200();
+  Allocation wish;
+  Scheduler scheduler(layout.entries(),
+                      policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
+  wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive),
+               row(2, part(layout, 4, 4), Mode::kExclusive),
+               row(3, part(layout, 8, 8), Mode::kExclusive)};
+  for (ClientId id = 1; id <= 3; ++id) scheduler.wants(id, demand(0), 1);
+  CHECK(decide(scheduler, 1).size() == 3);
+  // Client 2 moves to units of client 3, which shrinks; client 1 hears nothing.
+  wish.rows[1].partition = part(layout, 8, 4);
+  wish.rows[2].partition = part(layout, 12, 4);
+  scheduler.replan();
+  const auto decisions = decide(scheduler, 2);
+  for (const Decision& decision : decisions) CHECK(decision.client != 1);
+  // Client 3 moves at once, inside of what it has; its old grant drains, and client 2 waits for it.
+  REQUIRE(decisions.size() == 2);
+  const Ledger& ledger = scheduler.ledger();
+  std::size_t pending = 0;
+  GrantId old = kNoGrant;
+  for (const Grant& grant : ledger.grants()) {
+    pending += grant.state == Grant::State::kPending;
+    if (grant.client == 3 && grant.state == Grant::State::kRevoked) old = grant.id;
+  }
+  CHECK(pending == 1);
+  scheduler.returned(3, 0, old, 3);
+  const auto granted = decide(scheduler, 3);
+  REQUIRE(granted.size() == 1);
+  CHECK(granted[0].client == 2);
+  CHECK(granted[0].partition == part(layout, 8, 4));
+  CHECK(scheduler.counters().plans == 2);  // a return is no reason for a plan
+}
+
+TEST_CASE("a stream uses what is free inside its partition until the rest has drained") {
+  const PoolLayout layout = h200();
+  Allocation wish;
+  Scheduler scheduler(layout.entries(),
+                      policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
+  wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive)};
+  scheduler.wants(1, demand(0), 1);
+  const GrantId first = decide(scheduler, 1).at(0).grant;
+  wish.rows = {row(1, part(layout, 8, 8), Mode::kExclusive),
+               row(2, part(layout, 0, 8), Mode::kExclusive)};
+  scheduler.wants(2, demand(0), 2);
+  auto decisions = decide(scheduler, 2);
+  REQUIRE(decisions.size() == 2);
+  CHECK(decisions[0].client == 1);  // it moves
+  CHECK(decisions[1].client == 2);
+  CHECK(decisions[1].reason == Reason::kMeanwhile);
+  CHECK(decisions[1].partition == part(layout, 4, 4));
+  scheduler.returned(1, 0, first, 3);
+  decisions = decide(scheduler, 3);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(decisions[0].partition == part(layout, 0, 8));
+  CHECK(decisions[0].reason == Reason::kPolicy);
+}
+
+TEST_CASE("a change from a shared device to parts waits for no drain") {
+  const PoolLayout layout = h200();
+  Allocation wish;
+  Scheduler scheduler(layout.entries(),
+                      policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
+  wish.rows = {row(1, kWholeDevice, Mode::kShared), row(2, kWholeDevice, Mode::kShared)};
+  scheduler.wants(1, demand(0), 1);
+  scheduler.wants(2, demand(0), 1);
+  CHECK(decide(scheduler, 1).size() == 2);
+  wish.rows = {row(1, part(layout, 0, 8), Mode::kExclusive),
+               row(2, part(layout, 8, 8), Mode::kExclusive)};
+  scheduler.replan();
+  const auto decisions = decide(scheduler, 2);
+  REQUIRE(decisions.size() == 2);
+  for (const Decision& decision : decisions) {
+    CHECK(decision.kind == kGrant);
+    CHECK(decision.mode == Mode::kExclusive);
+  }
+}
+
+TEST_CASE("a kernel that needs more than its row is planned for, and its grant is revoked") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+                        for (const Client& client : snapshot.clients)
+                          out.rows.push_back(row(client.id, part(layout, client.id == 1 ? 0 : 8, 4),
+                                                 Mode::kExclusive));
+                      }));
+  scheduler.wants(1, demand(0), 1);
+  scheduler.wants(2, demand(0), 1);
+  CHECK(decide(scheduler, 1).size() == 2);
+  scheduler.wants(1, demand(0, 50), 2);
+  auto decisions = decide(scheduler, 2);
+  REQUIRE(decisions.size() == 2);
+  CHECK(decisions[0].kind == kRevoke);
+  CHECK(decisions[0].reason == Reason::kTooNarrow);
+  CHECK(decisions[1].kind == kGrant);
+  CHECK(decisions[1].reason == Reason::kNeedsWidth);
+  CHECK(layout.at(decisions[1].partition).processors >= 50);
+  // Only the whole device runs the next one: for one launch, beside the other client.
+  scheduler.wants(1, demand(0, 132), 3);
+  decisions = decide(scheduler, 3);
+  const Decision& last = decisions.back();
+  CHECK(last.kind == kGrant);
+  CHECK(last.reason == Reason::kNeedsWhole);
+  CHECK(last.partition == kWholeDevice);
+  CHECK(last.mode == Mode::kShared);
+  CHECK(last.launches == 1);
+  CHECK(scheduler.counters().exceptions == 1);
+  // Then it is back in its row.
+  scheduler.returned(1, 0, last.grant, 4);
+  scheduler.wants(1, demand(0), 4);
+  decisions = decide(scheduler, 4);
+  REQUIRE_FALSE(decisions.empty());
+  CHECK(decisions.back().mode == Mode::kExclusive);
+}
+
+TEST_CASE("other terms for a grant that stays are told without a move") {
+  const PoolLayout layout = h200();
+  std::uint64_t ahead = kNever;
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+                        out.rows.push_back(row(1, kWholeDevice, Mode::kShared));
+                        out.rows.back().run_ahead_ns = ahead;
+                      }));
+  scheduler.wants(1, demand(0), 1);
+  const GrantId grant = decide(scheduler, 1).at(0).grant;
+  ahead = 500'000;
+  scheduler.replan();
+  const auto decisions = decide(scheduler, 2);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].kind == Decision::Kind::kAmend);
+  CHECK(decisions[0].grant == grant);
+  CHECK(decisions[0].run_ahead_ns == 500'000);
+}
+
+TEST_CASE("the policy is asked again at its wake time and when a row ends, but not without end") {
+  const PoolLayout layout = h200();
+  Allocation wish;
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+                        out.rows = wish.rows;
+                        out.wake_ns = wish.wake_ns;
+                      }));
+  wish.rows = {row(1, kWholeDevice, Mode::kShared)};
+  wish.rows[0].until_ns = 900'000;
+  wish.wake_ns = 500'000;
+  scheduler.wants(1, demand(0), 1);
+  decide(scheduler, 1);
+  CHECK(scheduler.wake_at() == 500'000);
+  wish.wake_ns = kNever;
+  decide(scheduler, 500'000);
+  CHECK(scheduler.counters().plans == 2);
+  CHECK(scheduler.wake_at() == 900'000);
+  wish.wake_ns = 0;  // the past
+  decide(scheduler, 900'000);
+  CHECK(scheduler.counters().plans == 3);
+  CHECK(scheduler.wake_at() > 900'000);
+  CHECK(decide(scheduler, 900'000).empty());
+  CHECK(scheduler.counters().plans == 3);
+}
+
+TEST_CASE("a row with launches is granted once for each plan") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+                        for (const Client& client : snapshot.clients)
+                          out.rows.push_back(row(client.id, kWholeDevice, Mode::kShared, 1));
+                      }));
+  scheduler.wants(1, demand(0), 1);
+  auto decisions = decide(scheduler, 1);
+  for (std::uint64_t now = 2; now < 10; ++now) {
+    REQUIRE(decisions.size() == 1);
+    CHECK(decisions[0].launches == 1);
+    scheduler.returned(1, 0, decisions[0].grant, now);
+    scheduler.wants(1, demand(0), now);
+    decisions = decide(scheduler, now);
+    CHECK(scheduler.counters().plans == now);
+  }
+}
+
+// --- faults ----------------------------------------------------------------------------------
+
+TEST_CASE("a policy that throws or returns invalid rows is replaced by fifo, with a reason") {
+  const PoolLayout layout = h200();
+  const std::pair<Function::Call, std::string> faults[] = {
+      {[](const Snapshot&, Allocation&) { throw std::runtime_error("no"); },
+       "test: allocate() failed: no"},
+      {[](const Snapshot&, Allocation& out) { out.rows = {row(1, 60'000, Mode::kShared)}; },
+       "test: a row names a partition that the pool lacks"},
+      {[](const Snapshot&, Allocation& out) { out.rows = {row(77, 0, Mode::kShared)}; },
+       "test: a row names a client that the snapshot lacks"},
+      {[](const Snapshot&, Allocation& out) {
+         out.rows = {row(1, 0, Mode::kShared), row(1, 1, Mode::kShared)};
+       },
+       "test: two rows name the same client and stream"}};
+  for (const auto& [call, why] : faults) {
+    CAPTURE(why);
+    Scheduler scheduler(layout.entries(), policy(call));
+    scheduler.wants(1, demand(0), 1);
+    const auto decisions = decide(scheduler, 1);
+    REQUIRE(decisions.size() == 1);
+    CHECK(decisions[0].kind == kGrant);
+    CHECK(decisions[0].reason == Reason::kFallback);
+    CHECK(scheduler.fault() == why);
+    CHECK(scheduler.policy().name == "fifo");
+    CHECK(scheduler.counters().faults == 1);
+  }
+}
+
+// --- starvation ------------------------------------------------------------------------------
+
+TEST_CASE("a stream without a row waits for overdue_after, and then runs for a quantum") {
+  const PoolLayout layout = h200();
+  SchedulerOptions options;
+  options.overdue_after_ns = 100'000'000;
+  options.quantum_ns = 4'000'000;
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+                        out.rows = {row(1, kWholeDevice, Mode::kExclusive)};
+                      }),
+                      options);
+  scheduler.wants(1, demand(0), 1);
+  const GrantId whole = decide(scheduler, 1).at(0).grant;
+  scheduler.wants(2, demand(0, 20), 1000);
+  CHECK(decide(scheduler, 1000).empty());
+  CHECK(scheduler.wake_at() == 1000 + 100'000'000);
+  std::uint64_t now = 1000 + 100'000'000;
+  auto decisions = decide(scheduler, now);
+  REQUIRE(decisions.size() == 1);  // client 1 makes room, and client 2 waits for it
+  CHECK(decisions[0].client == 1);
+  CHECK(decisions[0].kind == kGrant);
+  scheduler.returned(1, 0, whole, now += 1000);
+  decisions = decide(scheduler, now);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(decisions[0].reason == Reason::kAged);
+  CHECK(layout.at(decisions[0].partition).processors >= 20);
+  CHECK(scheduler.wake_at() == now + 4'000'000);
+  CHECK(decide(scheduler, now + 3'999'999).empty());
+  decisions = decide(scheduler, now + 4'000'000);
+  REQUIRE_FALSE(decisions.empty());
+  bool ended = false;
+  for (const Decision& decision : decisions)
+    ended = ended || (decision.client == 2 && decision.kind == kRevoke &&
+                      decision.reason == Reason::kQuantumEnded);
+  CHECK(ended);
+}
+
+TEST_CASE("a stream that gives up and comes back has waited all the while") {
+  const PoolLayout layout = h200();
+  SchedulerOptions options;
+  options.overdue_after_ns = 100'000'000;
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+                        out.rows = {row(1, kWholeDevice, Mode::kExclusive)};
+                      }),
+                      options);
+  scheduler.wants(1, demand(0), 1);
+  decide(scheduler, 1);
+  std::uint64_t now = 1000;
+  for (; scheduler.counters().aged == 0 && now < 1'000'000'000; now += 1'000'000) {
+    scheduler.wants(2, demand(0), now);
+    decide(scheduler, now);
+    scheduler.idle(2, 0, now + 500'000);
+    decide(scheduler, now + 500'000);
+    scheduler.wants(2, demand(0), now + 600'000);
+    decide(scheduler, now + 600'000);
+  }
+  CHECK(now <= 110'000'000);
+}
+
+// Rows at random: any partition, mode, rank and end for any subset of clients and streams.
+class Hostile final : public AllocationPolicy {
+ public:
+  explicit Hostile(std::uint64_t seed) : random_(seed) {}
+  void allocate(const Snapshot& snapshot, Allocation& out) override {
+    for (const Client& client : snapshot.clients) {
+      if (below(4) == 0) continue;
+      add(snapshot, client.id, kAllStreams, out);
+      if (below(5) == 0 && !client.streams.empty())
+        add(snapshot, client.id, client.streams[below(client.streams.size())].id, out);
+    }
+    std::shuffle(out.rows.begin(), out.rows.end(), random_);
+    if (below(3) == 0) out.wake_ns = snapshot.now_ns + below(5'000'000);
+  }
+
+ private:
+  std::size_t below(std::size_t n) { return random_() % n; }
+  void add(const Snapshot& snapshot, ClientId client, StreamId stream, Allocation& out) {
+    const auto partition = static_cast<PartitionId>(below(snapshot.pool.size()));
+    const auto mode = static_cast<Mode>(below(3));
+    Row wish = row(client, partition, mode);
+    if (below(4) == 0) wish.launches = 1 + static_cast<std::uint32_t>(below(3));
+    wish.stream = stream;
+    wish.rank = static_cast<std::uint8_t>(below(3));
+    wish.hold = below(4) == 0;
+    if (below(4) == 0) wish.until_ns = snapshot.now_ns + below(3'000'000);
+    out.rows.push_back(wish);
+  }
+  std::mt19937_64 random_;
+};
+
+std::vector<Work> arrivals(std::uint64_t seed, unsigned clients, unsigned count,
+                           std::uint32_t widest) {
+  std::mt19937_64 random(seed);
+  std::vector<Work> all;
+  for (unsigned i = 0; i < count; ++i) {
+    Work work;
+    work.at_ns = random() % 20'000'000;
+    work.client = 1 + static_cast<ClientId>(random() % clients);
+    work.stream = static_cast<StreamId>(random() % 2);
+    work.min_sms = 1 + static_cast<std::uint32_t>(random() % (random() % 4 == 0 ? widest : 8));
+    work.kernels = 1 + static_cast<unsigned>(random() % 20);
+    work.kernel_ns = 1'000 + random() % 400'000;
+    all.push_back(work);
+  }
+  return all;
+}
+
+TEST_CASE("whatever a policy returns, no limit breaks and every stream runs within the bound") {
+  const PoolLayout layout = four_units();
+  SchedulerOptions options;
+  options.quantum_ns = 2'000'000;
+  options.overdue_after_ns = 20'000'000;
+  options.idle_after_ns = 200'000;
+  const std::uint64_t begin = test::seed();
+  std::uint64_t slowest = 0;
+  for (std::uint64_t seed = begin; seed < begin + 200; ++seed) {
+    CAPTURE(seed);
+    const auto clients = static_cast<unsigned>(2 + seed % 6);
+    PolicyDescription description;
+    description.name = "hostile";
+    description.isolate_streams = seed % 7 == 0;
+    description.uses_returns = seed % 5 == 0;
+    World world(layout, {description, std::make_unique<Hostile>(seed), nullptr}, options);
+    std::mt19937_64 random(seed);
+    for (ClientId id = 1; id <= clients; ++id) {
+      ClientTerms terms;
+      if (random() % 3 == 0) terms.limits.max_sms = 8 + static_cast<std::uint32_t>(random() % 24);
+      if (random() % 5 == 0) terms.limits.reserved_sms = 8;
+      terms.limits.may_share = random() % 3 != 0;
+      world.scheduler().attach(id, terms, 0);
+    }
+    world.run(arrivals(seed, clients, 60, 32), 600'000'000'000);
+    REQUIRE(world.complete());
+    CHECK(world.scheduler().fault().empty());
+    // Behind at most all other streams, each of which has a quantum and drains.
+    const std::uint64_t streams = 2 * clients;
+    const std::uint64_t bound =
+        options.overdue_after_ns + streams * (options.quantum_ns + 2 * world.longest_kernel());
+    slowest = std::max(slowest, world.longest_wait());
+    CHECK(world.longest_wait() <= bound);
+  }
+  MESSAGE("longest wait " << static_cast<double>(slowest) / 1e6 << " ms");
+  CHECK(slowest >= options.overdue_after_ns);  // the policy did try
+}
+
+TEST_CASE("a policy that gives no rows at all starves no stream") {
+  const PoolLayout layout = four_units();
+  SchedulerOptions options;
+  options.quantum_ns = 2'000'000;
+  options.overdue_after_ns = 20'000'000;
+  World world(layout, policy([](const Snapshot&, Allocation&) {}), options);
+  world.run(arrivals(3, 5, 60, 32), 600'000'000'000);
+  REQUIRE(world.complete());
+  CHECK(world.longest_wait() <=
+        options.overdue_after_ns + 10 * (options.quantum_ns + 2 * world.longest_kernel()));
+}
+
+// --- another policy --------------------------------------------------------------------------
+
+Policy any_policy(std::mt19937_64& random) {
+  PolicyDescription description;
+  description.name = "hostile";
+  switch (random() % 7) {
+    case 0:
+      return make_fifo();
+    case 1:
+      return make_static({ComputeSet(), 1 + static_cast<std::uint32_t>(random() % 4)});
+    case 2:
+      return make_temporal();
+    case 3:
+      return make_exclusive();
+    case 4:
+      return make_orion();
+    case 5: {
+      RandomOptions options;
+      options.seed = random();
+      return make_random(options);
+    }
+    default:
+      return {description, std::make_unique<Hostile>(random()), nullptr};
+  }
+}
+
+TEST_CASE("policies that replace each other while work runs break no limit and lose no stream") {
+  const PoolLayout layout = four_units();
+  SchedulerOptions options;
+  options.overdue_after_ns = 20'000'000;
+  const std::uint64_t begin = test::seed();
+  for (std::uint64_t seed = begin; seed < begin + 60; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    World world(layout, any_policy(random), options);
+    auto work = arrivals(seed, 2 + static_cast<unsigned>(seed % 5), 60, 32);
+    for (Work& item : work) item.at_ns %= 1'000;
+    world.run(work, 1'000'000);
+    for (std::uint64_t now = 2'000'000; now < 60'000'000 && !world.complete(); now += 1'000'000) {
+      world.run({}, now);
+      world.scheduler().replace_policy(any_policy(random), world.now());
+      world.obey_now();
+    }
+    world.scheduler().replace_policy(make_fifo(), world.now());
+    world.obey_now();
+    world.run({}, 600'000'000'000);
+    REQUIRE(world.complete());
+    CHECK(world.scheduler().fault().empty());
+  }
+}
+
+TEST_CASE("a policy that isolates streams takes over from one that does not, and back") {
+  const PoolLayout layout = four_units();
+  const auto exclusive = [&](bool isolate) {
+    PolicyDescription description;
+    description.name = "exclusive half";
+    description.isolate_streams = isolate;
+    return policy(
+        [&](const Snapshot& snapshot, Allocation& out) {
+          for (const Client& client : snapshot.clients)
+            out.rows.push_back(row(client.id, part(layout, 0, 2), Mode::kExclusive));
+        },
+        description);
+  };
+  Scheduler scheduler(layout.entries(), exclusive(false));
+  scheduler.wants(1, demand(0), 1);
+  scheduler.wants(1, demand(1), 1);
+  auto decisions = decide(scheduler, 1);
+  REQUIRE(decisions.size() == 2);  // of one client: they share its units
+  const GrantId first = decisions[0].grant, second = decisions[1].grant;
+  scheduler.replace_policy(exclusive(true), 2);
+  CHECK(decide(scheduler, 2).empty());  // what is granted stays
+  scheduler.returned(1, 1, second, 3);
+  CHECK(decide(scheduler, 3).empty());  // stream 0 holds them
+  CHECK(scheduler.waiting() == 1);
+  scheduler.idle(1, 0, 4);
+  scheduler.returned(1, 0, first, 4);
+  decisions = decide(scheduler, 4);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].stream == 1);
+  scheduler.replace_policy(exclusive(false), 5);
+  scheduler.wants(1, demand(0), 5);
+  CHECK(decide(scheduler, 5).size() == 1);
+  scheduler.forget(1, 6);
+  CHECK(scheduler.ledger().held().empty());
+}
+
+// --- bad input -------------------------------------------------------------------------------
+
+TEST_CASE("messages about unknown clients, streams, grants and steps are ignored") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), make_fifo());
+  scheduler.idle(1, 0, 1);
+  scheduler.returned(1, 0, 5, 1);
+  scheduler.draining(1, 0, 5, 1);
+  scheduler.step_end(1, 5, 1);
+  scheduler.progress(1, {1, 1, 1, 1});
+  scheduler.forget(1, 1);
+  CHECK(scheduler.adopt(1, 0, 60'000, Mode::kShared, 1) == kNoGrant);
+  scheduler.wants(kNoClient, demand(0), 1);
+  scheduler.wants(1, demand(kAllStreams), 1);
+  CHECK(decide(scheduler, 1).empty());
+  CHECK(scheduler.wake_at() == kNever);
+}
+
+TEST_CASE("steps that never end are bounded, and a clock that goes back stops nothing") {
+  const PoolLayout layout = h200();
+  SchedulerOptions options;
+  options.steps_per_client = 8;
+  Scheduler scheduler(layout.entries(), make_fifo(), options);
+  for (std::uint64_t id = 1; id <= 100; ++id) {
+    Step step;
+    step.id = id;
+    step.client = 1;
+    step.due_ns = 1;  // impossible
+    scheduler.step_expected(step, id);
+  }
+  CHECK(scheduler.counters().refused_steps == 92);
+  scheduler.wants(1, demand(0), 1'000'000);
+  CHECK(decide(scheduler, 1'000'000).size() == 1);
+  scheduler.wants(2, demand(0), 5);
+  CHECK(decide(scheduler, 5).size() == 1);
+}
+
+TEST_CASE("a forgotten client leaves nothing, and its units are granted to those that wait") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+                        for (const Client& client : snapshot.clients)
+                          out.rows.push_back(row(client.id, part(layout, 0, 8), Mode::kExclusive));
+                        if (out.rows.size() > 1) out.rows.resize(1);
+                      }));
+  scheduler.wants(1, demand(0), 1);
+  scheduler.wants(1, demand(1), 1);
+  scheduler.wants(2, demand(0), 1);
+  CHECK(decide(scheduler, 1).size() == 2);
+  CHECK(scheduler.waiting() == 1);
+  scheduler.forget(1, 2);
+  const auto decisions = decide(scheduler, 2);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 2);
+  CHECK(scheduler.ledger().grants().size() == 1);
+  scheduler.forget(2, 3);
+  CHECK(decide(scheduler, 3).empty());
+  CHECK(scheduler.ledger().grants().empty());
+  CHECK(scheduler.ledger().held().empty());
+  CHECK(scheduler.waiting() == 0);
+}
+
+TEST_CASE("adopted work keeps others from its units until it is returned") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot& snapshot, Allocation& out) {
+                        for (const Client& client : snapshot.clients)
+                          out.rows.push_back(row(client.id, part(layout, 0, 4), Mode::kExclusive));
+                      }));
+  const GrantId adopted = scheduler.adopt(1, 0, part(layout, 0, 8), Mode::kExclusive, 1);
+  REQUIRE(adopted != kNoGrant);
+  scheduler.wants(2, demand(0), 2);
+  CHECK(decide(scheduler, 2).empty());
+  scheduler.returned(1, 0, adopted, 3);
+  CHECK(decide(scheduler, 3).size() == 1);
+}
+
+TEST_CASE("explain says for each client what it has, why and since when") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+                        out.rows = {row(1, part(layout, 0, 8), Mode::kExclusive),
+                                    row(2, kWholeDevice, Mode::kShared)};
+                      }));
+  ClientTerms terms;
+  terms.limits.max_sms = 40;
+  scheduler.attach(1, terms, 1);
+  scheduler.attach(3, {}, 1);
+  for (ClientId id = 1; id <= 3; ++id) scheduler.wants(id, demand(0), 5);
+  decide(scheduler, 5);
+  std::vector<Explanation> all;
+  scheduler.explain(all, 25);
+  REQUIRE(all.size() == 3);
+  CHECK(all[0].planned.reason == Reason::kQuota);
+  CHECK(all[0].planned.wished == part(layout, 0, 8));
+  CHECK(layout.at(all[0].planned.row.partition).processors <= 40);
+  CHECK(all[0].open == 1);
+  CHECK(all[0].since_ns == 5);
+  CHECK(all[1].planned.reason == Reason::kOverlap);
+  CHECK(all[1].planned.row.mode == Mode::kShared);
+  CHECK(all[2].planned.reason == Reason::kPaused);
+  CHECK(all[2].waiting == 1);
+  CHECK(all[2].longest_wait_ns == 20);
+  CHECK(to_string(all[2].planned.reason) == "paused");
+}
+
+}  // namespace
+}  // namespace vitamin::scheduler

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients in virtual time around a Scheduler: each stream runs kernels one after the other on what
+// it is granted, obeys revocations and returns grants when its work has ended. After every decision
+// the world checks, by what the clients themselves hold, the invariants that a user relies on.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/pool_layout.h"
+#include "scheduler/scheduler.h"
+
+namespace vitamin::scheduler {
+
+struct Work {
+  std::uint64_t at_ns = 0;
+  ClientId client = kNoClient;
+  StreamId stream = 0;
+  std::uint32_t min_sms = 1;
+  unsigned kernels = 1;
+  std::uint64_t kernel_ns = 10'000;  // on one unit of 8 SMs; an eighth on 64 and more
+};
+
+class World {
+ public:
+  World(const runtime::PoolLayout& layout, Policy policy, const SchedulerOptions& options = {})
+      : layout_(layout), scheduler_(layout.entries(), std::move(policy), options) {}
+
+  Scheduler& scheduler() { return scheduler_; }
+  std::uint64_t now() const { return now_; }
+  // A stream with work, without a kernel that runs, and without an open grant.
+  std::uint64_t longest_wait() const { return longest_wait_; }
+  std::uint64_t longest_kernel() const { return longest_kernel_; }
+  std::uint64_t ran_ns(ClientId client) const {
+    const auto known = ran_.find(client);
+    return known == ran_.end() ? 0 : known->second;
+  }
+  bool complete() const { return left_ == 0; }
+  // Grants of which kernels ran, by reason.
+  std::map<Reason, std::uint64_t> launches;
+
+  void run(std::vector<Work> work, std::uint64_t limit_ns = 60'000'000'000) {
+    left_ += work.size();
+    std::stable_sort(work.begin(), work.end(),
+                     [](const Work& a, const Work& b) { return a.at_ns < b.at_ns; });
+    std::size_t next = 0;
+    while (true) {
+      std::uint64_t when = std::min(scheduler_.wake_at(), next_end());
+      if (next < work.size()) when = std::min(when, work[next].at_ns);
+      if (when == kNever || when > limit_ns) break;
+      if (left_ == 0 && next == work.size()) break;
+      REQUIRE_MESSAGE(++turns_ < 20'000'000, "the world does not end");
+      now_ = std::max(now_, when);
+      for (auto& [key, stream] : streams_)
+        if (stream.running && stream.ends_ns <= now_) kernel_ended(key, stream);
+      for (; next < work.size() && work[next].at_ns <= now_; ++next) arrive(work[next]);
+      obey();
+    }
+  }
+
+  // Decides and obeys now, after a change that no client made.
+  void obey_now() { obey(); }
+
+ private:
+  struct Held {
+    GrantId id;
+    PartitionId partition;
+    Mode mode;
+    Reason reason;
+  };
+  struct StreamState {
+    std::vector<Work> queue;  // front first
+    bool has_open = false;
+    Held open{};
+    std::uint32_t launches = 0;  // left; meaningful with `bounded`
+    bool bounded = false;
+    bool running = false;
+    GrantId runs_under = kNoGrant;
+    std::uint64_t ends_ns = 0;
+    std::uint64_t waits_since = 0;
+    std::vector<Held> closing;  // returned when the running kernel ends
+  };
+  using Key = std::pair<ClientId, StreamId>;
+
+  std::uint64_t next_end() const {
+    std::uint64_t when = kNever;
+    for (const auto& [key, stream] : streams_)
+      if (stream.running) when = std::min(when, stream.ends_ns);
+    return when;
+  }
+
+  void say_wants(const Key& key, const StreamState& stream) {
+    StreamDemand demand;
+    demand.id = key.second;
+    demand.min_sms = stream.queue.front().min_sms;
+    scheduler_.wants(key.first, demand, now_);
+  }
+
+  void arrive(const Work& work) {
+    const Key key{work.client, work.stream};
+    StreamState& stream = streams_[key];
+    stream.queue.push_back(work);
+    if (stream.queue.size() > 1) return;
+    stream.waits_since = now_;
+    say_wants(key, stream);
+  }
+
+  void kernel_ended(const Key& key, StreamState& stream) {
+    stream.running = false;
+    for (const Held& held : stream.closing)
+      scheduler_.returned(key.first, key.second, held.id, now_);
+    stream.closing.clear();
+    if (--stream.queue.front().kernels == 0) {
+      stream.queue.erase(stream.queue.begin());
+      --left_;
+    }
+    const bool done = stream.queue.empty();
+    if (done) scheduler_.idle(key.first, key.second, now_);
+    if (stream.has_open && (done || (stream.bounded && stream.launches == 0))) {
+      stream.has_open = false;
+      scheduler_.returned(key.first, key.second, stream.open.id, now_);
+    }
+    stream.waits_since = now_;
+    if (done) return;
+    say_wants(key, stream);
+    start(key, stream);
+  }
+
+  void start(const Key& key, StreamState& stream) {
+    if (stream.running || stream.queue.empty() || !stream.has_open) return;
+    if (stream.bounded && stream.launches == 0) return;
+    const Work& work = stream.queue.front();
+    const std::uint32_t sms = layout_.at(stream.open.partition).processors;
+    if (sms < work.min_sms) return;  // the scheduler has been told; it revokes
+    if (stream.bounded) --stream.launches;
+    longest_wait_ = std::max(longest_wait_, now_ - stream.waits_since);
+    const std::uint64_t wide = std::clamp<std::uint64_t>(sms / 8, 1, 8);
+    const std::uint64_t ns = std::max<std::uint64_t>(work.kernel_ns / wide, 1);
+    longest_kernel_ = std::max(longest_kernel_, ns);
+    stream.running = true;
+    stream.runs_under = stream.open.id;
+    stream.ends_ns = now_ + ns;
+    ran_[key.first] += ns;
+    ++launches[stream.open.reason];
+  }
+
+  void close(const Key& key, StreamState& stream, const Held& held) {
+    if (stream.running && stream.runs_under == held.id)
+      stream.closing.push_back(held);
+    else
+      scheduler_.returned(key.first, key.second, held.id, now_);
+  }
+
+  void obey() {
+    // What a decision frees at once may allow another.
+    for (int round = 0;; ++round) {
+      REQUIRE_MESSAGE(round < 1000, "decisions do not end");
+      const auto given = scheduler_.decide(now_);
+      if (given.empty()) break;
+      const std::vector<Decision> decisions(given.begin(), given.end());
+      for (const Decision& decision : decisions) follow(decision);
+      check();
+    }
+    for (auto& [key, stream] : streams_) start(key, stream);
+  }
+
+  void follow(const Decision& decision) {
+    const Key key{decision.client, decision.stream};
+    StreamState& stream = streams_.at(key);
+    if (decision.kind == Decision::Kind::kRevoke) {
+      REQUIRE(stream.has_open);
+      REQUIRE(stream.open.id == decision.grant);
+      stream.has_open = false;
+      if (!stream.running) stream.waits_since = now_;
+      return close(key, stream, stream.open);
+    }
+    REQUIRE_FALSE(stream.queue.empty());
+    if (decision.kind == Decision::Kind::kAmend) {
+      REQUIRE(stream.has_open);
+      REQUIRE(stream.open.id == decision.grant);
+      stream.open.reason = decision.reason;
+    } else {
+      REQUIRE(layout_.at(decision.partition).processors >= stream.queue.front().min_sms);
+      if (stream.has_open) close(key, stream, stream.open);
+      stream.has_open = true;
+      stream.open = {decision.grant, decision.partition, decision.mode, decision.reason};
+    }
+    stream.bounded = decision.launches != 0;
+    stream.launches = decision.launches;
+  }
+
+  // Units that clients hold or run on. Exclusive grants of two clients never overlap, also while
+  // one of them drains; an open exclusive grant is beside no open shared grant of another client.
+  // Counted exceptions: launches that only the whole device can run.
+  void check() const {
+    std::map<std::uint64_t, hal::ComputeSet> exclusive, open_exclusive, open_shared;
+    for (const auto& [key, stream] : streams_) {
+      const std::uint64_t holder = scheduler_.policy().isolate_streams
+                                       ? std::uint64_t{key.second} << 32 | key.first
+                                       : key.first;
+      const auto hold = [&, client = holder](const Held& held) {
+        if (held.mode == Mode::kExclusive) exclusive[client] |= layout_.at(held.partition).compute;
+      };
+      if (stream.has_open) {
+        hold(stream.open);
+        if (stream.open.reason != Reason::kNeedsWhole)
+          (stream.open.mode == Mode::kExclusive ? open_exclusive : open_shared)[holder] |=
+              layout_.at(stream.open.partition).compute;
+      }
+      for (const Held& held : stream.closing) hold(held);
+    }
+    hal::ComputeSet all;
+    for (const auto& [client, units] : exclusive) {
+      REQUIRE_MESSAGE(!units.overlaps(all), "client " << client << " overlaps another");
+      all |= units;
+    }
+    for (const auto& [client, units] : open_exclusive)
+      for (const auto& [other, shared] : open_shared)
+        if (client != other)
+          REQUIRE_MESSAGE(!units.overlaps(shared),
+                          "client " << other << " shares units of client " << client);
+  }
+
+  const runtime::PoolLayout& layout_;
+  Scheduler scheduler_;
+  std::map<Key, StreamState> streams_;
+  std::map<ClientId, std::uint64_t> ran_;
+  std::size_t left_ = 0;
+  std::uint64_t now_ = 0, turns_ = 0;
+  std::uint64_t longest_wait_ = 0;
+  std::uint64_t longest_kernel_ = 0;
+};
+
+}  // namespace vitamin::scheduler
