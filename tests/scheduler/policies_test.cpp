@@ -295,13 +295,14 @@ TEST_CASE("under placement quotas and reservations hold, and a wide launch waits
   terms.limits.max_sms = 8;
   world.scheduler().attach(1, terms, 0);
   std::vector<Work> work;
-  for (ClientId client = 1; client <= 4; ++client) work.push_back(job(client, 200, 100'000));
+  for (ClientId client = 1; client <= 4; ++client) work.push_back(job(client, 2'000, 100'000));
   work.push_back(job(5, 3, 100'000));
-  work.back().min_sms = 32;
+  work.back().min_sms = 24;
   work.back().at_ns = 1'000;
   world.run(work);
   REQUIRE(world.complete());
   CHECK(world.longest_wait() <= options.overdue_after_ns + 5 * options.quantum_ns);
+  CHECK(world.scheduler().counters().aged > 0);
 
   Scheduler scheduler(layout.entries(), make_random());
   scheduler.attach(1, terms, 0);

@@ -160,27 +160,58 @@ TEST_CASE("only what differs from the allocation before is revoked") {
 
 TEST_CASE("a stream uses what is free inside its partition until the rest has drained") {
   const PoolLayout layout = h200();
+  for (const unsigned held : {0U, 4U}) {
+    CAPTURE(held);
+    Allocation wish;
+    Scheduler scheduler(layout.entries(),
+                        policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
+    wish.rows = {row(1, part(layout, held, 4), Mode::kExclusive)};
+    scheduler.wants(1, demand(0), 1);
+    const GrantId first = decide(scheduler, 1).at(0).grant;
+    wish.rows = {row(1, part(layout, 8, 8), Mode::kExclusive),
+                 row(2, part(layout, 0, 8), Mode::kExclusive)};
+    scheduler.wants(2, demand(0), 2);
+    auto decisions = decide(scheduler, 2);
+    REQUIRE(decisions.size() == 2);
+    CHECK(decisions[0].client == 1);  // it moves
+    CHECK(decisions[1].client == 2);
+    CHECK(decisions[1].reason == Reason::kMeanwhile);
+    CHECK(decisions[1].partition == part(layout, 4 - held, 4));
+    scheduler.returned(1, 0, first, 3);
+    decisions = decide(scheduler, 3);
+    REQUIRE(decisions.size() == 1);
+    CHECK(decisions[0].client == 2);
+    CHECK(decisions[0].partition == part(layout, 0, 8));
+    CHECK(decisions[0].reason == Reason::kPolicy);
+  }
+}
+
+TEST_CASE("a stream keeps what it has inside a wider row until the rest has drained") {
+  const PoolLayout layout = h200();
   Allocation wish;
   Scheduler scheduler(layout.entries(),
                       policy([&](const Snapshot&, Allocation& out) { out.rows = wish.rows; }));
-  wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive)};
+  wish.rows = {row(1, part(layout, 0, 4), Mode::kExclusive),
+               row(2, part(layout, 4, 4), Mode::kExclusive)};
   scheduler.wants(1, demand(0), 1);
-  const GrantId first = decide(scheduler, 1).at(0).grant;
-  wish.rows = {row(1, part(layout, 8, 8), Mode::kExclusive),
-               row(2, part(layout, 0, 8), Mode::kExclusive)};
-  scheduler.wants(2, demand(0), 2);
-  auto decisions = decide(scheduler, 2);
+  scheduler.wants(2, demand(0), 1);
+  auto decisions = decide(scheduler, 1);
   REQUIRE(decisions.size() == 2);
-  CHECK(decisions[0].client == 1);  // it moves
-  CHECK(decisions[1].client == 2);
-  CHECK(decisions[1].reason == Reason::kMeanwhile);
-  CHECK(decisions[1].partition == part(layout, 4, 4));
-  scheduler.returned(1, 0, first, 3);
-  decisions = decide(scheduler, 3);
+  const GrantId narrow = decisions[0].grant, in_the_way = decisions[1].grant;
+  wish.rows = {row(1, part(layout, 0, 8), Mode::kExclusive),
+               row(2, part(layout, 8, 8), Mode::kExclusive)};
+  scheduler.replan();
+  decisions = decide(scheduler, 2);
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].client == 2);
+  CHECK(scheduler.ledger().find(narrow)->state == Grant::State::kOpen);
+  scheduler.returned(2, 0, in_the_way, 3);
+  decisions = decide(scheduler, 3);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].client == 1);
+  CHECK(decisions[0].kind == kGrant);
   CHECK(decisions[0].partition == part(layout, 0, 8));
-  CHECK(decisions[0].reason == Reason::kPolicy);
+  CHECK(scheduler.ledger().find(narrow)->state == Grant::State::kRevoked);
 }
 
 TEST_CASE("a change from a shared device to parts waits for no drain") {
