@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the estimator can be asked for, and what outlives it.
+#include <cmath>
+#include <limits>
+
+#include "scheduler/estimator.h"
+#include "scheduler/estimator_context.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+constexpr std::size_t kMemory = 2048;  // arm records of contexts that are not in use; 96 KiB
+// What another process or an earlier visit found is believed less: three blocks change it.
+constexpr double kRecalledSd = 0.03, kRecalledFactor = 4;
+constexpr double kModelError = 0.3;  // of a modelled speed, in the logarithm
+
+}  // namespace
+
+void Estimator::remember(const Context& context) {
+  std::erase_if(memory_, [&](const ArmRecord& r) { return r.context == context.hash; });
+  if (context.regimes.empty() || context.racing_arms < 2 || context.now().racing) return;
+  const Regime& regime = context.now();
+  for (unsigned arm = 0; arm < context.racing_arms; ++arm)
+    memory_.push_back({context.hash, context.hashes[arm], context.terms, regime.arms[arm].gap,
+                       regime.arms[arm].variance_at(context.time_ns), regime.arms[arm].blocks,
+                       arm == regime.chosen});
+  if (memory_.size() > kMemory)
+    memory_.erase(memory_.begin(),
+                  memory_.begin() + static_cast<std::ptrdiff_t>(memory_.size() - kMemory));
+}
+
+void Estimator::recall(Context& c) const {
+  Regime& r = c.now();
+  unsigned chosen = Race::kNone;
+  for (const ArmRecord& record : memory_) {
+    if (record.context != c.hash || record.terms != c.terms) continue;
+    for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
+      if (c.hashes[arm] != record.configuration) continue;
+      const double variance =
+          std::max(kRecalledSd * kRecalledSd, kRecalledFactor * record.variance);
+      r.arms[arm] = {record.gap, std::min(variance, kUnknownSd * kUnknownSd), c.time_ns, 0, false};
+      if (record.chosen) chosen = arm;
+    }
+  }
+  if (chosen != Race::kNone) {
+    r.chosen = chosen;
+    r.arms[chosen].gap = r.arms[chosen].variance = 0;
+    r.why = Choice::kRemembered;
+    return;
+  }
+  r.race.begin(c.racing_arms, c.sheltered, r.race.block_sd());
+  r.racing = c.racing_arms > 1;
+  r.raced_ns = c.time_ns;
+}
+
+void Estimator::save(std::vector<ArmRecord>& out) {
+  for (const auto& context : contexts_) remember(*context);
+  out.insert(out.end(), memory_.begin(), memory_.end());
+}
+
+void Estimator::load(std::span<const ArmRecord> records) {
+  for (const ArmRecord& record : records)
+    if (std::isfinite(record.gap) && record.variance >= 0 && std::abs(record.gap) < 100 &&
+        memory_.size() < kMemory)
+      memory_.push_back(record);
+}
+
+bool Estimator::alone(ClientId client, double* rate) const {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].client != client) continue;
+    const double log_rate = log_alone(i);
+    if (std::isnan(log_rate)) return false;
+    *rate = std::exp(log_rate);
+    return true;
+  }
+  return false;
+}
+
+Estimator::LogSpeed Estimator::speed(ClientId client,
+                                     std::span<const Assignment> configuration) const {
+  const auto own = std::find_if(configuration.begin(), configuration.end(),
+                                [&](const Assignment& a) { return a.client == client; });
+  if (own == configuration.end() || own->mode == Mode::kPaused || own->partition >= pool_.size())
+    return {kStopped, 0, false};
+  const auto slot =
+      std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.client == client; });
+  const Program name = slot != slots_.end() ? slot->program : program(client);
+  const StepKind phase = slot != slots_.end() ? slot->phase : StepKind::kUnknown;
+  if (slot != slots_.end() && context_ != nullptr) {
+    const auto i = static_cast<std::size_t>(slot - slots_.begin());
+    const double reference = log_alone(i);
+    for (unsigned arm = 0; arm < context_->arms && !std::isnan(reference); ++arm) {
+      bool same = true;
+      for (std::size_t s = 0; s < slots_.size() && same; ++s) {
+        const Context::Place& place = context_->place(arm, s);
+        const auto a = std::find_if(configuration.begin(), configuration.end(),
+                                    [&](const auto& x) { return x.client == slots_[s].client; });
+        same = a == configuration.end() ? place.mode == Mode::kPaused
+                                        : a->partition == place.partition && a->mode == place.mode;
+      }
+      const Estimate* const found = same ? store_.find(rate_key(i, arm)) : nullptr;
+      if (found != nullptr && found->n_eff >= 1)
+        return {found->log_mean - reference, found->error(), true};
+    }
+  }
+  const Partition& at = pool_[own->partition];
+  LogSpeed answer{store_.log_width(name, phase, at.processors, whole_sms_), kModelError, false};
+  double sharers = 1;
+  for (const Assignment& other : configuration) {
+    if (other.client == client || other.mode == Mode::kPaused || other.partition >= pool_.size() ||
+        !pool_[other.partition].compute.overlaps(at.compute))
+      continue;
+    const auto theirs = std::find_if(slots_.begin(), slots_.end(),
+                                     [&](const Slot& s) { return s.client == other.client; });
+    const Program beside = theirs != slots_.end() ? theirs->program : program(other.client);
+    const EstimateKey key{name, beside, 0, phase, Quantity::kBeside};
+    if (store_.find(key) != nullptr)
+      answer.log_mean += store_.log_beside(name, phase, beside);
+    else
+      ++sharers;
+  }
+  answer.log_mean -= std::log(sharers);
+  return answer;
+}
+
+void Estimator::explain(Explanation& out) const {
+  out = {};
+  out.contexts = static_cast<unsigned>(contexts_.size());
+  if (context_ == nullptr || context_->arms == 0) return;
+  const Context& c = *context_;
+  const Regime& r = c.now();
+  out.choice = r.why;
+  out.regime = c.regime;
+  out.regimes = static_cast<unsigned>(c.regimes.size());
+  out.decided_s = r.decided_s;
+  out.spent = c.time_ns > 0 ? c.spent_s / (static_cast<double>(c.time_ns) / 1e9) : 0;
+  const unsigned chosen = r.racing ? arm_ : r.chosen;
+  std::vector<double> best(c.slots, -std::numeric_limits<double>::infinity());
+  for (unsigned arm = 0; arm < c.racing_arms; ++arm)
+    for (std::size_t i = 0; i < c.slots; ++i)
+      if (const Estimate* const e = store_.find(rate_key(i, arm)); e != nullptr && e->n_eff > 0)
+        best[i] = std::max(best[i], e->log_mean);
+  for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
+    CandidateReport report;
+    report.chosen = arm == chosen;
+    report.dropped = r.racing ? r.race.dropped(arm) : r.arms[arm].dropped;
+    report.blocks = r.arms[arm].blocks;
+    report.predicted = c.predicted[arm];
+    const Lead running = r.racing && arm != chosen ? r.race.lead(arm, chosen) : Lead{};
+    report.lead = r.racing ? running.mean : std::expm1(r.arms[arm].gap);
+    report.error = report.chosen ? 0
+                   : r.racing    ? std::min(running.error, kUnknownSd)
+                                 : std::sqrt(r.arms[arm].variance_at(c.time_ns));
+    for (std::size_t i = 0; i < c.slots; ++i) {
+      const Context::Place& place = c.place(arm, i);
+      if (place.mode == Mode::kPaused) continue;
+      report.assignments.push_back({slots_[i].client, place.partition, place.mode});
+      ClientReport client{slots_[i].client, 0, 0, 0, 0};
+      const Estimate* const e = store_.find(rate_key(i, arm));
+      const Estimate* const there = store_.find(rate_key(i, chosen));
+      const double reference = log_alone(i);
+      if (e != nullptr && e->n_eff > 0) {
+        if (!std::isnan(reference)) {
+          client.speed = std::exp(e->log_mean - reference);
+          client.error = client.speed * e->error();
+        }
+        if (there != nullptr) client.rate = std::exp(e->log_mean - there->log_mean);
+        client.costs = std::max(0.0, -std::expm1(e->log_mean - best[i]));
+      }
+      report.clients.push_back(client);
+    }
+    out.candidates.push_back(std::move(report));
+  }
+}
+
+}  // namespace vitamin::scheduler
