@@ -224,8 +224,8 @@ void Configurations::predict(const Objective& objective, const Estimator& estima
     speeds_.clear();
     for (const std::uint8_t i : all_) {
       const Client& client = *active_[i];
-      speeds_.push_back(
-          {static_cast<double>(client.weight), estimator.speed(client.id, assignments).log_mean});
+      speeds_.push_back({static_cast<double>(client.weight),
+                         estimator.log_speed(client.id, assignments).log_mean});
     }
     draft.predicted = value_of(objective, speeds_);
   }

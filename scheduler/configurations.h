@@ -81,7 +81,7 @@ class Configurations {
   std::vector<std::uint8_t> all_, some_, rest_;
   std::vector<Assignment> assignments_;
   std::vector<Draft> drafts_;
-  std::vector<Speed> speeds_;
+  std::vector<ClientSpeed> speeds_;
   std::vector<Candidate> candidates_;
 };
 

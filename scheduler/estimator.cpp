@@ -166,6 +166,20 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   return true;
 }
 
+// Of what each slot has, as sets of units: equal in other processes and pools.
+std::uint64_t Estimator::hash_of(std::span<const Assignment> configuration) const {
+  std::uint64_t hash = 0x61726dULL;
+  for (const Slot& slot : slots_) {
+    Assignment has{slot.client, kWholeDevice, Mode::kPaused};
+    for (const Assignment& a : configuration)
+      if (a.client == slot.client && a.partition < pool_.size()) has = a;
+    hash = mix(hash, mix(pool_[has.partition].compute.bits(),
+                         std::uint64_t{pool_[has.partition].whole()} << 8 |
+                             static_cast<std::uint64_t>(has.mode)));
+  }
+  return hash;
+}
+
 void Estimator::offer(std::span<const Candidate> candidates) {
   if (context_ == nullptr) return;
   Context& c = *context_;
@@ -177,17 +191,14 @@ void Estimator::offer(std::span<const Candidate> candidates) {
   for (const bool alone : {false, true})
     for (const Candidate& candidate : candidates) {
       if (candidate.alone != alone || c.arms == (alone ? kMostArms : Race::kArms)) continue;
-      std::uint64_t hash = 0x61726dULL;
       for (std::size_t i = 0; i < c.slots; ++i) {
         Context::Place& place = c.places[c.arms * c.slots + i];
         place = {};
         for (const Assignment& a : candidate.assignments)
           if (a.client == slots_[i].client && a.partition < pool_.size())
             place = {a.partition, a.mode};
-        hash = mix(hash, mix(pool_[place.partition].compute.bits(),
-                             std::uint64_t{pool_[place.partition].whole()} << 8 |
-                                 static_cast<std::uint64_t>(place.mode)));
       }
+      const std::uint64_t hash = hash_of(candidate.assignments);
       const auto known = c.hashes.begin() + c.arms;
       if (std::find(c.hashes.begin(), known, hash) != known) continue;
       if (candidate.shared && c.sheltered == Race::kNone) c.sheltered = c.arms;
@@ -254,27 +265,37 @@ void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
   told_ = true;
 }
 
-Block Estimator::next(std::uint64_t now_ns) {
+Block Estimator::next(std::uint64_t now_ns, bool in_force) {
   now_ns = std::max(now_ns, now_ns_);
   if (context_ == nullptr || context_->arms == 0) {
     configuration_.clear();
     return {configuration_, kNever, number_, Purpose::kOnly};
   }
   bool over = !open_;
-  if (open_ && !counting_ && static_cast<double>(now_ns - began_ns_) >= settle_ns_)
-    baseline(now_ns);
-  else if (open_ && counting_ && now_ns - counted_ns_ >= length_ns_)
+  if (open_ && !counting_) {
+    const double waited = static_cast<double>(now_ns - began_ns_);
+    // Without a report the time of settling is found by trying: shorter until it is too short.
+    if (waited >= settle_ns_) {
+      settle_ns_ = std::clamp(settle_ns_ * (in_force ? 0.95 : 1.3), kLeastSettleNs, kMostSettleNs);
+      if (in_force || waited >= kMostSettleNs) baseline(now_ns);
+    }
+  } else if (open_ && now_ns - counted_ns_ >= length_ns_) {
     over = close_block(now_ns, false);
+  }
   if (over) choose(now_ns);
-  const std::uint64_t wake = counting_
-                                 ? counted_ns_ + length_ns_
-                                 : began_ns_ + static_cast<std::uint64_t>(std::ceil(settle_ns_));
+  const auto settling = static_cast<std::uint64_t>(std::ceil(settle_ns_));
+  const std::uint64_t wake =
+      counting_ ? counted_ns_ + length_ns_ : std::max(began_ns_ + settling, now_ns + settling / 4);
   return {configuration_, wake, number_, purpose_};
 }
 
+EstimateKey Estimator::rate_key(std::size_t slot, std::uint64_t configuration) const {
+  return {slots_[slot].program, mix(configuration, slot), mix(context_->hash, context_->regime),
+          slots_[slot].phase, Quantity::kRate};
+}
+
 EstimateKey Estimator::rate_key(std::size_t slot, unsigned arm) const {
-  return {slots_[slot].program, mix(context_->hashes[arm], slot),
-          mix(context_->hash, context_->regime), slots_[slot].phase, Quantity::kRate};
+  return rate_key(slot, context_->hashes[arm]);
 }
 
 double Estimator::log_alone(std::size_t slot) const {
@@ -347,6 +368,43 @@ double Estimator::value() const {
     speeds_.push_back({slots_[i].weight, samples_[i].paused ? kStopped : log_speed});
   }
   return value_of(objective_, speeds_);
+}
+
+bool Estimator::observe(std::span<const Assignment> configuration, std::span<const Client> before,
+                        std::span<const Client> after, std::uint64_t elapsed_ns) {
+  if (context_ == nullptr || elapsed_ns == 0) return false;
+  const auto find = [](std::span<const Client> clients, ClientId id) -> const Client* {
+    const auto at = std::lower_bound(clients.begin(), clients.end(), id,
+                                     [](const Client& c, ClientId key) { return c.id < key; });
+    return at != clients.end() && at->id == id ? &*at : nullptr;
+  };
+  const std::uint64_t hash = hash_of(configuration);
+  const double weight = static_cast<double>(elapsed_ns) / 1e8;  // a block's time is 1
+  bool any = false;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Client *const from = find(before, slots_[i].client), *const to =
+                                                                   find(after, slots_[i].client);
+    const auto own =
+        std::find_if(configuration.begin(), configuration.end(), [&](const Assignment& a) {
+          return a.client == slots_[i].client && a.mode != Mode::kPaused;
+        });
+    if (own == configuration.end() || from == nullptr || to == nullptr || !to->reports_progress)
+      continue;
+    const Progress &x = from->progress, &y = to->progress;
+    if (y.work <= x.work || y.busy_ns <= x.busy_ns || y.misplaced < x.misplaced) continue;
+    const double work = static_cast<double>(y.work - x.work);
+    if (static_cast<double>(y.misplaced - x.misplaced) > kMisplaced * work) continue;
+    const double busy =
+        std::min(static_cast<double>(y.busy_ns - x.busy_ns), static_cast<double>(elapsed_ns));
+    const double rate = std::log(work / busy);
+    store_.add(rate_key(i, hash), rate, weight, context_->time_ns);
+    const bool alone = configuration.size() == 1 && own->partition == kWholeDevice;
+    if (alone)
+      store_.add({slots_[i].program, kAlone, 0, slots_[i].phase, Quantity::kRate}, rate, weight,
+                 time_ns_);
+    any = true;
+  }
+  return any;
 }
 
 void Estimator::learn(unsigned arm, double weight) {

@@ -34,6 +34,7 @@
 
 #include "scheduler/estimate_store.h"
 #include "scheduler/objective.h"
+#include "scheduler/policy.h"
 #include "scheduler/race.h"
 #include "scheduler/types.h"
 
@@ -85,7 +86,7 @@ struct CandidateReport {
   bool chosen = false, dropped = false;
 };
 
-struct Explanation {
+struct Findings {
   Choice choice = Choice::kUnmeasured;
   unsigned contexts = 0, regime = 0, regimes = 0;
   double decided_s = 0;  // context time from the first block to the choice
@@ -103,11 +104,11 @@ struct ArmRecord {
 
 struct ArmState;
 
-class Estimator {
+class Estimator final : public Estimates {
  public:
   // `pool` outlives the object.
   explicit Estimator(std::span<const Partition> pool, std::uint64_t seed = 1);
-  ~Estimator();
+  ~Estimator() override;
 
   // Which program a client runs. Without it the client is a program of its own, of which nothing
   // was learned before.
@@ -121,20 +122,29 @@ class Estimator {
   // begins with [0].
   void offer(std::span<const Candidate> candidates);
   // What to run now. Closes a block that has ended, with the counters that enter() was given.
-  Block next(std::uint64_t now_ns);
+  // `in_force`: no grant is revoked or pending. While one is, a block does not begin to count.
+  Block next(std::uint64_t now_ns, bool in_force = true);
   // The present block's allocation is in force: grants of the one before are returned.
   void settled(std::span<const Client> clients, std::uint64_t now_ns);
+
+  // What the clients of the present context did between two readings of their counters, under a
+  // configuration that need not be a candidate and was in force all the time. For policies that
+  // choose by deadlines and not by blocks. False: nothing can be said of it.
+  bool observe(std::span<const Assignment> configuration, std::span<const Client> before,
+               std::span<const Client> after, std::uint64_t elapsed_ns);
 
   // log(speed) relative to alone, and its standard error: measured in this context, else modelled.
   struct LogSpeed {
     double log_mean = 0, error = 1;
     bool measured = false;
   };
-  LogSpeed speed(ClientId client, std::span<const Assignment> configuration) const;
+  LogSpeed log_speed(ClientId client, std::span<const Assignment> configuration) const;
+  // The same as a ratio, measured or not; 0: paused.
+  Estimates::Speed speed(ClientId client, Configuration configuration) const override;
   // Whether alone has been measured; work per busy nanosecond.
   bool alone(ClientId client, double* rate) const;
 
-  void explain(Explanation& out) const;
+  void explain(Findings& out) const;
 
   EstimateStore& store() { return store_; }
   const EstimateStore& store() const { return store_; }
@@ -190,7 +200,9 @@ class Estimator {
   unsigned worth_a_look() const;
   std::uint64_t block_ns(Purpose purpose) const;
   double look_cost_s(const ArmState& arm) const;
+  EstimateKey rate_key(std::size_t slot, std::uint64_t configuration) const;
   EstimateKey rate_key(std::size_t slot, unsigned arm) const;
+  std::uint64_t hash_of(std::span<const Assignment> configuration) const;
   void materialize(unsigned arm);
 
   std::span<const Partition> pool_;
@@ -213,7 +225,7 @@ class Estimator {
   std::vector<Progress> base_, now_;  // by slot
   std::vector<bool> seen_;            // by slot: in the last call's clients
   std::vector<Sample> samples_;
-  mutable std::vector<Speed> speeds_;
+  mutable std::vector<ClientSpeed> speeds_;
 
   std::uint64_t now_ns_ = 0;   // monotone
   std::uint64_t time_ns_ = 0;  // of all contexts, without jumps

@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kMemory = 2048;  // arm records of contexts that are not in use; 96 KiB
 // What another process or an earlier visit found is believed less: three blocks change it.
 constexpr double kRecalledSd = 0.03, kRecalledFactor = 4;
+constexpr double kMeasured = 0.2;    // blocks: 20 ms of them, from where a model is no longer asked
 constexpr double kModelError = 0.3;  // of a modelled speed, in the logarithm
 
 }  // namespace
@@ -77,8 +78,14 @@ bool Estimator::alone(ClientId client, double* rate) const {
   return false;
 }
 
-Estimator::LogSpeed Estimator::speed(ClientId client,
-                                     std::span<const Assignment> configuration) const {
+Estimates::Speed Estimator::speed(ClientId client, Configuration configuration) const {
+  const LogSpeed found = log_speed(client, configuration);
+  const double mean = std::exp(found.log_mean);
+  return {static_cast<float>(mean), static_cast<float>(mean * found.error)};
+}
+
+Estimator::LogSpeed Estimator::log_speed(ClientId client,
+                                         std::span<const Assignment> configuration) const {
   const auto own = std::find_if(configuration.begin(), configuration.end(),
                                 [&](const Assignment& a) { return a.client == client; });
   if (own == configuration.end() || own->mode == Mode::kPaused || own->partition >= pool_.size())
@@ -90,19 +97,10 @@ Estimator::LogSpeed Estimator::speed(ClientId client,
   if (slot != slots_.end() && context_ != nullptr) {
     const auto i = static_cast<std::size_t>(slot - slots_.begin());
     const double reference = log_alone(i);
-    for (unsigned arm = 0; arm < context_->arms && !std::isnan(reference); ++arm) {
-      bool same = true;
-      for (std::size_t s = 0; s < slots_.size() && same; ++s) {
-        const Context::Place& place = context_->place(arm, s);
-        const auto a = std::find_if(configuration.begin(), configuration.end(),
-                                    [&](const auto& x) { return x.client == slots_[s].client; });
-        same = a == configuration.end() ? place.mode == Mode::kPaused
-                                        : a->partition == place.partition && a->mode == place.mode;
-      }
-      const Estimate* const found = same ? store_.find(rate_key(i, arm)) : nullptr;
-      if (found != nullptr && found->n_eff >= 1)
-        return {found->log_mean - reference, found->error(), true};
-    }
+    const Estimate* const found =
+        std::isnan(reference) ? nullptr : store_.find(rate_key(i, hash_of(configuration)));
+    if (found != nullptr && found->n_eff >= kMeasured)
+      return {found->log_mean - reference, found->error(), true};
   }
   const Partition& at = pool_[own->partition];
   LogSpeed answer{store_.log_width(name, phase, at.processors, whole_sms_), kModelError, false};
@@ -124,7 +122,7 @@ Estimator::LogSpeed Estimator::speed(ClientId client,
   return answer;
 }
 
-void Estimator::explain(Explanation& out) const {
+void Estimator::explain(Findings& out) const {
   out = {};
   out.contexts = static_cast<unsigned>(contexts_.size());
   if (context_ == nullptr || context_->arms == 0) return;

@@ -16,38 +16,38 @@ constexpr double kShortfall = 4;
 // which the slowest client fares alike.
 constexpr double kLeast = 0.9;
 
-double total_weight(std::span<const Speed> clients) {
+double total_weight(std::span<const ClientSpeed> clients) {
   double sum = 0;
-  for (const Speed& client : clients) sum += client.weight;
+  for (const ClientSpeed& client : clients) sum += client.weight;
   return std::max(sum, 1e-9);
 }
 
-bool stopped(const Speed& client) { return client.log_speed <= kStopped / 2; }
+bool stopped(const ClientSpeed& client) { return client.log_speed <= kStopped / 2; }
 
-double mean_log(std::span<const Speed> clients) {
+double mean_log(std::span<const ClientSpeed> clients) {
   double sum = 0;
-  for (const Speed& client : clients) sum += client.weight * client.log_speed;
+  for (const ClientSpeed& client : clients) sum += client.weight * client.log_speed;
   return sum / total_weight(clients);
 }
 
-double mean_speed(std::span<const Speed> clients) {
+double mean_speed(std::span<const ClientSpeed> clients) {
   double sum = 0;
-  for (const Speed& client : clients)
+  for (const ClientSpeed& client : clients)
     if (!stopped(client)) sum += client.weight * std::exp(client.log_speed);
   return sum / total_weight(clients);
 }
 
 // log of the least speed that `client` may have.
-double floor_of(const Objective& objective, const Speed& client, double weights) {
+double floor_of(const Objective& objective, const ClientSpeed& client, double weights) {
   return std::log(std::max(objective.min_share * client.weight / weights, 1e-12));
 }
 
 // Speed relative to weight, the mean weight being 1.
-double normalized(const Speed& client, double weights, std::size_t count) {
+double normalized(const ClientSpeed& client, double weights, std::size_t count) {
   return client.log_speed - std::log(client.weight * static_cast<double>(count) / weights);
 }
 
-std::size_t slowest(std::span<const Speed> clients, double weights) {
+std::size_t slowest(std::span<const ClientSpeed> clients, double weights) {
   std::size_t least = 0;
   for (std::size_t i = 1; i < clients.size(); ++i)
     if (normalized(clients[i], weights, clients.size()) <
@@ -56,11 +56,11 @@ std::size_t slowest(std::span<const Speed> clients, double weights) {
   return least;
 }
 
-double sum_value(const Objective& objective, std::span<const Speed> clients) {
+double sum_value(const Objective& objective, std::span<const ClientSpeed> clients) {
   const double weights = total_weight(clients), mean = mean_speed(clients);
   if (mean <= 0) return kInfeasible;
   double value = std::log(mean);
-  for (const Speed& client : clients) {
+  for (const ClientSpeed& client : clients) {
     if (stopped(client) && objective.min_share > 0) return kInfeasible;
     if (stopped(client)) continue;
     value -= kShortfall * std::max(0.0, floor_of(objective, client, weights) - client.log_speed);
@@ -70,7 +70,7 @@ double sum_value(const Objective& objective, std::span<const Speed> clients) {
 
 }  // namespace
 
-double value_of(const Objective& objective, std::span<const Speed> clients) {
+double value_of(const Objective& objective, std::span<const ClientSpeed> clients) {
   if (clients.empty()) return 0;
   if (objective.aim == Aim::kSum) return sum_value(objective, clients);
   if (std::any_of(clients.begin(), clients.end(), stopped)) return kInfeasible;
@@ -80,7 +80,7 @@ double value_of(const Objective& objective, std::span<const Speed> clients) {
          (1 - kLeast) * mean_log(clients);
 }
 
-double gradient(const Objective& objective, std::span<const Speed> clients, std::size_t i) {
+double gradient(const Objective& objective, std::span<const ClientSpeed> clients, std::size_t i) {
   const double weights = total_weight(clients);
   if (objective.aim == Aim::kProportional) return clients[i].weight / weights;
   if (objective.aim == Aim::kFair)

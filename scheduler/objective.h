@@ -30,7 +30,7 @@ struct Objective {
   friend bool operator==(const Objective&, const Objective&) = default;
 };
 
-struct Speed {
+struct ClientSpeed {
   double weight = 1;
   double log_speed = 0;  // kStopped: paused
 };
@@ -39,10 +39,10 @@ inline constexpr double kInfeasible = -1e9;
 
 // kInfeasible where the objective forbids it (a client without any progress). For kProportional a
 // constant added to a client's log_speed changes all values alike: rates may stand for speeds.
-double value_of(const Objective& objective, std::span<const Speed> clients);
+double value_of(const Objective& objective, std::span<const ClientSpeed> clients);
 
 // d value / d log_speed of client `i`, at these speeds: how a client's noise becomes the value's.
-double gradient(const Objective& objective, std::span<const Speed> clients, std::size_t i);
+double gradient(const Objective& objective, std::span<const ClientSpeed> clients, std::size_t i);
 
 // Whether values need speeds, and not only rates in a unit of the client's own.
 inline bool needs_alone(const Objective& objective) { return objective.aim != Aim::kProportional; }

@@ -132,7 +132,7 @@ class World {
   double work(std::size_t i) const { return state_[i].work; }
 
   double true_value(std::span<const Assignment> configuration) const {
-    std::vector<scheduler::Speed> all;
+    std::vector<scheduler::ClientSpeed> all;
     for (std::size_t i = 0; i < jobs_.size(); ++i) {
       if (!clients_[i].active) continue;
       const auto at = find(configuration, clients_[i].id);
