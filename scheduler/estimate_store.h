@@ -26,17 +26,17 @@ namespace vitamin::scheduler {
 using Program = std::uint64_t;
 
 enum class Quantity : std::uint8_t {
-  kRate,    // log(work per busy ns), in a configuration of a context; configuration kAlone: alone
+  kRate,    // log(work per busy ns), in a configuration of a context; kByItself: alone
   kWidth,   // log(speed) on `configuration` SMs with exclusive use
   kBeside,  // log(speed) on a whole device that is shared with the program `configuration`
   kStep,    // log(ns) of a step alone on the whole device
   kBusy,    // log(ns) of a busy period alone on the whole device
 };
-inline constexpr std::uint64_t kAlone = 0;
+inline constexpr std::uint64_t kByItself = 0;
 
 struct EstimateKey {
   Program program = 0;
-  std::uint64_t configuration = kAlone;
+  std::uint64_t configuration = kByItself;
   std::uint64_t context = 0;
   StepKind phase = StepKind::kUnknown;
   Quantity what = Quantity::kRate;

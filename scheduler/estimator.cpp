@@ -300,7 +300,7 @@ EstimateKey Estimator::rate_key(std::size_t slot, unsigned arm) const {
 
 double Estimator::log_alone(std::size_t slot) const {
   const Estimate* const found =
-      store_.find({slots_[slot].program, kAlone, 0, slots_[slot].phase, Quantity::kRate});
+      store_.find({slots_[slot].program, kByItself, 0, slots_[slot].phase, Quantity::kRate});
   return found != nullptr && found->n_eff >= 1 ? found->log_mean
                                                : std::numeric_limits<double>::quiet_NaN();
 }
@@ -400,7 +400,7 @@ bool Estimator::observe(std::span<const Assignment> configuration, std::span<con
     store_.add(rate_key(i, hash), rate, weight, context_->time_ns);
     const bool alone = configuration.size() == 1 && own->partition == kWholeDevice;
     if (alone)
-      store_.add({slots_[i].program, kAlone, 0, slots_[i].phase, Quantity::kRate}, rate, weight,
+      store_.add({slots_[i].program, kByItself, 0, slots_[i].phase, Quantity::kRate}, rate, weight,
                  time_ns_);
     any = true;
   }
@@ -417,7 +417,7 @@ void Estimator::learn(unsigned arm, double weight) {
     if (arm < context_->racing_arms) store_.add(rate_key(i, arm), rate, weight, context_->time_ns);
     if (slots_.size() == 1 || arm >= context_->racing_arms) {
       if (place.partition == kWholeDevice)
-        store_.add({program, kAlone, 0, phase, Quantity::kRate}, rate, weight, time_ns_);
+        store_.add({program, kByItself, 0, phase, Quantity::kRate}, rate, weight, time_ns_);
       continue;
     }
     const double reference = log_alone(i);

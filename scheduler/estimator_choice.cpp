@@ -37,6 +37,7 @@ constexpr double kBlockSd = 0.06;
 constexpr double kRaceSd = 0.05;
 
 // Of the time: a third of the 1 % that races, looks and changes may cost together.
+constexpr double kNoisySd = 0.05;  // of a block of a race: then looks use long blocks
 constexpr double kLookShare = 0.003;
 constexpr double kCreditS = 0.3;  // saved up at most: a minute's
 constexpr std::uint64_t kLookEveryNs = 2'000'000'000;
@@ -75,6 +76,8 @@ std::uint64_t Estimator::block_ns(Purpose purpose) const {
     const auto part = static_cast<std::uint64_t>(c.dwell_ns) / kBlocksInVisit;
     return std::clamp(part, std::max(kShortBlockNs, settling), block);
   }
+  const bool noisy = c.now().race.rounds() > 1 && c.now().race.block_sd() > kNoisySd;
+  if (purpose == Purpose::kLook && noisy) return kLongBlockNs;
   // A kept block that decides something is not longer than what it is compared with.
   const bool decides = c.look_arm != Race::kNone || c.now().strange > 0;
   return purpose == Purpose::kKeep && !decides ? kLongBlockNs : block;

@@ -14,10 +14,10 @@
 #include <span>
 #include <vector>
 
-#include "hal/device.h"
 #include "runtime/pool_layout.h"
 #include "scheduler/configurations.h"
 #include "scheduler/estimator.h"
+#include "tests/scheduler/fixture.h"
 
 namespace vitamin::test {
 
@@ -25,13 +25,7 @@ using scheduler::Assignment;
 using scheduler::ClientId;
 using scheduler::Mode;
 
-inline runtime::PoolLayout h200() {
-  hal::DeviceInfo info;
-  info.processors = 132;
-  info.processors_per_unit.assign(16, 8);
-  info.processors_per_unit.back() = 12;
-  return runtime::PoolLayout::build(info);
-}
+using scheduler::h200;
 
 constexpr std::uint64_t kMs = 1'000'000, kSecond = 1'000'000'000;
 
@@ -119,7 +113,7 @@ class World {
     advance(std::min(end, wake));
   }
 
-  std::vector<Assignment> applied() const { return applied_; }
+  const std::vector<Assignment>& applied() const { return applied_; }
   bool decided() const { return purpose_ == scheduler::Purpose::kKeep; }
   double decided_s() const { return decided_s_; }
   void clear_decision() { decided_s_ = -1; }
