@@ -402,6 +402,12 @@ bool Estimator::observe(std::span<const Assignment> configuration, std::span<con
     if (alone)
       store_.add({slots_[i].program, kByItself, 0, slots_[i].phase, Quantity::kRate}, rate, weight,
                  time_ns_);
+    else if (const double reference = log_alone(i); !std::isnan(reference) &&
+                                                    own->mode == Mode::kExclusive &&
+                                                    own->partition != kWholeDevice)
+      store_.add({slots_[i].program, pool_[own->partition].processors, 0, slots_[i].phase,
+                  Quantity::kWidth},
+                 rate - reference, weight, time_ns_);
     any = true;
   }
   return any;

@@ -138,7 +138,13 @@ class Estimator final : public Estimates {
     double log_mean = 0, error = 1;
     bool measured = false;
   };
-  LogSpeed log_speed(ClientId client, std::span<const Assignment> configuration) const;
+  LogSpeed log_speed(ClientId client, std::span<const Assignment> configuration) const {
+    return log_speed(client, configuration, hash_of(configuration));
+  }
+  // Many clients of one configuration: its hash is computed once.
+  LogSpeed log_speed(ClientId client, std::span<const Assignment> configuration,
+                     std::uint64_t hash) const;
+  std::uint64_t hash_of(std::span<const Assignment> configuration) const;
   // The same as a ratio, measured or not; 0: paused.
   Estimates::Speed speed(ClientId client, Configuration configuration) const override;
   // Whether alone has been measured; work per busy nanosecond.
@@ -202,7 +208,6 @@ class Estimator final : public Estimates {
   double look_cost_s(const ArmState& arm) const;
   EstimateKey rate_key(std::size_t slot, std::uint64_t configuration) const;
   EstimateKey rate_key(std::size_t slot, unsigned arm) const;
-  std::uint64_t hash_of(std::span<const Assignment> configuration) const;
   void materialize(unsigned arm);
 
   std::span<const Partition> pool_;

@@ -84,8 +84,8 @@ Estimates::Speed Estimator::speed(ClientId client, Configuration configuration) 
   return {static_cast<float>(mean), static_cast<float>(mean * found.error)};
 }
 
-Estimator::LogSpeed Estimator::log_speed(ClientId client,
-                                         std::span<const Assignment> configuration) const {
+Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assignment> configuration,
+                                         std::uint64_t hash) const {
   const auto own = std::find_if(configuration.begin(), configuration.end(),
                                 [&](const Assignment& a) { return a.client == client; });
   if (own == configuration.end() || own->mode == Mode::kPaused || own->partition >= pool_.size())
@@ -97,8 +97,7 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client,
   if (slot != slots_.end() && context_ != nullptr) {
     const auto i = static_cast<std::size_t>(slot - slots_.begin());
     const double reference = log_alone(i);
-    const Estimate* const found =
-        std::isnan(reference) ? nullptr : store_.find(rate_key(i, hash_of(configuration)));
+    const Estimate* const found = std::isnan(reference) ? nullptr : store_.find(rate_key(i, hash));
     if (found != nullptr && found->n_eff >= kMeasured)
       return {found->log_mean - reference, found->error(), true};
   }

@@ -131,6 +131,29 @@ TEST_CASE("Steps of any length and hiccups of the host do not deceive a race for
     }
 }
 
+TEST_CASE("Steps of recorded jobs are told apart within 2 s") {
+  struct Pair {
+    const char* name;
+    std::span<const float> a, b;
+    PairTable table;
+  };
+  for (const Pair& pair :
+       {Pair{"serving beside serving", kServing, kServing, decode_beside_prefill()},
+        Pair{"ResNet beside serving", kResNet, kServing, decode_beside_prefill()},
+        Pair{"ResNet beside a small decoder", kResNet, kSmallDecoder, training_pair(0.03)},
+        Pair{"serving beside a small decoder", kServing, kSmallDecoder, training_pair(0.015)}}) {
+    Job a, b;
+    a.recorded = pair.a;
+    b.recorded = pair.b;
+    a.noise = b.noise = 0.05;  // of the neighbor, beside that of the counter
+    Statistics s = minute(pair.table, a, b);
+    report(pair.name, 0.05, s);
+    CHECK(s.undecided == 0);
+    CHECK(s.wrong <= 3);
+    CHECK(s.loss <= 0.012);
+  }
+}
+
 // What an announced phase leaves behind is there when the phase comes back.
 TEST_CASE("Announced phases that change every 5 s keep 95 % of each phase's best") {
   double loss = 0;

@@ -18,6 +18,7 @@
 #include "scheduler/configurations.h"
 #include "scheduler/estimator.h"
 #include "tests/scheduler/fixture.h"
+#include "tests/scheduler/recorded_steps.h"
 
 namespace vitamin::test {
 
@@ -39,9 +40,10 @@ struct Job {
   // Work comes in steps of so long (at full speed), the second half of each `uneven` faster and the
   // first as much slower than the counters' weights know.
   double step_s = 0, uneven = 0;
-  double work_per_launch = 20'000;  // ns
-  double lie = 0;                   // the counter is multiplied by exp(lie * SMs / all)
-  double busy = 1;                  // part of the time in which it has work
+  std::span<const float> recorded{};  // recorded_steps.h: what the counter misses, by work done
+  double work_per_launch = 20'000;    // ns
+  double lie = 0;                     // the counter is multiplied by exp(lie * SMs / all)
+  double busy = 1;                    // part of the time in which it has work
   bool reports = true;
 };
 
@@ -200,7 +202,7 @@ class World {
     while (now_ < to) {
       const std::uint64_t tick = now_ / kTick;
       if (tick != tick_) draw(tick);
-      const std::uint64_t until = std::min(to, (tick + 1) * kTick);
+      const std::uint64_t until = std::min({to, (tick + 1) * kTick, now_ + kTick / 4});
       const double dt = static_cast<double>(until - now_);
       const double lost = 1 - std::exp(std::max(-20.0, true_value(applied_) - best()));
       loss_s_ += lost * dt / 1e9;
@@ -223,6 +225,10 @@ class World {
     if (job.step_s > 0) {
       const double phase = std::fmod(state_[i].work / 1e9 / job.step_s, 1.0);
       counted *= phase < 0.5 ? 1 - job.uneven : 1 + job.uneven;
+    }
+    if (!job.recorded.empty()) {
+      const auto slice = static_cast<std::size_t>(state_[i].work / kRecordedSliceNs);
+      counted *= static_cast<double>(job.recorded[slice % job.recorded.size()]);
     }
     const double part = static_cast<double>(pool_.at(at->partition).processors) / 132.0;
     state_[i].work += done;

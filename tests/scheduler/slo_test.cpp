@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// slo and tpot-first in virtual time: a client that serves requests beside clients that always have
+// work, with known speeds in every configuration.
+#include "scheduler/policies/slo.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <random>
+
+#include "tests/scheduler/synthetic_world.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+using test::kMs;
+using test::kSecond;
+
+struct Request {
+  std::uint64_t id, arrival_ns;
+  double work_ns;  // alone
+};
+
+// Client 1 serves; client 2 (and 3) trains.
+class Service {
+ public:
+  struct Setup {
+    double load = 0.5, work_ms = 8, spread = 0.25;
+    Slo slo;
+    bool announced = true;
+    StepKind kind = StepKind::kUnknown;
+    bool paced = false;  // a token each period, not Poisson arrivals
+    std::uint64_t request = 0;
+    unsigned seed = 1;
+    bool alone = false;  // without the client that trains
+  };
+
+  Service(const Setup& setup, const SloOptions& options)
+      : setup_(setup),
+        pool_(h200()),
+        random_(setup.seed),
+        estimator(pool_.entries(), setup.seed),
+        policy(options, estimator, pool_.entries()) {
+    clients_.resize(2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      clients_[i].id = static_cast<ClientId>(i + 1);
+      clients_[i].reports_progress = true;
+      estimator.identify(clients_[i].id, 500 + i);
+    }
+    clients_[0].slo = setup.slo;
+    clients_[0].phase = setup.kind;
+    clients_[1].active = !setup.alone;
+    demand_.state = StreamDemand::State::kRunning;
+    draw_arrival();
+  }
+
+  // The speeds of an H200: the decoder loses little on half of the device and much when it shares.
+  double speed(std::size_t client) const {
+    const Row* own = nullptr;
+    bool other = false;
+    for (const Row& row : now_.rows) {
+      if (row.mode == Mode::kPaused) continue;
+      if (row.client == clients_[client].id)
+        own = &row;
+      else
+        other = other || client == 1 ? serving_ : true;
+    }
+    if (own == nullptr || now_ns_ < settled_ns_) return 0;
+    const double part = static_cast<double>(pool_.at(own->partition).processors) / 132;
+    if (own->mode == Mode::kShared && own->partition == kWholeDevice)
+      return !other ? 1 : client == 0 ? 0.45 : 0.75;
+    return client == 0 ? std::min(1.0, 0.55 + 0.55 * part) * (part < 0.2 ? 0.5 : 1)
+                       : std::min(1.0, 1.05 * part);
+  }
+
+  void run(double until_s) {
+    const auto end = static_cast<std::uint64_t>(until_s * 1e9);
+    while (now_ns_ < end) {
+      plan();
+      std::uint64_t next = std::min({end, arrival_ns_, std::max(now_ns_ + 1, now_.wake_ns)});
+      if (settled_ns_ > now_ns_) next = std::min(next, settled_ns_);
+      const double fast = speed(0) * jitter_, train = speed(1);
+      if (!queue_.empty() && fast > 0) {
+        const double left = queue_.front().work_ns - done_ns_;
+        next = std::min(next, now_ns_ + 1 + static_cast<std::uint64_t>(left / fast));
+      }
+      advance(next, fast, train);
+    }
+  }
+
+  std::vector<double> latencies_ms;
+  double harvest() const { return trained_ns_ / static_cast<double>(now_ns_); }
+  double quantile(double q) {
+    std::sort(latencies_ms.begin(), latencies_ms.end());
+    return latencies_ms[static_cast<std::size_t>(q * static_cast<double>(latencies_ms.size() - 1))];
+  }
+  double late(double bound_ms) const {
+    const auto n = std::count_if(latencies_ms.begin(), latencies_ms.end(),
+                                 [&](double x) { return x > bound_ms; });
+    return static_cast<double>(n) / static_cast<double>(latencies_ms.size());
+  }
+  std::uint64_t now_ns() const { return now_ns_; }
+  const Allocation& allocation() const { return now_; }
+  unsigned changes() const { return changes_; }
+
+ private:
+  void draw_arrival() {
+    const double mean = setup_.work_ms * 1e6 / setup_.load;
+    arrival_ns_ =
+        now_ns_ +
+        static_cast<std::uint64_t>(
+            setup_.paced ? mean : std::exponential_distribution<double>(1)(random_) * mean);
+  }
+
+  void plan() {
+    steps_.clear();
+    if (setup_.announced)
+      for (const Request& r : queue_) {
+        Step step;
+        step.id = r.id;
+        step.client = 1;
+        step.kind = setup_.kind;
+        step.request = setup_.request;
+        step.ready_ns = kSecond + r.arrival_ns;
+        step.begin_ns = &r == &queue_.front() ? step.ready_ns : 0;
+        steps_.push_back(step);
+      }
+    serving_ = !queue_.empty();
+    clients_[0].active = serving_;
+    clients_[0].steps = steps_;
+    clients_[0].streams =
+        serving_ ? std::span<const StreamDemand>(&demand_, 1) : std::span<const StreamDemand>();
+    clients_[1].streams = {&demand_, 1};
+    for (std::size_t i = 0; i < 2; ++i) {
+      clients_[i].progress.work = static_cast<std::uint64_t>(work_[i]);
+      clients_[i].progress.launches = static_cast<std::uint64_t>(work_[i] / 2e4);
+      clients_[i].progress.busy_ns = static_cast<std::uint64_t>(busy_[i]);
+    }
+    Snapshot snapshot;
+    snapshot.now_ns = now_ns_ + kSecond;
+    snapshot.pool = pool_.entries();
+    snapshot.clients = clients_;
+    Allocation next;
+    policy.allocate(snapshot, next);
+    if (next.wake_ns != kNever) next.wake_ns -= kSecond;
+    if (next.rows != now_.rows) {
+      ++changes_;
+      bool moved = false;  // the trainer's run-ahead has to drain
+      for (const Row& row : next.rows)
+        for (const Row& old : now_.rows)
+          moved = moved || (row.client == 2 && old.client == 2 &&
+                            (row.partition != old.partition || row.mode != old.mode));
+      if (moved) settled_ns_ = now_ns_ + kMs;
+    }
+    now_ = next;
+  }
+
+  void advance(std::uint64_t to, double fast, double train) {
+    const double passed = static_cast<double>(to - now_ns_);
+    now_ns_ = to;
+    trained_ns_ += train * passed;
+    work_[1] += train * passed, busy_[1] += passed;
+    if (!queue_.empty()) {
+      done_ns_ += fast * passed;
+      work_[0] += fast * passed, busy_[0] += passed;
+      if (done_ns_ >= queue_.front().work_ns) {
+        latencies_ms.push_back(static_cast<double>(now_ns_ - queue_.front().arrival_ns) / 1e6);
+        queue_.pop_front();
+        done_ns_ = 0;
+        jitter_ = std::exp(0.03 * std::normal_distribution<double>()(random_));
+      }
+    }
+    if (now_ns_ >= arrival_ns_) {
+      const double work = setup_.work_ms * 1e6 *
+                          std::exp(setup_.spread * std::normal_distribution<double>()(random_));
+      queue_.push_back({++ids_, now_ns_, work});
+      draw_arrival();
+    }
+  }
+
+  Setup setup_;
+  runtime::PoolLayout pool_;
+  std::mt19937_64 random_;
+  std::vector<Client> clients_;
+  std::vector<Step> steps_;
+  StreamDemand demand_;
+  std::deque<Request> queue_;
+  Allocation now_;
+  std::uint64_t now_ns_ = 0, arrival_ns_ = 0, settled_ns_ = 0, ids_ = 0;
+  double done_ns_ = 0, trained_ns_ = 0, jitter_ = 1;
+  double work_[2] = {}, busy_[2] = {};
+  bool serving_ = false;
+  unsigned changes_ = 0;
+
+ public:
+  Estimator estimator;
+  SloPolicy policy;
+};
+
+// Latency of the same requests with the device to themselves.
+double alone_ms(Service::Setup setup, double quantile) {
+  setup.alone = true;
+  Service alone(setup, {});
+  alone.run(120);
+  return alone.quantile(quantile);
+}
+
+TEST_CASE("A bound of 1.15 times the latency alone is held, and others get what that leaves") {
+  for (const double load : {0.2, 0.5})
+    for (const double room : {1.15, 1.5, 3.0}) {
+      Service::Setup setup;
+      setup.load = load;
+      setup.slo.latency_ns = static_cast<std::uint64_t>(room * alone_ms(setup, 0.99) * 1e6);
+      const double bound = static_cast<double>(setup.slo.latency_ns) / 1e6;
+      Service service(setup, {});
+      service.run(120);
+      MESSAGE("load " << load << ", bound " << room << " x alone: p99 "
+                      << service.quantile(0.99) / bound << " of it, late "
+                      << 100 * service.late(bound) << " %, harvest " << service.harvest()
+                      << ", changes " << service.changes());
+      CHECK(service.quantile(0.99) <= 1.03 * bound);
+      CHECK(service.harvest() >= (room < 1.2 ? 0.8 : 0.9) * (1 - load));
+    }
+}
+
+TEST_CASE("Requests that are not announced are busy periods, and their bound is held") {
+  Service::Setup setup;
+  setup.load = 0.2;
+  setup.announced = false;
+  setup.slo.latency_ns = static_cast<std::uint64_t>(1.5 * alone_ms(setup, 0.99) * 1e6);
+  const double bound = static_cast<double>(setup.slo.latency_ns) / 1e6;
+  Service service(setup, {});
+  service.run(120);
+  MESSAGE("not announced: p99 " << service.quantile(0.99) / bound << " of the bound, harvest "
+                                << service.harvest());
+  CHECK(service.quantile(0.99) <= 1.05 * bound);
+  CHECK(service.harvest() >= 0.7);
+}
+
+TEST_CASE("A bound that cannot be met alone is infeasible, and says what would be feasible") {
+  Service::Setup setup;
+  setup.slo.latency_ns = 5 * kMs;  // the work takes 8 ms
+  Service service(setup, {});
+  service.run(20);
+  std::vector<Promise> promises;
+  service.policy.promises(promises);
+  REQUIRE(promises.size() == 1);
+  CHECK(!promises[0].feasible);
+  CHECK(promises[0].alone_ns > 8 * kMs);
+  CHECK(promises[0].alone_ns < 25 * kMs);
+  CHECK(promises[0].late > 0.9 * static_cast<double>(promises[0].finished));
+  CHECK(service.harvest() >= 0.3);  // the others are not paused for a bound that is lost anyway
+}
+
+TEST_CASE("What a bound costs the others is told") {
+  Service::Setup tight, loose;
+  tight.slo.latency_ns = static_cast<std::uint64_t>(1.05 * alone_ms(tight, 0.99) * 1e6);
+  loose.slo.latency_ns = 10 * tight.slo.latency_ns;
+  std::vector<Promise> promises;
+  for (const Service::Setup& setup : {tight, loose}) {
+    Service service(setup, {});
+    service.run(30);
+    service.policy.promises(promises);
+  }
+  REQUIRE(promises.size() == 2);
+  MESSAGE("cost of a tight bound " << promises[0].costs << ", of a loose one "
+                                   << promises[1].costs);
+  CHECK(promises[0].costs > promises[1].costs);
+  CHECK(promises[1].costs <= 0.15);
+}
+
+TEST_CASE("tpot-first keeps a partition for decodes while they are idle") {
+  Service::Setup setup;
+  setup.kind = StepKind::kDecode;
+  setup.work_ms = 8;
+  setup.spread = 0.05;
+  setup.load = 0.4;
+  setup.paced = true;
+  setup.slo.tpot_ns = 14 * kMs;
+  SloOptions options;
+  options.standing = true;
+  options.cumulative = false;
+  Service service(setup, options);
+  service.run(5);
+  std::vector<Promise> promises;
+  service.policy.promises(promises);
+  REQUIRE(promises.size() == 1);
+  CHECK(promises[0].standing != kNoPartition);
+  CHECK(h200().at(promises[0].standing).processors <= 68);
+  service.latencies_ms.clear();
+  service.run(30);
+  bool held = false;
+  for (const Row& row : service.allocation().rows)
+    held = held || (row.client == 1 && row.hold && row.mode == Mode::kExclusive);
+  CHECK(held);
+  MESSAGE("tpot-first: late " << 100 * service.late(14) << " %, harvest " << service.harvest());
+  CHECK(service.late(14) <= 0.01);
+  CHECK(service.harvest() >= 0.4);
+}
+
+TEST_CASE("A step that never ends is lost, and others run again") {
+  Service::Setup setup;
+  setup.slo.latency_ns = 20 * kMs;
+  setup.work_ms = 1e7;
+  setup.load = 1e5;  // the first request comes at once
+  Service service(setup, {});
+  service.run(1);
+  const double before = service.harvest();
+  service.run(20);
+  MESSAGE("beside a step that never ends: harvest " << service.harvest() << ", at first "
+                                                    << before);
+  CHECK(service.latencies_ms.empty());
+  CHECK(service.harvest() >= 0.4);
+}
+
+}  // namespace
+}  // namespace vitamin::scheduler

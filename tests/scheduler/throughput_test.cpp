@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/policies/throughput.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+#include "scheduler/policies/slo.h"
+#include "tests/figure.h"
+#include "tests/scheduler/synthetic_world.h"
+
+namespace {
+
+std::atomic<std::uint64_t> allocations{0};
+
+}  // namespace
+
+// Counts what the code under test allocates.
+void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* const memory = std::malloc(size != 0 ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace vitamin::scheduler {
+namespace {
+
+using test::kMs;
+
+// Clients that always have work, without a model of speeds: counters grow with time.
+struct Clients {
+  Clients(std::size_t count, std::size_t streams_each) : values(count), demands(count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      values[i].id = static_cast<ClientId>(i + 1);
+      values[i].active = true;
+      values[i].reports_progress = true;
+      demands[i].resize(streams_each);
+      for (std::size_t s = 0; s < streams_each; ++s) {
+        demands[i][s].id = static_cast<StreamId>(s);
+        demands[i][s].state = StreamDemand::State::kRunning;
+        demands[i][s].kernel = 1 + s;
+      }
+      values[i].streams = demands[i];
+    }
+  }
+  void advance(std::uint64_t ns) {
+    now_ns += ns;
+    for (Client& client : values) {
+      client.progress.work += ns / 2;
+      client.progress.busy_ns += ns;
+      client.progress.launches += ns / 20'000;
+    }
+  }
+  Snapshot snapshot(const runtime::PoolLayout& pool) const {
+    Snapshot made;
+    made.now_ns = now_ns;
+    made.pool = pool.entries();
+    made.clients = values;
+    return made;
+  }
+  std::vector<Client> values;
+  std::vector<std::vector<StreamDemand>> demands;
+  std::uint64_t now_ns = 1000;
+};
+
+TEST_CASE("throughput gives every active client a row, and asks again at the end of a block") {
+  const runtime::PoolLayout pool = h200();
+  Estimator estimator(pool.entries());
+  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Clients clients(3, 1);
+  clients.values[2].active = false;
+  Allocation out;
+  for (int i = 0; i < 100; ++i) {
+    out.rows.clear();
+    policy.allocation->allocate(clients.snapshot(pool), out);
+    REQUIRE(out.rows.size() == 2);
+    CHECK(out.rows[0].client == 1);
+    CHECK(out.rows[1].client == 2);
+    CHECK(out.rows[0].mode != Mode::kPaused);
+    CHECK(out.rows[0].run_ahead_ns == kRunAheadNs);
+    REQUIRE(out.wake_ns > clients.now_ns);
+    REQUIRE(out.wake_ns <= clients.now_ns + 300 * kMs);
+    clients.advance(out.wake_ns - clients.now_ns);
+  }
+}
+
+TEST_CASE("A client that is alone has the whole device, and may run ahead") {
+  const runtime::PoolLayout pool = h200();
+  Estimator estimator(pool.entries());
+  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Clients clients(1, 4);
+  Allocation out;
+  policy.allocation->allocate(clients.snapshot(pool), out);
+  REQUIRE(out.rows.size() == 1);
+  CHECK(out.rows[0].partition == kWholeDevice);
+  CHECK(out.rows[0].mode == Mode::kShared);
+  CHECK(out.rows[0].run_ahead_ns == kNever);
+}
+
+TEST_CASE("A block does not count while an exclusive grant is pending or revoked") {
+  const runtime::PoolLayout pool = h200();
+  Estimator estimator(pool.entries());
+  const Policy policy = make_throughput({}, estimator, pool.entries());
+  Clients clients(2, 1);
+  Grant grant;
+  grant.mode = Mode::kExclusive;
+  grant.state = Grant::State::kRevoked;
+  Allocation out;
+  Snapshot snapshot = clients.snapshot(pool);
+  policy.allocation->allocate(snapshot, out);
+  const std::uint64_t first = out.wake_ns;
+  clients.advance(first - clients.now_ns);
+  out.rows.clear();
+  snapshot = clients.snapshot(pool);
+  snapshot.grants = {&grant, 1};
+  policy.allocation->allocate(snapshot, out);
+  CHECK(out.wake_ns < clients.now_ns + 50 * kMs);  // looks again soon: nothing is measured yet
+  clients.advance(out.wake_ns - clients.now_ns);
+  out.rows.clear();
+  policy.allocation->allocate(clients.snapshot(pool), out);
+  CHECK(out.wake_ns >= clients.now_ns + 90 * kMs);  // now a block counts
+}
+
+TEST_CASE("algorithm1 gives streams exclusive partitions that do not overlap") {
+  const runtime::PoolLayout pool = h200();
+  Estimator estimator(pool.entries());
+  ThroughputOptions options;
+  options.model = ThroughputOptions::Model::kAlgorithm1;
+  const Policy policy = make_throughput(options, estimator, pool.entries());
+  Clients clients(3, 2);
+  clients.demands[1][0].min_sms = 60;
+  clients.demands[2][1].min_sms = 130;  // no part is as wide
+  Allocation out, again;
+  policy.allocation->allocate(clients.snapshot(pool), out);
+  REQUIRE(out.rows.size() == 6);
+  hal::ComputeSet used;
+  for (const Row& row : out.rows) {
+    if (row.client == 3 && row.stream == 1) {
+      CHECK(row.mode == Mode::kShared);
+      CHECK(row.partition == kWholeDevice);
+      continue;
+    }
+    REQUIRE(row.mode == Mode::kExclusive);
+    CHECK(!pool.at(row.partition).compute.overlaps(used));
+    used |= pool.at(row.partition).compute;
+    if (row.client == 2 && row.stream == 0) CHECK(pool.at(row.partition).processors >= 60);
+  }
+  policy.allocation->allocate(clients.snapshot(pool), again);
+  CHECK(again.rows == out.rows);  // what is as good as before stays
+}
+
+// A plan within a block, a plan that closes one, each with 64 clients and with 64 streams.
+double slowest_plan_us(AllocationPolicy& policy, const runtime::PoolLayout& pool, Clients& clients,
+                       std::uint64_t* allocated) {
+  Allocation out;
+  const auto plan = [&] {
+    out.rows.clear();
+    out.wake_ns = kNever;
+    policy.allocate(clients.snapshot(pool), out);
+  };
+  for (int i = 0; i < 200; ++i) plan(), clients.advance(15 * kMs);
+  const std::uint64_t before = allocations.load();
+  for (int i = 0; i < 200; ++i) plan(), clients.advance(15 * kMs);
+  *allocated = allocations.load() - before;
+  return test::lowest(20, [&] {
+    double slowest = 0;
+    for (int block = 0; block < 10; ++block) {
+      double least = std::numeric_limits<double>::infinity();
+      for (int i = 0; i < 10; ++i) least = std::min(least, 1e6 * test::seconds(plan));
+      slowest = std::max(slowest, least);
+      clients.advance(25 * kMs);
+    }
+    return slowest;
+  });
+}
+
+TEST_CASE("A full plan for 64 streams takes at most 20 us, and allocates nothing") {
+  const runtime::PoolLayout pool = h200();
+  struct Case {
+    const char* name;
+    std::size_t clients, streams;
+    int policy;
+  };
+  for (const Case& c : {Case{"throughput, 2 clients", 2, 32, 0},
+                        {"throughput, 64 clients", 64, 1, 0},
+                        {"algorithm1, 2 clients", 2, 32, 1},
+                        {"slo, 2 clients", 2, 32, 2}}) {
+    Estimator estimator(pool.entries());
+    ThroughputOptions options;
+    if (c.policy == 1) options.model = ThroughputOptions::Model::kAlgorithm1;
+    const Policy policy = c.policy == 2 ? make_slo({}, estimator, pool.entries())
+                                        : make_throughput(options, estimator, pool.entries());
+    Clients clients(c.clients, c.streams);
+    if (c.policy == 2) clients.values[0].slo.latency_ns = 100 * kMs;
+    std::uint64_t allocated = 0;
+    const double us = slowest_plan_us(*policy.allocation, pool, clients, &allocated);
+    MESSAGE(std::string(c.name) << ": " << us << " us, " << allocated
+                                << " allocations in 200 plans");
+    CHECK(allocated == 0);
+#ifdef NDEBUG
+    CHECK(us <= 20);
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace vitamin::scheduler
