@@ -154,6 +154,10 @@ class Estimator final : public Estimates {
 
   EstimateStore& store() { return store_; }
   const EstimateStore& store() const { return store_; }
+  // Of store(), for what a policy learns itself: advances without jumps.
+  std::uint64_t time_ns() const { return time_ns_; }
+  // The present block is not to be counted: something else than its configuration is in force.
+  void discard() { open_ = counting_ = false; }
   Program program(ClientId client) const;
   void save(std::vector<ArmRecord>& out);
   void load(std::span<const ArmRecord> records);

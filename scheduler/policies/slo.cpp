@@ -15,7 +15,7 @@ constexpr std::uint64_t kWindow = 300;
 // A tenth of the bound is given up where too many were late, half as much taken back where less
 // than half of the permitted ones were. More than the bound is used where the model is too careful:
 // it takes every step at the quantile, and hardly one request has all of its steps there.
-constexpr double kGiveUp = 0.1, kTakeBack = 0.05, kLeastUsable = 0.5, kMostUsable = 1.5;
+constexpr double kGiveUp = 0.1, kTakeBack = 0.02, kLeastUsable = 0.5, kMostUsable = 1.2;
 
 // Of one client's bound and deviation, a bound that holds with this much room alone is feasible.
 constexpr double kKnownSteps = 20;  // steps whose scatter says what alone takes
@@ -181,7 +181,7 @@ void SloPolicy::finish(Bounded& bounded, const Unit& unit, std::uint64_t now_ns)
   if (unit.done_ns > 0)
     estimator_.store().add(
         {bounded.program, kByItself, 0, unit.kind, unit.period ? Quantity::kBusy : Quantity::kStep},
-        std::log(unit.done_ns), 1, now_ns);
+        std::log(unit.done_ns), 1, estimator_.time_ns());
   ++bounded.finished, ++bounded.window;
   bounded.late += now_ns > unit.promised_ns;
   bounded.window_late += now_ns > unit.due_ns;
@@ -246,7 +246,9 @@ void SloPolicy::follow(Bounded& bounded, const Client& client, std::uint64_t now
 
 // What the present configuration has done for every unit since the last call.
 void SloPolicy::work(std::uint64_t now_ns) {
-  const double passed = now_ns > worked_ns_ ? to_double(now_ns - worked_ns_) : 0;
+  // The clock may jump, and the policy is called more often than this.
+  const double passed =
+      now_ns > worked_ns_ ? to_double(std::min(now_ns - worked_ns_, 2 * kMostMeasureNs)) : 0;
   worked_ns_ = now_ns;
   if (chosen_ == kNone || chosen_ >= table_.size()) return;
   const Option& option = table_[chosen_];
@@ -474,7 +476,8 @@ std::size_t SloPolicy::choose(std::uint64_t now_ns) {
 void SloPolicy::measure(const Snapshot& snapshot) {
   const std::uint64_t now = snapshot.now_ns;
   const bool valid = chosen_ != kNone && !before_.empty() && measured_from_ns_ != 0;
-  if (valid && now - measured_from_ns_ >= kLeastMeasureNs)
+  if (valid && now - measured_from_ns_ < kLeastMeasureNs) return;
+  if (valid)
     estimator_.observe(assignments(table_[chosen_]), before_, snapshot.clients,
                        now - measured_from_ns_);
   before_.assign(snapshot.clients.begin(), snapshot.clients.end());
@@ -522,6 +525,7 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   // Behind a change counters are read when it has settled.
   if (chosen_ != kNone && to_double(now - changed_ns_) >= kChangeNs / 2) measure(snapshot);
   estimator_.enter(snapshot.clients, options_.objective, now);
+  estimator_.discard();  // no block of `others_` goes on
   build(snapshot);
   const std::size_t next = choose(now);
   if (next != chosen_) {

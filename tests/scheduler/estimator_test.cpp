@@ -126,7 +126,7 @@ TEST_CASE("Steps of any length and hiccups of the host do not deceive a race for
           minute(training ? training_pair(0.03) : decode_beside_prefill(), job, Job{}, 0.02);
       report(training ? "uneven steps, training" : "uneven steps, decode", step_s, s);
       CHECK(s.undecided == 0);
-      CHECK(s.wrong <= 20);  // 0.15 s and 0.4 s: blocks of a race see parts of steps
+      CHECK(s.wrong <= 30);  // 0.15 s and 0.4 s: blocks of a race see parts of steps
       CHECK(s.loss <= 0.02);
     }
 }

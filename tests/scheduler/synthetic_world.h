@@ -164,7 +164,7 @@ class World {
       if (a.client == id) return &a;
     return nullptr;
   }
-  // Speeds are told of jobs: client ids 1, 2, ... whoever runs them now.
+  // The table of speeds knows jobs, as client ids 1, 2, ..., and not the processes that run them.
   std::span<const Assignment> by_job(std::span<const Assignment> c) const {
     scratch_.clear();
     for (std::size_t i = 0; i < clients_.size(); ++i)
