@@ -6,8 +6,8 @@
 
 Each FILE is a job recorded alone (`vitamin simulate --help`). Every pair is simulated; a job's
 slowdown is its rate alone over its rate beside the other. Prints the pairs as JSON or, with --pod,
-a pod whose label vitamin.dev/job names one of the jobs, with what the scheduler understands: it must
-not be on a node with a pod that it does not go well with, and is preferred where it goes well.
+a pod whose label vitamin.dev/job names one of the jobs, with what the scheduler understands: it
+must not be on a node with a pod that it does not go well with, and is preferred where it does.
 Beside each prediction stands the error that was measured of such predictions on a GPU
 (bench/results/policies/predictions.jsonl). The scheduler itself needs no extender.
 """

@@ -38,8 +38,9 @@ class Advice(unittest.TestCase):
     def advise(self, *words):
         return subprocess.run(
             [sys.executable, "-B", SOURCE / "deploy/kubernetes/advise.py", "--vitamin",
-             BUILD / "bin/vitamin", "--seconds", "1", *(w for f in self.files for w in ("--job", f)),
-             *words], text=True, capture_output=True)
+             BUILD / "bin/vitamin", "--seconds", "1",
+             *(word for file in self.files for word in ("--job", file)), *words],
+            text=True, capture_output=True)
 
     def pod(self, name):
         path = self.directory / "pod.yaml"
@@ -54,7 +55,7 @@ class Advice(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         pairs = {tuple(pair["jobs"]): pair for pair in json.loads(done.stdout)["pairs"]}
         self.assertEqual(set(pairs), {("busy", "busy"), ("busy", "idle"), ("idle", "idle")})
-        # Two that each fill the GPU take twice as long; one that mostly waits for its host does not.
+        # Two that each fill the GPU take twice as long; one that waits for its host does not.
         self.assertFalse(pairs["busy", "busy"]["share"])
         self.assertGreater(min(pairs["busy", "busy"]["slowdown"]), 1.5)
         self.assertTrue(pairs["busy", "idle"]["share"])
