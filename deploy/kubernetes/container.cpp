@@ -34,6 +34,13 @@ ContainerNeeds container_needs(const ContainerSettings& settings) {
   return needs;
 }
 
+hal::Status check_mps(const ContainerSettings& settings) {
+  std::error_code error;
+  if (settings.mps.empty() || std::filesystem::exists(settings.mps + "/control", error)) return {};
+  return hal::fail(hal::Errc::kUnavailable,
+                   "no MPS runs at " + settings.mps + ". Start it, or do without --mps");
+}
+
 ordered_json cdi_edits(const ContainerNeeds& needs) {
   ordered_json variables = ordered_json::array(), mounts = ordered_json::array();
   for (const auto& [name, value] : needs.environment) variables.push_back(name + "=" + value);

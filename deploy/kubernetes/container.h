@@ -34,6 +34,10 @@ struct ContainerNeeds {
 // Reads the directory of the libraries: those that are there now.
 ContainerNeeds container_needs(const ContainerSettings& settings);
 
+// Error: MPS is asked for and its control daemon has no pipe there, so that containers would fail
+// at their first call of CUDA.
+hal::Status check_mps(const ContainerSettings& settings);
+
 // As "containerEdits" of a CDI specification.
 nlohmann::ordered_json cdi_edits(const ContainerNeeds& needs);
 

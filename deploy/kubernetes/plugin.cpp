@@ -142,7 +142,9 @@ void Plugin::look() {
   if (now.empty())
     for (const std::string& uuid : nvidia_gpus(kNvidiaGpus))
       now.push_back({.uuid = uuid, .shares = options_.shares});
-  const auto status = tools::ask_daemon(options_.container.socket, "status");
+  auto status = tools::ask_daemon(options_.container.socket, "status");
+  if (const auto mps = check_mps(options_.container); status && !mps)
+    status = tl::unexpected(mps.error());
   const std::lock_guard lock(mutex_);
   for (Gpu& gpu : now) {
     gpu.healthy = status.has_value();
@@ -163,7 +165,7 @@ void Plugin::look() {
     }
   }
   const std::string problem = status ? "" : status.error().message;
-  if (problem != told_) say(problem.empty() ? "vitamind answers" : problem + ": all unhealthy");
+  if (problem != told_) say(problem.empty() ? "all is well" : problem + ": all unhealthy");
   told_ = problem;
   if (now == gpus_) return;
   gpus_ = std::move(now);

@@ -141,7 +141,7 @@ hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<con
       return hal::fail(hal::Errc::kUnavailable,
                        "device " + id +
                            " is unhealthy: its GPU is drained or gone, or no vitamind "
-                           "answers on this node");
+                           "answers on this node, or no MPS runs");
     held[gpu->uuid].insert(id);
   }
   if (held.empty()) return hal::fail(hal::Errc::kInvalidArgument, "no device was asked for");

@@ -394,6 +394,17 @@ class Refused(DraTest):
         # One line each on the driver's stderr.
         self.assertEqual(len(re.findall(r"(?m)^vitamin-dra-driver: claim team-a/", self.log())), 4)
 
+    def test_a_node_without_the_mps_that_was_asked_for(self):
+        self.start_daemon()
+        self.start_driver("--mps", self.directory / "mps")
+        self.kubelet.register()
+        claim = self.api.add_claim(claim_of("a", 25))
+        self.assertIn(f"no MPS runs at {self.directory}/mps", self.refused(claim))
+        (self.directory / "mps").mkdir()
+        (self.directory / "mps/control").touch()
+        self.prepared(claim)
+        self.assertIn(f"CUDA_MPS_PIPE_DIRECTORY={self.directory}/mps", self.cdi(claim).read_text())
+
     def test_options_that_are_wrong(self):
         for words, said in [((), "this is no pod of a cluster"),
                             (("--api-server", "http://x", "--gpu", "GPU-1=much"), "no whole quan"),

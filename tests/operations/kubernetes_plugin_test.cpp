@@ -9,10 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -175,7 +175,8 @@ struct Node {
                                       "--libraries",
                                       build + "/lib"};
     words.insert(words.end(), more.begin(), more.end());
-    std::replace(words.begin(), words.end(), std::string("here"), folder + "/kubelet.sock");
+    for (std::string& word : words)  // "here": the node's directory, which has a random name
+      if (word.starts_with("here/")) word = folder + word.substr(4);
     plugin = std::make_unique<Process>(words);
     REQUIRE(soon([&] { return kubelet->registrations() > 0; }));
   }
@@ -270,13 +271,18 @@ TEST_CASE("an engine with CDI is told names instead of mounts") {
 }
 
 TEST_CASE("MPS's pipes and its shared memory are handed on") {
-  Node node({"--mps", "/run/vitamin-mps", "--mps-shm", "/run/vitamin-mps/shm"});
+  Node node({"--mps", "here/mps", "--mps-shm", "/run/vitamin-mps/shm"});
+  const std::string mps = node.folder + "/mps";
   v1beta1::AllocateResponse answer;
+  CHECK(allocate(node, {"GPU-1.0"}, answer).error_message().find("or no MPS runs") !=
+        std::string::npos);
+  std::filesystem::create_directory(mps);
+  std::ofstream(mps + "/control");
   REQUIRE(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
   const auto& container = answer.container_responses(0);
-  CHECK(container.envs().at("CUDA_MPS_PIPE_DIRECTORY") == "/run/vitamin-mps");
+  CHECK(container.envs().at("CUDA_MPS_PIPE_DIRECTORY") == mps);
   REQUIRE(container.mounts_size() == 4);
-  CHECK(container.mounts(2).host_path() == "/run/vitamin-mps");
+  CHECK(container.mounts(2).host_path() == mps);
   CHECK(container.mounts(3).host_path() == "/run/vitamin-mps/shm");
   CHECK(container.mounts(3).container_path() == "/dev/shm");
   CHECK_FALSE(container.mounts(3).read_only());
@@ -302,7 +308,7 @@ TEST_CASE("GPUs of different counts are different resources of one process") {
 }
 
 TEST_CASE("a GPU that NVIDIA's plugin offers too is offered once") {
-  Node node({"--pod-resources", "here"});
+  Node node({"--pod-resources", "here/kubelet.sock"});
   grpc::ClientContext call;
   call.set_deadline(std::chrono::system_clock::now() + kPatience);
   v1beta1::Empty empty;

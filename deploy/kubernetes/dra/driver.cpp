@@ -208,6 +208,7 @@ hal::Status Driver::prepare(const dra_api::Claim& wanted) {
     if (const auto written = write_cdi(known->second.claim); !written) return written;
     return tell(known->second);
   }
+  if (const auto mps = check_mps(options_.container); !mps) return mps;
   auto claim = read_claim(wanted.namespace_(), wanted.name(), wanted.uid());
   if (!claim) return tl::unexpected(claim.error());
   Prepared prepared{std::move(*claim), ""};
