@@ -103,13 +103,15 @@ endfunction()
 
 # vitamin_python_tests(COMPONENT <label> FILE <file> [NAME <instead of the file's>]
 #                      [CLASSES <only these>...] [DEPENDS <targets>]
-#                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY])
+#                      [ENVIRONMENT <NAME=value>...] [TIMEOUT <seconds>] [PLAIN_ONLY]
+#                      [DEBIAN_PYTHON])
 #
 # A file of unittest classes. Each method is one ctest test; what is built for them is built with
-# the component. They find the modules of tests/ itself.
+# the component. They find the modules of tests/ itself. DEBIAN_PYTHON: they import modules of
+# Debian's packages, which another Python of the path does not have.
 function(vitamin_python_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY;ONE_THREAD" "COMPONENT;FILE;NAME;TIMEOUT"
-                        "DEPENDS;ENVIRONMENT;CLASSES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "PLAIN_ONLY;ONE_THREAD;DEBIAN_PYTHON"
+                        "COMPONENT;FILE;NAME;TIMEOUT" "DEPENDS;ENVIRONMENT;CLASSES")
   _vitamin_marks(marks)
   vitamin_labels(labels ${arg_COMPONENT} ${marks})
   get_filename_component(file ${arg_FILE} ABSOLUTE)
@@ -120,6 +122,13 @@ function(vitamin_python_tests)
   set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
       "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
+  set(python ${VITAMIN_PYTHON})
+  if(arg_DEBIAN_PYTHON)
+    find_program(VITAMIN_DEBIAN_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
+    if(VITAMIN_DEBIAN_PYTHON)
+      set(python ${VITAMIN_DEBIAN_PYTHON})
+    endif()
+  endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${arg_DEPENDS})
   file(STRINGS ${file} lines REGEX "^class [A-Za-z]+|^    def test_[a-z0-9_]+")
@@ -132,7 +141,7 @@ function(vitamin_python_tests)
       string(REPLACE "_" " " words "${CMAKE_MATCH_2}")
       set(name "${stem}: ${words}")
       add_test(NAME "${name}"
-               COMMAND ${VITAMIN_PYTHON} -B ${file} ${class}.${CMAKE_MATCH_1})
+               COMMAND ${python} -B ${file} ${class}.${CMAKE_MATCH_1})
       set_tests_properties("${name}" PROPERTIES LABELS "${labels}"
                            ENVIRONMENT "${environment};${arg_ENVIRONMENT}"
                            SKIP_REGULAR_EXPRESSION "skipped=1")

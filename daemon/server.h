@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "daemon/budget.h"
+#include "daemon/claims.h"
 #include "daemon/death_watch.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/devices.h"
@@ -36,6 +37,7 @@
 #include "daemon/lease_record.h"
 #include "daemon/mps.h"
 #include "daemon/pace.h"
+#include "daemon/pods.h"
 #include "daemon/reception.h"
 #include "daemon/settings.h"
 #include "protocol/handshake.h"
@@ -74,6 +76,7 @@ class Server final : public Outlet {
     std::string workload_class;  // empty: none
     std::string job;             // the step whose share it is kept to; empty: none
     bool in_job = false;         // and it is a process of that step
+    Container container;         // of a pod, or of none
     Traits traits;
   };
   struct Session {
@@ -128,6 +131,7 @@ class Server final : public Outlet {
   Session* session(ClientId id);
   void watch(int fd);
   nlohmann::json status() const;
+  nlohmann::json client_status(const Session& session) const;
   std::string metrics();
   void name_devices();
   void device_counters(Exposition& out) const;
@@ -150,6 +154,7 @@ class Server final : public Outlet {
   std::map<int, ClientId> by_socket_, by_pidfd_;
   std::vector<Session*> dirty_;
   Jobs jobs_;
+  Claims claims_;
   std::string configuration_problem_;  // of the last reload; empty: it was good
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "daemon/from_configuration.h"
@@ -39,7 +40,9 @@ std::string Server::obey(const std::string& verb, uid_t uid) {
   const auto space = verb.find(' ');
   const std::string name = verb.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
-  if (name != "drain" && name != "resume" && name != "job-begin" && name != "job-end")
+  constexpr std::array kOperators = {"drain",   "resume",      "job-begin",
+                                     "job-end", "claim-begin", "claim-end"};
+  if (std::find(kOperators.begin(), kOperators.end(), name) == kOperators.end())
     return error_text("the daemon does not know '" + verb + "'");
   if (uid != ::getuid() && uid != 0)
     return error_text("only the daemon's user and root may do that");
@@ -54,6 +57,20 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
     }
     log::info("job {}", rest);
     return json_text(nlohmann::json{{"schema", 1}});
+  }
+  if (name == "claim-begin") {
+    if (const auto begun = claims_.begin(rest); !begun) {
+      log::warn("claim {}: {}", rest.substr(0, rest.find(' ')), begun.error().message);
+      return error_text(begun.error().message);
+    }
+    log::info("claim {}", rest);
+    return json_text(nlohmann::json{{"schema", 1}});
+  }
+  if (name == "claim-end") {
+    if (rest.empty()) return error_text("claim-end: which claim?");
+    const std::size_t ended = claims_.end(rest);
+    if (ended > 0) log::info("claim {}: ended", rest);
+    return json_text(nlohmann::json{{"schema", 1}, {"claims", ended}});
   }
   if (name == "job-end") {
     if (rest.empty()) return error_text("job-end: which step or job?");
@@ -81,17 +98,29 @@ Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol:
                                      const Device& device) {
   Standing standing;
   const protocol::Claim claim = protocol::claim_of(hello);
-  const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup_of(peer.pid)), claim.job);
-  const bool classed = job != nullptr && !job->workload_class.empty();
+  const std::string cgroup = cgroup_of(peer.pid);
+  standing.container = container_of(cgroup);
+  find_names(standing.container);
+  const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), claim.job);
+  const auto [claimed, part] = claims_.of(standing.container.pod, claim.job);
+  const std::string& told_class = part != nullptr  ? part->workload_class
+                                  : job != nullptr ? job->workload_class
+                                                   : claim.workload_class;
   const config::WorkloadClass* const workload = classes_.of(
-      classed ? job->workload_class : claim.workload_class, hello.program.get(), peer.uid);
+      told_class.empty() ? claim.workload_class : told_class, hello.program.get(), peer.uid);
   std::uint32_t share = claim.share != 0 ? claim.share : 100;
   if (job != nullptr) share = std::min(share, job->share);
+  if (part != nullptr) share = std::min(share, part->share);
   standing.traits = traits_of(workload, share, device.info.processors);
   standing.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
-  if (job != nullptr) standing.traits.group = job->number;
+  if (job != nullptr)
+    standing.traits.group = job->number;
+  else if (part != nullptr)
+    standing.traits.group = part->number;
+  else if (!standing.container.id.empty() && share < 100)
+    standing.traits.group = group_of(standing.container);  // all processes of it together
   if (workload != nullptr) standing.workload_class = workload->name;
-  standing.job = step;
+  standing.job = job != nullptr ? step : claimed;
   standing.in_job = own;
   return standing;
 }

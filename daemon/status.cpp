@@ -63,6 +63,26 @@ json Server::let_go_users() const {
   return users;
 }
 
+json Server::client_status(const Session& session) const {
+  const Standing& standing = session.standing;
+  return {{"client", session.id},
+          {"program", session.program},
+          {"class", standing.workload_class},
+          {"job", standing.job},
+          {"namespace", standing.container.pod_namespace},
+          {"pod", standing.container.pod_name},
+          {"pod_uid", standing.container.pod},
+          {"container", standing.container.name},
+          {"container_id", standing.container.id},
+          {"processors_most", standing.traits.most},
+          {"process", session.peer.pid},
+          {"user", session.peer.uid},
+          {"device", session.device->info.uuid},
+          {"view", session.device->view},
+          {"dying", session.dying},
+          {"up_ns", looked_ns_ - session.since_ns}};
+}
+
 json Server::status() const {
   json result{{"schema", 1},
               {"daemon",
@@ -84,6 +104,7 @@ json Server::status() const {
               {"devices", json::array()},
               {"clients", json::array()},
               {"jobs", jobs_.status()},
+              {"claims", claims_.status()},
               {"let_go_users", let_go_users()}};
   std::map<std::string, std::size_t> in_use;  // views of each device
   for (const auto& [key, device] : devices_)
@@ -129,18 +150,7 @@ json Server::status() const {
                                  {"undelivered", arbiter.counters().undelivered},
                                  {"overlaps", arbiter.counters().overlaps}});
   }
-  for (const auto& [id, session] : sessions_)
-    result["clients"].push_back({{"client", id},
-                                 {"program", session->program},
-                                 {"class", session->standing.workload_class},
-                                 {"job", session->standing.job},
-                                 {"processors_most", session->standing.traits.most},
-                                 {"process", session->peer.pid},
-                                 {"user", session->peer.uid},
-                                 {"device", session->device->info.uuid},
-                                 {"view", session->device->view},
-                                 {"dying", session->dying},
-                                 {"up_ns", looked_ns_ - session->since_ns}});
+  for (const auto& [id, session] : sessions_) result["clients"].push_back(client_status(*session));
   return result;
 }
 

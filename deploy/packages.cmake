@@ -23,6 +23,9 @@ endif()
 if(TARGET vitamin-k8s-plugin)
   list(APPEND packages "kubernetes vitamin-k8s-plugin")
   list(APPEND package_targets vitamin-k8s-plugin)
+  if(TARGET vitamin-dra-driver)
+    list(APPEND package_targets vitamin-dra-driver)
+  endif()
 endif()
 
 # What every package of Debian has in its documentation folder.
@@ -98,9 +101,10 @@ set(CPACK_DEBIAN_SLURM_PACKAGE_DEPENDS
 slurm-client (<< ${VITAMIN_SLURM_RELEASE}.99)")
 set(CPACK_DEBIAN_SLURM_PACKAGE_RECOMMENDS vitamind)
 
-set(CPACK_DEBIAN_KUBERNETES_DESCRIPTION "Kubernetes device plugin for shares of GPUs
-Offers the shares of this node's GPUs to the kubelet as devices and gives each
-container that asks for one the socket of vitamind and the preloaded libraries.")
+set(CPACK_DEBIAN_KUBERNETES_DESCRIPTION "Kubernetes device plugin and DRA driver for shares of GPUs
+Offers the shares of this node's GPUs to Kubernetes, as devices of the kubelet or
+for resource claims, and gives each container that has one the socket of vitamind
+and the preloaded libraries.")
 set(CPACK_DEBIAN_KUBERNETES_PACKAGE_DEPENDS "vitamin-preload ${version}")
 set(CPACK_DEBIAN_KUBERNETES_PACKAGE_RECOMMENDS vitamind)
 

@@ -7,17 +7,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <thread>
 
+#include "pod_resources.grpc.pb.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/daemon_client.h"
-#include "tools/vitamin/preload.h"
 
 namespace vitamin::kubernetes {
 namespace {
 
 using std::chrono::milliseconds;
+
+constexpr const char* kNvidiaGpus = "/proc/driver/nvidia/gpus";
 
 // Which file is there, and since when: another one of the same name is another number.
 std::pair<ino_t, std::int64_t> identity(const std::string& path) {
@@ -30,9 +31,19 @@ void say(const std::string& line) {
   std::fprintf(stderr, "vitamin-k8s-plugin: %s\n", line.c_str());
 }
 
+// Each resource has a socket of its own in the kubelet's directory.
+std::string socket_name(const std::string& resource) {
+  std::string name = resource == Options().resource ? "vitamin" : "vitamin-" + resource;
+  std::replace(name.begin(), name.end(), '/', '-');
+  return name + ".sock";
+}
+
 }  // namespace
 
-Plugin::Plugin(Options options) : options_(std::move(options)) { look(); }
+Plugin::Plugin(Options options)
+    : options_(std::move(options)), name_(socket_name(options_.resource)), gpus_(options_.gpus) {
+  look();
+}
 
 // --- what the kubelet calls ------------------------------------------------------------------
 
@@ -45,7 +56,7 @@ grpc::Status Plugin::GetDevicePluginOptions(grpc::ServerContext* /*call*/,
 
 grpc::Status Plugin::ListAndWatch(grpc::ServerContext* call, const v1beta1::Empty* /*request*/,
                                   grpc::ServerWriter<v1beta1::ListAndWatchResponse>* writer) {
-  std::vector<Gpu> sent = {{"none was sent", false}};
+  std::vector<Gpu> sent = {{.uuid = "none was sent"}};
   while (!call->IsCancelled()) {
     v1beta1::ListAndWatchResponse response;
     {
@@ -55,7 +66,7 @@ grpc::Status Plugin::ListAndWatch(grpc::ServerContext* call, const v1beta1::Empt
       if (sent == gpus_) continue;
       sent = gpus_;
     }
-    for (const Share& share : shares_of(sent, options_.per_gpu)) {
+    for (const Share& share : shares_of(sent)) {
       v1beta1::Device& device = *response.add_devices();
       device.set_id(share.id);
       device.set_health(share.healthy ? "Healthy" : "Unhealthy");
@@ -87,7 +98,7 @@ grpc::Status Plugin::Allocate(grpc::ServerContext* /*call*/,
   for (const auto& container : request->container_requests()) {
     const std::vector<std::string> ids(container.devices_ids().begin(),
                                        container.devices_ids().end());
-    const auto allocation = allocate(ids, known, options_.per_gpu);
+    const auto allocation = allocate(ids, known);
     if (!allocation) return {grpc::StatusCode::FAILED_PRECONDITION, allocation.error().message};
     fill(*allocation, *answer->add_container_responses());
   }
@@ -108,24 +119,13 @@ void Plugin::fill(const Allocation& allocation,
   std::string visible;
   for (const std::string& gpu : allocation.gpus) visible += (visible.empty() ? "" : ",") + gpu;
   variables["NVIDIA_VISIBLE_DEVICES"] = visible;  // of NVIDIA's container runtime
-  variables[names::kDaemon] = options_.socket;
-  tools::Libraries libraries;
-  std::error_code unreadable;
-  for (const auto& entry : std::filesystem::directory_iterator(options_.libraries, unreadable))
-    if (entry.path().extension() == ".so") libraries.push_back(entry.path());
-  std::sort(libraries.begin(), libraries.end());
-  variables["LD_PRELOAD"] = tools::preload_variable(libraries, nullptr);
-  std::vector<std::string> folders = {std::filesystem::path(options_.socket).parent_path(),
-                                      options_.libraries};
-  if (!options_.mps.empty()) {
-    folders.push_back(options_.mps);
-    variables["CUDA_MPS_PIPE_DIRECTORY"] = options_.mps;
-  }
-  for (const std::string& folder : folders) {
+  const ContainerNeeds needs = container_needs(options_.container);
+  for (const auto& [name, value] : needs.environment) variables[name] = value;
+  for (const ContainerMount& needed : needs.mounts) {
     v1beta1::Mount& mount = *container.add_mounts();
-    mount.set_host_path(folder);
-    mount.set_container_path(folder);
-    mount.set_read_only(true);
+    mount.set_host_path(needed.host);
+    mount.set_container_path(needed.container);
+    mount.set_read_only(needed.read_only);
   }
 }
 
@@ -138,33 +138,78 @@ std::vector<Gpu> Plugin::gpus() {
 
 // A GPU is healthy when vitamind answers and takes clients on it, as far as it knows it.
 void Plugin::look() {
-  const auto found =
-      options_.gpus.empty() ? nvidia_gpus("/proc/driver/nvidia/gpus") : options_.gpus;
-  const auto status = tools::ask_daemon(options_.socket, "status");
-  std::vector<Gpu> now;
-  for (const std::string& uuid : found) {
-    bool healthy = status.has_value();
-    if (healthy)
-      for (const auto& device : (*status)["devices"])
-        if (device["uuid"] == uuid && device["drained"] == true) healthy = false;
-    now.push_back({uuid, healthy});
-  }
+  std::vector<Gpu> now = options_.gpus;
+  if (now.empty())
+    for (const std::string& uuid : nvidia_gpus(kNvidiaGpus))
+      now.push_back({.uuid = uuid, .shares = options_.shares});
+  auto status = tools::ask_daemon(options_.container.socket, "status");
+  if (const auto mps = check_mps(options_.container); status && !mps)
+    status = tl::unexpected(mps.error());
   const std::lock_guard lock(mutex_);
+  for (Gpu& gpu : now) {
+    gpu.healthy = status.has_value();
+    if (status)
+      for (const auto& device : (*status)["devices"])
+        if (device["uuid"] == gpu.uuid && device["drained"] == true) gpu.healthy = false;
+    gpu.offered_as = offered_elsewhere(gpu.uuid);
+  }
   // One that is gone stays, unhealthy: the kubelet still counts on it.
-  for (const Gpu& before : gpus_)
-    if (std::none_of(now.begin(), now.end(),
-                     [&](const Gpu& gpu) { return gpu.uuid == before.uuid; }))
-      now.push_back({before.uuid, false});
+  for (const Gpu& before : gpus_) {
+    const auto known = std::find_if(now.begin(), now.end(),
+                                    [&](const Gpu& gpu) { return gpu.uuid == before.uuid; });
+    if (known == now.end()) {
+      now.push_back(before);
+      now.back().healthy = false;
+    } else if (known->offered_as != before.offered_as) {
+      say_offered(*known);
+    }
+  }
   const std::string problem = status ? "" : status.error().message;
-  if (problem != told_) say(problem.empty() ? "vitamind answers" : problem + ": all unhealthy");
+  if (problem != told_) say(problem.empty() ? "all is well" : problem + ": all unhealthy");
   told_ = problem;
   if (now == gpus_) return;
   gpus_ = std::move(now);
   changed_.notify_all();
 }
 
+void Plugin::say_offered(const Gpu& gpu) const {
+  if (gpu.offered_as.empty())
+    say(gpu.uuid + " is offered as " + options_.resource + " again");
+  else
+    say(gpu.uuid + " is also offered as " + gpu.offered_as + ", so not as " + options_.resource +
+        ". Take it away from one of the two plugins");
+}
+
+// The other plugin's resource; empty: none. The mutex is held.
+std::string Plugin::offered_elsewhere(const std::string& uuid) const {
+  for (const auto& [resource, devices] : others_)
+    for (const std::string& device : devices)
+      if (is_of_gpu(device, uuid)) return resource;
+  return "";
+}
+
+// A kubelet that does not answer (before 1.28, or not mounted) leaves what was known.
+void Plugin::ask_what_others_offer() {
+  if (options_.pod_resources.empty()) return;
+  const auto lister = v1::PodResourcesLister::NewStub(
+      grpc::CreateChannel("unix://" + options_.pod_resources, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::AllocatableResourcesResponse answer;
+  if (!lister->GetAllocatableResources(&call, v1::AllocatableResourcesRequest(), &answer).ok())
+    return;
+  std::map<std::string, std::vector<std::string>> others;
+  const auto& own = options_.own_resources;
+  for (const v1::ContainerDevices& devices : answer.devices())
+    if (std::find(own.begin(), own.end(), devices.resource_name()) == own.end())
+      for (const std::string& id : devices.device_ids())
+        others[devices.resource_name()].push_back(id);
+  const std::lock_guard lock(mutex_);
+  others_ = std::move(others);
+}
+
 bool Plugin::register_once() {
-  const auto channel = grpc::CreateChannel("unix://" + options_.folder + "/kubelet.sock",
+  const auto channel = grpc::CreateChannel("unix://" + options_.directory + "/kubelet.sock",
                                            grpc::InsecureChannelCredentials());
   const auto kubelet = v1beta1::Registration::NewStub(channel);
   v1beta1::RegisterRequest request;
@@ -184,13 +229,15 @@ bool Plugin::register_once() {
 
 // One life of the kubelet.
 void Plugin::serve() {
-  const std::string socket = options_.folder + "/" + name_;
-  const std::string kubelet = options_.folder + "/kubelet.sock";
+  const std::string socket = options_.directory + "/" + name_;
+  const std::string kubelet = options_.directory + "/kubelet.sock";
   const auto kubelet_is = identity(kubelet);
   if (kubelet_is.first == 0) {
     std::this_thread::sleep_for(milliseconds(options_.every_ms));
     return;
   }
+  ask_what_others_offer();
+  look();
   ::unlink(socket.c_str());
   grpc::ServerBuilder builder;
   builder.AddListeningPort("unix://" + socket, grpc::InsecureServerCredentials());
@@ -209,6 +256,7 @@ void Plugin::serve() {
   const bool registered = register_once();
   do {
     std::this_thread::sleep_for(milliseconds(options_.every_ms));
+    ask_what_others_offer();
     look();
   } while (registered && !stopping_ && identity(kubelet) == kubelet_is &&
            identity(socket) == socket_is);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device plugin: what the kubelet calls, and when it is called again.
+// The device plugin of one extended resource: answers the kubelet's calls, and registers again
+// whenever the kubelet was restarted.
 //
 // Threads: gRPC calls the service from threads of its own; run() is one thread. What they share is
 // behind one mutex.
@@ -11,27 +12,30 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "deploy/kubernetes/container.h"
 #include "deploy/kubernetes/shares.h"
 #include "device_plugin.grpc.pb.h"
 
 namespace vitamin::kubernetes {
 
 struct Options {
-  std::string folder = "/var/lib/kubelet/device-plugins";
+  std::string directory = "/var/lib/kubelet/device-plugins";  // of the kubelet's socket
   std::string resource = "vitamin.dev/share";
-  std::uint32_t per_gpu = 4;
-  std::vector<std::string> gpus;  // UUIDs; empty: NVIDIA's of this node
-  std::string socket;             // of vitamind
-  std::string libraries;          // folder of the preloaded libraries
-  std::string mps;                // folder of MPS's pipes; empty: none
+  std::vector<Gpu> gpus;                   // empty: NVIDIA's of this node, as they come
+  std::uint32_t shares = 4;                // of each of those
+  std::vector<std::string> own_resources;  // of this node's plugins of Vitamin, this one's too
+  ContainerSettings container;
   // CDI names instead of mounts: "vitamin.dev/share=all" and this vendor's GPU, by UUID; empty:
   // off.
   std::string cdi_gpu;
-  std::uint32_t every_ms = 1000;  // how often daemon and kubelet are looked at
+  // Socket where the kubelet says what other plugins offer; empty, or nothing there: not asked.
+  std::string pod_resources;
+  std::uint32_t every_ms = 1000;  // between two checks of vitamind and of the kubelet
 };
 
 class Plugin final : public v1beta1::DevicePlugin::Service {
@@ -40,7 +44,7 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
 
   // Until stop(): listens, registers, watches; again whenever the kubelet was restarted.
   void run();
-  // From a signal handler.
+  // May be called from a signal handler.
   void stop() { stopping_.store(true); }
 
  private:
@@ -57,16 +61,20 @@ class Plugin final : public v1beta1::DevicePlugin::Service {
   void serve();
   bool register_once();
   void look();
+  std::string offered_elsewhere(const std::string& uuid) const;
+  void say_offered(const Gpu& gpu) const;
+  void ask_what_others_offer();
   void fill(const Allocation& allocation, v1beta1::ContainerAllocateResponse& container) const;
   std::vector<Gpu> gpus();
 
   const Options options_;
-  const std::string name_ = "vitamin.sock";
+  const std::string name_;  // of this plugin's socket
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Gpu> gpus_;
+  std::map<std::string, std::vector<std::string>> others_;  // other plugins' devices, by resource
   bool serving_ = false;
-  std::string told_;  // the last problem, said once
+  std::string told_;  // the last problem of vitamind, said once
   std::atomic<bool> stopping_ = false;
 };
 

@@ -2,6 +2,7 @@
 #include "deploy/kubernetes/shares.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -9,11 +10,11 @@
 
 namespace vitamin::kubernetes {
 
-std::vector<std::string> nvidia_gpus(const std::string& folder) {
+std::vector<std::string> nvidia_gpus(const std::string& directory) {
   constexpr std::string_view kLabel = "GPU UUID:";
   std::vector<std::string> uuids;
   std::error_code none;
-  for (const auto& gpu : std::filesystem::directory_iterator(folder, none)) {
+  for (const auto& gpu : std::filesystem::directory_iterator(directory, none)) {
     std::ifstream information(gpu.path() / "information");
     for (std::string line; std::getline(information, line);) {
       if (!line.starts_with(kLabel)) continue;
@@ -25,17 +26,73 @@ std::vector<std::string> nvidia_gpus(const std::string& folder) {
   return uuids;
 }
 
-std::vector<Share> shares_of(std::span<const Gpu> gpus, std::uint32_t per_gpu) {
+namespace {
+
+// A qualified name of Kubernetes: DOMAIN/NAME.
+bool is_resource(const std::string& name) {
+  const std::size_t slash = name.find('/');
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  if (slash == 0 || slash == name.npos || name.size() - slash - 1 > 63) return false;
+  if (slash + 1 == name.size() || !plain(name[slash + 1]) || !plain(name.back())) return false;
+  return name.find('/', slash + 1) == name.npos &&
+         std::all_of(name.begin(), name.end(), [&](char c) {
+           return plain(c) || c == '.' || c == '-' || c == '_' || c == '/';
+         });
+}
+
+}  // namespace
+
+hal::Result<Offers> offers_of(std::span<const std::string> texts, std::uint32_t shares,
+                              const std::string& resource) {
+  constexpr std::size_t kLongestUuid = 59;  // a device's name has 63 characters at most
+  Offers offers;
+  std::set<std::string> known;
+  for (const std::string& text : texts) {
+    const std::size_t equals = std::min(text.find('='), text.size());
+    const std::size_t at = std::min(text.find('@', equals), text.size());
+    Gpu gpu{.uuid = text.substr(0, equals), .shares = shares};
+    if (gpu.uuid.empty() || gpu.uuid.size() > kLongestUuid)
+      return hal::fail(hal::Errc::kInvalidArgument, "'" + gpu.uuid + "' is no UUID of a GPU");
+    if (equals < text.size()) {
+      const char *const begin = text.data() + equals + 1, *const end = text.data() + at;
+      const auto [parsed, error] = std::from_chars(begin, end, gpu.shares);
+      if (error != std::errc() || parsed != end || gpu.shares < 1 || gpu.shares > 100)
+        return hal::fail(hal::Errc::kInvalidArgument,
+                         "'" + text + "': a GPU has 1 to 100 shares; write UUID=8");
+    }
+    if (!known.insert(gpu.uuid).second)
+      return hal::fail(hal::Errc::kInvalidArgument, gpu.uuid + " is named twice");
+    std::string name = at < text.size() ? text.substr(at + 1) : resource;
+    constexpr std::string_view kPercent = "{percent}";
+    if (const std::size_t hole = name.find(kPercent); hole != name.npos)
+      name.replace(hole, kPercent.size(), std::to_string(100 / gpu.shares));
+    if (!is_resource(name))
+      return hal::fail(hal::Errc::kInvalidArgument,
+                       "'" + name + "' is no name of a resource; write vitamin.dev/share");
+    offers[name].push_back(gpu);
+  }
+  return offers;
+}
+
+std::vector<Share> shares_of(std::span<const Gpu> gpus) {
   std::vector<Share> shares;
   for (const Gpu& gpu : gpus)
-    for (std::uint32_t i = 0; i < per_gpu; ++i)
-      shares.push_back({gpu.uuid + "." + std::to_string(i), gpu.healthy});
+    for (std::uint32_t i = 0; i < gpu.shares; ++i)
+      shares.push_back({gpu.uuid + "." + std::to_string(i), gpu.healthy && gpu.offered_as.empty()});
   return shares;
 }
 
 std::string gpu_of(const std::string& id) {
   const std::size_t dot = id.rfind('.');
   return dot == std::string::npos ? "" : id.substr(0, dot);
+}
+
+bool is_of_gpu(const std::string& device, const std::string& uuid) {
+  if (!device.starts_with(uuid)) return false;
+  const std::string_view rest = std::string_view(device).substr(uuid.size());
+  return rest.empty() || rest.starts_with("::") || rest.starts_with(".");
 }
 
 std::vector<std::string> preferred(std::vector<std::string> available,
@@ -68,31 +125,34 @@ std::vector<std::string> preferred(std::vector<std::string> available,
   return chosen;
 }
 
-hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus,
-                                 std::uint32_t per_gpu) {
-  const std::vector<Share> shares = shares_of(gpus, per_gpu);
+hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus) {
   std::map<std::string, std::set<std::string>> held;  // by GPU
   for (const std::string& id : ids) {
-    const auto share = std::find_if(shares.begin(), shares.end(),
-                                    [&](const Share& known) { return known.id == id; });
-    if (share == shares.end())
+    const auto gpu = std::find_if(gpus.begin(), gpus.end(),
+                                  [&](const Gpu& known) { return known.uuid == gpu_of(id); });
+    const auto shares = gpu != gpus.end() ? shares_of({gpu, 1}) : std::vector<Share>();
+    if (std::none_of(shares.begin(), shares.end(),
+                     [&](const Share& share) { return share.id == id; }))
       return hal::fail(hal::Errc::kInvalidArgument, "there is no device " + id);
-    if (!share->healthy)
+    if (!gpu->offered_as.empty())
+      return hal::fail(hal::Errc::kUnavailable, "device " + id + " is unhealthy: its GPU is also " +
+                                                    "offered as " + gpu->offered_as);
+    if (!gpu->healthy)
       return hal::fail(hal::Errc::kUnavailable,
                        "device " + id +
                            " is unhealthy: its GPU is drained or gone, or no vitamind "
-                           "answers on this node");
-    held[gpu_of(id)].insert(id);
+                           "answers on this node, or no MPS runs");
+    held[gpu->uuid].insert(id);
   }
   if (held.empty()) return hal::fail(hal::Errc::kInvalidArgument, "no device was asked for");
   Allocation allocation;
-  std::size_t least = per_gpu;
-  for (const auto& [gpu, of_it] : held) {
-    allocation.gpus.push_back(gpu);
-    least = std::min(least, of_it.size());
+  for (const auto& [uuid, of_it] : held) {
+    allocation.gpus.push_back(uuid);
+    const auto gpu = std::find_if(gpus.begin(), gpus.end(),
+                                  [&](const Gpu& known) { return known.uuid == uuid; });
+    const auto percent = static_cast<std::uint32_t>(100 * of_it.size() / gpu->shares);
+    allocation.percent = std::min(allocation.percent, std::max<std::uint32_t>(percent, 1));
   }
-  allocation.percent =
-      std::max<std::uint32_t>(static_cast<std::uint32_t>(100 * least / per_gpu), 1);
   return allocation;
 }
 

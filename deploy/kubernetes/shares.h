@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shares of GPUs as Kubernetes counts devices: each GPU is `per_gpu` equal devices, named
-// "<UUID>.<number>". Nothing here talks to anybody.
+// Shares of GPUs as Kubernetes counts devices: each GPU is a number of equal devices, named
+// "<UUID>.<number>". No I/O but nvidia_gpus(). Thread-safe: no state.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +16,9 @@ namespace vitamin::kubernetes {
 
 struct Gpu {
   std::string uuid;
+  std::uint32_t shares = 4;  // 1 to 100
   bool healthy = true;
+  std::string offered_as = {};  // by another plugin, under this resource; empty: only here
   bool operator==(const Gpu&) const = default;
 };
 
@@ -24,13 +27,26 @@ struct Share {
   bool healthy = true;
 };
 
-// Of /proc/driver/nvidia/gpus, or a folder like it.
-std::vector<std::string> nvidia_gpus(const std::string& folder);
+// UUIDs in /proc/driver/nvidia/gpus, or a directory like it.
+std::vector<std::string> nvidia_gpus(const std::string& directory);
 
-std::vector<Share> shares_of(std::span<const Gpu> gpus, std::uint32_t per_gpu);
+// Which GPUs are offered under which extended resource.
+using Offers = std::map<std::string, std::vector<Gpu>>;
+// `texts`: "UUID", "UUID=SHARES" or "UUID=SHARES@RESOURCE"; what a text leaves out is `shares` and
+// `resource`. "{percent}" in a resource becomes the size of a share, so that a unit of the resource
+// is the same everywhere and a quota can count it. Error: a text that is none of these, a GPU
+// named twice, or a resource that is no qualified name.
+hal::Result<Offers> offers_of(std::span<const std::string> texts, std::uint32_t shares,
+                              const std::string& resource);
+
+std::vector<Share> shares_of(std::span<const Gpu> gpus);
 
 // Part before the last dot; empty: no such name.
 std::string gpu_of(const std::string& id);
+
+// Whether another plugin's device of that name is (a part of) the GPU: its UUID, alone or followed
+// by what NVIDIA's plugin appends for a replica ("::0") or what this one does (".0").
+bool is_of_gpu(const std::string& device, const std::string& uuid);
 
 // Which `size` of `available` a container should get, `must` among them: all of one GPU if one has
 // them, of those the one with the fewest left; else of as few GPUs as can be.
@@ -43,7 +59,6 @@ struct Allocation {
   std::uint32_t percent = 100;    // of each GPU: the least that it has of any of them
 };
 // Fails with a sentence for an unknown or unhealthy device.
-hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus,
-                                 std::uint32_t per_gpu);
+hal::Result<Allocation> allocate(std::span<const std::string> ids, std::span<const Gpu> gpus);
 
 }  // namespace vitamin::kubernetes

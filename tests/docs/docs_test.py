@@ -20,6 +20,8 @@ DOCS = SOURCE / "docs"
 PROGRAMS = {"vitamin": os.environ["VITAMIN"], "vitamind": os.environ["VITAMIND"]}
 if os.environ.get("K8S_PLUGIN"):  # built where gRPC is
     PROGRAMS["vitamin-k8s-plugin"] = os.environ["K8S_PLUGIN"]
+if os.environ.get("DRA_DRIVER"):
+    PROGRAMS["vitamin-dra-driver"] = os.environ["DRA_DRIVER"]
 # Which page has the options of which verbs.
 PAGES = {
     "vitamin.1": ["", "version", "completion"],
@@ -34,6 +36,7 @@ PAGES = {
     "vitamin-trace.1": ["trace", "trace record", "trace export", "trace replay"],
     "vitamind.8": None,
     "vitamin-k8s-plugin.8": None,
+    "vitamin-dra-driver.8": None,
 }
 
 

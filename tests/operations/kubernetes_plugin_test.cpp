@@ -12,7 +12,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "device_plugin.grpc.pb.h"
+#include "pod_resources.grpc.pb.h"
 #include "tests/time_limit.h"
 
 namespace {
@@ -59,6 +62,31 @@ class Process {
   pid_t id_ = 0;
 };
 
+// Says what other plugins offer.
+class PodResources final : public v1::PodResourcesLister::Service {
+ public:
+  void offer(const std::string& resource, std::vector<std::string> ids) {
+    const std::lock_guard lock(mutex_);
+    offered_[resource] = std::move(ids);
+  }
+
+ private:
+  grpc::Status GetAllocatableResources(grpc::ServerContext* /*call*/,
+                                       const v1::AllocatableResourcesRequest* /*request*/,
+                                       v1::AllocatableResourcesResponse* answer) override {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [resource, ids] : offered_) {
+      auto& devices = *answer->add_devices();
+      devices.set_resource_name(resource);
+      for (const std::string& id : ids) devices.add_device_ids(id);
+    }
+    return grpc::Status::OK;
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, std::vector<std::string>> offered_;
+};
+
 // Takes registrations and, for the last, watches its devices.
 class Kubelet final : public v1beta1::Registration::Service {
  public:
@@ -71,6 +99,7 @@ class Kubelet final : public v1beta1::Registration::Service {
     builder.AddListeningPort("unix://" + folder_ + "/kubelet.sock",
                              grpc::InsecureServerCredentials());
     builder.RegisterService(this);
+    builder.RegisterService(&others);
     server_ = builder.BuildAndStart();
     REQUIRE(server_ != nullptr);
   }
@@ -95,10 +124,20 @@ class Kubelet final : public v1beta1::Registration::Service {
     const std::lock_guard lock(mutex_);
     return requests_.back();
   }
-  std::unique_ptr<v1beta1::DevicePlugin::Stub> plugin() {
-    return v1beta1::DevicePlugin::NewStub(grpc::CreateChannel(
-        "unix://" + folder_ + "/" + last().endpoint(), grpc::InsecureChannelCredentials()));
+  std::unique_ptr<v1beta1::DevicePlugin::Stub> plugin() { return plugin_at(last().endpoint()); }
+  std::unique_ptr<v1beta1::DevicePlugin::Stub> plugin_at(const std::string& endpoint) {
+    return v1beta1::DevicePlugin::NewStub(grpc::CreateChannel("unix://" + folder_ + "/" + endpoint,
+                                                              grpc::InsecureChannelCredentials()));
   }
+  // Endpoints of the plugins, by resource.
+  std::map<std::string, std::string> endpoints() {
+    const std::lock_guard lock(mutex_);
+    std::map<std::string, std::string> all;
+    for (const auto& request : requests_) all[request.resource_name()] = request.endpoint();
+    return all;
+  }
+
+  PodResources others;
 
  private:
   grpc::Status Register(grpc::ServerContext* /*call*/, const v1beta1::RegisterRequest* request,
@@ -136,6 +175,8 @@ struct Node {
                                       "--libraries",
                                       build + "/lib"};
     words.insert(words.end(), more.begin(), more.end());
+    for (std::string& word : words)  // "here": the node's directory, which has a random name
+      if (word.starts_with("here/")) word = folder + word.substr(4);
     plugin = std::make_unique<Process>(words);
     REQUIRE(soon([&] { return kubelet->registrations() > 0; }));
   }
@@ -229,13 +270,61 @@ TEST_CASE("an engine with CDI is told names instead of mounts") {
   CHECK(container.cdi_devices(2).name() == "nvidia.com/gpu=GPU-2");
 }
 
-TEST_CASE("MPS's pipes are handed on") {
-  Node node({"--mps", "/run/vitamin-mps"});
+TEST_CASE("MPS's pipes and its shared memory are handed on") {
+  Node node({"--mps", "here/mps", "--mps-shm", "/run/vitamin-mps/shm"});
+  const std::string mps = node.folder + "/mps";
   v1beta1::AllocateResponse answer;
+  CHECK(allocate(node, {"GPU-1.0"}, answer).error_message().find("or no MPS runs") !=
+        std::string::npos);
+  std::filesystem::create_directory(mps);
+  std::ofstream(mps + "/control");
   REQUIRE(soon([&] { return allocate(node, {"GPU-1.0"}, answer).ok(); }));
   const auto& container = answer.container_responses(0);
-  CHECK(container.envs().at("CUDA_MPS_PIPE_DIRECTORY") == "/run/vitamin-mps");
-  CHECK(container.mounts(container.mounts_size() - 1).host_path() == "/run/vitamin-mps");
+  CHECK(container.envs().at("CUDA_MPS_PIPE_DIRECTORY") == mps);
+  REQUIRE(container.mounts_size() == 4);
+  CHECK(container.mounts(2).host_path() == mps);
+  CHECK(container.mounts(3).host_path() == "/run/vitamin-mps/shm");
+  CHECK(container.mounts(3).container_path() == "/dev/shm");
+  CHECK_FALSE(container.mounts(3).read_only());
+}
+
+TEST_CASE("GPUs of different counts are different resources of one process") {
+  Node node(
+      {"--gpu", "GPU-3=2", "--gpu", "GPU-4=8", "--resource", "vitamin.dev/percent-{percent}"});
+  REQUIRE(soon([&] { return node.kubelet->endpoints().size() == 3; }));
+  const auto endpoints = node.kubelet->endpoints();
+  for (const char* name : {"vitamin.dev/percent-25", "vitamin.dev/percent-50"})
+    REQUIRE(endpoints.contains(name));
+  const auto half = node.kubelet->plugin_at(endpoints.at("vitamin.dev/percent-50"));
+  v1beta1::AllocateRequest request;
+  request.add_container_requests()->add_devices_ids("GPU-3.1");
+  v1beta1::AllocateResponse answer;
+  grpc::ClientContext call;
+  REQUIRE(half->Allocate(&call, request, &answer).ok());
+  CHECK(answer.container_responses(0).envs().at("VITAMIN_SHARE") == "50");
+  request.mutable_container_requests(0)->add_devices_ids("GPU-1.0");
+  grpc::ClientContext other;
+  CHECK(half->Allocate(&other, request, &answer).error_message() == "there is no device GPU-1.0");
+}
+
+TEST_CASE("a GPU that NVIDIA's plugin offers too is offered once") {
+  Node node({"--pod-resources", "here/kubelet.sock"});
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() + kPatience);
+  v1beta1::Empty empty;
+  const auto plugin = node.kubelet->plugin();
+  const auto reader = plugin->ListAndWatch(&call, empty);
+  CHECK(sees_healthy(*reader, 8));
+  node.kubelet->others.offer("vitamin.dev/share", {"GPU-1.0", "GPU-2.0"});  // its own
+  node.kubelet->others.offer("nvidia.com/gpu", {"GPU-1::0", "GPU-1::1"});
+  CHECK(sees_healthy(*reader, 4));
+  v1beta1::AllocateResponse answer;
+  CHECK(allocate(node, {"GPU-1.0"}, answer).error_message() ==
+        "device GPU-1.0 is unhealthy: its GPU is also offered as nvidia.com/gpu");
+  CHECK(allocate(node, {"GPU-2.0"}, answer).ok());
+  node.kubelet->others.offer("nvidia.com/gpu", {});
+  CHECK(sees_healthy(*reader, 8));
+  call.TryCancel();
 }
 
 TEST_CASE("devices are unhealthy while no vitamind answers") {

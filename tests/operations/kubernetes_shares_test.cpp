@@ -13,10 +13,11 @@ namespace vitamin::kubernetes {
 namespace {
 
 using Ids = std::vector<std::string>;
-const std::vector<Gpu> kTwo = {{"GPU-a", true}, {"GPU-b", false}};
+const std::vector<Gpu> kTwo = {{.uuid = "GPU-a", .shares = 2},
+                               {.uuid = "GPU-b", .shares = 2, .healthy = false}};
 
 TEST_CASE("each GPU is so many devices, as healthy as it is") {
-  const auto shares = shares_of(kTwo, 2);
+  const auto shares = shares_of(kTwo);
   REQUIRE(shares.size() == 4);
   CHECK(shares[0].id == "GPU-a.0");
   CHECK(shares[3].id == "GPU-b.1");
@@ -38,19 +39,54 @@ TEST_CASE("a container gets its shares of one GPU where it can") {
 }
 
 TEST_CASE("shares of a GPU add up; the least of several counts") {
-  const std::vector<Gpu> gpus = {{"a", true}, {"b", true}};
-  CHECK(allocate(Ids{"a.0", "a.1"}, gpus, 4)->percent == 50);
-  CHECK(allocate(Ids{"a.0", "a.1", "b.0"}, gpus, 4)->percent == 25);
-  CHECK(allocate(Ids{"a.0", "a.1", "b.0"}, gpus, 4)->gpus == Ids{"a", "b"});
-  CHECK(allocate(Ids{"a.0", "a.0"}, gpus, 4)->percent == 25);
-  CHECK(allocate(Ids{"a.2", "a.1", "a.0"}, gpus, 3)->percent == 100);
+  const std::vector<Gpu> gpus = {{.uuid = "a"}, {.uuid = "b"}, {.uuid = "c", .shares = 3}};
+  CHECK(allocate(Ids{"a.0", "a.1"}, gpus)->percent == 50);
+  CHECK(allocate(Ids{"a.0", "a.1", "b.0"}, gpus)->percent == 25);
+  CHECK(allocate(Ids{"a.0", "a.1", "b.0"}, gpus)->gpus == Ids{"a", "b"});
+  CHECK(allocate(Ids{"a.0", "a.0"}, gpus)->percent == 25);
+  CHECK(allocate(Ids{"c.2", "c.1", "c.0"}, gpus)->percent == 100);
+  CHECK(allocate(Ids{"a.0", "a.1", "c.0"}, gpus)->percent == 33);
+  CHECK_FALSE(allocate(Ids{"a.4"}, gpus));
+}
+
+TEST_CASE("each GPU has a count and a resource of its own") {
+  const auto offers =
+      offers_of(Ids{"a", "b=8", "c=2@vitamin.dev/half", "d=1"}, 4, "vitamin.dev/percent-{percent}");
+  REQUIRE(offers);
+  REQUIRE(offers->size() == 4);
+  CHECK(offers->at("vitamin.dev/percent-25") == std::vector<Gpu>{{.uuid = "a", .shares = 4}});
+  CHECK(offers->at("vitamin.dev/percent-12")[0].shares == 8);
+  CHECK(offers->at("vitamin.dev/half")[0].uuid == "c");
+  CHECK(offers->at("vitamin.dev/percent-100")[0].uuid == "d");
+  CHECK(offers_of(Ids{"a", "b=2"}, 4, "vitamin.dev/share")->at("vitamin.dev/share").size() == 2);
+  for (const char* wrong : {"", "a=", "a=0", "a=101", "a=2x", "a=-1", "a=2@", "a=2@share", "a=2@x/",
+                            "a=2@/x", "a=2@x/y z", "a=2@x/y/z"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(offers_of(Ids{wrong}, 4, "vitamin.dev/share"));
+  }
+  const auto twice = offers_of(Ids{"a", "a=2"}, 4, "vitamin.dev/share");
+  REQUIRE_FALSE(twice);
+  CHECK(twice.error().message == "a is named twice");
+}
+
+TEST_CASE("a GPU that another plugin offers is not offered") {
+  CHECK(is_of_gpu("GPU-1", "GPU-1"));
+  CHECK(is_of_gpu("GPU-1::3", "GPU-1"));
+  CHECK_FALSE(is_of_gpu("GPU-12", "GPU-1"));
+  CHECK_FALSE(is_of_gpu("GPU-1", "GPU-12"));
+  const std::vector<Gpu> gpus = {{.uuid = "a", .offered_as = "nvidia.com/gpu"}};
+  CHECK_FALSE(shares_of(gpus)[0].healthy);
+  const auto refused = allocate(Ids{"a.0"}, gpus);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message ==
+        "device a.0 is unhealthy: its GPU is also offered as nvidia.com/gpu");
 }
 
 TEST_CASE("what is unknown or unhealthy is not given") {
-  CHECK(!allocate(Ids{"GPU-c.0"}, kTwo, 2));
-  CHECK(!allocate(Ids{"GPU-a.2"}, kTwo, 2));
-  CHECK(!allocate(Ids{}, kTwo, 2));
-  const auto refused = allocate(Ids{"GPU-a.0", "GPU-b.0"}, kTwo, 2);
+  CHECK(!allocate(Ids{"GPU-c.0"}, kTwo));
+  CHECK(!allocate(Ids{"GPU-a.2"}, kTwo));
+  CHECK(!allocate(Ids{}, kTwo));
+  const auto refused = allocate(Ids{"GPU-a.0", "GPU-b.0"}, kTwo);
   REQUIRE(!refused);
   CHECK(refused.error().message.find("GPU-b.0 is unhealthy") != std::string::npos);
 }

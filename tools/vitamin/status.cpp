@@ -25,6 +25,15 @@ std::uint64_t number(const json& object, const char* name) {
   return object.value(name, std::uint64_t{0});
 }
 
+// " (namespace/pod/container)" of a client in a container; empty: in none.
+std::string container_text(const json& client) {
+  const std::string id = client.value("container_id", ""), pod = client.value("pod", "");
+  if (id.empty()) return "";
+  if (pod.empty()) return " (container " + id.substr(0, 12) + ")";
+  return " (" + client.value("namespace", "") + "/" + pod + "/" + client.value("container", "") +
+         ")";
+}
+
 // One letter for each client, by its number: a, b, ... z, A, ... Z, then again.
 char letter(std::uint64_t client) {
   const auto index = static_cast<int>((client - 1) % 52);
@@ -97,7 +106,7 @@ std::string status_text(const json& status) {
     text +=
         fmt::format("  {}  {:>8} {:>8} {:>5} {:>11} {:>6}  {}\n", letter(number(client, "client")),
                     number(client, "client"), number(client, "process"), number(client, "user"),
-                    narrow, whole, client.value("program", ""));
+                    narrow, whole, client.value("program", "") + container_text(client));
   }
   return text;
 }

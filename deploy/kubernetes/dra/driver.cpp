@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "deploy/kubernetes/dra/driver.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "config/load.h"
+#include "deploy/kubernetes/shares.h"
+#include "runtime/environment.h"
+#include "tools/vitamin/daemon_client.h"
+
+namespace vitamin::kubernetes {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr const char* kNvidiaGpus = "/proc/driver/nvidia/gpus";
+constexpr const char* kClaimKind = "vitamin.dev/claim";
+constexpr const char* kStatePrefix = "claim-";
+
+void say(const std::string& line) {
+  std::fprintf(stderr, "vitamin-dra-driver: %s\n", line.c_str());
+}
+
+// A problem when it is a new one, and when there is none any more. `told`: the last one.
+void say_once(std::string& told, const std::string& problem, const char* well) {
+  if (problem != told) say(problem.empty() ? well : problem);
+  told = problem;
+}
+
+// It becomes a part of file names.
+bool is_uid(const std::string& text) {
+  return !text.empty() && text.size() <= 40 && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-';
+  });
+}
+
+// Name of a device of the claim's CDI file, and of the claim's part for vitamind.
+std::string cdi_device(const std::string& uid, std::size_t index) {
+  return fmt::format("claim-{}-{}", uid, index);
+}
+std::string part_name(const std::string& uid, std::size_t index) {
+  return fmt::format("{}.{}", uid, index);
+}
+
+ordered_json to_json(const AllocatedClaim& claim) {
+  ordered_json shares = ordered_json::array();
+  for (const AllocatedShare& share : claim.shares)
+    shares.push_back({{"request", share.request},
+                      {"pool", share.pool},
+                      {"device", share.device},
+                      {"uuid", share.uuid},
+                      {"percent", share.percent},
+                      {"memory", share.memory},
+                      {"class", share.workload_class}});
+  return {{"uid", claim.uid},
+          {"namespace", claim.of_namespace},
+          {"name", claim.name},
+          {"pods", claim.pods},
+          {"shares", shares}};
+}
+
+// Throws what nlohmann throws.
+AllocatedClaim from_json(const json& object) {
+  AllocatedClaim claim{.uid = object.at("uid"),
+                       .name = object.at("name"),
+                       .of_namespace = object.at("namespace"),
+                       .pods = object.at("pods"),
+                       .shares = {}};
+  for (const json& share : object.at("shares"))
+    claim.shares.push_back({.request = share.at("request"),
+                            .pool = share.at("pool"),
+                            .device = share.at("device"),
+                            .uuid = share.at("uuid"),
+                            .percent = share.at("percent"),
+                            .memory = share.at("memory"),
+                            .workload_class = share.at("class")});
+  return claim;
+}
+
+}  // namespace
+
+Driver::Driver(DriverOptions options) : options_(std::move(options)), api_(options_.api) {
+  read_prepared();
+}
+
+std::string Driver::state_file(const std::string& uid) const {
+  return options_.directory + "/" + kStatePrefix + uid + ".json";
+}
+std::string Driver::cdi_file(const std::string& uid) const {
+  return options_.cdi_directory + "/vitamin.dev-claim-" + uid + ".json";
+}
+
+void Driver::read_prepared() {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(options_.directory, none)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kStatePrefix) || entry.path().extension() != ".json") continue;
+    std::ifstream file(entry.path());
+    try {
+      AllocatedClaim claim = from_json(json::parse(file));
+      if (!is_uid(claim.uid)) continue;
+      const std::string uid = claim.uid;
+      prepared_.emplace(uid, Prepared{std::move(claim), ""});
+    } catch (const json::exception&) {
+      // The kubelet prepares it again.
+      say(entry.path().native() + " is damaged; removed");
+      fs::remove(entry.path(), none);
+    }
+  }
+  if (!prepared_.empty()) say(fmt::format("{} claims were prepared before", prepared_.size()));
+}
+
+// --- what the kubelet calls ------------------------------------------------------------------
+
+grpc::Status Driver::GetInfo(grpc::ServerContext* /*call*/,
+                             const pluginregistration::InfoRequest* /*request*/,
+                             pluginregistration::PluginInfo* answer) {
+  answer->set_type("DRAPlugin");
+  answer->set_name(kDriver);
+  answer->set_endpoint(options_.directory + "/dra.sock");
+  answer->add_supported_versions("v1.DRAPlugin");
+  return grpc::Status::OK;
+}
+
+grpc::Status Driver::NotifyRegistrationStatus(
+    grpc::ServerContext* /*call*/, const pluginregistration::RegistrationStatus* status,
+    pluginregistration::RegistrationStatusResponse* /*answer*/) {
+  say(status->plugin_registered() ? "registered with the kubelet"
+                                  : "the kubelet does not register it: " + status->error());
+  return grpc::Status::OK;
+}
+
+grpc::Status Driver::NodePrepareResources(grpc::ServerContext* /*call*/,
+                                          const dra_api::NodePrepareResourcesRequest* request,
+                                          dra_api::NodePrepareResourcesResponse* answer) {
+  const std::lock_guard lock(mutex_);
+  for (const dra_api::Claim& wanted : request->claims()) {
+    auto& of_claim = (*answer->mutable_claims())[wanted.uid()];
+    if (const auto done = prepare(wanted); !done) {
+      const std::string why =
+          fmt::format("claim {}/{}: {}", wanted.namespace_(), wanted.name(), done.error().message);
+      say(why);
+      of_claim.set_error(why);
+      continue;
+    }
+    const AllocatedClaim& claim = prepared_.at(wanted.uid()).claim;
+    for (std::size_t i = 0; i < claim.shares.size(); ++i) {
+      const AllocatedShare& share = claim.shares[i];
+      dra_api::Device& device = *of_claim.add_devices();
+      device.add_request_names(share.request);
+      device.set_pool_name(share.pool);
+      device.set_device_name(share.device);
+      device.add_cdi_device_ids(std::string(kClaimKind) + "=" + cdi_device(claim.uid, i));
+      if (!options_.gpu_kind.empty())
+        device.add_cdi_device_ids(options_.gpu_kind + "=" + share.uuid);
+    }
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status Driver::NodeUnprepareResources(grpc::ServerContext* /*call*/,
+                                            const dra_api::NodeUnprepareResourcesRequest* request,
+                                            dra_api::NodeUnprepareResourcesResponse* answer) {
+  const std::lock_guard lock(mutex_);
+  for (const dra_api::Claim& wanted : request->claims()) {
+    auto& of_claim = (*answer->mutable_claims())[wanted.uid()];
+    if (const auto done = unprepare(wanted.uid()); !done) {
+      say(fmt::format("claim {}/{}: {}", wanted.namespace_(), wanted.name(), done.error().message));
+      of_claim.set_error(done.error().message);
+    }
+  }
+  return grpc::Status::OK;
+}
+
+// --- claims ----------------------------------------------------------------------------------
+
+hal::Result<AllocatedClaim> Driver::read_claim(const std::string& of_namespace,
+                                               const std::string& name, const std::string& uid) {
+  const auto object =
+      api_.get(fmt::format("{}/namespaces/{}/resourceclaims/{}", kResourceApi, of_namespace, name));
+  if (!object) return tl::unexpected(object.error());
+  const config::Loaded loaded = config::load(config::sources(options_.config, {}));
+  std::vector<ClaimableClass> classes;
+  for (const config::WorkloadClass& each : loaded.configuration.classes)
+    classes.push_back({each.name, each.tpot_ns});
+  auto claim = allocated_claim(*object, options_.node, gpus_here(), classes);
+  if (claim && claim->uid != uid)
+    return hal::fail(hal::Errc::kUnavailable, "it was deleted, and another one has its name");
+  return claim;
+}
+
+hal::Status Driver::prepare(const dra_api::Claim& wanted) {
+  if (!is_uid(wanted.uid())) return hal::fail(hal::Errc::kInvalidArgument, "its UID is malformed");
+  const auto known = prepared_.find(wanted.uid());
+  if (known != prepared_.end()) {
+    if (const auto written = write_cdi(known->second.claim); !written) return written;
+    return tell(known->second);
+  }
+  if (const auto mps = check_mps(options_.container); !mps) return mps;
+  auto claim = read_claim(wanted.namespace_(), wanted.name(), wanted.uid());
+  if (!claim) return tl::unexpected(claim.error());
+  Prepared prepared{std::move(*claim), ""};
+  auto written = tell(prepared);
+  if (written) written = write_cdi(prepared.claim);
+  if (written)
+    written = write_file(state_file(prepared.claim.uid), to_json(prepared.claim).dump(2) + "\n");
+  if (!written) {
+    (void)unprepare(prepared.claim.uid);  // what of it was told
+    return written;
+  }
+  prepared_[prepared.claim.uid] = std::move(prepared);
+  return {};
+}
+
+hal::Status Driver::unprepare(const std::string& uid) {
+  if (!is_uid(uid)) return hal::fail(hal::Errc::kInvalidArgument, "its UID is malformed");
+  // A vitamind that does not answer has forgotten it, or is told nothing of it when it comes.
+  (void)tools::ask_daemon(options_.container.socket, "claim-end " + uid);
+  for (const std::string& file : {cdi_file(uid), state_file(uid)}) {
+    std::error_code error;
+    fs::remove(file, error);
+    if (error)
+      return hal::fail(hal::Errc::kUnavailable, "cannot remove " + file + ": " + error.message());
+  }
+  prepared_.erase(uid);
+  return {};
+}
+
+hal::Status Driver::write_cdi(const AllocatedClaim& claim) const {
+  namespace names = runtime::environment;
+  ordered_json devices = ordered_json::array();
+  for (std::size_t i = 0; i < claim.shares.size(); ++i) {
+    const AllocatedShare& share = claim.shares[i];
+    ContainerNeeds needs = container_needs(options_.container);
+    needs.environment[names::kShare] = std::to_string(share.percent);
+    needs.environment[names::kJob] = part_name(claim.uid, i);
+    if (!share.workload_class.empty()) needs.environment[names::kClass] = share.workload_class;
+    devices.push_back({{"name", cdi_device(claim.uid, i)}, {"containerEdits", cdi_edits(needs)}});
+  }
+  const ordered_json specification = {
+      {"cdiVersion", "0.3.0"}, {"kind", kClaimKind}, {"devices", devices}};
+  return write_file(cdi_file(claim.uid), specification.dump(2) + "\n");
+}
+
+// Told again, a claim is replaced by the same one.
+hal::Status Driver::tell(Prepared& prepared) {
+  const AllocatedClaim& claim = prepared.claim;
+  const std::vector<std::string> any = {"-"};
+  for (std::size_t i = 0; i < claim.shares.size(); ++i) {
+    const AllocatedShare& share = claim.shares[i];
+    for (const std::string& pod : claim.pods.empty() ? any : claim.pods) {
+      const auto answer = tools::ask_daemon(
+          options_.container.socket,
+          fmt::format("claim-begin {} {} {} {} {} {}", part_name(claim.uid, i), pod, share.percent,
+                      share.workload_class.empty() ? "-" : share.workload_class,
+                      share.memory == 0 ? "-" : std::to_string(share.memory), share.uuid));
+      if (!answer) return tl::unexpected(answer.error());
+    }
+  }
+  prepared.told = daemon_;
+  return {};
+}
+
+// --- the node --------------------------------------------------------------------------------
+
+std::vector<ClaimableGpu> Driver::gpus_here() const {
+  if (!options_.gpus.empty()) return options_.gpus;
+  std::vector<ClaimableGpu> gpus;
+  for (const std::string& uuid : nvidia_gpus(kNvidiaGpus)) gpus.push_back({uuid, 0});
+  return gpus;
+}
+
+// After a restart of vitamind every claim; else pods that a claim was reserved for later.
+void Driver::tell_again() {
+  const std::lock_guard lock(mutex_);
+  bool answers = true;  // the API server
+  for (auto& [uid, prepared] : prepared_) {
+    const AllocatedClaim& before = prepared.claim;
+    bool told = prepared.told == daemon_;
+    const auto now =
+        answers ? read_claim(before.of_namespace, before.name, uid) : tl::unexpected(hal::Error{});
+    answers = now || now.error().code != hal::Errc::kUnavailable || now.error().native != 0;
+    if (now && now->pods != before.pods) {
+      prepared.claim.pods = now->pods;
+      if (!write_file(state_file(uid), to_json(prepared.claim).dump(2) + "\n")) continue;
+      told = false;
+    }
+    if (told) continue;
+    if (const auto done = tell(prepared); !done)
+      say(fmt::format("claim {}/{}: {}", before.of_namespace, before.name, done.error().message));
+  }
+}
+
+void Driver::look() {
+  const auto status = tools::ask_daemon(options_.container.socket, "status");
+  say_once(told_daemon_, status ? "" : status.error().message + ": no GPU is published",
+           "vitamind answers");
+  {
+    const std::lock_guard lock(mutex_);
+    daemon_ = status ? fmt::format("{}", (*status)["daemon"]["epoch"].dump()) : "";
+  }
+  if (status) tell_again();
+  std::vector<ClaimableGpu> gpus;
+  if (status) {
+    for (const ClaimableGpu& gpu : gpus_here()) {
+      const auto& devices = (*status)["devices"];
+      const bool drained = std::any_of(devices.begin(), devices.end(), [&](const json& device) {
+        return device["uuid"] == gpu.uuid && device["drained"] == true;
+      });
+      if (!drained) gpus.push_back(gpu);
+    }
+  }
+  const auto published = publish(gpus);
+  say_once(told_api_, published ? "" : published.error().message, "the GPUs are published");
+}
+
+hal::Status Driver::publish(const std::vector<ClaimableGpu>& gpus) {
+  const std::string slices = std::string(kResourceApi) + "/resourceslices";
+  const auto list = api_.get(slices + "?fieldSelector=spec.nodeName%3D" + options_.node);
+  if (!list) return tl::unexpected(list.error());
+  const auto others = published_by_others(*list);
+  std::vector<ClaimableGpu> free;
+  for (const ClaimableGpu& gpu : gpus) {
+    const auto other = others.find(gpu.uuid);
+    if (other == others.end()) {
+      free.push_back(gpu);
+    } else if (!others_.contains(gpu.uuid)) {
+      say(
+          fmt::format("{} is also published by {}, so not by {}. Take it away from one of the two "
+                      "drivers",
+                      gpu.uuid, other->second, kDriver));
+    }
+  }
+  others_ = others;
+  const std::string name = options_.node + "-" + kDriver;
+  const json* now = nullptr;
+  if (const auto items = list->find("items"); items != list->end())
+    for (const json& slice : *items)
+      if (slice["metadata"]["name"] == name) now = &slice;
+  if (now == nullptr) {
+    const auto made = api_.post(slices, resource_slice(options_.node, free, 1));
+    return made ? hal::Status() : tl::unexpected(made.error());
+  }
+  const json& spec = (*now)["spec"];
+  const auto generation = spec["pool"].value("generation", std::uint64_t{0});
+  ordered_json wanted = resource_slice(options_.node, free, generation);
+  if (json(wanted["spec"]) == spec) return {};
+  wanted["spec"]["pool"]["generation"] = generation + 1;
+  wanted["metadata"]["resourceVersion"] = (*now)["metadata"].value("resourceVersion", "");
+  const auto put = api_.put(slices + "/" + name, wanted);
+  return put ? hal::Status() : tl::unexpected(put.error());
+}
+
+hal::Status Driver::run() {
+  const std::string sockets[] = {options_.directory + "/dra.sock",
+                                 options_.registry + "/" + kDriver + "-reg.sock"};
+  look();
+  while (!stopping_) {
+    grpc::ServerBuilder builder;
+    for (const std::string& socket : sockets) {
+      ::unlink(socket.c_str());
+      builder.AddListeningPort("unix://" + socket, grpc::InsecureServerCredentials());
+    }
+    builder.RegisterService(static_cast<dra_api::DRAPlugin::Service*>(this));
+    builder.RegisterService(static_cast<pluginregistration::Registration::Service*>(this));
+    const auto server = builder.BuildAndStart();
+    if (server == nullptr)
+      return hal::fail(hal::Errc::kUnavailable,
+                       "cannot listen at " + sockets[0] + " and " + sockets[1]);
+    // A kubelet that was set up anew may have emptied its directories.
+    const auto there = [&] {
+      return std::all_of(std::begin(sockets), std::end(sockets),
+                         [](const std::string& socket) { return fs::exists(socket); });
+    };
+    do {
+      for (std::uint32_t slept = 0; slept < options_.every_ms && !stopping_; slept += 20)
+        std::this_thread::sleep_for(milliseconds(20));
+      if (!stopping_) look();
+    } while (!stopping_ && there());
+    server->Shutdown(std::chrono::system_clock::now() + milliseconds(500));
+  }
+  return {};
+}
+
+}  // namespace vitamin::kubernetes

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The DRA driver of one node: publishes its GPUs as a ResourceSlice, prepares the claims of pods
+// (a CDI specification, and a word to vitamind about share, memory and class), and forgets them.
+//
+// What was prepared is kept in a file for each claim, so that another life of this process answers
+// the same, and is told to vitamind again whenever that one was restarted.
+//
+// Threads: gRPC calls from threads of its own; run() is one thread. One mutex is held for the whole
+// of a prepare or unprepare: two of one claim never run at the same time.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "deploy/kubernetes/container.h"
+#include "deploy/kubernetes/dra/api_server.h"
+#include "deploy/kubernetes/dra/claim.h"
+#include "dra_plugin.grpc.pb.h"
+#include "plugin_registration.grpc.pb.h"
+
+namespace vitamin::kubernetes {
+
+namespace dra_api = k8s::io::kubelet::pkg::apis::dra::v1;
+
+struct DriverOptions {
+  std::string node;
+  std::vector<ClaimableGpu> gpus;  // empty: NVIDIA's of this node, as they come
+  std::string registry = "/var/lib/kubelet/plugins_registry";
+  std::string directory = "/var/lib/kubelet/plugins/vitamin.dev";  // sockets and what is prepared
+  std::string cdi_directory = "/var/run/cdi";
+  std::string gpu_kind = "nvidia.com/gpu";  // CDI kind of the vendor's GPUs; empty: none
+  std::string config;                       // vitamin.toml; empty: the usual one
+  ContainerSettings container;
+  ApiServer::Options api;
+  std::uint32_t every_ms = 5000;  // between two checks of GPUs, vitamind and the slice
+};
+
+class Driver final : public dra_api::DRAPlugin::Service,
+                     public pluginregistration::Registration::Service {
+ public:
+  // Reads what an earlier life of the driver prepared.
+  explicit Driver(DriverOptions options);
+
+  // Until stop(): serves the kubelet, publishes the GPUs. Error: it cannot listen.
+  hal::Status run();
+  // May be called from a signal handler.
+  void stop() { stopping_.store(true); }
+
+ private:
+  struct Prepared {
+    AllocatedClaim claim;
+    std::string told;  // to which life of vitamind; empty: none
+  };
+
+  grpc::Status NodePrepareResources(grpc::ServerContext*,
+                                    const dra_api::NodePrepareResourcesRequest* request,
+                                    dra_api::NodePrepareResourcesResponse* answer) override;
+  grpc::Status NodeUnprepareResources(grpc::ServerContext*,
+                                      const dra_api::NodeUnprepareResourcesRequest* request,
+                                      dra_api::NodeUnprepareResourcesResponse* answer) override;
+  grpc::Status GetInfo(grpc::ServerContext*, const pluginregistration::InfoRequest*,
+                       pluginregistration::PluginInfo* answer) override;
+  grpc::Status NotifyRegistrationStatus(grpc::ServerContext*,
+                                        const pluginregistration::RegistrationStatus* status,
+                                        pluginregistration::RegistrationStatusResponse*) override;
+
+  // The mutex is held.
+  hal::Status prepare(const dra_api::Claim& wanted);
+  hal::Status unprepare(const std::string& uid);
+  hal::Result<AllocatedClaim> read_claim(const std::string& of_namespace, const std::string& name,
+                                         const std::string& uid);
+  hal::Status write_cdi(const AllocatedClaim& claim) const;
+  hal::Status tell(Prepared& prepared);
+
+  void read_prepared();
+  void look();
+  void tell_again();
+  hal::Status publish(const std::vector<ClaimableGpu>& gpus);
+  std::vector<ClaimableGpu> gpus_here() const;
+  std::string state_file(const std::string& uid) const;
+  std::string cdi_file(const std::string& uid) const;
+
+  const DriverOptions options_;
+  const ApiServer api_;
+  std::mutex mutex_;
+  std::map<std::string, Prepared> prepared_;   // by UID
+  std::string daemon_;                         // which life of vitamind answers; empty: none
+  std::map<std::string, std::string> others_;  // GPUs that other drivers publish, with the driver
+  std::string told_daemon_, told_api_;         // the last problems, each said once
+  std::atomic<bool> stopping_ = false;
+};
+
+}  // namespace vitamin::kubernetes

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-ins for the kubelet and the API server, by their published protocols."""
+import http.server
+import importlib
+import json
+import pathlib
+import re
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.parse
+
+import grpc
+
+from machine import BUILD, SOURCE, alone
+from schema import problems
+from time_limit import time_limit, wait_until
+
+PROTOS = [SOURCE / "deploy/kubernetes/dra/dra_plugin.proto",
+          SOURCE / "deploy/kubernetes/dra/plugin_registration.proto",
+          SOURCE / "deploy/kubernetes/device_plugin.proto",
+          SOURCE / "deploy/kubernetes/pod_resources.proto"]
+
+
+def messages(name):
+    """The Python module of one of PROTOS."""
+    directory = BUILD / "tests/operations/kubernetes_messages"
+    with alone(directory):
+        for proto in PROTOS:
+            made = directory / f"{proto.stem}_pb2.py"
+            if not made.exists() or made.stat().st_mtime < proto.stat().st_mtime:
+                subprocess.run(["protoc", f"--python_out={directory}",
+                                f"--proto_path={proto.parent}", proto], check=True)
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))
+    return importlib.import_module(f"{name}_pb2")
+
+
+def call(socket, method, request, answer):
+    """One unary call: "package.Service/Method"."""
+    with grpc.insecure_channel(f"unix://{socket}") as channel:
+        return channel.unary_unary(f"/{method}", type(request).SerializeToString,
+                                   answer.FromString)(request, timeout=time_limit(30),
+                                                      wait_for_ready=True)
+
+
+class DraKubelet:
+    """Looks into the registry for sockets, and calls the driver behind one."""
+    SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+
+    def __init__(self, registry):
+        self.registry = pathlib.Path(registry)
+        self.dra = messages("dra_plugin")
+        self.registration = messages("plugin_registration")
+
+    def register(self):
+        """The information of the driver in the registry."""
+        wait_until(lambda: list(self.registry.glob("*.sock")), what="a socket in the registry")
+        socket, = self.registry.glob("*.sock")
+        info = call(socket, "pluginregistration.Registration/GetInfo",
+                    self.registration.InfoRequest(), self.registration.PluginInfo)
+        call(socket, "pluginregistration.Registration/NotifyRegistrationStatus",
+             self.registration.RegistrationStatus(plugin_registered=True),
+             self.registration.RegistrationStatusResponse)
+        self.endpoint = info.endpoint
+        return info
+
+    def _call(self, method, request, answer, claims):
+        for claim in claims:
+            request.claims.add(namespace=claim["metadata"]["namespace"],
+                               name=claim["metadata"]["name"], uid=claim["metadata"]["uid"])
+        return dict(call(self.endpoint, f"{self.SERVICE}/{method}", request, answer).claims)
+
+    def prepare(self, *claims):
+        """Answers by the claims' UIDs."""
+        return self._call("NodePrepareResources", self.dra.NodePrepareResourcesRequest(),
+                          self.dra.NodePrepareResourcesResponse, claims)
+
+    def unprepare(self, *claims):
+        return self._call("NodeUnprepareResources", self.dra.NodeUnprepareResourcesRequest(),
+                          self.dra.NodeUnprepareResourcesResponse, claims)
+
+
+# Rules of the API server beyond names and types, as its documentation of each field states them.
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def slice_problems(thing):
+    found = problems(thing)
+    if found:
+        return found
+    spec = thing["spec"]
+    names = [device["name"] for device in spec["devices"]]
+    for name in names:
+        if not LABEL.fullmatch(name):
+            found.append(f"device {name}: no DNS label")
+    if len(set(names)) < len(names) or len(names) > 128:
+        found.append("devices: not unique, or more than 128")
+    for device in spec["devices"]:
+        if len(device.get("attributes", {})) + len(device.get("capacity", {})) > 32:
+            found.append(f"device {device['name']}: more than 32 attributes and capacities")
+        for value in device.get("attributes", {}).values():
+            if len(value) != 1 or len(value.get("string", "")) > 64:
+                found.append(f"device {device['name']}: attribute {value}")
+        for capacity in device.get("capacity", {}).values():
+            policy = capacity.get("requestPolicy")
+            if policy is None:
+                continue
+            if not device.get("allowMultipleAllocations"):
+                found.append(f"device {device['name']}: a policy, but one allocation")
+            low, high = (int(policy["validRange"][word]) for word in ("min", "max"))
+            if not low <= int(policy["default"]) <= high <= int(capacity["value"]):
+                found.append(f"device {device['name']}: {policy}")
+    return found
+
+
+class ApiServer:
+    """Slices and claims of resource.k8s.io/v1. What is written is checked."""
+    SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+    def __init__(self, token=None, certificate=None):
+        self.slices, self.claims = {}, {}
+        self.refused = []  # what the schema or a rule refused
+        self.conflicts = 0  # PUTs to answer with 409
+        self.lock = threading.Lock()
+        self.token = token
+        handler = type("Handler", (_Handler,), {"api": self})
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            scheme = "https"
+        self.url = f"{scheme}://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def add_claim(self, claim):
+        found = problems(claim)
+        assert not found, found
+        metadata = claim["metadata"]
+        self.claims[metadata["namespace"], metadata["name"]] = claim
+        return claim
+
+    def slice_of(self, driver="vitamin.dev"):
+        with self.lock:
+            return next((s for s in self.slices.values() if s["spec"]["driver"] == driver), None)
+
+    def published(self):
+        """UUIDs in the driver's slice; None: it has none."""
+        found = self.slice_of()
+        return None if found is None else sorted(
+            device["attributes"]["uuid"]["string"] for device in found["spec"]["devices"])
+
+    def answer(self, method, path, body):
+        path = urllib.parse.urlsplit(path).path
+        claim = re.fullmatch(r"/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)",
+                             path)
+        if method == "GET" and claim and claim.groups() in self.claims:
+            return 200, self.claims[claim.groups()]
+        if method == "GET" and path == self.SLICES:
+            return 200, {"kind": "ResourceSliceList", "items": list(self.slices.values())}
+        name = path.removeprefix(self.SLICES).strip("/")
+        if method == "PUT" and name in self.slices or method == "POST" and path == self.SLICES:
+            return self.write(method, json.loads(body))
+        return 404, {"message": "not found"}
+
+    def write(self, method, thing):
+        found = slice_problems(thing)
+        if found:
+            self.refused += found
+            return 422, {"message": found[0]}
+        name = thing["metadata"]["name"]
+        before = self.slices.get(name)
+        if (method == "POST") == (before is not None):
+            return 409, {"message": "exists already" if before else "not found"}
+        version = before["metadata"]["resourceVersion"] if before else "0"
+        if before and (self.conflicts > 0 or thing["metadata"].get("resourceVersion") != version):
+            self.conflicts -= 1
+            return 409, {"message": "the object has been modified"}
+        thing["metadata"]["resourceVersion"] = str(int(version) + 1)
+        self.slices[name] = thing
+        return 201 if before is None else 200, thing
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        api = self.api
+        if api.token and self.headers.get("Authorization") != f"Bearer {api.token}":
+            status, thing = 401, {"message": "Unauthorized"}
+        else:
+            with api.lock:
+                status, thing = api.answer(self.command, self.path, body)
+        text = json.dumps(thing).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_POST = do_PUT = do_GET
+
+    def handle(self):
+        try:
+            super().handle()
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+            pass  # the driver was ended
+
+    def log_message(self, *_):
+        pass

@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The DRA driver beside a real vitamind; kubelet and API server are stand-ins."""
+import copy
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import uuid
+
+from machine import BUILD, tool
+from time_limit import time_limit, wait_until
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "kubernetes"))
+from cluster import ApiServer, DraKubelet, slice_problems  # noqa: E402
+
+NODE = "node-1"
+CLASSES = """
+[[class]]
+name = "serving"
+command = ["serve*"]
+kind = "latency"
+tpot = "30ms"
+
+[[class]]
+name = "chat"
+command = ["chat*"]
+kind = "latency"
+tpot = "80ms"
+"""
+
+
+def claim_of(name, *shares, parameters=None, pods=("pod-1",), device="gpu-1", memory=None):
+    """An allocated claim: a request r0, r1, ... for each share."""
+    consumed = [{"share": str(share), **({"memory": memory} if memory else {})}
+                for share in shares]
+    devices = {"results": [{"request": f"r{i}", "driver": "vitamin.dev", "pool": NODE,
+                            "device": device, "shareID": str(uuid.uuid4()),
+                            "consumedCapacity": what} for i, what in enumerate(consumed)]}
+    if parameters is not None:
+        devices["config"] = [{"source": "FromClaim", "requests": [],
+                              "opaque": {"driver": "vitamin.dev", "parameters": {
+                                  "apiVersion": "vitamin.dev/v1alpha1", "kind": "ShareParameters",
+                                  **parameters}}}]
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": "team-a", "uid": str(uuid.uuid4())},
+            "spec": {}, "status": {
+                "allocation": {"devices": devices},
+                "reservedFor": [{"resource": "pods", "name": pod, "uid": pod} for pod in pods]}}
+
+
+class DraTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-dra-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+        for name in ("registry", "plugin", "cdi", "daemon"):
+            (self.directory / name).mkdir()
+        (self.directory / "vitamin.toml").write_text(CLASSES)
+        self.socket = self.directory / "daemon/vitamind.sock"
+        self.processes = {}
+        self.addCleanup(lambda: [self.end(name) for name in list(self.processes)])
+        self.api = ApiServer()
+        self.addCleanup(lambda: self.api.close())
+        self.kubelet = DraKubelet(self.directory / "registry")
+
+    def start(self, name, *words):
+        with open(self.directory / f"{name}.log", "a", encoding="utf-8") as log:
+            self.processes[name] = subprocess.Popen(
+                [BUILD / "bin" / name, *map(str, words)], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, env={**os.environ, "NODE_NAME": NODE})
+
+    def end(self, name, by=signal.SIGKILL):
+        process = self.processes.pop(name)
+        process.send_signal(by)
+        return process.wait(time_limit(30))
+
+    def start_daemon(self):
+        self.start("vitamind", "--socket", self.socket, "--lock-directory", self.directory,
+                   "--quiet", "--config", self.directory / "vitamin.toml")
+        wait_until(self.status, what="vitamind")
+
+    def start_driver(self, *more, gpus=("GPU-1=16Gi", "GPU-2")):
+        self.start("vitamin-dra-driver", "--api-server", self.api.url, "--registry",
+                   self.directory / "registry", "--directory", self.directory / "plugin",
+                   "--cdi-directory", self.directory / "cdi", "--socket", self.socket,
+                   "--libraries", BUILD / "lib", "--config", self.directory / "vitamin.toml",
+                   "--every", 20, *(f"--gpu={gpu}" for gpu in gpus), *more)
+
+    def start_all(self, **options):
+        self.start_daemon()
+        self.start_driver(**options)
+        self.kubelet.register()
+        wait_until(lambda: self.api.published() is not None, what="a slice")
+
+    def log(self):
+        return (self.directory / "vitamin-dra-driver.log").read_text()
+
+    def status(self):
+        said = subprocess.run([BUILD / "bin/vitamin", "status", "--json", "--socket", self.socket],
+                              text=True, capture_output=True)
+        return json.loads(said.stdout) if said.returncode == 0 else None
+
+    def claims(self):
+        """What vitamind knows: percent by name."""
+        return {each["claim"]: each["share"] for each in self.status()["claims"]}
+
+    def prepared(self, claim):
+        answer = self.kubelet.prepare(claim)[claim["metadata"]["uid"]]
+        self.assertEqual(answer.error, "")
+        return answer.devices
+
+    def refused(self, claim):
+        error = self.kubelet.prepare(claim)[claim["metadata"]["uid"]].error
+        self.assertNotEqual(error, "")
+        self.assertIn(f"claim team-a/{claim['metadata']['name']}: ", error)
+        return error
+
+    def cdi(self, claim):
+        return self.directory / f"cdi/vitamin.dev-claim-{claim['metadata']['uid']}.json"
+
+
+class Published(DraTest):
+    def test_the_driver_registers_and_publishes_a_valid_slice(self):
+        self.start_daemon()
+        self.start_driver()
+        info = self.kubelet.register()
+        self.assertEqual((info.type, info.name, list(info.supported_versions)),
+                         ("DRAPlugin", "vitamin.dev", ["v1.DRAPlugin"]))
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        made = self.api.slice_of()
+        self.assertEqual(slice_problems(made), [])
+        self.assertEqual(self.api.refused, [])
+        self.assertEqual(made["spec"]["pool"],
+                         {"name": NODE, "generation": 1, "resourceSliceCount": 1})
+        first, second = made["spec"]["devices"]
+        self.assertTrue(first["allowMultipleAllocations"])
+        self.assertEqual(first["capacity"]["share"]["value"], "100")
+        self.assertEqual(first["capacity"]["memory"]["value"], str(16 << 30))
+        self.assertNotIn("memory", second["capacity"])
+        # Nothing that changed is nothing to write.
+        version = made["metadata"]["resourceVersion"]
+        self.start("vitamin", "status", "--socket", self.socket)
+        self.processes.pop("vitamin").wait(time_limit(30))
+        self.assertEqual(self.api.slice_of()["metadata"]["resourceVersion"], version)
+
+    def test_wrong_slices_are_found(self):
+        self.start_all()
+        good = self.api.slice_of()
+        for change, said in {
+            lambda it: it["spec"]["devices"][0].update(name="GPU_1"): "no DNS label",
+            lambda it: it["spec"]["devices"].append(it["spec"]["devices"][0]): "not unique",
+            lambda it: it["spec"]["devices"][0].pop("allowMultipleAllocations"): "one allocation",
+            lambda it: it["spec"]["devices"][0]["capacity"]["share"]["requestPolicy"].update(
+                default="200"): "200",
+            lambda it: it["spec"].update(nodeNames=[NODE]): "nodeNames",
+            lambda it: it["spec"].pop("pool"): "'pool' is a required property",
+        }.items():
+            bad = copy.deepcopy(good)
+            change(bad)
+            self.assertIn(said, " ".join(slice_problems(bad)))
+
+    def test_a_gpu_of_another_driver_is_published_once(self):
+        other = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+                 "metadata": {"name": "node-1-gpu.nvidia.com", "resourceVersion": "1"},
+                 "spec": {"driver": "gpu.nvidia.com", "nodeName": NODE,
+                          "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+                          "devices": [{"name": "gpu-0", "attributes": {
+                              "uuid": {"string": "GPU-1"}}}]}}
+        self.assertEqual(slice_problems(other), [])
+        self.api.slices["node-1-gpu.nvidia.com"] = other
+        self.start_all()
+        self.assertEqual(self.api.published(), ["GPU-2"])
+        self.assertEqual(self.log().count("GPU-1 is also published by gpu.nvidia.com"), 1)
+        del self.api.slices["node-1-gpu.nvidia.com"]
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        self.assertEqual(self.api.slice_of()["spec"]["pool"]["generation"], 2)
+
+    def test_without_vitamind_nothing_is_published_and_nothing_prepared(self):
+        claim = self.api.add_claim(claim_of("a", 25))
+        self.start_all()
+        self.end("vitamind")
+        wait_until(lambda: self.api.published() == [], what="an empty slice")
+        self.assertIn("no vitamind answers", self.refused(claim))
+        self.assertFalse(self.cdi(claim).exists())
+        self.start_daemon()
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        self.prepared(claim)
+
+    def test_a_conflict_and_a_silent_api_server_are_tried_again(self):
+        self.start_all()
+        self.api.conflicts = 3
+        self.end("vitamind")
+        wait_until(lambda: self.api.published() == [], what="an empty slice")
+        self.assertIn("the API server answers 409", self.log())
+        self.api.close()
+        wait_until(lambda: "does not answer" in self.log(), what="a line about the API server")
+        self.assertIsNone(self.processes["vitamin-dra-driver"].poll())
+
+    def test_tls_and_the_token_of_the_service_account(self):
+        tool("openssl")
+        self.api.close()
+        key, certificate = self.directory / "key", self.directory / "certificate"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key,
+                        "-out", certificate, "-days", "1", "-subj", "/CN=127.0.0.1", "-addext",
+                        "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        self.api = ApiServer(token="secret", certificate=(certificate, key))
+        (self.directory / "token").write_text("wrong\n")
+        self.start_daemon()
+        self.start_driver("--ca", certificate, "--token", self.directory / "token")
+        wait_until(lambda: "answers 401" in self.log(), what="a line about the token")
+        (self.directory / "token").write_text("secret\n")
+        wait_until(lambda: self.api.published() == ["GPU-1", "GPU-2"], what="both GPUs")
+        self.end("vitamin-dra-driver")
+        self.api.slices.clear()
+        self.start_driver("--token", self.directory / "token")  # the certificate is not trusted
+        wait_until(lambda: "does not answer: SSL" in self.log(),
+                   what="a line about the certificate")
+        self.assertIsNone(self.api.published())
+
+
+class Prepared(DraTest):
+    def test_a_claim_becomes_a_cdi_device_and_is_known_to_vitamind(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 25, 50, memory="2Gi",
+                                            parameters={"class": "serving"}))
+        uid = claim["metadata"]["uid"]
+        devices = self.prepared(claim)
+        self.assertEqual([(list(d.request_names), d.pool_name, d.device_name) for d in devices],
+                         [(["r0"], NODE, "gpu-1"), (["r1"], NODE, "gpu-1")])
+        self.assertEqual(list(devices[1].cdi_device_ids),
+                         [f"vitamin.dev/claim=claim-{uid}-1", "nvidia.com/gpu=GPU-1"])
+        checked = subprocess.run([BUILD / "bin/vitamin", "cdi", "check", self.cdi(claim)],
+                                 text=True, capture_output=True)
+        self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
+        made = json.loads(self.cdi(claim).read_text())
+        edits = made["devices"][0]["containerEdits"]
+        variables = dict(line.split("=", 1) for line in edits["env"])
+        self.assertEqual(variables["VITAMIN_SHARE"], "25")
+        self.assertEqual(variables["VITAMIN_JOB"], f"{uid}.0")
+        self.assertEqual(variables["VITAMIN_CLASS"], "serving")
+        self.assertIn("libvitamin_", variables["LD_PRELOAD"])
+        known = {each["claim"]: each for each in self.status()["claims"]}
+        self.assertEqual(known[f"{uid}.1"],
+                         {"claim": f"{uid}.1", "pods": ["pod-1"], "share": 50, "class": "serving",
+                          "memory": 2 << 30, "devices": ["GPU-1"]})
+        self.assertEqual(self.kubelet.unprepare(claim)[uid].error, "")
+        self.assertFalse(self.cdi(claim).exists())
+        self.assertEqual(self.claims(), {})
+
+    def test_a_program_of_a_claim_is_kept_to_its_share(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 25, pods=()))
+        self.prepared(claim)
+        variables = dict(line.split("=", 1) for line in json.loads(
+            self.cdi(claim).read_text())["devices"][0]["containerEdits"]["env"])
+        # The member speaks the protocol itself, and leaves its share out.
+        variables = {"MEMBER_JOB": variables["VITAMIN_JOB"]}
+        member = subprocess.Popen([BUILD / "tests/daemon/daemon_member", self.socket, "hold"],
+                                  env={**os.environ, **variables, "MEMBER_DEVICE": "GPU-1"},
+                                  stdout=subprocess.DEVNULL)
+        self.addCleanup(member.wait)
+        self.addCleanup(member.kill)
+        wait_until(lambda: self.status()["clients"], what="the member")
+        client, = self.status()["clients"]
+        processors = self.status()["devices"][0]["processors"]
+        self.assertEqual(client["processors_most"], processors // 4)
+        self.assertEqual(client["job"], f"{claim['metadata']['uid']}.0")
+
+    def test_what_is_done_twice_is_done_once(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        uid = claim["metadata"]["uid"]
+        first = self.prepared(claim)
+        text = self.cdi(claim).read_text()
+        self.api.claims.clear()  # nothing has to be asked for again
+        self.assertEqual(self.prepared(claim), first)
+        self.assertEqual(self.cdi(claim).read_text(), text)
+        self.assertEqual(self.claims(), {f"{uid}.0": 60})
+        for _ in range(2):
+            self.assertEqual(self.kubelet.unprepare(claim)[uid].error, "")
+        self.assertEqual(self.claims(), {})
+        never = claim_of("b", 10)
+        self.assertEqual(self.kubelet.unprepare(never)[never["metadata"]["uid"]].error, "")
+
+    def test_restarts_of_the_driver_of_vitamind_and_of_the_node_forget_nothing(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        uid = claim["metadata"]["uid"]
+        first = self.prepared(claim)
+        self.end("vitamin-dra-driver")
+        self.api.close()  # at the restart nothing else answers
+        self.start_driver()
+        self.kubelet.register()
+        self.assertEqual(self.prepared(claim), first)
+        self.end("vitamind")
+        self.start_daemon()
+        wait_until(lambda: self.claims() == {f"{uid}.0": 60}, what="that vitamind is told again")
+        # A node that was started anew has an empty /var/run/cdi.
+        self.cdi(claim).unlink()
+        self.assertEqual(self.prepared(claim), first)
+        self.assertTrue(self.cdi(claim).exists())
+        self.assertEqual(self.end("vitamin-dra-driver", signal.SIGTERM), 0)
+        self.start_driver()
+        self.kubelet.register()
+        self.assertEqual(self.kubelet.unprepare(claim)[uid].error, "")
+        self.assertEqual(list((self.directory / "plugin").glob("*.json")), [])
+
+    def test_a_kubelet_that_comes_back_to_empty_directories_is_served(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        first = self.prepared(claim)
+        for socket in [*(self.directory / "registry").glob("*"),
+                       self.directory / "plugin/dra.sock"]:
+            socket.unlink()
+        self.assertEqual(self.kubelet.register().name, "vitamin.dev")
+        self.assertEqual(self.prepared(claim), first)
+
+    def test_a_damaged_file_is_told_and_the_claim_prepared_anew(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        first = self.prepared(claim)
+        self.end("vitamin-dra-driver")
+        file = self.directory / f"plugin/claim-{claim['metadata']['uid']}.json"
+        file.write_text(file.read_text()[:40])
+        self.start_driver()
+        self.kubelet.register()
+        self.assertEqual(self.prepared(claim), first)
+        self.assertEqual(self.log().count("is damaged; removed"), 1)
+
+    def test_a_pod_that_joins_a_claim_later_has_it_too(self):
+        self.start_all()
+        claim = self.api.add_claim(claim_of("a", 60))
+        self.prepared(claim)
+        claim["status"]["reservedFor"].append({"resource": "pods", "name": "x", "uid": "pod-2"})
+        wait_until(lambda: self.status()["claims"][0]["pods"] == ["pod-1", "pod-2"],
+                   what="that vitamind knows the second pod")
+
+
+class Refused(DraTest):
+    def test_claims_that_add_up_to_more_than_a_gpu(self):
+        self.start_all()
+        first = self.api.add_claim(claim_of("a", 60))
+        second = self.api.add_claim(claim_of("b", 50))
+        third = self.api.add_claim(claim_of("c", 40, device="gpu-2"))
+        self.prepared(first)
+        answers = self.kubelet.prepare(second, third)
+        self.assertIn("device GPU-1 is over-committed: other claims have 60 percent of it, and "
+                      "this one asks for 50", answers[second["metadata"]["uid"]].error)
+        self.assertEqual(answers[third["metadata"]["uid"]].error, "")
+        self.assertFalse(self.cdi(second).exists())
+        self.assertEqual(sorted(self.claims().values()), [40, 60])
+        self.assertEqual(self.kubelet.unprepare(first)[first["metadata"]["uid"]].error, "")
+        self.prepared(second)
+
+    def test_parameters_choose_a_class_or_are_refused(self):
+        self.start_all()
+        for name, parameters, wanted in [
+            ("a", {"class": "chat"}, "chat"), ("b", {"slo": "90ms"}, "chat"),
+            ("c", {"slo": "50ms"}, "serving"), ("d", {"class": "serving", "slo": "1s"}, "serving"),
+            ("e", {"isolation": "shared"}, ""),
+        ]:
+            claim = self.api.add_claim(claim_of(name, 5, parameters=parameters))
+            self.prepared(claim)
+            known = {each["claim"]: each["class"] for each in self.status()["claims"]}
+            self.assertEqual(known[f"{claim['metadata']['uid']}.0"], wanted, parameters)
+        for name, parameters, said in [
+            ("f", {"class": "servng"}, "vitamin.toml has no class 'servng'; it has serving, chat"),
+            ("g", {"slo": "10ms"}, "no class of vitamin.toml has a target of 10 ms or less"),
+            ("h", {"slo": "soon"}, "parameters.slo: 'soon' is no duration"),
+            ("i", {"isolation": "exclusive"}, "isolation is exclusive, but 5 percent"),
+            ("j", {"clas": "chat"}, "parameters.clas: unknown; known are class, slo and isolation"),
+        ]:
+            claim = self.api.add_claim(claim_of(name, 5, parameters=parameters))
+            self.assertIn(said, self.refused(claim))
+            self.assertFalse(self.cdi(claim).exists())
+
+    def test_claims_that_are_not_what_the_kubelet_says(self):
+        self.start_all()
+        self.assertIn("the API server answers 404", self.refused(claim_of("gone", 5)))
+        old = self.api.add_claim(claim_of("a", 5))
+        self.api.add_claim(claim_of("a", 5))
+        self.assertIn("it was deleted, and another one has its name", self.refused(old))
+        waiting = self.api.add_claim(claim_of("b", 5))
+        del waiting["status"]["allocation"]
+        self.assertIn("the claim is not allocated", self.refused(waiting))
+        elsewhere = self.api.add_claim(claim_of("c", 5, device="gpu-9"))
+        self.assertIn("this node has no device gpu-9", self.refused(elsewhere))
+        # One line each on the driver's stderr.
+        self.assertEqual(len(re.findall(r"(?m)^vitamin-dra-driver: claim team-a/", self.log())), 4)
+
+    def test_a_node_without_the_mps_that_was_asked_for(self):
+        self.start_daemon()
+        self.start_driver("--mps", self.directory / "mps")
+        self.kubelet.register()
+        claim = self.api.add_claim(claim_of("a", 25))
+        self.assertIn(f"no MPS runs at {self.directory}/mps", self.refused(claim))
+        (self.directory / "mps").mkdir()
+        (self.directory / "mps/control").touch()
+        self.prepared(claim)
+        self.assertIn(f"CUDA_MPS_PIPE_DIRECTORY={self.directory}/mps", self.cdi(claim).read_text())
+
+    def test_options_that_are_wrong(self):
+        for words, said in [((), "this is no pod of a cluster"),
+                            (("--api-server", "http://x", "--gpu", "GPU-1=much"), "no whole quan"),
+                            (("--api-server", "http://x", "--gpu", "="), "no UUID of a GPU")]:
+            done = subprocess.run([BUILD / "bin/vitamin-dra-driver", *words], text=True,
+                                  capture_output=True, env={"NODE_NAME": NODE})
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+            self.assertRegex(done.stderr, said)
+
+
+if __name__ == "__main__":
+    unittest.main()

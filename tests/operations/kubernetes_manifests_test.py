@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Helm chart and the kustomizations: rendered by kubectl, checked against the API's schema."""
+import copy
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+import jsonschema
+import yaml
+
+from machine import BUILD, SOURCE
+
+HERE = pathlib.Path(__file__).resolve().parent
+DEPLOY = SOURCE / "deploy/kubernetes"
+sys.path[:0] = [str(HERE / "kubernetes"), str(DEPLOY)]
+import generate  # noqa: E402
+from kubectl import kubectl  # noqa: E402
+from schema import problems  # noqa: E402
+
+
+def of(texts):
+    return generate.objects(texts)
+
+
+class Rendered(unittest.TestCase):
+    def setUp(self):
+        os.environ["KUBECTL"] = str(kubectl())
+
+    def render(self, *overs):
+        return of(generate.rendered(generate.values_with(*overs)))
+
+    def pool(self, **changes):
+        default = generate.values_with()["pools"][0]
+        return {**copy.deepcopy(default), **changes}
+
+
+class Files(Rendered):
+    def test_written_files_are_what_the_chart_renders(self):
+        for path, text in generate.files().items():
+            self.assertTrue(path.exists(), path)
+            self.assertEqual(path.read_text(), text, f"{path}: run generate.py write")
+
+    def test_kubectl_builds_each_kustomization_to_what_the_chart_renders(self):
+        for directory, over in generate.KUSTOMIZATIONS.items():
+            built = subprocess.run([kubectl(), "kustomize", DEPLOY / directory], text=True,
+                                   capture_output=True)
+            self.assertEqual(built.returncode, 0, built.stderr)
+            self.assertEqual(of({"all": built.stdout}),
+                             of(generate.rendered(generate.overlay_values(over))), directory)
+
+    def test_alerts_and_dashboard_are_those_of_the_tree(self):
+        things = self.render({"monitoring": {"enabled": True}})
+        rules = yaml.safe_load((SOURCE / "deploy/prometheus/vitamin.rules.yml").read_text())
+        self.assertEqual(things["PrometheusRule", "vitamin"]["spec"], rules)
+        board = things["ConfigMap", "vitamin-dashboard"]["data"]["vitamin.json"]
+        self.assertEqual(json.loads(board),
+                         json.loads((SOURCE / "deploy/grafana/vitamin.json").read_text()))
+        # The alerts name the job that the ServiceMonitor gives its targets.
+        relabelings = things["ServiceMonitor", "vitamin"]["spec"]["endpoints"][0]["relabelings"]
+        self.assertIn({"targetLabel": "job", "replacement": "vitamin"}, relabelings)
+        self.assertIn('job="vitamin"', json.dumps(rules).replace("\\", ""))
+
+    def test_templates_use_what_both_helm_and_kubectl_have(self):
+        known = {"if", "else", "true", "false", "end", "range", "template", "define", "printf",
+                 "not", "and", "or"}
+        for path in (DEPLOY / "chart/templates").iterdir():
+            for action in re.findall(r"\{\{-?\s*(.*?)\s*-?\}\}", path.read_text(), re.S):
+                words = re.sub(r'"[^"]*"|/\*.*?\*/', "", action, flags=re.S)
+                for word in re.findall(r"(?<![\w.$])[a-z]\w*", words):
+                    self.assertIn(word, known, f"{path.name}: {action}")
+
+
+class Schema(Rendered):
+    VARIANTS = [*generate.KUSTOMIZATIONS.values(), {"priorityClasses": {"enabled": False}},
+                {"tolerations": []}]
+
+    def test_every_object_of_every_variant_is_valid(self):
+        for over in self.VARIANTS:
+            for thing in of(generate.rendered(generate.overlay_values(over))).values():
+                self.assertEqual(problems(thing), [], over)
+        for path in (DEPLOY / "examples").glob("*.yaml"):
+            for thing in yaml.safe_load_all(path.read_text()):
+                self.assertEqual(problems(thing), [], path.name)
+
+    def test_errors_are_found(self):
+        good = self.render()["DaemonSet", "vitamin-default"]
+
+        def damaged(change):
+            thing = copy.deepcopy(good)
+            change(thing)
+            return problems(thing)
+        pod = ["spec", "template", "spec"]
+        self.assertEqual(damaged(lambda thing: None), [])
+        for change, said in {
+            lambda it: it["spec"].update(replicas=1): "'replicas' was unexpected",
+            lambda it: it["spec"].pop("selector"): "'selector' is a required property",
+            lambda it: it[pod[0]][pod[1]][pod[2]].update(hostPID="yes"): "is not of type 'boolean'",
+            lambda it: it[pod[0]][pod[1]][pod[2]]["containers"][0].pop("name"):
+                "'name' is a required property",
+            lambda it: it.update(apiVersion="apps/v1beta1"): "apps/v1beta1",
+            lambda it: it.update(kind="DaemonSets"): "no kind",
+        }.items():
+            self.assertIn(said, " ".join(damaged(change)))
+
+    def test_values_that_are_wrong_are_refused(self):
+        for over, said in [
+            ({"pool": []}, "'pool' was unexpected"),
+            ({"pools": []}, "too short|non-empty"),
+            ({"pools": [self.pool(shares=0)]}, "less than the minimum"),
+            ({"pools": [self.pool(gpus=["GPU-1=0"])]}, "does not match"),
+            ({"pools": [self.pool(name="A b")]}, "does not match"),
+            ({"monitoring": {"enabled": "yes"}}, "is not of type 'boolean'"),
+            # One GPU is offered once: by shares or by claims.
+            ({"dra": {"enabled": True}}, "should not be valid|is not allowed"),
+        ]:
+            with self.assertRaisesRegex(jsonschema.ValidationError, said, msg=over):
+                generate.values_with(over)
+
+
+class Meaning(Rendered):
+    """What no schema says."""
+
+    def pods(self):
+        for over in generate.KUSTOMIZATIONS.values():
+            things = of(generate.rendered(generate.overlay_values(over)))
+            for (kind, _), thing in things.items():
+                if kind == "DaemonSet":
+                    yield things, thing, thing["spec"]["template"]["spec"]
+
+    def test_what_is_named_is_there(self):
+        for things, daemons, pod in self.pods():
+            labels = daemons["spec"]["template"]["metadata"]["labels"]
+            for selector in (daemons["spec"]["selector"]["matchLabels"],
+                             things["Service", "vitamin-metrics"]["spec"]["selector"]):
+                self.assertLessEqual(selector.items(), labels.items())
+            self.assertIn(("ServiceAccount", pod["serviceAccountName"]), things)
+            volumes = {volume["name"] for volume in pod["volumes"]}
+            used = set()
+            ports = set()
+            for container in pod["initContainers"] + pod["containers"]:
+                mounts = container["volumeMounts"]
+                used |= {mount["name"] for mount in mounts}
+                self.assertEqual(len({mount["mountPath"] for mount in mounts}), len(mounts))
+                ports |= {port["name"] for port in container.get("ports", [])}
+                context = container["securityContext"]
+                self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
+                self.assertNotIn("privileged", context)
+            self.assertEqual(used, volumes)
+            self.assertIn(things["Service", "vitamin-metrics"]["spec"]["ports"][0]["targetPort"],
+                          ports)
+
+    def test_programs_know_the_options_that_they_are_given(self):
+        seen = set()
+        for _, _, pod in self.pods():
+            for container in pod["containers"]:
+                program = BUILD / "bin" / pathlib.Path(container["command"][0]).name
+                if container["name"] == "mps":
+                    continue  # NVIDIA's
+                known = subprocess.run([program, "--help"], text=True, capture_output=True).stdout
+                for option in container["command"][1:]:
+                    self.assertRegex(known, rf"{re.escape(option.split('=')[0])}\b")
+                seen.add(program.name)
+        self.assertLessEqual({"vitamind", "vitamin-k8s-plugin"}, seen)
+
+    def test_directories_that_a_program_is_told_are_mounted(self):
+        for _, _, pod in self.pods():
+            for container in pod["containers"]:
+                mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+                for option in container["command"][1:]:
+                    path = option.partition("=")[2]
+                    # What containers are given is mounted from the node, not through this one.
+                    if path.startswith("/") and not option.startswith("--mps"):
+                        self.assertTrue(any(path == mount or path.startswith(mount + "/")
+                                            for mount in mounts), option)
+
+    def test_pools_have_counts_and_names_of_their_own(self):
+        big = self.pool(name="big", shares=8, nodeSelector={"pool": "h200"},
+                        resource="vitamin.dev/percent-{percent}", config='[policy]\nname = "fifo"')
+        some = self.pool(name="some", gpus=["GPU-1=2", "GPU-2=10@vitamin.dev/tenth"])
+        things = self.render({"pools": [big, some]})
+        for thing in things.values():
+            self.assertEqual(problems(thing), [])
+        pods = {name: things["DaemonSet", f"vitamin-{name}"]["spec"]["template"]["spec"]
+                for name in ("big", "some")}
+        plugin = {name: next(c["command"] for c in pod["containers"]
+                             if c["name"] == "device-plugin") for name, pod in pods.items()}
+        self.assertEqual(pods["big"]["nodeSelector"], {"pool": "h200"})
+        self.assertIn("--per-gpu=8", plugin["big"])
+        self.assertIn("--resource=vitamin.dev/percent-{percent}", plugin["big"])
+        self.assertLessEqual({"--gpu=GPU-1=2", "--gpu=GPU-2=10@vitamin.dev/tenth"},
+                             set(plugin["some"]))
+        self.assertEqual(things["ConfigMap", "vitamin-big"]["data"]["vitamin.toml"], big["config"])
+        self.assertNotIn(("ConfigMap", "vitamin-some"), things)
+
+    def test_with_mps_pods_are_given_its_pipes_and_vitamind_its_state(self):
+        things = self.render({"pools": [self.pool(mps=True, runtimeClassName="nvidia")]})
+        pod = things["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+        commands = {container["name"]: container["command"] for container in pod["containers"]}
+        self.assertEqual(pod["runtimeClassName"], "nvidia")
+        self.assertIn("--set=mps.mode=external", commands["vitamind"])
+        self.assertIn("--mps=/run/vitamin-mps", commands["device-plugin"])
+        self.assertEqual(commands["mps"][0], "nvidia-cuda-mps-control")
+        without = self.render()["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+        self.assertNotIn("runtimeClassName", without)
+        self.assertNotIn("mps", json.dumps(without["volumes"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
