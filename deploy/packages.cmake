@@ -102,9 +102,9 @@ slurm-client (<< ${VITAMIN_SLURM_RELEASE}.99)")
 set(CPACK_DEBIAN_SLURM_PACKAGE_RECOMMENDS vitamind)
 
 set(CPACK_DEBIAN_KUBERNETES_DESCRIPTION "Kubernetes device plugin and DRA driver for shares of GPUs
-Offers the shares of this node's GPUs to Kubernetes, as devices of the kubelet or
-for resource claims, and gives each container that has one the socket of vitamind
-and the preloaded libraries.")
+Offers the shares of this node's GPUs to Kubernetes, as devices of the
+kubelet or for resource claims, and gives each container that has one the
+socket of vitamind and the preloaded libraries.")
 set(CPACK_DEBIAN_KUBERNETES_PACKAGE_DEPENDS "vitamin-preload ${version}")
 set(CPACK_DEBIAN_KUBERNETES_PACKAGE_RECOMMENDS vitamind)
 
