@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "daemon/jobs.h"
+#include "daemon/words.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -16,42 +15,19 @@ namespace {
 // Jobs are numbered from 1, containers from 2^31.
 constexpr std::uint32_t kFirstNumber = 0x4000'0000;
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, at), text.size());
-    parts.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return parts;
-}
+bool is_claim_name(std::string_view text) { return is_name(text, 63, "._-"); }
 
-template <class Number>
-std::optional<Number> number(std::string_view text) {
-  Number value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= 63 && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
-           c == '_' || c == '-';
-  });
-}
-
-hal::Result<ClaimedShare> parse(const std::vector<std::string_view>& words) {
+hal::Result<ClaimedShare> parse_claim(const std::vector<std::string_view>& words) {
   const auto fail = [](const char* what) {
     return hal::fail(hal::Errc::kInvalidArgument, std::string("claim-begin: ") + what);
   };
   if (words.size() != 6) return fail("six words are needed: CLAIM POD SHARE CLASS MEMORY DEVICES");
-  const auto share = number<std::uint32_t>(words[2]);
-  const auto memory = words[4] == "-" ? 0 : number<std::uint64_t>(words[4]);
-  if (!is_name(words[0])) return fail("the claim has no name");
-  if (!is_name(words[1])) return fail("that is no UID of a pod");
+  const auto share = number_of<std::uint32_t>(words[2]);
+  const auto memory = words[4] == "-" ? 0 : number_of<std::uint64_t>(words[4]);
+  if (!is_claim_name(words[0])) return fail("the claim has no name");
+  if (!is_claim_name(words[1])) return fail("that is no UID of a pod");
   if (!share || *share < 1 || *share > 100) return fail("a share is 1 to 100 percent");
-  if (!is_name(words[3])) return fail("that is no name of a class");
+  if (!is_claim_name(words[3])) return fail("that is no name of a class");
   if (!memory) return fail("the memory is no number of bytes");
   ClaimedShare claim;
   if (words[1] != "-") claim.pods.emplace(words[1]);
@@ -59,7 +35,7 @@ hal::Result<ClaimedShare> parse(const std::vector<std::string_view>& words) {
   if (words[3] != "-") claim.workload_class = words[3];
   claim.memory = *memory;
   for (const std::string_view device : split(words[5], ',')) {
-    if (!is_name(device)) return fail("that is no list of devices");
+    if (!is_claim_name(device)) return fail("that is no list of devices");
     claim.devices.emplace_back(device);
   }
   return claim;
@@ -69,7 +45,7 @@ hal::Result<ClaimedShare> parse(const std::vector<std::string_view>& words) {
 
 hal::Status Claims::begin(std::string_view text) {
   const auto words = split(text, ' ');
-  auto claim = parse(words);
+  auto claim = parse_claim(words);
   if (!claim) return tl::unexpected(claim.error());
   const std::string name(words[0]);
   for (const std::string& device : claim->devices) {

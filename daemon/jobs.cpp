@@ -4,56 +4,34 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
+
+#include "daemon/words.h"
 
 namespace vitamin::daemon {
 namespace {
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, at), text.size());
-    parts.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return parts;
-}
+bool is_job_name(std::string_view text) { return is_name(text, 48, "._-:+"); }
 
-std::optional<std::uint32_t> number(std::string_view text) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= 48 && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
-           c == '_' || c == '-' || c == ':' || c == '+';
-  });
-}
-
-hal::Result<Job> parse(const std::vector<std::string_view>& words) {
+hal::Result<Job> parse_job(const std::vector<std::string_view>& words) {
   const auto fail = [](const char* what) {
     return hal::fail(hal::Errc::kInvalidArgument, std::string("job-begin: ") + what);
   };
   if (words.size() != 5) return fail("five words are needed: STEP USER SHARE CLASS DEVICES");
-  const auto user = number(words[1]), share = number(words[2]);
-  if (!is_name(words[0])) return fail("the step has no name");
+  const auto user = number_of<std::uint32_t>(words[1]), share = number_of<std::uint32_t>(words[2]);
+  if (!is_job_name(words[0])) return fail("the step has no name");
   if (!user) return fail("the user is no number");
   if (!share || *share < 1 || *share > 100) return fail("a share is 1 to 100 percent");
-  if (!is_name(words[3])) return fail("that is no name of a class");
+  if (!is_job_name(words[3])) return fail("that is no name of a class");
   Job job;
   job.user = *user;
   job.share = *share;
   if (words[3] != "-") job.workload_class = words[3];
   if (words[4] == "-") return job;
   for (const std::string_view device : split(words[4], ',')) {
-    if (!is_name(device)) return fail("that is no list of devices");
+    if (!is_job_name(device)) return fail("that is no list of devices");
     job.devices.emplace_back(device);
   }
   return job;
@@ -68,7 +46,7 @@ bool Jobs::is_of(std::string_view step, std::string_view job) {
 
 hal::Status Jobs::begin(std::string_view text) {
   const auto words = split(text, ' ');
-  auto job = parse(words);
+  auto job = parse_job(words);
   if (!job) return tl::unexpected(job.error());
   const std::string step(words[0]);
   for (const std::string& device : job->devices) {
