@@ -96,8 +96,8 @@ class Configured(DaemonTest):
         self.assertGreaterEqual(done["closed"], 5)
         self.assertGreaterEqual(done["granted"], 5)
         self.assertGreater(done["submitted"], 1000)
-        device = daemon.status()["devices"][0]
-        self.assertEqual((device["recalled"], device["stale"]), (0, 0))
+        # How many grants were recalled or returned late depends on the machine's speed.
+        self.assertEqual(daemon.status()["devices"][0]["overlaps"], 0)
 
     def test_a_class_that_is_not_for_this_user_is_not_believed(self):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "root"\n'
