@@ -2,7 +2,7 @@
 //
 // The claims of Kubernetes that are prepared on this node (resource.k8s.io): how much of which GPU
 // the processes of a pod may use. Told by the DRA driver, which is root; ended when the claim is
-// unprepared. A claim without pods is for whoever names it: its UID is not guessed.
+// unprepared. Any process that names a claim without pods has it: a UID cannot be guessed.
 //
 // Text, as in daemon/jobs.h: "claim-begin CLAIM POD SHARE CLASS MEMORY DEVICES" and "claim-end
 // CLAIM", where

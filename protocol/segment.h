@@ -68,7 +68,7 @@ struct ClientSegment {
   // daemon does not look at it.
   Shared<std::uint64_t> progress;
   // Since 1.6, while DaemonSegment::reporting says so, at most a millisecond late. Each word only
-  // grows. They say what the client says: whoever reads them bounds what a lie can do.
+  // grows. The client may lie in them: the daemon bounds what that does.
   Shared<std::uint64_t> launches;   // kernel and graph launches that were observed complete
   Shared<std::uint64_t> work;       // of these, by the weight of each
   Shared<std::uint64_t> misplaced;  // part of `work` that ran elsewhere than on the grant of then

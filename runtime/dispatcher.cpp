@@ -23,7 +23,7 @@ using stats::WholeReason;
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 // A process that is killed has lost so much of what it learnt.
 constexpr std::chrono::seconds kBetweenKeeps{5};
-// A report is at most so late; a fifth of the shortest step of an engine, and no load.
+// Reports are at most this late: short beside a step of an engine, which takes 5 ms and more.
 constexpr std::chrono::milliseconds kBetweenReports{1};
 
 using trace::Kind;
