@@ -93,7 +93,7 @@ void Program::land_all() {
 }
 
 CUresult Program::launch_nothing(const Line& line, unsigned count, CUevent record_each) {
-  const CUfunction nothing = world_.gpus()[line.device].nothing;
+  const CUfunction nothing = gpu(line.device).nothing;
   for (unsigned i = 0; i < count; ++i) {
     CUresult answer = cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, line.handle, nullptr, nullptr);
     if (answer == CUDA_SUCCESS && record_each != nullptr)
@@ -171,6 +171,7 @@ bool Program::fly_wait(Line& line) {
       flight = &begin_flight(line, "synchronize event",
                              [event = event.handle] { return cuEventSynchronize(event); });
       flight->before = event.recorded;
+      flight->event = &event;
     }
   }
   flight->waits = true;
@@ -307,7 +308,7 @@ CUresult Program::launch_additions(const Line& line, std::size_t cell, Word valu
   void* arguments[] = {&word, &value, &ns};
   CUresult answer = CUDA_SUCCESS;
   for (unsigned i = 0; i < count && answer == CUDA_SUCCESS; ++i)
-    answer = cuLaunchKernel(world_.gpus()[line.device].add_slowly, 1, 1, 1, 1, 1, 1, 0, line.handle,
+    answer = cuLaunchKernel(gpu(line.device).add_slowly, 1, 1, 1, 1, 1, 1, 0, line.handle,
                             arguments, nullptr);
   return answer;
 }
@@ -467,7 +468,8 @@ void Program::peer_copy() {
   const auto kind = random_.below(3);
   // Of another stream than the default ones the rules say nothing.
   Line& here = *legacies[current];
-  const Set implied = ordered(*legacies[0]) | ordered(*legacies[1]);
+  // Between two contexts of one device nothing but the order of the current one is relied on.
+  const Set implied = one_device() ? ordered(here) : ordered(*legacies[0]) | ordered(*legacies[1]);
   const Set wanted = written_[from] | written_[to] | read_[to];
   if ((wanted & ~implied & ~host_).any()) {
     order(here, from, false);
@@ -479,8 +481,8 @@ void Program::peer_copy() {
   written_[to].set(operations_ - 1);
   read_[from].set(operations_ - 1);
   on(here, "peer copy", [&] {
-    const CUcontext source_context = world_.gpus()[1 - target].context;
-    const CUcontext target_context = world_.gpus()[target].context;
+    const CUcontext source_context = gpu(1 - target).context;
+    const CUcontext target_context = gpu(target).context;
     if (kind == 0)
       return cuMemcpyPeer(cells_[to], target_context, cells_[from], source_context, kBytes);
     if (kind == 1) return cuMemcpy(cells_[to], cells_[from], kBytes);
@@ -496,7 +498,7 @@ void Program::peer_copy() {
   });
   apply({Effect::Kind::kCopy, to, from, 0});
   for (Line* line : legacies) {
-    line->before |= here.before;
+    if (!one_device()) line->before |= here.before;
     line->maybe |= here.maybe;
   }
 }
@@ -507,7 +509,7 @@ void Program::peer_copy() {
 void Program::draining_call() {
   if (!flights_.empty()) return;
   const auto device = static_cast<unsigned>(random_.below(devices_));
-  Gpu& gpu = world_.gpus()[device];
+  Gpu& gpu = this->gpu(device);
   const auto kind = random_.below(5);
   // What is to go is made while nothing holds the device.
   if (!can_wait(all_of(device))) return;
@@ -570,7 +572,7 @@ void Program::draining_call() {
 // A stream that is destroyed with its work outstanding.
 void Program::temporary_stream() {
   const auto device = static_cast<unsigned>(random_.below(devices_));
-  Gpu& gpu = world_.gpus()[device];
+  Gpu& gpu = this->gpu(device);
   MUST(cuCtxSetCurrent(gpu.context));
   CUstream stream = nullptr;
   const bool blocking = random_.one_in(2);
@@ -648,19 +650,18 @@ void Program::fork_child() {
     }
 }
 
-// The primary context of one device ends with its work outstanding; what that did to registered
+// The context of one device ends with its work outstanding; what that did to registered
 // memory stays.
 void Program::ends_with_reset() {
   reset_ = static_cast<int>(random_.below(devices_));
   release_ = random_.one_in(2);
   const auto device = static_cast<unsigned>(reset_);
-  const CUdevice handle = world_.gpus()[device].device;
   for (unsigned other = 0; other < devices_; ++other)  // it may use memory of the context that ends
     if (other != device) MUST(call(0, other, [] { return cuCtxSynchronize(); }));
   // The application's green context holds on to the primary one.
   for (Line& one : lines_)
     if (one.kind == LineKind::kGreen && one.device == device) wait_for(one);
-  MUST(cuGreenCtxDestroy(world_.gpus()[device].green));
+  if (gpus_[device] == 0) MUST(cuGreenCtxDestroy(gpu(0).green));
   Line* line = line_of(device, false);
   if (line != nullptr && line->kind == LineKind::kGreen) line = nullptr;
   const std::size_t page = kCells * devices_ + kPages - 1;
@@ -673,9 +674,8 @@ void Program::ends_with_reset() {
     if (operations_ + 40 > kOperationsMax) break;
   }
   world_.log().begin(release_ ? "release" : "reset");
-  say("%s device %u: %d", release_ ? "release" : "reset", device, call(0, device, [&] {
-        return release_ ? cuDevicePrimaryCtxRelease(handle) : cuDevicePrimaryCtxReset(handle);
-      }));
+  say("%s device %u: %d", release_ ? "release" : "reset", device,
+      call(0, device, [&] { return world_.end(gpus_[device], release_); }));
 }
 
 }  // namespace vitamin::random_programs
