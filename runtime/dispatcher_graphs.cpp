@@ -146,9 +146,12 @@ NativeStatus Dispatcher::launch_graph(Stream& stream, Request& request, const Gr
   }
   if (status != hal::kNativeOk) return status;
   operation.use(place.made != nullptr ? place.made->executable : nullptr);
-  // How long graphs run without a lease is always measured, how long with one while we learn.
-  Profiler::Stopwatch* stopwatch =
-      place.queue->whole() || profiler_.learns() ? profiler_.start(queue) : nullptr;
+  // How long graphs run without a lease is measured, and how long with one while we learn.
+  const bool timed =
+      place.made != nullptr
+          ? profiler_.learns() && Profiler::times_graph(place.made->launches)
+          : Profiler::times_graph(page_.other.graph_launches.get() - page_.graphs.bound.get());
+  Profiler::Stopwatch* stopwatch = timed ? profiler_.start(queue) : nullptr;
   if (stopwatch != nullptr) put_beside(stream, 2);
   status = operation.submit(queue);
   if (options_.audit && status == hal::kNativeOk && operation.asked())
@@ -198,6 +201,7 @@ void Dispatcher::count(Stream& stream, Graph& graph, const GraphPlace& place) {
   if (place.queue->processors < layout_.at(kWholeDevice).processors) graphs.narrow.add();
   stream.last_entry = entry;
   place.made->used = ++graph_clock_;
+  ++place.made->launches;
   watch(graph.shared_from_this(), stream, *place.queue);
 }
 

@@ -46,6 +46,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
     std::shared_ptr<hal::GraphExecutable> executable;
     std::uint64_t version = 0;  // of the graph, when it was made or brought up to date
     std::uint64_t used = 0;     // when it was launched last, by the dispatcher's count
+    std::uint64_t launches = 0;
   };
   Made* find(EntryId entry) {
     const auto found =

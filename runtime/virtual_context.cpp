@@ -423,7 +423,7 @@ NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behi
 
 namespace {
 
-// An operation with a stopwatch around it.
+// A launch of a graph that is not followed, with a stopwatch around some.
 class Timed final : public Operation {
  public:
   Timed(Operation& operation, Stream& stream, Dispatcher& dispatcher, stats::GraphReason reason)
@@ -434,7 +434,9 @@ class Timed final : public Operation {
         page_(dispatcher.page()),
         reason_(reason) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
-    Profiler::Stopwatch* stopwatch = profiler_.start(queue);
+    const std::uint64_t unleased = page_.other.graph_launches.get() - page_.graphs.bound.get();
+    Profiler::Stopwatch* stopwatch =
+        Profiler::times_graph(unleased) ? profiler_.start(queue) : nullptr;
     if (stopwatch != nullptr) dispatcher_.put_beside(stream_, 2);
     const NativeStatus status = operation_.submit(queue);
     if (status == hal::kNativeOk) {
