@@ -49,7 +49,8 @@ GraphReason reason_of(stats::WholeReason reason) {
 Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   const auto& operation = *static_cast<GraphOperation*>(request.operation);
   Graph& graph = *operation.graph();
-  if (graph.last_stream != nullptr && graph.last_stream != &stream) {
+  const bool elsewhere = graph.last_stream != nullptr && graph.last_stream != &stream;
+  if (elsewhere) {
     request.marker = graph.last;
     request.gate = graph.gate;
   }
@@ -68,6 +69,9 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
       place.reason = *reason;
     } else if (!may_move(stream, graph.kernel, graph.needed)) {
       return {Blocked::kWindow};
+    } else if (elsewhere && !graph.last) {
+      // Only the application's own executable comes behind the one before, by the driver's rule.
+      place.reason = GraphReason::kNotMade;
     } else {
       place = place_graph(stream, graph);
     }
@@ -85,7 +89,10 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   count(stream, graph, place);
   commit(stream, *place.queue, 1, !place.queue->whole(), predicted, graph.kernel.work);
-  const MarkerRef marker = tail_marker(stream);
+  // The driver keeps the application's own executable from running beside itself. A marker says to
+  // others of the graph where this launch was.
+  const bool others = graph.looked && !graph.stays;
+  const MarkerRef marker = others || gated_by_others ? tail_marker(stream) : MarkerRef();
   if (gated_by_others) note_gate(stream, marker);
   if (!graph.gone) {
     graph.last_stream = &stream;

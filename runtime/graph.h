@@ -86,8 +86,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
 
   // Its newest launch, submitted or not: the next one is submitted behind it.
   Predecessor newest;
-  // Behind the newest one that was submitted; `gate`: unfired when that lies downstream of
-  // host-gated work.
+  // Behind the newest one that was submitted; null: that is the application's own executable, and
+  // no other was made or wanted. `gate`: unfired when it lies downstream of host-gated work.
   const Stream* last_stream = nullptr;
   MarkerRef last, gate;
 };
