@@ -259,6 +259,12 @@ std::size_t Program::number_of(const Line& line) const {
   return static_cast<std::size_t>(at - lines_.begin());
 }
 
+std::size_t Program::number_of(const EventModel& event) const {
+  const auto at = std::find_if(events_.begin(), events_.end(),
+                               [&](const EventModel& one) { return &one == &event; });
+  return static_cast<std::size_t>(at - events_.begin());
+}
+
 CUresult Program::on(Line& line, const char* name, const std::function<CUresult()>& what,
                      unsigned cost) {
   const unsigned thread = thread_for(line);
@@ -426,7 +432,8 @@ EventModel& Program::fresh_event(unsigned device) {
 }
 
 void Program::record(EventModel& event, Line& line) {
-  on(line, "record", [&] { return cuEventRecord(event.handle, line.handle); });
+  const std::string name = "record of event " + std::to_string(number_of(event));
+  on(line, name.c_str(), [&] { return cuEventRecord(event.handle, line.handle); });
   add(line);
   event.recorded = line.before;
   event.maybe = may_wait_for(lines_, line);
@@ -435,7 +442,8 @@ void Program::record(EventModel& event, Line& line) {
 }
 
 void Program::wait(Line& line, EventModel& event) {
-  on(line, "wait", [&] { return cuStreamWaitEvent(line.handle, event.handle, 0); });
+  const std::string name = "wait for event " + std::to_string(number_of(event));
+  on(line, name.c_str(), [&] { return cuStreamWaitEvent(line.handle, event.handle, 0); });
   add(line);
   line.maybe |= event.maybe | may_wait_for(lines_, line);
   if (!event.captured) line.before |= event.recorded;  // else it is refused

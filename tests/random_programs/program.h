@@ -53,6 +53,7 @@ class Program {
     std::string name;
     std::shared_ptr<CUresult> answer;
     Set before;                         // of what follows on the line
+    Set partner_before;                 // of what follows on its partner
     Set maybe;                          // what the call may wait for
     bool waits = false;                 // the host has waited when it returns
     const EventModel* event = nullptr;  // that the call waits for
@@ -69,6 +70,7 @@ class Program {
   CUresult call(unsigned thread, unsigned device, const std::function<CUresult()>& what);
   unsigned thread_for(const Line& line);
   std::size_t number_of(const Line& line) const;
+  std::size_t number_of(const EventModel& event) const;
   template <class... Args>
   void say(const char* format, Args... args) {
     world_.log().say(format, args...);

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "program.h"
 
@@ -82,7 +83,10 @@ void Program::land(Flight& flight) {
       static_cast<int>(*flight.answer));
   flight.line->busy = false;
   flight.line->before |= flight.before;
-  if (flight.partner != nullptr) flight.partner->busy = false;
+  if (flight.partner != nullptr) {
+    flight.partner->busy = false;
+    flight.partner->before |= flight.partner_before;
+  }
   for (const std::size_t place : flight.places) reserved_[place] = false;
   if (flight.waits) reached(flight.before);
   flights_.remove_if([&](const Flight& one) { return &one == &flight; });
@@ -285,6 +289,7 @@ void Program::chains() {
         !draw_place(device, true, cell))
       continue;
     Line* const partner = partner_of(*line, 300);
+    const Set before = line->before, partner_before = partner != nullptr ? partner->before : Set();
     operation(*line, {cell}, {cell});
     if (partner != nullptr) {
       operation(*partner, {cell}, {cell});
@@ -297,7 +302,11 @@ void Program::chains() {
     flight.places = {cell};
     reserved_[cell] = true;
     line->depth += steps * 4;
-    if (partner != nullptr) partner->depth += steps * 4;
+    // Until it has returned nothing is certain to come behind it: another chain may be quicker.
+    line->before = before;
+    if (partner == nullptr) continue;
+    flight.partner_before = std::exchange(partner->before, partner_before);
+    partner->depth += steps * 4;
   }
   land_all();
 }
