@@ -98,7 +98,9 @@ class LockRule {
     std::fprintf(stderr, "vitamin: the lock rule is broken: %s can wait: %s\n", call, why);
     std::abort();
   }
-  static inline constinit thread_local bool moves_deferred_work_ = false;
+  // alignas: where thread-local storage needs less alignment than what follows it, mold 1.10 (Debian
+  // 12) can put it into a page that no segment maps; the loader then refuses the program.
+  alignas(8) static inline constinit thread_local bool moves_deferred_work_ = false;
 };
 
 // A vendor's function in a table, called and compared as the pointer that it is.
