@@ -98,8 +98,8 @@ class LockRule {
     std::fprintf(stderr, "vitamin: the lock rule is broken: %s can wait: %s\n", call, why);
     std::abort();
   }
-  // alignas: where thread-local storage needs less alignment than what follows it, mold 1.10 (Debian
-  // 12) can put it into a page that no segment maps; the loader then refuses the program.
+  // alignas: where thread-local storage needs less alignment than what follows it, mold 1.10 (in
+  // Debian 12) can put it into a page that no segment maps; the loader then refuses the program.
   alignas(8) static inline constinit thread_local bool moves_deferred_work_ = false;
 };
 

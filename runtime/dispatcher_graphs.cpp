@@ -112,6 +112,7 @@ std::optional<GraphReason> Dispatcher::stays(Graph& graph) {
 }
 
 Dispatcher::GraphPlace Dispatcher::place_graph(Stream& stream, Graph& graph, bool may_prepare) {
+  if (graph.unsettled()) return {&stream.own, nullptr, GraphReason::kFresh};
   const LaunchOperation stands_for(device_, graph.launch);
   const Binding binding = bind(stream, graph.kernel, &stands_for, graph.needed);
   if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoLease};
@@ -194,6 +195,7 @@ void Dispatcher::count(Stream& stream, Graph& graph, const GraphPlace& place) {
   stats::Graphs& graphs = page_.graphs;
   const EntryId entry = place.queue->entry;
   page_.other.graph_launches.add();
+  ++graph.launches;
   if (graph.last_entry != kNoEntry) {
     graphs.successors.add();
     if (graph.last_entry != entry) graphs.moved.add();

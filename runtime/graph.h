@@ -57,17 +57,22 @@ class Graph : public std::enable_shared_from_this<Graph> {
     Made* one = find(entry);
     return one != nullptr && one->version == version ? one : nullptr;
   }
+  // Changed since it was launched last. Bringing an executable up to date costs as much as making
+  // one, so what changes before every launch stays where natively it runs.
+  bool unsettled() const { return version > 1 && launches == 0; }
   // The application changed it.
   void changed() {
     ++version;
+    launches = 0;
     looked = asked = false;
   }
 
   const std::shared_ptr<hal::GraphSource> source;
-  bool gone = false;          // destroyed by the application, or its context is
-  std::uint64_t version = 1;  // of what it does
-  bool asked = false;         // the dispatcher's thread is to look at this version
-  bool looked = false;        // what follows is known
+  bool gone = false;           // destroyed by the application, or its context is
+  std::uint64_t version = 1;   // of what it does
+  std::uint64_t launches = 0;  // of this version
+  bool asked = false;          // the dispatcher's thread is to look at this version
+  bool looked = false;         // what follows is known
   // Why no entry takes it, whatever the policy says.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of

@@ -42,6 +42,7 @@ bool has_graphs(const Api& api) {
          api.cuGraphNodeFindInClone && api.cuGraphNodeSetEnabled &&
          api.cuGraphChildGraphNodeGetGraph && api.cuGraphKernelNodeGetParams_v2 &&
          api.cuGraphKernelNodeSetParams_v2 && api.cuGraphKernelNodeGetAttribute &&
+         api.cuGraphKernelNodeSetAttribute &&
          api.cuGraphMemcpyNodeGetParams && api.cuGraphMemcpyNodeSetParams &&
          api.cuGraphMemsetNodeGetParams && api.cuGraphMemsetNodeSetParams &&
          api.cuGraphInstantiateWithFlags && api.cuGraphExecUpdate_v2 && api.cuGraphExecDestroy &&

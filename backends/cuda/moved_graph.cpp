@@ -32,8 +32,12 @@ class Arguments {
   std::vector<void*> pointers_;
 };
 
-bool is_plain(const CUgraphEdgeData& edge) {
-  return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
+// A plain edge, or that of programmatic stream serialisation, which can be added to functions that
+// are captured again (graph_functions_captured_again_with_a_programmatic_edge.trace).
+bool can_be_added(const CUgraphEdgeData& edge) {
+  const bool serialises = edge.from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC &&
+                          edge.type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+  return edge.to_port == 0 && (serialises || (edge.from_port == 0 && edge.type == 0));
 }
 
 // The attributes of a node that say anything, as a launch takes them.
@@ -49,6 +53,20 @@ std::vector<CUlaunchAttribute> attributes_of(const Api& api, CUgraphNode node) {
     attributes.push_back(attribute);
   }
   return attributes;
+}
+
+// A captured node may tell other values than the launch was given, such as the preference of its
+// stream in scheduling clusters (graph_attributes_of_captured_nodes.trace). What the driver does
+// not let be set again compare() finds.
+void give_attributes(const Api& api, CUgraphNode from, CUgraphNode to) {
+  for (int id = 1; id < kAttributes; ++id) {
+    const auto attribute = static_cast<CUlaunchAttributeID>(id);
+    CUlaunchAttributeValue wanted{}, given{};
+    if (api.cuGraphKernelNodeGetAttribute(from, attribute, &wanted) == CUDA_SUCCESS &&
+        api.cuGraphKernelNodeGetAttribute(to, attribute, &given) == CUDA_SUCCESS &&
+        std::memcmp(&wanted, &given, sizeof wanted) != 0)
+      static_cast<void>(api.cuGraphKernelNodeSetAttribute(to, attribute, &wanted));
+  }
 }
 
 }  // namespace
@@ -144,12 +162,13 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
   CUgraphNode made = nullptr;
   if (const hal::Status captured = capture(graph, config, parameters, &made); !captured)
     return captured;
+  give_attributes(api_, node, made);
 
   for (std::size_t i = 0; i < count; ++i) {
     if (from[i] != node && to[i] != node) continue;
-    // How a programmatic edge is bound to its kernel, nobody says.
-    if (!is_plain(data[i]))
-      return hal::fail(hal::Errc::kUnsupported, "a function begins before its predecessor ends");
+    // How an edge of a programmatic event is bound to its kernel is not documented.
+    if (!can_be_added(data[i]))
+      return hal::fail(hal::Errc::kUnsupported, "an edge begins at an event inside a function");
     const CUgraphNode before = from[i] == node ? made : from[i];
     const CUgraphNode behind = to[i] == node ? made : to[i];
     const CUresult status = api_.cuGraphAddDependencies_v2(graph, &before, &behind, &data[i], 1);

@@ -134,6 +134,108 @@ VITAMIN_RULE(graph_function_captured_again,
   Say{"{}", processors(session, graph, words)};
 }
 
+VITAMIN_RULE(
+    graph_attributes_of_captured_nodes,
+    "Do a captured and an added kernel node tell the same cluster scheduling preference?") {
+  Session session;
+  CUdeviceptr words = session.memory(kBlocks * 4);
+  CUstream plain = session.stream(CU_STREAM_NON_BLOCKING);
+  CUstream on_green = session.green_stream(session.green({0}));
+  constexpr auto kPreference = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+  const auto preference = [](CUgraphNode node) {
+    CUlaunchAttributeValue value{};
+    const CUresult asked = api.cuGraphKernelNodeGetAttribute(node, kPreference, &value);
+    return code(asked) + " " + std::to_string(value.clusterSchedulingPolicyPreference);
+  };
+  for (CUstream stream : {plain, on_green}) {
+    const CUgraph graph = captured(stream, session.function("mark_sm"), words);
+    Say{"captured on {}: {}", stream == plain ? "a stream" : "a green stream",
+        preference(only_node(graph))};
+  }
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUDA_KERNEL_NODE_PARAMS parameters{};
+  void* arguments[] = {&words};
+  parameters.func = session.function("mark_sm");
+  parameters.gridDimX = kBlocks;
+  parameters.gridDimY = parameters.gridDimZ = 1;
+  parameters.blockDimX = kThreads;
+  parameters.blockDimY = parameters.blockDimZ = 1;
+  parameters.kernelParams = arguments;
+  VITAMIN_MUST(cuGraphCreate(&graph, 0));
+  VITAMIN_MUST(cuGraphAddKernelNode(&node, graph, nullptr, 0, &parameters));
+  Say{"added: {}", preference(node)};
+}
+
+VITAMIN_RULE(graph_functions_captured_again_with_a_programmatic_edge,
+             "Can an edge of programmatic serialisation be given to functions captured again?") {
+  Session session;
+  CUdeviceptr words = session.memory(kBlocks * 4);
+  CUstream plain = session.stream(CU_STREAM_NON_BLOCKING);
+  CUstream on_green = session.green_stream(session.green({0}));
+  const CUfunction function = session.function("mark_sm");
+  void* arguments[] = {&words};
+  const auto launch_behind = [&](CUstream stream) {
+    CUlaunchAttribute serialised{};
+    serialised.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    serialised.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = kBlocks;
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.blockDimX = kThreads;
+    config.hStream = stream;
+    config.attrs = &serialised;
+    config.numAttrs = 1;
+    return api.cuLaunchKernelEx(&config, function, arguments, nullptr);
+  };
+  const auto edges = [](CUgraph graph) {
+    std::vector<CUgraphNode> from(8), to(8);
+    std::vector<CUgraphEdgeData> data(8);
+    std::size_t count = data.size();
+    const CUresult asked = api.cuGraphGetEdges(graph, from.data(), to.data(), data.data(), &count);
+    std::string text = code(asked);
+    for (std::size_t i = 0; asked == CUDA_SUCCESS && i < count; ++i)
+      text += ", from port " + std::to_string(data[i].from_port) + " to port " +
+              std::to_string(data[i].to_port) + " type " + std::to_string(data[i].type);
+    return text;
+  };
+  CUgraph graph = nullptr;
+  VITAMIN_MUST(cuStreamBeginCapture(plain, CU_STREAM_CAPTURE_MODE_RELAXED));
+  must(launch(function, plain, {&words}, kBlocks, kThreads), "launch");
+  must(launch_behind(plain), "launch");
+  VITAMIN_MUST(cuStreamEndCapture(plain, &graph));
+  Say{"edges {}", edges(graph)};
+  CUgraphNode old[2] = {};
+  std::size_t count = 2;
+  VITAMIN_MUST(cuGraphGetNodes(graph, old, &count));
+  CUgraphNode made[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    VITAMIN_MUST(cuStreamBeginCaptureToGraph(on_green, graph, nullptr, nullptr, 0,
+                                             CU_STREAM_CAPTURE_MODE_RELAXED));
+    must(i == 0 ? launch(function, on_green, {&words}, kBlocks, kThreads) : launch_behind(on_green),
+         "launch");
+    CUstreamCaptureStatus status{};
+    const CUgraphNode* tail = nullptr;
+    VITAMIN_MUST(
+        cuStreamGetCaptureInfo(on_green, &status, nullptr, nullptr, &tail, nullptr, &count));
+    made[i] = tail[0];
+    CUgraph ended = nullptr;
+    VITAMIN_MUST(cuStreamEndCapture(on_green, &ended));
+    // That of a node which was added, not captured.
+    const CUlaunchAttributeValue none{};
+    Say{"set the cluster scheduling preference {}",
+        code(api.cuGraphKernelNodeSetAttribute(
+            made[i], CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, &none))};
+  }
+  CUgraphEdgeData data{};
+  data.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
+  data.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+  Say{"add {}", code(api.cuGraphAddDependencies(graph, &made[0], &made[1], &data, 1))};
+  for (CUgraphNode node : old) VITAMIN_MUST(cuGraphDestroyNode(node));
+  Say{"edges {}", edges(graph)};
+  Say{"{}", processors(session, graph, words)};
+}
+
 VITAMIN_RULE(graph_context_of_an_instantiated_node,
              "Can the context of an instantiated node change, by parameters or by an update?") {
   Session session;
