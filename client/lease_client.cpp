@@ -387,7 +387,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
   telling_ = false;  // unless somebody finds the ring full again
   for (LaneId id = 0; id < lanes_used_; ++id) {
     Lane& lane = lanes_[id];
-    if (lane.waiting && now_ns - lane.waited_ns >= kStillWaits) set_waiting(lane, false);
+    if (lane.waiting) stop_waiting(lane, now_ns);
     // Used up and nothing outstanding: no reason to keep it until somebody asks.
     if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) put_down(lane);
     if (!at_home_ && lane.entry != kNoEntry && !lane.told && !lane.waiting) {
@@ -411,6 +411,18 @@ void LeaseClient::service(std::uint64_t now_ns) {
       return link_.grants.empty() &&
              link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
     });
+  }
+}
+
+// By when service() saw the last try, not by when it was made: a process that gets no processor
+// time for a while has not gone another way, and a daemon that is stopped meanwhile is to be
+// noticed.
+void LeaseClient::stop_waiting(Lane& lane, std::uint64_t now_ns) {
+  if (lane.seen_try_ns != lane.waited_ns) {
+    lane.seen_try_ns = lane.waited_ns;
+    lane.seen_ns = now_ns;
+  } else if (now_ns - lane.seen_ns >= kStillWaits) {
+    set_waiting(lane, false);
   }
 }
 

@@ -154,6 +154,7 @@ class LeaseClient {
     std::uint64_t unclaimed_ns = 0;  // since when a grant lies here that nobody used; 0: none
     std::uint64_t asked_ns = 0;      // when the daemon was asked last
     std::uint64_t waited_ns = 0;     // when an operation was seen to wait last
+    std::uint64_t seen_try_ns = 0, seen_ns = 0;  // waited_ns, as service() saw it, and since when
     EntryId last_entry = runtime::kNoEntry;
     std::vector<Drain> drains;
   };
@@ -169,6 +170,7 @@ class LeaseClient {
   void tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns);
   bool away() const;
   void leave_for_home();
+  void stop_waiting(Lane& lane, std::uint64_t now_ns);
   void set_waiting(Lane& lane, bool waiting);
   bool send(const protocol::Record& record);
   void flush();

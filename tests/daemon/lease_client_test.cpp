@@ -275,6 +275,25 @@ TEST_CASE("nobody's units stand empty for longer than the bound over what a clie
   }
 }
 
+TEST_CASE("an operation that is tried again waits, however long the process had no processor") {
+  Node node;
+  node.start_daemon();
+  runtime::ReadyOperation operation;
+  operation.processors = 1;
+  const auto try_again = [&] {
+    return node.client.grant(0, operation, node.eligible, node.now).entry == runtime::kNoEntry;
+  };
+  for (int i = 0; i < 20; ++i) {  // the daemon says nothing
+    REQUIRE(try_again());
+    node.now += 50'000'000;
+    node.client.service(node.now);
+    CHECK(node.client.waiting());
+  }
+  // It is not tried any more: it went another way.
+  for (int i = 0; i < 5; ++i) node.client.service(node.now += 5'000'000);
+  CHECK_FALSE(node.client.waiting());
+}
+
 TEST_CASE("completions are counted while the daemon wants them, and elsewhere than granted apart") {
   Node node;
   node.start_daemon();
