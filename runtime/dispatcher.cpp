@@ -1183,6 +1183,25 @@ bool Dispatcher::pump() {
   return moved;
 }
 
+void Dispatcher::pump(Stream& stream) {
+  const MarkerPool::Round round(markers_);
+  serve_arbiter();
+  pump_only(stream);
+}
+
+// The recursion follows H, as that of flush() does, and passes by each stream once.
+void Dispatcher::pump_only(Stream& stream) {
+  if (std::exchange(stream.pumped_in, markers_.round()) == markers_.round()) return;
+  while (!stream.deferred.empty()) {
+    const Deferred& deferred = stream.deferred.front();
+    for (const Predecessor& p : deferred.predecessors)
+      if (!p.token.submitted()) pump_only(*p.stream);
+    if (deferred.intent == Intent::kWait && deferred.generation && !deferred.generation->submitted)
+      pump_only(*deferred.generation->stream);
+    if (submit_front(stream, false).blocked != Blocked::kNo) return;
+  }
+}
+
 bool Dispatcher::flush(Stream& stream, std::uint64_t up_to_serial) {
   // Predecessors are flushed no further than needed: the recursion follows H, which has no cycle,
   // so it cannot come back to an operation of this stream that is still deferred.

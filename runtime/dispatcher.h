@@ -174,6 +174,8 @@ class Dispatcher {
   bool flush(Stream& stream, std::uint64_t up_to_serial = ~0ULL);
   // Retries deferred operations once; true when any was submitted.
   bool pump();
+  // The same for one stream, and for what its operations come behind.
+  void pump(Stream& stream);
   // Streams with deferred operations.
   std::span<Stream* const> deferring() const { return deferring_; }
   // In the last pump something waited for work that may need the host to end. Everything else that
@@ -398,6 +400,7 @@ class Dispatcher {
   void count(Stream& stream, Kernel& kernel, const Binding& binding, const PhysicalQueue& queue);
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
   Attempt submit_front(Stream& stream, bool own_stream);
+  void pump_only(Stream& stream);
   void serve_arbiter();
   void trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial, EntryId entry,
              std::uint64_t a = 0);

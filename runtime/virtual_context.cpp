@@ -656,7 +656,7 @@ NativeStatus VirtualContext::query(EventState& event, const VendorCall& call) {
   {
     const Dispatcher::Lock lock(dispatcher_->mutex());
     if (event.pending != nullptr && !event.pending->submitted) {
-      dispatcher_->pump();
+      dispatcher_->pump(*event.pending->stream);
       if (!event.pending->submitted) return device_->not_ready();
     }
   }
@@ -721,7 +721,8 @@ NativeStatus VirtualContext::query(Stream& stream) {
 
 // The caller holds the lock.
 NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> parts) {
-  if (!dispatcher_->deferring().empty()) dispatcher_->pump();
+  for (Stream* part : parts)
+    if (!part->deferred.empty()) dispatcher_->pump(*part);
   if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;
   for (Stream* part : parts) {
     if (!part->deferred.empty()) return device_->not_ready();
