@@ -108,6 +108,10 @@ class Flat(unittest.TestCase):
     def test_contexts_leave_nothing(self):
         self.check("contexts", "green_contexts", objects=100)
 
+    def test_primary_contexts_leave_nothing(self):
+        for policy in ("fifo", "random"):
+            self.compare("primary_contexts", 12, policy=policy)
+
     def test_threads_leave_nothing(self):
         self.check("threads", "host_functions")
 
