@@ -52,10 +52,12 @@ bool on_legacy(CUstream stream, bool per_thread) {
   return stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
 }
 
-bool several_contexts() {
-  int contexts = 0;
-  for_each_context([&](Context&) { ++contexts; });
-  return contexts > 1;
+// Whether a context that is not the current one may have deferred work.
+bool others_are_managed() {
+  const Context* current = known_current_context();
+  bool found = false;
+  for_each_context([&](Context& context) { found = found || &context != current; });
+  return found;
 }
 
 }  // namespace
@@ -103,12 +105,12 @@ CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA
   return between<Bridge<Behind::kWork, Host::kMayBlock>>(others, via, box, stream);
 }
 
-// A copy between devices that does not say so: the addresses do. With one device there is nothing
+// A copy between contexts that does not say so: the addresses do. With one context there is nothing
 // to ask.
 CUresult copy_unified(Via<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)> via, CUdeviceptr target,
                       CUdeviceptr source, std::size_t bytes) {
   Others others;
-  if (!via.per_thread && several_contexts()) {
+  if (!via.per_thread && others_are_managed()) {
     for (const CUdeviceptr address : {target, source}) {
       CUcontext context = nullptr;
       if (VITAMIN_REAL(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) ==

@@ -94,6 +94,9 @@ class Boundaries(unittest.TestCase):
     def test_copies_between_contexts_are_ordered_with_both(self):
         self.check("peer_copies")
 
+    def test_copies_between_contexts_of_one_device_are_ordered_with_both(self):
+        self.check("copies_beside_a_created_context")
+
     def test_forked_children_exit(self):
         self.check("children_that_exit")
 

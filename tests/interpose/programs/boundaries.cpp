@@ -527,6 +527,16 @@ void peer_copies() {
   copies_between(t, s);
 }
 
+// The same of two contexts of one device, one of which the application made itself.
+void copies_beside_a_created_context() {
+  Session s;
+  Session second = s;
+  second.context = second_context(s.device);
+  second.load();
+  copies_between(s, second);
+  copies_between(second, s);
+}
+
 // --- forks --------------------------------------------------------------------------------------
 
 // Children that end as programs do, and threads of theirs, while threads of the parent launch.
@@ -650,6 +660,7 @@ int main(int count, char** words) {
        {"refused_launches", &refused_launches},
        {"refused_calls", &refused_calls},
        {"peer_copies", &peer_copies},
+       {"copies_beside_a_created_context", &copies_beside_a_created_context},
        {"children_that_exit", &children_that_exit},
        {"attributes_of_ended_threads", &attributes_of_ended_threads},
        {"threads_that_sleep", &threads_that_sleep}},
