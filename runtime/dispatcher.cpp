@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include "runtime/audit.h"
 #include "runtime/internal.h"
@@ -142,6 +143,8 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       kernels_(device, *options.page, options.wide_only, options.collectives, options.cautious) {
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
+  // What takes a place is bounded by the queue; what takes none blocks no caller natively.
+  if (depth_measured_) options_.deferred_max = std::numeric_limits<std::size_t>::max();
   segment_operations_ = segment_operations(options_.window.ahead_ns);
   profiler_.on_sample([this](const TimedLaunches& timed) { arbiter_->timed(timed); });
   lanes_share_ = arbiter_->lanes_share();

@@ -18,24 +18,9 @@
 #include <string>
 #include <thread>
 
-#include "session.h"
+#include "boundaries.h"
 
 namespace {
-
-void print(const char* what, unsigned long long value) { std::printf("%s %llu\n", what, value); }
-void print(const char* what, CUresult status) {
-  std::printf("%s %d\n", what, static_cast<int>(status));
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-struct Gate {
-  std::atomic<bool> open{false};
-  static void CUDA_CB wait(void* gate) {
-    while (!static_cast<Gate*>(gate)->open.load()) sleep_ms(0);
-  }
-  void close(CUstream stream) { check(cuLaunchHostFunc(stream, &wait, this)); }
-};
 
 // Memory of the host that outlives the context in which it is registered.
 struct Registered {
@@ -72,16 +57,6 @@ CUgreenCtx green_context(CUdevice device) {
   check(cuDevResourceGenerateDesc(&description, &part, 1));
   CUgreenCtx context = nullptr;
   check(cuGreenCtxCreate(&context, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
-  return context;
-}
-
-CUcontext second_context(CUdevice device) {
-  CUcontext context = nullptr;
-#if CUDA_VERSION >= 13000
-  check(cuCtxCreate(&context, nullptr, 0, device));
-#else
-  check(cuCtxCreate(&context, 0, device));
-#endif
   return context;
 }
 
