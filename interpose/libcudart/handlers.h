@@ -5,6 +5,7 @@
 
 #include "interpose/graphs.h"
 #include "interpose/handlers.h"
+#include "interpose/libcudart/peers.h"
 #include "interpose/libcudart/words.h"
 #include "interpose/treatments.h"
 
@@ -98,8 +99,6 @@ CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr tar
 CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA_MEMCPY3D_PEER* box,
                             CUstream stream);
 CUresult copy_3d_peer(Via<decltype(::cuMemcpy3DPeer)> via, const CUDA_MEMCPY3D_PEER* box);
-CUresult copy_unified(Via<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)> via, CUdeviceptr target,
-                      CUdeviceptr source, std::size_t bytes);
 
 // streams.cpp
 CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,

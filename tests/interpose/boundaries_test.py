@@ -135,6 +135,12 @@ class HeldStreams(Compared):
     def test_wrong_batches_of_value_operations_are_refused(self):
         self.check("batches")
 
+    def test_fills_and_copies_of_device_memory_return_at_once(self):
+        self.check("fills_and_copies_of_device_memory")
+
+    def test_work_of_destroyed_streams_goes_on(self):
+        self.check("destroyed_streams")
+
     def test_calls_that_a_capture_forbids_break_it_at_once(self):
         self.check("calls_in_captures")
 

@@ -15,6 +15,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 
@@ -473,18 +475,22 @@ void copies_between(const Session& from, const Session& to) {
   const CUdeviceptr source = from.words(1);
   const CUstream a = from.stream(CU_STREAM_DEFAULT), later = from.stream(CU_STREAM_DEFAULT);
   const auto at = [](const Session& session) { check(cuCtxSetCurrent(session.context)); };
-  for (Word round = 1; round <= 6; ++round) {
+  const std::function<CUresult()> copies[] = {
+      [&] { return cuMemcpyPeer(target, to.context, source, from.context, sizeof(Word)); },
+      [&] {
+        return cuMemcpyPeerAsync(target, to.context, source, from.context, sizeof(Word), nullptr);
+      },
+      [&] { return cuMemcpyDtoD(target, source, sizeof(Word)); },
+      [&] { return cuMemcpy(target, source, sizeof(Word)); },
+      [&] { return cuMemcpyAsync(target, source, sizeof(Word), nullptr); },
+      [&] { return cuMemcpyDtoDAsync(target, source, sizeof(Word), CU_STREAM_LEGACY); }};
+  for (Word round = 0; round < 2 * std::size(copies); ++round) {
     at(from);
     from.launch("slow_add", a, source, Word{1}, 5 * kMillisecond);
     at(to);
     to.launch("slow_add", b, target, Word{100}, 5 * kMillisecond);
     at(round % 2 == 0 ? from : to);
-    if (round % 3 == 0)
-      check(cuMemcpyPeer(target, to.context, source, from.context, sizeof(Word)));
-    else if (round % 3 == 1)
-      check(cuMemcpyPeerAsync(target, to.context, source, from.context, sizeof(Word), nullptr));
-    else
-      check(cuMemcpyDtoD(target, source, sizeof(Word)));
+    check(copies[round / 2]());
     at(to);
     to.launch("slow_copy", c, read, target, Word{1}, std::uint64_t{1000});
     at(from);
@@ -493,6 +499,29 @@ void copies_between(const Session& from, const Session& to) {
     at(to);
     print("copied", to.word(target));
     print("read behind it", to.word(read));
+  }
+}
+
+// The same of copies between the host and memory of a context that is not the current one.
+void copies_from_elsewhere(const Session& owner, const Session& current) {
+  check(cuCtxSetCurrent(owner.context));
+  const CUdeviceptr word = owner.words(1), read = owner.words(1);
+  const CUstream before = owner.stream(CU_STREAM_DEFAULT), behind = owner.stream(CU_STREAM_DEFAULT);
+  for (Word round = 1; round <= 4; ++round) {
+    owner.launch("slow_add", before, word, Word{1}, 5 * kMillisecond);
+    check(cuCtxSetCurrent(current.context));
+    Word value = 1000 * round;
+    if (round % 2 == 0) {
+      check(cuMemcpyHtoD(word, &value, sizeof value));
+    } else {
+      check(cuMemcpyDtoH(&value, word, sizeof value));
+      print("found", value);
+    }
+    check(cuCtxSetCurrent(owner.context));
+    owner.launch("slow_copy", behind, read, word, Word{1}, std::uint64_t{1000});
+    check(cuCtxSynchronize());
+    print("holds", owner.word(word));
+    print("read behind it", owner.word(read));
   }
 }
 
@@ -510,6 +539,8 @@ void copies_beside_a_created_context() {
   second.load();
   copies_between(s, second);
   copies_between(second, s);
+  copies_from_elsewhere(s, second);
+  copies_from_elsewhere(second, s);
 }
 
 // --- forks --------------------------------------------------------------------------------------

@@ -269,6 +269,77 @@ void batches() {
   for (int i = 0; i < 8; ++i) print("word", words.words[i].load());
 }
 
+// --- streams ------------------------------------------------------------------------------------
+
+// Streams and events are destroyed while deferred work of theirs goes on, by several threads, and
+// their handles come back.
+void destroyed_streams() {
+  Session s;
+  const CUdeviceptr x = s.words(4);
+  for (int round = 0; round < 20; ++round) {
+    const CUstream a = s.stream(), b = s.stream(), c = s.stream(), d = s.stream();
+    const CUevent first = s.event(), second = s.event();
+    Gate gate;
+    gate.close(a);
+    s.launch("add", a, x, Word{1}, Word{1});
+    check(cuEventRecord(first, a));
+    check(cuStreamWaitEvent(b, first, 0));
+    s.launch("add", b, x, Word{1}, Word{1});
+    check(cuEventRecord(second, b));
+    check(cuStreamDestroy(a));
+    check(cuStreamDestroy(b));
+    check(cuStreamWaitEvent(c, second, 0));
+    check(cuEventDestroy(first));
+    s.launch("add", c, x, Word{1}, Word{1});
+    check(cuEventRecord(second, d));
+    std::thread other([&] {
+      check(cuCtxSetCurrent(s.context));
+      check(cuStreamDestroy(d));
+      for (int i = 0; i < 5; ++i) {
+        const CUstream again = s.stream();
+        s.launch("add", again, x, Word{1}, Word{1});
+        check(cuStreamDestroy(again));
+      }
+    });
+    sleep_ms(round % 4);
+    gate.open = true;
+    other.join();
+    check(cuCtxSynchronize());
+    if (cuStreamQuery(c) != CUDA_SUCCESS) print("pending", static_cast<unsigned>(round));
+    check(cuStreamDestroy(c));
+    check(cuEventDestroy(second));
+  }
+  print("added", s.word(x));
+}
+
+// --- the default stream -------------------------------------------------------------------------
+
+// Fills and copies of device memory return at once, and are made in the order of the default stream.
+void fills_and_copies_of_device_memory() {
+  Session s;
+  const CUstream blocking = s.stream(CU_STREAM_DEFAULT), later = s.stream(CU_STREAM_DEFAULT);
+  const CUdeviceptr x = s.words(64), y = s.words(64), z = s.words(64);
+  Gate gate;
+  gate.close(blocking);
+  s.launch("add", blocking, x, Word{7}, Word{1});
+  for (Word round = 1; round <= 100; ++round) {
+    check(cuMemsetD32(y, round, 8));
+    check(cuMemcpyDtoD(y + 32, x, 16));
+    check(cuMemcpy(y + 64, x, 16));
+    check(cuMemsetD8(y + 96, static_cast<unsigned char>(round), 16));
+    check(cuMemsetD2D32(y + 128, 16, round, 2, 4));
+  }
+  s.launch("slow_copy", later, z, y + 32, Word{1}, std::uint64_t{1000});
+  print("held", cuStreamQuery(later));
+  print("the default stream", cuStreamQuery(nullptr));
+  print("refused", cuMemsetD32(y + 1, 1, 4));
+  print("refused", cuMemcpyDtoD(y, 0x1000, 16));
+  gate.open = true;
+  check(cuCtxSynchronize());
+  for (const Word word : s.read(y, 64)) print("word", word);
+  print("read behind it", s.word(z));
+}
+
 // --- captures -----------------------------------------------------------------------------------
 
 struct Objects {
@@ -356,6 +427,8 @@ int main(int count, char** words) {
        {"elapsed_times", &elapsed_times},
        {"many_markers", &many_markers},
        {"batches", &batches},
+       {"fills_and_copies_of_device_memory", &fills_and_copies_of_device_memory},
+       {"destroyed_streams", &destroyed_streams},
        {"calls_in_captures", &calls_in_captures}},
       count, words);
 }
