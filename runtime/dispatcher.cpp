@@ -486,7 +486,7 @@ NativeStatus Dispatcher::wait_for(Stream& stream, hal::Queue& queue, const Marke
 bool Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
   MarkerRef marker = mark(stream, queue);
   if (!marker) return false;
-  stream.also_after.push_back(std::move(marker));
+  stream.also_after.put(queue, std::move(marker));
   return true;
 }
 

@@ -121,6 +121,9 @@ class Flat(unittest.TestCase):
     def test_allocations_in_stream_order_leave_nothing(self):
         self.check("pool_memory", "pool_memory_freed_at_once", "memory_pools")
 
+    def test_allocations_of_a_stream_that_does_nothing_else_leave_nothing(self):
+        self.check("pool_memory_used_elsewhere", objects=2000)
+
     @unittest.skipIf(os.environ["SANITIZED"] == "1", "its runtime sees the leak first")
     def test_a_leak_is_seen(self):
         bare = Rounds("leaks", 1000, preload=False)
