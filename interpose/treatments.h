@@ -448,9 +448,9 @@ class ContextCall {
 // no other device, and neither do we (two_device_rules.cpp): work there may need the host, who may
 // be this thread. Null: foreign, the call is just made.
 Answer drained(Context* context, const runtime::VendorCall& call);
-// The same for a call that the vendor may refuse, which it does without waiting. Unless it is surely
-// `accepted`, and no capture may forbid it, what is deferred goes onto the real streams, and the call
-// is made at once.
+// The same for a call that the vendor may refuse, which it does without waiting. Unless it is
+// surely `accepted`, and no capture may forbid it, what is deferred goes onto the real streams, and
+// the call is made at once.
 Answer drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call);
 // The code is gone when `answer` says so: its handles may be given out again.
 Answer unloaded(const void* code, Answer answer);

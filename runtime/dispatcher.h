@@ -91,8 +91,8 @@ struct DispatchOptions {
   // Device memory that executables of graphs for entries may take, as far as anybody can tell; 0:
   // graphs stay on the whole device.
   std::uint64_t graph_bytes = std::uint64_t{256} << 20;
-  std::size_t markers = 2048;                  // native events made at start
-  // Operations of one stream beyond which the caller blocks, where the depth of queues is not known.
+  std::size_t markers = 2048;  // native events made at start
+  // Operations of one stream beyond which the caller blocks, where no depth is known.
   std::size_t deferred_max = 8192;
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident

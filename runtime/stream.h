@@ -241,7 +241,7 @@ struct Stream {
 
   // Outstanding work, oldest first.
   Ring<Segment, 1024> segments;
-  std::uint64_t asked_in = 0;  // the round (MarkerPool) in which one of them had not ended
+  std::uint64_t asked_in = 0;   // the round (MarkerPool) in which one of them had not ended
   std::uint64_t pumped_in = 0;  // the round in which what it comes behind was pumped
   std::uint32_t since_segment = 0;
   std::uint32_t leased_since_segment = 0;

@@ -32,7 +32,7 @@ inline constexpr bool kLegacyIsReal = false;
 inline constexpr bool kStreamDestroyWaits = true;
 // When the process ends the runtime destroys its own objects and faults in a call that comes then.
 inline constexpr bool kFaultsAtExit = true;
-// What a capture forbids of others has not been looked at; a broken capture would be ours to answer.
+// What a capture forbids of others was not looked at; a broken one would be ours to answer.
 inline constexpr bool kCaptureForbidsQuestions = false;
 // After an override, with what the application is told.
 void finished(Answer answer);

@@ -199,8 +199,7 @@ void CurrentContext::leave() {
 }
 
 CUresult context_synchronize(Via<CUresult()> via) {
-  return drained_or_refused(current_context(), true,
-                            [&] { return hal::NativeStatus(via.real()); });
+  return drained_or_refused(current_context(), true, [&] { return hal::NativeStatus(via.real()); });
 }
 
 CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context) {
@@ -319,8 +318,8 @@ Context* owner_of(const void* address) {
       ordinal < 0 || ordinal >= kMaxContexts)
     return nullptr;
   Context* const context = context_of_device[ordinal].load(std::memory_order_acquire);
-  const bool known = VITAMIN_REAL(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT,
-                                                         at) == CUDA_SUCCESS;
+  const bool known =
+      VITAMIN_REAL(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, at) == CUDA_SUCCESS;
   return context != nullptr && known && owner != context->handle ? nullptr : context;
 }
 

@@ -110,7 +110,7 @@ struct Between {
   }
 };
 
-// Whether these calls return before they are made when nothing else is involved: plain device memory.
+// Plain device memory: where nothing else is involved the calls below return at once.
 bool is_plain_device_memory(CUdeviceptr address);
 
 // A call on the default stream that returns at once where all its memory is the device's

@@ -220,9 +220,10 @@ VITAMIN_RULE(two_contexts_synchronous_copies,
   ask_all(two_contexts(session), kSynchronous);
 }
 
-VITAMIN_RULE(two_contexts_copies_on_default_streams,
-             "Does an asynchronous copy on a default stream that does not name the contexts wait for "
-             "streams of both?") {
+VITAMIN_RULE(
+    two_contexts_copies_on_default_streams,
+    "Does an asynchronous copy on a default stream that does not name the contexts wait for "
+    "streams of both?") {
   static constexpr Call kCalls[] = {
       {"cuMemcpyAsync, NULL of the source", true,
        [](const Pair& p) {

@@ -128,7 +128,8 @@ VITAMIN_RULE(frees_in_stream_order_made_twice,
   Say{"on another stream {}", waits_for(gate, [=] { return api.cuMemFreeAsync(first, other); })};
   Say{"cuMemFree {}", waits_for(gate, [=] { return api.cuMemFree(first); })};
   Say{"cuMemFree of other memory {}", waits_for(gate, [=] { return api.cuMemFree(second); })};
-  Say{"which is freed again {}", waits_for(gate, [=] { return api.cuMemFreeAsync(second, stream); })};
+  Say{"which is freed again {}",
+      waits_for(gate, [=] { return api.cuMemFreeAsync(second, stream); })};
   gate.open();
   drain();
   Say{"synchronize {}", code(api.cuCtxSynchronize())};
@@ -168,9 +169,8 @@ VITAMIN_RULE(attributes_of_a_pool_behind_a_gate,
   VITAMIN_MUST(cuMemFreeAsync(memory[1], stream));
   VITAMIN_MUST(cuMemFreeAsync(memory[2], stream));
   show("three freed behind the gate");
-  const std::string there = waits_for(gate, [&] {
-    return api.cuMemAllocAsync(&memory[4], kBlock, other);
-  });
+  const std::string there =
+      waits_for(gate, [&] { return api.cuMemAllocAsync(&memory[4], kBlock, other); });
   Say{"allocation on another stream {}", there};
   show("behind that");
   std::uint64_t zero = 0;
@@ -363,8 +363,12 @@ void ask_in_captures(CUstreamCaptureMode mode) {
     CUstreamCaptureStatus status{};
     const CUresult asked = api.cuStreamIsCapturing(capturing, &status);
     CUgraph graph = nullptr;
-    Say{"{}: {}; capture {} {}; end {}", call.name, answer, code(asked),
-        static_cast<int>(status), code(api.cuStreamEndCapture(capturing, &graph))};
+    Say{"{}: {}; capture {} {}; end {}",
+        call.name,
+        answer,
+        code(asked),
+        static_cast<int>(status),
+        code(api.cuStreamEndCapture(capturing, &graph))};
     gate.open();
     drain();
   }

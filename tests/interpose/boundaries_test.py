@@ -31,8 +31,8 @@ def run(scenario, policy=None, seed=1, run_directory=None, program="boundaries")
     if run_directory:
         environment["VITAMIN_RUN_DIR"] = run_directory
     changed = doors_test.changed_environment(policy is not None, environment=environment)
-    done = subprocess.run([str(doors_test.PROGRAMS / program), scenario], capture_output=True, text=True, check=False,
-                          timeout=time_limit.time_limit(10), env=changed)
+    done = subprocess.run([str(doors_test.PROGRAMS / program), scenario], capture_output=True,
+                          text=True, check=False, timeout=time_limit.time_limit(10), env=changed)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -53,7 +53,6 @@ class Compared(unittest.TestCase):
 
 
 class Boundaries(Compared):
-
     def test_an_event_of_a_graph_is_recorded_by_a_call_behind_a_gate(self):
         self.check("event_of_a_graph")
 

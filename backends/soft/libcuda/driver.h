@@ -7,8 +7,8 @@
 // virtual time advances, or while a callback of the application runs. The engine's mutex is inside.
 // Ownership. A handle is the address of its object. `Driver::objects` says which addresses are
 // alive and of what kind, so a wrong handle is answered with an error and never dereferenced.
-// Contexts are never freed: a handle of a destroyed one must still be recognised. Many later a green
-// one is used again.
+// Contexts are never freed: a handle of a destroyed one must still be recognised. Many later a
+// green one is used again.
 #pragma once
 
 #include <array>

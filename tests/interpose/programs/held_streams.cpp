@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls that are made while a stream is held and work behind it is deferred: what natively is
-// refused, or returns, does so at once and with the same answer. A program in which such a call waits
-// for the gate hangs, because the caller opens it.
+// refused, or returns, does so at once and with the same answer. A program in which such a call
+// waits for the gate hangs, because the caller opens it.
 //
 // Linked to the driver, so that it can use all of it by name.
 #include <cstdlib>
@@ -314,7 +314,8 @@ void destroyed_streams() {
 
 // --- the default stream -------------------------------------------------------------------------
 
-// Fills and copies of device memory return at once, and are made in the order of the default stream.
+// Fills and copies of device memory return at once, and are made in the order of the default
+// stream.
 void fills_and_copies_of_device_memory() {
   Session s;
   const CUstream blocking = s.stream(CU_STREAM_DEFAULT), later = s.stream(CU_STREAM_DEFAULT);
