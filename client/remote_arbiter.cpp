@@ -22,18 +22,22 @@ hal::Result<std::unique_ptr<RemoteArbiter>> RemoteArbiter::connect(const RemoteO
   auto connection =
       client::connect(options.socket, info, options.program, options.claim, options.patience);
   if (!connection) return tl::unexpected(connection.error());
-  return std::unique_ptr<RemoteArbiter>(new RemoteArbiter(options, info, std::move(*connection)));
+  // Without it the thread could not be told to end.
+  protocol::Fd poke(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!poke) return hal::fail(hal::Errc::kUnavailable, "no descriptor is left for vitamind");
+  return std::unique_ptr<RemoteArbiter>(
+      new RemoteArbiter(options, info, std::move(*connection), std::move(poke)));
 }
 
 RemoteArbiter::RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo& info,
-                             std::unique_ptr<Connection> connection)
+                             std::unique_ptr<Connection> connection, protocol::Fd poke)
     : options_(options),
       info_(info),
       layout_(runtime::PoolLayout::build(info, protocol::limits_of(connection->welcome))),
       pool_hash_(connection->welcome.pool_hash),
       connection_(std::move(connection)),
       client_(layout_, [this] { protocol::ring_doorbell(connection_->socket); }),
-      poke_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      poke_(std::move(poke)) {
   client_.connect(connection_->link(), now_ns());
   // Signals of the application are for its own threads.
   sigset_t all, before;

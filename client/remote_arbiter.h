@@ -80,7 +80,7 @@ class RemoteArbiter final : public runtime::Arbiter {
 
  private:
   RemoteArbiter(const RemoteOptions& options, const hal::DeviceInfo& info,
-                std::unique_ptr<Connection> connection);
+                std::unique_ptr<Connection> connection, protocol::Fd poke);
   void adopt(std::unique_ptr<Connection> connection);
   void suspect(std::uint64_t now_ns);
   void run();

@@ -301,6 +301,7 @@ EventRecord& find_event(NativeEvent event) {
 void announce_event(NativeEvent event, unsigned flags) {
   auto record = std::make_unique<EventRecord>();
   record->state.shared = (flags & kEventInterprocess) != 0;
+  record->untimed = (flags & kEventDisableTiming) != 0;
   record->context = native_current_context();
   const std::lock_guard lock(adoption());
   delete events.insert(event, record.release());

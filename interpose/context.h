@@ -49,6 +49,7 @@ struct Context {
 struct EventRecord {
   runtime::EventState state;
   std::optional<NativeContext> context;  // in which it was made; empty: not seen
+  bool untimed = false;                  // made without times
   // Its newest record that was seen is part of a capture, which may have ended since.
   std::atomic<bool> captured{false};
   // Its newest record was made by a launch on this stream, not by a call that records.

@@ -25,6 +25,13 @@ bool ours_to_answer(const EventRecord& event) {
          !event.captured.load(std::memory_order_relaxed);
 }
 
+// Whether it was made with times, and ever recorded as far as was seen.
+bool has_time(const EventRecord& event) {
+  const bool recorded = event.state.home != nullptr || event.state.foreign || event.state.shared ||
+                        event.captured.load(std::memory_order_relaxed);
+  return recorded && !event.untimed;
+}
+
 // The stream as the driver knows it where no stand-in is meant.
 NativeStream native_of(const Way& way, NativeStream given, bool per_thread) {
   if (way.route != Route::kForeign) return way.native();
@@ -39,7 +46,7 @@ bool captures_now(const Way& way, NativeStream stream) {
 
 template <class Call>
 Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bool external,
-                    Call call) {
+                    Keep keep, Call call) {
   if (handle == nullptr) return call(stream);
   EventRecord& event = find_event(handle);
   event.launched_on.store(nullptr, std::memory_order_relaxed);
@@ -48,10 +55,12 @@ Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bo
   if (way.route == Route::kManaged) {
     // Natively the call is refused: what is not deferred is told so at once.
     if (event.context && *event.context != way.record->context->handle) mark_shared(event);
-    auto operation = runtime::call([call, context = way.record->context->handle](void* native) {
-      const CurrentContext current(context);
-      return hal::NativeStatus(call(static_cast<NativeStream>(native)));
-    });
+    auto operation = runtime::call(
+        [call, context = way.record->context->handle](void* native) {
+          const CurrentContext current(context);
+          return hal::NativeStatus(call(static_cast<NativeStream>(native)));
+        },
+        keep);
     return record_managed(way, event, operation);
   }
   // Deferred records of the event come before this one, so they must not come later.
@@ -121,13 +130,15 @@ Answer event_destroy(Via<Answer(NativeEvent)> via, NativeEvent event) {
 
 Answer event_record(Via<Answer(NativeEvent, NativeStream)> via, NativeEvent event,
                     NativeStream stream) {
-  return record_event(event, stream, via.per_thread, false,
+  return record_event(event, stream, via.per_thread, false, Keep::kYes,
                       [=](NativeStream native) { return via.real(event, native); });
 }
 
 Answer event_record_with_flags(Via<Answer(NativeEvent, NativeStream, unsigned)> via,
                                NativeEvent event, NativeStream stream, unsigned flags) {
+  // Outside a capture any flag is the driver's to refuse.
   return record_event(event, stream, via.per_thread, (flags & kEventRecordExternal) != 0,
+                      flags == 0 ? Keep::kYes : Keep::kNo,
                       [=](NativeStream native) { return via.real(event, native, flags); });
 }
 
@@ -161,16 +172,20 @@ Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, N
 }
 
 Answer event_query(Via<Answer(NativeEvent)> via, NativeEvent handle) {
+  if (handle == nullptr) return via.real(handle);
   EventRecord& event = find_event(handle);
   if (!ours_to_answer(event)) return via.real(handle);
+  if (const Answer answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
   const Inside ours;
   return result(event.state.home.load()->query(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
 
 Answer event_synchronize(Via<Answer(NativeEvent)> via, NativeEvent handle) {
+  if (handle == nullptr) return via.real(handle);
   EventRecord& event = find_event(handle);
   if (!ours_to_answer(event)) return via.real(handle);
+  if (const Answer answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
   const Inside ours;
   return result(event.state.home.load()->synchronize(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
@@ -178,15 +193,19 @@ Answer event_synchronize(Via<Answer(NativeEvent)> via, NativeEvent handle) {
 
 Answer event_elapsed_time(Via<Answer(float*, NativeEvent, NativeEvent)> via, float* milliseconds,
                           NativeEvent start, NativeEvent end) {
-  const Inside ours;
   auto elapsed = [&] { return hal::NativeStatus(via.real(milliseconds, start, end)); };
+  if (milliseconds == nullptr || start == nullptr || end == nullptr) return result(elapsed());
+  EventRecord& first = find_event(start);
+  EventRecord& second = find_event(end);
+  // The driver refuses these before it looks whether they are ready.
+  if (!has_time(first) || !has_time(second)) return result(elapsed());
+  const Inside ours;
   // "Not ready" when either record is still deferred.
   auto behind_end = [&] {
-    EventRecord& event = find_event(end);
-    return ours_to_answer(event) ? event.state.home.load()->query(event.state, elapsed) : elapsed();
+    return ours_to_answer(second) ? second.state.home.load()->query(second.state, elapsed)
+                                  : elapsed();
   };
-  EventRecord& event = find_event(start);
-  return result(ours_to_answer(event) ? event.state.home.load()->query(event.state, behind_end)
+  return result(ours_to_answer(first) ? first.state.home.load()->query(first.state, behind_end)
                                       : behind_end());
 }
 

@@ -48,10 +48,11 @@ Answer stream_query(Via<Answer(NativeStream)> via, NativeStream stream) {
   const Way way = way_of(stream, via.per_thread);
   if (way.route == Route::kForeign) return via.real(stream);
   if (way.route == Route::kCaptured) return via.real(way.native());
-  // Whether the legacy stream may be asked while somebody captures is the driver's to say.
-  if (captures_open() && way.record->legacy)
-    if (const Answer answer = via.real(stream); answer != kSuccess && answer != kNotReady)
-      return answer;
+  // Whether a stream may be asked while somebody captures is the driver's to say.
+  if (captures_open() && (way.record->legacy || kCaptureForbidsQuestions)) {
+    const Answer answer = via.real(way.record->legacy ? stream : way.native());
+    if (answer != kSuccess && answer != kNotReady) return answer;
+  }
   const Inside ours;
   return result(way.context().query(way.stream()));
 }
@@ -60,7 +61,8 @@ Answer stream_synchronize(Via<Answer(NativeStream)> via, NativeStream stream) {
   const Way way = way_of(stream, via.per_thread);
   if (way.route == Route::kForeign) return via.real(stream);
   if (way.route == Route::kCaptured) return via.real(way.native());
-  if (captures_open() && way.record->legacy)
+  if (const Answer answer = forbidden_by_capture(way.native()); answer != kSuccess) return answer;
+  if (captures_open() && way.record->legacy && !kCaptureForbidsQuestions)
     if (const Answer answer = via.real(stream); answer != kSuccess) return answer;
   const Inside ours;
   return result(way.context().synchronize(way.stream()));

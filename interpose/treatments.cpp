@@ -2,7 +2,9 @@
 #include "interpose/treatments.h"
 
 #include <chrono>
+#include <mutex>
 #include <thread>
+#include <unordered_set>
 
 #include "interpose/origins.h"
 
@@ -20,7 +22,34 @@ Answer flushed_from(int ordinal, const runtime::VendorCall& call) {
   return result(call());
 }
 
+// Few frees are deferred at a time, and nobody looks but who frees or defers one.
+constinit std::mutex frees_mutex;
+std::unordered_set<std::uint64_t>& deferred_frees() {
+  static auto* const frees = new std::unordered_set<std::uint64_t>;  // leaked at exit on purpose
+  return *frees;
+}
+
 }  // namespace
+
+constinit std::atomic<std::size_t> DeferredFree::count_{0};
+
+DeferredFree::DeferredFree(std::uint64_t address) : address_(address) {
+  const std::lock_guard lock(frees_mutex);
+  count_.fetch_add(1, std::memory_order_relaxed);
+  deferred_frees().insert(address);
+}
+
+DeferredFree::~DeferredFree() {
+  if (address_ == 0) return;
+  const std::lock_guard lock(frees_mutex);
+  count_.fetch_sub(1, std::memory_order_relaxed);
+  deferred_frees().erase(address_);
+}
+
+bool DeferredFree::is_listed(std::uint64_t address) {
+  const std::lock_guard lock(frees_mutex);
+  return deferred_frees().contains(address);
+}
 
 constinit std::atomic<int> ContextCall::made_{0};
 constinit std::atomic<bool> ContextCall::away_{false};
@@ -56,6 +85,13 @@ Answer drained(Context* context, const runtime::VendorCall& call) {
   if (context == nullptr) return result(call());
   const Inside ours;
   return result(context->virtual_context->drain(Drain::kWait, call));
+}
+
+Answer drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call) {
+  if (context == nullptr || (accepted && !captures_open())) return drained(context, call);
+  const ContextCall held;
+  const Inside ours;
+  return result(context->virtual_context->drain(Drain::kFlush, call));
 }
 
 void forget_block(std::uint64_t address) {

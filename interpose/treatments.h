@@ -4,9 +4,13 @@
 // one argument of type NativeStream, and everything else is a value or, in copies, a host pointer.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "interpose/context.h"
 #include "interpose/handlers.h"
@@ -94,6 +98,22 @@ class CurrentContext {
   bool entered_ = false;
 };
 Answer synchronize_natively(NativeStream stream);  // by the vendor
+// By the vendors whose captures may forbid it.
+Answer query_natively(NativeStream stream);
+Answer query_natively(NativeEvent event);
+
+// What a call that waits for the stream or the event answers because of a capture, which it breaks;
+// else success. The call itself cannot be made to know: what is deferred would be waited for first.
+template <class Handle>
+Answer forbidden_by_capture(Handle handle) {
+  if constexpr (kCaptureForbidsQuestions) {
+    if (!captures_open()) [[likely]]
+      return kSuccess;
+    const Answer answer = query_natively(handle);
+    return answer == kNotReady ? kSuccess : answer;
+  }
+  return kSuccess;
+}
 
 // A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
 template <class... Args>
@@ -300,6 +320,8 @@ struct Allocate {
     const Way way = way_of(stream_of(rest...), via.per_thread);
     if (way.route == Route::kCaptured)
       return taken(address, via.real(address, bytes, with_stream(rest, way.native())...));
+    // What a capture forbids the driver refuses; memory that waits for its free is not given out.
+    if (captures_open()) static_cast<void>(flushed([] { return hal::kNativeOk; }));
     if (address == nullptr || way.route == Route::kForeign) {
       const auto made = [&] { return via.real(address, bytes, rest...); };
       return taken(address, made_again(made(), made));
@@ -336,24 +358,67 @@ struct Allocate {
   }
 };
 
+// A free that waits for its turn. Natively the call takes the memory from the application at once:
+// whoever frees it again meanwhile is refused by that call.
+class DeferredFree {
+ public:
+  explicit DeferredFree(std::uint64_t address);
+  DeferredFree(DeferredFree&& other) noexcept : address_(std::exchange(other.address_, 0)) {}
+  DeferredFree(const DeferredFree&) = delete;
+  DeferredFree& operator=(const DeferredFree&) = delete;
+  DeferredFree& operator=(DeferredFree&&) = delete;
+  ~DeferredFree();
+  static bool is_of(std::uint64_t address) {
+    return count_.load(std::memory_order_relaxed) != 0 && is_listed(address);
+  }
+
+ private:
+  static bool is_listed(std::uint64_t address);
+  static constinit std::atomic<std::size_t> count_;
+  std::uint64_t address_;
+};
+
+template <class Address>
+class FreeOperation final : public runtime::Operation {
+ public:
+  FreeOperation(Via<Answer(Address, NativeStream)> via, Address address, NativeContext context)
+      : via_(via), address_(address), context_(context) {}
+  hal::NativeStatus submit(hal::Queue& queue) noexcept override {
+    const CurrentContext current(context_);
+    return hal::NativeStatus(via_.real(address_, static_cast<NativeStream>(queue.native())));
+  }
+  std::unique_ptr<runtime::Operation> keep() const override {
+    const auto address = std::bit_cast<std::uint64_t>(address_);
+    // A capture may refuse it.
+    if (captures_open() || DeferredFree::is_of(address) ||
+        !surely_accepted(address_, NativeStream{}))
+      return nullptr;
+    auto kept = std::make_unique<FreeOperation>(via_, address_, context_);
+    kept->deferred_.emplace(address);
+    return kept;
+  }
+
+ private:
+  Via<Answer(Address, NativeStream)> via_;
+  Address address_;
+  NativeContext context_;
+  std::optional<DeferredFree> deferred_;
+};
+
 // (address, stream)
 struct Free {
   template <class Address>
   static Answer run(Via<Answer(Address, NativeStream)> via, Address address, NativeStream stream) {
     const Way way = way_of(stream, via.per_thread);
+    const auto freed = std::bit_cast<std::uint64_t>(address);
+    if (DeferredFree::is_of(freed)) static_cast<void>(flushed([] { return hal::kNativeOk; }));
     if (way.route != Route::kManaged || !kBridged) {
-      forget_block(std::bit_cast<std::uint64_t>(address));
+      forget_block(freed);
       return via.real(address, way.route == Route::kForeign ? stream : way.native());
     }
-    auto operation = runtime::call_kept_if(
-        [=, context = way.record->context->handle](void* native) {
-          const CurrentContext current(context);
-          return hal::NativeStatus(via.real(address, static_cast<NativeStream>(native)));
-        },
-        [=] { return surely_accepted(address, stream); });
+    FreeOperation operation(via, address, way.record->context->handle);
     const Inside ours;
-    return result(
-        way.context().free(way.stream(), std::bit_cast<std::uint64_t>(address), operation));
+    return result(way.context().free(way.stream(), freed, operation));
   }
 };
 
@@ -383,6 +448,10 @@ class ContextCall {
 // no other device, and neither do we (two_device_rules.cpp): work there may need the host, who may
 // be this thread. Null: foreign, the call is just made.
 Answer drained(Context* context, const runtime::VendorCall& call);
+// The same for a call that the vendor may refuse, which it does without waiting. Unless it is
+// surely `accepted`, and no capture may forbid it, what is deferred goes onto the real streams, and
+// the call is made at once.
+Answer drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call);
 // The code is gone when `answer` says so: its handles may be given out again.
 Answer unloaded(const void* code, Answer answer);
 

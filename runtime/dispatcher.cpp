@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include "runtime/audit.h"
 #include "runtime/internal.h"
@@ -142,6 +143,8 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       kernels_(device, *options.page, options.wide_only, options.collectives, options.cautious) {
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
+  // What takes a place is bounded by the queue; what takes none blocks no caller natively.
+  if (depth_measured_) options_.deferred_max = std::numeric_limits<std::size_t>::max();
   segment_operations_ = segment_operations(options_.window.ahead_ns);
   profiler_.on_sample([this](const TimedLaunches& timed) { arbiter_->timed(timed); });
   lanes_share_ = arbiter_->lanes_share();
@@ -483,7 +486,7 @@ NativeStatus Dispatcher::wait_for(Stream& stream, hal::Queue& queue, const Marke
 bool Dispatcher::come_after(Stream& stream, hal::Queue& queue) {
   MarkerRef marker = mark(stream, queue);
   if (!marker) return false;
-  stream.also_after.push_back(std::move(marker));
+  stream.also_after.put(queue, std::move(marker));
   return true;
 }
 
@@ -1181,6 +1184,25 @@ bool Dispatcher::pump() {
     if (!stream.deferred.empty()) ++i;
   }
   return moved;
+}
+
+void Dispatcher::pump(Stream& stream) {
+  const MarkerPool::Round round(markers_);
+  serve_arbiter();
+  pump_only(stream);
+}
+
+// The recursion follows H, as that of flush() does, and passes by each stream once.
+void Dispatcher::pump_only(Stream& stream) {
+  if (std::exchange(stream.pumped_in, markers_.round()) == markers_.round()) return;
+  while (!stream.deferred.empty()) {
+    const Deferred& deferred = stream.deferred.front();
+    for (const Predecessor& p : deferred.predecessors)
+      if (!p.token.submitted()) pump_only(*p.stream);
+    if (deferred.intent == Intent::kWait && deferred.generation && !deferred.generation->submitted)
+      pump_only(*deferred.generation->stream);
+    if (submit_front(stream, false).blocked != Blocked::kNo) return;
+  }
 }
 
 bool Dispatcher::flush(Stream& stream, std::uint64_t up_to_serial) {

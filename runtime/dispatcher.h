@@ -91,8 +91,9 @@ struct DispatchOptions {
   // Device memory that executables of graphs for entries may take, as far as anybody can tell; 0:
   // graphs stay on the whole device.
   std::uint64_t graph_bytes = std::uint64_t{256} << 20;
-  std::size_t markers = 2048;                  // native events made at start
-  std::size_t deferred_max = 8192;             // of one stream; the caller blocks beyond
+  std::size_t markers = 2048;  // native events made at start
+  // Operations of one stream beyond which the caller blocks, where no depth is known.
+  std::size_t deferred_max = 8192;
   std::chrono::milliseconds hang_after{5000};  // the watchdog names a kernel that runs longer
   std::unordered_set<std::string> wide_only;   // kernels that need their whole grid resident
   bool cautious = false;                       // any other may (KernelTable)
@@ -174,6 +175,8 @@ class Dispatcher {
   bool flush(Stream& stream, std::uint64_t up_to_serial = ~0ULL);
   // Retries deferred operations once; true when any was submitted.
   bool pump();
+  // The same for one stream, and for what its operations come behind.
+  void pump(Stream& stream);
   // Streams with deferred operations.
   std::span<Stream* const> deferring() const { return deferring_; }
   // In the last pump something waited for work that may need the host to end. Everything else that
@@ -398,6 +401,7 @@ class Dispatcher {
   void count(Stream& stream, Kernel& kernel, const Binding& binding, const PhysicalQueue& queue);
   void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
   Attempt submit_front(Stream& stream, bool own_stream);
+  void pump_only(Stream& stream);
   void serve_arbiter();
   void trace(std::uint16_t kind, const Stream& stream, std::uint64_t serial, EntryId entry,
              std::uint64_t a = 0);

@@ -54,6 +54,29 @@ class Ring {
   std::size_t first_ = 0, size_ = 0;
 };
 
+// Markers on several queues. Behind the newest of a queue are those of before.
+class NewestMarkers {
+ public:
+  void put(const hal::Queue& queue, MarkerRef marker) {
+    for (std::size_t i = 0; i < queues_.size(); ++i)
+      if (queues_[i] == &queue) return void(markers_[i] = std::move(marker));
+    queues_.push_back(&queue);
+    markers_.push_back(std::move(marker));
+  }
+  void clear() {
+    queues_.clear();
+    markers_.clear();
+  }
+  bool empty() const { return markers_.empty(); }
+  std::size_t size() const { return markers_.size(); }
+  auto begin() const { return markers_.begin(); }
+  auto end() const { return markers_.end(); }
+
+ private:
+  std::vector<const hal::Queue*> queues_;
+  std::vector<MarkerRef> markers_;
+};
+
 class VirtualContext;
 
 enum class StreamKind : std::uint8_t {
@@ -186,7 +209,7 @@ struct Stream {
   MarkerRef gate;          // unfired: nothing downstream may go to a pool queue
   bool allocated = false;  // on the real stream, and nothing was recorded behind that
   // What the next operation waits for besides: work beside the tail, and allocations.
-  std::vector<MarkerRef> also_after;
+  NewestMarkers also_after;
 
   // Predicted time of what is submitted and not seen complete, and of what no segment covers yet.
   std::uint64_t ahead_ns = 0, since_segment_ns = 0;
@@ -218,7 +241,8 @@ struct Stream {
 
   // Outstanding work, oldest first.
   Ring<Segment, 1024> segments;
-  std::uint64_t asked_in = 0;  // the round (MarkerPool) in which one of them had not ended
+  std::uint64_t asked_in = 0;   // the round (MarkerPool) in which one of them had not ended
+  std::uint64_t pumped_in = 0;  // the round in which what it comes behind was pumped
   std::uint32_t since_segment = 0;
   std::uint32_t leased_since_segment = 0;
   std::uint32_t launches_since_segment = 0;

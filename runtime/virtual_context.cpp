@@ -656,7 +656,7 @@ NativeStatus VirtualContext::query(EventState& event, const VendorCall& call) {
   {
     const Dispatcher::Lock lock(dispatcher_->mutex());
     if (event.pending != nullptr && !event.pending->submitted) {
-      dispatcher_->pump();
+      dispatcher_->pump(*event.pending->stream);
       if (!event.pending->submitted) return device_->not_ready();
     }
   }
@@ -664,12 +664,22 @@ NativeStatus VirtualContext::query(EventState& event, const VendorCall& call) {
 }
 
 NativeStatus VirtualContext::synchronize(EventState& event, const VendorCall& call) {
+  MarkerRef behind;
   {
     Dispatcher::Lock lock(dispatcher_->mutex());
     const std::shared_ptr<Generation> generation = event.pending;
-    if (generation != nullptr) dispatcher_->wait_until(lock, [&] { return generation->submitted; });
+    if (generation != nullptr && !generation->submitted) {
+      dispatcher_->wait_until(lock, [&] { return generation->submitted; });
+      behind = generation->marker;
+    }
   }
-  return told(event, call());
+  if (!behind) return told(event, call());
+  // The event may stand for another record by now, or be gone: the caller waits for the one that it
+  // stood for.
+  const NativeStatus answer = device_->synchronize(behind->event);
+  const Dispatcher::Lock lock(dispatcher_->mutex());
+  behind.reset();
+  return answer;
 }
 
 void VirtualContext::settle(EventState& event) {
@@ -721,7 +731,8 @@ NativeStatus VirtualContext::query(Stream& stream) {
 
 // The caller holds the lock.
 NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> parts) {
-  if (!dispatcher_->deferring().empty()) dispatcher_->pump();
+  for (Stream* part : parts)
+    if (!part->deferred.empty()) dispatcher_->pump(*part);
   if (const NativeStatus error = dispatcher_->take_error(); error != hal::kNativeOk) return error;
   for (Stream* part : parts) {
     if (!part->deferred.empty()) return device_->not_ready();

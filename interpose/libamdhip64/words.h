@@ -32,6 +32,8 @@ inline constexpr bool kLegacyIsReal = false;
 inline constexpr bool kStreamDestroyWaits = true;
 // When the process ends the runtime destroys its own objects and faults in a call that comes then.
 inline constexpr bool kFaultsAtExit = true;
+// What a capture forbids of others was not looked at; a broken one would be ours to answer.
+inline constexpr bool kCaptureForbidsQuestions = false;
 // After an override, with what the application is told.
 void finished(Answer answer);
 
@@ -42,6 +44,7 @@ using MemoryPool = hipMemPool_t;
 inline const NativeStream kLegacyStream = reinterpret_cast<NativeStream>(1);  // HIP 6.2
 inline const NativeStream kThreadStream = hipStreamPerThread;
 inline constexpr unsigned kEventInterprocess = hipEventInterprocess;
+inline constexpr unsigned kEventDisableTiming = hipEventDisableTiming;
 inline constexpr unsigned kEventRecordExternal = 1;  // hipEventRecordExternal, HIP 6.4
 
 using HostFunction = hipHostFn_t;

@@ -179,6 +179,9 @@ CUmemoryPool pool_of(const Context& context, CUstream) {
 
 CUresult synchronize_natively(CUstream stream) { return VITAMIN_REAL(cuStreamSynchronize)(stream); }
 
+CUresult query_natively(CUstream stream) { return VITAMIN_REAL(cuStreamQuery)(stream); }
+CUresult query_natively(CUevent event) { return VITAMIN_REAL(cuEventQuery)(event); }
+
 CUresult wait_for_all(const Context& context) {
   const CurrentContext current(context.handle);
   return VITAMIN_REAL(cuCtxSynchronize)();
@@ -196,12 +199,12 @@ void CurrentContext::leave() {
 }
 
 CUresult context_synchronize(Via<CUresult()> via) {
-  return drained(current_context(), [&] { return hal::NativeStatus(via.real()); });
+  return drained_or_refused(current_context(), true, [&] { return hal::NativeStatus(via.real()); });
 }
 
 CUresult context_synchronize_v2(Via<CUresult(CUcontext)> via, CUcontext context) {
   Context* managed = context == nullptr ? current_context() : managed_context(context);
-  return drained(managed, [&] { return hal::NativeStatus(via.real(context)); });
+  return drained_or_refused(managed, true, [&] { return hal::NativeStatus(via.real(context)); });
 }
 
 CUresult context_set_limit(Via<decltype(::cuCtxSetLimit)> via, CUlimit limit, std::size_t value) {
@@ -315,8 +318,8 @@ Context* owner_of(const void* address) {
       ordinal < 0 || ordinal >= kMaxContexts)
     return nullptr;
   Context* const context = context_of_device[ordinal].load(std::memory_order_acquire);
-  const bool known = VITAMIN_REAL(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT,
-                                                         at) == CUDA_SUCCESS;
+  const bool known =
+      VITAMIN_REAL(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, at) == CUDA_SUCCESS;
   return context != nullptr && known && owner != context->handle ? nullptr : context;
 }
 
@@ -327,9 +330,57 @@ bool is_of_pool(CUdeviceptr address) {
          pool != nullptr;
 }
 
+bool begins_memory(CUdeviceptr address, CUmemorytype type) {
+  CUdeviceptr start = 0;
+  unsigned found = 0;
+  return VITAMIN_REAL(cuPointerGetAttribute)(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                             address) == CUDA_SUCCESS &&
+         start == address &&
+         VITAMIN_REAL(cuPointerGetAttribute)(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+             CUDA_SUCCESS &&
+         found == static_cast<unsigned>(type);
+}
+
+namespace {
+
+// The driver tells registered memory from its own page-locked memory when it is freed, and in no
+// attribute (bench/results/differential/pointer_attributes_of_each_memory.trace).
+constinit HandleMap<const void> registered;
+
+CUresult host_released(Via<CUresult(void*)> via, void* memory, bool of_registered) {
+  const bool accepted = begins_memory(reinterpret_cast<CUdeviceptr>(memory), CU_MEMORYTYPE_HOST) &&
+                        (registered.find(memory) != nullptr) == of_registered;
+  return drained_or_refused(owner_of(memory), accepted,
+                            [&] { return hal::NativeStatus(via.real(memory)); });
+}
+
+}  // namespace
+
+CUresult host_register(Via<CUresult(void*, std::size_t, unsigned)> via, void* memory,
+                       std::size_t bytes, unsigned flags) {
+  const CUresult answer = via.real(memory, bytes, flags);
+  if (answer == CUDA_SUCCESS) registered.insert(memory, memory);
+  return answer;
+}
+
+CUresult host_unregister(Via<CUresult(void*)> via, void* memory) {
+  if (memory == nullptr) return via.real(memory);
+  const CUresult answer = host_released(via, memory, true);
+  if (answer == CUDA_SUCCESS) registered.erase(memory);
+  return answer;
+}
+
+CUresult host_free(Via<CUresult(void*)> via, void* memory) {
+  if (memory == nullptr) return via.real(memory);
+  return host_released(via, memory, false);
+}
+
 CUresult module_unload(Via<decltype(::cuModuleUnload)> via, CUmodule module) {
+  if (module == nullptr) return via.real(module);
   Context* const context = context_of_module(module);
-  const CUresult answer = drained(context, [&] { return hal::NativeStatus(via.real(module)); });
+  const bool known = contexts_of_modules.find(module) != nullptr;
+  const CUresult answer =
+      drained_or_refused(context, known, [&] { return hal::NativeStatus(via.real(module)); });
   if (answer == CUDA_SUCCESS) forget_module(module);
   return unloaded(module, answer);
 }

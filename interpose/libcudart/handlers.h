@@ -5,6 +5,7 @@
 
 #include "interpose/graphs.h"
 #include "interpose/handlers.h"
+#include "interpose/libcudart/peers.h"
 #include "interpose/libcudart/words.h"
 #include "interpose/treatments.h"
 
@@ -60,14 +61,22 @@ bool node_enabled(FollowedGraph& followed, CUresult answer, CUgraphNode node, un
 // contexts.cpp. Natively a free waits for the device, but memory of a pool is only given back to it
 // and a null pointer is nothing (bench/results/differential/memory_calls_behind_a_gate.trace).
 bool is_of_pool(CUdeviceptr address);
+// Whether an allocation, or a registered range, of this kind of memory begins there.
+bool begins_memory(CUdeviceptr address, CUmemorytype type);
 template <class Address>
 CUresult memory_free(Via<CUresult(Address)> via, Address address) {
   if (address == 0) return via.real(address);
   const auto call = [&] { return hal::NativeStatus(via.real(address)); };
-  if (!is_of_pool(address)) return drained(owner_of(first_address(address)), call);
+  if (!is_of_pool(address))
+    return drained_or_refused(owner_of(first_address(address)),
+                              begins_memory(address, CU_MEMORYTYPE_DEVICE), call);
   forget_block(address);
   return flushed(call);
 }
+CUresult host_register(Via<CUresult(void*, std::size_t, unsigned)> via, void* memory,
+                       std::size_t bytes, unsigned flags);
+CUresult host_unregister(Via<CUresult(void*)> via, void* memory);
+CUresult host_free(Via<CUresult(void*)> via, void* memory);
 
 // events.cpp
 CUresult event_open(Via<decltype(::cuIpcOpenEventHandle)> via, CUevent* event,
@@ -90,8 +99,6 @@ CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr tar
 CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA_MEMCPY3D_PEER* box,
                             CUstream stream);
 CUresult copy_3d_peer(Via<decltype(::cuMemcpy3DPeer)> via, const CUDA_MEMCPY3D_PEER* box);
-CUresult copy_unified(Via<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)> via, CUdeviceptr target,
-                      CUdeviceptr source, std::size_t bytes);
 
 // streams.cpp
 CUresult green_stream_create(Via<CUresult(CUstream*, CUgreenCtx, unsigned, int)> via,

@@ -126,7 +126,12 @@ CUresult wait_value64(Via<decltype(::cuStreamWaitValue64)> via, CUstream stream,
 CUresult batch_memory_operation(Via<decltype(::cuStreamBatchMemOp)> via, CUstream stream,
                                 unsigned count, CUstreamBatchMemOpParams* operations,
                                 unsigned flags) {
-  if (operations == nullptr) return via.real(stream, count, operations, flags);
+  // Of more the driver reads none.
+  constexpr unsigned kMost = 255;
+  if (operations == nullptr || count == 0 || count > kMost) {
+    const Way way = way_of(stream, via.per_thread);
+    return via.real(way.route == Route::kForeign ? stream : way.native(), count, operations, flags);
+  }
   // Whether the driver takes every operation of a batch only the call tells.
   return gate(
       stream, via.per_thread, GateKind::kValueWait,

@@ -8,55 +8,58 @@
 #include <algorithm>
 
 #include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/peers.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {
-namespace {
 
-// The managed contexts among some, but for the current one: its legacy stream makes the copy.
-class Others {
- public:
-  void add(CUcontext handle) {
-    const Context* current = known_current_context();
-    for_each_context([&](Context& context) {
-      if (context.handle != handle || &context == current) return;
-      if (std::find(all_, all_ + count_, &context) == all_ + count_) all_[count_++] = &context;
-    });
-  }
-  // An operation of each legacy stream that does nothing.
-  void touch(Behind behind) const {
-    auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
-    const Inside ours;
-    for (std::size_t i = 0; i < count_; ++i)
-      all_[i]->virtual_context->bridge(*all_[i]->legacy.stream, nothing, behind);
-  }
-  bool empty() const { return count_ == 0; }
+constinit std::atomic<bool> contexts_created{false};
 
- private:
-  Context* all_[2] = {};
-  std::size_t count_ = 0;
-};
-
-// Behind the copy the others' legacy streams wait for a stream whose progress they do not see.
-template <class Treatment, class Real, class... Args>
-CUresult between(const Others& others, Via<Real> via, Args... args) {
-  if (others.empty()) return Treatment::run(via, args...);
-  others.touch(Behind::kWork);
-  const CUresult answer = Treatment::run(via, args...);
-  others.touch(Behind::kMarkerGate);
-  return answer;
+void Others::add(CUcontext handle) {
+  const Context* current = known_current_context();
+  bool managed = handle == nullptr || (current != nullptr && current->handle == handle);
+  for_each_context([&](Context& context) {
+    if (context.handle != handle || &context == current) return;
+    managed = true;
+    if (std::find(all_, all_ + count_, &context) == all_ + count_) all_[count_++] = &context;
+  });
+  foreign_ = foreign_ || !managed;
 }
-using OnDefault = DefaultStream<Host::kMayBlock>;
 
-bool on_legacy(CUstream stream, bool per_thread) {
-  return stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
+void Others::add_owner(CUdeviceptr address) {
+  CUcontext context = nullptr;
+  if (VITAMIN_REAL(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) ==
+      CUDA_SUCCESS)
+    add(context);
+}
+
+void Others::touch(Behind behind) const {
+  auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
+  const Inside ours;
+  for (std::size_t i = 0; i < count_; ++i)
+    all_[i]->virtual_context->bridge(*all_[i]->legacy.stream, nothing, behind);
 }
 
 bool several_contexts() {
+  if (contexts_created.load(std::memory_order_relaxed)) return true;
   int contexts = 0;
   for_each_context([&](Context&) { ++contexts; });
   return contexts > 1;
 }
+
+bool is_plain_device_memory(CUdeviceptr address) {
+  unsigned type = 0, managed = 1;
+  return VITAMIN_REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+             CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_DEVICE &&
+         VITAMIN_REAL(cuPointerGetAttribute)(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+             CUDA_SUCCESS &&
+         managed == 0;
+}
+
+namespace {
+
+using OnDefault = DefaultStream<Host::kMayBlock>;
 
 }  // namespace
 
@@ -101,22 +104,6 @@ CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA
     others.add(box->srcContext);
   }
   return between<Bridge<Behind::kWork, Host::kMayBlock>>(others, via, box, stream);
-}
-
-// A copy between devices that does not say so: the addresses do. With one device there is nothing
-// to ask.
-CUresult copy_unified(Via<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)> via, CUdeviceptr target,
-                      CUdeviceptr source, std::size_t bytes) {
-  Others others;
-  if (!via.per_thread && several_contexts()) {
-    for (const CUdeviceptr address : {target, source}) {
-      CUcontext context = nullptr;
-      if (VITAMIN_REAL(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) ==
-          CUDA_SUCCESS)
-        others.add(context);
-    }
-  }
-  return between<OnDefault>(others, via, target, source, bytes);
 }
 
 }  // namespace vitamin::interpose

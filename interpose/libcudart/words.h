@@ -26,6 +26,9 @@ inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
 
 // Whether the driver calls its own exported functions by way of ours.
 inline constexpr bool kCallsItself = false;
+// A capture may forbid questions about streams and events that are no part of it
+// (capture_global_same_thread.trace).
+inline constexpr bool kCaptureForbidsQuestions = true;
 // Our own work beside the legacy default stream's does not disturb it, so nothing stands for it.
 inline constexpr bool kLegacyIsReal = true;
 // Work of a stream that is destroyed goes on (stream_destroyed_with_work.trace).
@@ -42,6 +45,7 @@ using MemoryPool = CUmemoryPool;
 inline const NativeStream kLegacyStream = CU_STREAM_LEGACY;
 inline const NativeStream kThreadStream = CU_STREAM_PER_THREAD;
 inline constexpr unsigned kEventInterprocess = CU_EVENT_INTERPROCESS;
+inline constexpr unsigned kEventDisableTiming = CU_EVENT_DISABLE_TIMING;
 inline constexpr unsigned kEventRecordExternal = CU_EVENT_RECORD_EXTERNAL;
 
 using HostFunction = CUhostFn;

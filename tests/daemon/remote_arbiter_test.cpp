@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -127,6 +129,31 @@ class Puppet {
 };
 
 }  // namespace
+
+TEST_CASE("a process with few descriptors connects or does not and ends its connection") {
+  Puppet daemon;
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const auto limit = test::time_limit(std::chrono::seconds(20));
+    ::alarm(static_cast<unsigned>(std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
+    const int next = ::dup(0);  // the first that is free
+    bool made = false, refused = false;
+    for (int most = next; most < next + 16; ++most) {
+      const rlimit files{static_cast<rlim_t>(most), static_cast<rlim_t>(next + 32)};
+      ::setrlimit(RLIMIT_NOFILE, &files);
+      RemoteOptions options;
+      options.socket = daemon.path();
+      const bool connected = RemoteArbiter::connect(options, kInfo).has_value();
+      (connected ? made : refused) = true;
+    }
+    ::_exit(made && refused ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
 
 TEST_CASE("sessions that were given up stay open until the daemon has heard what runs under them") {
   Puppet daemon;

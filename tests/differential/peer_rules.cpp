@@ -5,6 +5,7 @@
 // cuMemcpyPeer "serialized with respect to all pending and future asynchronous work in the current
 // context, the source context and the destination context".
 //
+#include <algorithm>
 #include <stdexcept>
 
 #include "session.h"
@@ -217,6 +218,53 @@ VITAMIN_RULE(two_contexts_synchronous_copies,
              "wait for, and does their later work wait for it?") {
   Session session;
   ask_all(two_contexts(session), kSynchronous);
+}
+
+VITAMIN_RULE(
+    two_contexts_copies_on_default_streams,
+    "Does an asynchronous copy on a default stream that does not name the contexts wait for "
+    "streams of both?") {
+  static constexpr Call kCalls[] = {
+      {"cuMemcpyAsync, NULL of the source", true,
+       [](const Pair& p) {
+         return api.cuMemcpyAsync(p.target.memory, p.source.memory, kBytes, nullptr);
+       }},
+      {"cuMemcpyAsync, NULL of the target", false,
+       [](const Pair& p) {
+         return api.cuMemcpyAsync(p.target.memory, p.source.memory, kBytes, nullptr);
+       }},
+      {"cuMemcpyDtoDAsync, NULL of the source", true,
+       [](const Pair& p) {
+         return api.cuMemcpyDtoDAsync(p.target.memory, p.source.memory, kBytes, nullptr);
+       }},
+      {"cuMemcpyDtoDAsync, NULL of the target", false, [](const Pair& p) {
+         return api.cuMemcpyDtoDAsync(p.target.memory, p.source.memory, kBytes, nullptr);
+       }}};
+  Session session;
+  ask_all(two_contexts(session), kCalls);
+}
+
+VITAMIN_RULE(two_contexts_copies_of_the_others_memory,
+             "Which streams of two contexts of one device does a synchronous copy or fill of one's "
+             "memory wait for when the other is current?") {
+  static std::uint8_t bytes[kBytes];
+  static constexpr Call kCalls[] = {
+      {"cuMemcpyHtoD to the target, source current", true,
+       [](const Pair& p) {
+         std::fill(bytes, bytes + kBytes, std::uint8_t{3});
+         return api.cuMemcpyHtoD(p.target.memory, bytes, kBytes);
+       }},
+      {"cuMemcpyDtoH from the source, target current", false,
+       [](const Pair& p) { return api.cuMemcpyDtoH(bytes, p.source.memory, kBytes); }},
+      {"cuMemsetD8 of the target, source current", true,
+       [](const Pair& p) { return api.cuMemsetD8(p.target.memory, 3, kBytes); }}};
+  Session session;
+  const Pair pair = two_contexts(session);
+  for (const Call& call : kCalls)
+    for (const Side* side : {&pair.source, &pair.target}) {
+      ask(pair, call, *side, "legacy stream", CU_STREAM_LEGACY);
+      ask(pair, call, *side, "blocking stream", side->blocking);
+    }
 }
 
 VITAMIN_RULE(two_contexts_asynchronous_copies,

@@ -17,11 +17,10 @@ import programs_test
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import time_limit  # noqa: E402
 
-PROGRAM = doors_test.PROGRAMS / "boundaries"
 POLICIES = (("fifo", 1), ("static", 1), ("random", 1), ("random", 2))
 
 
-def run(scenario, policy=None, seed=1, run_directory=None):
+def run(scenario, policy=None, seed=1, run_directory=None, program="boundaries"):
     """(exit code, output, errors); a program that hangs fails the test."""
     environment = {"VITAMIN_SOFT_DEVICES": "2"}
     if scenario == "children_that_exit":
@@ -32,24 +31,28 @@ def run(scenario, policy=None, seed=1, run_directory=None):
     if run_directory:
         environment["VITAMIN_RUN_DIR"] = run_directory
     changed = doors_test.changed_environment(policy is not None, environment=environment)
-    done = subprocess.run([str(PROGRAM), scenario], capture_output=True, text=True, check=False,
-                          timeout=time_limit.time_limit(10), env=changed)
+    done = subprocess.run([str(doors_test.PROGRAMS / program), scenario], capture_output=True,
+                          text=True, check=False, timeout=time_limit.time_limit(10), env=changed)
     return done.returncode, done.stdout, done.stderr
 
 
-class Boundaries(unittest.TestCase):
+class Compared(unittest.TestCase):
+    program = "boundaries"
+
     def check(self, scenario):
         """The statistics of each preloaded run."""
-        expected = run(scenario)
+        expected = run(scenario, program=self.program)
         self.assertEqual(expected[0], 0, expected)
         pages = []
         for policy, seed in POLICIES:
             with tempfile.TemporaryDirectory() as folder:
-                self.assertEqual(run(scenario, policy, seed, folder), expected,
+                self.assertEqual(run(scenario, policy, seed, folder, self.program), expected,
                                  (scenario, policy, seed))
-                pages.append(programs_test.page_of(folder).get("boundaries", {}))
+                pages.append(programs_test.page_of(folder).get(self.program, {}))
         return pages
 
+
+class Boundaries(Compared):
     def test_an_event_of_a_graph_is_recorded_by_a_call_behind_a_gate(self):
         self.check("event_of_a_graph")
 
@@ -94,6 +97,9 @@ class Boundaries(unittest.TestCase):
     def test_copies_between_contexts_are_ordered_with_both(self):
         self.check("peer_copies")
 
+    def test_copies_between_contexts_of_one_device_are_ordered_with_both(self):
+        self.check("copies_beside_a_created_context")
+
     def test_forked_children_exit(self):
         self.check("children_that_exit")
 
@@ -102,6 +108,40 @@ class Boundaries(unittest.TestCase):
 
     def test_threads_sleep_while_there_is_nothing_to_do(self):
         self.check("threads_that_sleep")
+
+
+class HeldStreams(Compared):
+    program = "held_streams"
+
+    def test_refused_frees_are_refused_by_the_call(self):
+        self.check("refused_frees")
+
+    def test_a_deferred_free_takes_the_memory_at_once(self):
+        self.check("frees_made_twice")
+
+    def test_a_pool_counts_what_deferred_work_frees(self):
+        self.check("attributes_of_a_pool")
+
+    def test_a_wait_for_an_event_keeps_the_record_that_it_meant(self):
+        self.check("event_recorded_again_while_waited_for")
+
+    def test_elapsed_times_are_refused_before_events_are_waited_for(self):
+        self.check("elapsed_times")
+
+    def test_records_waits_and_host_functions_never_block_the_caller(self):
+        self.check("many_markers")
+
+    def test_wrong_batches_of_value_operations_are_refused(self):
+        self.check("batches")
+
+    def test_fills_and_copies_of_device_memory_return_at_once(self):
+        self.check("fills_and_copies_of_device_memory")
+
+    def test_work_of_destroyed_streams_goes_on(self):
+        self.check("destroyed_streams")
+
+    def test_calls_that_a_capture_forbids_break_it_at_once(self):
+        self.check("calls_in_captures")
 
 
 if __name__ == "__main__":

@@ -108,6 +108,10 @@ class Flat(unittest.TestCase):
     def test_contexts_leave_nothing(self):
         self.check("contexts", "green_contexts", objects=100)
 
+    def test_primary_contexts_leave_nothing(self):
+        for policy in ("fifo", "random"):
+            self.compare("primary_contexts", 12, policy=policy)
+
     def test_threads_leave_nothing(self):
         self.check("threads", "host_functions")
 
@@ -116,6 +120,9 @@ class Flat(unittest.TestCase):
 
     def test_allocations_in_stream_order_leave_nothing(self):
         self.check("pool_memory", "pool_memory_freed_at_once", "memory_pools")
+
+    def test_allocations_of_a_stream_that_does_nothing_else_leave_nothing(self):
+        self.check("pool_memory_used_elsewhere", objects=2000)
 
     @unittest.skipIf(os.environ["SANITIZED"] == "1", "its runtime sees the leak first")
     def test_a_leak_is_seen(self):

@@ -87,5 +87,40 @@ TEST_CASE("A launch beyond the window asks once") {
   CHECK(seen.launching.asked <= 2);
 }
 
+TEST_CASE("A question about a stream looks at no stream that it does not depend on") {
+  std::function<void()> nothing = [] {};
+  Fixture f({.policy = "static", .on_idle = nothing});
+  unsigned total = 0, one = 1;
+  unsigned* address = &total;
+  const auto add = [&](runtime::Stream& stream) {
+    REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
+  };
+  runtime::Stream& free = f.stream();
+  soft::Gate* gate = f.engine->create_gate();
+  auto hold = runtime::call(
+      [&](void* q) { return f.engine->wait_gate(static_cast<soft::Queue*>(q), gate); });
+  constexpr unsigned kHeld = 50;
+  std::vector<runtime::Stream*> held;
+  for (unsigned i = 0; i < kHeld; ++i) {
+    held.push_back(&f.stream());
+    REQUIRE(f.context->bridge(*held.back(), hold, runtime::Behind::kGate) == 0);
+    add(*held.back());
+    REQUIRE_FALSE(held.back()->deferred.empty());
+  }
+  add(free);
+  CHECK(f.context->synchronize(free) == 0);
+  const auto asked_by = [&](runtime::Stream& stream) {
+    const std::uint64_t before = f.event_queries().asked;
+    static_cast<void>(f.context->query(stream));
+    return f.event_queries().asked - before;
+  };
+  CHECK(asked_by(free) <= 1);
+  CHECK(asked_by(*held.front()) <= 2);
+  CHECK(asked_by(*held.back()) <= 2);
+  f.engine->open_gate(gate);
+  for (runtime::Stream* stream : held) CHECK(f.context->synchronize(*stream) == 0);
+  CHECK(total == kHeld + 1);
+}
+
 }  // namespace
 }  // namespace vitamin::tests

@@ -45,8 +45,8 @@ void empty_context(Context& context) {
   context.captures.clear();
   if (context.kind == ContextKind::kGreen) return;
   for (Context* child : context.children) {
-    child->alive = false;
     empty_context(*child);
+    bury_green_context(*child);
   }
   context.children.clear();
   context.peers.clear();
@@ -103,10 +103,43 @@ CUresult synchronize(CUcontext handle) {
 
 }  // namespace
 
-Context& make_context(Device& device, ContextKind kind, unsigned flags) {
+void bury_green_context(Context& context) {
+  context.alive = false;
+  context.resource = {};
+  context.clusters.reset();
+  driver().buried.push_back(&context);
+}
+
+namespace {
+
+constexpr std::size_t kRemembered = 256;
+
+// One that was destroyed long ago and has no streams, or a new one.
+Context& unused_context(ContextKind kind) {
   Driver& self = driver();
+  if (kind == ContextKind::kGreen && self.buried.size() > kRemembered &&
+      self.buried.front()->streams.empty()) {
+    Context& again = *self.buried.front();
+    self.buried.pop_front();
+    self.release(again.green);
+    const std::uint32_t group = again.sync_group;
+    again = {};
+    again.sync_group = group;
+    return again;
+  }
   auto made = std::make_unique<Context>();
   Context& context = *made;
+  context.sync_group = self.next_sync_group++;
+  self.objects.emplace(&context, Kind::kContext);
+  self.contexts.push_back(std::move(made));
+  return context;
+}
+
+}  // namespace
+
+Context& make_context(Device& device, ContextKind kind, unsigned flags) {
+  Driver& self = driver();
+  Context& context = unused_context(kind);
   context.device = &device;
   context.kind = kind;
   context.root = &context;
@@ -114,11 +147,8 @@ Context& make_context(Device& device, ContextKind kind, unsigned flags) {
   context.flags = flags;
   context.api_version = kind == ContextKind::kRegular ? 3020 : 13000;
   context.id = self.next_id++;
-  context.sync_group = self.next_sync_group++;
   context.settings = default_settings();
   context.resource = whole_device(device);
-  self.objects.emplace(&context, Kind::kContext);
-  self.contexts.push_back(std::move(made));
   return context;
 }
 

@@ -113,7 +113,7 @@ CUresult other_legacy_streams(const Stream& stream, const CopyCommand& copy,
                               std::vector<Stream*>* others) {
   for (const unsigned char* side : {static_cast<const unsigned char*>(copy.target), copy.source}) {
     const Allocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(side));
-    if (allocation == nullptr || place_of(side) != Place::kDevice) return CUDA_SUCCESS;
+    if (allocation == nullptr || place_of(side) != Place::kDevice) continue;
     Context* context = allocation->context->root;
     if (context == stream.context->root) continue;
     Stream* legacy = nullptr;

@@ -7,7 +7,8 @@
 // virtual time advances, or while a callback of the application runs. The engine's mutex is inside.
 // Ownership. A handle is the address of its object. `Driver::objects` says which addresses are
 // alive and of what kind, so a wrong handle is answered with an error and never dereferenced.
-// Contexts are never freed: a handle of a destroyed one must still be recognised.
+// Contexts are never freed: a handle of a destroyed one must still be recognised. Many later a
+// green one is used again.
 #pragma once
 
 #include <array>
@@ -83,6 +84,12 @@ struct SmResource {
   std::vector<SmSet> cluster_groups;
   std::uint32_t max_cluster = 1;
   std::uint32_t split = 0;  // 0: the whole device
+
+  // Whichever split it came from.
+  bool same_as(const SmResource& other) const {
+    return sms == other.sms && cluster_groups == other.cluster_groups &&
+           max_cluster == other.max_cluster;
+  }
 };
 
 // What cuCtxSetLimit and its neighbours changed. Measured: the limits of a primary context and of
@@ -279,6 +286,8 @@ class Driver {
   std::vector<std::unique_ptr<Device>> devices;
   std::unordered_map<const void*, Kind> objects;
   std::deque<std::unique_ptr<Context>> contexts;
+  std::deque<Context*> buried;  // green ones, in the order in which they were destroyed
+  std::vector<struct ResourceDescriptor*> descriptors;
   std::map<std::uintptr_t, Allocation> allocations;  // by base
   std::uint64_t next_id = 1;
   std::uint32_t next_sync_group = 1;
@@ -359,6 +368,8 @@ std::vector<std::uint32_t> family_groups(const Context& root);
 
 // Contexts.
 Context& make_context(Device& device, ContextKind kind, unsigned flags);
+// It is destroyed: what it holds is given back, but for its streams.
+void bury_green_context(Context& context);
 CUresult retain_primary(Device& device);
 
 // The allocation that holds an address, or null.

@@ -250,6 +250,13 @@ CUresult api::cuDevResourceGenerateDesc(CUdevResourceDesc* handle, CUdevResource
                               piece.cluster_groups.end());
     sum.max_cluster = std::max(sum.max_cluster, piece.max_cluster);
   }
+  // Descriptors are never given back, so those of the same resources are the same.
+  for (ResourceDescriptor* known : driver().descriptors) {
+    if (!known->resource.same_as(descriptor->resource)) continue;
+    *handle = reinterpret_cast<CUdevResourceDesc>(known);
+    return CUDA_SUCCESS;
+  }
+  driver().descriptors.push_back(descriptor.get());
   *handle = reinterpret_cast<CUdevResourceDesc>(
       driver().own(std::move(descriptor), Kind::kResourceDescriptor));
   return CUDA_SUCCESS;
@@ -300,8 +307,8 @@ CUresult api::cuGreenCtxDestroy(CUgreenCtx handle) {
     Context& context = *green->context;
     if (!context.alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     // Its streams stay: work goes on, and later calls on them answer CONTEXT_IS_DESTROYED.
-    context.alive = false;
     context.root->children.erase(&context);
+    bury_green_context(context);
     auto& stack = thread_state().contexts;
     if (!stack.empty() && stack.back() == &context) stack.pop_back();
     ordinal = context.device->ordinal;

@@ -103,6 +103,12 @@ void give_back(const Allocation& allocation) {
   }
 }
 
+// What every freeing call checks first. None needs a current context (measured).
+CUresult admit_free() {
+  Context* context = nullptr;
+  return thread_state().contexts.empty() ? forbid_in_capture(nullptr) : admit(&context);
+}
+
 // Frees of every sort: check, wait for the whole address space (as the native calls do), free.
 template <class Accepts>
 CUresult free_synchronously(std::uintptr_t base, CUresult when_unknown, Accepts accepts) {
@@ -110,8 +116,7 @@ CUresult free_synchronously(std::uintptr_t base, CUresult when_unknown, Accepts 
   std::vector<std::uint32_t> groups;
   {
     const std::lock_guard lock(driver().mutex);
-    Context* context = nullptr;
-    if (const CUresult error = admit(&context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = admit_free(); error != CUDA_SUCCESS) return error;
     const auto found = driver().allocations.find(base);
     if (found == driver().allocations.end() || !accepts(found->second.kind)) return when_unknown;
     Context* owner = found->second.context;
@@ -189,8 +194,7 @@ CUresult api::cuMemAllocHost_v2(void** pointer, size_t bytes) {
 CUresult api::cuMemFree_v2(CUdeviceptr pointer) {
   {
     const std::lock_guard lock(driver().mutex);
-    Context* context = nullptr;
-    if (const CUresult error = admit(&context); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = admit_free(); error != CUDA_SUCCESS) return error;
     if (pointer == 0) return CUDA_SUCCESS;
     // Measured: memory of a pool goes back without waiting for anybody.
     const auto found = driver().allocations.find(static_cast<std::uintptr_t>(pointer));
@@ -231,8 +235,13 @@ CUresult api::cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) 
 
 CUresult api::cuMemHostUnregister(void* pointer) {
   if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return free_synchronously(reinterpret_cast<std::uintptr_t>(pointer),
-                            CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+  const auto base = reinterpret_cast<std::uintptr_t>(pointer);
+  CUresult when_unknown = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  {
+    const std::lock_guard lock(driver().mutex);
+    if (find_allocation(base) != nullptr) when_unknown = CUDA_ERROR_INVALID_VALUE;  // measured
+  }
+  return free_synchronously(base, when_unknown,
                             [](MemoryKind kind) { return kind == MemoryKind::kRegistered; });
 }
 
@@ -376,8 +385,8 @@ CUresult api::cuMemHostGetFlags(unsigned* flags, void* pointer) {
   Context* context = nullptr;
   if (const CUresult error = current_context(&context); error != CUDA_SUCCESS) return error;
   const Allocation* allocation = find_allocation(reinterpret_cast<std::uintptr_t>(pointer));
-  if (flags == nullptr || allocation == nullptr || allocation->kind != MemoryKind::kHost)
-    return CUDA_ERROR_INVALID_VALUE;
+  // Measured: of registered memory, too.
+  if (flags == nullptr || place_of(pointer) != Place::kPinned) return CUDA_ERROR_INVALID_VALUE;
   *flags = allocation->flags;
   return CUDA_SUCCESS;
 }
@@ -399,7 +408,10 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, const Allo
   const bool managed = allocation.kind == MemoryKind::kManaged;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return answer(data, reinterpret_cast<CUcontext>(allocation.context));
+      // Measured: memory of a pool belongs to none.
+      return answer(data, allocation.kind == MemoryKind::kPool
+                              ? nullptr
+                              : reinterpret_cast<CUcontext>(allocation.context));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer(data, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:

@@ -248,6 +248,7 @@ CUresult api::cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   if (pointer == 0) return CUDA_SUCCESS;
   if (stream->capture != nullptr)
     return capture_node(*stream, CU_GRAPH_NODE_TYPE_MEM_FREE, EmptyCommand{});
+  if (const CUresult error = forbid_in_capture(nullptr); error != CUDA_SUCCESS) return error;
   if (const CUresult error = admit_to_stream(*stream); error != CUDA_SUCCESS) return error;
   const auto found = driver().allocations.find(static_cast<std::uintptr_t>(pointer));
   if (found == driver().allocations.end() || found->second.kind != MemoryKind::kPool)

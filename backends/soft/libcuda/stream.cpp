@@ -447,7 +447,7 @@ CUresult api::cuStreamBatchMemOp_v2(CUstream handle, unsigned count,
   std::unique_lock lock(driver().mutex);
   Stream* stream = nullptr;
   if (const CUresult error = resolve_stream(handle, &stream); error != CUDA_SUCCESS) return error;
-  if (count > 256 || (count != 0 && parameters == nullptr) || flags != 0)
+  if (count >= 256 || (count != 0 && parameters == nullptr) || flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   // All or nothing: a bad element must not leave its predecessors in the stream.
   std::vector<Command> commands(count);

@@ -15,27 +15,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 
-#include "session.h"
+#include "boundaries.h"
 
 namespace {
-
-void print(const char* what, unsigned long long value) { std::printf("%s %llu\n", what, value); }
-void print(const char* what, CUresult status) {
-  std::printf("%s %d\n", what, static_cast<int>(status));
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-struct Gate {
-  std::atomic<bool> open{false};
-  static void CUDA_CB wait(void* gate) {
-    while (!static_cast<Gate*>(gate)->open.load()) sleep_ms(0);
-  }
-  void close(CUstream stream) { check(cuLaunchHostFunc(stream, &wait, this)); }
-};
 
 // Memory of the host that outlives the context in which it is registered.
 struct Registered {
@@ -72,16 +59,6 @@ CUgreenCtx green_context(CUdevice device) {
   check(cuDevResourceGenerateDesc(&description, &part, 1));
   CUgreenCtx context = nullptr;
   check(cuGreenCtxCreate(&context, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
-  return context;
-}
-
-CUcontext second_context(CUdevice device) {
-  CUcontext context = nullptr;
-#if CUDA_VERSION >= 13000
-  check(cuCtxCreate(&context, nullptr, 0, device));
-#else
-  check(cuCtxCreate(&context, 0, device));
-#endif
   return context;
 }
 
@@ -498,18 +475,22 @@ void copies_between(const Session& from, const Session& to) {
   const CUdeviceptr source = from.words(1);
   const CUstream a = from.stream(CU_STREAM_DEFAULT), later = from.stream(CU_STREAM_DEFAULT);
   const auto at = [](const Session& session) { check(cuCtxSetCurrent(session.context)); };
-  for (Word round = 1; round <= 6; ++round) {
+  const std::function<CUresult()> copies[] = {
+      [&] { return cuMemcpyPeer(target, to.context, source, from.context, sizeof(Word)); },
+      [&] {
+        return cuMemcpyPeerAsync(target, to.context, source, from.context, sizeof(Word), nullptr);
+      },
+      [&] { return cuMemcpyDtoD(target, source, sizeof(Word)); },
+      [&] { return cuMemcpy(target, source, sizeof(Word)); },
+      [&] { return cuMemcpyAsync(target, source, sizeof(Word), nullptr); },
+      [&] { return cuMemcpyDtoDAsync(target, source, sizeof(Word), CU_STREAM_LEGACY); }};
+  for (Word round = 0; round < 2 * std::size(copies); ++round) {
     at(from);
     from.launch("slow_add", a, source, Word{1}, 5 * kMillisecond);
     at(to);
     to.launch("slow_add", b, target, Word{100}, 5 * kMillisecond);
     at(round % 2 == 0 ? from : to);
-    if (round % 3 == 0)
-      check(cuMemcpyPeer(target, to.context, source, from.context, sizeof(Word)));
-    else if (round % 3 == 1)
-      check(cuMemcpyPeerAsync(target, to.context, source, from.context, sizeof(Word), nullptr));
-    else
-      check(cuMemcpyDtoD(target, source, sizeof(Word)));
+    check(copies[round / 2]());
     at(to);
     to.launch("slow_copy", c, read, target, Word{1}, std::uint64_t{1000});
     at(from);
@@ -521,10 +502,45 @@ void copies_between(const Session& from, const Session& to) {
   }
 }
 
+// The same of copies between the host and memory of a context that is not the current one.
+void copies_from_elsewhere(const Session& owner, const Session& current) {
+  check(cuCtxSetCurrent(owner.context));
+  const CUdeviceptr word = owner.words(1), read = owner.words(1);
+  const CUstream before = owner.stream(CU_STREAM_DEFAULT), behind = owner.stream(CU_STREAM_DEFAULT);
+  for (Word round = 1; round <= 4; ++round) {
+    owner.launch("slow_add", before, word, Word{1}, 5 * kMillisecond);
+    check(cuCtxSetCurrent(current.context));
+    Word value = 1000 * round;
+    if (round % 2 == 0) {
+      check(cuMemcpyHtoD(word, &value, sizeof value));
+    } else {
+      check(cuMemcpyDtoH(&value, word, sizeof value));
+      print("found", value);
+    }
+    check(cuCtxSetCurrent(owner.context));
+    owner.launch("slow_copy", behind, read, word, Word{1}, std::uint64_t{1000});
+    check(cuCtxSynchronize());
+    print("holds", owner.word(word));
+    print("read behind it", owner.word(read));
+  }
+}
+
 void peer_copies() {
   Session s, t(1);
   copies_between(s, t);
   copies_between(t, s);
+}
+
+// The same of two contexts of one device, one of which the application made itself.
+void copies_beside_a_created_context() {
+  Session s;
+  Session second = s;
+  second.context = second_context(s.device);
+  second.load();
+  copies_between(s, second);
+  copies_between(second, s);
+  copies_from_elsewhere(s, second);
+  copies_from_elsewhere(second, s);
 }
 
 // --- forks --------------------------------------------------------------------------------------
@@ -650,6 +666,7 @@ int main(int count, char** words) {
        {"refused_launches", &refused_launches},
        {"refused_calls", &refused_calls},
        {"peer_copies", &peer_copies},
+       {"copies_beside_a_created_context", &copies_beside_a_created_context},
        {"children_that_exit", &children_that_exit},
        {"attributes_of_ended_threads", &attributes_of_ended_threads},
        {"threads_that_sleep", &threads_that_sleep}},

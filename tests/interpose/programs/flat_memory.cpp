@@ -258,6 +258,15 @@ Destroy pool_memory_freed_at_once(Place& place) {
   return [memory] { check(drv.cuMemFree(memory)); };
 }
 
+// The stream that allocates does nothing else.
+Destroy pool_memory_used_elsewhere(Place& place) {
+  static const CUstream allocating = place.stream(CU_STREAM_DEFAULT);
+  CUdeviceptr memory = 0;
+  check(drv.cuMemAllocAsync(&memory, 4096, allocating));
+  place.launch("add", nullptr, memory, Word{1}, Word{1});
+  return [memory] { check(drv.cuMemFreeAsync(memory, nullptr)); };
+}
+
 Destroy memory_pool(Place& place) {
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -308,6 +317,7 @@ const std::map<std::string, Make> kKinds = {
     {"pool_memory", &pool_memory},
     {"pool_memory_freed_at_once", &pool_memory_freed_at_once},
     {"memory_pools", &memory_pool},
+    {"pool_memory_used_elsewhere", &pool_memory_used_elsewhere},
     {"host_functions", &host_function},
     // For the test of the test: one that leaks.
     {"leaks",
