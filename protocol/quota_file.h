@@ -49,6 +49,12 @@ class DeadOwners {
   bool judges_;
 };
 
+// The same, which looks where ids hold only when it is asked: for calls that mostly do not ask.
+struct DeadOwnersOf {
+  NativeQuotaLedger& ledger;
+  bool operator()(std::uint64_t owner) const { return DeadOwners(ledger)(owner); }
+};
+
 // How a charge waits for other processes that are in the middle of one: those that are stopped
 // there are not waited for any longer after two seconds.
 class LedgerWait {
