@@ -10,9 +10,8 @@
 //                           neither a handle nor a mapping of it is left
 //   pools                   charged with what the pool has reserved of the device: as much more as
 //                           an allocation asks for before it, what the pool says after it
-//   memory of graphs        charged with what a device's graphs have reserved, at their launches
 //
-// memory.def classifies every function of cuda.h that has to do with device memory.
+// memory.txt classifies every function of cuda.h that has to do with device memory.
 #pragma once
 
 #include "interpose/libcudart/words.h"

@@ -13,7 +13,7 @@ import subprocess
 import unittest
 
 DEF = "interpose/libcudart/driver.def"
-MEMORY = "interpose/libcudart/memory.def"
+MEMORY = "interpose/libcudart/memory.txt"
 
 # Functions without a stream or event in their parameters that all the same act on streams: they run
 # on the default stream, wait for work, or take away what queued work still uses.
@@ -36,7 +36,7 @@ TAKES = re.compile(
     r"|\w*GetInfo|\w*Trim|\w*Mapped|\w*Heap|\w*Upload)")
 HOLDS = re.compile(r"CUmemoryPool|AllocationHandle|CUmemPoolProps|CUmemAllocationProp|CUarray\s*\*"
                    r"|CUmipmappedArray\s*\*|CUdeviceptr\w*\s*\*")
-# The treatments of driver.def that rows of memory.def ask for.
+# The treatments of driver.def that rows of memory.txt ask for.
 TREATMENTS = {
     "CHARGED": re.compile(r"Charges|Handler<&(physical|pool)_create>"),
     "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Handler<&(physical|pool)_"),

@@ -41,7 +41,7 @@ class Program:
             environment["VITAMIN_MEMORY"] = str(quota)
         if folder is not None:
             environment["VITAMIN_RUN_DIR"] = str(folder)
-        environment["VITAMIN_LOCK_FOLDER"] = ""  # other tests' processes are nothing to say a line of
+        environment["VITAMIN_LOCK_FOLDER"] = ""  # nothing is said of other tests' processes
         environment["NATIVE_MEMORY"] = os.environ["NATIVE_MEMORY"]
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(

@@ -234,6 +234,37 @@ std::size_t native_free() {
   return past_us != nullptr ? past_us() : 0;
 }
 
+std::string number(CUresult status) { return std::to_string(static_cast<int>(status)); }
+
+// The default pool, and contexts.
+std::string managed(const std::string& verb, std::istringstream& words) {
+  std::string name;
+  std::size_t bytes = 0;
+  if (verb != "context") {
+    CUmemoryPool pool = nullptr;
+    check(cuDeviceGetDefaultMemPool(&pool, device));
+    if (verb == "trim") return number(cuMemPoolTrimTo(pool, 0));
+    words >> bytes;
+    return number(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes));
+  }
+  words >> name;
+  if (name == "reset") {
+    held.clear();
+    return number(cuDevicePrimaryCtxReset(device));
+  }
+  if (name == "end") {
+    held.clear();
+    const CUresult status = cuCtxDestroy(made);
+    check(cuCtxSetCurrent(primary));
+    return number(status);
+  }
+#if CUDA_VERSION >= 13000
+  return number(cuCtxCreate(&made, nullptr, 0, device));
+#else
+  return number(cuCtxCreate(&made, 0, device));
+#endif
+}
+
 std::string obey(const std::string& line, char** argv);
 
 std::string forked(const std::string& command, char** argv) {
@@ -260,7 +291,6 @@ std::string obey(const std::string& line, char** argv) {
   std::string verb, kind, name;
   std::size_t bytes = 0;
   words >> verb;
-  const auto number = [](CUresult status) { return std::to_string(static_cast<int>(status)); };
   if (verb == "take") {
     words >> kind >> bytes >> name;
     Held one;
@@ -285,31 +315,7 @@ std::string obey(const std::string& line, char** argv) {
   }
   if (verb == "native") return std::to_string(native_free());
   if (verb == "sync") return number(cuCtxSynchronize());
-  if (verb == "trim" || verb == "keep") {
-    CUmemoryPool pool = nullptr;
-    check(cuDeviceGetDefaultMemPool(&pool, device));
-    if (verb == "trim") return number(cuMemPoolTrimTo(pool, 0));
-    words >> bytes;
-    return number(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes));
-  }
-  if (verb == "context") {
-    words >> name;
-    if (name == "reset") {
-      held.clear();
-      return number(cuDevicePrimaryCtxReset(device));
-    }
-    if (name == "end") {
-      held.clear();
-      const CUresult status = cuCtxDestroy(made);
-      check(cuCtxSetCurrent(primary));
-      return number(status);
-    }
-#if CUDA_VERSION >= 13000
-    return number(cuCtxCreate(&made, nullptr, 0, device));
-#else
-    return number(cuCtxCreate(&made, 0, device));
-#endif
-  }
+  if (verb == "trim" || verb == "keep" || verb == "context") return managed(verb, words);
   if (verb == "race") {
     unsigned threads = 0, rounds = 0;
     words >> threads >> rounds >> kind >> bytes;
