@@ -168,9 +168,10 @@ class GraphSource {
   virtual Result<GraphContents> look(Device& device) = 0;
   // An executable of the same nodes that runs on the entry, or `older`, which is one of an earlier
   // state, brought up to date. kUnsupported: as look(); kInternal: what came out is not the same
-  // graph.
+  // graph; kBusy: `may_wait` is false, and it would have to wait for calls of the application.
   virtual Result<std::shared_ptr<GraphExecutable>> make(Device& device, PhysicalContext& entry,
-                                                        std::shared_ptr<GraphExecutable> older) = 0;
+                                                        std::shared_ptr<GraphExecutable> older,
+                                                        bool may_wait) = 0;
 };
 
 }  // namespace vitamin::hal

@@ -6,6 +6,7 @@
 // set, as it is in all tests.
 //
 // It costs a launch nothing: only calls that can wait look, and they ask each lock for its owner.
+// Where it is not enforced no lock is noted.
 #pragma once
 
 #include <pthread.h>
@@ -13,7 +14,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -31,10 +31,11 @@ enum class Blocks : std::uint8_t {
 
 class LockRule {
   struct Slot {
-    std::atomic<std::mutex*> mutex;
-    std::atomic<const char*> name;
+    std::mutex* mutex;
+    const char* name;
   };
   static inline constinit std::array<Slot, 256> slots_{};
+  static inline constinit std::mutex slots_mutex_{};  // of slots_; no other lock is taken under it
 
  public:
   // A lock that the rule is about, as long as this lives. More than there is room for are not
@@ -42,16 +43,20 @@ class LockRule {
   class Watched {
    public:
     Watched(std::mutex& mutex, const char* name) {
+      if (!enforced()) return;
+      const std::lock_guard lock(slots_mutex_);
       for (Slot& slot : slots_) {
-        std::mutex* free = nullptr;
-        if (!slot.mutex.compare_exchange_strong(free, &mutex)) continue;
-        slot.name.store(name);
+        if (slot.mutex != nullptr) continue;
+        slot = Slot{&mutex, name};
         slot_ = &slot;
         return;
       }
     }
+    // Afterwards no thread looks at the mutex, so it may be destroyed.
     ~Watched() {
-      if (slot_ != nullptr) slot_->mutex.store(nullptr);
+      if (slot_ == nullptr) return;
+      const std::lock_guard lock(slots_mutex_);
+      *slot_ = Slot{nullptr, nullptr};
     }
     Watched(const Watched&) = delete;
     Watched& operator=(const Watched&) = delete;
@@ -65,24 +70,37 @@ class LockRule {
 
   // Before a call that can make the host wait.
   static void waits(const char* call) {
-    static const bool enforced = std::getenv("VITAMIN_LOCK_RULE") != nullptr;
-    if (enforced) [[unlikely]]
+    if (enforced()) [[unlikely]]
       look(call);
   }
 
  private:
+  static bool enforced() {
+    static const bool is = std::getenv("VITAMIN_LOCK_RULE") != nullptr && survives_fork();
+    return is;
+  }
+  // A forked child finds slots_mutex_ free, whatever other threads of its parent did.
+  static bool survives_fork() {
+    return ::pthread_atfork([] { slots_mutex_.lock(); }, [] { slots_mutex_.unlock(); },
+                            [] { slots_mutex_.unlock(); }) == 0;
+  }
   [[gnu::noinline]] static void look(const char* call) {
     if (moves_deferred_work_) breach(call, "is made by the thread that moves deferred work");
     const auto self = static_cast<int>(::syscall(SYS_gettid));
+    const std::lock_guard lock(slots_mutex_);
     for (const Slot& slot : slots_)
-      if (std::mutex* mutex = slot.mutex.load())
-        if (mutex->native_handle()->__data.__owner == self) breach(call, slot.name.load());
+      if (slot.mutex != nullptr && owner(*slot.mutex) == self) breach(call, slot.name);
+  }
+  static int owner(std::mutex& mutex) {
+    return __atomic_load_n(&mutex.native_handle()->__data.__owner, __ATOMIC_RELAXED);
   }
   [[noreturn]] static void breach(const char* call, const char* why) {
     std::fprintf(stderr, "vitamin: the lock rule is broken: %s can wait: %s\n", call, why);
     std::abort();
   }
-  static inline constinit thread_local bool moves_deferred_work_ = false;
+  // alignas: where thread-local storage needs less alignment than what follows it, mold 1.10 (Debian
+  // 12) can put it into a page that no segment maps; the loader then refuses the program.
+  alignas(8) static inline constinit thread_local bool moves_deferred_work_ = false;
 };
 
 // A vendor's function in a table, called and compared as the pointer that it is.

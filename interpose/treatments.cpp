@@ -32,11 +32,14 @@ ContextCall::ContextCall() {
   while (away_.load()) std::this_thread::yield();  // a capture of one launch: microseconds
 }
 
-bool ContextCall::keep_away() {
+bool ContextCall::keep_away(bool may_wait) {
   while (!ending_.load()) {
-    away_.store(true);
-    if (made_.load() == 0) return true;
-    away_.store(false);
+    bool others = false;
+    if (away_.compare_exchange_strong(others, true)) {
+      if (made_.load() == 0) return true;
+      away_.store(false);
+    }
+    if (!may_wait) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   return false;

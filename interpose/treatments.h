@@ -366,9 +366,11 @@ class ContextCall {
   ContextCall(const ContextCall&) = delete;
   ContextCall& operator=(const ContextCall&) = delete;
 
-  // Before a capture of ours, on a thread that nobody waits for: waits till no such call is made.
-  // False: the process ends, there will be no captures any more.
-  static bool keep_away();
+  // Before a capture of ours; admit() behind it. One at a time, and while no such call is made.
+  // `may_wait`: on a thread that no other waits for. False: without `may_wait`, not now; and when
+  // the process ends (ending()), no more.
+  static bool keep_away(bool may_wait);
+  static bool ending() { return ending_.load(); }
   static void admit() { away_.store(false); }
   static void end() { ending_.store(true); }
 

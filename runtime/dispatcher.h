@@ -118,12 +118,21 @@ struct DispatchOptions {
   std::function<void()> idle;
 };
 
-enum class Blocked : std::uint8_t { kNo, kGate, kWindow, kLease, kPredecessor };
+enum class Blocked : std::uint8_t {
+  kNo,
+  kGate,
+  kWindow,
+  kLease,
+  kPredecessor,
+  kGraph,  // the graph is to be looked at, or an executable of it to be made (prepare_graph)
+};
 
 // The outcome of one try to submit: blocked and nothing changed, or the vendor's answer.
 struct Attempt {
   Blocked blocked = Blocked::kNo;
   hal::NativeStatus status = hal::kNativeOk;
+  EntryId entry =
+      kNoEntry;  // kGraph: that the executable is for; none: the graph is to be looked at
 };
 
 struct Request {
@@ -135,6 +144,7 @@ struct Request {
   MarkerRef gate;           // of what is waited for; unfired: gated
   bool own_stream = false;  // on the application's real stream, whatever the policy says
   stats::WholeReason own_reason = stats::WholeReason::kHostGated;  // why, for the report
+  bool may_prepare = false;  // of a graph: the caller can prepare it and try again
 };
 
 class Dispatcher {
@@ -252,6 +262,9 @@ class Dispatcher {
   // The application changed the graph; `followed`: so did its source. Otherwise it stays where
   // natively it runs from now on.
   void graph_changed(Graph& graph, bool followed);
+  // Does what an attempt said that a graph needs (Blocked::kGraph). Drops the lock meanwhile, and
+  // waits for no call of the application: what would have to is left to the worker.
+  void prepare_graph(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry);
   // Does now what is wanted for graphs; the lock is dropped meanwhile. The worker does, where there
   // is one.
   void make_graphs(Lock& lock);
@@ -307,6 +320,8 @@ class Dispatcher {
     PhysicalQueue* queue;
     Graph::Made* made = nullptr;  // null: the application's own executable, on its own stream
     stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
+    // The graph has to be prepared first, for this entry (Attempt::entry).
+    std::optional<EntryId> prepare = std::nullopt;
   };
   struct Binding {
     PhysicalQueue* queue = nullptr;
@@ -317,14 +332,14 @@ class Dispatcher {
   Attempt attempt_launch(Stream& stream, Request& request);
   Attempt attempt_graph(Stream& stream, Request& request);
   std::optional<stats::GraphReason> stays(Graph& graph);
-  GraphPlace place_graph(Stream& stream, Graph& graph);
+  GraphPlace place_graph(Stream& stream, Graph& graph, bool may_prepare);
   hal::NativeStatus launch_graph(Stream& stream, Request& request, const GraphPlace& place);
   void count(Stream& stream, Graph& graph, const GraphPlace& place);
   void watch(const std::shared_ptr<Graph>& graph, Stream& stream, PhysicalQueue& queue);
   void want(const std::shared_ptr<Graph>& graph, EntryId entry);
   void look_at(Lock& lock, const std::shared_ptr<Graph>& graph);
   void describe(Graph& graph, const hal::GraphContents& contents);
-  void make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry);
+  void make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry, bool may_wait);
   std::vector<Graph::Made> make_room(std::uint64_t bytes, const Graph& but);
   void drop(Graph::Made& made);
   bool graphs_awaited() const { return !wanted_graphs_.empty() && !graphs_finished_; }
@@ -444,7 +459,8 @@ class Dispatcher {
   std::uint64_t graph_bytes_ = 0;          // what those take
   std::uint64_t graph_clock_ = 0;          // counts their launches
   std::condition_variable graph_made_;
-  bool making_graph_ = false, graphs_finished_ = false;
+  unsigned graphs_in_work_ = 0;  // by how many threads
+  bool graphs_finished_ = false;
   std::vector<std::pair<EntryId, int>> wanted_queues_;  // (entry, priority) to grow off the path
   std::chrono::steady_clock::time_point slots_stay_until_;
   std::condition_variable work_;  // of the worker

@@ -49,7 +49,8 @@ GraphReason reason_of(stats::WholeReason reason) {
 Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   const auto& operation = *static_cast<GraphOperation*>(request.operation);
   Graph& graph = *operation.graph();
-  if (graph.last_stream != nullptr && graph.last_stream != &stream) {
+  const bool elsewhere = graph.last_stream != nullptr && graph.last_stream != &stream;
+  if (elsewhere) {
     request.marker = graph.last;
     request.gate = graph.gate;
   }
@@ -68,8 +69,12 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
       place.reason = *reason;
     } else if (!may_move(stream, graph.kernel, graph.needed)) {
       return {Blocked::kWindow};
+    } else if (elsewhere && !graph.last) {
+      // Only the application's own executable comes behind the one before, by the driver's rule.
+      place.reason = GraphReason::kNotMade;
     } else {
-      place = place_graph(stream, graph);
+      place = place_graph(stream, graph, request.may_prepare);
+      if (place.prepare) return {Blocked::kGraph, hal::kNativeOk, *place.prepare};
     }
   }
   if (gated_by_others) close_segment(stream);
@@ -85,7 +90,10 @@ Attempt Dispatcher::attempt_graph(Stream& stream, Request& request) {
   if (status != hal::kNativeOk) return {Blocked::kNo, status};
   count(stream, graph, place);
   commit(stream, *place.queue, 1, !place.queue->whole(), predicted, graph.kernel.work);
-  const MarkerRef marker = tail_marker(stream);
+  // The driver keeps the application's own executable from running beside itself. A marker says to
+  // others of the graph where this launch was.
+  const bool others = graph.looked && !graph.stays;
+  const MarkerRef marker = others || gated_by_others ? tail_marker(stream) : MarkerRef();
   if (gated_by_others) note_gate(stream, marker);
   if (!graph.gone) {
     graph.last_stream = &stream;
@@ -100,28 +108,32 @@ std::optional<GraphReason> Dispatcher::stays(Graph& graph) {
   if (options_.graph_bytes == 0 || by_width_.size() == 1) return GraphReason::kUnsupported;
   if (graph.stays) return graph.stays;
   if (graph.kernel.resident) return GraphReason::kNarrow;
-  if (graph.looked) return std::nullopt;
-  if (graph.launches >= Graph::kSettlesAfter && !graph.asked && !graph.gone) {
-    graph.asked = true;
-    want(graph.shared_from_this(), kNoEntry);
-  }
-  return GraphReason::kFresh;
+  return std::nullopt;
 }
 
-Dispatcher::GraphPlace Dispatcher::place_graph(Stream& stream, Graph& graph) {
+Dispatcher::GraphPlace Dispatcher::place_graph(Stream& stream, Graph& graph, bool may_prepare) {
   const LaunchOperation stands_for(device_, graph.launch);
   const Binding binding = bind(stream, graph.kernel, &stands_for, graph.needed);
   if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoLease};
   if (binding.queue->whole()) return {&stream.own, nullptr, reason_of(binding.reason)};
   const EntryId entry = binding.queue->entry;
   if (Graph::Made* made = graph.ready(entry)) return {binding.queue, made};
-  want(graph.shared_from_this(), entry);
   // It never was this stream's, unless its earlier work is there: then it still is.
   if (!lanes_share_ && binding.queue != stream.tail) arbiter_->release(entry, stream.lane);
+  if (!graph.looked) {
+    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, kNoEntry};
+    if (!graph.asked && !graph.gone) {
+      graph.asked = true;
+      want(graph.shared_from_this(), kNoEntry);
+    }
+    return {&stream.own, nullptr, GraphReason::kFresh};
+  }
   // Meanwhile the policy chooses among the entries that there are executables for.
   ready_.clear();
   for (const EntryId id : eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
+  if (ready_.empty() && may_prepare) return {&stream.own, nullptr, GraphReason::kNotMade, entry};
+  want(graph.shared_from_this(), entry);
   if (!ready_.empty()) {
     const Choice choice = ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
     stream.grant = {kWholeDevice, 0};  // what it did not choose first stands for one launch only
@@ -146,9 +158,12 @@ NativeStatus Dispatcher::launch_graph(Stream& stream, Request& request, const Gr
   }
   if (status != hal::kNativeOk) return status;
   operation.use(place.made != nullptr ? place.made->executable : nullptr);
-  // How long graphs run without a lease is always measured, how long with one while we learn.
-  Profiler::Stopwatch* stopwatch =
-      place.queue->whole() || profiler_.learns() ? profiler_.start(queue) : nullptr;
+  // How long graphs run without a lease is measured, and how long with one while we learn.
+  const bool timed =
+      place.made != nullptr
+          ? profiler_.learns() && Profiler::times_graph(place.made->launches)
+          : Profiler::times_graph(page_.other.graph_launches.get() - page_.graphs.bound.get());
+  Profiler::Stopwatch* stopwatch = timed ? profiler_.start(queue) : nullptr;
   if (stopwatch != nullptr) put_beside(stream, 2);
   status = operation.submit(queue);
   if (options_.audit && status == hal::kNativeOk && operation.asked())
@@ -179,7 +194,6 @@ void Dispatcher::count(Stream& stream, Graph& graph, const GraphPlace& place) {
   stats::Graphs& graphs = page_.graphs;
   const EntryId entry = place.queue->entry;
   page_.other.graph_launches.add();
-  ++graph.launches;
   if (graph.last_entry != kNoEntry) {
     graphs.successors.add();
     if (graph.last_entry != entry) graphs.moved.add();
@@ -198,6 +212,7 @@ void Dispatcher::count(Stream& stream, Graph& graph, const GraphPlace& place) {
   if (place.queue->processors < layout_.at(kWholeDevice).processors) graphs.narrow.add();
   stream.last_entry = entry;
   place.made->used = ++graph_clock_;
+  ++place.made->launches;
   watch(graph.shared_from_this(), stream, *place.queue);
 }
 
@@ -254,20 +269,31 @@ void Dispatcher::make_graphs(Lock& lock) {
   while (graphs_awaited() && !stopping_) {
     const WantedGraph want = std::move(wanted_graphs_.front());
     wanted_graphs_.erase(wanted_graphs_.begin());
-    making_graph_ = true;
+    ++graphs_in_work_;
     if (want.entry == kNoEntry)
       look_at(lock, want.graph);
     else
-      make(lock, want.graph, want.entry);
-    making_graph_ = false;
+      make(lock, want.graph, want.entry, true);
+    --graphs_in_work_;
   }
+  graph_made_.notify_all();
+}
+
+void Dispatcher::prepare_graph(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry) {
+  if (graphs_finished_ || stopping_) return;
+  ++graphs_in_work_;
+  if (entry == kNoEntry)
+    look_at(lock, graph);
+  else
+    make(lock, graph, entry, false);
+  --graphs_in_work_;
   graph_made_.notify_all();
 }
 
 void Dispatcher::finish_graphs() {
   Lock lock(mutex_);
   graphs_finished_ = true;
-  graph_made_.wait(lock, [&] { return !making_graph_; });
+  graph_made_.wait(lock, [&] { return graphs_in_work_ == 0; });
 }
 
 void Dispatcher::look_at(Lock& lock, const std::shared_ptr<Graph>& graph) {
@@ -317,8 +343,9 @@ void Dispatcher::describe(Graph& graph, const hal::GraphContents& contents) {
   graph.launch.grid = {contents.shape.nodes, 1, 1};
 }
 
-void Dispatcher::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry) {
-  std::erase(graph->wanted, entry);
+void Dispatcher::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry,
+                      bool may_wait) {
+  if (may_wait) std::erase(graph->wanted, entry);
   if (graph->gone || graph->stays || !graph->looked || graph->ready(entry) != nullptr) return;
   const std::uint64_t version = graph->version;
   std::shared_ptr<hal::GraphExecutable> older;
@@ -332,7 +359,7 @@ void Dispatcher::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   const std::uint64_t free_before = device_.free_bytes();
   hal::Result<std::shared_ptr<hal::GraphExecutable>> made = [&] {
     const Internal internal(device_);
-    return graph->source->make(device_, context, older);
+    return graph->source->make(device_, context, older, may_wait);
   }();
   const std::uint64_t free_after = device_.free_bytes();
   lock.lock();
@@ -343,6 +370,7 @@ void Dispatcher::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
     return lock.lock();
   }
   if (!made) {
+    if (!may_wait && made.error().code == hal::Errc::kBusy) return want(graph, entry);
     // This entry's own refusal, or one that every entry will answer.
     if (device_.classify(made.error().native) == hal::Outcome::kEntryRefused)
       graph->kernel.refused.set(entry);

@@ -3,10 +3,12 @@
 // An executable graph of the application as the dispatcher sees it: one operation, and executables
 // of the same nodes for the entries where it has run.
 //
-// What is slow (looking at its nodes, making an executable) is done by the dispatcher's thread,
-// without the lock; until it is done the graph runs on the whole device, on the application's own
-// stream, where natively it would. A graph is looked at when it was launched again unchanged: what
-// is launched once, or changed before every launch, costs nothing.
+// What is slow (looking at its nodes, making an executable) is done without the lock. The thread of
+// the application that launches a graph where no executable of it can run makes the first one, as
+// long as it made the application's own; a launch that is submitted later goes to the whole device
+// instead, on the application's own stream, as natively. Executables for other entries are made by
+// the dispatcher's thread, while launches go where there is one. Where a policy grants the whole
+// device nothing is looked at or made.
 //
 // Natively an executable never runs beside itself. The executables for entries do not know of each
 // other, so each launch comes behind the one before, wherever that went.
@@ -34,9 +36,6 @@ namespace vitamin::runtime {
 
 class Graph : public std::enable_shared_from_this<Graph> {
  public:
-  // Launches of one state of the graph that go by before it is looked at.
-  static constexpr std::uint32_t kSettlesAfter = 1;
-
   explicit Graph(std::shared_ptr<hal::GraphSource> of) : source(std::move(of)) {}
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -46,6 +45,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
     std::shared_ptr<hal::GraphExecutable> executable;
     std::uint64_t version = 0;  // of the graph, when it was made or brought up to date
     std::uint64_t used = 0;     // when it was launched last, by the dispatcher's count
+    std::uint64_t launches = 0;
   };
   Made* find(EntryId entry) {
     const auto found =
@@ -60,16 +60,14 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // The application changed it.
   void changed() {
     ++version;
-    launches = 0;
     looked = asked = false;
   }
 
   const std::shared_ptr<hal::GraphSource> source;
-  bool gone = false;           // destroyed by the application, or its context is
-  std::uint64_t version = 1;   // of what it does
-  std::uint32_t launches = 0;  // of this version
-  bool asked = false;          // somebody is to look at this version
-  bool looked = false;         // what follows is known
+  bool gone = false;          // destroyed by the application, or its context is
+  std::uint64_t version = 1;  // of what it does
+  bool asked = false;         // the dispatcher's thread is to look at this version
+  bool looked = false;        // what follows is known
   // Why no entry takes it, whatever the policy says.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of
@@ -85,8 +83,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
 
   // Its newest launch, submitted or not: the next one is submitted behind it.
   Predecessor newest;
-  // Behind the newest one that was submitted; `gate`: unfired when that lies downstream of
-  // host-gated work.
+  // Behind the newest one that was submitted; null: that is the application's own executable, and
+  // no other was made or wanted. `gate`: unfired when it lies downstream of host-gated work.
   const Stream* last_stream = nullptr;
   MarkerRef last, gate;
 };

@@ -13,7 +13,8 @@
 // has run dry the first event fires before the launch arrives: such a sample holds the host's delay
 // and is left out, unless the launch lasts so long that this is nothing.
 //
-// The same stopwatches measure what runs without a lease (graphs on the whole device).
+// The same stopwatches measure what runs without a lease (graphs on the whole device): the first
+// launches, then a sample.
 //
 // Threads: every function wants the device lock. Nothing allocates on the launch path but the first
 // sample of a kernel.
@@ -72,6 +73,13 @@ class Profiler {
   // turn() may say so the next time.
   bool next_is_due() const {
     return countdown_ == 1 || (!found_ && countdown_ > 0 && countdown_ <= search_ + 1);
+  }
+  // Whether this launch of a graph is to be timed; `launches`: those before it of its kind. The
+  // first ones are, then one in kUsual: two events cost as much as the whole launch of a short
+  // graph.
+  static bool times_graph(std::uint64_t launches) {
+    constexpr std::uint64_t kFirst = 8;
+    return launches < kFirst || launches % ProfilerOptions::kUsual == 0;
   }
   // Not what was looked for several times and always found its queue dry: others have their turn.
   bool worth_timing(std::uint64_t kernel, std::uint32_t processors) const;

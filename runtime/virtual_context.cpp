@@ -16,6 +16,8 @@ namespace {
 // when nothing is known to wait for the host.
 constexpr unsigned kPatience = 240;
 constexpr unsigned kLongPatience = 4 * kPatience;
+// Of one launch of a graph: it is looked at, and an executable made.
+constexpr int kPreparations = 2;
 }  // namespace
 
 hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
@@ -152,10 +154,16 @@ NativeStatus VirtualContext::run(Dispatcher::Lock& lock, Stream& stream, Arrival
   if (arrival.now) make_way(lock, stream, arrival);
   const bool waits_for_record =
       arrival.intent == Intent::kWait && arrival.event->pending != nullptr;
-  const std::span<const Predecessor> after = behind(stream, arrival);
-  if (!behind_deferred(stream, after) && !waits_for_record) {
-    const Attempt attempt = this->attempt(stream, arrival, after, arrival.now);
+  // A graph is looked at, then an executable made; the state may change while the lock is dropped.
+  for (int prepared = 0;; ++prepared) {
+    const std::span<const Predecessor> after = behind(stream, arrival);
+    if (behind_deferred(stream, after) || waits_for_record) break;
+    const bool may_prepare = arrival.intent == Intent::kGraph && prepared < kPreparations;
+    const Attempt attempt = this->attempt(stream, arrival, after, arrival.now, may_prepare);
     if (attempt.blocked == Blocked::kNo) return attempt.status;
+    if (attempt.blocked != Blocked::kGraph) break;
+    dispatcher_->prepare_graph(lock, static_cast<GraphOperation*>(arrival.operation)->graph(),
+                               attempt.entry);
   }
   return later(lock, stream, arrival);
 }
@@ -184,7 +192,8 @@ const hal::KernelLaunch* VirtualContext::launch_of(const Arrival& arrival) {
 }
 
 Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival,
-                                std::span<const Predecessor> after, bool own_stream) {
+                                std::span<const Predecessor> after, bool own_stream,
+                                bool may_prepare) {
   announce(stream, arrival, after);
   Request request;
   request.operation = arrival.operation;
@@ -192,6 +201,7 @@ Attempt VirtualContext::attempt(Stream& stream, Arrival& arrival,
   request.kernel = arrival.kernel;
   request.after = after;
   request.own_stream = own_stream;
+  request.may_prepare = may_prepare;
   // A launch that nothing waits for is sent there because it cannot be kept for later.
   if (own_stream && !arrival.now) request.own_reason = stats::WholeReason::kUnsupportedLayout;
   if (arrival.intent == Intent::kWait) {
@@ -423,7 +433,7 @@ NativeStatus VirtualContext::bridge(Stream& stream, Operation& call, Behind behi
 
 namespace {
 
-// An operation with a stopwatch around it.
+// A launch of a graph that is not followed, with a stopwatch around some.
 class Timed final : public Operation {
  public:
   Timed(Operation& operation, Stream& stream, Dispatcher& dispatcher, stats::GraphReason reason)
@@ -434,7 +444,9 @@ class Timed final : public Operation {
         page_(dispatcher.page()),
         reason_(reason) {}
   NativeStatus submit(hal::Queue& queue) noexcept override {
-    Profiler::Stopwatch* stopwatch = profiler_.start(queue);
+    const std::uint64_t unleased = page_.other.graph_launches.get() - page_.graphs.bound.get();
+    Profiler::Stopwatch* stopwatch =
+        Profiler::times_graph(unleased) ? profiler_.start(queue) : nullptr;
     if (stopwatch != nullptr) dispatcher_.put_beside(stream_, 2);
     const NativeStatus status = operation_.submit(queue);
     if (status == hal::kNativeOk) {

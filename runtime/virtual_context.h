@@ -223,7 +223,7 @@ class VirtualContext {
   static std::optional<hal::GraphShape> graph_of(const Arrival& arrival);
   void announce(Stream& stream, Arrival& arrival, std::span<const Predecessor> after);
   Attempt attempt(Stream& stream, Arrival& arrival, std::span<const Predecessor> after,
-                  bool own_stream);
+                  bool own_stream, bool may_prepare = false);
   hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
   bool give_out_again(Stream& stream, Block& block);
   void make_frees(Dispatcher::Lock& lock, Stream& stream);

@@ -77,7 +77,8 @@ hal::Result<hal::GraphContents> RememberedGraph::look(hal::Device& device) {
 }
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
-    hal::Device& device, hal::PhysicalContext& entry, std::shared_ptr<hal::GraphExecutable> older) {
+    hal::Device& device, hal::PhysicalContext& entry, std::shared_ptr<hal::GraphExecutable> older,
+    bool may_wait) {
   auto& context = static_cast<GreenContext&>(entry);
   MovedGraph moved(api_, device, context, options_.captures);
   std::vector<CUgraphNode> disabled;
@@ -93,7 +94,8 @@ hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
     if (const hal::Status status = moved.clone(graph_, disabled); !status)
       return tl::unexpected(status.error());
   }
-  if (const hal::Status status = moved.move(); !status) return tl::unexpected(status.error());
+  if (const hal::Status status = moved.move(may_wait); !status)
+    return tl::unexpected(status.error());
   if (const hal::Status same = moved.compare(shape); !same) return tl::unexpected(same.error());
 
   auto* const known = static_cast<ExecutableGraph*>(older.get());

@@ -54,8 +54,10 @@ bool has_graphs(const Api& api);
 class CaptureGuard {
  public:
   virtual ~CaptureGuard() = default;
-  // May wait as long as such a call lasts. False: there will be no captures any more, no unlock().
-  virtual bool lock() = 0;
+  enum class Locked { kYes, kBusy, kNoMore };
+  // `may_wait`: as long as such a call lasts; else kBusy. kNoMore: there will be no captures any
+  // more. unlock() belongs to kYes alone.
+  virtual Locked lock(bool may_wait) = 0;
   virtual void unlock() = 0;
 };
 
@@ -74,8 +76,8 @@ class RememberedGraph final : public hal::GraphSource {
 
   hal::Result<hal::GraphContents> look(hal::Device& device) override;
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
-      hal::Device& device, hal::PhysicalContext& entry,
-      std::shared_ptr<hal::GraphExecutable> older) override;
+      hal::Device& device, hal::PhysicalContext& entry, std::shared_ptr<hal::GraphExecutable> older,
+      bool may_wait) override;
 
   // What the application did to its executable. Nodes are those of the graph that it was made from.
   // False: it cannot be followed.

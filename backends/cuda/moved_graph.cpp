@@ -130,8 +130,6 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
   std::vector<CUgraphEdgeData> data(count);
   if (count > 0) api_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count);
 
-  const hal::Result<CUstream> stream = entry_.capture_stream();
-  if (!stream) return tl::unexpected(stream.error());
   std::vector<CUlaunchAttribute> attributes = attributes_of(api_, node);
   CUlaunchConfig config{};
   config.gridDimX = parameters.gridDimX;
@@ -141,11 +139,10 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
   config.blockDimY = parameters.blockDimY;
   config.blockDimZ = parameters.blockDimZ;
   config.sharedMemBytes = parameters.sharedMemBytes;
-  config.hStream = *stream;
   config.attrs = attributes.data();
   config.numAttrs = static_cast<unsigned>(attributes.size());
   CUgraphNode made = nullptr;
-  if (const hal::Status captured = capture(graph, *stream, config, parameters, &made); !captured)
+  if (const hal::Status captured = capture(graph, config, parameters, &made); !captured)
     return captured;
 
   for (std::size_t i = 0; i < count; ++i) {
@@ -165,13 +162,22 @@ hal::Status MovedGraph::capture_again(CUgraph graph, CUgraphNode node,
   return {};
 }
 
-hal::Status MovedGraph::capture(CUgraph graph, CUstream stream, const CUlaunchConfig& config,
+hal::Status MovedGraph::capture(CUgraph graph, CUlaunchConfig config,
                                 const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made) {
-  hal::LockRule::waits("a capture of ours");
-  if (captures_ != nullptr && !captures_->lock())
-    return hal::fail(hal::Errc::kBusy, "the process ends");
-  CUresult status = api_.cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
-                                                     CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (may_wait_) hal::LockRule::waits("a capture of ours");
+  if (captures_ != nullptr) {
+    const CaptureGuard::Locked locked = captures_->lock(may_wait_);
+    if (locked == CaptureGuard::Locked::kBusy)
+      return hal::fail(hal::Errc::kBusy, "a call that concerns the whole context is made");
+    if (locked == CaptureGuard::Locked::kNoMore)
+      return hal::fail(hal::Errc::kBusy, "the process ends");
+  }
+  const hal::Result<CUstream> own = entry_.capture_stream();  // made by one thread at a time
+  CUstream const stream = own ? *own : nullptr;
+  config.hStream = stream;
+  CUresult status = own ? api_.cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
+                                                           CU_STREAM_CAPTURE_MODE_RELAXED)
+                        : static_cast<CUresult>(own.error().native);
   if (status == CUDA_SUCCESS) {
     status =
         api_.cuLaunchKernelEx(&config, parameters.func, parameters.kernelParams, parameters.extra);

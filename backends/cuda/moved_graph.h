@@ -24,8 +24,11 @@ class MovedGraph {
   // `tracked`: nodes of the source that find() will be asked for. The source is not looked at any
   // more afterwards.
   hal::Status clone(CUgraph source, std::span<const CUgraphNode> tracked);
-  // Moves the kernels of the clone. May wait: for calls that concern a whole context.
-  hal::Status move() { return move_all(graph_, 0); }
+  // Moves the kernels of the clone. `may_wait`: for calls that concern a whole context, else kBusy.
+  hal::Status move(bool may_wait) {
+    may_wait_ = may_wait;
+    return move_all(graph_, 0);
+  }
   // kInternal unless what was made, as the driver tells it, is that graph and runs on the entry.
   hal::Status compare(const hal::GraphShape& wanted);
   CUgraph graph() const { return graph_; }
@@ -38,13 +41,14 @@ class MovedGraph {
   hal::Status move(CUgraph graph, CUgraphNode node);
   hal::Status capture_again(CUgraph graph, CUgraphNode node,
                             const CUDA_KERNEL_NODE_PARAMS& parameters);
-  hal::Status capture(CUgraph graph, CUstream stream, const CUlaunchConfig& config,
+  hal::Status capture(CUgraph graph, CUlaunchConfig config,
                       const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made);
 
   const Api& api_;
   hal::Device& device_;
   GreenContext& entry_;
   CaptureGuard* captures_;
+  bool may_wait_ = false;
   CUgraph graph_ = nullptr;
   hal::GraphShape shape_;
   std::vector<std::pair<CUgraphNode, CUgraphNode>> tracked_;  // of the source, and of graph_

@@ -304,14 +304,20 @@ CUresult library_load_from_file(Via<decltype(::cuLibraryLoadFromFile)> via, CUli
   return answer;
 }
 
+// A free waits for the context that the memory was allocated in, not for another one of its device
+// (bench/results/differential/two_contexts_frees_*.trace).
 Context* owner_of(const void* address) {
   int ordinal = -1;
+  CUcontext owner = nullptr;
   const auto at = reinterpret_cast<CUdeviceptr>(address);
   if (VITAMIN_REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) !=
           CUDA_SUCCESS ||
       ordinal < 0 || ordinal >= kMaxContexts)
     return nullptr;
-  return context_of_device[ordinal].load(std::memory_order_acquire);
+  Context* const context = context_of_device[ordinal].load(std::memory_order_acquire);
+  const bool known = VITAMIN_REAL(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT,
+                                                         at) == CUDA_SUCCESS;
+  return context != nullptr && known && owner != context->handle ? nullptr : context;
 }
 
 bool is_of_pool(CUdeviceptr address) {

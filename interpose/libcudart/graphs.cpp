@@ -24,7 +24,10 @@ constinit std::atomic<std::size_t> nodes_remembered{0};
 
 class Captures final : public cuda::CaptureGuard {
  public:
-  bool lock() override { return ContextCall::keep_away(); }
+  Locked lock(bool may_wait) override {
+    if (ContextCall::keep_away(may_wait)) return Locked::kYes;
+    return ContextCall::ending() ? Locked::kNoMore : Locked::kBusy;
+  }
   void unlock() override { ContextCall::admit(); }
 };
 cuda::CaptureGuard* captures() {

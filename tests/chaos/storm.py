@@ -80,12 +80,6 @@ def number_in_status(pid, name):
     return int(found[1]) if found else 0
 
 
-def signal_is_expected(pid, number):
-    """Whether the process blocks or handles it."""
-    masks = re.findall(r"^Sig(?:Blk|Cgt):\s+(\w+)", read(f"/proc/{pid}/status").decode(), re.M)
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
-
-
 class Place:
     """A folder that can be full: a small file system of its own where that may be made."""
 
@@ -449,7 +443,7 @@ class Storm:
         self.daemons.file.write_bytes(text)
         for process in self.daemons.running:
             # One that has not begun to read signals is ended by this one, as any program is.
-            if signal_is_expected(process.pid, signal.SIGHUP):
+            if harness.signal_is_expected(process.pid, signal.SIGHUP):
                 send(process.pid, signal.SIGHUP)
 
     @event(3)

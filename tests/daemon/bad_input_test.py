@@ -366,7 +366,7 @@ class BadInput(DaemonTest):
             connection.close()
         self.until(lambda: len(daemon.status()["devices"]) == 1)
         self.assertEqual((self.views(daemon), self.locks()), ({(132, 3)}, 1))
-        result = json.loads(member.communicate(timeout=20)[0])
+        result = json.loads(member.communicate(timeout=time_limit(20))[0])
         self.assertEqual((result["at_home"], result["whole"], result["malformed"]), (0, 0, 0))
         self.assertGreater(result["submitted"], 0)
         self.until(lambda: not daemon.status()["clients"])

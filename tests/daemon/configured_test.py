@@ -6,10 +6,9 @@ import json
 import os
 import pathlib
 import signal
-import time
 import unittest
 
-from harness import DaemonTest, answers
+from harness import DaemonTest, answers, signal_is_expected
 from time_limit import time_limit
 
 
@@ -164,7 +163,8 @@ class Configured(DaemonTest):
             os.write(opened[0], text.encode())
             os.close(opened[0])
         daemon.start(wait=False)
-        time.sleep(0.2)  # it waits for its configuration
+        # It may not read its configuration before it is written.
+        self.until(lambda: signal_is_expected(daemon.process.pid, signal.SIGHUP))
         daemon.process.send_signal(signal.SIGHUP)
         write('policy.name = "random"\n')
         self.until(daemon.socket.exists)

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import struct
@@ -50,6 +51,16 @@ def answers(path):
     except OSError:
         return False
     return True
+
+
+def signal_is_expected(pid, number):
+    """Whether the process blocks or handles it."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = re.findall(r"^Sig(?:Blk|Cgt):\s+(\w+)", status, re.M)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 class Daemon:

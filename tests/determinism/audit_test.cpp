@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 
 #include "runtime/audit.h"
@@ -93,10 +94,16 @@ class OtherEvent final : public Mistake {
 class OtherQueue final : public Mistake {
   hal::NativeStatus launch(hal::Queue& queue, std::uint32_t,
                            const hal::KernelLaunch& launch) override {
+    const std::lock_guard lock(mutex_);  // so that the other queue does not end meanwhile
     hal::Queue* const before = std::exchange(before_, &queue);
     if (before == nullptr || before == &queue || !strikes()) return queue.launch(launch);
     return before->launch(launch);
   }
+  void ends(hal::Queue& queue) override {
+    const std::lock_guard lock(mutex_);
+    if (before_ == &queue) before_ = nullptr;
+  }
+  std::mutex mutex_;
   hal::Queue* before_ = nullptr;
 };
 

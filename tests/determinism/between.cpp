@@ -11,6 +11,7 @@ class SeenQueue final : public hal::Queue {
   SeenQueue(std::shared_ptr<Between> between, std::uint32_t processors,
             std::unique_ptr<hal::Queue> queue)
       : between_(std::move(between)), processors_(processors), queue_(std::move(queue)) {}
+  ~SeenQueue() override { between_->ends(*queue_); }
   void* native() const noexcept override { return queue_->native(); }
   hal::NativeStatus launch(const hal::KernelLaunch& launch) noexcept override {
     return between_->launch(*queue_, processors_, launch);

@@ -22,6 +22,7 @@ class Between {
     return queue.launch(launch);
   }
   virtual hal::NativeStatus wait(hal::Queue& queue, hal::Event event) { return queue.wait(event); }
+  virtual void ends(hal::Queue&) {}  // before it is destroyed
 };
 
 std::unique_ptr<hal::Device> device_between(std::shared_ptr<Between> between,

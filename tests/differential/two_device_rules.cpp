@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two devices: which calls that concern one of them wait for streams of the other. Asked of a
-// machine with two GPUs; elsewhere these rules are not answered.
+// Two devices, or two contexts of one: which calls that concern one of them wait for streams of the
+// other. Rules of two devices are asked of a machine with two GPUs; elsewhere they are not
+// answered.
 #include <cstdlib>
 
 #include "session.h"
@@ -184,7 +185,57 @@ void beside(const std::vector<Probe>& probes, Held held, Current current) {
   }
 }
 
+enum class Of { kPrimary, kCreated };
+
+// The same of two contexts of one device: objects of `from`, while a stream of `held` is held.
+void beside_a_context(const std::vector<Probe>& probes, Of held, Of from, Of current) {
+  Session session;
+  CUcontext contexts[2] = {session.primary(), nullptr};
+  must(api.create_context(&contexts[1], 0, session.device()), "cuCtxCreate");
+  const auto index = [](Of one) { return static_cast<std::size_t>(one); };
+  const CUcontext holder = contexts[index(held)];
+  VITAMIN_MUST(cuCtxSetCurrent(holder));
+  CUstream stream = session.stream(CU_STREAM_NON_BLOCKING);
+  const CUdeviceptr word = session.memory(64);
+  for (const Probe& probe : probes) {
+    VITAMIN_MUST(cuCtxSetCurrent(contexts[index(from)]));
+    const std::function<CUresult()> make = probe.prepare(session);
+    VITAMIN_MUST(cuCtxSetCurrent(holder));
+    Gate gate(session, stream);
+    VITAMIN_MUST(cuMemsetD32Async(word, 1, 1, stream));
+    VITAMIN_MUST(cuCtxSetCurrent(contexts[index(current)]));
+    Say{"{}", std::string(probe.name) + ": " + waits_for(gate, make)};
+    gate.open();
+    VITAMIN_MUST(cuCtxSetCurrent(holder));
+    drain();
+  }
+}
+
 }  // namespace
+
+VITAMIN_RULE(two_contexts_frees_while_the_primary_one_is_held,
+             "Which allocations and frees of a context wait for a held stream of its device's "
+             "primary context?") {
+  beside_a_context(frees(), Of::kPrimary, Of::kCreated, Of::kCreated);
+}
+VITAMIN_RULE(two_contexts_frees_while_the_created_one_is_held,
+             "Which allocations and frees of a primary context wait for a held stream of another "
+             "context of the device?") {
+  beside_a_context(frees(), Of::kCreated, Of::kPrimary, Of::kPrimary);
+}
+VITAMIN_RULE(two_contexts_frees_in_the_held_one,
+             "Do frees of a context's memory wait for the context that is current?") {
+  beside_a_context(frees(), Of::kPrimary, Of::kCreated, Of::kPrimary);
+}
+VITAMIN_RULE(two_contexts_frees_in_the_other,
+             "Do frees of a held context's memory wait for it when another is current?") {
+  beside_a_context(frees(), Of::kPrimary, Of::kPrimary, Of::kCreated);
+}
+VITAMIN_RULE(two_contexts_code_while_the_primary_one_is_held,
+             "Which loads, unloads and context calls wait for a held stream of another context of "
+             "the device?") {
+  beside_a_context(code_and_contexts(), Of::kPrimary, Of::kCreated, Of::kCreated);
+}
 
 VITAMIN_RULE(two_devices_frees_while_the_other_is_held,
              "Which allocations and frees of a device wait for a held stream of another?") {

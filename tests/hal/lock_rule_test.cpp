@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -70,6 +71,21 @@ TEST_CASE("A call that can wait is made without a lock, or under somebody else's
           { const LockRule::Watched watched(mutex, "a lock is held"); }
           const std::lock_guard lock(mutex);
           if (waits() != 7) ::_exit(1);
+        }) == 0);
+}
+
+TEST_CASE("Locks end while other threads look at them") {
+  const TableEntry<int (*)(), Blocks::kWaits> waits("waits", address());
+  CHECK(ends_with([&] {
+          std::thread ends([] {
+            for (int i = 0; i < 5000; ++i) {
+              const auto mutex = std::make_unique<std::mutex>();
+              const LockRule::Watched watched(*mutex, "a lock is held");
+              const std::lock_guard lock(*mutex);
+            }
+          });
+          for (int i = 0; i < 5000; ++i) waits();
+          ends.join();
         }) == 0);
 }
 

@@ -36,7 +36,7 @@ bool conflict(const Effect& a, const Effect& b) {
 void Program::fill_parameters(const GraphModel& graph, const GraphModel::Node& node,
                               CUDA_KERNEL_NODE_PARAMS& parameters) {
   parameters = {};
-  parameters.func = world_.gpus()[graph.device].mix;
+  parameters.func = gpu(graph.device).mix;
   parameters.gridDimX = node.blocks;
   parameters.gridDimY = parameters.gridDimZ = 1;
   parameters.blockDimX = 32;
@@ -88,7 +88,7 @@ std::vector<CUgraphNode> Program::add_graph_nodes(GraphModel& graph, CUgraphNode
     parameters.value = effect.value;
     CUgraphNode node = nullptr;
     MUST(cuGraphAddMemsetNode(&node, graph.graph, after.data(), after.size(), &parameters,
-                              world_.gpus()[graph.device].context));
+                              gpu(graph.device).context));
     nodes.push_back(node);
     graph.effects.push_back(effect);
   }
@@ -98,7 +98,7 @@ std::vector<CUgraphNode> Program::add_graph_nodes(GraphModel& graph, CUgraphNode
 void Program::make_graph() {
   if (graphs_.size() >= kGraphsMax) destroy_graph();
   const auto device = static_cast<unsigned>(random_.below(devices_));
-  MUST(cuCtxSetCurrent(world_.gpus()[device].context));
+  MUST(cuCtxSetCurrent(gpu(device).context));
   GraphModel& graph = graphs_.emplace_back();
   graph.device = device;
   MUST(cuGraphCreate(&graph.graph, 0));
@@ -148,6 +148,7 @@ bool Program::prepare_graph(GraphModel& graph, Line& line) {
       if (!available(place)) return false;
   if (graph.executable == nullptr || !room(line, kLaunchCost + 16)) return false;
   if (graph.waits != nullptr && graph.waits->captured) return false;
+  if (graph.records != nullptr && awaited(*graph.records)) return false;
   operation(line, reads, writes);
   if (graph.waits != nullptr) {
     line.before |= graph.waits->recorded;
@@ -186,7 +187,7 @@ void Program::change_graph() {
   GraphModel* graph = any_graph();
   if (graph == nullptr || graph->executable == nullptr || graph->kernels.empty()) return;
   if (graph_in_flight()) return;
-  MUST(cuCtxSetCurrent(world_.gpus()[graph->device].context));
+  MUST(cuCtxSetCurrent(gpu(graph->device).context));
   const GraphModel::Node& node = random_.of(graph->kernels);
   Effect& effect = graph->effects[node.effect];
   effect.value = static_cast<Word>(random_.next());
@@ -212,7 +213,7 @@ void Program::destroy_graph() {
   GraphModel* graph = any_graph();
   if (graph == nullptr) return;
   if (graph_in_flight()) return;
-  MUST(cuCtxSetCurrent(world_.gpus()[graph->device].context));
+  MUST(cuCtxSetCurrent(gpu(graph->device).context));
   if (graph->executable != nullptr)
     say("  destroy executable %d", cuGraphExecDestroy(graph->executable));
   say("  destroy graph %d", cuGraphDestroy(graph->graph));
@@ -290,9 +291,7 @@ void Program::capture_on(Line& origin, Line* helper) {
     join.captured = true;
   }
   if (random_.one_in(10)) {  // breaks the capture
-    Line& line = helper != nullptr && random_.one_in(2) ? *helper : origin;
-    on(
-        line, "query", [&] { return cuStreamQuery(line.handle); }, 0);
+    break_capture(helper != nullptr && random_.one_in(2) ? *helper : origin, fork);
   }
   if (helper != nullptr && !random_.one_in(12))
     on(
@@ -301,11 +300,38 @@ void Program::capture_on(Line& origin, Line* helper) {
   const CUresult ended =
       here("end capture", [&] { return cuStreamEndCapture(origin.handle, &graph.graph); });
   if (ended != CUDA_SUCCESS) return;
-  MUST(cuCtxSetCurrent(world_.gpus()[graph.device].context));
+  MUST(cuCtxSetCurrent(gpu(graph.device).context));
   std::size_t nodes = 0;
   MUST(cuGraphGetNodes(graph.graph, nullptr, &nodes));
   say("  instantiate %zu nodes: %d", nodes, cuGraphInstantiate(&graph.executable, graph.graph, 0));
   graphs_.push_back(graph);
+}
+
+// Calls that a stream which is captured does not allow.
+void Program::break_capture(Line& line, const EventModel& event) {
+  const auto which = static_cast<unsigned>(random_.below(6));
+  const std::string name = "illegal in a capture " + std::to_string(which);
+  on(
+      line, name.c_str(),
+      [&] {
+        switch (which) {
+          case 0:
+            return cuStreamSynchronize(line.handle);
+          case 1:
+            return event.captured ? cuEventQuery(event.handle) : cuStreamQuery(line.handle);
+          case 2:
+            return event.captured ? cuEventSynchronize(event.handle) : cuStreamQuery(line.handle);
+          case 3:
+            return cuStreamAddCallback(
+                line.handle, [](CUstream, CUresult, void*) {}, nullptr, 0);
+          case 4:
+            return cuStreamWaitValue32(line.handle, page_addresses_[0] + 1024, 0,
+                                       CU_STREAM_WAIT_VALUE_GEQ);
+          default:
+            return cuStreamQuery(line.handle);
+        }
+      },
+      0);
 }
 
 }  // namespace vitamin::random_programs

@@ -19,6 +19,7 @@ void CUDA_CB on_host(void* data) {
   const std::unique_ptr<HostWork> work(static_cast<HostWork*>(data));
   for (std::size_t i = 0; i < kWords; ++i) work->page[i] = mixed(work->page[i], 1, work->value);
 }
+void CUDA_CB on_callback(CUstream, CUresult, void* data) { on_host(data); }
 
 void CUDA_CB wait_for_flag(void* flag) {
   while (!static_cast<std::atomic<bool>*>(flag)->load()) sleep_us(20);
@@ -39,14 +40,18 @@ void Program::one_operation() {
     if (Line* line = any_line()) kernel(*line, draw_time());
   } else if (dice < 56) {
     copy();
-  } else if (dice < 62) {
+  } else if (dice < 60) {
     fill();
+  } else if (dice < 62) {
+    write_values();
   } else if (dice < 66) {
     pageable_copy();
   } else if (dice < 71) {
     host_function();
-  } else if (dice < 76) {
+  } else if (dice < 75) {
     scratch();
+  } else if (dice < 76) {
+    timed();
   } else if (dice < 79) {
     default_copy();
   } else {
@@ -61,8 +66,8 @@ CUresult Program::launch_mix(const Line& line, const Effect& effect, std::uint64
   CUdeviceptr to = address(effect.to), from = address(effect.from);
   Word value = effect.value, count = kWords;
   void* arguments[] = {&to, &from, &value, &count, &ns};
-  return cuLaunchKernel(world_.gpus()[line.device].mix, blocks, 1, 1, 32, 1, 1, 0, line.handle,
-                        arguments, nullptr);
+  return cuLaunchKernel(gpu(line.device).mix, blocks, 1, 1, 32, 1, 1, 0, line.handle, arguments,
+                        nullptr);
 }
 
 bool Program::kernel(Line& line, std::uint64_t ns) {
@@ -86,16 +91,54 @@ void Program::copy() {
   if (!is_cell(from) && !is_cell(to)) return;
   operation(*line, {from}, {to});
   if (other != line->device) come_behind_both(*line);
+  const auto how = static_cast<unsigned>(random_.below(6));
   on(*line, "copy", [&] {
     if (is_cell(from) && is_cell(to) && device_of(from) != device_of(to))
-      return cuMemcpyPeerAsync(cells_[to], world_.gpus()[device_of(to)].context, cells_[from],
-                               world_.gpus()[device_of(from)].context, kBytes, line->handle);
-    if (is_cell(from) && is_cell(to))
-      return cuMemcpyDtoDAsync(cells_[to], cells_[from], kBytes, line->handle);
-    if (is_cell(to)) return cuMemcpyHtoDAsync(cells_[to], host_address(from), kBytes, line->handle);
-    return cuMemcpyDtoHAsync(host_address(to), cells_[from], kBytes, line->handle);
+      return cuMemcpyPeerAsync(cells_[to], gpu(device_of(to)).context, cells_[from],
+                               gpu(device_of(from)).context, kBytes, line->handle);
+    return copy_within(*line, to, from, how);
   });
   apply({Effect::Kind::kCopy, to, from, 0});
+}
+
+// The same copy by one of several calls: as a line, as four rows, as two planes of two rows.
+CUresult Program::copy_within(const Line& line, std::size_t to, std::size_t from, unsigned how) {
+  const bool to_device = is_cell(to), from_device = is_cell(from);
+  if (how == 0) return cuMemcpyAsync(address(to), address(from), kBytes, line.handle);
+  if (how == 1 || how == 2) {
+    CUDA_MEMCPY3D box{};
+    box.srcMemoryType = from_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    box.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    if (from_device)
+      box.srcDevice = cells_[from];
+    else
+      box.srcHost = host_address(from);
+    if (to_device)
+      box.dstDevice = cells_[to];
+    else
+      box.dstHost = host_address(to);
+    box.WidthInBytes = box.srcPitch = box.dstPitch = kBytes / 4;
+    box.Height = how == 1 ? 4 : 2;
+    box.srcHeight = box.dstHeight = box.Height;
+    box.Depth = 4 / box.Height;
+    if (how == 2) return cuMemcpy3DAsync(&box, line.handle);
+    CUDA_MEMCPY2D rows{};
+    rows.srcMemoryType = box.srcMemoryType;
+    rows.srcHost = box.srcHost;
+    rows.srcDevice = box.srcDevice;
+    rows.srcPitch = box.srcPitch;
+    rows.dstMemoryType = box.dstMemoryType;
+    rows.dstHost = box.dstHost;
+    rows.dstDevice = box.dstDevice;
+    rows.dstPitch = box.dstPitch;
+    rows.WidthInBytes = box.WidthInBytes;
+    rows.Height = box.Height;
+    return cuMemcpy2DAsync(&rows, line.handle);
+  }
+  if (to_device && from_device)
+    return cuMemcpyDtoDAsync(cells_[to], cells_[from], kBytes, line.handle);
+  if (to_device) return cuMemcpyHtoDAsync(cells_[to], host_address(from), kBytes, line.handle);
+  return cuMemcpyDtoHAsync(host_address(to), cells_[from], kBytes, line.handle);
 }
 
 // The source changes when the call has returned.
@@ -118,7 +161,38 @@ void Program::fill() {
   if (line == nullptr || !draw_place(line->device, true, to)) return;
   const auto value = static_cast<Word>(random_.next());
   operation(*line, {}, {to});
-  on(*line, "fill", [&] { return cuMemsetD32Async(cells_[to], value, kWords, line->handle); });
+  const bool rows = random_.one_in(3);
+  on(*line, "fill", [&] {
+    return rows ? cuMemsetD2D32Async(cells_[to], kBytes / 4, value, kWords / 4, 4, line->handle)
+                : cuMemsetD32Async(cells_[to], value, kWords, line->handle);
+  });
+  apply({Effect::Kind::kFill, to, to, value});
+}
+
+// Every word by a write of its own, all in one batch or in a call each.
+void Program::write_values() {
+  Line* line = any_line();
+  std::size_t to = 0;
+  if (line == nullptr || !draw_place(line->device, false, to)) return;
+  const auto value = static_cast<Word>(random_.next());
+  const bool batch = random_.one_in(2);
+  operation(*line, {}, {to});
+  on(
+      *line, "write values",
+      [&] {
+        std::array<CUstreamBatchMemOpParams, kWords> writes{};
+        for (std::size_t i = 0; i < kWords; ++i) {
+          const CUdeviceptr word = address(to) + i * sizeof(Word);
+          writes[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+          writes[i].writeValue.address = word;
+          writes[i].writeValue.value = value;
+          if (batch) continue;
+          const CUresult answer = cuStreamWriteValue32(line->handle, word, value, 0);
+          if (answer != CUDA_SUCCESS) return answer;
+        }
+        return batch ? cuStreamBatchMemOp(line->handle, kWords, writes.data(), 0) : CUDA_SUCCESS;
+      },
+      kWords);
   apply({Effect::Kind::kFill, to, to, value});
 }
 
@@ -131,9 +205,11 @@ void Program::host_function() {
   host_functions_.set(operations_);
   operation(*line, {}, {place});
   host_functions_.set(operations_ - 1);
-  on(*line, "host function", [&] {
-    return cuLaunchHostFunc(line->handle, &on_host,
-                            new HostWork{static_cast<Word*>(host_address(place)), value});
+  const bool callback = random_.one_in(4);
+  on(*line, callback ? "callback" : "host function", [&] {
+    auto* const work = new HostWork{static_cast<Word*>(host_address(place)), value};
+    return callback ? cuStreamAddCallback(line->handle, &on_callback, work, 0)
+                    : cuLaunchHostFunc(line->handle, &on_host, work);
   });
   apply({Effect::Kind::kHost, place, place, value});
 }
@@ -166,6 +242,32 @@ void Program::scratch() {
       },
       4);
   apply(effect);
+}
+
+// The time between two events is there as soon as both have happened, and covers what lies between.
+void Program::timed() {
+  Line* line = any_line();
+  if (line == nullptr || !flights_.empty() || !can_wait(all_of(line->device))) return;
+  MUST(cuCtxSetCurrent(gpu(*line).context));
+  std::array<CUevent, 2> events{};
+  for (CUevent& event : events) MUST(cuEventCreate(&event, CU_EVENT_DEFAULT));
+  const auto record = [&](CUevent event) {
+    add(*line);
+    on(*line, "record of a time", [&] { return cuEventRecord(event, line->handle); });
+  };
+  const auto elapsed = [&](const char* when) {
+    float ms = -1;
+    const CUresult answer = cuEventElapsedTime(&ms, events[0], events[1]);
+    say("  elapsed %s: %d%s", when, answer, ms >= 1 && ms < 1e6F ? ", a time" : "");
+  };
+  elapsed("before a record");
+  record(events[0]);
+  kernel(*line, 2'000'000);
+  record(events[1]);
+  if (!can_wait(line->maybe)) open_all_gates();  // the kernel's places may be another device's
+  wait_for(*line);
+  elapsed("afterwards");
+  for (const CUevent event : events) MUST(cuEventDestroy(event));
 }
 
 // A copy without a stream: the host knows its end.
@@ -323,10 +425,12 @@ void Program::refused() {
   Line* line = any_line();
   if (line == nullptr) return;
   for (std::uint64_t i = 1 + random_.below(3); i > 0; --i) {
-    const auto which = static_cast<unsigned>(random_.below(12));
+    const auto which = static_cast<unsigned>(random_.below(24));
     const std::string name = "refused " + std::to_string(which);
     on(
-        *line, name.c_str(), [&] { return refused_launch(*line, which); }, 0);
+        *line, name.c_str(),
+        [&] { return which < 12 ? refused_launch(*line, which) : refused_call(*line, which - 12); },
+        0);
   }
 }
 
@@ -374,6 +478,38 @@ CUresult Program::refused_launch(Line& line, unsigned which) {
       return cuStreamWaitEvent(line.handle, fresh_event(line.device).handle, 99);
     default:
       return cuMemFreeAsync(word, line.handle);
+  }
+}
+
+CUresult Program::refused_call(Line& line, unsigned which) {
+  const CUdeviceptr word = page_addresses_[0] + 1024;
+  switch (which) {
+    case 0:
+      return cuLaunchHostFunc(line.handle, nullptr, nullptr);
+    case 1:
+      return cuStreamAddCallback(line.handle, &on_callback, nullptr, 7);
+    case 2:
+      return cuEventRecord(nullptr, line.handle);
+    case 3:
+      return cuStreamWaitEvent(line.handle, nullptr, 0);
+    case 4:
+      return cuGraphLaunch(nullptr, line.handle);
+    case 5:  // not aligned
+      return cuStreamWriteValue32(line.handle, word + 1, 1, 0);
+    case 6:
+      return cuMemsetD32Async(word + 2, 1, kWords, line.handle);
+    case 7:  // a row is wider than its pitch
+      return cuMemsetD2D32Async(word, kBytes / 8, 1, kWords / 4, 4, line.handle);
+    case 8:
+      return cuStreamBatchMemOp(line.handle, 1, nullptr, 0);
+    case 9:
+      return cuMemcpyHtoDAsync(0, host_address(kCells * devices_), kBytes, line.handle);
+    case 10: {
+      CUdeviceptr memory = 0;
+      return cuMemAllocAsync(&memory, 0, line.handle);
+    }
+    default:
+      return cuStreamWaitValue32(line.handle, word, 1, 0xff00);
   }
 }
 

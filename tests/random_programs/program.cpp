@@ -24,7 +24,8 @@ std::uint64_t mixed_seed(std::uint64_t seed, std::uint64_t index) {
 
 Program::Program(World& world, const Options& options)
     : world_(world), options_(options), random_(mixed_seed(options.seed, ~std::uint64_t{0})) {
-  devices_ = world.gpus().size() > 1 && random_.below(5) < 2 ? 2 : 1;
+  devices_ = random_.below(5) < 2 ? 2 : 1;
+  if (random_.one_in(3)) gpus_[1] = World::kSecondContext;
   fragments_ = static_cast<unsigned>(4 + random_.below(16));
   for (std::size_t i = 0; i < kWorkers; ++i) workers_.push_back(std::make_unique<Worker>());
   const std::size_t places = kCells * devices_ + kPages;
@@ -54,7 +55,7 @@ Program::Program(World& world, const Options& options)
 }
 
 void Program::make_device(unsigned device) {
-  MUST(cuCtxSetCurrent(world_.gpus()[device].context));
+  MUST(cuCtxSetCurrent(gpu(device).context));
   for (std::size_t i = 0; i < kCells; ++i) {
     CUdeviceptr cell = 0;
     MUST(cuMemAlloc(&cell, kBytes));
@@ -78,7 +79,7 @@ void Program::make_device(unsigned device) {
     make_line(stream, device, LineKind::kNonBlocking, Line::kAnyThread);
   }
   if (device == 0) {
-    MUST(cuGreenCtxStreamCreate(&stream, world_.gpus()[0].green, CU_STREAM_NON_BLOCKING, 0));
+    MUST(cuGreenCtxStreamCreate(&stream, gpu(0).green, CU_STREAM_NON_BLOCKING, 0));
     make_line(stream, device, LineKind::kGreen, Line::kAnyThread);
   }
   MUST(cuCtxSynchronize());
@@ -189,15 +190,16 @@ void Program::tear_down() {
   for (unsigned device = 0; device < devices_; ++device)
     if (static_cast<int>(device) != reset_) destroy_device_objects(device);
   if (reset_ >= 0) {
-    if (!release_)
-      MUST(cuDevicePrimaryCtxRelease(world_.gpus()[static_cast<unsigned>(reset_)].device));
-    world_.set_up(static_cast<unsigned>(reset_));
+    const std::size_t ended = gpus_[static_cast<std::size_t>(reset_)];
+    if (!release_ && ended != World::kSecondContext)
+      MUST(cuDevicePrimaryCtxRelease(world_.gpus()[ended].device));
+    world_.set_up(ended);
   }
   for (std::size_t i = 0; i < kPages; ++i) {
     const bool registered = i + 1 == kPages;
     // What was allocated or registered in the context that was reset went with it.
     if (reset_ != 0) {
-      MUST(cuCtxSetCurrent(world_.gpus()[0].context));
+      MUST(cuCtxSetCurrent(gpu(0).context));
       if (registered)
         MUST(cuMemHostUnregister(pages_[i]));
       else
@@ -208,7 +210,7 @@ void Program::tear_down() {
 }
 
 void Program::destroy_device_objects(unsigned device) {
-  MUST(cuCtxSetCurrent(world_.gpus()[device].context));
+  MUST(cuCtxSetCurrent(gpu(device).context));
   for (GraphModel& graph : graphs_) {
     if (graph.device != device) continue;
     if (graph.executable != nullptr) MUST(cuGraphExecDestroy(graph.executable));
@@ -228,7 +230,7 @@ void Program::destroy_device_objects(unsigned device) {
 
 CUresult Program::call(unsigned thread, unsigned device, const std::function<CUresult()>& what) {
   CUresult answer = CUDA_SUCCESS;
-  const CUcontext context = world_.gpus()[device].context;
+  const CUcontext context = gpu(device).context;
   const auto task = [&] {
     MUST(cuCtxSetCurrent(context));
     answer = what();
@@ -255,6 +257,12 @@ std::size_t Program::number_of(const Line& line) const {
   const auto at =
       std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return &one == &line; });
   return static_cast<std::size_t>(at - lines_.begin());
+}
+
+std::size_t Program::number_of(const EventModel& event) const {
+  const auto at = std::find_if(events_.begin(), events_.end(),
+                               [&](const EventModel& one) { return &one == &event; });
+  return static_cast<std::size_t>(at - events_.begin());
 }
 
 CUresult Program::on(Line& line, const char* name, const std::function<CUresult()>& what,
@@ -408,13 +416,24 @@ void Program::apply(const Effect& effect) {
   }
 }
 
-// One that no graph records or waits for in a way that its meaning is not known.
+// A thread may not have made its call that waits for the event yet: a record would change what the
+// call waits for.
+bool Program::awaited(const EventModel& event) const {
+  return std::any_of(flights_.begin(), flights_.end(),
+                     [&](const Flight& flight) { return flight.event == &event; });
+}
+
+// One that may be recorded. There are fewer flights than events.
 EventModel& Program::fresh_event(unsigned device) {
-  return *shared_events_[device * kEvents + random_.below(kEvents)];
+  EventModel* event = nullptr;
+  do event = shared_events_[device * kEvents + random_.below(kEvents)];
+  while (awaited(*event));
+  return *event;
 }
 
 void Program::record(EventModel& event, Line& line) {
-  on(line, "record", [&] { return cuEventRecord(event.handle, line.handle); });
+  const std::string name = "record of event " + std::to_string(number_of(event));
+  on(line, name.c_str(), [&] { return cuEventRecord(event.handle, line.handle); });
   add(line);
   event.recorded = line.before;
   event.maybe = may_wait_for(lines_, line);
@@ -423,7 +442,8 @@ void Program::record(EventModel& event, Line& line) {
 }
 
 void Program::wait(Line& line, EventModel& event) {
-  on(line, "wait", [&] { return cuStreamWaitEvent(line.handle, event.handle, 0); });
+  const std::string name = "wait for event " + std::to_string(number_of(event));
+  on(line, name.c_str(), [&] { return cuStreamWaitEvent(line.handle, event.handle, 0); });
   add(line);
   line.maybe |= event.maybe | may_wait_for(lines_, line);
   if (!event.captured) line.before |= event.recorded;  // else it is refused

@@ -52,9 +52,11 @@ class Program {
     Line* partner = nullptr;
     std::string name;
     std::shared_ptr<CUresult> answer;
-    Set before;          // of what follows on the line
-    Set maybe;           // what the call may wait for
-    bool waits = false;  // the host has waited when it returns
+    Set before;                         // of what follows on the line
+    Set partner_before;                 // of what follows on its partner
+    Set maybe;                          // what the call may wait for
+    bool waits = false;                 // the host has waited when it returns
+    const EventModel* event = nullptr;  // that the call waits for
     Places places;
   };
 
@@ -68,6 +70,7 @@ class Program {
   CUresult call(unsigned thread, unsigned device, const std::function<CUresult()>& what);
   unsigned thread_for(const Line& line);
   std::size_t number_of(const Line& line) const;
+  std::size_t number_of(const EventModel& event) const;
   template <class... Args>
   void say(const char* format, Args... args) {
     world_.log().say(format, args...);
@@ -96,6 +99,7 @@ class Program {
   void record(EventModel& event, Line& line);
   void wait(Line& line, EventModel& event);
   void wait_for(Line& line);
+  bool awaited(const EventModel& event) const;
   EventModel& fresh_event(unsigned device);
 
   // --- draws ---
@@ -107,7 +111,10 @@ class Program {
   CUdeviceptr address(std::size_t place) const;
   void* host_address(std::size_t place) const;
   std::uint64_t draw_time();
-  Gpu& gpu(const Line& line) { return world_.gpus()[line.device]; }
+  Gpu& gpu(unsigned device) { return world_.gpus()[gpus_[device]]; }
+  Gpu& gpu(const Line& line) { return gpu(line.device); }
+  // The two devices of the program are two contexts of one.
+  bool one_device() const { return devices_ > 1 && gpus_[1] == World::kSecondContext; }
 
   // --- operations.cpp: single operations ---
   void noise(unsigned count);
@@ -115,10 +122,13 @@ class Program {
   bool kernel(Line& line, std::uint64_t ns);
   CUresult launch_mix(const Line& line, const Effect& effect, std::uint64_t ns, unsigned blocks);
   void copy();
+  CUresult copy_within(const Line& line, std::size_t to, std::size_t from, unsigned how);
   void pageable_copy();
   void fill();
+  void write_values();
   void host_function();
   void scratch();
+  void timed();
   void default_copy();
   void host_step();
   static CUresult until_ready(const std::function<CUresult()>& query);
@@ -132,6 +142,7 @@ class Program {
   void open_fragment();
   void refused();
   CUresult refused_launch(Line& line, unsigned which);
+  CUresult refused_call(Line& line, unsigned which);
 
   // --- graphs.cpp ---
   void make_graph();
@@ -151,6 +162,7 @@ class Program {
   bool captured_kernel(Line& line, GraphModel& graph, const Places& allowed);
   void capture();
   void capture_on(Line& origin, Line* helper);
+  void break_capture(Line& line, const EventModel& event);
 
   // --- scenarios.cpp ---
   void deep();
@@ -184,6 +196,7 @@ class Program {
   Random random_;
   unsigned fragments_ = 0;
   unsigned devices_ = 1;
+  std::array<std::size_t, 2> gpus_{0, 1};  // of the world, of each device of the program
   std::deque<Line> lines_;
   std::deque<EventModel> events_;  // kEvents a device, then those of orphans
   std::deque<EventModel*> shared_events_;

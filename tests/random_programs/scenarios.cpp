@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "program.h"
 
@@ -82,7 +83,10 @@ void Program::land(Flight& flight) {
       static_cast<int>(*flight.answer));
   flight.line->busy = false;
   flight.line->before |= flight.before;
-  if (flight.partner != nullptr) flight.partner->busy = false;
+  if (flight.partner != nullptr) {
+    flight.partner->busy = false;
+    flight.partner->before |= flight.partner_before;
+  }
   for (const std::size_t place : flight.places) reserved_[place] = false;
   if (flight.waits) reached(flight.before);
   flights_.remove_if([&](const Flight& one) { return &one == &flight; });
@@ -93,7 +97,7 @@ void Program::land_all() {
 }
 
 CUresult Program::launch_nothing(const Line& line, unsigned count, CUevent record_each) {
-  const CUfunction nothing = world_.gpus()[line.device].nothing;
+  const CUfunction nothing = gpu(line.device).nothing;
   for (unsigned i = 0; i < count; ++i) {
     CUresult answer = cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, line.handle, nullptr, nullptr);
     if (answer == CUDA_SUCCESS && record_each != nullptr)
@@ -171,6 +175,7 @@ bool Program::fly_wait(Line& line) {
       flight = &begin_flight(line, "synchronize event",
                              [event = event.handle] { return cuEventSynchronize(event); });
       flight->before = event.recorded;
+      flight->event = &event;
     }
   }
   flight->waits = true;
@@ -284,6 +289,7 @@ void Program::chains() {
         !draw_place(device, true, cell))
       continue;
     Line* const partner = partner_of(*line, 300);
+    const Set before = line->before, partner_before = partner != nullptr ? partner->before : Set();
     operation(*line, {cell}, {cell});
     if (partner != nullptr) {
       operation(*partner, {cell}, {cell});
@@ -296,7 +302,11 @@ void Program::chains() {
     flight.places = {cell};
     reserved_[cell] = true;
     line->depth += steps * 4;
-    if (partner != nullptr) partner->depth += steps * 4;
+    // Until it has returned nothing is certain to come behind it: another chain may be quicker.
+    line->before = before;
+    if (partner == nullptr) continue;
+    flight.partner_before = std::exchange(partner->before, partner_before);
+    partner->depth += steps * 4;
   }
   land_all();
 }
@@ -307,7 +317,7 @@ CUresult Program::launch_additions(const Line& line, std::size_t cell, Word valu
   void* arguments[] = {&word, &value, &ns};
   CUresult answer = CUDA_SUCCESS;
   for (unsigned i = 0; i < count && answer == CUDA_SUCCESS; ++i)
-    answer = cuLaunchKernel(world_.gpus()[line.device].add_slowly, 1, 1, 1, 1, 1, 1, 0, line.handle,
+    answer = cuLaunchKernel(gpu(line.device).add_slowly, 1, 1, 1, 1, 1, 1, 0, line.handle,
                             arguments, nullptr);
   return answer;
 }
@@ -467,7 +477,8 @@ void Program::peer_copy() {
   const auto kind = random_.below(3);
   // Of another stream than the default ones the rules say nothing.
   Line& here = *legacies[current];
-  const Set implied = ordered(*legacies[0]) | ordered(*legacies[1]);
+  // Between two contexts of one device nothing but the order of the current one is relied on.
+  const Set implied = one_device() ? ordered(here) : ordered(*legacies[0]) | ordered(*legacies[1]);
   const Set wanted = written_[from] | written_[to] | read_[to];
   if ((wanted & ~implied & ~host_).any()) {
     order(here, from, false);
@@ -479,8 +490,8 @@ void Program::peer_copy() {
   written_[to].set(operations_ - 1);
   read_[from].set(operations_ - 1);
   on(here, "peer copy", [&] {
-    const CUcontext source_context = world_.gpus()[1 - target].context;
-    const CUcontext target_context = world_.gpus()[target].context;
+    const CUcontext source_context = gpu(1 - target).context;
+    const CUcontext target_context = gpu(target).context;
     if (kind == 0)
       return cuMemcpyPeer(cells_[to], target_context, cells_[from], source_context, kBytes);
     if (kind == 1) return cuMemcpy(cells_[to], cells_[from], kBytes);
@@ -496,7 +507,7 @@ void Program::peer_copy() {
   });
   apply({Effect::Kind::kCopy, to, from, 0});
   for (Line* line : legacies) {
-    line->before |= here.before;
+    if (!one_device()) line->before |= here.before;
     line->maybe |= here.maybe;
   }
 }
@@ -507,7 +518,7 @@ void Program::peer_copy() {
 void Program::draining_call() {
   if (!flights_.empty()) return;
   const auto device = static_cast<unsigned>(random_.below(devices_));
-  Gpu& gpu = world_.gpus()[device];
+  Gpu& gpu = this->gpu(device);
   const auto kind = random_.below(5);
   // What is to go is made while nothing holds the device.
   if (!can_wait(all_of(device))) return;
@@ -570,7 +581,7 @@ void Program::draining_call() {
 // A stream that is destroyed with its work outstanding.
 void Program::temporary_stream() {
   const auto device = static_cast<unsigned>(random_.below(devices_));
-  Gpu& gpu = world_.gpus()[device];
+  Gpu& gpu = this->gpu(device);
   MUST(cuCtxSetCurrent(gpu.context));
   CUstream stream = nullptr;
   const bool blocking = random_.one_in(2);
@@ -648,19 +659,18 @@ void Program::fork_child() {
     }
 }
 
-// The primary context of one device ends with its work outstanding; what that did to registered
+// The context of one device ends with its work outstanding; what that did to registered
 // memory stays.
 void Program::ends_with_reset() {
   reset_ = static_cast<int>(random_.below(devices_));
   release_ = random_.one_in(2);
   const auto device = static_cast<unsigned>(reset_);
-  const CUdevice handle = world_.gpus()[device].device;
   for (unsigned other = 0; other < devices_; ++other)  // it may use memory of the context that ends
     if (other != device) MUST(call(0, other, [] { return cuCtxSynchronize(); }));
   // The application's green context holds on to the primary one.
   for (Line& one : lines_)
     if (one.kind == LineKind::kGreen && one.device == device) wait_for(one);
-  MUST(cuGreenCtxDestroy(world_.gpus()[device].green));
+  if (gpus_[device] == 0) MUST(cuGreenCtxDestroy(gpu(0).green));
   Line* line = line_of(device, false);
   if (line != nullptr && line->kind == LineKind::kGreen) line = nullptr;
   const std::size_t page = kCells * devices_ + kPages - 1;
@@ -673,9 +683,8 @@ void Program::ends_with_reset() {
     if (operations_ + 40 > kOperationsMax) break;
   }
   world_.log().begin(release_ ? "release" : "reset");
-  say("%s device %u: %d", release_ ? "release" : "reset", device, call(0, device, [&] {
-        return release_ ? cuDevicePrimaryCtxRelease(handle) : cuDevicePrimaryCtxReset(handle);
-      }));
+  say("%s device %u: %d", release_ ? "release" : "reset", device,
+      call(0, device, [&] { return world_.end(gpus_[device], release_); }));
 }
 
 }  // namespace vitamin::random_programs

@@ -9,16 +9,36 @@ constexpr std::size_t kPoolBytes = 512;
 
 void World::start() {
   MUST(cuInit(0));
-  int count = 0;
-  MUST(cuDeviceGetCount(&count));
-  gpus_.resize(static_cast<std::size_t>(count));
-  for (unsigned i = 0; i < gpus_.size(); ++i) set_up(i);
+  gpus_.resize(kSecondContext + 1);
+  for (std::size_t i = 0; i < gpus_.size(); ++i) set_up(i);
 }
 
-void World::set_up(unsigned device) {
-  Gpu& gpu = gpus_[device];
-  MUST(cuDeviceGet(&gpu.device, static_cast<int>(device)));
-  MUST(cuDevicePrimaryCtxRetain(&gpu.context, gpu.device));
+CUcontext World::make_context(CUdevice device, bool primary) {
+  CUcontext context = nullptr;
+  if (primary) {
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    return context;
+  }
+#if CUDA_VERSION >= 13000
+  MUST(cuCtxCreate(&context, nullptr, 0, device));
+#else
+  MUST(cuCtxCreate(&context, 0, device));
+#endif
+  MUST(cuCtxPopCurrent(nullptr));
+  return context;
+}
+
+CUresult World::end(std::size_t index, bool release) {
+  Gpu& gpu = gpus_[index];
+  if (index == kSecondContext) return cuCtxDestroy(gpu.context);
+  return release ? cuDevicePrimaryCtxRelease(gpu.device) : cuDevicePrimaryCtxReset(gpu.device);
+}
+
+void World::set_up(std::size_t index) {
+  Gpu& gpu = gpus_[index];
+  const int ordinal = index == kSecondContext ? 0 : static_cast<int>(index);
+  MUST(cuDeviceGet(&gpu.device, ordinal));
+  gpu.context = make_context(gpu.device, index != kSecondContext);
   MUST(cuCtxSetCurrent(gpu.context));
   MUST(cuModuleLoadData(&gpu.module, image_.data()));
   MUST(cuModuleGetFunction(&gpu.mix, gpu.module, "mix"));
@@ -39,7 +59,7 @@ void World::set_up(unsigned device) {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties.location.id = static_cast<int>(device);
+    properties.location.id = ordinal;
     properties.maxSize = kPoolBytes;
     MUST(cuMemPoolCreate(&gpu.pool, &properties));
     MUST(cuMemPoolSetAttribute(gpu.pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
@@ -47,6 +67,7 @@ void World::set_up(unsigned device) {
   MUST(cuMemAllocFromPoolAsync(&memory, kPoolBytes, gpu.pool, CU_STREAM_LEGACY));
   MUST(cuMemFreeAsync(memory, CU_STREAM_LEGACY));
   MUST(cuCtxSynchronize());
+  if (index != 0) return;
   CUdevResource all{}, part{}, rest{};
   CUdevResourceDesc description = nullptr;
   unsigned groups = 1;
@@ -54,16 +75,15 @@ void World::set_up(unsigned device) {
   MUST(cuDevSmResourceSplitByCount(&part, &groups, &all, &rest, 0, 64));
   MUST(cuDevResourceGenerateDesc(&description, &part, 1));
   MUST(cuGreenCtxCreate(&gpu.green, description, gpu.device, CU_GREEN_CTX_DEFAULT_STREAM));
-  gpu.alive = true;
 }
 
 void World::shut_down() {
   for (Gpu& gpu : gpus_) {
     MUST(cuCtxSetCurrent(gpu.context));
     MUST(cuCtxSynchronize());
-    MUST(cuGreenCtxDestroy(gpu.green));
+    if (gpu.green != nullptr) MUST(cuGreenCtxDestroy(gpu.green));
     MUST(cuModuleUnload(gpu.module));
-    MUST(cuDevicePrimaryCtxRelease(gpu.device));
+    MUST(end(static_cast<std::size_t>(&gpu - gpus_.data()), true));
   }
 }
 

@@ -391,6 +391,20 @@ TEST_CASE("The window is a time: long kernels fill it sooner") {
   }
 }
 
+TEST_CASE("Of the graphs that run on the whole device the first ones and a sample are timed") {
+  Fixture f;
+  runtime::Stream& stream = f.stream();
+  auto graph = runtime::call([](void*) { return hal::kNativeOk; }, runtime::Keep::kNo);
+  for (int i = 0; i < 200; ++i) {
+    REQUIRE(f.context->replay(stream, graph, runtime::Behind::kWork,
+                              runtime::stats::GraphReason::kNodes) == hal::kNativeOk);
+    CHECK(f.context->synchronize(stream) == 0);
+  }
+  f.context->finish_timing();
+  CHECK(f.page.other.graph_launches.get() == 200);
+  CHECK(f.page.other.graphs_timed.get() == 8 + 2);  // the first 8, 97 and 194
+}
+
 TEST_CASE("How long graphs ran without a lease is measured") {
   Fixture f;
   runtime::Stream& stream = f.stream();

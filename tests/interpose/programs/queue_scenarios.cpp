@@ -319,6 +319,35 @@ void frees_beside_a_held_device() {
   std::printf("word %u\n", second.word(x));
 }
 
+// Nor does what one context frees wait for another context of the device.
+void frees_beside_a_held_context() {
+  Session held;
+  const CUstream stream = held.stream();
+  const CUdeviceptr x = held.words(1);
+  CUcontext other = nullptr;
+#if CUDA_VERSION >= 13000
+  check(drv.cuCtxCreate(&other, nullptr, 0, held.device));
+#else
+  check(drv.cuCtxCreate(&other, 0, held.device));
+#endif
+  const CUdeviceptr memory = held.words(16);
+  void* host = nullptr;
+  check(drv.cuMemAllocHost(&host, 4096));
+  check(drv.cuCtxSetCurrent(held.context));
+  Gate gate;
+  gate.close(stream);
+  held.launch("slow_add", stream, x, Word{7}, kMillisecond);
+  for (const CUcontext current : {held.context, other}) {
+    check(drv.cuCtxSetCurrent(current));
+    if (current == other) std::printf("free %d\n", drv.cuMemFree(memory));
+    if (current != other) std::printf("free of page-locked memory %d\n", drv.cuMemFreeHost(host));
+  }
+  gate.open();
+  check(drv.cuCtxSetCurrent(held.context));
+  check(drv.cuCtxSynchronize());
+  std::printf("word %u\n", held.word(x));
+}
+
 // A module belongs to the context that it was loaded into, whichever is current: what is deferred
 // there comes before its end.
 void unloaded_from_another_context() {
@@ -381,6 +410,7 @@ const Scenarios kScenarios = {
     SCENARIO(launches_run_ahead),
     SCENARIO(value_waits_run_ahead),
     SCENARIO(frees_beside_a_held_device),
+    SCENARIO(frees_beside_a_held_context),
     SCENARIO(unloaded_from_another_context),
     SCENARIO(graph_is_made_while_a_thread_waits),
     SCENARIO(full_behind_a_host_function),
