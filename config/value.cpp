@@ -48,6 +48,45 @@ std::string duration_text(std::uint64_t ns) {
   return ns == 0 ? "0s" : best;
 }
 
+namespace {
+
+struct Size {
+  const char* name;
+  std::uint64_t bytes;
+};
+constexpr std::array kSizes = {Size{"B", 1}, Size{"KiB", 1ULL << 10}, Size{"MiB", 1ULL << 20},
+                               Size{"GiB", 1ULL << 30}, Size{"TiB", 1ULL << 40}};
+
+}  // namespace
+
+std::optional<MemoryBound> memory_bound(std::string_view text) {
+  constexpr double kMost = 256.0 * (1ULL << 40);  // what a ledger counts (protocol/quota_ledger.h)
+  double number = 0;
+  const auto [unit, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc() || !(number > 0)) return std::nullopt;
+  const std::string_view suffix = text.substr(static_cast<std::size_t>(unit - text.data()));
+  if (suffix == "%") {
+    const auto percent = static_cast<std::uint32_t>(number <= 100 ? number : 0);
+    if (percent < 1 || percent != number) return std::nullopt;
+    return MemoryBound{0, percent};
+  }
+  for (const Size& known : kSizes) {
+    const double bytes = number * static_cast<double>(known.bytes);
+    if (suffix == known.name && bytes >= 1 && bytes < kMost)
+      return MemoryBound{static_cast<std::uint64_t>(bytes), 0};
+  }
+  return std::nullopt;
+}
+
+std::string memory_text(const MemoryBound& bound) {
+  if (bound.percent != 0) return std::to_string(bound.percent) + "%";
+  std::string best;
+  for (const Size& size : kSizes)
+    if (bound.bytes % size.bytes == 0) best = std::to_string(bound.bytes / size.bytes) + size.name;
+  return best;
+}
+
 std::string toml_text(std::string_view text) {
   constexpr const char* kDigits = "0123456789ABCDEF";
   std::string result = "\"";

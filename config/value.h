@@ -33,6 +33,17 @@ std::optional<std::uint64_t> duration_ns(std::string_view text);
 // The shortest text that says the same.
 std::string duration_text(std::uint64_t ns);
 
+// A bound on device memory: bytes, or percent of each device.
+struct MemoryBound {
+  std::uint64_t bytes = 0;
+  std::uint32_t percent = 0;
+  bool operator==(const MemoryBound&) const = default;
+};
+// "40GiB", "512MiB", "1.5TiB" or "50%". Nothing: it is none of these, or nothing is left by it.
+std::optional<MemoryBound> memory_bound(std::string_view text);
+// The shortest text that says the same.
+std::string memory_text(const MemoryBound& bound);
+
 // As TOML: "a \"word\"".
 std::string toml_text(std::string_view text);
 

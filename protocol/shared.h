@@ -34,6 +34,19 @@ class Shared {
     if (value_.load(std::memory_order_relaxed) != value) fault_point();  // nobody else writes here
     value_.store(value, order);
   }
+  // Others write here, too: whether a change is made is known afterwards only.
+  bool compare_exchange_strong(T& expected, T value, std::memory_order order) {
+    fault_point();
+    return value_.compare_exchange_strong(expected, value, order);
+  }
+  T fetch_add(T value, std::memory_order order) {
+    fault_point();
+    return value_.fetch_add(value, order);
+  }
+  T fetch_sub(T value, std::memory_order order) {
+    fault_point();
+    return value_.fetch_sub(value, order);
+  }
 
  private:
   std::atomic<T> value_{};

@@ -54,6 +54,10 @@ inline constexpr const char* kClass = "VITAMIN_CLASS";
 inline constexpr const char* kJob = "VITAMIN_JOB";
 inline constexpr const char* kShare = "VITAMIN_SHARE";
 
+// Device memory that the processes of the run may have together on each device: decimal bytes, or a
+// percentage of the device ("50%"). Unset: as much as there is.
+inline constexpr const char* kMemory = "VITAMIN_MEMORY";
+
 // Device memory that executables of graphs for entries of the pool may take: decimal bytes; "0":
 // graphs stay on the whole device. Unset: the default (DispatchOptions).
 inline constexpr const char* kGraphMemory = "VITAMIN_GRAPH_MEMORY";

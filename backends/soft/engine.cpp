@@ -615,6 +615,18 @@ Status Engine::allocate(std::size_t bytes, void** address) {
   return kOk;
 }
 
+Status Engine::take_memory(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (bytes > device().memory_bytes - impl_->memory_used) return kOutOfMemory;
+  impl_->memory_used += bytes;
+  return kOk;
+}
+
+void Engine::give_memory(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->memory_used -= bytes;
+}
+
 Status Engine::free_memory(void* address) {
   const Lock lock(impl_->mutex);
   const auto found = impl_->allocations.find(reinterpret_cast<std::uintptr_t>(address));

@@ -425,6 +425,9 @@ class Engine {
   // Device memory: host memory with a limit. free_memory fills what it gives back with 0xdd.
   Status allocate(std::size_t bytes, void** address);  // aligned to 512 bytes
   Status free_memory(void* address);
+  // Memory of the device that lies elsewhere on the host: counted against the same limit.
+  Status take_memory(std::size_t bytes);
+  void give_memory(std::size_t bytes);
   // The allocation that holds `address`; base stays null when there is none.
   void find_allocation(const void* address, void** base, std::size_t* bytes) const;
   std::size_t memory_used() const;

@@ -5,6 +5,7 @@
 
 #include "interpose/graphs.h"
 #include "interpose/handlers.h"
+#include "interpose/libcudart/memory.h"
 #include "interpose/libcudart/peers.h"
 #include "interpose/libcudart/words.h"
 #include "interpose/treatments.h"

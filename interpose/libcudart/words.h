@@ -200,6 +200,8 @@ bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
   USE(cuCtxPopCurrent_v2)         \
   USE(cuCtxGetDevice)             \
   USE(cuDevicePrimaryCtxGetState) \
+  USE(cuDeviceGetUuid_v2)         \
+  USE(cuMemPoolGetAttribute)      \
   USE(cuStreamGetCtx)             \
   USE(cuStreamGetFlags)           \
   USE(cuStreamGetPriority)        \

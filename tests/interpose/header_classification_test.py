@@ -13,6 +13,7 @@ import subprocess
 import unittest
 
 DEF = "interpose/libcudart/driver.def"
+MEMORY = "interpose/libcudart/memory.txt"
 
 # Functions without a stream or event in their parameters that all the same act on streams: they run
 # on the default stream, wait for work, or take away what queued work still uses.
@@ -26,6 +27,22 @@ ORDERED = re.compile(
     r"|ResetPersisting)|cuDevicePrimaryCtx(Retain|Release|Reset)|cuGreenCtxDestroy"
     r"|cuThreadExchangeStreamCaptureMode|cuCheckpointProcessLock|cuGraphInstantiate"
     r"|cuGraph(Exec)?(Launch|Upload|Destroy|Update)$|cuGetProcAddress|cuInit$")
+
+# Functions that may take memory of the device, give it back or say how much there is: by their
+# names, or because their parameters hold pools, physical memory, arrays or addresses to be filled.
+TAKES = re.compile(
+    r"cu(Mem(?!cpy|set)|\w*Alloc|Array|Mipmapped|\w*Create|\w*Import|\w*Open|\w*Load|\w*TotalMem"
+    r"|\w*MemPool|\w*GraphMem|Multicast|CtxSetLimit|\w*Retain|\w*Reset|\w*Register|\w*Instantiate"
+    r"|\w*GetInfo|\w*Trim|\w*Mapped|\w*Heap|\w*Upload)")
+HOLDS = re.compile(r"CUmemoryPool|AllocationHandle|CUmemPoolProps|CUmemAllocationProp|CUarray\s*\*"
+                   r"|CUmipmappedArray\s*\*|CUdeviceptr\w*\s*\*")
+# The treatments of driver.def that rows of memory.txt ask for.
+TREATMENTS = {
+    "CHARGED": re.compile(r"Charges|Handler<&(physical|pool)_create>"),
+    "RETURNED": re.compile(r"GivesBack<|Settles<|Ends\w+<|Handler<&(physical|pool)_"),
+    "BOUNDED": re.compile(r"Handler<&(memory_info|total_memory)<"),
+}
+UNTREATED = {"GRAPH", "EXPORTER", "HOST", "OVERHEAD", "NOTHING"}
 
 
 def base_name(symbol):
@@ -155,6 +172,72 @@ class HeaderClassification(unittest.TestCase):
                        "cuEventRecord", "cuCtxSynchronize"):
             fewer = {s: since for s, since in self.hooks.items() if s != symbol}
             self.assertEqual(unclassified(declarations(), fewer, self.passed), [symbol])
+
+
+def memory_rows(text):
+    """{symbol: class}"""
+    rows = re.findall(r"^([A-Z]+)\((\w+)\)$", text, re.MULTILINE)
+    assert len(rows) == len({symbol for _, symbol in rows}), "a function is classified twice"
+    return {symbol: kind for kind, symbol in rows}
+
+
+def takes_memory(header):
+    return {symbol for symbol, parameters in functions_of(header).items()
+            if TAKES.match(symbol) or HOLDS.search(parameters)}
+
+
+class MemoryClassification(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        source = pathlib.Path(os.environ["SOURCE"])
+        cls.rows = memory_rows((source / MEMORY).read_text())
+        cls.treatments = dict(re.findall(r"^VITAMIN_HOOK\((\w+), \d+, (.+)\)$",
+                                         (source / DEF).read_text(), re.MULTILINE))
+
+    def wrong_treatments(self, rows):
+        wrong = []
+        for symbol, kind in rows.items():
+            treatment = self.treatments.get(symbol, "")
+            if kind in TREATMENTS:
+                if not TREATMENTS[kind].search(treatment):
+                    wrong.append(symbol)
+            elif kind not in UNTREATED or any(expression.search(treatment)
+                                              for expression in TREATMENTS.values()):
+                wrong.append(symbol)
+        return wrong
+
+    def test_every_function_of_the_header_that_may_take_memory_is_classified(self):
+        taking = takes_memory(declarations())
+        self.assertGreater(len(taking), 150)
+        self.assertEqual(sorted(taking - set(self.rows)), [])
+
+    def test_every_row_names_a_function_of_some_header(self):
+        # Of the newest: older headers have fewer.
+        known = set(functions_of(declarations()))
+        if "cuMemGetMemPool" not in known:
+            self.skipTest("the header is older than the table")
+        self.assertEqual(sorted(set(self.rows) - known), [])
+
+    def test_what_is_charged_returned_or_bounded_has_that_treatment_and_nothing_else_has(self):
+        self.assertEqual(self.wrong_treatments(self.rows), [])
+        treated = {symbol for symbol, treatment in self.treatments.items()
+                   if any(expression.search(treatment) for expression in TREATMENTS.values())}
+        self.assertEqual(sorted(treated - set(self.rows)), [])
+
+    def test_the_check_finds_a_new_function_that_takes_memory(self):
+        for declaration in ("CUresult cuMemAllocSpecial(CUdeviceptr *p, size_t n);",
+                            "CUresult cuNewThing(const CUmemAllocationProp *prop);",
+                            "CUresult cuTextureCreate(int n);"):
+            taking = takes_memory(declarations() + declaration + "\n")
+            self.assertEqual(len(taking - set(self.rows)), 1, declaration)
+
+    def test_the_check_finds_a_charged_function_without_its_treatment(self):
+        for symbol in ("cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2"):
+            kept = self.treatments[symbol]
+            self.treatments[symbol] = "Flushed"
+            self.assertEqual(self.wrong_treatments(self.rows), [symbol])
+            self.treatments[symbol] = kept
+        self.assertEqual(self.wrong_treatments(self.rows | {"cuMemcpy": "CHARGED"}), ["cuMemcpy"])
 
 
 class Library(unittest.TestCase):

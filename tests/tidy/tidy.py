@@ -46,7 +46,7 @@ LAYERS = {
     "backends/cuda": ["hal"],
     "backends/hip": ["hal"],
     "interpose": ["hal", "runtime", "policies", "client", "protocol/device_lock.h",
-                  "backends/cuda", "backends/hip"],
+                  "protocol/quota_file.h", "backends/cuda", "backends/hip"],
     "tools": ["hal", "runtime", "policies", "protocol", "config", "sim", "daemon/device_arbiter.h"],
     "deploy": ["hal", "runtime", "protocol", "config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.

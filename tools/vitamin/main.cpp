@@ -12,6 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "config/value.h"
 #include "policies/registry.h"
 #include "tools/vitamin/cdi.h"
 #include "tools/vitamin/completion.h"
@@ -210,6 +211,10 @@ struct CommandLine {
                     "64MiB; 0: graphs stay on the whole device (default: 256MiB)")
         ->transform(CLI::AsSizeValue(false))
         ->type_name("SIZE");
+    run->add_option("--memory", options.memory,
+                    "Device memory that the run's processes may have together on each device: "
+                    "40GiB, or 50% of it (default: as much as there is)")
+        ->type_name("SIZE");
     run->add_option(
            "--wide-only", options.wide_only,
            "Kernels that wait for their own blocks: read, and added to when one is caught; "
@@ -269,6 +274,11 @@ int checked_run(CommandLine& line) {
     return usage_error("no command to run: vitamin run [OPTIONS] -- COMMAND.",
                        "vitamin run --help");
   if (const auto wrong = wrong_policy(options)) return *wrong;
+  if (!options.memory.empty() && !config::memory_bound(options.memory))
+    return usage_error(
+        fmt::format("--memory: '{}' is no size: write 40GiB, 512MiB or 50% of each device.",
+                    options.memory),
+        "vitamin run --help");
   if (!options.window.empty() && !window_nanoseconds(options.window))
     return usage_error(fmt::format("'{}' is no window: use 0, a time with its unit (500us, 2ms) or "
                                    "max.",

@@ -179,6 +179,9 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
     changes.push_back(fmt::format("{}={}", names::kWindow, *window));
   if (options.graph_memory)
     changes.push_back(fmt::format("{}={}", names::kGraphMemory, *options.graph_memory));
+  if (const auto bound = config::memory_bound(options.memory))
+    changes.push_back(bound->percent != 0 ? fmt::format("{}={}%", names::kMemory, bound->percent)
+                                          : fmt::format("{}={}", names::kMemory, bound->bytes));
   if (options.cautious) changes.push_back(fmt::format("{}=1", names::kCautious));
   if (const fs::path list = wide_only_file(options.wide_only); !list.empty())
     changes.push_back(fmt::format("{}={}", names::kWideOnly, list.native()));

@@ -19,6 +19,7 @@ struct RunOptions {
   std::string socket;                 // where it listens; empty: the machine's, or the user's own
   std::string window;                 // as given: "0", "500us", "max"; empty: the policy's choice
   std::optional<std::uint64_t> graph_memory;  // bytes; 0: graphs stay on the whole device
+  std::string memory;  // device memory of the run: "40GiB", "50%"; empty: no quota
   bool cautious = false;
   std::string wide_only;  // file of kernels that need their whole grid resident; "none"
   std::string profiles;   // folder; "none"; empty: the user's own, where the policy asks for it

@@ -52,6 +52,7 @@ enum class Kind : std::uint8_t {
   kGraphExec,
   kPhysicalMemory,
   kArray,
+  kMipmappedArray,
 };
 
 struct Context;
@@ -232,6 +233,20 @@ enum class MemoryKind : std::uint8_t {
   kArray,
 };
 
+// Physical memory of a device, as long as a handle or a mapping of it is left.
+struct Backing {
+  Backing(Device* owner, std::size_t size, const CUmemAllocationProp& asked)
+      : device(owner), bytes(size), properties(asked) {}
+  ~Backing();
+  Backing(const Backing&) = delete;
+  Backing& operator=(const Backing&) = delete;
+  Device* device;
+  std::size_t bytes;
+  CUmemAllocationProp properties;
+  int fd = -1;
+  void* handle = nullptr;  // the PhysicalMemory of it, while there is one
+};
+
 struct Allocation {
   std::uintptr_t base = 0;
   std::size_t bytes = 0;
@@ -240,6 +255,7 @@ struct Allocation {
   unsigned flags = 0;
   std::uint64_t id = 0;
   struct Pool* pool = nullptr;
+  std::shared_ptr<Backing> backing = nullptr;  // of a mapping
 };
 
 // A block that a pool got from the device. It is in use, free, or on its way from the one to the
@@ -269,10 +285,12 @@ struct Array {
 };
 
 struct PhysicalMemory {
-  int fd = -1;
-  std::size_t bytes = 0;
-  CUmemAllocationProp properties{};
+  std::shared_ptr<Backing> backing;
   std::uint32_t references = 1;
+};
+
+struct MipmappedArray {
+  std::vector<CUarray> levels;
 };
 
 class Driver {

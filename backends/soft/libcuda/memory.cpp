@@ -40,6 +40,15 @@ void publish(std::uintptr_t base, std::size_t bytes, MemoryKind kind, Context* c
   driver().allocations[base] = allocation;
 }
 
+}  // namespace
+
+Backing::~Backing() {
+  if (fd >= 0) close(fd);
+  device->engine->give_memory(bytes);
+}
+
+namespace {
+
 // What every allocating call checks first.
 CUresult admit(Context** context) {
   if (const CUresult error = current_context(context); error != CUDA_SUCCESS) return error;
@@ -346,6 +355,53 @@ CUresult api::cuArrayDestroy(CUarray handle) {
   return CUDA_SUCCESS;
 }
 
+// Levels are arrays of their own, each half as wide, high and deep as the one before.
+CUresult api::cuMipmappedArrayCreate(CUmipmappedArray* handle,
+                                     const CUDA_ARRAY3D_DESCRIPTOR* descriptor, unsigned levels) {
+  if (handle == nullptr || descriptor == nullptr || levels == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto array = std::make_unique<MipmappedArray>();
+  CUDA_ARRAY3D_DESCRIPTOR level = *descriptor;
+  CUresult made = CUDA_SUCCESS;
+  for (unsigned i = 0; i < levels && made == CUDA_SUCCESS; ++i) {
+    CUarray one = nullptr;
+    made = create_array(&one, level);
+    if (made == CUDA_SUCCESS) array->levels.push_back(one);
+    for (std::size_t* extent : {&level.Width, &level.Height, &level.Depth})
+      if (*extent > 1) *extent /= 2;
+  }
+  if (made != CUDA_SUCCESS) {
+    for (CUarray one : array->levels) api::cuArrayDestroy(one);
+    return made;
+  }
+  const std::lock_guard lock(driver().mutex);
+  *handle = reinterpret_cast<CUmipmappedArray>(
+      driver().own(std::move(array), Kind::kMipmappedArray));
+  return CUDA_SUCCESS;
+}
+
+CUresult api::cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray handle, unsigned number) {
+  const std::lock_guard lock(driver().mutex);
+  const auto* array = driver().find<MipmappedArray>(handle, Kind::kMipmappedArray);
+  if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (level == nullptr || number >= array->levels.size()) return CUDA_ERROR_INVALID_VALUE;
+  *level = array->levels[number];
+  return CUDA_SUCCESS;
+}
+
+CUresult api::cuMipmappedArrayDestroy(CUmipmappedArray handle) {
+  std::vector<CUarray> levels;
+  {
+    const std::lock_guard lock(driver().mutex);
+    auto* array = driver().find<MipmappedArray>(handle, Kind::kMipmappedArray);
+    if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    levels = array->levels;
+    driver().release(array);
+  }
+  for (CUarray level : levels)
+    if (const CUresult error = api::cuArrayDestroy(level); error != CUDA_SUCCESS) return error;
+  return CUDA_SUCCESS;
+}
+
 // ---------------------------------------------------------------------------------------- ranges
 
 CUresult api::cuMemGetInfo_v2(size_t* available, size_t* total) {
@@ -544,26 +600,47 @@ CUresult api::cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
       bytes % kVirtualGranularity != 0 || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
     return CUDA_ERROR_INVALID_VALUE;
   if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
-  if (driver().device(properties->location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  Device* const device = driver().device(properties->location.id);
+  if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   auto memory = std::make_unique<PhysicalMemory>();
-  memory->bytes = bytes;
-  memory->properties = *properties;
-  memory->fd = memfd_create("device-memory", MFD_CLOEXEC);
-  if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(bytes)) != 0)
+  if (const CUresult error = result_of(device->engine->take_memory(bytes)); error != CUDA_SUCCESS)
+    return error;
+  memory->backing = std::make_shared<Backing>(device, bytes, *properties);
+  Backing& backing = *memory->backing;
+  backing.fd = memfd_create("device-memory", MFD_CLOEXEC);
+  if (backing.fd < 0 || ftruncate(backing.fd, static_cast<off_t>(bytes)) != 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(
-      driver().own(std::move(memory), Kind::kPhysicalMemory));
+  backing.handle = driver().own(std::move(memory), Kind::kPhysicalMemory);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(backing.handle);
   return CUDA_SUCCESS;
 }
 
+// Mappings keep the memory, and so do other references.
 CUresult api::cuMemRelease(CUmemGenericAllocationHandle handle) {
   const std::lock_guard lock(driver().mutex);
   auto* memory =
       driver().find<PhysicalMemory>(reinterpret_cast<void*>(handle), Kind::kPhysicalMemory);
   if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Mappings keep the file's pages.
-  close(memory->fd);
+  if (--memory->references > 0) return CUDA_SUCCESS;
+  memory->backing->handle = nullptr;
   driver().release(memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult api::cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  const std::lock_guard lock(driver().mutex);
+  const Allocation* mapping = find_allocation(reinterpret_cast<std::uintptr_t>(address));
+  if (handle == nullptr || mapping == nullptr || mapping->backing == nullptr)
+    return CUDA_ERROR_INVALID_VALUE;
+  Backing& backing = *mapping->backing;
+  if (backing.handle != nullptr) {
+    ++driver().find<PhysicalMemory>(backing.handle, Kind::kPhysicalMemory)->references;
+  } else {
+    auto memory = std::make_unique<PhysicalMemory>();
+    memory->backing = mapping->backing;
+    backing.handle = driver().own(std::move(memory), Kind::kPhysicalMemory);
+  }
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(backing.handle);
   return CUDA_SUCCESS;
 }
 
@@ -572,13 +649,13 @@ CUresult api::cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
   const std::lock_guard lock(driver().mutex);
   const auto* memory =
       driver().find<PhysicalMemory>(reinterpret_cast<void*>(handle), Kind::kPhysicalMemory);
-  if (memory == nullptr || flags != 0 || offset + bytes > memory->bytes || bytes == 0 ||
+  if (memory == nullptr || flags != 0 || offset + bytes > memory->backing->bytes || bytes == 0 ||
       bytes % kVirtualGranularity != 0)
     return CUDA_ERROR_INVALID_VALUE;
   void* mapped = mmap(reinterpret_cast<void*>(pointer), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
-                      memory->fd, static_cast<off_t>(offset));
+                      memory->backing->fd, static_cast<off_t>(offset));
   if (mapped == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
-  Device& device = *driver().device(memory->properties.location.id);
+  Device& device = *memory->backing->device;
   // Mappings have no context of their own; the primary stands for the device.
   Context* owner = device.primary;
   if (owner == nullptr) {
@@ -587,6 +664,7 @@ CUresult api::cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
     owner = stack.back()->root;
   }
   publish(static_cast<std::uintptr_t>(pointer), bytes, MemoryKind::kVirtual, owner, 0);
+  driver().allocations[static_cast<std::uintptr_t>(pointer)].backing = memory->backing;
   return CUDA_SUCCESS;
 }
 

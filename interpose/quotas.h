@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quotas of device memory: what this process is charged for the memory that it has, in the ledgers
+// of the groups that it is of (protocol/quota_ledger.h). The vendor's directory says which calls
+// take and give memory.
+//
+// An allocation is charged before the vendor's call is made, and given back when that refuses it;
+// memory that is freed is given back after the call. So the group never has more than its quota.
+// Where there is no quota nothing here is done, but for one load.
+//
+// Threads: any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "interpose/client.h"
+#include "interpose/vendor.h"
+#include "protocol/quota_file.h"
+
+namespace vitamin::interpose {
+
+// What the vendor says of a device, natively. Empty: there is no such device.
+struct MemoryFacts {
+  std::string uuid;
+  std::uint64_t total = 0;  // bytes
+};
+std::optional<MemoryFacts> memory_facts(int ordinal);  // by the vendor
+
+// The quotas that bound this process on one device, innermost first.
+class DeviceQuotas {
+ public:
+  struct View {
+    std::uint64_t total = 0;
+    std::uint64_t free = 0;
+  };
+
+  // False: one of the groups has no room.
+  bool charge(std::uint64_t bytes);
+  // The device has given this much already.
+  void charge_unasked(std::uint64_t bytes);
+  void give_back(std::uint64_t bytes);
+  // What the device says, bounded by what the groups may have.
+  View bounded(View real);
+  // Says once why an allocation of so many bytes is refused.
+  void explain(std::uint64_t bytes);
+  // The device refused what the quotas leave room for: says so once. `real`: what it says itself.
+  void explain_device(std::uint64_t bytes, View real);
+
+ private:
+  friend DeviceQuotas* quotas_of(int ordinal);
+  struct Account {
+    protocol::MappedLedger ledger;
+    std::size_t slot = 0;
+    std::string whose;  // "of this run"
+  };
+  static std::unique_ptr<DeviceQuotas> make(const MemoryFacts& facts);
+  void add_run(const MemoryFacts& facts);
+  void add(hal::Result<protocol::MappedLedger> ledger, std::uint64_t quota, std::string whose,
+           const MemoryFacts& facts);
+
+  std::string uuid_;
+  std::vector<Account> accounts_;
+  std::mutex charging_;  // a slot announces one charge at a time
+};
+
+// Null: nothing bounds this process there.
+DeviceQuotas* quotas_of(int ordinal);
+
+enum class QuotaState : std::uint8_t { kUnknown, kNone, kSome };
+extern constinit std::atomic<QuotaState> quota_state;
+QuotaState find_quota_state();
+// Nothing bounds this process on any device.
+inline bool no_quotas() {
+  const QuotaState state = quota_state.load(std::memory_order_relaxed);
+  return state == QuotaState::kNone ||
+         (state == QuotaState::kUnknown && find_quota_state() == QuotaState::kNone);
+}
+
+// "1.5 GiB".
+std::string bytes_text(std::uint64_t bytes);
+
+// --- what was charged for ------------------------------------------------------------------------
+
+struct ChargedMemory {
+  DeviceQuotas* quotas = nullptr;
+  std::uint64_t bytes = 0;
+  NativeContext context{};  // it ends with that
+  void* pool = nullptr;     // the vendor's record of its pool, which is charged itself
+};
+// `handle`: its address, or the handle of an array.
+void note_charged(const void* handle, const ChargedMemory& memory);
+// Before it is freed: whoever gets the same address then finds none. Null: not known.
+std::unique_ptr<ChargedMemory> take_charged(const void* handle);
+// The context has ended, and all its memory with it.
+void give_back_context(NativeContext context);
+
+}  // namespace vitamin::interpose

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas of device memory (VITAMIN_MEMORY) over the software driver: every entry point that takes
+memory against a quota, what queries answer, and what is left when calls fail, contexts end and
+processes are killed.
+
+Environment: see programs_test.py; NATIVE_MEMORY (a library that asks the driver past ours).
+"""
+import mmap
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import doors_test
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import time_limit  # noqa: E402
+
+PROGRAM = doors_test.PROGRAMS / "memory"
+OK, INVALID, NO_MEMORY = 0, 1, 2
+MIB = 1 << 20
+QUOTA = 64 * MIB
+
+LINEAR = ("cuMemAlloc", "cuMemAllocManaged", "cuMemAllocPitch")
+ARRAYS = ("cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate")
+PHYSICAL = ("cuMemCreate", "cuMemMap", "cuMemRetainAllocationHandle")
+POOLED = ("cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemPoolCreate")
+KINDS = LINEAR + ARRAYS + PHYSICAL + POOLED
+
+
+class Program:
+    """The test program; answers are lists of numbers."""
+
+    def __init__(self, quota=QUOTA, folder=None, preload=True, **environment):
+        if quota is not None:
+            environment["VITAMIN_MEMORY"] = str(quota)
+        if folder is not None:
+            environment["VITAMIN_RUN_DIR"] = str(folder)
+        environment["VITAMIN_LOCK_FOLDER"] = ""  # nothing is said of other tests' processes
+        environment["NATIVE_MEMORY"] = os.environ["NATIVE_MEMORY"]
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            text=True, env=doors_test.changed_environment(preload, environment=environment))
+        # One that hangs answers nothing, and the test fails.
+        self.watchdog = threading.Timer(time_limit.time_limit(60), self.process.kill)
+        self.watchdog.daemon = True
+        self.watchdog.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
+        self.process.wait(timeout=time_limit.time_limit(60))
+        self.watchdog.cancel()
+        self.process.stdout.close()
+        self.errors.close()
+
+    def send(self, command):
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def read(self):
+        line = self.process.stdout.readline()
+        return [int(word) for word in line.split()]
+
+    def ask(self, command):
+        self.send(command)
+        answer = self.read()
+        return answer[0] if len(answer) == 1 else answer
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def free(self):
+        status, free, _ = self.ask("info")
+        assert status == OK
+        return free
+
+
+class Ledger:
+    """The ledger of a run's only device, as protocol/quota_ledger.h has it."""
+
+    def __init__(self, folder):
+        path, = pathlib.Path(folder).glob("quota-*")
+        with path.open("r+b") as file:
+            self.memory = mmap.mmap(file.fileno(), 0)
+
+    def used(self):
+        end, = struct.unpack_from("<Q", self.memory, 16)
+        return sum(struct.unpack_from("<Q", self.memory, 64 + 64 * slot + 8)[0] & ((1 << 48) - 1)
+                   for slot in range(end))
+
+    def set_quota(self, quota):
+        struct.pack_into("<Q", self.memory, 0, quota)
+
+
+class Bounded(unittest.TestCase):
+    def test_every_entry_point_that_takes_memory_is_bounded(self):
+        for kind in KINDS:
+            with self.subTest(kind), Program() as program:
+                self.assertEqual(program.ask("info"), [OK, QUOTA, QUOTA])
+                self.assertEqual(program.ask(f"take {kind} {40 * MIB} a"), OK)
+                self.assertEqual(program.free(), 24 * MIB)
+                self.assertEqual(program.ask(f"take {kind} {40 * MIB} b"), NO_MEMORY)
+                self.assertEqual(program.ask(f"take {kind} {24 * MIB} c"), OK)
+                self.assertEqual(program.free(), 0)
+                for other in KINDS:
+                    self.assertEqual(program.ask(f"take {other} {2 * MIB} d"), NO_MEMORY, other)
+                self.assertEqual(program.ask("give a"), OK)
+                self.assertEqual(program.ask("sync"), OK)
+                self.assertEqual(program.ask(f"take {kind} {40 * MIB} a"), OK)
+                for name in "ac":
+                    self.assertEqual(program.ask(f"give {name}"), OK)
+                program.ask("sync")
+                # What the pool keeps is given back when something else is short of it.
+                self.assertEqual(program.ask(f"take cuMemAlloc {QUOTA} all"), OK, kind)
+                self.assertEqual(program.free(), 0)
+
+    def test_without_a_quota_every_entry_point_takes_as_much_as_there_is(self):
+        for kind in KINDS:
+            with self.subTest(kind), Program(quota=None) as program:
+                before = program.ask("native")
+                self.assertEqual(program.ask("info")[1:], [before, program.ask("total")[1]])
+                self.assertEqual(program.ask(f"take {kind} {2 * QUOTA} a"), OK)
+                self.assertEqual(program.free(), program.ask("native"))
+                self.assertEqual(program.ask("give a"), OK)
+                self.assertEqual(program.said(), "")
+
+    def test_the_device_never_gives_more_than_the_quota(self):
+        for kind in KINDS:
+            with self.subTest(kind), Program() as program:
+                before = program.ask("native")
+                taken = 0
+                while program.ask(f"take {kind} {6 * MIB} n{taken}") == OK:
+                    taken += 1
+                self.assertEqual(taken, 10)
+                self.assertLessEqual(before - program.ask("native"), QUOTA)
+
+    def test_memory_of_the_host_is_not_charged(self):
+        with Program() as program:
+            self.assertEqual(program.ask(f"take cuMemAllocHost {2 * QUOTA} a"), OK)
+            self.assertEqual(program.free(), QUOTA)
+
+    def test_an_allocation_of_nothing_is_refused_as_natively(self):
+        with Program(quota=None, preload=False) as native, Program() as program:
+            for kind in ("cuMemAlloc", "cuMemAllocManaged", "cuMemCreate"):
+                self.assertEqual(program.ask(f"take {kind} 0 a"), native.ask(f"take {kind} 0 a"))
+            self.assertEqual(program.free(), QUOTA)
+
+    def test_a_call_that_the_driver_refuses_costs_nothing(self):
+        for kind, call in [(kind, kind) for kind in LINEAR + ARRAYS] + [
+                ("cuMemCreate", "cuMemCreate"), ("cuMemAllocAsync", "cuMemAllocAsync"),
+                ("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync")]:
+            for error in (NO_MEMORY, 700):
+                with self.subTest(kind=kind, error=error), \
+                        Program(VITAMIN_SOFT_FAULTS=f"{call}@1-2={error}") as program:
+                    # A refused allocation of a pool is made a second time.
+                    program.ask(f"take {kind} {32 * MIB} a")
+                    self.assertEqual(program.free(), QUOTA)
+
+    def test_a_percentage_is_of_the_device(self):
+        with Program(quota="25%") as program:
+            total = program.ask("native")
+            self.assertEqual(program.ask("info"), [OK, total // 4, total // 4])
+            self.assertEqual(program.ask("total"), [OK, total // 4])
+
+
+class Queries(unittest.TestCase):
+    def test_free_memory_is_what_both_the_quota_and_the_device_have(self):
+        with Program(quota=15 << 30) as program:
+            total = 16 << 30
+            self.assertEqual(program.ask("info"), [OK, 15 << 30, 15 << 30])
+            self.assertEqual(program.ask("total"), [OK, 15 << 30])
+            self.assertEqual(program.ask("native"), total)
+
+    def test_a_quota_of_the_whole_device_answers_as_the_device(self):
+        with Program(quota="100%") as program, Program(quota=None, preload=False) as native:
+            for command in ("info", "total", f"take cuMemAlloc {40 * MIB} a", "info"):
+                self.assertEqual(program.ask(command), native.ask(command), command)
+
+
+class Ends(unittest.TestCase):
+    def test_a_context_that_ends_gives_back_what_was_taken_in_it(self):
+        for kind in LINEAR + ARRAYS:
+            with self.subTest(kind), Program() as program:
+                self.assertEqual(program.ask("context make"), OK)
+                self.assertEqual(program.ask(f"take {kind} {40 * MIB} a"), OK)
+                self.assertEqual(program.free(), 24 * MIB)
+                self.assertEqual(program.ask("context end"), OK)
+                self.assertEqual(program.free(), QUOTA)
+
+    def test_a_primary_context_that_is_reset_gives_back_what_was_taken_in_it(self):
+        for kind in LINEAR + ARRAYS:
+            with self.subTest(kind), Program() as program:
+                self.assertEqual(program.ask(f"take {kind} {40 * MIB} a"), OK)
+                self.assertEqual(program.ask("context reset"), OK)
+                with Program(quota=None) as fresh:
+                    self.assertEqual(fresh.ask("info")[0], OK)
+                self.assertEqual(program.ask("total")[0], OK)
+
+    def test_trimming_a_pool_gives_back_what_it_kept(self):
+        with Program() as program:
+            self.assertEqual(program.ask(f"keep {1 << 40}"), OK)
+            self.assertEqual(program.ask(f"take cuMemAllocAsync {40 * MIB} a"), OK)
+            self.assertEqual(program.ask("give a"), OK)
+            self.assertEqual(program.ask("sync"), OK)
+            # The pool has it still, and so has the quota.
+            self.assertEqual(program.free(), 24 * MIB)
+            self.assertEqual(program.ask(f"take cuMemAllocAsync {40 * MIB} a"), OK)
+            self.assertEqual(program.free(), 24 * MIB)
+            self.assertEqual(program.ask("give a"), OK)
+            self.assertEqual(program.ask("sync"), OK)
+            self.assertEqual(program.ask("trim"), OK)
+            self.assertEqual(program.free(), QUOTA)
+
+    def test_an_executed_program_begins_with_nothing_in_use(self):
+        with tempfile.TemporaryDirectory() as folder, Program(folder=folder) as program:
+            self.assertEqual(program.ask(f"take cuMemAlloc {40 * MIB} a"), OK)
+            self.assertEqual(program.ask("exec"), OK)
+            self.assertEqual(program.ask("info"), [OK, QUOTA, QUOTA])
+            self.assertEqual(program.ask(f"take cuMemAlloc {QUOTA} a"), OK)
+
+    def test_a_forked_child_is_answered_as_natively_and_charged_nothing(self):
+        with tempfile.TemporaryDirectory() as folder, Program(folder=folder) as program, \
+                Program(quota=None, preload=False) as native:
+            program.ask(f"take cuMemAlloc {40 * MIB} a")
+            for command in ("info", f"take cuMemAlloc {2 * QUOTA} b"):
+                self.assertEqual(program.ask("fork " + command), native.ask("fork " + command))
+            self.assertEqual(Ledger(folder).used(), 40 * MIB)
+            self.assertEqual(program.free(), 24 * MIB)
+
+
+class Groups(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def member(self, **environment):
+        program = Program(folder=self.folder.name, **environment)
+        self.addCleanup(program.__exit__)
+        return program
+
+    def test_processes_of_a_run_share_one_quota(self):
+        first, second = self.member(), self.member()
+        self.assertEqual(first.ask(f"take cuMemAlloc {40 * MIB} a"), OK)
+        self.assertEqual(second.ask("info"), [OK, 24 * MIB, QUOTA])
+        self.assertEqual(second.ask(f"take cuMemAlloc {40 * MIB} a"), NO_MEMORY)
+        self.assertEqual(second.ask(f"take cuMemAlloc {24 * MIB} a"), OK)
+        self.assertEqual(first.free(), 0)
+        self.assertEqual(first.ask("give a"), OK)
+        self.assertEqual(second.free(), 40 * MIB)
+
+    def test_what_a_killed_process_had_is_given_back(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                first, second = self.member(), self.member()
+                self.assertEqual(first.ask(f"take {kind} {40 * MIB} a"), OK)
+                self.assertEqual(second.free(), 24 * MIB)
+                first.send("kill")
+                first.process.wait(timeout=time_limit.time_limit(60))
+                self.assertEqual(second.free(), QUOTA)
+                self.assertEqual(second.ask(f"take {kind} {QUOTA} a"), OK)
+                second.send("kill")
+                second.process.wait(timeout=time_limit.time_limit(60))
+
+    def test_of_eight_processes_that_want_a_quarter_each_four_get_it(self):
+        for kind in ("cuMemAlloc", "cuMemCreate", "cuMemAllocAsync", "cuArrayCreate"):
+            with self.subTest(kind):
+                members = [self.member() for _ in range(8)]
+                for member in members:
+                    member.ask("info")
+                for member in members:
+                    member.send(f"take {kind} {QUOTA // 4} a")
+                answers = [member.read() for member in members]
+                self.assertEqual(sorted(answers), [[OK]] * 4 + [[NO_MEMORY]] * 4)
+                self.assertEqual(Ledger(self.folder.name).used(), QUOTA)
+                for member in members:
+                    member.__exit__()
+
+    def test_eight_processes_that_take_and_give_at_once_lose_no_byte(self):
+        members = [self.member() for _ in range(8)]
+        for i, member in enumerate(members):
+            member.send(f"race 3 60 {KINDS[i]} {12 * MIB}")
+        for member in members:
+            refused, = member.read()
+            self.assertGreaterEqual(refused, 0)
+        for member in members:
+            self.assertEqual(member.free(), QUOTA)
+        self.assertEqual(Ledger(self.folder.name).used(), 0)
+
+    def test_processes_that_are_killed_while_they_take_and_give_lose_no_byte(self):
+        survivor = self.member()
+        for i, kind in enumerate(KINDS[:8]):
+            with self.subTest(kind):
+                member = self.member()
+                member.ask("info")
+                member.send(f"race 2 1000000 {kind} {(2 + 2 * (i % 4)) * MIB}")
+                # Wherever it is.
+                for _ in range(200 + 50 * i):
+                    survivor.ask("total")
+                member.process.kill()
+                member.process.wait(timeout=time_limit.time_limit(60))
+                self.assertEqual(survivor.free(), QUOTA)
+                self.assertEqual(survivor.ask(f"take cuMemAlloc {QUOTA} a"), OK)
+                self.assertEqual(survivor.ask("give a"), OK)
+
+    def test_a_quota_below_what_is_in_use_refuses_until_enough_is_given_back(self):
+        program = self.member()
+        self.assertEqual(program.ask(f"take cuMemAlloc {20 * MIB} a"), OK)
+        self.assertEqual(program.ask(f"take cuMemAlloc {20 * MIB} b"), OK)
+        Ledger(self.folder.name).set_quota(30 * MIB)
+        self.assertEqual(program.ask("info"), [OK, 0, 30 * MIB])
+        self.assertEqual(program.ask(f"take cuMemAlloc {2 * MIB} c"), NO_MEMORY)
+        self.assertEqual(program.ask("give a"), OK)
+        self.assertEqual(program.ask("info"), [OK, 10 * MIB, 30 * MIB])
+        self.assertEqual(program.ask(f"take cuMemAlloc {10 * MIB} c"), OK)
+
+
+class Lines(unittest.TestCase):
+    def said(self, program, *commands):
+        for command in commands:
+            program.ask(command)
+        return program.said()
+
+    def test_a_refusal_is_explained_once(self):
+        with Program() as program:
+            text = self.said(program, f"take cuMemAlloc {40 * MIB} a",
+                             *[f"take cuMemAlloc {40 * MIB} b"] * 3)
+        self.assertEqual(text.count("\n"), 1, text)
+        self.assertRegex(text, r"an allocation of 40.0 MiB was refused: of the quota of this "
+                               r"process \(64.0 MiB\) on device GPU-\S+ 40.0 MiB are in use, "
+                               r"40.0 MiB by this process.*\[VIT-513\]")
+
+    def test_a_quota_above_the_device_is_said_and_the_device_bounds(self):
+        with Program(quota=1 << 40) as program:
+            text = self.said(program, "info")
+            self.assertEqual(program.ask("info")[1:], [16 << 30, 16 << 30])
+        self.assertRegex(text, r"the quota of this process \(1.0 TiB\) is more than device \S+ "
+                               r"has \(16.0 GiB\): the device bounds it \[VIT-513\]")
+
+    def test_words_that_are_no_size_are_said_and_ignored(self):
+        for words in ("40GiB", "-1", "0%", "101%", "x", "50%%"):
+            with self.subTest(words), Program(quota=words) as program:
+                text = self.said(program, f"take cuMemAlloc {2 * QUOTA} a")
+                self.assertRegex(text, f"VITAMIN_MEMORY={re.escape(words)} is no number of bytes "
+                                       r"and no percentage; it is ignored \[VIT-501\]")
+                self.assertEqual(program.free(), program.ask("native"))
+
+    def test_a_device_without_room_for_what_the_quota_leaves_is_named(self):
+        with Program(VITAMIN_SOFT_FAULTS="cuMemAlloc@1+=2") as program:
+            text = self.said(program, *[f"take cuMemAlloc {40 * MIB} a"] * 3)
+        self.assertEqual(text.count("\n"), 1, text)
+        self.assertRegex(text, r"device GPU-\S+ itself has no room for 40.0 MiB: .* while the "
+                               r"quota leaves 64.0 MiB; processes without a quota.*\[VIT-513\]")
+
+    def test_a_directory_that_cannot_be_used_bounds_each_process_alone(self):
+        with Program(folder="/proc") as program:
+            text = self.said(program, f"take cuMemAlloc {40 * MIB} a")
+            self.assertEqual(program.free(), 24 * MIB)
+        self.assertIn("the quota holds for each process alone", text)
+
+
+class Cost(unittest.TestCase):
+    def test_a_charge_is_small_beside_what_it_bounds(self):
+        # Reported; a bound would judge the machine. bench/ has the numbers of a GPU.
+        with Program(quota=None) as without, Program() as within:
+            for kind in ("cuMemAlloc", "cuMemAllocAsync"):
+                bare = min(without.ask(f"cost 2000 {kind} 512") for _ in range(3))
+                charged = min(within.ask(f"cost 2000 {kind} 512") for _ in range(3))
+                print(f"{kind}: {bare} ns without, {charged} ns with a quota")
+                self.assertGreater(charged, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

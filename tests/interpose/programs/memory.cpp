@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Takes and gives device memory through every entry point that has some, as its standard input
+// says, a line each; answers a line each. Sizes are bytes.
+//
+//   take KIND BYTES NAME   status of the call; what was got is kept under NAME
+//   give NAME              status
+//   info                   status, free and total memory as the driver says to this program
+//   total                  status and cuDeviceTotalMem
+//   native                 free memory as the driver says to a library that goes past ours
+//   sync                   status of cuCtxSynchronize
+//   trim                   status of cuMemPoolTrimTo of the default pool
+//   keep BYTES             sets the default pool's release threshold
+//   context make|end|reset a context of its own, made current; destroyed; the primary one is reset
+//   race THREADS ROUNDS KIND BYTES   threads take and give at once; how many were refused
+//   cost ROUNDS KIND BYTES           nanoseconds for one taking and giving
+//   fork COMMAND...        a child that was forked does that; what it answered
+//   exec                   0, then this program again, in this process
+//   kill                   by SIGKILL
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "driver.h"
+
+namespace {
+
+constexpr std::size_t kRow = 512;
+
+struct Held {
+  std::function<CUresult()> give;
+};
+std::map<std::string, Held> held;
+CUdevice device = 0;
+CUcontext primary = nullptr;
+CUcontext made = nullptr;
+
+CUmemAllocationProp on_device(CUmemLocationType type = CU_MEM_LOCATION_TYPE_DEVICE) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {type, device};
+  return properties;
+}
+
+CUDA_ARRAY3D_DESCRIPTOR words_in(std::size_t bytes) {
+  CUDA_ARRAY3D_DESCRIPTOR array{};
+  array.Width = kRow / 4;
+  array.Height = bytes / kRow;
+  array.Format = CU_AD_FORMAT_UNSIGNED_INT32;
+  array.NumChannels = 1;
+  return array;
+}
+
+// A canary where the driver writes its answer: a refused call writes nothing there.
+template <class T>
+T canary() {
+  T value;
+  std::memset(&value, 0x5a, sizeof value);
+  return value;
+}
+template <class T>
+CUresult checked(CUresult status, const T& value) {
+  const T before = canary<T>();
+  if (status != CUDA_SUCCESS && std::memcmp(&value, &before, sizeof value) != 0)
+    return CUDA_ERROR_UNKNOWN;
+  return status;
+}
+
+template <class Take>
+CUresult linear(Held& into, Take take) {
+  auto address = canary<CUdeviceptr>();
+  const CUresult status = checked(take(&address), address);
+  into.give = [address] { return cuMemFree(address); };
+  return status;
+}
+template <class Take>
+CUresult array(Held& into, Take take) {
+  auto handle = canary<CUarray>();
+  const CUresult status = checked(take(&handle), handle);
+  into.give = [handle] { return cuArrayDestroy(handle); };
+  return status;
+}
+// From a pool, freed in stream order and by cuMemFree in turn.
+template <class Take>
+CUresult pooled(Held& into, Take take) {
+  static std::atomic<int> number{0};
+  CUdeviceptr address = 0;
+  const CUresult status = take(&address);
+  const bool in_order = number++ % 2 == 0;
+  into.give = [address, in_order] {
+    return in_order ? cuMemFreeAsync(address, nullptr) : cuMemFree(address);
+  };
+  return status;
+}
+CUresult mapped(Held& into, std::size_t bytes, bool release_first) {
+  CUmemGenericAllocationHandle handle = 0;
+  const CUmemAllocationProp properties = on_device();
+  if (const CUresult status = cuMemCreate(&handle, bytes, &properties, 0); status != CUDA_SUCCESS)
+    return status;
+  CUdeviceptr address = 0;
+  check(cuMemAddressReserve(&address, bytes, 0, 0, 0));
+  check(cuMemMap(address, bytes, 0, handle, 0));
+  if (release_first) {
+    check(cuMemRelease(handle));
+    // What NCCL does: the handle of the mapping is asked for again.
+    check(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address)));
+  }
+  into.give = [=] {
+    check(cuMemRelease(handle));
+    check(cuMemUnmap(address, bytes));
+    return cuMemAddressFree(address, bytes);
+  };
+  return CUDA_SUCCESS;
+}
+
+CUmemoryPool own_pool() {
+  static CUmemoryPool pool = [] {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    CUmemoryPool made_pool = nullptr;
+    check(cuMemPoolCreate(&made_pool, &properties));
+    return made_pool;
+  }();
+  return pool;
+}
+
+CUresult take(const std::string& kind, std::size_t bytes, Held& into) {
+  if (kind == "cuMemAlloc")
+    return linear(into, [&](CUdeviceptr* at) { return cuMemAlloc(at, bytes); });
+  if (kind == "cuMemAllocManaged")
+    return linear(into, [&](CUdeviceptr* at) {
+      return cuMemAllocManaged(at, bytes, CU_MEM_ATTACH_GLOBAL);
+    });
+  if (kind == "cuMemAllocPitch")
+    return linear(into, [&](CUdeviceptr* at) {
+      std::size_t pitch = 0;
+      // Rows that are one byte short: the driver rounds them up.
+      return cuMemAllocPitch(at, &pitch, kRow - 1, bytes / kRow, 4);
+    });
+  if (kind == "cuArrayCreate")
+    return array(into, [&](CUarray* handle) {
+      const CUDA_ARRAY_DESCRIPTOR flat{kRow / 4, bytes / kRow, CU_AD_FORMAT_FLOAT, 1};
+      return cuArrayCreate(handle, &flat);
+    });
+  if (kind == "cuArray3DCreate")
+    return array(into, [&](CUarray* handle) {
+      const CUDA_ARRAY3D_DESCRIPTOR box = words_in(bytes);
+      return cuArray3DCreate(handle, &box);
+    });
+  if (kind == "cuMipmappedArrayCreate") {
+    auto handle = canary<CUmipmappedArray>();
+    const CUDA_ARRAY3D_DESCRIPTOR box = words_in(bytes);
+    const CUresult status = checked(cuMipmappedArrayCreate(&handle, &box, 1), handle);
+    into.give = [handle] { return cuMipmappedArrayDestroy(handle); };
+    return status;
+  }
+  if (kind == "cuMemCreate") {
+    auto handle = canary<CUmemGenericAllocationHandle>();
+    const CUmemAllocationProp properties = on_device();
+    const CUresult status = checked(cuMemCreate(&handle, bytes, &properties, 0), handle);
+    into.give = [handle] { return cuMemRelease(handle); };
+    return status;
+  }
+  if (kind == "cuMemMap") return mapped(into, bytes, false);
+  if (kind == "cuMemRetainAllocationHandle") return mapped(into, bytes, true);
+  if (kind == "cuMemAllocAsync")
+    return pooled(into, [&](CUdeviceptr* at) { return cuMemAllocAsync(at, bytes, nullptr); });
+  if (kind == "cuMemAllocFromPoolAsync")
+    return pooled(into, [&](CUdeviceptr* at) {
+      return cuMemAllocFromPoolAsync(at, bytes, own_pool(), nullptr);
+    });
+  if (kind == "cuMemAllocHost") {  // no memory of the device
+    void* address = nullptr;
+    const CUresult status = cuMemAllocHost(&address, bytes);
+    into.give = [address] { return cuMemFreeHost(address); };
+    return status;
+  }
+  if (kind == "cuMemPoolCreate") {  // a pool of its own, destroyed before its memory is freed
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    CUmemoryPool pool = nullptr;
+    check(cuMemPoolCreate(&pool, &properties));
+    CUdeviceptr address = 0;
+    const CUresult status = cuMemAllocFromPoolAsync(&address, bytes, pool, nullptr);
+    check(cuMemPoolDestroy(pool));
+    into.give = [address] { return cuMemFree(address); };
+    return status;
+  }
+  std::printf("unknown kind %s\n", kind.c_str());
+  std::exit(3);
+}
+
+int race(unsigned threads, unsigned rounds, const std::string& kind, std::size_t bytes) {
+  std::atomic<int> refused{0}, wrong{0};
+  std::vector<std::thread> all;
+  for (unsigned i = 0; i < threads; ++i)
+    all.emplace_back([&] {
+      check(cuCtxSetCurrent(primary));
+      for (unsigned round = 0; round < rounds; ++round) {
+        Held one;
+        const CUresult status = take(kind, bytes, one);
+        if (status == CUDA_ERROR_OUT_OF_MEMORY)
+          ++refused;
+        else if (status != CUDA_SUCCESS || one.give() != CUDA_SUCCESS)
+          ++wrong;
+      }
+    });
+  for (std::thread& thread : all) thread.join();
+  return wrong != 0 ? -1 : refused.load();
+}
+
+std::size_t native_free() {
+  static auto* const past_us = reinterpret_cast<std::size_t (*)()>([] {
+    void* const library = dlopen(std::getenv("NATIVE_MEMORY"), RTLD_NOW | RTLD_DEEPBIND);
+    return library != nullptr ? dlsym(library, "native_free") : nullptr;
+  }());
+  return past_us != nullptr ? past_us() : 0;
+}
+
+std::string number(CUresult status) { return std::to_string(static_cast<int>(status)); }
+
+// The default pool, and contexts.
+std::string managed(const std::string& verb, std::istringstream& words) {
+  std::string name;
+  std::size_t bytes = 0;
+  if (verb != "context") {
+    CUmemoryPool pool = nullptr;
+    check(cuDeviceGetDefaultMemPool(&pool, device));
+    if (verb == "trim") return number(cuMemPoolTrimTo(pool, 0));
+    words >> bytes;
+    return number(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes));
+  }
+  words >> name;
+  if (name == "reset") {
+    held.clear();
+    return number(cuDevicePrimaryCtxReset(device));
+  }
+  if (name == "end") {
+    held.clear();
+    const CUresult status = cuCtxDestroy(made);
+    check(cuCtxSetCurrent(primary));
+    return number(status);
+  }
+#if CUDA_VERSION >= 13000
+  return number(cuCtxCreate(&made, nullptr, 0, device));
+#else
+  return number(cuCtxCreate(&made, 0, device));
+#endif
+}
+
+std::string obey(const std::string& line, char** argv);
+
+std::string forked(const std::string& command, char** argv) {
+  int ends[2];
+  if (::pipe(ends) != 0) std::exit(4);
+  std::fflush(stdout);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string answer = obey(command, argv);
+    if (::write(ends[1], answer.data(), answer.size()) < 0) ::_exit(1);
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string answer(256, '\0');
+  const ssize_t length = ::read(ends[0], answer.data(), answer.size());
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
+  answer.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  return answer;
+}
+
+std::string obey(const std::string& line, char** argv) {
+  std::istringstream words(line);
+  std::string verb, kind, name;
+  std::size_t bytes = 0;
+  words >> verb;
+  if (verb == "take") {
+    words >> kind >> bytes >> name;
+    Held one;
+    const CUresult status = take(kind, bytes, one);
+    if (status == CUDA_SUCCESS) held[name] = one;
+    return number(status);
+  }
+  if (verb == "give") {
+    words >> name;
+    const CUresult status = held.at(name).give();
+    held.erase(name);
+    return number(status);
+  }
+  if (verb == "info") {
+    std::size_t available = 0, total = 0;
+    const CUresult status = cuMemGetInfo(&available, &total);
+    return number(status) + " " + std::to_string(available) + " " + std::to_string(total);
+  }
+  if (verb == "total") {
+    const CUresult status = cuDeviceTotalMem(&bytes, device);
+    return number(status) + " " + std::to_string(bytes);
+  }
+  if (verb == "native") return std::to_string(native_free());
+  if (verb == "sync") return number(cuCtxSynchronize());
+  if (verb == "trim" || verb == "keep" || verb == "context") return managed(verb, words);
+  if (verb == "race") {
+    unsigned threads = 0, rounds = 0;
+    words >> threads >> rounds >> kind >> bytes;
+    return std::to_string(race(threads, rounds, kind, bytes));
+  }
+  if (verb == "cost") {
+    unsigned rounds = 0;
+    words >> rounds >> kind >> bytes;
+    const auto began = std::chrono::steady_clock::now();
+    for (unsigned i = 0; i < rounds; ++i) {
+      Held one;
+      check(take(kind, bytes, one));
+      check(one.give());
+    }
+    const auto took = std::chrono::steady_clock::now() - began;
+    return std::to_string(std::chrono::nanoseconds(took).count() / rounds);
+  }
+  if (verb == "fork") return forked(line.substr(5), argv);
+  if (verb == "exec") {
+    std::puts("0");  // read before the next line is written: that one is the next program's
+    std::fflush(stdout);
+    ::execv("/proc/self/exe", argv);
+  }
+  if (verb == "kill") ::raise(SIGKILL);
+  return "unknown command";
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  check(cuInit(0));
+  check(cuDeviceGet(&device, 0));
+  check(cuDevicePrimaryCtxRetain(&primary, device));
+  check(cuCtxSetCurrent(primary));
+  for (std::string line; std::getline(std::cin, line);) {
+    std::puts(obey(line, argv).c_str());
+    std::fflush(stdout);
+  }
+}
