@@ -201,7 +201,6 @@ bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
   USE(cuCtxGetDevice)             \
   USE(cuDevicePrimaryCtxGetState) \
   USE(cuDeviceGetUuid_v2)         \
-  USE(cuMemPoolGetAttribute)      \
   USE(cuStreamGetCtx)             \
   USE(cuStreamGetFlags)           \
   USE(cuStreamGetPriority)        \
