@@ -97,7 +97,10 @@ endif()
 
 find_program(VITAMIN_CCACHE ccache)
 if(VITAMIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${VITAMIN_CCACHE})
+  # Paths below the source directory count relative to it, so that every clone shares the cache.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      ${VITAMIN_CCACHE})
 endif()
 
 find_program(VITAMIN_LINKER NAMES mold ld.lld)
