@@ -10,6 +10,7 @@ Prints "file:line: what is wrong" and exits with 1 when something is. What it ch
   * the length of functions;
   * words that must not stay (BANNED);
   * files are mapped, and their size is set, by hal/file_memory.h only;
+  * whole files are read by hal/read_file.h only;
   * every source file is built (named by a CMakeLists.txt, or in the given compile_commands.json),
     every header is included.
 """
@@ -78,6 +79,9 @@ FILE_MEMORY = "hal/file_memory.h"
 MAPPING = re.compile(r"(?<![\w.])(mmap|mremap|f?truncate|(?:posix_)?fallocate)\s*\(")
 MAPPING_FREE = (FILE_MEMORY, "tests/", "backends/soft/libcuda/memory.cpp",
                 "backends/soft/amdgpu/memory.cpp", "backends/soft/amdgpu/kfd/")
+# Throws out of a stream that does not throw when a read fails, as reads below /proc may.
+FILE_ITERATOR = re.compile(r"\bistreambuf_iterator\b")
+FILE_ITERATOR_FREE = ("hal/read_file.h", "tests/", "bench/", "tools/demo/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 # The first line of a function body at the left margin or in a namespace: clang-format closes it
 # with a brace in the same column.
@@ -158,6 +162,14 @@ def mapping_problems(name, text):
             yield f"{name}:{number}: {call[1]}() of a file: use {FILE_MEMORY}"
 
 
+def file_iterator_problems(name, text):
+    if name.startswith(FILE_ITERATOR_FREE) or not name.endswith((".h", ".cpp", ".cu")):
+        return
+    for use in FILE_ITERATOR.finditer(text):
+        number = text.count("\n", 0, use.start()) + 1
+        yield f"{name}:{number}: an iterator of a stream throws: use hal/read_file.h"
+
+
 def file_problems(name, text):
     lines = text.split("\n")
     if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:3]):
@@ -183,6 +195,7 @@ def file_problems(name, text):
     if name.endswith((".h", ".cpp", ".cu")):
         yield from function_problems(name, lines)
         yield from mapping_problems(name, text)
+        yield from file_iterator_problems(name, text)
     if name.endswith(".h") and "#pragma once" not in text:
         yield f"{name}:1: no #pragma once"
 
