@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/descriptor.h"
+#include "runtime/graph.h"
 
 namespace vitamin::runtime {
 namespace {
@@ -383,9 +384,13 @@ void Audit::waits_for(const Stream& stream, const EventState& event) {
   lane(stream).waits_for = &event;
 }
 
-void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
-                    const EventState* recorded, std::span<const Predecessor> after,
-                    const std::optional<hal::GraphShape>& graph) {
+void Audit::arrived(const Stream& stream, const Submission& submission,
+                    std::span<const Predecessor> after) {
+  Operation* const operation = submission.operation;
+  const LaunchOperation* const kernel = operation != nullptr ? operation->as_launch() : nullptr;
+  const hal::KernelLaunch* const launch = kernel != nullptr ? &kernel->launch() : nullptr;
+  GraphOperation* const replay = operation != nullptr ? operation->as_graph() : nullptr;
+  const std::optional<hal::GraphShape> graph = replay != nullptr ? replay->asked() : std::nullopt;
   const std::lock_guard lock(mutex_);
   Lane& lane = this->lane(stream);
   Pending pending;
@@ -425,9 +430,9 @@ void Audit::arrived(const Stream& stream, Intent intent, const hal::KernelLaunch
     const auto generation = generations_.find(event);
     if (generation != generations_.end() && !event->shared)
       pending.after.push_back(generation->second);
-  } else if (recorded != nullptr && intent != Intent::kWait) {
+  } else if (submission.event != nullptr && submission.kind != OperationKind::kWait) {
     pending.kind = audit::Kind::kRecord;
-    generations_[recorded] = edge_to(stream, pending.serial);
+    generations_[submission.event] = edge_to(stream, pending.serial);
   }
   while (!lane.pending.empty() && lane.pending.back().serial >= pending.serial)
     lane.pending.pop_back();

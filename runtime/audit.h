@@ -71,10 +71,9 @@ class Audit {
   // The next operation of the stream waits for the event.
   void waits_for(const Stream& stream, const EventState& event);
   // An operation came in; its serial is the stream's next one. An operation that was refused is
-  // followed by another of the same serial. `graph`: what the application's executable holds.
-  void arrived(const Stream& stream, Intent intent, const hal::KernelLaunch* launch,
-               const EventState* recorded, std::span<const Predecessor> after,
-               const std::optional<hal::GraphShape>& graph = std::nullopt);
+  // followed by another of the same serial.
+  void arrived(const Stream& stream, const Submission& submission,
+               std::span<const Predecessor> after);
   // The stream's next operation, already issued, failed: the application has its error.
   void refused(const Stream& stream, std::uint64_t serial);
   // The stream's native handle is gone and may become another's.

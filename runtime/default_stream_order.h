@@ -24,7 +24,8 @@ class DefaultStreamOrder {
   // list() would add nothing.
   bool adds_nothing(const Stream& stream) const {
     if (stream.kind == StreamKind::kLegacy) return dirty_.empty();
-    return stream.kind == StreamKind::kNonBlocking || stream.legacy_seen == legacy_operations_;
+    return stream.kind == StreamKind::kNonBlocking ||
+           stream.order.legacy_seen == legacy_operations_;
   }
   // The stream's next operation is issued, behind what list() says. An operation that does not come
   // about is never issued, so nothing has to be taken back.
@@ -54,24 +55,24 @@ inline void DefaultStreamOrder::list(const Stream& stream, Stream& legacy,
 
 inline void DefaultStreamOrder::issue(Stream& stream) {
   if (stream.kind == StreamKind::kLegacy) {
-    for (Stream* blocking : dirty_) blocking->dirty = false;
+    for (Stream* blocking : dirty_) blocking->order.dirty = false;
     dirty_.clear();
   } else if (stream.kind == StreamKind::kBlocking) {
-    stream.legacy_seen = legacy_operations_;
+    stream.order.legacy_seen = legacy_operations_;
   }
   end_late(stream);
 }
 
 inline void DefaultStreamOrder::end_late(Stream& stream) {
   if (stream.kind == StreamKind::kLegacy) ++legacy_operations_;
-  if (stream.kind == StreamKind::kBlocking && !stream.dirty) {
-    stream.dirty = true;
+  if (stream.kind == StreamKind::kBlocking && !stream.order.dirty) {
+    stream.order.dirty = true;
     dirty_.push_back(&stream);
   }
 }
 
 inline void DefaultStreamOrder::forget(Stream& stream) {
-  if (std::exchange(stream.dirty, false)) std::erase(dirty_, &stream);
+  if (std::exchange(stream.order.dirty, false)) std::erase(dirty_, &stream);
 }
 
 }  // namespace vitamin::runtime

@@ -21,6 +21,7 @@ class LaunchOperation : public Operation {
   LaunchOperation(hal::Device& device, const hal::KernelLaunch& launch,
                   const Advice* advice = nullptr)
       : device_(device), launch_(&launch), advice_(advice) {}
+  const LaunchOperation* as_launch() const override { return this; }
   hal::NativeStatus submit(hal::Queue& queue) noexcept override { return queue.launch(*launch_); }
   // Null when the kernel's parameter layout is unknown to the vendor.
   std::unique_ptr<Operation> keep() const override;

@@ -101,6 +101,7 @@ class GraphOperation : public Operation {
   explicit GraphOperation(std::shared_ptr<Graph> graph,
                           std::optional<stats::GraphReason> stays = std::nullopt)
       : graph_(std::move(graph)), stays_(stays) {}
+  GraphOperation* as_graph() override { return this; }
   const std::shared_ptr<Graph>& graph() const { return graph_; }
   std::optional<stats::GraphReason> stays() const { return stays_; }
   // What the application's own executable holds, for the audit; empty: nobody asked.

@@ -17,9 +17,15 @@
 
 namespace vitamin::runtime {
 
+class GraphOperation;
+class LaunchOperation;
+
 class Operation {
  public:
   virtual ~Operation() = default;
+  // Itself, if it is a launch of a kernel or of a graph.
+  virtual const LaunchOperation* as_launch() const { return nullptr; }
+  virtual GraphOperation* as_graph() { return nullptr; }
   // Makes the vendor's call on `queue`, whose native stream replaces the application's.
   virtual hal::NativeStatus submit(hal::Queue& queue) noexcept = 0;
   // An owning copy with the same effect, or null when there can be none.

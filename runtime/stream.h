@@ -85,8 +85,8 @@ enum class StreamKind : std::uint8_t {
   kNonBlocking,  // takes no part in the legacy stream's order
 };
 
-// What the dispatcher may do with an operation.
-enum class Intent : std::uint8_t {
+// What the pipeline may do with an operation.
+enum class OperationKind : std::uint8_t {
   kLaunch,            // bind it to an entry
   kCompute,           // the same, for work that is no launch of the application
   kFollow,            // needs no compute: goes wherever the stream's tail is
@@ -100,16 +100,25 @@ enum class Intent : std::uint8_t {
                       // event, a host function, no call at all
   kBridgeMarker,      // kBridge for what takes no place: a record that another process may see
 };
-constexpr bool is_bridge_gate(Intent intent) {
-  return intent == Intent::kBridgeGate || intent == Intent::kBridgeMarkerGate;
+constexpr bool is_bridge_gate(OperationKind intent) {
+  return intent == OperationKind::kBridgeGate || intent == OperationKind::kBridgeMarkerGate;
 }
-constexpr bool is_bridge(Intent intent) {
-  return intent == Intent::kBridge || intent == Intent::kBridgeMarker || is_bridge_gate(intent);
+constexpr bool is_bridge(OperationKind intent) {
+  return intent == OperationKind::kBridge || intent == OperationKind::kBridgeMarker ||
+         is_bridge_gate(intent);
 }
 
-// One generation of an event, made when its record had to be deferred. Waits hold it; a later
+// Such operations take no place in a queue of the driver, unless its markers do
+// (hal::DeviceInfo::markers_take_places).
+constexpr bool takes_no_place(OperationKind kind) {
+  return kind == OperationKind::kRecord || kind == OperationKind::kWait ||
+         kind == OperationKind::kBridgeMarker || kind == OperationKind::kBridgeMarkerGate ||
+         kind == OperationKind::kDestroy;
+}
+
+// One record of an event, made when it had to be deferred. Waits hold it; a later
 // record of the event makes a new one and cannot move the old.
-struct Generation {
+struct EventVersion {
   bool submitted = false;
   bool superseded = false;   // the event was recorded again or destroyed before this was submitted
   MarkerRef marker;          // behind the record, once submitted
@@ -121,15 +130,15 @@ struct Generation {
 // Belongs to whoever keeps the application's event; forgotten (VirtualContext::forget) or destroyed
 // before the virtual context in which it was recorded.
 //
-// A wait means the newest record at the time when it is issued. While that is deferred it is a
-// Generation; once made, a marker of ours recorded at the same place stands for it, so that a wait
-// which is deferred itself still means the same when the event has been recorded again.
+// A wait means the newest record at the time when it is issued. While that is deferred it is an
+// EventVersion; once made, a marker of ours recorded at the same place stands for it, so that a
+// wait which is deferred itself still means the same when the event has been recorded again.
 struct EventState {
   // Where it was recorded last; null: never, or elsewhere. Read without the lock.
   std::atomic<VirtualContext*> home{nullptr};
-  std::shared_ptr<Generation> pending;  // its newest record, while deferred
-  MarkerRef point;                      // behind its newest record, once made
-  MarkerRef gate;                       // of its newest record
+  std::shared_ptr<EventVersion> pending;  // its newest record, while deferred
+  MarkerRef point;                        // behind its newest record, once made
+  MarkerRef gate;                         // of its newest record
   // Another process, or a graph when it is launched, may look at it or record it at any time: its
   // records are never deferred, and only the driver knows what it means.
   std::atomic<bool> shared{false};
@@ -155,35 +164,56 @@ struct Block {
   const void* pool = nullptr;  // the vendor's, where it comes from
 };
 
-// A launch, or any other operation, that waits to be submitted.
-struct Deferred {
-  std::unique_ptr<Operation> operation;  // null for a wait: `generation` or `marker` says it all
-  Intent intent = Intent::kFollow;
-  KernelRef kernel;  // of a launch
+// Whether the vendor's call may block the host until earlier work of the stream has ended. Such a
+// call is made without the lock, after the host has waited for what is deferred ahead of it.
+enum class Host : std::uint8_t { kReturns, kMayBlock };
+
+// One operation on its way to the device, from the call that makes it until the driver has it. On
+// the caller's stack while it can be submitted at once; moved to the stream when it is deferred.
+struct Submission {
+  explicit Submission(OperationKind of, Operation* is = nullptr) : kind(of), operation(is) {}
+
+  OperationKind kind = OperationKind::kFollow;
+  // The caller's, or `kept`. Null: a wait for `marker`, or nothing that is to be done any more.
+  Operation* operation = nullptr;
+  std::unique_ptr<Operation> kept;  // the copy, once it is deferred
+  KernelRef kernel;                 // of a launch
+  Host host = Host::kReturns;
+  bool now = false;  // may not be deferred
+
+  EventState* event = nullptr;            // of a record or a wait, while its call lasts
+  const EventState* waits_for = nullptr;  // for the audit
+  // Of a record that is deferred, itself; of a wait, the record when that was deferred then.
+  std::shared_ptr<EventVersion> version;
+  // What a wait waits for, once that is submitted. `gate` unfired: it lies downstream of a gate.
+  MarkerRef marker, gate;
+  Block frees;          // what it frees: the driver cannot give that to anybody yet
+  bool traced = false;  // its arrival is in the trace
+
+  // Once it is deferred: what it comes behind, and the places that it will take in a queue of the
+  // driver.
   std::uint64_t serial = 0;
   std::vector<Predecessor> predecessors;
-  std::shared_ptr<Generation> generation;  // of a record, or what a wait waits for
-  MarkerRef marker;  // what a wait waits for, when that was already submitted as it was issued
-  MarkerRef gate;    // unfired: that lies downstream of host-gated work
-  Block freed;       // what it frees: the driver cannot give that to anybody yet
-  std::uint64_t places = 0;  // that it will take in a queue of the driver
+  std::uint64_t places = 0;
 };
 
-// A run of operations of one stream on one entry; its marker is behind the last of them.
-struct Segment {
-  std::uint64_t serial = 0;
+// A run of operations of one stream on one entry. While it is open it has no marker; closed, its
+// marker is behind its last operation.
+struct CompletionBatch {
+  std::uint64_t serial = 0;  // of the last operation
   MarkerRef marker;
   EntryId entry = kNoEntry;  // kNoEntry: behind a call on the per-thread handle
+  std::uint32_t operations = 0;
   std::uint32_t leased = 0;  // operations counted as outstanding in the lease table
-  std::uint64_t predicted_ns = 0;
-  std::uint64_t held = 0;  // places in the driver's queues that the run took
   std::uint32_t launches = 0;
   std::uint64_t work = 0;  // of its launches (Kernel::work)
+  std::uint64_t predicted_ns = 0;
+  std::uint64_t held = 0;  // places in the driver's queues that the run took
 };
 
 // An operation that waits for the host, or for work that the runtime does not see: nothing behind
 // it begins before.
-struct Gate {
+struct HostGate {
   std::uint64_t serial = 0;
   MarkerRef marker;  // behind it
 };
@@ -191,7 +221,10 @@ struct Gate {
 // The state of a destroyed stream stands for a new one once all its work was seen to end. Its lane
 // and its timeline go on: serials of a lane are never given out twice, so whoever still holds a
 // token of the former stream finds it completed.
+//
+// Each part is changed by one stage of the pipeline (runtime/submission), which is named with it.
 struct Stream {
+  // --- what it is (VirtualContext) -------------------------------------------------------------
   LaneId lane = 0;
   std::uint64_t number = 0;        // in the order of adoption; the audit's name for it
   std::uint64_t serials_from = 0;  // its operations have the serials beyond this one
@@ -200,66 +233,70 @@ struct Stream {
   bool retired = false;
   PhysicalQueue own;                         // the application's real stream, or its stand-in
   std::unique_ptr<hal::Queue> thread_queue;  // the per-thread handle, where `own` is a stand-in
+  std::vector<std::byte> attributes;         // vendor records set on the stream by the application
+
+  // `issued` is the pipeline's, the rest Completion's.
   Timeline timeline;
 
-  // The tail: where the newest submitted operation lies. `tail` null and a marker: only the marker
-  // says where. Both null: nothing outstanding.
-  PhysicalQueue* tail = nullptr;
-  MarkerRef tail_marker;
-  MarkerRef gate;          // unfired: nothing downstream may go to a pool queue
-  bool allocated = false;  // on the real stream, and nothing was recorded behind that
-  // What the next operation waits for besides: work beside the tail, and allocations.
-  NewestMarkers also_after;
+  // --- what was submitted and is not seen complete (Completion) --------------------------------
+  struct Submitted {
+    // Where the newest submitted operation lies. `tail` null and a marker: only the marker says
+    // where. Both null: nothing outstanding.
+    PhysicalQueue* tail = nullptr;
+    MarkerRef tail_marker;
+    // Unfired: nothing downstream may go to a pool queue.
+    MarkerRef gate;
+    // The gates that the runtime knows of and did not see end, oldest first. Each begins a batch
+    // where a marker for the batch before it could be had.
+    std::deque<HostGate> gates;
+    // Oldest first, and the one that is open.
+    Ring<CompletionBatch, 1024> batches;
+    CompletionBatch open;
+    // Predicted time of all of it, and the places in the driver's queues that it takes, with the
+    // waits and records of the runtime beside it (hal::DeviceInfo::queue_depth).
+    std::uint64_t ahead_ns = 0, held = 0;
+    // Operations that the open batch takes before a launch has to record a marker again
+    // (Pipeline::launch_fast_path).
+    std::uint32_t batch_room = 0;
+    std::uint64_t asked_in = 0;  // the round (MarkerPool) in which a batch had not ended
+    bool reported = false;       // the arbiter is to hear of it (Completion::report)
+  } submitted;
 
-  // Predicted time of what is submitted and not seen complete, and of what no segment covers yet.
-  std::uint64_t ahead_ns = 0, since_segment_ns = 0;
+  // --- what the next operation comes behind, besides its tail (Ordering) -----------------------
+  struct Order {
+    bool allocated = false;  // on the real stream, and nothing was recorded behind that
+    NewestMarkers extra;     // work beside the tail, and allocations
+    // Blocking: has work that the legacy stream must wait for; the legacy operation that it is
+    // already behind (DefaultStreamOrder).
+    bool dirty = false;
+    std::uint64_t legacy_seen = 0;
+  } order;
 
-  // Since when it has waited for a queue on the entry of its grant; none: it does not.
-  std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
-  std::deque<Deferred> deferred;
-  std::size_t freed_bytes = 0;  // what the deferred operations free
-  std::uint64_t deferred_places = 0;
+  // --- where its launches go (Placement) -------------------------------------------------------
+  struct Placing {
+    Choice grant{kWholeDevice, 0};  // the standing answer of the policy
+    EntryId last_entry = kNoEntry;
+    // Since when it has waited for a queue on the entry of its grant; none: it does not.
+    std::optional<std::chrono::steady_clock::time_point> queue_wanted_since;
+    // Processors on which those of its kernels would run that the driver refused on less. Steps
+    // that are announced ask for it: else each launch of such a kernel goes to the whole device by
+    // itself, and the next one back.
+    std::uint32_t retry_processors = 0;
+    std::optional<Advice> advice;             // of what follows on the stream
+    std::uint64_t announced_deadline_ns = 0;  // the last one that the arbiter heard of
+    // Its next launch is the first of an iteration; and which operations, not yet submitted, are
+    // the last of one.
+    bool iteration_ended = false;
+    std::deque<std::uint64_t> iteration_ends;
+  } placing;
 
-  std::optional<Advice> advice;        // of what follows on the stream
-  std::uint64_t told_deadline_ns = 0;  // the last one that the arbiter heard of
-  // Processors on which those of its kernels would run that the driver refused on less. Steps that
-  // are announced ask for it: else each launch of such a kernel goes to the whole device by itself,
-  // and the next one back.
-  std::uint32_t prefers = 0;
-  // Its next launch is the first of an iteration; and which operations, not yet submitted, are the
-  // last of one.
-  bool iteration_ended = false;
-  std::deque<std::uint64_t> iteration_ends;
-
-  // The standing answer of the policy.
-  Choice grant{kWholeDevice, 0};
-  EntryId last_entry = kNoEntry;
-
-  // Default-stream order.
-  bool dirty = false;             // blocking: has work that the legacy stream must wait for
-  std::uint64_t legacy_seen = 0;  // blocking: the legacy operation that it is already behind
-
-  // Outstanding work, oldest first.
-  Ring<Segment, 1024> segments;
-  std::uint64_t asked_in = 0;   // the round (MarkerPool) in which one of them had not ended
-  std::uint64_t pumped_in = 0;  // the round in which what it comes behind was pumped
-  std::uint32_t since_segment = 0;
-  std::uint32_t leased_since_segment = 0;
-  std::uint32_t launches_since_segment = 0;
-  std::uint64_t work_since_segment = 0;
-  bool reported = false;  // it is in Dispatcher::outstanding_
-  // Places in the driver's queues (hal::DeviceInfo::queue_depth) that operations which are not seen
-  // complete take, with the waits and records of ours beside them. And those of them that no
-  // segment covers yet.
-  std::uint64_t held = 0, held_since_segment = 0;
-  // The gates that the runtime knows of and did not see end, oldest first. Each begins a run where
-  // a marker for the run before it could be had.
-  std::deque<Gate> gates;
-  // Operations that the open segment takes before a launch has to record a marker again
-  // (Dispatcher::launch_straight_on).
-  std::uint32_t segment_room = 0;
-
-  std::vector<std::byte> attributes;  // vendor records set on the stream by the application
+  // --- what waits to be submitted (DeferredQueue) ----------------------------------------------
+  struct Deferral {
+    std::deque<Submission> operations;
+    std::size_t freed_bytes = 0;  // what they free
+    std::uint64_t places = 0;     // that they will take in a queue of the driver
+    std::uint64_t pumped_in = 0;  // the round in which what they come behind was pumped
+  } deferral;
 };
 
 }  // namespace vitamin::runtime

@@ -11,8 +11,8 @@
 // covers before anybody who is not virtualised can look at it.
 //
 //        application            VirtualContext                     physical queues
-//     launch(stream, k) --> predecessors (stream tail,   --> Dispatcher: entry by policy, edges,
-//     copy, record, wait      default-stream rules)            submit inline or defer
+//     launch(stream, k) --> Submission                   --> Pipeline: what it comes behind, which
+//     copy, record, wait                                       entry, submit now or defer
 //
 // Threads: every function may be called from any thread; one lock per device, never held while the
 // host blocks. Errors: the vendor's own codes, handed to the application. Nothing throws.
@@ -25,10 +25,9 @@
 #include <unordered_map>
 
 #include "hal/device.h"
-#include "runtime/default_stream_order.h"
-#include "runtime/dispatcher.h"
 #include "runtime/operation.h"
 #include "runtime/stream.h"
+#include "runtime/submission/pipeline.h"
 
 namespace vitamin::runtime {
 
@@ -40,16 +39,6 @@ enum class Behind : std::uint8_t {
           // are deferred until it is observed complete, never waited for on a pool queue.
   kMarkerGate,  // the same of what takes no place in the driver's queue: a wait for an event, a
                 // host function, no call at all
-};
-
-// Whether the vendor's call may block the host until earlier work of the stream has ended. Such a
-// call is made without the lock, after the host has waited for what is deferred ahead of it.
-enum class Host : std::uint8_t { kReturns, kMayBlock };
-
-// What a call that concerns the whole context does about deferred work.
-enum class Drain : std::uint8_t {
-  kWait,   // waits until what is deferred now is submitted, as natively the call waits for it
-  kFlush,  // submits that at once onto the real streams: the native call does not wait for it
 };
 
 using VendorCall = std::function<hal::NativeStatus()>;
@@ -65,14 +54,14 @@ class VirtualContext {
 
   // No thread of ours calls the vendor any more: the process ends. What is deferred moves on only
   // while somebody waits.
-  void stop() { dispatcher_->stop(); }
+  void stop() { pipeline_->stop(); }
   // Reads the times of what has ended, and hands over what was learnt.
-  void finish_timing() { dispatcher_->finish_timing(); }
+  void finish_timing() { pipeline_->finish_timing(); }
   // No graph is made executable any more: the process ends.
-  void finish_graphs() { dispatcher_->finish_graphs(); }
+  void finish_graphs() { pipeline_->graphs().finish(); }
 
   // --- streams -------------------------------------------------------------------------------
-  Stream& legacy() { return *legacy_; }
+  Stream& legacy() { return pipeline_->ordering().legacy(); }
   // Registers a real stream of the application. The reference is valid until the stream is retired;
   // what it refers to is used for another stream when the work of this one has ended.
   Stream& adopt(void* native, StreamKind kind, int priority);
@@ -114,7 +103,7 @@ class VirtualContext {
   hal::NativeStatus replay(Stream& stream, Operation& graph, Behind behind,
                            stats::GraphReason reason);
   // Whether launches of graphs may go anywhere but where they would natively.
-  bool follows_graphs() const { return dispatcher_->options().graph_bytes > 0; }
+  bool follows_graphs() const { return pipeline_->core().options.graph_bytes > 0; }
   // Binds and submits a launch of a graph as a launch, but that it never waits for a lease.
   hal::NativeStatus replay(Stream& stream, GraphOperation& graph);
   // The application changes the graph by `call`, whose answer is given back: launches of it that
@@ -188,25 +177,12 @@ class VirtualContext {
   // context at the vendor).
   void for_each_entry(const std::function<void(hal::PhysicalContext&)>& function);
   hal::Device& device() { return *device_; }
-  stats::DevicePage& page() { return dispatcher_->page(); }
-  Audit* audit() const { return dispatcher_->audit(); }  // null: none
+  stats::DevicePage& page() { return pipeline_->core().page; }
+  Audit* audit() const { return pipeline_->core().audit(); }  // null: none
 
  private:
   explicit VirtualContext(std::unique_ptr<hal::Device> device) : device_(std::move(device)) {}
 
-  // One operation on its way in: what run() needs to submit it now or to defer it. Nothing here
-  // depends on other operations: what it comes behind is asked for when it is issued (behind()).
-  struct Arrival {
-    Operation* operation = nullptr;
-    Intent intent = Intent::kFollow;
-    Host host = Host::kReturns;
-    Kernel* kernel = nullptr;
-    EventState* event = nullptr;            // of a record or wait
-    bool now = false;                       // may not be deferred
-    const EventState* waits_for = nullptr;  // for the audit
-    bool traced = false;                    // its arrival is in the trace
-    Block freed = {};
-  };
   // Where the work of a stream ends, held on to while the lock is dropped.
   struct End {
     Stream* stream;
@@ -214,53 +190,28 @@ class VirtualContext {
     PhysicalQueue* queue;  // pinned: no stranger moves in meanwhile; or null and
     MarkerRef marker;      // empty too: nothing is outstanding
   };
-  hal::NativeStatus run(Stream& stream, Arrival arrival);
-  hal::NativeStatus run(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
-  // What the operation comes behind besides its own stream. The answer holds as long as the lock is
-  // held, and is for whoever issues or flushes at once: nobody keeps it.
-  std::span<const Predecessor> behind(Stream& stream, const Arrival& arrival);
-  static const hal::KernelLaunch* launch_of(const Arrival& arrival);
-  static std::optional<hal::GraphShape> graph_of(const Arrival& arrival);
-  void announce(Stream& stream, Arrival& arrival, std::span<const Predecessor> after);
-  Attempt attempt(Stream& stream, Arrival& arrival, std::span<const Predecessor> after,
-                  bool own_stream, bool may_prepare = false);
-  hal::NativeStatus later(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival);
-  bool give_out_again(Stream& stream, Block& block);
-  void make_frees(Dispatcher::Lock& lock, Stream& stream);
-  Block take_block(std::uint64_t address);
   Stream& add_stream(StreamKind kind, int priority);
   void reclaim();
-  bool gated_behind(Stream& stream, std::span<const Predecessor> after);
-  static bool behind_deferred(const Stream& stream, std::span<const Predecessor> after);
-  static bool keep(const Arrival& arrival, Deferred& deferred);
-  void defer(Stream& stream, Arrival& arrival, Deferred deferred);
-  void recorded(Stream& stream, EventState& event);
-  static void drop(EventState& event);
-  std::vector<Predecessor> all_deferred() const;
-  void submit(Dispatcher::Lock& lock, std::span<const Predecessor> targets, Drain how);
+  hal::NativeStatus submit(Stream& stream, OperationKind kind, Operation& operation,
+                           Host host = Host::kReturns);
+  bool give_out_again(Stream& stream, Block& block);
+  void make_frees(Lock& lock, Stream& stream);
+  Block take_block(std::uint64_t address);
   void submit_launches(const Graph& graph);
-  hal::NativeStatus make_outside(Dispatcher::Lock& lock, Stream& stream, Arrival& arrival,
-                                 bool per_thread);
-  std::vector<Stream*> covered(Stream& stream) const;
+  std::vector<Stream*> covered(Stream& stream);
   hal::NativeStatus query(Stream& stream, std::span<Stream* const> parts);
-  End end_of(Stream& stream, bool alone);
   hal::NativeStatus query_allocations(Stream& stream);
+  End end_of(Stream& stream, bool alone);
   hal::NativeStatus synchronize(const End& end);
-  void let_through(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);
-  void make_way(Dispatcher::Lock& lock, Stream& stream, const Arrival& arrival);
-  bool clear_way(Stream& stream, const Arrival& arrival);
   hal::NativeStatus told(EventState& event, hal::NativeStatus answer);
 
   std::unique_ptr<hal::Device> device_;
-  std::unique_ptr<Dispatcher> dispatcher_;
-  Stream* legacy_ = nullptr;
+  std::unique_ptr<Pipeline> pipeline_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::uint64_t streams_adopted_ = 0;
   std::deque<Stream*> retired_;                      // whose work may not have ended
   std::vector<Stream*> unused_;                      // which stand for no stream now
   std::unordered_map<std::uint64_t, Block> blocks_;  // allocated in stream order and not freed
-  DefaultStreamOrder default_order_;
-  std::vector<Predecessor> behind_;  // what behind() answered last
 };
 
 }  // namespace vitamin::runtime

@@ -105,7 +105,7 @@ TEST_CASE("A question about a stream looks at no stream that it does not depend 
     held.push_back(&f.stream());
     REQUIRE(f.context->bridge(*held.back(), hold, runtime::Behind::kGate) == 0);
     add(*held.back());
-    REQUIRE_FALSE(held.back()->deferred.empty());
+    REQUIRE_FALSE(held.back()->deferral.operations.empty());
   }
   add(free);
   CHECK(f.context->synchronize(free) == 0);

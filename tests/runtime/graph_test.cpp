@@ -304,19 +304,19 @@ TEST_CASE("Changing or destroying a graph submits its own deferred launches and 
   for (unsigned i = 0; i < 5; ++i)
     REQUIRE(f.launch(other, VITAMIN_SOFT_KERNEL(add_kernel), {&address}) == 0);
   CHECK(change() == 0);
-  CHECK(other.deferred.size() == 5);
+  CHECK(other.deferral.operations.size() == 5);
 
   REQUIRE(f.launch(replayed, VITAMIN_SOFT_KERNEL(add_kernel), {&address}) == 0);
   REQUIRE(f.replay(replayed) == 0);
   REQUIRE(f.launch(replayed, VITAMIN_SOFT_KERNEL(add_kernel), {&address}) == 0);
-  CHECK(replayed.deferred.size() == 3);
+  CHECK(replayed.deferral.operations.size() == 3);
   CHECK(change() == 0);
-  CHECK(replayed.deferred.size() == 1);
-  CHECK(other.deferred.size() == 5);
+  CHECK(replayed.deferral.operations.size() == 1);
+  CHECK(other.deferral.operations.size() == 5);
   REQUIRE(f.replay(replayed) == 0);
   CHECK(destroy() == 0);
-  CHECK(replayed.deferred.empty());
-  CHECK(other.deferred.size() == 5);
+  CHECK(replayed.deferral.operations.empty());
+  CHECK(other.deferral.operations.size() == 5);
   for (soft::Gate* gate : gates) f.engine->open_gate(gate);
   CHECK(f.context->synchronize(replayed) == 0);
   CHECK(f.context->synchronize(other) == 0);
@@ -331,7 +331,7 @@ TEST_CASE("A launch does not wait for a gate that was closed behind what it come
   REQUIRE(f.replay(first) == 0);
   REQUIRE(f.replay(second) == 0);  // behind the launch of the same executable
   soft::Gate* behind = f.hold(first);
-  CHECK(second.deferred.size() == 1);
+  CHECK(second.deferral.operations.size() == 1);
   f.engine->open_gate(before);
   CHECK(f.context->synchronize(second) == 0);  // hangs if it does
   f.engine->open_gate(behind);

@@ -49,7 +49,7 @@ void call_waits_for_room(StreamKind waits, StreamKind comes) {
   runtime::Stream& waiting = stream_of(waits);
   runtime::Stream& other = stream_of(comes);
   fill(f, waiting, &flag, &before);
-  REQUIRE_FALSE(waiting.deferred.empty());
+  REQUIRE_FALSE(waiting.deferral.operations.empty());
 
   bool dropped = false;
   on_idle = [&] {

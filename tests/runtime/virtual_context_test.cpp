@@ -384,13 +384,13 @@ TEST_CASE("memory_that_a_deferred_operation_frees_is_given_out_again") {
   // Neither by another stream nor from another pool.
   CHECK(pool.allocate(other, 4096) == 2);
   const int elsewhere = 0;
-  CHECK(held.deferred.size() > 0);
+  CHECK(held.deferral.operations.size() > 0);
   CHECK(pool.allocate(held, 4096, &elsewhere) == 3);
   f.engine->open_gate(gate);
   CHECK(f.context->synchronize(held) == 0);
   CHECK(total == 20);
   CHECK(pool.freed == 1);
-  CHECK(held.freed_bytes == 0);
+  CHECK(held.deferral.freed_bytes == 0);
 }
 
 TEST_CASE("deferred_frees_are_made_before_memory_of_another_size_is_allocated") {
@@ -407,7 +407,7 @@ TEST_CASE("deferred_frees_are_made_before_memory_of_another_size_is_allocated") 
   }
   CHECK(pool.allocated == 3);
   CHECK(pool.freed == 2);
-  CHECK(held.freed_bytes == 4096);
+  CHECK(held.deferral.freed_bytes == 4096);
   f.engine->open_gate(gate);
   CHECK(f.context->synchronize(held) == 0);
   CHECK(total == 4);

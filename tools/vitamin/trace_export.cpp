@@ -27,14 +27,14 @@ namespace vitamin::tools {
 namespace {
 
 using nlohmann::json;
-using runtime::Intent;
+using runtime::OperationKind;
 using runtime::trace::Kind;
 using runtime::trace::Record;
 
 struct Drawn {
   std::uint32_t lane = 0;
   std::uint64_t serial = 0;
-  Intent intent = Intent::kFollow;
+  OperationKind kind = OperationKind::kFollow;
   std::uint64_t kernel = 0;
   std::uint64_t arrived_ns = 0, submitted_ns = 0;
   bool submitted = false, deferred = false;
@@ -75,15 +75,15 @@ json named(const char* what, std::uint64_t process, std::uint64_t thread, const 
       {"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", {{"name", name}}}};
 }
 
-const char* name_of(Intent intent) {
-  switch (intent) {
-    case Intent::kRecord:
+const char* name_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kRecord:
       return "record an event";
-    case Intent::kWait:
+    case OperationKind::kWait:
       return "wait for an event";
-    case Intent::kBridge:
-    case Intent::kBridgeGate:
-    case Intent::kBridgeMarkerGate:
+    case OperationKind::kBridge:
+    case OperationKind::kBridgeGate:
+    case OperationKind::kBridgeMarkerGate:
       return "bridged call";
     default:
       return "copy or fill";
@@ -130,10 +130,10 @@ class Program {
     if (record.kind == Kind::kArrived) {
       const std::size_t i = at(record.lane, record.serial);
       all_[i].arrived_ns = ns;
-      all_[i].intent = static_cast<Intent>(record.flags);
+      all_[i].kind = static_cast<OperationKind>(record.flags);
       all_[i].kernel = record.a;
-      if (all_[i].intent == Intent::kRecord) events_[record.b] = i;
-      if (all_[i].intent == Intent::kWait)
+      if (all_[i].kind == OperationKind::kRecord) events_[record.b] = i;
+      if (all_[i].kind == OperationKind::kWait)
         if (const auto event = events_.find(record.b); event != events_.end())
           all_[i].behind.push_back(event->second);
     } else if (record.kind == Kind::kBehind) {
@@ -193,7 +193,7 @@ class Program {
   }
 
   void write(const Drawn& drawn) {
-    const bool launch = drawn.intent == Intent::kLaunch;
+    const bool launch = drawn.kind == OperationKind::kLaunch;
     const auto kernel = trace_.kernels.find(drawn.kernel);
     json args = {{"serial", drawn.serial},
                  {"arrived_us", clock_.us(drawn.arrived_ns)},
@@ -203,7 +203,7 @@ class Program {
       args["entry"] = drawn.entry;
       args["processors"] = layout_.at(drawn.entry).processors;
     }
-    slice(drawn, kernel != trace_.kernels.end() ? kernel->second : name_of(drawn.intent),
+    slice(drawn, kernel != trace_.kernels.end() ? kernel->second : name_of(drawn.kind),
           launch ? "launch" : "other", args);
     for (const std::size_t before : drawn.behind)
       if (all_[before].submitted && all_[before].lane != drawn.lane) arrow(all_[before], drawn);
@@ -241,7 +241,7 @@ class Program {
     std::multimap<std::uint64_t, std::pair<runtime::EntryId, int>> changes;
     for (const std::size_t i : order_) {
       const Drawn& drawn = all_[i];
-      if (drawn.intent != Intent::kLaunch || drawn.entry >= layout_.size()) continue;
+      if (drawn.kind != OperationKind::kLaunch || drawn.entry >= layout_.size()) continue;
       changes.insert({drawn.begin_ns, {drawn.entry, 1}});
       changes.insert({drawn.end_ns, {drawn.entry, -1}});
     }

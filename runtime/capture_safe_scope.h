@@ -8,12 +8,12 @@
 
 namespace vitamin::runtime {
 
-class Internal {
+class CaptureSafeScope {
  public:
-  explicit Internal(hal::Device& device) : device_(device) { device_.enter_internal(); }
-  ~Internal() { device_.leave_internal(); }
-  Internal(const Internal&) = delete;
-  Internal& operator=(const Internal&) = delete;
+  explicit CaptureSafeScope(hal::Device& device) : device_(device) { device_.enter_internal(); }
+  ~CaptureSafeScope() { device_.leave_internal(); }
+  CaptureSafeScope(const CaptureSafeScope&) = delete;
+  CaptureSafeScope& operator=(const CaptureSafeScope&) = delete;
 
  private:
   hal::Device& device_;

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/submission/completion.h"
+
+#include <algorithm>
+
+#include "runtime/audit.h"
+#include "runtime/capture_safe_scope.h"
+
+namespace vitamin::runtime {
+
+using hal::NativeStatus;
+
+Completion::Completion(Core& core)
+    : core_(core),
+      depth_(core.device.info().queue_depth),
+      depth_measured_(core.device.info().queue_depth_measured),
+      markers_take_places_(core.device.info().markers_take_places),
+      unobserved_(core.options.window.ahead_ns == Window::kUnbounded &&
+                  core.options.audit == nullptr && core.options.trace == nullptr),
+      batch_operations_(batch_operations(core.options.window.ahead_ns)) {}
+
+// --- markers -----------------------------------------------------------------------------------
+
+MarkerRef Completion::mark(Stream& stream, hal::Queue& queue) {
+  MarkerRef marker = core_.markers.acquire();
+  if (!marker) return marker;
+  const CaptureSafeScope safe(core_.device);
+  if (queue.record(marker->event) != hal::kNativeOk) return {};
+  put_beside(stream, 1);
+  return marker;
+}
+
+MarkerRef Completion::tail_marker(Stream& stream) {
+  Stream::Submitted& work = stream.submitted;
+  if (work.tail_marker || work.tail == nullptr) return work.tail_marker;
+  work.tail_marker = mark(stream, *work.tail->queue);
+  return work.tail_marker;
+}
+
+NativeStatus Completion::wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker) {
+  const CaptureSafeScope safe(core_.device);
+  put_beside(stream, 1);
+  return queue.wait(marker->event);
+}
+
+// --- what was submitted ------------------------------------------------------------------------
+
+void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Submitted& what) {
+  Stream::Submitted& work = stream.submitted;
+  if (reporting_) [[unlikely]]
+    note_outstanding(stream);
+  if (work.tail != &queue) {
+    close_batch(stream);
+    if (work.tail != nullptr && !work.tail->whole()) leave(stream, *work.tail);
+    work.tail = &queue;
+    if (!queue.whole()) queue.owner = &stream;
+  }
+  work.tail_marker.reset();
+  stream.order.extra.clear();
+  stream.order.allocated = false;
+  ++stream.timeline.submitted;
+  core_.arbiter->progressed();
+  if (Audit* audit = core_.audit()) [[unlikely]]
+    audit->submitted(stream, queue);
+  if (core_.traced()) [[unlikely]]
+    core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted, queue.entry);
+  CompletionBatch& open = work.open;
+  ++open.operations;
+  if (what.work > 0) ++open.launches;
+  open.work += what.work;
+  take_places(stream, what.places);
+  work.ahead_ns += what.predicted_ns;
+  open.predicted_ns += what.predicted_ns;
+  if (what.leased) {
+    core_.arbiter->submitted(queue.entry, stream.lane);
+    ++open.leased;
+  }
+  if (stream.kind == StreamKind::kLegacy && queue.whole() && blocking_streams_) tail_marker(stream);
+  // A stream that may move soon must know its progress to the operation.
+  const Choice& grant = stream.placing.grant;
+  const bool stays = queue.whole() || grant.launches == kUntilChanged;
+  const std::uint32_t often =
+      grant.ahead_ns == Window::kUnbounded ? batch_operations_ : batch_operations(window(stream));
+  if (!stays || open.operations >= often) {
+    tail_marker(stream);
+    close_batch(stream);
+  }
+  work.batch_room = batch_operations_;
+}
+
+void Completion::submitted_straight_on(Stream& stream, const Kernel& kernel) {
+  Stream::Submitted& work = stream.submitted;
+  work.tail_marker.reset();
+  ++stream.timeline.issued;
+  ++stream.timeline.submitted;
+  ++work.open.operations;
+  take_places(stream, kernel.places);
+  ++work.open.launches;
+  work.open.work += kernel.work;
+  core_.arbiter->progressed();
+  if (!work.tail->whole()) {
+    core_.arbiter->submitted(work.tail->entry, stream.lane);
+    ++work.open.leased;
+  }
+}
+
+void Completion::submitted_elsewhere(Stream& stream, MarkerRef marker) {
+  if (Audit* audit = core_.audit()) audit->submitted_elsewhere(stream, marker);
+  if (core_.traced()) [[unlikely]]
+    core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted + 1, kWholeDevice);
+  if (reporting_) [[unlikely]]
+    note_outstanding(stream);
+  detach_tail(stream, std::move(marker));
+  ++stream.timeline.submitted;
+  ++stream.submitted.open.operations;
+  take_places(stream, 1);
+  close_batch(stream);
+}
+
+void Completion::detach_tail(Stream& stream, MarkerRef marker) {
+  Stream::Submitted& work = stream.submitted;
+  close_batch(stream);
+  if (work.tail != nullptr && !work.tail->whole()) leave(stream, *work.tail);
+  work.tail = nullptr;
+  work.tail_marker = std::move(marker);
+}
+
+void Completion::leave(Stream& stream, PhysicalQueue& queue) {
+  queue.owner = nullptr;
+  queue.last_owner = &stream;
+  queue.last = stream.submitted.tail_marker;
+  if (!core_.lanes_share) core_.arbiter->release(queue.entry, stream.lane);
+}
+
+// --- what has ended ----------------------------------------------------------------------------
+
+void Completion::close_batch(Stream& stream) {
+  Stream::Submitted& work = stream.submitted;
+  if (work.open.operations == 0) return;
+  if (work.batches.full()) poll(stream);
+  const MarkerRef marker = tail_marker(stream);
+  // Without a marker or room the batch joins the next one, whose marker comes behind it.
+  if (!marker || work.batches.full()) return;
+  CompletionBatch closed = std::exchange(work.open, {});
+  closed.serial = stream.timeline.submitted;
+  closed.marker = marker;
+  closed.entry = work.tail != nullptr ? work.tail->entry : kNoEntry;
+  work.batches.push(std::move(closed));
+  work.batch_room = 0;
+}
+
+// Asks for one marker that has not fired, in a round whoever wants to know, and of those that have
+// for as many as the logarithm of their number: work of a stream ends in its order, so one that has
+// fired speaks for all before it.
+void Completion::poll(Stream& stream) {
+  Stream::Submitted& work = stream.submitted;
+  if (strict() && !work.batches.full()) close_batch(stream);
+  const std::uint64_t round = core_.markers.round();
+  const std::size_t count = work.batches.size();
+  const bool asked = round != 0 && work.asked_in == round;
+  std::size_t ended = 0;
+  for (std::size_t step = 1; !asked && ended < count; step *= 2) {
+    const std::size_t probe = std::min(ended + step, count);
+    if (!core_.markers.fired(work.batches[probe - 1].marker)) {
+      work.asked_in = round;
+      break;
+    }
+    ended = probe;
+  }
+  for (std::size_t i = 0; i < ended; ++i) end_batch(stream);
+  // Operations that failed have a serial and no work that could end.
+  if (work.batches.empty() && work.open.operations == 0)
+    stream.timeline.completed = stream.timeline.submitted;
+}
+
+void Completion::end_batch(Stream& stream) {
+  Stream::Submitted& work = stream.submitted;
+  const CompletionBatch& oldest = work.batches[0];
+  stream.timeline.completed = oldest.serial;
+  work.ahead_ns -= oldest.predicted_ns;
+  work.held -= oldest.held;
+  if (core_.traced()) [[unlikely]]
+    core_.trace(trace::Kind::kCompleted, stream, oldest.serial, kNoEntry);
+  if (oldest.entry != kNoEntry) core_.arbiter->retired(oldest.entry, stream.lane, oldest.leased);
+  if (reporting_) core_.arbiter->completed(oldest.entry, stream.lane, oldest.launches, oldest.work);
+  work.batches.pop();
+}
+
+bool Completion::ended(Stream& stream) {
+  Stream::Submitted& work = stream.submitted;
+  if (!stream.deferral.operations.empty() || stream.own.pins > 0) return false;
+  poll(stream);
+  if (work.tail != nullptr || !work.batches.empty()) return false;
+  if (!core_.markers.fired(work.tail_marker) || !core_.markers.fired(work.gate)) return false;
+  if (work.tail_marker) all_complete(stream, stream.timeline.submitted);
+  return stream.timeline.completed == stream.timeline.issued;
+}
+
+void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
+  Stream::Submitted& work = stream.submitted;
+  if (Audit* audit = core_.audit()) audit->reached(stream, submitted);
+  if (core_.traced() && stream.timeline.completed < submitted) [[unlikely]]
+    core_.trace(trace::Kind::kCompleted, stream, submitted, kNoEntry);
+  while (!work.batches.empty() && work.batches[0].serial <= submitted) end_batch(stream);
+  stream.timeline.completed = std::max(stream.timeline.completed, submitted);
+  if (stream.timeline.submitted != submitted) return;
+  // Nothing is outstanding: the next operation needs no edge, the queue is free for anybody.
+  if (reporting_ && work.open.launches > 0)
+    core_.arbiter->completed(work.tail != nullptr ? work.tail->entry : kNoEntry, stream.lane,
+                             work.open.launches, work.open.work);
+  if (work.tail != nullptr && !work.tail->whole()) {
+    core_.arbiter->retired(work.tail->entry, stream.lane, work.open.leased);
+    work.tail_marker.reset();
+    leave(stream, *work.tail);
+  }
+  work.open = {};
+  work.ahead_ns = work.held = 0;
+  work.batch_room = 0;
+  work.gates.clear();
+  work.tail = nullptr;
+  work.tail_marker.reset();
+  work.gate.reset();
+}
+
+void Completion::release_idle() {
+  for (const PoolEntry& entry : core_.layout.entries()) {
+    if (entry.whole()) continue;
+    for (const auto& queue : core_.pool.queues(entry.id)) {
+      Stream* holder = queue->owner != nullptr ? queue->owner : queue->last_owner;
+      if (holder == nullptr) continue;
+      close_batch(*holder);
+      poll(*holder);
+      if (holder->timeline.submitted != holder->timeline.completed) continue;
+      all_complete(*holder, holder->timeline.submitted);
+      core_.arbiter->release(entry.id, holder->lane);
+    }
+  }
+}
+
+// --- gates of the host -------------------------------------------------------------------------
+
+bool Completion::gated(Stream& stream) {
+  MarkerRef& gate = stream.submitted.gate;
+  if (!gate) return false;
+  if (!core_.markers.fired(gate)) return true;
+  gate.reset();
+  return false;
+}
+
+// Drops gates that were seen to end.
+const HostGate* Completion::oldest_gate(Stream& stream) {
+  std::deque<HostGate>& gates = stream.submitted.gates;
+  while (!gates.empty() && gates.front().serial <= stream.timeline.completed) gates.pop_front();
+  return gates.empty() ? nullptr : &gates.front();
+}
+
+void Completion::note_gate(Stream& stream, MarkerRef marker) {
+  static_cast<void>(oldest_gate(stream));
+  stream.submitted.gates.push_back({stream.timeline.submitted, marker});
+  stream.submitted.gate = std::move(marker);
+}
+
+// --- how much fits -----------------------------------------------------------------------------
+
+// Progress must be seen several times within the window, and within the driver's own depth.
+std::uint32_t Completion::batch_operations(std::uint64_t ahead_ns) const {
+  const std::uint64_t ahead = ahead_ns / core_.options.predicted_kernel_ns;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(std::min(ahead, depth_) / 8, 1, 100));
+}
+
+bool Completion::room(Stream& stream, std::span<const Predecessor> after, bool launch,
+                      std::uint64_t places, std::uint64_t predicted_ns) {
+  if (launch && strict()) {
+    poll(stream);
+    if (stream.timeline.outstanding() > 0) return false;
+    for (const Predecessor& p : after) {
+      poll(*p.stream);
+      if (!p.token.completed()) return false;
+    }
+    return true;
+  }
+  // Only launches are held back by the window; what follows them is bound by the queue's depth,
+  // beyond which a driver would block the caller. One launch is admitted however long it lasts.
+  auto fits = [&] {
+    return fits_queue(stream, after, places) &&
+           (!launch || !bounded(stream) || stream.timeline.outstanding() == 0 ||
+            stream.submitted.ahead_ns + predicted_ns <= window(stream));
+  };
+  if (!fits()) {
+    if (stream.submitted.batches.empty()) close_batch(stream);
+    poll(stream);
+    if (!fits()) return false;
+  }
+  // Of each its tail, and its allocations.
+  return core_.markers.can_acquire(2 * after.size() + kBesideALaunch);
+}
+
+// What one operation puts on queues at most: itself, and where markers take places a wait for each
+// thing that it comes behind and that has not ended, and what else goes with a launch.
+bool Completion::fits_queue(Stream& stream, std::span<const Predecessor> after,
+                            std::uint64_t places) {
+  const std::uint64_t ahead = stream.submitted.held + places;
+  if (!markers_take_places_) return places == 0 || ahead <= depth_;
+  const std::uint64_t held = ahead + stream.order.extra.size() + kBesideALaunch;
+  if (held + after.size() <= depth_) return true;
+  std::uint64_t waits = 0;
+  for (const Predecessor& p : after) {
+    poll(*p.stream);
+    if (!p.token.completed()) ++waits;
+  }
+  return held + waits <= depth_;
+}
+
+bool Completion::may_defer(Stream& stream, const Kernel* kernel, OperationKind kind) {
+  if (stream.deferral.operations.size() >= core_.options.deferred_max) return false;
+  const std::uint64_t places = places_of(kernel, kind);
+  if (!depth_measured_ || places == 0) return true;
+  Stream::Submitted& work = stream.submitted;
+  // Of the oldest batch all operations but one may have ended, unless a gate at its beginning is
+  // closed.
+  const auto fits = [&] {
+    const HostGate* gate = oldest_gate(stream);
+    const bool none_ended = gate != nullptr && gate->serial == stream.timeline.completed + 1 &&
+                            !core_.markers.fired(gate->marker);
+    const std::uint64_t oldest = work.batches.empty() ? work.held : work.batches[0].held;
+    const std::uint64_t held = work.held - (none_ended || oldest == 0 ? 0 : oldest - 1);
+    return held + stream.deferral.places + places <= depth_;
+  };
+  if (fits()) return true;
+  if (work.batches.empty()) close_batch(stream);  // else its end is never looked for
+  poll(stream);
+  return fits();
+}
+
+// --- reports to the arbiter --------------------------------------------------------------------
+
+void Completion::report_if(bool wanted) {
+  if (reporting_ && !wanted) {
+    for (Stream* stream : outstanding_) stream->submitted.reported = false;
+    outstanding_.clear();
+  }
+  reporting_ = wanted;
+}
+
+void Completion::note_outstanding(Stream& stream) {
+  if (stream.submitted.reported) return;
+  stream.submitted.reported = true;
+  if (outstanding_.empty()) {
+    busy_since_ = std::chrono::steady_clock::now();
+    core_.wake.notify_one();
+  }
+  outstanding_.push_back(&stream);
+}
+
+void Completion::report() {
+  const MarkerPool::Round round(core_.markers);
+  std::erase_if(outstanding_, [&](Stream* stream) {
+    close_batch(*stream);
+    poll(*stream);
+    if (stream->timeline.submitted != stream->timeline.completed) return false;
+    stream->submitted.reported = false;
+    return true;
+  });
+  const auto now = std::chrono::steady_clock::now();
+  core_.arbiter->busy(
+      static_cast<std::uint64_t>(std::chrono::nanoseconds(now - busy_since_).count()));
+  busy_since_ = now;
+}
+
+}  // namespace vitamin::runtime

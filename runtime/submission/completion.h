@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Completion: what was submitted of each stream, which of it was seen to end, and how much more
+// fits. Owns Stream::submitted and the submitted and completed parts of Stream::timeline.
+//
+// Operations of a stream on one queue form batches. A marker is recorded behind the last operation
+// of a batch when it is closed; when the marker has fired, the batch has ended.
+//
+// A queue of the driver takes so many operations until the caller blocks in the driver
+// (hal::DeviceInfo::queue_depth), which must not happen with the lock held. So the places that
+// operations take are counted, and room(), takes() and may_defer() say whether there is one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/submission/core.h"
+
+namespace vitamin::runtime {
+
+// What goes with a launch at most: a wait for its own stream's tail, one for what a wait waits for,
+// one for allocations, the two records of a stopwatch, and the markers behind it and behind its
+// predecessor.
+inline constexpr std::uint64_t kBesideALaunch = 8;
+
+class Completion {
+ public:
+  explicit Completion(Core& core);
+
+  // --- markers ---------------------------------------------------------------------------------
+  // Behind what is on `queue` now, counted as the stream's; empty when the driver gives no more
+  // events.
+  MarkerRef mark(Stream& stream, hal::Queue& queue);
+  // Behind the stream's newest submitted operation; empty when nothing is outstanding.
+  MarkerRef tail_marker(Stream& stream);
+  // The device waits on `queue` for the marker.
+  hal::NativeStatus wait_for(Stream& stream, hal::Queue& queue, const MarkerRef& marker);
+  // So many waits or records of the runtime were put on queues for the stream.
+  void put_beside(Stream& stream, std::uint64_t count) const {
+    if (markers_take_places_) take_places(stream, count);
+  }
+
+  // --- what was submitted ----------------------------------------------------------------------
+  struct Submitted {
+    std::uint64_t places = 1;
+    std::uint64_t predicted_ns = 0;
+    std::uint32_t work = 0;  // of a launch (Kernel::work); 0: it is none
+    bool leased = false;     // outstanding on a leased entry until it is observed complete
+  };
+  // The driver took the operation on `queue`: it is the stream's tail now.
+  void submitted(Stream& stream, PhysicalQueue& queue, const Submitted& what);
+  void submitted(Stream& stream, PhysicalQueue& queue, OperationKind kind) {
+    submitted(stream, queue,
+              {.places = places_of(kind), .predicted_ns = core_.options.predicted_kernel_ns});
+  }
+  // One more operation of the stream was submitted on a queue that is not ours; it ends at
+  // `marker`.
+  void submitted_elsewhere(Stream& stream, MarkerRef marker);
+  // The same for a launch on the queue of the stream's tail, behind which no marker falls due.
+  void submitted_straight_on(Stream& stream, const Kernel& kernel);
+  // The stream's tail becomes a point that is known only by `marker`.
+  void detach_tail(Stream& stream, MarkerRef marker);
+
+  // --- what has ended --------------------------------------------------------------------------
+  // The open batch gets its marker, and is observed complete on its own.
+  void close_batch(Stream& stream);
+  // Asks the driver how far the stream has got.
+  void poll(Stream& stream);
+  // Of a retired stream: all its work was seen to end, and no thread is inside a call on it.
+  bool ended(Stream& stream);
+  // Everything submitted of the stream, up to a serial, was seen complete.
+  void all_complete(Stream& stream, std::uint64_t submitted);
+  // Gives the leases of lanes back whose work has all ended; a lane that comes again asks again.
+  void release_idle();
+
+  // --- gates of the host -----------------------------------------------------------------------
+  // The stream's newest work lies behind something that needs the host and was not seen to end.
+  bool gated(Stream& stream);
+  // The stream's newest operation, which ends at `marker`, is a gate. The caller has called
+  // close_batch() before submitting it: what is ahead may end long before it does.
+  void note_gate(Stream& stream, MarkerRef marker);
+
+  // --- how much fits ---------------------------------------------------------------------------
+  bool strict() const { return core_.options.window.ahead_ns == 0; }
+  // How far the stream's submission may run ahead: as configured, and what it was granted.
+  std::uint64_t window(const Stream& stream) const {
+    return std::min(core_.options.window.ahead_ns, stream.placing.grant.ahead_ns);
+  }
+  bool bounded(const Stream& stream) const {
+    return !strict() && window(stream) != Window::kUnbounded;
+  }
+  // Nothing looks at every launch: no window, audit or trace.
+  bool unobserved() const { return unobserved_; }
+  // Whether an operation may be submitted behind `after`. `launch`: by the window, too.
+  bool room(Stream& stream, std::span<const Predecessor> after, bool launch, std::uint64_t places,
+            std::uint64_t predicted_ns = 0);
+  // Whether the driver takes an operation of this kind next, and everything that goes with it,
+  // without blocking; what ends meanwhile is looked for. `kernel`: of a launch, else null.
+  bool takes(Stream& stream, std::span<const Predecessor> after, const Kernel* kernel,
+             OperationKind kind) {
+    return room(stream, after, false, places_of(kernel, kind));
+  }
+  // Whether the stream's own queue would take the operation behind what is deferred, as far as the
+  // depth of the queue is known. Where it would not, the caller blocks, as natively. So the
+  // deferred operations always fit the stream's own queue, and a call that flushes them does not
+  // block.
+  bool may_defer(Stream& stream, const Kernel* kernel, OperationKind kind);
+  // The launch leaves room in the open batch and in the queue of the tail.
+  bool room_straight_on(const Stream& stream, const Kernel& kernel) const {
+    return stream.submitted.open.operations + 1 < stream.submitted.batch_room &&
+           stream.submitted.held + kernel.places + kBesideALaunch <= depth_;
+  }
+  std::uint64_t places_of(OperationKind kind) const {
+    return takes_no_place(kind) && !markers_take_places_ ? 0 : 1;
+  }
+  // `kernel`: of a launch, else null.
+  std::uint64_t places_of(const Kernel* kernel, OperationKind kind) const {
+    return kernel != nullptr ? kernel->places : places_of(kind);
+  }
+
+  // --- blocking streams ------------------------------------------------------------------------
+  // They exist: the legacy stream's marker is then recorded at once, since one recorded later would
+  // also cover what blocking streams did in between.
+  void note_blocking_stream(Stream& legacy) {
+    if (!blocking_streams_) tail_marker(legacy);
+    blocking_streams_ = true;
+  }
+  bool blocking_streams() const { return blocking_streams_; }
+
+  // --- reports to the arbiter ------------------------------------------------------------------
+  // While the arbiter wants them: streams whose operations are not all seen complete are looked
+  // at, and it is told what ended (report()).
+  void report_if(bool wanted);
+  bool reports_due() const { return !outstanding_.empty(); }
+  void report();
+
+ private:
+  static void take_places(Stream& stream, std::uint64_t count) {
+    stream.submitted.held += count;
+    stream.submitted.open.held += count;
+  }
+  void note_outstanding(Stream& stream);
+  std::uint32_t batch_operations(std::uint64_t ahead_ns) const;
+  bool fits_queue(Stream& stream, std::span<const Predecessor> after, std::uint64_t places);
+  void end_batch(Stream& stream);
+  void leave(Stream& stream, PhysicalQueue& queue);
+  const HostGate* oldest_gate(Stream& stream);
+
+  Core& core_;
+  // hal::DeviceInfo's.
+  const std::uint64_t depth_;
+  const bool depth_measured_;
+  const bool markers_take_places_;
+  const bool unobserved_;
+  const std::uint32_t batch_operations_;  // a marker behind so many operations of a stream
+  bool blocking_streams_ = false;
+  // Streams that report() looks at, and since when there are any, or when it was called last.
+  bool reporting_ = false;
+  std::vector<Stream*> outstanding_;
+  std::chrono::steady_clock::time_point busy_since_{};
+};
+
+}  // namespace vitamin::runtime

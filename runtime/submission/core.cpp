@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/submission/core.h"
+
+#include <limits>
+
+#include "runtime/audit.h"
+
+namespace vitamin::runtime {
+
+Core::Core(hal::Device& of, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> made,
+           const DispatchOptions& chosen, PoolLayout of_pool)
+    : device(of),
+      options(chosen),
+      page(*chosen.page),
+      layout(std::move(of_pool)),
+      markers(device, options.markers),
+      profiler(device, options.profiler),
+      arbiter(made != nullptr ? std::move(made)
+                              : std::make_unique<LocalArbiter>(layout, std::move(policy),
+                                                               &profiler.profile())),
+      kernels(device, page, options.wide_only, options.collectives, options.cautious),
+      lanes_share(arbiter->lanes_share()),
+      between_processes(arbiter->between_processes()) {
+  // What takes a place is bounded by the queue; what takes none blocks no caller natively.
+  if (device.info().queue_depth_measured)
+    options.deferred_max = std::numeric_limits<std::size_t>::max();
+  if (between_processes) options.slots_stay = options.leased_slots_stay;
+  profiler.on_sample([this](const TimedLaunches& timed) { arbiter->timed(timed); });
+}
+
+std::uint64_t Core::predicted_ns(const Kernel& kernel, const hal::KernelLaunch* launch,
+                                 std::uint32_t processors) const {
+  if (launch == nullptr || profiler.profile().kernels().empty()) return options.predicted_kernel_ns;
+  const Prediction prediction =
+      profiler.profile().predict(launch_key(kernel.name_hash, *launch), processors);
+  return prediction.ns > 0 ? static_cast<std::uint64_t>(prediction.ns)
+                           : options.predicted_kernel_ns;
+}
+
+void Core::trace(trace::Kind kind, const Stream& stream, std::uint64_t serial, EntryId entry,
+                 std::uint64_t a) {
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = kind;
+  record.entry = entry;
+  record.lane = stream.lane;
+  record.serial = serial;
+  record.a = a;
+  options.trace->add(record);
+}
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GraphCache: what is slow about graphs (graph.h), and what their executables for entries take. A
+// graph is looked at, and executables are made, without the lock: by the thread that launches it,
+// or by the worker. The executables that were launched longest ago go when there is no more room
+// (DispatchOptions::graph_bytes).
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/graph.h"
+#include "runtime/submission/core.h"
+
+namespace vitamin::runtime {
+
+class GraphCache {
+ public:
+  explicit GraphCache(Core& core) : core_(core) {}
+  // Processors of the widest entry: no wider graph is made for one.
+  void set_widest(std::uint32_t processors) { widest_ = processors; }
+
+  // The application changed the graph; `followed`: so did its source. Otherwise it stays where
+  // natively it runs from now on.
+  static void changed(Graph& graph, bool followed);
+  // It is gone. What it held goes away with the answer, which must happen without the lock.
+  std::vector<Graph::Made> forget(Graph& graph);
+
+  // The worker is to look at it (kNoEntry), or to make an executable for the entry.
+  void want(const std::shared_ptr<Graph>& graph, EntryId entry);
+  bool awaited() const { return !wanted_.empty() && !finished_; }
+  // Does now what is wanted. Drops the lock.
+  void make_wanted(Lock& lock);
+  // Does what a submission said that a graph needs (Blocked::kGraph). Drops the lock, and waits for
+  // no call of the application: what would have to is left to the worker.
+  void prepare(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry);
+  // No graph is looked at or made any more: the process ends. Waits for the one at hand. Takes the
+  // lock.
+  void finish();
+  // It was launched.
+  void used(Graph::Made& made) { made.used = ++clock_; }
+
+ private:
+  struct Wanted {
+    std::shared_ptr<Graph> graph;
+    EntryId entry;
+  };
+  void look_at(Lock& lock, const std::shared_ptr<Graph>& graph);
+  void describe(Graph& graph, const hal::GraphContents& contents);
+  void make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry, bool may_wait);
+  std::vector<Graph::Made> make_room(std::uint64_t bytes, const Graph& but);
+  void drop(Graph::Made& made);
+
+  Core& core_;
+  std::uint32_t widest_ = 0;
+  std::deque<Wanted> wanted_;
+  std::vector<Graph*> graphs_;  // those that have executables of ours
+  std::uint64_t bytes_ = 0;     // what those take
+  std::uint64_t clock_ = 0;     // counts their launches
+  std::condition_variable made_;
+  unsigned in_work_ = 0;  // by how many threads
+  bool finished_ = false;
+};
+
+}  // namespace vitamin::runtime

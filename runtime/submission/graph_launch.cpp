@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launches of graphs: where they go, and with which executable (graph.h).
+#include <utility>
+
+#include "runtime/audit.h"
+#include "runtime/submission/pipeline.h"
+
+namespace vitamin::runtime {
+
+using hal::NativeStatus;
+using stats::GraphReason;
+
+namespace {
+
+GraphReason reason_of(stats::WholeReason reason) {
+  switch (reason) {
+    case stats::WholeReason::kNoQueue:
+      return GraphReason::kNoQueue;
+    case stats::WholeReason::kPoolMissing:
+      return GraphReason::kUnsupported;
+    case stats::WholeReason::kPolicy:
+      return GraphReason::kPolicy;
+    default:
+      return GraphReason::kNarrow;
+  }
+}
+
+}  // namespace
+
+SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
+                                        std::span<const Predecessor> after, bool own_stream,
+                                        bool may_prepare) {
+  GraphOperation& operation = *submission.operation->as_graph();
+  Graph& graph = *operation.graph();
+  // Behind the launch before, which another executable may have made.
+  const bool elsewhere = graph.last_stream != nullptr && graph.last_stream != &stream;
+  const MarkerRef behind = elsewhere ? graph.last : MarkerRef();
+  const bool gated_by_others =
+      ordering_.gated_by_others(after, behind, elsewhere ? graph.gate : MarkerRef());
+  if (!own_stream && (gated_by_others || completion_.gated(stream))) return {Blocked::kGate};
+  const std::uint64_t predicted =
+      completion_.bounded(stream)
+          ? core_.predicted_ns(graph.kernel, &graph.launch, core_.width_of_grant(stream))
+          : 0;
+  if (!completion_.room(stream, after, !own_stream, 1, predicted)) return {Blocked::kWindow};
+  GraphPlace place{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostGated)};
+  if (!own_stream) {
+    place.reason = GraphReason::kFresh;
+    if (const auto reason = stays(graph)) {
+      place.reason = *reason;
+    } else if (!placement_.may_move(stream, graph.kernel, graph.needed)) {
+      return {Blocked::kWindow};
+    } else if (elsewhere && !graph.last) {
+      // Only the application's own executable comes behind the one before, by the driver's rule.
+      place.reason = GraphReason::kNotMade;
+    } else {
+      place = place_graph(stream, graph, may_prepare);
+      if (place.prepare) return {Blocked::kGraph, hal::kNativeOk, *place.prepare};
+    }
+  }
+  if (gated_by_others) completion_.close_batch(stream);
+  NativeStatus status = launch_graph_on(stream, operation, after, behind, place);
+  if (status != hal::kNativeOk && place.made != nullptr) {
+    // Whatever is wrong with ours, the application's own executable answers what it would natively.
+    graph.kernel.refused.set(place.made->entry);
+    leave_waits(stream, *place.queue);
+    place = {&stream.own, nullptr, GraphReason::kRefused};
+    stream.placing.grant = {kWholeDevice, 0};
+    status = launch_graph_on(stream, operation, after, behind, place);
+  }
+  if (status != hal::kNativeOk) return {Blocked::kNo, status};
+  count(stream, graph, place);
+  completion_.submitted(
+      stream, *place.queue,
+      {.predicted_ns = predicted, .work = graph.kernel.work, .leased = !place.queue->whole()});
+  // A graph whose kernels wait for each other may hang where they do not all fit.
+  if (place.made != nullptr && watchdog_.wants(graph.kernel, place.queue->processors))
+    watchdog_.watch(graph.kernel, place.queue->processors,
+                    core_.predicted_ns(graph.kernel, &graph.launch, place.queue->processors),
+                    completion_.tail_marker(stream), graph.shared_from_this());
+  // The driver keeps the application's own executable from running beside itself. A marker says to
+  // others of the graph where this launch was.
+  const bool others = graph.looked && !graph.stays;
+  const MarkerRef marker =
+      others || gated_by_others ? completion_.tail_marker(stream) : MarkerRef();
+  if (gated_by_others) completion_.note_gate(stream, marker);
+  if (!graph.gone) {
+    graph.last_stream = &stream;
+    graph.last = marker;
+    graph.gate = stream.submitted.gate;
+  }
+  return {};
+}
+
+// Why the graph stays whatever the policy says; nothing: it may go.
+std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
+  if (core_.options.graph_bytes == 0 || !placement_.parts()) return GraphReason::kUnsupported;
+  if (graph.stays) return graph.stays;
+  if (graph.kernel.resident) return GraphReason::kNarrow;
+  return std::nullopt;
+}
+
+Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool may_prepare) {
+  if (graph.unsettled()) return {&stream.own, nullptr, GraphReason::kFresh};
+  const LaunchOperation stands_for(core_.device, graph.launch);
+  const Placement::Binding binding =
+      placement_.bind(stream, graph.kernel, &stands_for, graph.needed);
+  if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoLease};
+  if (binding.queue->whole()) return {&stream.own, nullptr, reason_of(binding.reason)};
+  const EntryId entry = binding.queue->entry;
+  if (Graph::Made* made = graph.ready(entry)) return {binding.queue, made};
+  placement_.give_up(stream, *binding.queue);
+  if (!graph.looked) {
+    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, kNoEntry};
+    if (!graph.asked && !graph.gone) {
+      graph.asked = true;
+      graphs_.want(graph.shared_from_this(), kNoEntry);
+    }
+    return {&stream.own, nullptr, GraphReason::kFresh};
+  }
+  // Meanwhile the policy chooses among the entries that there are executables for.
+  ready_.clear();
+  for (const EntryId id : placement_.eligible(stream, graph.kernel, graph.needed))
+    if (graph.ready(id) != nullptr) ready_.push_back(id);
+  if (ready_.empty() && may_prepare) return {&stream.own, nullptr, GraphReason::kNotMade, entry};
+  graphs_.want(graph.shared_from_this(), entry);
+  if (!ready_.empty()) {
+    const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
+    // What it did not choose first stands for one launch only.
+    stream.placing.grant = {kWholeDevice, 0};
+    if (choice.entry != kNoEntry && choice.entry != kWholeDevice) {
+      if (PhysicalQueue* queue = queues_.free_queue(stream, choice.entry))
+        return {queue, graph.ready(choice.entry)};
+      if (!core_.lanes_share) core_.arbiter->release(choice.entry, stream.lane);
+    }
+  }
+  return {&stream.own, nullptr, GraphReason::kNotMade};
+}
+
+NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation,
+                                       std::span<const Predecessor> after, const MarkerRef& behind,
+                                       const GraphPlace& place) {
+  Graph& graph = *operation.graph();
+  Profiler& profiler = core_.profiler;
+  hal::Queue& queue = *place.queue->queue;
+  unsigned waits = 0;
+  NativeStatus status = ordering_.order(stream, queue, place.queue, after, waits);
+  if (status == hal::kNativeOk && behind && !behind->fired) {
+    status = completion_.wait_for(stream, queue, behind);
+    core_.page.other.edges.add();
+  }
+  if (status != hal::kNativeOk) return status;
+  operation.use(place.made != nullptr ? place.made->executable : nullptr);
+  // How long graphs run without a lease is measured, and how long with one while we learn.
+  const stats::Graphs& graphs = core_.page.graphs;
+  const bool timed =
+      place.made != nullptr
+          ? profiler.learns() && Profiler::times_graph(place.made->launches)
+          : Profiler::times_graph(core_.page.other.graph_launches.get() - graphs.bound.get());
+  Profiler::Stopwatch* stopwatch = timed ? profiler.start(queue) : nullptr;
+  if (stopwatch != nullptr) completion_.put_beside(stream, 2);
+  status = operation.submit(queue);
+  if (Audit* audit = core_.audit();
+      audit != nullptr && status == hal::kNativeOk && operation.asked())
+    audit->launched_graph(*place.queue, place.made != nullptr ? &operation.used()->shape : nullptr);
+  if (stopwatch == nullptr) return status;
+  if (status != hal::kNativeOk) {
+    profiler.abandon(stopwatch);
+    return status;
+  }
+  if (!profiler.awaits()) core_.wake.notify_one();
+  std::function<void(double)> told;
+  if (place.queue->whole())
+    told = [&work = core_.page.other](double ns) {
+      work.graphs_timed.add();
+      work.graph_unleased_ns.add(static_cast<std::uint64_t>(ns));
+    };
+  if (profiler.learns() && graph.looked)
+    profiler.stop(stopwatch, queue, launch_key(graph.kernel.name_hash, graph.launch),
+                  graph.kernel.name, graph.launch, place.queue->processors, false, std::move(told));
+  else
+    profiler.stop(stopwatch, queue, std::move(told));
+  return status;
+}
+
+void Pipeline::count(Stream& stream, Graph& graph, const GraphPlace& place) {
+  stats::Graphs& graphs = core_.page.graphs;
+  const EntryId entry = place.queue->entry;
+  core_.page.other.graph_launches.add();
+  ++graph.launches;
+  if (graph.last_entry != kNoEntry) {
+    graphs.successors.add();
+    if (graph.last_entry != entry) graphs.moved.add();
+  }
+  graph.last_entry = entry;
+  for (const auto& [library, kernels] : graph.libraries) {
+    library->graph_kernels.add(kernels);
+    if (place.made != nullptr) library->graph_kernels_bound.add(kernels);
+  }
+  if (place.made == nullptr) {
+    core_.page.graph_whole[static_cast<unsigned>(place.reason)].add();
+    return;
+  }
+  graphs.bound.add();
+  widths_[entry]->graphs.add();
+  if (place.queue->processors < core_.whole()) graphs.narrow.add();
+  stream.placing.last_entry = entry;
+  graphs_.used(*place.made);
+  ++place.made->launches;
+}
+
+}  // namespace vitamin::runtime

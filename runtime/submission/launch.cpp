@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launches of kernels: bound, submitted, counted.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/submission/pipeline.h"
+
+namespace vitamin::runtime {
+
+using hal::NativeStatus;
+using hal::Outcome;
+using stats::WholeReason;
+
+bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
+                                const Advice* advice, NativeStatus& status) {
+  PhysicalQueue* const queue = stream.submitted.tail;
+  const Choice& grant = stream.placing.grant;
+  const std::uint32_t needed = kernel.known_processors(launch);
+  const bool nothing_open = queue != nullptr && stream.deferral.operations.empty() &&
+                            !stream.submitted.gate && !stream.order.allocated &&
+                            stream.order.extra.empty();
+  if (!nothing_open || !completion_.unobserved() || core_.profiler.next_is_due()) return false;
+  // Where the last answer of the policy says, and where everything before it went.
+  if (grant.launches != kUntilChanged || queue->entry != grant.entry ||
+      grant.ahead_ns != Window::kUnbounded)
+    return false;
+  if (needed == 0 || needed > queue->processors || needed > placement_.widest_narrow() ||
+      kernel.collective || kernel.refused.test(queue->entry) ||
+      !core_.arbiter->admits(queue->entry, stream.lane))
+    return false;
+  if (advice == nullptr && stream.placing.advice) advice = &*stream.placing.advice;
+  if (advice != nullptr && std::min(advice->processors, placement_.widest()) > queue->processors)
+    return false;
+  // No marker falls due behind it, and the queue has room.
+  if (!completion_.room_straight_on(stream, kernel) ||
+      (completion_.blocking_streams() && stream.kind == StreamKind::kLegacy))
+    return false;
+  const bool narrow = !queue->whole();
+  if (narrow && (!stream.attributes.empty() ||
+                 (launch.grid.volume() > 1 && kernel.proven_processors > queue->processors)))
+    return false;
+
+  placement_.announce_step(stream, advice);
+  status = queue->queue->launch(launch);
+  if (status != hal::kNativeOk) [[unlikely]] {
+    if (narrow && core_.device.classify(status) == Outcome::kEntryRefused) return false;
+    core_.page.launches.failed.add();
+    return true;
+  }
+  core_.profiler.turn();  // counts it
+  count(stream, kernel, {.queue = queue, .narrow_eligible = true}, *queue);
+  completion_.submitted_straight_on(stream, kernel);
+  return true;
+}
+
+SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
+                                  std::span<const Predecessor> after, bool own_stream) {
+  // A computing call is an ordinary kernel of the vendor's: any entry takes it, nothing is counted.
+  const bool computes = submission.kind == OperationKind::kCompute;
+  Kernel& kernel = computes ? vendor_kernel_ : *submission.kernel.get();
+  if (!stream.placing.iteration_ends.empty()) [[unlikely]]
+    Placement::pass_iteration_ends(stream);
+  const LaunchOperation* const operation = submission.operation->as_launch();
+  const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
+  // Waits for its peers on other devices: never deferred for a lease, which its own peers' tenant
+  // may be waiting to get elsewhere, and never in a queue that others share.
+  const bool collective = kernel.collective || (core_.options.cooperative_collective &&
+                                                launch != nullptr && launch->cooperative);
+  const bool own = own_stream || collective;
+  const bool gated_by_others = ordering_.gated_by_others(after, submission.marker, submission.gate);
+  if (!own_stream && (gated_by_others || (!own && completion_.gated(stream))))
+    return {Blocked::kGate};
+  // By the window's clock a launch lasts as long as where it would go now.
+  const std::uint64_t predicted =
+      completion_.bounded(stream) ? core_.predicted_ns(kernel, launch, core_.width_of_grant(stream))
+                                  : 0;
+  if (!completion_.room(stream, after, !own_stream, kernel.places, predicted))
+    return {Blocked::kWindow};
+
+  std::uint32_t needed = computes ? 1 : kernel.processors_needed(core_.device, *launch);
+  const bool fits_narrow = needed <= placement_.widest_narrow();
+  needed = placement_.widened(stream, operation, needed);
+  Placement::Binding binding;
+  if (own) {
+    binding.queue = &stream.own;
+    // On the program's own stream though nothing forbade to keep it: it cannot be copied.
+    const bool cannot_be_kept = submission.kept == nullptr && !submission.now;
+    binding.reason = collective       ? WholeReason::kResident
+                     : cannot_be_kept ? WholeReason::kUnsupportedLayout
+                                      : WholeReason::kHostGated;
+  } else {
+    if (!placement_.may_move(stream, kernel, needed)) return {Blocked::kWindow};
+    binding = placement_.bind(stream, kernel, operation, needed);
+    if (binding.queue == nullptr) return {Blocked::kLease};
+  }
+  binding.narrow_eligible = fits_narrow && !collective;
+  // That no narrower entry could take it says more than that the policy chose no wider one.
+  if (!binding.narrow_eligible && binding.reason == WholeReason::kPolicy &&
+      placement_.widest_narrow() > 0)
+    binding.reason = kernel.resident                            ? WholeReason::kResident
+                     : launch != nullptr && launch->cooperative ? WholeReason::kCooperative
+                     : kernel.doubted                           ? WholeReason::kResident
+                                                                : WholeReason::kNoEligibleEntry;
+  const bool gates = collective || gated_by_others;
+  if (gates) completion_.close_batch(stream);
+  NativeStatus status = launch_on(stream, submission, after, *binding.queue);
+  // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
+  // answers what the application would have got natively.
+  while (!binding.queue->whole() && core_.device.classify(status) == Outcome::kEntryRefused) {
+    core_.page.launches.retried.add();
+    placement_.refused(stream, kernel, *binding.queue);
+    const Placement::Binding wider = placement_.bind(stream, kernel, operation, needed);
+    binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
+    binding.reason = WholeReason::kEntryRefused;
+    status = launch_on(stream, submission, after, *binding.queue);
+  }
+  if (status != hal::kNativeOk) {
+    if (!computes) core_.page.launches.failed.add();
+    return {Blocked::kNo, status};
+  }
+  PhysicalQueue& queue = *binding.queue;
+  if (!computes) count(stream, kernel, binding, queue);
+  completion_.submitted(stream, queue,
+                        {.places = kernel.places,
+                         .predicted_ns = predicted,
+                         .work = kernel.work,
+                         .leased = !queue.whole()});
+  if (gates) completion_.note_gate(stream, completion_.tail_marker(stream));
+  if (!computes && !queue.whole()) watch(kernel, stream, queue, *launch);
+  return {};
+}
+
+NativeStatus Pipeline::launch_on(Stream& stream, Submission& submission,
+                                 std::span<const Predecessor> after, PhysicalQueue& queue) {
+  unsigned waits = 0;
+  NativeStatus status = ordering_.order(stream, *queue.queue, &queue, after, waits);
+  if (status == hal::kNativeOk) {
+    const Profiler::Turn turn = core_.profiler.turn();
+    status = turn == Profiler::Turn::kNo ? native_launch(stream, submission, queue, waits)
+                                         : timed_launch(stream, submission, queue, waits, turn);
+  }
+  if (status != hal::kNativeOk && waits > 0) [[unlikely]]
+    leave_waits(stream, queue);
+  return status;
+}
+
+// The driver has refused a launch of the stream for which the queue waits by now: no other stream
+// gets the queue before these waits have ended.
+void Pipeline::leave_waits(Stream& stream, PhysicalQueue& queue) {
+  if (queue.whole() || queue.owner == &stream) return;
+  queue.last_owner = &stream;
+  queue.last = completion_.mark(stream, *queue.queue);
+}
+
+// One of the launches that are timed; what may overlap its predecessor has no time of its own.
+NativeStatus Pipeline::timed_launch(Stream& stream, Submission& submission, PhysicalQueue& queue,
+                                    unsigned waits, Profiler::Turn turn) {
+  Profiler& profiler = core_.profiler;
+  const LaunchOperation* const operation = submission.operation->as_launch();
+  const hal::KernelLaunch* launch = operation != nullptr ? &operation->launch() : nullptr;
+  const bool searched = turn == Profiler::Turn::kSearch;
+  bool wanted = launch != nullptr && !launch->programmatic;
+  std::uint64_t key = 0;
+  if (wanted) {
+    key = launch_key(submission.kernel.get()->name_hash, *launch);
+    wanted = !searched || profiler.worth_timing(key, queue.processors);
+  }
+  Profiler::Stopwatch* stopwatch = wanted ? profiler.start(*queue.queue) : nullptr;
+  if (stopwatch != nullptr) completion_.put_beside(stream, 2);
+  const NativeStatus status = native_launch(stream, submission, queue, waits);
+  if (stopwatch == nullptr) return status;
+  if (status != hal::kNativeOk) {
+    profiler.abandon(stopwatch);
+    return status;
+  }
+  if (!profiler.awaits()) core_.wake.notify_one();  // the thread sleeps while nothing is awaited
+  profiler.stop(stopwatch, *queue.queue, key, submission.kernel.get()->name, *launch,
+                queue.processors, searched);
+  return status;
+}
+
+NativeStatus Pipeline::native_launch(Stream& stream, Submission& submission, PhysicalQueue& queue,
+                                     unsigned waits) {
+  const LaunchOperation* const operation = submission.operation->as_launch();
+  if (operation == nullptr) return submission.operation->submit(*queue.queue);
+  // The logical descriptor stays as it is; a copy of its head carries the two differences that the
+  // contract allows (docs/design.md, "The contract"): a programmatic launch only behind its very
+  // predecessor, and attributes that the application set on its stream made explicit.
+  const hal::KernelLaunch& asked = operation->launch();
+  const bool programmatic = asked.programmatic && waits == 0 && stream.submitted.tail == &queue;
+  const bool explicitly = !stream.attributes.empty() && !queue.whole();
+  if (programmatic == asked.programmatic && !explicitly) return queue.queue->launch(asked);
+  hal::KernelLaunch launch = asked;
+  launch.programmatic = programmatic;
+  if (explicitly) launch.attributes = with_stream_attributes(stream, asked.attributes);
+  return queue.queue->launch(launch);
+}
+
+// The launch's own attributes behind those of the stream that it does not set itself.
+hal::AttributeList Pipeline::with_stream_attributes(const Stream& stream,
+                                                    const hal::AttributeList& asked) {
+  const auto* own = static_cast<const std::byte*>(asked.records);
+  const std::size_t own_bytes = asked.count * kAttributeRecordBytes;
+  auto sets = [&](const std::byte* record) {  // a record begins with the id of its attribute
+    for (std::size_t at = 0; at < own_bytes; at += kAttributeRecordBytes)
+      if (std::memcmp(own + at, record, sizeof(std::uint32_t)) == 0) return true;
+    return false;
+  };
+  attributes_.clear();
+  for (std::size_t at = 0; at < stream.attributes.size(); at += kAttributeRecordBytes) {
+    const std::byte* record = stream.attributes.data() + at;
+    if (sets(record)) continue;
+    attributes_.insert(attributes_.end(), record, record + kAttributeRecordBytes);
+  }
+  attributes_.insert(attributes_.end(), own, own + own_bytes);
+  const std::size_t count = attributes_.size() / kAttributeRecordBytes;
+  return {attributes_.data(), static_cast<std::uint32_t>(count)};
+}
+
+inline void Pipeline::count(Stream& stream, Kernel& kernel, const Placement::Binding& binding,
+                            const PhysicalQueue& queue) {
+  stats::Launches& launches = core_.page.launches;
+  stats::LibrarySlot& library = *kernel.library;
+  ++kernel.launches;
+  launches.seen.add();
+  launches.bound.add();
+  library.seen.add();
+  library.bound.add();
+  const EntryId entry = queue.entry;
+  widths_[entry]->launches.add();
+  if (queue.whole()) core_.page.whole[static_cast<unsigned>(binding.reason)].add();
+  if (binding.narrow_eligible) launches.narrow_eligible.add();
+  if (!queue.whole() && queue.processors < core_.whole()) {
+    launches.narrow.add();
+    library.narrow.add();
+  }
+  EntryId& last = stream.placing.last_entry;
+  if (last != kNoEntry) {
+    launches.successors.add();
+    if (last != entry) {
+      launches.moved.add();
+      library.moved.add();
+    }
+  }
+  last = entry;
+}
+
+void Pipeline::watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue,
+                     const hal::KernelLaunch& launch) {
+  // One block waits for no other; a width at which the kernel ended before needs no watching.
+  if (launch.grid.volume() <= 1 || !watchdog_.wants(kernel, queue.processors)) return;
+  watchdog_.watch(kernel, queue.processors, core_.predicted_ns(kernel, &launch, queue.processors),
+                  completion_.tail_marker(stream));
+}
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/submission/pipeline.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "runtime/audit.h"
+
+namespace vitamin::runtime {
+namespace {
+
+using hal::NativeStatus;
+
+// Rounds of waiting in which nothing moved, some milliseconds (see Backoff), after which a call
+// that waits for deferred work stops waiting for the host; and how many rounds, more than 0.1 s,
+// when nothing is known to wait for the host.
+constexpr unsigned kRoundsForHost = 240;
+constexpr unsigned kRounds = 4 * kRoundsForHost;
+// Of one launch of a graph: it is looked at, and an executable made.
+constexpr int kPreparations = 2;
+
+// Of this process; 0: unknown.
+std::uint64_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  if (file == nullptr) return 0;
+  unsigned long total = 0, resident = 0;
+  const bool read = std::fscanf(file, "%lu %lu", &total, &resident) == 2;
+  std::fclose(file);
+  return read ? std::uint64_t{resident} * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
+}  // namespace
+
+// --- life --------------------------------------------------------------------------------------
+
+hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
+                                                        std::unique_ptr<Policy> policy,
+                                                        const DispatchOptions& options,
+                                                        VirtualContext* owner) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::uint64_t free_before = device.free_bytes();
+  const std::uint64_t resident_before = resident_bytes();
+  PoolLimits limits = options.pool;
+  std::unique_ptr<Arbiter> arbiter;
+  if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
+  std::unique_ptr<Pipeline> pipeline(new Pipeline(device, std::move(policy), std::move(arbiter),
+                                                  options, PoolLayout::build(device.info(), limits),
+                                                  owner));
+  Core& core = pipeline->core_;
+  auto pool = PhysicalContextPool::realise(device, core.layout);
+  if (!pool) return tl::unexpected(pool.error());
+  core.pool = std::move(*pool);
+  for (const PoolEntry& entry : core.layout.entries())
+    pipeline->widths_.push_back(&core.page.width(entry.processors));
+  pipeline->placement_.list_entries();
+  pipeline->graphs_.set_widest(pipeline->placement_.widest());
+
+  stats::Pool& facts = core.page.pool;
+  facts.device_name.set(device.info().name.c_str());
+  facts.device_uuid.set(device.info().uuid.c_str());
+  facts.processors.set(device.info().processors);
+  facts.units.set(device.info().units());
+  facts.entries.set(core.pool.realised() + 1);
+  facts.queues.set(core.pool.queue_count());
+  facts.creation_ns.set(static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count()));
+  // Upper bounds, each: others may have allocated meanwhile.
+  const std::uint64_t free_after = device.free_bytes();
+  facts.device_bytes.set(free_before - std::min(free_before, free_after));
+  facts.host_bytes.set(std::max(resident_bytes(), resident_before) - resident_before);
+  if (options.thread) {
+    pipeline->thread_ = std::thread([raw = pipeline.get()] { raw->run_thread(); });
+    pipeline->worker_ = std::thread([raw = pipeline.get()] { raw->run_worker(); });
+  }
+  return pipeline;
+}
+
+Pipeline::Pipeline(hal::Device& device, std::unique_ptr<Policy> policy,
+                   std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
+                   PoolLayout layout, VirtualContext* owner)
+    : owner_(owner),
+      core_(device, std::move(policy), std::move(arbiter), options, std::move(layout)),
+      completion_(core_),
+      ordering_(core_, completion_),
+      queues_(core_, completion_),
+      placement_(core_, completion_, queues_),
+      watchdog_(core_),
+      graphs_(core_),
+      deferred_(core_, completion_, *this) {
+  core_.arbiter->on_change([this] {
+    // Under the lock, so that the thread cannot miss it between looking and sleeping.
+    const Lock lock(core_.mutex);
+    core_.wake.notify_one();
+  });
+}
+
+Pipeline::~Pipeline() { stop(); }
+
+// --- submitting --------------------------------------------------------------------------------
+
+NativeStatus Pipeline::submit(Lock& lock, Stream& stream, Submission& submission) {
+  if (submission.host == Host::kMayBlock) return submit_blocking(lock, stream, submission, false);
+  if (submission.now) make_way(lock, stream, submission);
+  const bool waits_for_record =
+      submission.kind == OperationKind::kWait && submission.version != nullptr;
+  // A graph is looked at, then an executable made; the state may change while the lock is dropped.
+  for (int prepared = 0;; ++prepared) {
+    const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+    if (Ordering::behind_deferred(stream, after) || waits_for_record) break;
+    const bool may_prepare = submission.kind == OperationKind::kGraph && prepared < kPreparations;
+    const SubmitResult result = issue(stream, submission, after, submission.now, may_prepare);
+    if (result.blocked == Blocked::kNo) return result.status;
+    if (result.blocked != Blocked::kGraph) break;
+    graphs_.prepare(lock, submission.operation->as_graph()->graph(), result.entry);
+  }
+  return defer_or_flush(lock, stream, submission);
+}
+
+// Told whenever the operation is about to be issued: to the audit each time, since only the last
+// time counts, to the trace once.
+void Pipeline::announce(Stream& stream, Submission& submission,
+                        std::span<const Predecessor> after) {
+  if (Audit* audit = core_.audit()) [[unlikely]] {
+    if (submission.waits_for != nullptr) audit->waits_for(stream, *submission.waits_for);
+    audit->arrived(stream, submission, after);
+  }
+  if (core_.traced() && !std::exchange(submission.traced, true)) [[unlikely]]
+    trace_arrival(stream, submission, after);
+}
+
+SubmitResult Pipeline::issue(Stream& stream, Submission& submission,
+                             std::span<const Predecessor> after, bool own_stream,
+                             bool may_prepare) {
+  announce(stream, submission, after);
+  ++stream.timeline.issued;
+  const SubmitResult result =
+      submission.kind == OperationKind::kGraph
+          ? launch_graph_now(stream, submission, after, own_stream, may_prepare)
+          : submit_now(stream, submission, after, own_stream);
+  if (result.blocked != Blocked::kNo || result.status != hal::kNativeOk) {
+    --stream.timeline.issued;  // it never was
+    return result;
+  }
+  ordering_.default_streams().issue(stream);
+  if (submission.event != nullptr && submission.kind != OperationKind::kWait)
+    recorded(stream, *submission.event);
+  return result;
+}
+
+SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
+                                  std::span<const Predecessor> after, bool own_stream) {
+  const OperationKind kind = submission.kind;
+  if (kind == OperationKind::kLaunch || kind == OperationKind::kCompute)
+    return launch_now(stream, submission, after, own_stream);
+  if (kind == OperationKind::kGraph)
+    return launch_graph_now(stream, submission, after, own_stream, false);
+  if (!completion_.room(stream, after, false, completion_.places_of(kind)))
+    return {Blocked::kWindow};
+  const bool gated_by_others = ordering_.gated_by_others(after, submission.marker, submission.gate);
+  const bool gates = is_bridge_gate(kind) || gated_by_others;
+  if (gates) completion_.close_batch(stream);
+  PhysicalQueue& queue =
+      own_stream ? stream.own : Ordering::follow_queue(stream, kind, gated_by_others);
+  unsigned waits = 0;
+  NativeStatus status = ordering_.order(stream, *queue.queue, &queue, after, waits);
+  if (status == hal::kNativeOk && submission.marker) {
+    // Also when it was seen to fire: on a real blocking stream the wait itself comes behind the
+    // legacy stream, and what follows relies on that.
+    status = completion_.wait_for(stream, *queue.queue, submission.marker);
+  }
+  if (status == hal::kNativeOk && submission.operation != nullptr)
+    status = submission.operation->submit(*queue.queue);
+  if (status != hal::kNativeOk) return {Blocked::kNo, status};
+  completion_.submitted(stream, queue, kind);
+  if (gates) completion_.note_gate(stream, completion_.tail_marker(stream));
+  return {};
+}
+
+// --- deferring ---------------------------------------------------------------------------------
+
+// It cannot be submitted now.
+NativeStatus Pipeline::defer_or_flush(Lock& lock, Stream& stream, Submission& submission) {
+  bool may_wait = !submission.now;
+  if (submission.kernel.get() != nullptr) {
+    const NativeStatus invalid = core_.device.validate(submission.operation->as_launch()->launch());
+    if (invalid == hal::kOnlyTheCallTells)
+      may_wait = false;
+    else if (invalid != hal::kNativeOk)
+      return invalid;
+  }
+  if (may_wait && submission.operation != nullptr) submission.kept = submission.operation->keep();
+  // A wait is kept without an operation: what the event stood for when it was called says it all.
+  const bool kept = submission.kept != nullptr || submission.kind == OperationKind::kWait;
+  if (may_wait && kept) {
+    wait_until(lock, [&] {
+      return completion_.may_defer(stream, submission.kernel.get(), submission.kind);
+    });
+    defer(stream, submission);
+    return hal::kNativeOk;
+  }
+  // It cannot be copied: everything ahead of it goes onto the real streams, and it behind that.
+  SubmitResult result;
+  wait_until(lock, [&] {
+    if (!clear_way(stream, submission)) return false;
+    result = issue(stream, submission, ordering_.behind(stream, submission), true);
+    return result.blocked == Blocked::kNo;
+  });
+  return result.status;
+}
+
+void Pipeline::defer(Stream& stream, Submission& submission) {
+  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+  announce(stream, submission, after);
+  submission.predecessors.assign(after.begin(), after.end());
+  submission.operation = submission.kept.get();
+  submission.serial = ++stream.timeline.issued;
+  if (submission.kind == OperationKind::kRecord) {
+    EventState& event = *submission.event;
+    drop(event);
+    event.home = owner_;
+    event.pending = std::make_shared<EventVersion>();
+    event.pending->stream = &stream;
+    event.pending->serial = submission.serial;
+    submission.version = event.pending;
+  }
+  submission.event = nullptr;
+  submission.waits_for = nullptr;
+  ordering_.default_streams().issue(stream);
+  deferred_.push(stream, std::move(submission));
+}
+
+void Pipeline::recorded(Stream& stream, EventState& event) {
+  drop(event);
+  event.home = owner_;
+  event.point = completion_.tail_marker(stream);
+  completion_.close_batch(stream);  // there is a marker, and work ahead is seen to end sooner
+  if (completion_.gated(stream)) event.gate = stream.submitted.gate;
+}
+
+void Pipeline::drop(EventState& event) {
+  if (event.pending != nullptr) event.pending->superseded = true;
+  event.pending.reset();
+  event.point.reset();
+  event.gate.reset();
+  event.foreign = false;
+}
+
+// What is deferred of the stream, and of what the operation comes behind, goes onto the real
+// streams; false when the driver's queues have no room for all of it, and for the operation.
+bool Pipeline::clear_way(Stream& stream, const Submission& submission) {
+  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+  bool done = true;
+  if (Ordering::behind_deferred(stream, after)) {
+    done = deferred_.flush(stream);
+    for (const Predecessor& p : after) done = deferred_.flush(*p.stream, p.token.serial()) && done;
+  }
+  return done && completion_.takes(stream, after, submission.kernel.get(), submission.kind);
+}
+
+void Pipeline::make_way(Lock& lock, Stream& stream, const Submission& submission) {
+  wait_until(lock, [&] { return clear_way(stream, submission); });
+}
+
+// --- calls that may block ----------------------------------------------------------------------
+
+// A call that waits for the stream anyway lets the work that is there now be bound first. But what
+// that waits for may need the host, which may be this very thread: then it stops waiting.
+void Pipeline::let_through(Lock& lock, Stream& stream, const Submission& submission) {
+  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+  std::vector<Token> targets{stream.timeline.newest()};
+  for (const Predecessor& p : after) targets.push_back(p.token);
+  unsigned idle_rounds = 0;
+  wait_until(
+      lock,
+      [&] {
+        // Even what goes on by itself may turn out to wait for the host: a kernel can.
+        idle_rounds += deferred_.waits_for_host() ? kRounds / kRoundsForHost : 1;
+        return idle_rounds > kRounds ||
+               std::all_of(targets.begin(), targets.end(),
+                           [](const Token& target) { return target.submitted(); });
+      },
+      [&] { idle_rounds = 0; });
+  make_way(lock, stream, submission);
+}
+
+// The vendor's call may block the host, so it is made without the lock. It is committed behind the
+// call: a marker that was recorded before it would not cover it. What another thread submitted to
+// this stream meanwhile raced with the call natively, too; the stream's tail covers both.
+NativeStatus Pipeline::submit_blocking(Lock& lock, Stream& stream, Submission& submission,
+                                       bool per_thread) {
+  let_through(lock, stream, submission);
+  const std::span<const Predecessor> after = ordering_.behind(stream, submission);
+  PhysicalQueue* const physical =
+      per_thread ? nullptr
+                 : &Ordering::follow_queue(stream, submission.kind,
+                                           ordering_.gated_by_others(after, {}, {}));
+  hal::Queue& queue = per_thread ? *stream.thread_queue : *physical->queue;
+  if (!per_thread) announce(stream, submission, after);
+  unsigned waits = 0;
+  const NativeStatus ordered = ordering_.order(stream, queue, physical, after, waits);
+  if (ordered != hal::kNativeOk) return ordered;
+  const bool gated = ordering_.gated_behind(stream, after);
+  if (gated) completion_.close_batch(stream);
+  ordering_.default_streams().issue(stream);
+  if (!per_thread && submission.kind != OperationKind::kFollow)
+    core_.page.other.calls_bridged.add();
+  if (physical != nullptr) ++physical->pins;  // no other stream moves in before the call is made
+  lock.unlock();
+  hal::LockRule::waits("a call that may block");
+  const NativeStatus answer = submission.operation->submit(queue);
+  lock.lock();
+  if (physical != nullptr) --physical->pins;
+  ordering_.default_streams().end_late(stream);
+  if (!stream.deferral.operations.empty()) {
+    // Another thread's launch was deferred meanwhile; it and all that follows come behind the call.
+    ordering_.come_after(stream, queue);
+    return answer;
+  }
+  if (per_thread) {
+    MarkerRef marker = completion_.mark(stream, queue);
+    if (!marker) return answer;
+    ++stream.timeline.issued;
+    completion_.submitted_elsewhere(stream, marker);
+    if (gated) completion_.note_gate(stream, std::move(marker));
+    return answer;
+  }
+  ordering_.order(stream, queue, physical, {}, waits);
+  ++stream.timeline.issued;
+  completion_.submitted(stream, *physical, submission.kind);
+  if (gated) completion_.note_gate(stream, completion_.tail_marker(stream));
+  return answer;
+}
+
+// --- waiting -----------------------------------------------------------------------------------
+
+bool Pipeline::pump() {
+  const MarkerPool::Round round(core_.markers);
+  serve_arbiter();
+  if (!core_.options.thread && core_.profiler.awaits()) core_.profiler.collect();
+  return deferred_.retry();
+}
+
+void Pipeline::pump(Stream& stream) {
+  const MarkerPool::Round round(core_.markers);
+  serve_arbiter();
+  deferred_.retry(stream);
+}
+
+std::vector<Predecessor> Pipeline::all_deferred() const {
+  std::vector<Predecessor> targets;
+  for (Stream* stream : deferred_.streams()) targets.push_back({stream, stream->timeline.newest()});
+  return targets;
+}
+
+void Pipeline::wait_submitted(Lock& lock, std::span<const Predecessor> targets, Drain how) {
+  wait_until(lock, [&] {
+    if (how == Drain::kFlush)
+      for (const Predecessor& p : targets) deferred_.flush(*p.stream, p.token.serial());
+    return std::all_of(targets.begin(), targets.end(),
+                       [](const Predecessor& p) { return p.token.submitted(); });
+  });
+}
+
+// --- the trace ---------------------------------------------------------------------------------
+
+void Pipeline::trace_arrival(const Stream& stream, const Submission& submission,
+                             std::span<const Predecessor> after) {
+  Kernel* const kernel = submission.kernel.get();
+  trace::Recorder& recorder = *core_.options.trace;
+  if (kernel != nullptr && kernel->traced == 0) {
+    kernel->traced = ++traced_kernels_;
+    recorder.name(kernel->traced, kernel->name);
+  }
+  trace::Record record;
+  record.time = trace::Recorder::ticks();
+  record.kind = trace::Kind::kArrived;
+  record.lane = stream.lane;
+  record.serial = stream.timeline.issued + 1;
+  record.flags = static_cast<std::uint32_t>(submission.kind);
+  record.a = kernel != nullptr ? kernel->traced : 0;
+  record.b = reinterpret_cast<std::uintptr_t>(submission.event);
+  recorder.add(record);
+  for (const Predecessor& p : after) {
+    if (p.token.completed()) continue;  // nothing is waited for
+    record.kind = trace::Kind::kBehind;
+    record.a = p.stream->lane;
+    record.b = p.token.serial();
+    recorder.add(record);
+  }
+}
+
+}  // namespace vitamin::runtime

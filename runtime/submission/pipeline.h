@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The submission pipeline of one device: binds each operation to a physical queue, orders it there
+// and submits it, or keeps what cannot be submitted yet (docs/design.md, "Pipelined late binding").
+//
+// An operation is *bindable* when every predecessor is complete or already submitted; then the
+// device keeps the order (same queue, or a device-side wait for a marker recorded behind the
+// predecessor). Otherwise, or when it is blocked for another reason (Blocked), it is deferred, and
+// retried, oldest first in each stream, by a thread of the pipeline and by every application thread
+// that waits for it. What cannot be copied is never deferred: what is ahead of it goes onto the
+// application's real streams, and it behind that.
+//
+// The stages are in core.h.
+//
+// Threads: every function but the constructor, start(), stop(), finish_timing() and wake() wants
+// the lock held. Two threads: the one that moves deferred work, watches and times makes no vendor
+// call that can block, whatever the application does; what is slow or may wait for the device (new
+// queues, executables of graphs, the profile's file) is done by the worker, without the lock.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "runtime/submission/backoff.h"
+#include "runtime/submission/core.h"
+#include "runtime/submission/deferred_queue.h"
+#include "runtime/submission/graph_cache.h"
+#include "runtime/submission/ordering.h"
+#include "runtime/submission/placement.h"
+#include "runtime/submission/watchdog.h"
+
+namespace vitamin::runtime {
+
+// What a call that concerns the whole context does about deferred work.
+enum class Drain : std::uint8_t {
+  kWait,   // waits until what is deferred now is submitted, as natively the call waits for it
+  kFlush,  // submits that at once onto the real streams: the native call does not wait for it
+};
+
+class Pipeline final : private SubmitsNow {
+ public:
+  // `owner`: outlives it, as the device does.
+  static hal::Result<std::unique_ptr<Pipeline>> create(hal::Device& device,
+                                                       std::unique_ptr<Policy> policy,
+                                                       const DispatchOptions& options,
+                                                       VirtualContext* owner);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+  void stop();
+
+  std::mutex& mutex() { return core_.mutex; }
+  Core& core() { return core_; }
+  Completion& completion() { return completion_; }
+  Ordering& ordering() { return ordering_; }
+  Placement& placement() { return placement_; }
+  DeferredQueue& deferred() { return deferred_; }
+  GraphCache& graphs() { return graphs_; }
+
+  // --- submitting ------------------------------------------------------------------------------
+  // Submits now or defers, whatever it takes; the lock may be dropped meanwhile. The vendor's
+  // answer, or success for what is deferred.
+  hal::NativeStatus submit(Lock& lock, Stream& stream, Submission& submission);
+  // The fast path of most launches: this one, which comes behind nothing but its own stream, goes
+  // where the one before it went, and nothing has to be decided, waited for, timed or watched. Does
+  // what submit() would do, in half of the instructions: between the launches of a program that is
+  // bound by the host its caches have forgotten us. False: nothing was done, take the long way.
+  bool launch_fast_path(Stream& stream, Kernel& kernel, const hal::KernelLaunch& launch,
+                        const Advice* advice, hal::NativeStatus& status);
+  // A call of the vendor that may block the host, on the stream's queue or (`per_thread`) on its
+  // per-thread handle.
+  hal::NativeStatus submit_blocking(Lock& lock, Stream& stream, Submission& submission,
+                                    bool per_thread);
+  // The event stands for the newest operation of the stream, which was submitted.
+  void recorded(Stream& stream, EventState& event);
+  // Forgets what the event stood for.
+  static void drop(EventState& event);
+
+  // --- waiting ---------------------------------------------------------------------------------
+  // Retries what is deferred; true when something was submitted.
+  bool pump();
+  void pump(Stream& stream);
+  // Blocks until `done`, pumping meanwhile. The lock is dropped while it sleeps.
+  template <class Done>
+  void wait_until(Lock& lock, Done done) {
+    wait_until(lock, done, [] {});
+  }
+  // The same; `moved` is told each time that something was submitted meanwhile.
+  template <class Done, class Moved>
+  void wait_until(Lock& lock, Done done, Moved moved);
+  // Until what is deferred of these was submitted.
+  void wait_submitted(Lock& lock, std::span<const Predecessor> targets, Drain how);
+  // Everything that is deferred now.
+  std::vector<Predecessor> all_deferred() const;
+
+  // Something is awaited that no other call looks for. Any thread.
+  void wake() { core_.wake.notify_one(); }
+  // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
+  // Takes the lock.
+  void finish_timing();
+  // For the trace: an operation came in, and what it comes behind; null: none of ours.
+  void trace_arrival(const Stream& stream, const Submission& submission,
+                     std::span<const Predecessor> after);
+
+ private:
+  Pipeline(hal::Device& device, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> arbiter,
+           const DispatchOptions& options, PoolLayout layout, VirtualContext* owner);
+  // Where a launch of a graph goes.
+  struct GraphPlace {
+    PhysicalQueue* queue;
+    Graph::Made* made = nullptr;  // null: the application's own executable, on its own stream
+    stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
+    // The graph has to be prepared first, for this entry (SubmitResult::entry).
+    std::optional<EntryId> prepare = std::nullopt;
+  };
+
+  // --- submitting (pipeline.cpp)
+  void announce(Stream& stream, Submission& submission, std::span<const Predecessor> after);
+  SubmitResult issue(Stream& stream, Submission& submission, std::span<const Predecessor> after,
+                     bool own_stream, bool may_prepare = false);
+  hal::NativeStatus defer_or_flush(Lock& lock, Stream& stream, Submission& submission);
+  void defer(Stream& stream, Submission& submission);
+  bool clear_way(Stream& stream, const Submission& submission);
+  void make_way(Lock& lock, Stream& stream, const Submission& submission);
+  void let_through(Lock& lock, Stream& stream, const Submission& submission);
+  SubmitResult submit_now(Stream& stream, Submission& submission,
+                          std::span<const Predecessor> after, bool own_stream) override;
+
+  // --- launches of kernels (launch.cpp)
+  SubmitResult launch_now(Stream& stream, Submission& submission,
+                          std::span<const Predecessor> after, bool own_stream);
+  hal::NativeStatus launch_on(Stream& stream, Submission& submission,
+                              std::span<const Predecessor> after, PhysicalQueue& queue);
+  hal::NativeStatus timed_launch(Stream& stream, Submission& submission, PhysicalQueue& queue,
+                                 unsigned waits, Profiler::Turn turn);
+  hal::NativeStatus native_launch(Stream& stream, Submission& submission, PhysicalQueue& queue,
+                                  unsigned waits);
+  hal::AttributeList with_stream_attributes(const Stream& stream, const hal::AttributeList& asked);
+  void leave_waits(Stream& stream, PhysicalQueue& queue);
+  void count(Stream& stream, Kernel& kernel, const Placement::Binding& binding,
+             const PhysicalQueue& queue);
+  void watch(Kernel& kernel, Stream& stream, PhysicalQueue& queue, const hal::KernelLaunch& launch);
+
+  // --- launches of graphs (graph_launch.cpp)
+  SubmitResult launch_graph_now(Stream& stream, Submission& submission,
+                                std::span<const Predecessor> after, bool own_stream,
+                                bool may_prepare);
+  std::optional<stats::GraphReason> stays(const Graph& graph) const;
+  GraphPlace place_graph(Stream& stream, Graph& graph, bool may_prepare);
+  hal::NativeStatus launch_graph_on(Stream& stream, GraphOperation& operation,
+                                    std::span<const Predecessor> after, const MarkerRef& behind,
+                                    const GraphPlace& place);
+  void count(Stream& stream, Graph& graph, const GraphPlace& place);
+
+  // --- threads (threads.cpp)
+  void serve_arbiter();
+  void run_thread();
+  void run_worker();
+  // Something was learnt since it was kept last.
+  bool unkept() const {
+    return core_.options.keep_profile && core_.profiler.learnt().version() != kept_version_;
+  }
+  bool work_awaited() const { return queues_.awaited() || graphs_.awaited() || keep_due_; }
+
+  VirtualContext* const owner_;  // in which events are recorded here
+  Core core_;
+  Completion completion_;
+  Ordering ordering_;
+  QueueManager queues_;
+  Placement placement_;
+  Watchdog watchdog_;
+  GraphCache graphs_;
+  DeferredQueue deferred_;
+
+  Kernel vendor_kernel_;  // stands for the kernels that the vendor's own calls launch
+  std::vector<stats::WidthSlot*> widths_;  // where launches on each entry are counted
+  std::vector<std::byte> attributes_;      // a launch's attributes with the stream's made explicit
+  std::vector<EntryId> ready_;             // entries that a graph could go to at once
+  std::uint64_t traced_kernels_ = 0;
+  std::uint64_t kept_version_ = 0;
+  bool keep_due_ = false;  // what was learnt is to be kept
+  std::thread thread_, worker_;
+};
+
+template <class Done, class Moved>
+void Pipeline::wait_until(Lock& lock, Done done, Moved moved) {
+  Backoff backoff;
+  while (!done()) {
+    if (pump()) {
+      moved();
+      backoff.reset();
+      continue;
+    }
+    lock.unlock();
+    if (core_.options.idle)
+      core_.options.idle();
+    else
+      backoff.pause();
+    lock.lock();
+  }
+}
+
+}  // namespace vitamin::runtime

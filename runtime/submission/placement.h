@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Placement: which entry of the pool a launch goes to, on which queue. Owns Stream::placing.
+//
+// The arbiter answers (Arbiter::grant) for one launch, for a number of them, or until something
+// changes; while an answer stands nobody is asked. What the answer names is checked: the entry is
+// wide enough, has not refused the kernel, and has a queue for the stream.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/descriptor.h"
+#include "runtime/submission/queue_manager.h"
+
+namespace vitamin::runtime {
+
+class Placement {
+ public:
+  Placement(Core& core, Completion& completion, QueueManager& queues)
+      : core_(core), completion_(completion), queues_(queues) {}
+  // The pool is realised.
+  void list_entries();
+
+  struct Binding {
+    PhysicalQueue* queue = nullptr;  // null: deferred by the policy or for want of a lease
+    stats::WholeReason reason = stats::WholeReason::kPolicy;  // why the whole device, if it is that
+    bool narrow_eligible = false;
+  };
+  // `operation`: null for a call of the vendor that computes. `needed`: processors.
+  Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
+               std::uint32_t needed);
+  // Moves are made just in time (DispatchOptions::ahead_of_move): false while more of the stream's
+  // work is outstanding and the next launch would move.
+  bool may_move(Stream& stream, const Kernel& kernel, std::uint32_t needed);
+  // The driver refused the launch on a part; a bind() follows.
+  void refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue);
+  // The grant of the entry is given up, unless the stream's earlier work is on the queue.
+  void give_up(Stream& stream, const PhysicalQueue& queue);
+  // One of `eligible`, which the arbiter chooses for this launch.
+  Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
+             std::uint32_t needed, std::span<const EntryId> eligible);
+  // Entries that could take the launch now, narrowest first. Valid until the next call.
+  std::span<const EntryId> eligible(Stream& stream, const Kernel& kernel, std::uint32_t needed);
+
+  // --- steps and requests ----------------------------------------------------------------------
+  // `needed` processors, or as many as the launch's step asks for where there are such entries.
+  std::uint32_t widened(const Stream& stream, const LaunchOperation* operation,
+                        std::uint32_t needed) const;
+  // The arbiter hears of a step that begins with this launch while a grant stands.
+  void announce_step(Stream& stream, const Advice* advice);
+  // What is to come on the stream.
+  void expect(Stream& stream, const Advice& advice, bool cancelled);
+  // What was said of ends of iterations holds behind the operations that it was said behind.
+  static void pass_iteration_ends(Stream& stream);
+  static const Advice* advice_for(const Stream& stream, const LaunchOperation* operation);
+
+  std::uint32_t widest() const { return widest_; }                // made of units
+  std::uint32_t widest_narrow() const { return widest_narrow_; }  // and less than the whole device
+  bool parts() const { return by_width_.size() > 1; }             // there are any
+
+ private:
+  bool grant_stands(const Stream& stream, const Kernel& kernel, std::uint32_t needed) const;
+  std::uint32_t next_wider(const Kernel& kernel, EntryId entry) const;
+
+  Core& core_;
+  Completion& completion_;
+  QueueManager& queues_;
+  std::vector<EntryId> by_width_;  // realised entries, narrowest first, the whole device last
+  std::vector<EntryId> scratch_;   // eligible entries when some are excluded
+  std::uint32_t widest_ = 0, widest_narrow_ = 0;
+};
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/stream.h"
+
+namespace vitamin::runtime {
+
+// Why an operation cannot be submitted now.
+enum class Blocked : std::uint8_t {
+  kNo,
+  kGate,         // it comes behind work that needs the host and was not seen to end
+  kWindow,       // the stream's submission would run too far ahead of completion
+  kLease,        // no eligible entry is free of other lessees
+  kPredecessor,  // something ahead of it is deferred itself
+  kGraph,        // the graph is to be looked at, or an executable to be made (GraphCache::prepare)
+};
+
+// The outcome of one try to submit: blocked and nothing changed, or the vendor's answer.
+struct SubmitResult {
+  Blocked blocked = Blocked::kNo;
+  hal::NativeStatus status = hal::kNativeOk;
+  // kGraph: that the executable is for; none: the graph is to be looked at.
+  EntryId entry = kNoEntry;
+};
+
+// What submits an operation at once, if it can be.
+class SubmitsNow {
+ public:
+  // `own_stream`: on the application's real stream, whatever the policy says.
+  virtual SubmitResult submit_now(Stream& stream, Submission& submission,
+                                  std::span<const Predecessor> after, bool own_stream) = 0;
+
+ protected:
+  ~SubmitsNow() = default;
+};
+
+}  // namespace vitamin::runtime
