@@ -208,6 +208,25 @@ class Completions(unittest.TestCase):
         self.assertRegex(result.stderr, r"^vitamin: .*'tcsh'.*\[VIT-101\]\n$")
 
 
+class Results(unittest.TestCase):
+    def test_the_page_is_what_the_script_makes_of_the_kept_results(self):
+        made = run("python3", "-B", str(SOURCE / "bench/results_page.py"))
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual(made.stdout, (DOCS / "results.md").read_text(),
+                         "run bench/results_page.py --write")
+
+    def test_every_target_of_scheduling_is_a_row(self):
+        section = (DOCS / "results.md").read_text().partition("## Targets of scheduling")[2]
+        firsts = re.findall(r"^\| ([^|]+) \|", section.partition("\n## ")[0], re.M)[2:]
+        begins = ("decode beside prefill, closed loops as above", "the same with the decoder's steps",
+                  "phases that change every 5 s", "training pairs W1–W6, RN+D0.6, BE+D1.7",
+                  "`slo`: 8B decoder at load 0.5", "prefill and decode as two processes on the three",
+                  "three and four clients", "planning", "bits")
+        self.assertEqual(len(firsts), len(begins))
+        for first, begin in zip(firsts, begins):
+            self.assertTrue(first.startswith(begin), first)
+
+
 class Documents(unittest.TestCase):
     def test_every_link_leads_somewhere(self):
         for page in pages():
