@@ -201,8 +201,8 @@ def scheduling_rows(files):
     yield ["planning", "full re-plan ≤ 20 µs with 64 streams; 5 M fast answers/s; 8 GPUs × 100 "
            "clients, one minute of trace, simulated in ≤ 60 s under every policy",
            f"earlier scheduler: plan with parts beside 64 streams {plans[0] / 1e3:.0f} to "
-           f"{plans[1] / 1e3:.0f} µs; answers of `fifo` {min(rate['clients_1']) / 1e6:.1f} M/s with "
-           f"one client, {min(rate['clients_64']) / 1e6:.1f} M/s with 64; "
+           f"{plans[1] / 1e3:.0f} µs; answers of `fifo` {min(rate['clients_1']) / 1e6:.1f} M/s "
+           f"with one client, {min(rate['clients_64']) / 1e6:.1f} M/s with 64; "
            f"{eight['simulated_s']:.0f} s of trace in {eight['wall_s']:.1f} s under "
            f"`{eight['policy']}`, no other policy kept. This scheduler: not measured", "–",
            f"{files.cite(name)}, {files.cite('policies/eight-gpus.json')}"]
@@ -654,11 +654,11 @@ def in_short(ratios):
     worst = min(ratios, key=ratios.get)
     mean = load.geometric_mean(list(ratios.values()))
     return "\n".join([
-        f"* **On pairs of training jobs `throughput` equals MPS**: {mean:.3f} × MPS (geometric mean "
-        f"of {len(ratios)} pairs), {min(ratios.values()):.3f} ({worst}) to "
+        f"* **On pairs of training jobs `throughput` equals MPS**: {mean:.3f} × MPS (geometric "
+        f"mean of {len(ratios)} pairs), {min(ratios.values()):.3f} ({worst}) to "
         f"{max(ratios.values()):.3f}. Nothing is gained in speed there.",
-        "* What is gained is **bits** (results equal those of a run alone under every policy, where "
-        "MPS with a thread percentage changes them), **isolation** (a job that keeps its SMs runs "
+        "* What is gained is **bits** (results equal those of a run alone under every policy, "
+        "where MPS with a thread percentage changes them), **isolation** (a job that keeps its SMs runs "
         "as on a static partition) and **placement** (SMs can follow demand from one launch to the "
         "next, and partitions beat MPS where a decoder runs beside prefills).",
         *(["* No policy was measured by the method of paired blocks yet, only fixed partitions; "
@@ -705,8 +705,8 @@ def page():
                          "static partitions", "time-slicing"], rows)),
         section("Training beside a decoder at half its load", "Target: p99 at most 1.15 × alone "
                 "with training at 0.70 × alone or more. **Windows of some hundred requests do not "
-                "decide a p99**: two repeats of one setting differ by the percentage that the table "
-                "of predictions has. The row `slo` above replays measured service times "
+                "decide a p99**: two repeats of one setting differ by the percentage that the "
+                "table of predictions has. The row `slo` above replays measured service times "
                 "and replaces the values of BERT beside the 8B decoder here.\n\n"
                 + table(["pair", "mode", "p99 / alone", "training / alone", "requests"],
                         mixed(files))),

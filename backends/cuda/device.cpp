@@ -360,14 +360,14 @@ CUresult CudaDevice::check_clusters(CUfunction function, const hal::KernelLaunch
 
 // --- threads ---------------------------------------------------------------------------------
 
-// Its calls may last until after somebody began to capture: they are never to break that.
+// Its calls may last until after a thread began to capture: they are never to break that.
 void CudaDevice::attach_thread() noexcept {
   api_.cuCtxSetCurrent(options_.primary);
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   api_.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-// While anybody captures in global mode, calls like cuEventQuery are refused on every thread and
+// While a thread captures in global mode, calls like cuEventQuery are refused on every thread and
 // break the capture (CUDA Driver API, cuThreadExchangeStreamCaptureMode), unless this thread said
 // that it knows what it does.
 namespace {

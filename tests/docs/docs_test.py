@@ -72,6 +72,11 @@ def pages():
     return sorted(DOCS.glob("*.md"))
 
 
+def every_page():
+    """Those of docs/, its decision records, and those at the root of the tree."""
+    return pages() + sorted(DOCS.glob("decisions/*.md")) + sorted(SOURCE.glob("*.md"))
+
+
 class ManPages(unittest.TestCase):
     def test_every_page_is_clean(self):
         result = run("mandoc", "-Tlint", "-Wwarning", *map(str, sorted(DOCS.glob("man/*"))))
@@ -218,25 +223,52 @@ class Results(unittest.TestCase):
     def test_every_target_of_scheduling_is_a_row(self):
         section = (DOCS / "results.md").read_text().partition("## Targets of scheduling")[2]
         firsts = re.findall(r"^\| ([^|]+) \|", section.partition("\n## ")[0], re.M)[2:]
-        begins = ("decode beside prefill, closed loops as above", "the same with the decoder's steps",
-                  "phases that change every 5 s", "training pairs W1–W6, RN+D0.6, BE+D1.7",
-                  "`slo`: 8B decoder at load 0.5", "prefill and decode as two processes on the three",
-                  "three and four clients", "planning", "bits")
+        begins = ("decode beside prefill, closed loops as above",
+                  "the same with the decoder's steps", "phases that change every 5 s", "training pairs W1–W6, RN+D0.6, BE+D1.7",
+                  "`slo`: 8B decoder at load 0.5",
+                  "prefill and decode as two processes on the three", "three and four clients", "planning", "bits")
         self.assertEqual(len(firsts), len(begins))
         for first, begin in zip(firsts, begins):
             self.assertTrue(first.startswith(begin), first)
 
 
+class Readme(unittest.TestCase):
+    text = (SOURCE / "README.md").read_text()
+
+    def test_every_measured_number_is_in_the_results(self):
+        table = self.text.partition("## Five numbers")[2].partition("\n## ")[0]
+        numbers = re.findall(r"\*\*([^*]+)\*\*", table)
+        self.assertEqual(len(numbers), 5)
+        self.assertIn("missed", table)
+        results = (DOCS / "results.md").read_text()
+        for number in numbers:
+            self.assertRegex(results, rf"(?<![\d.,]){re.escape(number)}(?!\d)")
+
+    def test_the_output_of_the_demo_is_what_the_demo_prints(self):
+        demo = (SOURCE / "tools/demo/demo.py").read_text()
+        shown = self.text.partition("It ends with:")[2].split("```")[1].strip("\n").splitlines()
+        words = [word for word in re.split(r"  +", shown[0].strip()) if word]
+        self.assertEqual(len(words), 7)
+        for word in (*words, shown[-1]):
+            self.assertIn(word, demo)
+
+    def test_it_names_what_is_supported_and_what_is_not(self):
+        for word in ("Supported:", "Experimental:", "Unproven:", "never run on AMD silicon",
+                     "time-slicing", "MPS", "MIG"):
+            self.assertIn(word, " ".join(self.text.split()))
+
+
 class Documents(unittest.TestCase):
     def test_every_link_leads_somewhere(self):
-        for page in pages():
+        for page in every_page():
             links = re.findall(r"\]\(([^)#\s]+)", page.read_text(), re.S)
             if page.name == "README.md":
                 self.assertGreater(len(links), 8)
             for link in links:
                 if not link.startswith("https:"):
                     self.assertTrue((page.parent / link).exists(), f"{page.name}: {link}")
-            names = r"`((?:policies|bench|backends|runtime|scripts|deploy)/[\w./-]+)`"
+            names = r"`((?:policies|bench|backends|runtime|scripts|deploy|tests|docs|hal|protocol" \
+                    r"|interpose|scheduler)/[\w./-]+)`"
             for name in re.findall(names, page.read_text()):
                 self.assertTrue((SOURCE / name).exists(), f"{page.name}: {name}")
 
@@ -257,10 +289,13 @@ class Documents(unittest.TestCase):
         index = (DOCS / "README.md").read_text()
         for page in pages():
             self.assertIn(page.name, index + "README.md")
+        records = (DOCS / "decisions/README.md").read_text()
+        for record in DOCS.glob("decisions/0*.md"):
+            self.assertIn(f"({record.name})", records)
 
     def test_every_command_is_one_that_the_programs_understand(self):
         seen = 0
-        for page in pages():
+        for page in every_page():
             for block in blocks(page, "sh"):
                 self.assertEqual(run("bash", "-n", "-c", block).stderr, "", page)
                 for line in block.replace("\\\n", " ").splitlines():
