@@ -107,7 +107,7 @@ class Files:
 
     def cite(self, name):
         self.used.setdefault(name, [])
-        return f"`{name}`"
+        return f"`bench/results/{name}`"
 
 
 def table(heads, rows):
@@ -133,7 +133,7 @@ def thousands(value):
     return f"{value:,}"
 
 
-ROW = ["measurement", "target", "measured", "", "file in `bench/results`"]
+ROW = ["measurement", "target", "measured", "", "file"]
 
 
 # ------------------------------------------------------------------------------- scheduling
@@ -640,10 +640,11 @@ HEAD = """# Results
 <!-- Made by bench/results_page.py from bench/results; do not edit. A test compares both. -->
 
 Measured on one NVIDIA H200 (132 SMs, driver 580.159.04), unless a row says otherwise, in virtual
-machines whose CPU speed drifts. Models have the shapes of those named. Nothing was measured on AMD
-silicon. *Target* was set before measuring; **missed** means that the measured value does not reach
-it. Values in brackets are the middle 95 % of the median's distribution. *Alone* is the same program
-with the GPU to itself, without Vitamin. The last table has command, commit and date of each file.
+machines whose CPU speed drifts. Models have the shapes of those named. Vitamin was
+never run on AMD silicon. *Target* was set before measuring; **missed** means that the measured
+value does not reach it. Values in brackets are the middle 95 % of the median's distribution.
+*Alone* is the same program with the GPU to itself, without Vitamin. The last table has command,
+commit and date of each file; commands name scripts as they were called then.
 
 ## In short
 
@@ -658,9 +659,9 @@ def in_short(ratios):
         f"mean of {len(ratios)} pairs), {min(ratios.values()):.3f} ({worst}) to "
         f"{max(ratios.values()):.3f}. Nothing is gained in speed there.",
         "* What is gained is **bits** (results equal those of a run alone under every policy, "
-        "where MPS with a thread percentage changes them), **isolation** (a job that keeps its SMs runs "
-        "as on a static partition) and **placement** (SMs can follow demand from one launch to the "
-        "next, and partitions beat MPS where a decoder runs beside prefills).",
+        "where MPS with a thread percentage changes them), **isolation** (a job that keeps its SMs "
+        "runs as on a static partition) and **placement** (SMs can follow demand from one launch "
+        "to the next, and partitions beat MPS where a decoder runs beside prefills).",
         *(["* No policy was measured by the method of paired blocks yet, only fixed partitions; "
            "the first table says so row by row."] if "found after" not in decide_report() else []),
         "* Memory bandwidth and caches are shared by all jobs; partitions of SMs do not change "
@@ -673,9 +674,9 @@ def sources(files):
         if not headers:
             where = "evaluation/report.md has its commands" if name.startswith("evaluation/") \
                 else "made from the files beside it"
-            rows.append([f"`{name}`", where, "–", "–", "–"])
+            rows.append([files.cite(name), where, "–", "–", "–"])
         for h in headers:
-            rows.append([f"`{name}`", f"`{h['command']}`", f"`{h['commit'][:12]}`",
+            rows.append([files.cite(name), f"`{h['command']}`", f"`{h['commit'][:12]}`",
                          h.get("gpu", "none").replace("none", "no GPU: " + h.get("cpu", "")),
                          h["date"]])
     return table(["file", "command", "commit", "machine", "date"], rows)

@@ -64,8 +64,9 @@ LAYERS = {
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")
 # Includes HIP's header where hipcc compiles it.
 PORTABLE_KERNELS = "backends/soft/kernel.h"
-VENDOR_DIRECTORIES = ("backends/cuda", "backends/hip", "backends/soft/libcuda", "backends/soft/amdgpu",
-                  "interpose/libcudart", "interpose/libamdhip64", "tools/demo", "tests", "bench")
+VENDOR_DIRECTORIES = ("backends/cuda", "backends/hip", "backends/soft/libcuda",
+                      "backends/soft/amdgpu", "interpose/libcudart", "interpose/libamdhip64",
+                      "tools/demo", "tests", "bench")
 
 # Written so that this file does not contain them itself.
 BANNED = [
@@ -75,8 +76,8 @@ BANNED = [
     (re.compile("(?<![\\w.])/" + "(work|home|root|Users)/" + "[a-z]"), "a path of one machine"),
     (re.compile("std::" + "endl"), "use '\\n'"),
 ]
-# Words that the project no longer uses (docs/glossary.md), and what to write. Bench results are kept
-# as they were made.
+# Words that the project no longer uses (docs/glossary.md), and what to write. Results are kept as
+# they were made.
 RETIRED = {
     "foretold|foretell(?:s|ing)?": "predicted",
     "mend(?:s|ed|ing)?": "fix",
@@ -98,6 +99,7 @@ RETIRED_WORD = re.compile("(?<![A-Za-z])(?:" + "|".join(
     f"(?P<w{i}>{word})" for i, word in enumerate(RETIRED)) + ")(?![A-Za-z])", re.I)
 # These say which words are retired.
 RETIRED_FREE = ("docs/glossary.md", "tests/tidy/tidy.py", "tests/tidy/tidy_test.py")
+PROSE = SUFFIXES | {".md", ".toml"}
 RETIRED_SKIPPED = SKIPPED | {"results"}
 # Directories and files that still have retired words. An entry goes when it is clean (the check
 # says so), and none is added.
@@ -237,7 +239,7 @@ def prose_files(root):
     for directory, below, names in os.walk(root):
         below[:] = sorted(set(below) - RETIRED_SKIPPED)
         for path in (pathlib.Path(directory, name) for name in sorted(names)):
-            if path.is_file() and (path.suffix in SUFFIXES | {".md", ".toml"} or path.name in NAMES):
+            if path.is_file() and (path.suffix in PROSE or path.name in NAMES):
                 yield path.relative_to(root).as_posix()
 
 
