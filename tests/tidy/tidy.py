@@ -75,6 +75,8 @@ BANNED = [
      "name what is used"),
     (re.compile("(?<![\\w.])/" + "(work|home|root|Users)/" + "[a-z]"), "a path of one machine"),
     (re.compile("std::" + "endl"), "use '\\n'"),
+    (re.compile("DESIGN " + "section|design " + "brief|\\bfacts/" + "[a-z0-9]+[.]md"),
+     "cite docs/design.md or state the reason"),
 ]
 # Words that the project no longer uses (docs/glossary.md), and what to write. Results are kept as
 # they were made.

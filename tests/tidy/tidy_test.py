@@ -87,6 +87,10 @@ class Tidy(unittest.TestCase):
     def test_unfinished_work_is_found(self):
         self.only(self.source("int x;  // " + "FIX" + "ME"), "finish it")
 
+    def test_a_document_that_readers_do_not_have_is_found(self):
+        for cited in ("DESIGN " + "section 4", "the design " + "brief", "facts/" + "cuda.md"):
+            self.only(self.source("// see " + cited), "docs/design.md")
+
     def test_a_file_wide_using_directive_is_found(self):
         self.only(self.source("using " + "namespace std;"), "name what is used")
 
