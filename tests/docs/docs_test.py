@@ -250,7 +250,8 @@ class Readme(unittest.TestCase):
 
     def test_the_output_of_the_demo_is_what_the_demo_prints(self):
         demo = (SOURCE / "tools/demo/demo.py").read_text()
-        shown = self.text.partition("It ends with:")[2].split("```")[1].strip("\n").splitlines()
+        shown = self.text.partition("It prints (shortened):")[2].split("```")[1]
+        shown = shown.strip("\n").splitlines()
         words = [word for word in re.split(r"  +", shown[0].strip()) if word]
         self.assertEqual(len(words), 7)
         for word in (*words, shown[-1]):
