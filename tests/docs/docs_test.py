@@ -134,11 +134,11 @@ class ManPages(unittest.TestCase):
 
 class Completions(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="vitamin-docs-")
-        self.addCleanup(self.folder.cleanup)
+        self.directory = tempfile.TemporaryDirectory(prefix="vitamin-docs-")
+        self.addCleanup(self.directory.cleanup)
 
     def script(self, shell):
-        path = pathlib.Path(self.folder.name) / shell
+        path = pathlib.Path(self.directory.name) / shell
         path.write_text(run(PROGRAMS["vitamin"], "completion", shell).stdout)
         self.assertEqual(run(shell, "-n", str(path)).stderr, "")
         return path
@@ -316,8 +316,8 @@ class Documents(unittest.TestCase):
 
     def test_every_configuration_of_a_page_is_valid(self):
         self.assertGreater(sum(len(blocks(page, "toml")) for page in pages()), 0)
-        with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "vitamin.toml"
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory) / "vitamin.toml"
             for page in pages():
                 for block in blocks(page, "toml"):
                     file.write_text(block)
@@ -342,12 +342,12 @@ class Documents(unittest.TestCase):
         example = (SOURCE / "policies/examples/round_robin.c").read_text()
         for block in blocks(page, "c"):
             self.assertIn(block, example)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             for line in "".join(blocks(page, "sh")).splitlines():
                 if line.startswith(("cc ", "vitamin policy ")):
                     words = shlex.split(line.replace(" policies", f" {SOURCE}/policies"))
                     words[0] = PROGRAMS.get(words[0], words[0])
-                    result = run(*words, cwd=folder)
+                    result = run(*words, cwd=directory)
                     self.assertEqual(result.returncode, 0, line + result.stderr)
 
     def test_every_error_code_is_explained_and_no_other(self):
@@ -362,8 +362,8 @@ class Documents(unittest.TestCase):
                 self.assertIn(number, dict(listed), page)
 
     def test_every_error_code_is_used_by_a_program(self):
-        sources = "".join(path.read_text() for folder in ("tools", "daemon", "interpose")
-                          for path in (SOURCE / folder).rglob("*.cpp"))
+        sources = "".join(path.read_text() for directory in ("tools", "daemon", "interpose")
+                          for path in (SOURCE / directory).rglob("*.cpp"))
         names = re.findall(r"^VITAMIN_PROBLEM\((\w+)",
                            (SOURCE / "runtime/problem.def").read_text(), re.M)
         self.assertEqual([name for name in names if f"Problem::{name}" not in sources], [])
