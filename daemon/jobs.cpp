@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "daemon/words.h"
+#include "hal/read_file.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -100,8 +99,7 @@ Jobs::Found Jobs::of(uid_t user, std::string_view group, std::string_view claime
 }
 
 std::string cgroup_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/cgroup");
-  return {std::istreambuf_iterator<char>(file), {}};
+  return hal::read_file("/proc/" + std::to_string(process) + "/cgroup").value_or("");
 }
 
 std::string slurm_step(std::string_view cgroup) {

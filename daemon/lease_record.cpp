@@ -10,11 +10,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <new>
 
 #include "hal/file_memory.h"
+#include "hal/read_file.h"
 #include "protocol/fd.h"
 
 namespace vitamin::daemon {
@@ -55,8 +54,8 @@ T copy_at(std::span<const std::byte> bytes, std::size_t at) {
 
 ProcessIdentity identity_of(pid_t process) {
   if (process <= 0) return {};
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text =
+      hal::read_file("/proc/" + std::to_string(process) + "/stat").value_or("");
   // "12 (any name) S ...": the start time is the 20th field behind the name.
   std::size_t at = text.rfind(") ");
   if (at == text.npos) return {};

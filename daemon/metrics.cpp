@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 
 #include "daemon/exposition.h"
 #include "daemon/server.h"
+#include "hal/read_file.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -26,8 +26,7 @@ std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
   if (folders.empty()) return std::to_string(otherwise);
   std::sort(folders.begin(), folders.end());
   for (std::size_t i = 0; i < folders.size(); ++i) {
-    std::ifstream file(folders[i] / "information");
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const std::string text = hal::read_file(folders[i] / "information").value_or("");
     if (text.find(uuid) != text.npos) return std::to_string(i);
   }
   return "";

@@ -20,7 +20,7 @@ namespace vitamin::interpose {
 namespace stats = runtime::stats;
 
 constinit std::atomic<Context*> context_of_device[kMaxContexts]{};
-constinit std::atomic<int> open_captures{0};
+constinit hal::OpenCaptures open_captures;
 
 namespace {
 
@@ -133,7 +133,7 @@ bool is_thread_default(NativeStream stream, bool per_thread) {
 
 // --- captures ------------------------------------------------------------------------------------
 
-// A stream on which a capture began and was not seen to end.
+// A stream on which a capture begins, or began and was not seen to end.
 struct CaptureOrigin {
   NativeStream stream;
   NativeContext context;
@@ -331,29 +331,34 @@ bool is_capturing(const StreamRecord& record) {
   return captures(record.context->native(record));
 }
 
-void capture_began(NativeStream origin) {
+void capture_begins(NativeStream origin) {
   const NativeContext context = context_of_stream(origin);
-  const std::lock_guard lock(adoption());
-  capture_origins().push_back({origin, context});
-  open_captures.fetch_add(1, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(adoption());
+    capture_origins().push_back({origin, context});
+  }
+  open_captures.begins();
 }
 
 void capture_may_have_ended(NativeStream origin, bool destroyed) {
-  if (!destroyed && captures(origin)) return;
+  if (destroyed || !captures(origin)) capture_did_not_begin(origin);
+}
+
+void capture_did_not_begin(NativeStream origin) {
   const std::lock_guard lock(adoption());
   auto& origins = capture_origins();
   const auto found = std::find_if(origins.begin(), origins.end(),
                                   [&](const CaptureOrigin& one) { return one.stream == origin; });
   if (found == origins.end()) return;
   origins.erase(found);
-  open_captures.fetch_sub(1, std::memory_order_relaxed);
+  open_captures.ended();
 }
 
 void forget_captures(NativeContext context) {
   const std::lock_guard lock(adoption());
   const auto ended = std::erase_if(
       capture_origins(), [&](const CaptureOrigin& one) { return one.context == context; });
-  open_captures.fetch_sub(static_cast<int>(ended), std::memory_order_relaxed);
+  open_captures.ended(static_cast<int>(ended));
 }
 
 }  // namespace vitamin::interpose

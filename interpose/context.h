@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 
+#include "hal/open_captures.h"
 #include "interpose/client.h"
 #include "interpose/entry_points.h"
 #include "runtime/virtual_context.h"
@@ -129,11 +130,13 @@ void mark_shared(EventRecord& event);
 
 bool captures(NativeStream stream);  // by the vendor: whether it is part of a capture now
 
-extern constinit std::atomic<int> open_captures;
-inline bool captures_open() { return open_captures.load(std::memory_order_relaxed) > 0; }
+extern constinit hal::OpenCaptures open_captures;
+inline bool captures_open() { return open_captures.any(); }
 // Whether the stream is part of a capture now. Only asked while one is open.
 bool is_capturing(const StreamRecord& record);
-void capture_began(NativeStream origin);
+// Before the call that begins a capture, and after one that failed.
+void capture_begins(NativeStream origin);
+void capture_did_not_begin(NativeStream origin);
 // After a capture's end or the destruction of the stream, whatever these answered.
 void capture_may_have_ended(NativeStream origin, bool destroyed);
 // Before the context ends, and every capture in it.

@@ -66,8 +66,9 @@ Answer begin_capture_with(NativeStream stream, bool per_thread, Call call) {
   const Way way = way_of(stream, per_thread);
   // The legacy stream cannot be captured, and a stream that is captured already not again.
   if (way.route == Route::kForeign || way.record->legacy) {
+    capture_begins(stream);
     const Answer answer = call(stream);
-    if (answer == kSuccess) capture_began(stream);
+    if (answer != kSuccess) capture_did_not_begin(stream);
     return answer;
   }
   if (way.route == Route::kCaptured) return call(way.native());
@@ -76,10 +77,9 @@ Answer begin_capture_with(NativeStream stream, bool per_thread, Call call) {
       Keep::kNo);
   const NativeStream native = way.native();
   const Inside ours;
-  // Counted before it is open, so that none of our own calls can be late in taking notice.
-  capture_began(native);
+  capture_begins(native);
   const Answer answer = result(way.context().begin_capture(way.stream(), operation));
-  if (answer != kSuccess) capture_may_have_ended(native, false);
+  if (answer != kSuccess) capture_did_not_begin(native);
   return answer;
 }
 

@@ -22,7 +22,7 @@ constinit std::atomic<QuotaState> quota_state{QuotaState::kUnknown};
 
 namespace {
 
-constinit HandleMap<ChargedMemory> charged;
+constinit HandleMap<ChargedMemory> charged_memory;
 
 constinit std::mutex making;
 // Of each device: null until it was asked for, then its quotas or kUnbounded.
@@ -211,16 +211,16 @@ void DeviceQuotas::explain_device(std::uint64_t bytes, View real) {
 void note_charged(const void* handle, const ChargedMemory& memory) {
   // An address that is known still was freed by a call that was not seen.
   const std::unique_ptr<ChargedMemory> before(
-      charged.insert(handle, std::make_unique<ChargedMemory>(memory).release()));
+      charged_memory.insert(handle, std::make_unique<ChargedMemory>(memory).release()));
   if (before != nullptr && before->pool == nullptr) before->quotas->give_back(before->bytes);
 }
 
 std::unique_ptr<ChargedMemory> take_charged(const void* handle) {
-  return std::unique_ptr<ChargedMemory>(charged.erase(handle));
+  return std::unique_ptr<ChargedMemory>(charged_memory.erase(handle));
 }
 
 void give_back_context(NativeContext context) {
-  charged.erase_if(
+  charged_memory.erase_if(
       [&](const ChargedMemory& memory) {
         return memory.context == context && memory.pool == nullptr;
       },

@@ -1089,6 +1089,8 @@ void Dispatcher::retire_front(Stream& stream) {
 }
 
 Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
+  // The application had its answer before a capture began that forbids such calls.
+  const Internal internal(device_);
   Deferred& deferred = stream.deferred.front();
   if (deferred.intent == Intent::kDestroy) return retire_front(stream), Attempt{};
   for (const Predecessor& p : deferred.predecessors)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Driver calls of ours are legal while another thread captures only between these two.
+// Driver calls that the application does not make now are legal beside its captures only within
+// such a scope.
 #pragma once
 
 #include "hal/device.h"

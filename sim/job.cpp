@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
+#include "hal/read_file.h"
 #include "runtime/fnv1a.h"
 
 namespace vitamin::sim {
@@ -170,11 +169,10 @@ hal::Result<Job> parse_job(std::string_view text) {
 }
 
 hal::Result<Job> read_job(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
+  const auto text = hal::read_file(path);
+  if (!text)
     return hal::fail(Errc::kUnavailable, "job " + path + ": " + std::strerror(errno), errno);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  auto job = parse_job(text);
+  auto job = parse_job(*text);
   if (!job) return hal::fail(job.error().code, "job " + path + ": " + job.error().message);
   return job;
 }

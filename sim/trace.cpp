@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+
+#include "hal/read_file.h"
 
 namespace vitamin::sim {
 namespace {
@@ -103,11 +103,10 @@ hal::Result<Trace> parse_trace(std::string_view text, const TraceWindow& window)
 }
 
 hal::Result<Trace> read_trace(const std::string& path, const TraceWindow& window) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
+  const auto text = hal::read_file(path);
+  if (!text)
     return hal::fail(Errc::kUnavailable, "trace " + path + ": " + std::strerror(errno), errno);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  auto trace = parse_trace(text, window);
+  auto trace = parse_trace(*text, window);
   if (!trace) return hal::fail(trace.error().code, "trace " + path + ": " + trace.error().message);
   return trace;
 }

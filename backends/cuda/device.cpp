@@ -360,40 +360,26 @@ CUresult CudaDevice::check_clusters(CUfunction function, const hal::KernelLaunch
 
 // --- threads ---------------------------------------------------------------------------------
 
-// Its calls may last until after a thread began to capture: they are never to break that.
-void CudaDevice::attach_thread() noexcept {
-  api_.cuCtxSetCurrent(options_.primary);
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  api_.cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-// While a thread captures in global mode, calls like cuEventQuery are refused on every thread and
-// break the capture (CUDA Driver API, cuThreadExchangeStreamCaptureMode), unless this thread said
-// that it knows what it does.
 namespace {
-struct CaptureMode {
-  int depth = 0;
-  bool exchanged = false;
-  CUstreamCaptureMode before = CU_STREAM_CAPTURE_MODE_GLOBAL;
-};
-constinit thread_local CaptureMode capture_mode;
+constinit thread_local hal::ThreadCaptureMode<CUstreamCaptureMode> capture_mode;
+
+auto exchange_by(const Api& api) {
+  return [&api](CUstreamCaptureMode* mode) {
+    return api.cuThreadExchangeStreamCaptureMode(mode) == CUDA_SUCCESS;
+  };
+}
 }  // namespace
 
-void CudaDevice::enter_internal() noexcept {
-  if (capture_mode.depth++ > 0) return;
-  if (options_.open_captures == nullptr ||
-      options_.open_captures->load(std::memory_order_acquire) == 0)
-    return;
-  capture_mode.before = CU_STREAM_CAPTURE_MODE_RELAXED;
-  capture_mode.exchanged =
-      api_.cuThreadExchangeStreamCaptureMode(&capture_mode.before) == CUDA_SUCCESS;
+void CudaDevice::attach_thread() noexcept {
+  api_.cuCtxSetCurrent(options_.primary);
+  capture_mode.relax_for_good(CU_STREAM_CAPTURE_MODE_RELAXED, exchange_by(api_));
 }
 
-void CudaDevice::leave_internal() noexcept {
-  if (--capture_mode.depth > 0 || !capture_mode.exchanged) return;
-  capture_mode.exchanged = false;
-  api_.cuThreadExchangeStreamCaptureMode(&capture_mode.before);
+void CudaDevice::enter_internal() noexcept {
+  capture_mode.enter(options_.open_captures, CU_STREAM_CAPTURE_MODE_RELAXED, exchange_by(api_));
 }
+
+void CudaDevice::leave_internal() noexcept { capture_mode.leave(exchange_by(api_)); }
 
 }  // namespace
 

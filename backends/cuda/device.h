@@ -9,12 +9,12 @@
 // call, which keeps the partition whatever context is current.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 
 #include "backends/cuda/api.h"
 #include "hal/device.h"
+#include "hal/open_captures.h"
 
 namespace vitamin::cuda {
 
@@ -25,9 +25,7 @@ struct DeviceOptions {
   // would make more units than a ComputeSet holds.
   unsigned unit_processors = 0;
   bool ignore_coscheduling = false;
-  // Captures that are open in this process; null: never any. While it is not 0, our own driver
-  // calls run in relaxed capture mode.
-  const std::atomic<int>* open_captures = nullptr;
+  hal::OpenCaptures* open_captures = nullptr;  // of this process; null: never any
   // Where the code of a CUlibrary or CUmodule came from, for the coverage report.
   std::string (*origin_of)(void* library_or_module) = nullptr;
 };

@@ -75,7 +75,7 @@ class HipDevice final : public hal::Device {
   }
   NativeStatus not_ready() const noexcept override { return hipErrorNotReady; }
   NativeStatus out_of_memory() const noexcept override { return hipErrorOutOfMemory; }
-  void attach_thread() noexcept override { static_cast<void>(api_.hipSetDevice(options_.ordinal)); }
+  void attach_thread() noexcept override;
   void enter_internal() noexcept override;
   void leave_internal() noexcept override;
 
@@ -268,32 +268,27 @@ NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {
 
 // --- threads ---------------------------------------------------------------------------------
 
-// While anybody captures in global mode, a query by any thread breaks the capture, unless that
-// thread said that it knows what it does.
 namespace {
-struct CaptureMode {
-  int depth = 0;
-  bool exchanged = false;
-  hipStreamCaptureMode before = hipStreamCaptureModeGlobal;
-};
-constinit thread_local CaptureMode capture_mode;
+constinit thread_local hal::ThreadCaptureMode<hipStreamCaptureMode> capture_mode;
+
+auto exchange_by(const Api& api) {
+  return [&api](hipStreamCaptureMode* mode) {
+    return api.hipThreadExchangeStreamCaptureMode != nullptr &&
+           api.hipThreadExchangeStreamCaptureMode(mode) == hipSuccess;
+  };
+}
 }  // namespace
 
-void HipDevice::enter_internal() noexcept {
-  if (capture_mode.depth++ > 0) return;
-  if (options_.open_captures == nullptr || api_.hipThreadExchangeStreamCaptureMode == nullptr ||
-      options_.open_captures->load(std::memory_order_acquire) == 0)
-    return;
-  capture_mode.before = hipStreamCaptureModeRelaxed;
-  capture_mode.exchanged =
-      api_.hipThreadExchangeStreamCaptureMode(&capture_mode.before) == hipSuccess;
+void HipDevice::attach_thread() noexcept {
+  static_cast<void>(api_.hipSetDevice(options_.ordinal));
+  capture_mode.relax_for_good(hipStreamCaptureModeRelaxed, exchange_by(api_));
 }
 
-void HipDevice::leave_internal() noexcept {
-  if (--capture_mode.depth > 0 || !capture_mode.exchanged) return;
-  capture_mode.exchanged = false;
-  static_cast<void>(api_.hipThreadExchangeStreamCaptureMode(&capture_mode.before));
+void HipDevice::enter_internal() noexcept {
+  capture_mode.enter(options_.open_captures, hipStreamCaptureModeRelaxed, exchange_by(api_));
 }
+
+void HipDevice::leave_internal() noexcept { capture_mode.leave(exchange_by(api_)); }
 
 }  // namespace
 

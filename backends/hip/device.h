@@ -13,7 +13,6 @@
 // (hipGetLastError): the interposer answers that from its own memory.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 
@@ -21,6 +20,7 @@
 #include "backends/hip/kernel.h"
 #include "backends/hip/settings.h"
 #include "hal/device.h"
+#include "hal/open_captures.h"
 
 namespace vitamin::hip {
 
@@ -34,9 +34,7 @@ struct DeviceOptions {
   unsigned queues_of_gpu = 20;
   std::string lock_folder = {};
   Settings settings = Settings::of_process();
-  // Captures that are open in this process; null: never any. While it is not 0, our own calls run
-  // in relaxed capture mode.
-  const std::atomic<int>* open_captures = nullptr;
+  hal::OpenCaptures* open_captures = nullptr;  // of this process; null: never any
   // Told a sentence for a person, at most once each: what the user's settings cost, a queue that
   // could not be created. Any thread. Null: nobody is told.
   void (*notice)(const char* sentence) = nullptr;

@@ -72,6 +72,9 @@ class Boundaries(Compared):
     def test_a_blocking_stream_captures_behind_held_legacy_work(self):
         self.check("capture_behind_held_legacy_work")
 
+    def test_a_capture_begins_while_a_free_is_held(self):
+        self.check("capture_behind_a_held_free")
+
     def test_a_foreign_stream_waits_for_an_event_of_a_deep_stream(self):
         self.check("foreign_wait_for_a_deep_stream")
 

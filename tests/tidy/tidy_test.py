@@ -100,6 +100,10 @@ class Tidy(unittest.TestCase):
             with self.subTest(call=call):
                 self.only(self.source(f"void* p = {call};"), "use hal/file_memory.h")
 
+    def test_a_file_that_an_iterator_reads_is_found(self):
+        self.only(self.source("std::string s{std::istreambuf_iterator<char>(file), {}};"),
+                  "use hal/read_file.h")
+
     def test_memory_that_is_no_file_may_be_mapped_anywhere(self):
         line = "void* p = ::mmap(nullptr, 8, PROT_READ,\n    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);"
         self.assertEqual(self.check(self.source(line)), [])

@@ -103,7 +103,9 @@ std::string end_of(const std::string& file) {
   if (!in) return "";
   const std::streamoff size = in.tellg();
   in.seekg(std::max<std::streamoff>(0, size - kLogBytes));
-  std::string text((std::istreambuf_iterator<char>(in)), {});
+  std::string text(static_cast<std::size_t>(std::min(size, kLogBytes)), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
   // Cut in the middle of a line: a piece of a secret may look like none.
   if (size > kLogBytes) text.erase(0, text.find('\n') + 1);
   return without_secrets(text);

@@ -11,13 +11,13 @@
 
 #include <cctype>
 #include <cerrno>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string_view>
 #include <system_error>
 
 #include "hal/file_memory.h"
+#include "hal/read_file.h"
 #include "runtime/stats.h"
 
 namespace vitamin::tools {
@@ -61,11 +61,6 @@ void remove_folder(const std::string& path, const Fd& folder) {
   ::rmdir(path.c_str());
 }
 
-std::string contents(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 // Leaves those paths that no process of this user names.
 void erase_named(std::vector<std::string>& paths) {
   std::error_code ignored;
@@ -75,7 +70,8 @@ void erase_named(std::vector<std::string>& paths) {
         ::stat(entry.path().c_str(), &owner) != 0 || owner.st_uid != ::geteuid())
       continue;
     const std::string text =
-        contents(entry.path() / "environ") + contents(entry.path() / "cmdline");
+        hal::read_file(entry.path() / "environ").value_or("") +
+                             hal::read_file(entry.path() / "cmdline").value_or("");
     std::erase_if(paths, [&](const std::string& path) { return text.find(path) != text.npos; });
     if (paths.empty()) return;
   }

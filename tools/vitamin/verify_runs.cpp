@@ -13,10 +13,10 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <thread>
 
+#include "hal/read_file.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/diagnosis.h"
@@ -30,11 +30,6 @@ namespace vitamin::tools {
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string contents(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // FNV-1a; two files agree exactly when their sizes and digests do, for our purpose.
 void look_at_file(const std::string& path, fs::file_time_type before, Observation& seen) {
@@ -216,7 +211,7 @@ class Tenant {
     if (!group_ || !group_->ended(status)) return;
     group_.reset();
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return start();
-    const std::string words = tail(contents(folder_.path() / "errors"));
+    const std::string words = tail(hal::read_file(folder_.path() / "errors").value_or(""));
     message_ = WIFSIGNALED(status)
                    ? fmt::format("the tenant was ended by signal {}", WTERMSIG(status))
                    : fmt::format("the tenant ended with exit code {}", WEXITSTATUS(status));
@@ -313,8 +308,8 @@ Observation observe(const RunRequest& request) {
   seen.tenant_launches = tenant.launches() - seen.tenant_launches_before;
   tenant.look();
   if (!tenant.message().empty()) seen.message = tenant.message();
-  seen.output = contents(output);
-  seen.last_words = tail(contents(errors));
+  seen.output = hal::read_file(output).value_or("");
+  seen.last_words = tail(hal::read_file(errors).value_or(""));
   for (const std::string& file : request.files) look_at_file(file, before[file], seen);
   if (seen.audited) {
     read_coverage(folder.path(), request, seen);

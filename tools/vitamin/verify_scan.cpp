@@ -11,10 +11,10 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <memory>
 #include <sstream>
 
+#include "hal/read_file.h"
 #include "tools/vitamin/run_directory.h"
 #include "tools/vitamin/text.h"
 
@@ -86,8 +86,7 @@ constexpr std::uint16_t kAmdGpu = 224;  // EM_AMDGPU
 
 // The code objects in a program, library or bundle: ELF files for the GPU, wherever they lie.
 std::vector<std::string> amd_code_objects(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const std::string bytes = hal::read_file(file).value_or("");
   std::vector<std::string> objects;
   for (std::size_t at = 0; (at = bytes.find("\x7f"
                                             "ELF\x02",

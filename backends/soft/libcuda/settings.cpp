@@ -6,11 +6,11 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <string_view>
+
+#include "hal/read_file.h"
 
 namespace vitamin::soft::driver {
 namespace {
@@ -75,9 +75,9 @@ std::optional<ScriptedFault> parse_fault(std::string_view text) {
 std::vector<ScriptedFault> parse_faults(const std::string& value) {
   std::string script = value;
   if (value.starts_with('/') || value.starts_with('.')) {
-    std::ifstream file(value);
-    if (!file) refuse("VITAMIN_SOFT_FAULTS", value, "a script or a readable file");
-    script.assign(std::istreambuf_iterator<char>(file), {});
+    const auto text = hal::read_file(value);
+    if (!text) refuse("VITAMIN_SOFT_FAULTS", value, "a script or a readable file");
+    script = *text;
   }
   std::vector<ScriptedFault> faults;
   std::string word;

@@ -222,6 +222,35 @@ void capture_behind_held_legacy_work() {
   print("copied", s.word(x + 8));
 }
 
+// A capture begins, in the mode that forbids most, while a free and a record from before it are
+// held back; recording the event into the capture makes both now. Neither breaks the capture.
+void capture_behind_a_held_free() {
+  Session s;
+  const CUstream held = s.stream(), origin = s.stream(), gone = s.stream();
+  const CUevent event = s.event();
+  const CUdeviceptr x = s.words(1);
+  CUdeviceptr memory = 0;
+  check(cuMemAllocAsync(&memory, 4096, held));
+  Gate gate;
+  gate.close(held);
+  s.launch("add", held, memory, Word{1}, Word{1});
+  print("free", cuMemFreeAsync(memory, held));
+  print("record", cuEventRecord(event, held));
+  print("wait", cuStreamWaitEvent(gone, event, 0));
+  s.launch("add", gone, x, Word{1}, Word{1});
+  check(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  print("captured record", cuEventRecord(event, origin));
+  print("launch", s.try_launch("add", origin, 1, 32, x, Word{1}, Word{10}));
+  CUgraph graph = nullptr;
+  print("end", cuStreamEndCapture(origin, &graph));
+  gate.open = true;
+  check(cuCtxSynchronize());
+  CUgraphExec executable = nullptr;
+  check(cuGraphInstantiate(&executable, graph, 0));
+  check(cuGraphLaunch(executable, origin));
+  print("added", s.word(x));
+}
+
 // --- foreign streams beside deferred work -------------------------------------------------------
 
 // A foreign stream waits for an event that a deep stream has not reached: the call waits for
@@ -658,6 +687,7 @@ int main(int count, char** words) {
        {"capture_of_a_green_stream", &capture_of_a_green_stream},
        {"capturing_stream_destroyed", &capturing_stream_destroyed},
        {"capture_behind_held_legacy_work", &capture_behind_held_legacy_work},
+       {"capture_behind_a_held_free", &capture_behind_a_held_free},
        {"foreign_wait_for_a_deep_stream", &foreign_wait_for_a_deep_stream},
        {"foreign_allocation_behind_a_deferred_free", &foreign_allocation_behind_a_deferred_free},
        {"primary_context_reset", &primary_context_reset},
