@@ -386,7 +386,7 @@ NativeStatus Dispatcher::submit_launch(Stream& stream, Request& request, Physica
                                        unsigned waits) {
   if (request.intent == Intent::kCompute) return request.operation->submit(*queue.queue);
   // The logical descriptor stays as it is; a copy of its head carries the two differences that
-  // the contract allows (DESIGN section 3): PDL only behind its very predecessor, and attributes
+  // the contract allows (docs/design.md): PDL only behind its very predecessor, and attributes
   // that the application set on its stream made explicit.
   const hal::KernelLaunch& asked = static_cast<LaunchOperation*>(request.operation)->launch();
   const bool programmatic = asked.programmatic && waits == 0 && stream.tail == &queue;

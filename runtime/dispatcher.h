@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The dispatcher: binds each operation to a physical queue, orders it there, submits it, and keeps
-// what cannot be submitted yet. Pipelined late binding (DESIGN section 4) lives here.
+// what cannot be submitted yet. Pipelined late binding (docs/design.md) lives here.
 //
 // An operation is *bindable* when every predecessor is complete or already submitted; then the
 // device keeps the order (same queue, or a device-side wait for a marker recorded behind the
