@@ -11,7 +11,7 @@ is not: then every call does nothing and answers False.
 
 Advice changes where and when a launch runs, never its results. `stream` is the vendor's handle as
 an integer (torch.cuda.Stream.cuda_stream); None is the default stream of the current device. The
-ranges of a `with` are the calling thread's; those of on_stream() a stream's, whoever submits.
+ranges of a `with` are the calling thread's; those of on_stream() a stream's, from any thread.
 """
 import contextlib
 import ctypes

@@ -49,8 +49,8 @@ def run_one(command, mode, timeout):
     if MODES[mode] is None:
         return harness.run(command, timeout), None
     policy, seed = MODES[mode]
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "report.json"
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "report.json"
         # Strictness is judged here, from the report: a run that is not complete must still be seen.
         result = harness.run(harness.under_vitamin(command, policy, path, strict=True, seed=seed),
                              timeout)

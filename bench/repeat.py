@@ -22,8 +22,8 @@ import harness
 def run_one(command, mode, seed, timeout):
     if mode == "native":
         return mode, seed, harness.run(command, timeout), None
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "report.json"
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "report.json"
         under = harness.under_vitamin(command, mode, path, strict=True, seed=seed)
         return mode, seed, harness.run(under, timeout), harness.read_report(path)
 

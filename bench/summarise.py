@@ -320,9 +320,10 @@ SECTIONS = {
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else harness.ROOT / "bench" / "results")
+    directory = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else
+                             harness.ROOT / "bench" / "results")
     for name, (title, rows) in SECTIONS.items():
-        path = folder / f"{name}.jsonl"
+        path = directory / f"{name}.jsonl"
         if not path.exists():
             continue
         file = File(path)

@@ -49,7 +49,7 @@ def tell(record):
 
 
 def with_the_others(options):
-    """Built; what several processes are to do at one time begins when somebody makes the file."""
+    """Built; what several processes are to do at one time begins when the file is made."""
     if options.go is None:
         return
     if options.device.type == "cuda":

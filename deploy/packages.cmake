@@ -3,7 +3,7 @@
 # Debian packages and a relocatable tarball of the same tree: target `packages`, in the build's
 # packages/. Each component is a package; what tests, demo and bench install is in none of them.
 set(VITAMIN_MAINTAINER "Vitamin maintainers <maintainers@vitamin.invalid>")
-set(folder ${CMAKE_CURRENT_BINARY_DIR}/debian)
+set(directory ${CMAKE_CURRENT_BINARY_DIR}/debian)
 
 set(packages
   "daemon   vitamind"
@@ -28,16 +28,16 @@ if(TARGET vitamin-k8s-plugin)
   endif()
 endif()
 
-# What every package of Debian has in its documentation folder.
+# What every package of Debian has in its documentation directory.
 find_program(gzip gzip REQUIRED)
-configure_file(debian/changelog ${folder}/changelog @ONLY)
-execute_process(COMMAND ${gzip} -9nkf ${folder}/changelog COMMAND_ERROR_IS_FATAL ANY)
+configure_file(debian/changelog ${directory}/changelog @ONLY)
+execute_process(COMMAND ${gzip} -9nkf ${directory}/changelog COMMAND_ERROR_IS_FATAL ANY)
 set(CPACK_COMPONENTS_ALL "")
 foreach(line IN LISTS packages)
   string(REGEX MATCHALL "[^ ]+" words "${line}")
   list(GET words 0 component)
   list(GET words 1 package)
-  install(FILES debian/copyright ${folder}/changelog.gz DESTINATION share/doc/${package}
+  install(FILES debian/copyright ${directory}/changelog.gz DESTINATION share/doc/${package}
           COMPONENT ${component})
   list(APPEND CPACK_COMPONENTS_ALL ${component})
   string(TOUPPER ${component} upper)
@@ -69,8 +69,8 @@ set(CPACK_DEBIAN_DAEMON_PACKAGE_DEPENDS
     "systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles")
 set(CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA "")
 foreach(script postinst prerm postrm)
-  configure_file(debian/vitamind.${script} ${folder}/${script} COPYONLY)
-  list(APPEND CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA ${folder}/${script})
+  configure_file(debian/vitamind.${script} ${directory}/${script} COPYONLY)
+  list(APPEND CPACK_DEBIAN_DAEMON_PACKAGE_CONTROL_EXTRA ${directory}/${script})
 endforeach()
 
 set(CPACK_DEBIAN_CLI_DESCRIPTION "run programs with their GPU launches bound one by one

@@ -7,7 +7,7 @@
 // Order. A Queue is in order. Nothing orders two queues but Queue::wait.
 // Errors. Set-up calls return Result; calls on the dispatch path return the vendor's own code,
 // which Device::classify explains. Nothing throws, logs or exits.
-// Ownership. Whoever creates an object destroys it; a PhysicalContext must outlive its queues, the
+// Ownership. The creator of an object destroys it; a PhysicalContext must outlive its queues, the
 // Device everything.
 // Validation is the caller's: the runtime checks descriptor compatibility, dependencies and leases
 // before it calls, backends assert.

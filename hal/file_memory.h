@@ -5,8 +5,8 @@
 // A write to a page of a mapped file asks the file system for room, and reading a page behind the
 // end of a file asks for what is not there: both end a process by SIGBUS, and a file beyond
 // RLIMIT_FSIZE ends it by SIGXFSZ. Our files are no reason for a user's program to end, so
-//   * whoever maps a file has room made for what he touches, by make_room();
-//   * whoever reads a file that another process may cut reads it by read_at() and maps nothing;
+//   * code that maps a file makes room for what it touches, by make_room();
+//   * code that reads a file that another process may cut uses read_at() and maps nothing;
 //   * files are made larger and written under a FileSignalGuard.
 // tests/tidy lets no other code call mmap() on a file, mremap() or ftruncate().
 //
@@ -32,7 +32,7 @@
 
 namespace vitamin::hal {
 
-// While it lives, a write of this thread that meets RLIMIT_FSIZE, or a pipe that nobody reads, is
+// While it lives, a write of this thread that meets RLIMIT_FSIZE, or a pipe without a reader, is
 // an error (EFBIG, EPIPE) and no signal.
 class FileSignalGuard {
  public:
@@ -99,7 +99,7 @@ inline bool set_file_size(int file, std::size_t bytes) noexcept {
   return result == 0;
 }
 
-// The first `bytes` of a file, shared. The caller knows that the file has them, and that nobody
+// The first `bytes` of a file, shared. The caller knows that the file has them, and that no process
 // makes it shorter; room has what make_room() made.
 inline void* map_file(int file, std::size_t bytes, int protection, int flags = 0) noexcept {
   void* const memory = ::mmap(nullptr, bytes, protection, MAP_SHARED | flags, file, 0);

@@ -73,7 +73,7 @@ inline std::uint64_t masked_hash(const void* data, std::size_t count) {
   return hash.value();
 }
 
-// What a graph is, whoever holds it and in whatever order its nodes are listed.
+// What a graph is, independent of its handle and of the order in which its nodes are listed.
 struct GraphShape {
   std::uint32_t nodes = 0, edges = 0;  // those of graphs inside it, too
   std::uint64_t structure = 0;  // kinds, kernels, geometry, attributes, and who waits for whom
@@ -150,7 +150,7 @@ class GraphExecutable {
   virtual NativeStatus launch(Queue& queue) noexcept = 0;
 
   GraphShape shape;         // of the graph that it was made from, read back
-  std::uint64_t bytes = 0;  // of device memory, as far as anybody can tell
+  std::uint64_t bytes = 0;  // of device memory, as far as can be told
 };
 
 // What a graph asks of the processors that run it.

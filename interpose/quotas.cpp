@@ -30,7 +30,7 @@ constinit std::atomic<DeviceQuotas*> quotas_of_device[kMaxContexts]{};
 alignas(DeviceQuotas) constinit unsigned char unbounded_place[1] = {};
 DeviceQuotas* const kUnbounded = reinterpret_cast<DeviceQuotas*>(unbounded_place);
 
-const char* text_of(const char* name) {
+const char* value_of(const char* name) {
   const char* const text = std::getenv(name);
   return text != nullptr && *text != '\0' ? text : nullptr;
 }
@@ -66,7 +66,7 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 QuotaState find_quota_state() {
-  const bool some = text_of(environment::kMemory) != nullptr;
+  const bool some = value_of(environment::kMemory) != nullptr;
   const QuotaState state = some ? QuotaState::kSome : QuotaState::kNone;
   quota_state.store(state, std::memory_order_relaxed);
   return state;
@@ -101,13 +101,13 @@ std::unique_ptr<DeviceQuotas> DeviceQuotas::make(const MemoryFacts& facts) {
 
 // What `vitamin run --memory` said: the processes of the run share one ledger in its directory.
 void DeviceQuotas::add_run(const MemoryFacts& facts) {
-  const char* const text = text_of(environment::kMemory);
+  const char* const text = value_of(environment::kMemory);
   if (text == nullptr) return;
   const auto quota = quota_of(text, facts.total);
   if (!quota)
     return warn(Problem::kVariable, "%s=%s is no number of bytes and no percentage; it is ignored",
                 environment::kMemory, text);
-  const char* const directory = text_of(environment::kRunDirectory);
+  const char* const directory = value_of(environment::kRunDirectory);
   if (directory == nullptr)
     return add(protocol::private_ledger(), *quota, "of this process", facts);
   auto ledger = protocol::open_ledger(std::string(directory) + "/quota-" + file_name(facts.uuid));

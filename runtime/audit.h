@@ -9,7 +9,7 @@
 // each queue says what is ahead of the next operation there; records carry clocks, waits and
 // observed completions join them. At the moment an operation is submitted
 //   * the launch that the backend got must equal the one that arrived, byte by byte, but for what
-//     the contract allows (DESIGN section 3): stream attributes made explicit;
+//     the contract allows (docs/design.md): stream attributes made explicit;
 //   * everything that it comes behind must be ahead of it on its queue, or have been seen complete.
 // The runtime's own bookkeeping is not consulted, so a mistake in it shows.
 //

@@ -6,7 +6,7 @@
 // are submitted and completed in that order, so one counter answers for all of them. A token is a
 // point on a timeline; an event generation *is* a copied token; the default token is satisfied.
 // The paper (section "Token-Based Logical Dependencies") satisfies a token when the operation
-// completes. Under pipelined late binding (DESIGN section 4) submission is enough to make the
+// completes. Under pipelined late binding (docs/design.md) submission is enough to make the
 // dependent bindable, because the device itself then keeps the order; completion is asked of the
 // native event behind the token. So a timeline counts both.
 #pragma once

@@ -16,7 +16,7 @@
 //
 // Threads: every function may be called from any thread; one lock per device, never held while the
 // host blocks. Errors: the vendor's own codes, handed to the application. Nothing throws.
-// Source of the rules: DESIGN sections 3-5; CUDA Driver API "Stream synchronization behavior".
+// Source of the rules: docs/design.md; CUDA Driver API "Stream synchronization behavior".
 #pragma once
 
 #include <deque>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The table of real driver entry points that the CUDA backend calls. Nothing links libcuda: the
-// table is filled by whoever knows where the real driver is (the interposer, which must not hand
+// table is filled by code that knows where the real driver is (the interposer, which must not hand
 // out its own hooks; a test that opened the library itself).
 #pragma once
 

@@ -133,7 +133,7 @@ bool RememberedGraph::changed(CUresult status) {
 bool RememberedGraph::replace(CUgraph graph) {
   const std::lock_guard lock(mutex_);
   CUgraph copy = nullptr;
-  // Which of the new nodes is disabled, nobody says.
+  // The driver does not say which of the new nodes is disabled.
   if (!disabled_.empty() || api_.cuGraphClone(&copy, graph) != CUDA_SUCCESS) return false;
   api_.cuGraphDestroy(std::exchange(graph_, copy));
   return changed(CUDA_SUCCESS);

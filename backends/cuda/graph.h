@@ -64,7 +64,7 @@ class CaptureGuard {
 struct RememberOptions {
   unsigned long long flags = 0;      // that the application instantiated it with
   CUcontext home = nullptr;          // of the kernel nodes of graphs that may move
-  CaptureGuard* captures = nullptr;  // null: nobody else makes calls
+  CaptureGuard* captures = nullptr;  // null: no other code makes calls
 };
 
 // Threads: any; it has a lock of its own.

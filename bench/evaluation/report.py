@@ -215,7 +215,7 @@ def write(directory, markdown=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", nargs="?", default=RESULTS / "evaluation")
-    parser.add_argument("--markdown", default=harness.ROOT / "bench" / "RESULTS.md")
+    parser.add_argument("--markdown", default=RESULTS / "evaluation" / "report.md")
     options = parser.parse_args()
     write(pathlib.Path(options.directory).resolve(), pathlib.Path(options.markdown).resolve())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A section of RESULTS.md for each experiment: its tables and lines, and in a few words what was
+"""A section of report.md for each experiment: its tables and lines, and in a few words what was
 found. `figure` (figures.py) draws, or is None."""
 
 import experiments

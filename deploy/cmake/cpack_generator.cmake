@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Read by cpack once for each generator: packages go below /usr, each component in its own; the
-# tarball is one folder that can be put anywhere.
+# tarball is one directory that can be put anywhere.
 if(CPACK_GENERATOR STREQUAL "DEB")
   set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
   set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")  # each component has its own

@@ -30,7 +30,7 @@ class Captures final : public cuda::CaptureGuard {
   }
   void unlock() override { ContextCall::admit(); }
 };
-cuda::CaptureGuard* captures() {
+cuda::CaptureGuard* capture_guard() {
   static auto* const guard = new Captures;  // never destroyed: a thread may be in there at exit
   return guard;
 }
@@ -184,7 +184,7 @@ std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphR
   cuda::RememberOptions options;
   options.flags = flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
   options.home = followed->home->handle;
-  options.captures = captures();
+  options.captures = capture_guard();
   auto source = cuda::RememberedGraph::clone(*api, graph, options);
   if (!source) return none(GraphReason::kRefused);
   followed->source = std::move(*source);

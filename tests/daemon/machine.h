@@ -2,8 +2,8 @@
 //
 // Training beside a service on one device, in virtual time: the production arbiter, scheduler,
 // policies, clients and rings around two programs whose launches, kernels and waits have the
-// lengths that were measured on an H200 (bench/RESULTS.md, E0): ResNet-152 training, bound by its
-// host, and a lean Llama-3.1-8B decoder that answers one request after the other, 4 tokens each.
+// lengths that were measured on an H200 (docs/results.md): ResNet-152 training, bound by its host,
+// and a lean Llama-3.1-8B decoder that answers one request after the other, 4 tokens each.
 //
 // What real clients do and `vitamin simulate` does not: a client keeps its grant while it has
 // nothing to run, and nobody hears of a pause; hosts run ahead of the device, and what was

@@ -156,21 +156,21 @@ std::vector<Probe> code_and_contexts() {
   };
 }
 
-enum class Held { kFirst, kSecond };
+enum class HeldDevice { kFirst, kSecond };
 enum class Current { kFirst, kSecond };
 
 // Objects of the first device. With the first one held the answer says which device the call
 // waits for when the other one's context is current.
-void beside(const std::vector<Probe>& probes, Held held, Current current) {
+void beside(const std::vector<Probe>& probes, HeldDevice held, Current current) {
   Session second(1);
   const Log second_log(second);
   CUstream second_stream = second.stream(CU_STREAM_NON_BLOCKING);
   Session first(0);
   const Log first_log(first);
   CUstream first_stream = first.stream(CU_STREAM_NON_BLOCKING);
-  Session& holder = held == Held::kFirst ? first : second;
-  CUstream stream = held == Held::kFirst ? first_stream : second_stream;
-  const Log& log = held == Held::kFirst ? first_log : second_log;
+  Session& holder = held == HeldDevice::kFirst ? first : second;
+  CUstream stream = held == HeldDevice::kFirst ? first_stream : second_stream;
+  const Log& log = held == HeldDevice::kFirst ? first_log : second_log;
   for (const Probe& probe : probes) {
     VITAMIN_MUST(cuCtxSetCurrent(first.primary()));
     const std::function<CUresult()> make = probe.prepare(first);
@@ -239,27 +239,27 @@ VITAMIN_RULE(two_contexts_code_while_the_primary_one_is_held,
 
 VITAMIN_RULE(two_devices_frees_while_the_other_is_held,
              "Which allocations and frees of a device wait for a held stream of another?") {
-  beside(frees(), Held::kSecond, Current::kFirst);
+  beside(frees(), HeldDevice::kSecond, Current::kFirst);
 }
 VITAMIN_RULE(two_devices_code_and_contexts_while_the_other_is_held,
              "Which loads, unloads and context calls wait for a held stream of another device?") {
-  beside(code_and_contexts(), Held::kSecond, Current::kFirst);
+  beside(code_and_contexts(), HeldDevice::kSecond, Current::kFirst);
 }
 VITAMIN_RULE(two_devices_frees_in_the_context_of_the_held_one,
              "Do frees wait for the device that is current when the memory is another's?") {
-  beside(frees(), Held::kSecond, Current::kSecond);
+  beside(frees(), HeldDevice::kSecond, Current::kSecond);
 }
 VITAMIN_RULE(two_devices_frees_in_the_context_of_the_other,
              "Do frees wait for the device of the memory when another is current?") {
-  beside(frees(), Held::kFirst, Current::kSecond);
+  beside(frees(), HeldDevice::kFirst, Current::kSecond);
 }
 VITAMIN_RULE(two_devices_unloads_in_the_context_of_the_held_one,
              "Do unloads wait for the device that is current when the code is another's?") {
-  beside(code_and_contexts(), Held::kSecond, Current::kSecond);
+  beside(code_and_contexts(), HeldDevice::kSecond, Current::kSecond);
 }
 VITAMIN_RULE(two_devices_unloads_in_the_context_of_the_other,
              "Do unloads wait for the device of the code when another is current?") {
-  beside(code_and_contexts(), Held::kFirst, Current::kSecond);
+  beside(code_and_contexts(), HeldDevice::kFirst, Current::kSecond);
 }
 
 VITAMIN_RULE(two_devices_frees_of_what_peers_may_use,

@@ -3,6 +3,7 @@
 
 Needs in the environment: VITAMIN, VITAMIND (the programs), SOURCE (the tree).
 """
+import functools
 import json
 import os
 import pathlib
@@ -45,6 +46,7 @@ def run(*words, **more):
                           stdin=subprocess.DEVNULL, **more)
 
 
+@functools.cache
 def help_of(verb, program="vitamin"):
     result = run(PROGRAMS[program], *verb.split(), "--help")
     if result.returncode != 0:
@@ -70,6 +72,11 @@ def blocks(page, language):
 
 def pages():
     return sorted(DOCS.glob("*.md"))
+
+
+def every_page():
+    """Those of docs/, its decision records, and those at the root of the tree."""
+    return pages() + sorted(DOCS.glob("decisions/*.md")) + sorted(SOURCE.glob("*.md"))
 
 
 class ManPages(unittest.TestCase):
@@ -127,11 +134,11 @@ class ManPages(unittest.TestCase):
 
 class Completions(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="vitamin-docs-")
-        self.addCleanup(self.folder.cleanup)
+        self.directory = tempfile.TemporaryDirectory(prefix="vitamin-docs-")
+        self.addCleanup(self.directory.cleanup)
 
     def script(self, shell):
-        path = pathlib.Path(self.folder.name) / shell
+        path = pathlib.Path(self.directory.name) / shell
         path.write_text(run(PROGRAMS["vitamin"], "completion", shell).stdout)
         self.assertEqual(run(shell, "-n", str(path)).stderr, "")
         return path
@@ -208,17 +215,70 @@ class Completions(unittest.TestCase):
         self.assertRegex(result.stderr, r"^vitamin: .*'tcsh'.*\[VIT-101\]\n$")
 
 
+class Results(unittest.TestCase):
+    def test_the_page_is_what_the_script_makes_of_the_kept_results(self):
+        made = run("python3", "-B", str(SOURCE / "bench/results_page.py"))
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual(made.stdout, (DOCS / "results.md").read_text(),
+                         "run bench/results_page.py --write")
+
+    def test_every_target_of_scheduling_is_a_row(self):
+        section = (DOCS / "results.md").read_text().partition("## Targets of scheduling")[2]
+        firsts = re.findall(r"^\| ([^|]+) \|", section.partition("\n## ")[0], re.M)[1:]
+        begins = ("decode beside prefill, closed loops as above",
+                  "the same with the decoder's steps", "phases that change every 5 s",
+                  "training pairs W1–W6, RN+D0.6, BE+D1.7",
+                  "`slo`: 8B decoder at load 0.5",
+                  "prefill and decode as two processes on the three",
+                  "three and four clients", "planning", "bits")
+        self.assertEqual(len(firsts), len(begins))
+        for first, begin in zip(firsts, begins):
+            self.assertTrue(first.startswith(begin), first)
+
+
+class Readme(unittest.TestCase):
+    text = (SOURCE / "README.md").read_text()
+
+    def test_every_measured_number_is_in_the_results(self):
+        table = self.text.partition("## Five numbers")[2].partition("\n## ")[0]
+        numbers = re.findall(r"\*\*([^*]+)\*\*", table)
+        self.assertEqual(len(numbers), 5)
+        self.assertIn("missed", table)
+        results = (DOCS / "results.md").read_text()
+        for number in numbers:
+            self.assertRegex(results, rf"(?<![\d.,]){re.escape(number)}(?!\d)")
+
+    def test_the_output_of_the_demo_is_what_the_demo_prints(self):
+        demo = (SOURCE / "tools/demo/demo.py").read_text()
+        shown = self.text.partition("It prints (shortened):")[2].split("```")[1]
+        shown = shown.strip("\n").splitlines()
+        words = [word for word in re.split(r"  +", shown[0].strip()) if word]
+        self.assertEqual(len(words), 7)
+        for word in (*words, shown[-1]):
+            self.assertIn(word, demo)
+
+    def test_it_names_what_is_supported_and_what_is_not(self):
+        for word in ("Supported:", "Experimental:", "Unproven:", "never run on AMD silicon",
+                     "time-slicing", "MPS", "MIG"):
+            self.assertIn(word, " ".join(self.text.split()))
+
+
 class Documents(unittest.TestCase):
     def test_every_link_leads_somewhere(self):
-        for page in pages():
+        for page in every_page():
             links = re.findall(r"\]\(([^)#\s]+)", page.read_text(), re.S)
             if page.name == "README.md":
                 self.assertGreater(len(links), 8)
             for link in links:
                 if not link.startswith("https:"):
                     self.assertTrue((page.parent / link).exists(), f"{page.name}: {link}")
-            names = r"`((?:policies|bench|backends|runtime|scripts|deploy)/[\w./-]+)`"
+            names = r"`((?:policies|bench|backends|runtime|scripts|deploy|tests|docs|hal|protocol" \
+                    r"|interpose|scheduler)/[\w./-]+)`"
+            if page.parent.name == "decisions":  # these name what was there then
+                continue
             for name in re.findall(names, page.read_text()):
+                if page.name == "results.md" and not name.startswith("bench/results/"):
+                    continue  # a command of then
                 self.assertTrue((SOURCE / name).exists(), f"{page.name}: {name}")
 
     def test_every_test_of_a_counter_example_is_there(self):
@@ -238,10 +298,13 @@ class Documents(unittest.TestCase):
         index = (DOCS / "README.md").read_text()
         for page in pages():
             self.assertIn(page.name, index + "README.md")
+        records = (DOCS / "decisions/README.md").read_text()
+        for record in DOCS.glob("decisions/0*.md"):
+            self.assertIn(f"({record.name})", records)
 
     def test_every_command_is_one_that_the_programs_understand(self):
         seen = 0
-        for page in pages():
+        for page in every_page():
             for block in blocks(page, "sh"):
                 self.assertEqual(run("bash", "-n", "-c", block).stderr, "", page)
                 for line in block.replace("\\\n", " ").splitlines():
@@ -253,8 +316,8 @@ class Documents(unittest.TestCase):
 
     def test_every_configuration_of_a_page_is_valid(self):
         self.assertGreater(sum(len(blocks(page, "toml")) for page in pages()), 0)
-        with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "vitamin.toml"
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory) / "vitamin.toml"
             for page in pages():
                 for block in blocks(page, "toml"):
                     file.write_text(block)
@@ -279,12 +342,12 @@ class Documents(unittest.TestCase):
         example = (SOURCE / "policies/examples/round_robin.c").read_text()
         for block in blocks(page, "c"):
             self.assertIn(block, example)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             for line in "".join(blocks(page, "sh")).splitlines():
                 if line.startswith(("cc ", "vitamin policy ")):
                     words = shlex.split(line.replace(" policies", f" {SOURCE}/policies"))
                     words[0] = PROGRAMS.get(words[0], words[0])
-                    result = run(*words, cwd=folder)
+                    result = run(*words, cwd=directory)
                     self.assertEqual(result.returncode, 0, line + result.stderr)
 
     def test_every_error_code_is_explained_and_no_other(self):
@@ -299,8 +362,8 @@ class Documents(unittest.TestCase):
                 self.assertIn(number, dict(listed), page)
 
     def test_every_error_code_is_used_by_a_program(self):
-        sources = "".join(path.read_text() for folder in ("tools", "daemon", "interpose")
-                          for path in (SOURCE / folder).rglob("*.cpp"))
+        sources = "".join(path.read_text() for directory in ("tools", "daemon", "interpose")
+                          for path in (SOURCE / directory).rglob("*.cpp"))
         names = re.findall(r"^VITAMIN_PROBLEM\((\w+)",
                            (SOURCE / "runtime/problem.def").read_text(), re.M)
         self.assertEqual([name for name in names if f"Problem::{name}" not in sources], [])
@@ -327,7 +390,8 @@ class Documents(unittest.TestCase):
     def test_nothing_is_claimed_of_amd_silicon(self):
         for page in pages():
             text = " ".join(page.read_text().split())
-            if "AMD" in text and page.name not in ("errors.md", "how-it-works.md", "README.md"):
+            if "AMD" in text and page.name not in ("errors.md", "how-it-works.md", "README.md",
+                                                     "glossary.md"):
                 self.assertIn("never run on AMD silicon", text, page.name)
 
 

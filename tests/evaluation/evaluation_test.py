@@ -395,7 +395,7 @@ class Figures(unittest.TestCase):
                 "session": session, "jobs": [{"per_s": r} for r in rates]}
 
     def written(self, name, *records):
-        """RESULTS.md of records, a header before each session."""
+        """The report of records, a header before each session."""
         with tempfile.TemporaryDirectory() as folder:
             with open(pathlib.Path(folder) / f"{name}.jsonl", "w") as file:
                 session = None

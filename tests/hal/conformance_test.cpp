@@ -270,7 +270,7 @@ TEST_CASE_FIXTURE(Fixture, "an event is not ready before its work has ended and 
   device.destroy_event(done);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a wait orders two queues and blocks nobody else") {
+TEST_CASE_FIXTURE(Fixture, "a wait orders two queues and blocks no other queue") {
   const auto first = queue(unit(0)), second = queue(unit(1)), third = queue(unit(2));
   const hal::Event done = event(), aside = event();
   std::uint64_t *value = word(), *copy = word(), *other = word();

@@ -81,7 +81,7 @@ TEST_CASE("a file beyond the limit of the process is an error") {
         }) == -SIGXFSZ);
 }
 
-TEST_CASE("a pipe that nobody reads is an error, and only while it is guarded") {
+TEST_CASE("a pipe without a reader is an error, and only while it is guarded") {
   CHECK(end_of_child([] {
           int ends[2];
           if (::pipe(ends) != 0) return 1;

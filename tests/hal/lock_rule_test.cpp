@@ -51,7 +51,7 @@ TEST_CASE("A call that can wait aborts under a lock of ours") {
         }) == SIGABRT);
 }
 
-TEST_CASE("A call that can wait is made without a lock, or under somebody else's") {
+TEST_CASE("A call that can wait is made without a lock, or under another object's") {
   const TableEntry<int (*)(), Blocks::kWaits> waits("waits", address());
   CHECK(ends_with([&] {
           std::mutex mutex;

@@ -163,7 +163,7 @@ TEST_CASE("a thread-local capture is spoiled only by its own thread") {
   CHECK_RESULT(f.end(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST_CASE("a relaxed capture is spoiled by nobody's unsafe call") {
+TEST_CASE("a relaxed capture is not spoiled by an unsafe call") {
   CaptureFixture f;
   f.begin(CU_STREAM_CAPTURE_MODE_RELAXED);
   CUdeviceptr memory;

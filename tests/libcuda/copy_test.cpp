@@ -228,7 +228,7 @@ TEST_CASE("a batch reads a small pageable source during the call, a pinned one i
 }
 #endif
 
-TEST_CASE("an address that is nobody's is refused as a device pointer") {
+TEST_CASE("an address that was never allocated is refused as a device pointer") {
   const Primary primary;
   std::uint32_t word = 0;
   CHECK_RESULT(cuMemcpyHtoD_v2(0x1000, &word, 4), CUDA_ERROR_INVALID_VALUE);

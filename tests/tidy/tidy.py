@@ -9,6 +9,9 @@ Prints "file:line: what is wrong" and exits with 1 when something is. What it ch
   * the SPDX line, 100 columns, no tab, no space at the end of a line;
   * the length of functions;
   * words that must not stay (BANNED);
+  * retired vocabulary (RETIRED), Markdown included, but in what NOT_YET_CLEAN lists, which may only
+    shrink;
+  * the README's length (README_WORDS);
   * files are mapped, and their size is set, by hal/file_memory.h only;
   * whole files are read by hal/read_file.h only;
   * every source file is built (named by a CMakeLists.txt, or in the given compile_commands.json),
@@ -62,8 +65,9 @@ LAYERS = {
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")
 # Includes HIP's header where hipcc compiles it.
 PORTABLE_KERNELS = "backends/soft/kernel.h"
-VENDOR_FOLDERS = ("backends/cuda", "backends/hip", "backends/soft/libcuda", "backends/soft/amdgpu",
-                  "interpose/libcudart", "interpose/libamdhip64", "tools/demo", "tests", "bench")
+VENDOR_DIRECTORIES = ("backends/cuda", "backends/hip", "backends/soft/libcuda",
+                      "backends/soft/amdgpu", "interpose/libcudart", "interpose/libamdhip64",
+                      "tools/demo", "tests", "bench")
 
 # Written so that this file does not contain them itself.
 BANNED = [
@@ -72,7 +76,49 @@ BANNED = [
      "name what is used"),
     (re.compile("(?<![\\w.])/" + "(work|home|root|Users)/" + "[a-z]"), "a path of one machine"),
     (re.compile("std::" + "endl"), "use '\\n'"),
+    (re.compile("DESIGN " + "section|design " + "brief|\\bfacts/" + "[a-z0-9]+[.]md"),
+     "cite docs/design.md or state the reason"),
 ]
+# Words that the project no longer uses (docs/glossary.md), and what to write. Results are kept as
+# they were made.
+RETIRED = {
+    "foretold|foretell(?:s|ing)?": "predicted",
+    "mend(?:s|ed|ing)?": "fix",
+    "let[ _]go|lets go": "evict, disconnect",
+    "folders?": "directory",
+    "whoever|whomever": "name the subject",
+    "(?:some|no|any|every)body": "name the subject",
+    "heirs?": "transfer",
+    "patience": "grace period, time-out",
+    "knocks?": "handshake",
+    "guests?": "users of the fallback partition",
+    "right[ _]of[ _]way": "latency activity",
+    "at_rest": "is_quiescent",
+    "put_down": "close_grant",
+    "set_aside": "reserved",
+    "stand_in": "fake",
+}
+RETIRED_WORD = re.compile("(?<![A-Za-z])(?:" + "|".join(
+    f"(?P<w{i}>{word})" for i, word in enumerate(RETIRED)) + ")(?![A-Za-z])", re.I)
+# These say which words are retired.
+RETIRED_FREE = ("docs/glossary.md", "tests/tidy/tidy.py", "tests/tidy/tidy_test.py")
+PROSE = SUFFIXES | {".md", ".toml"}
+RETIRED_SKIPPED = SKIPPED | {"results"}
+# Directories and files that still have retired words. An entry goes when it is clean (the check
+# says so), and none is added.
+NOT_YET_CLEAN = (
+    "backends/hip", "backends/soft", "bench/CMakeLists.txt", "bench/daemon", "bench/determinism",
+    "bench/differential.py", "bench/evaluate.py", "bench/evaluation", "bench/harness.py",
+    "bench/micro.py", "bench/profiles.py", "bench/programs", "bench/spread.py", "client", "cmake",
+    "config", "daemon", "deploy/README.md", "deploy/slurm", "docs/errors.md", "docs/metrics.md",
+    "docs/policies.md", "interpose", "policies", "protocol", "runtime", "scripts", "sim",
+    "tests/amdgpu", "tests/chaos", "tests/cli", "tests/config", "tests/counter_examples.md",
+    "tests/cuda", "tests/daemon", "tests/demo", "tests/determinism", "tests/differential",
+    "tests/docs", "tests/evaluation", "tests/hip", "tests/interpose", "tests/interpose_hip",
+    "tests/metrics", "tests/operations", "tests/policies", "tests/protocol",
+    "tests/random_programs", "tests/runtime", "tests/simulate", "tests/tidy", "tests/trace",
+    "tools/README.md", "tools/demo", "tools/vitamin")
+README_WORDS = 600
 # A mapped file can end a process by SIGBUS, a larger one by SIGXFSZ. What simulates a device's
 # memory maps it as a device would; a test does to itself what it likes.
 FILE_MEMORY = "hal/file_memory.h"
@@ -110,8 +156,8 @@ def layer_of(name):
 def include_problem(name, quote, target):
     layer = layer_of(name)
     if VENDOR.match(target) and name != PORTABLE_KERNELS:
-        if not name.startswith(tuple(folder + "/" for folder in VENDOR_FOLDERS)):
-            return f"vendor header <{target}> outside {', '.join(VENDOR_FOLDERS)}"
+        if not name.startswith(tuple(folder + "/" for folder in VENDOR_DIRECTORIES)):
+            return f"vendor header <{target}> outside {', '.join(VENDOR_DIRECTORIES)}"
         return None
     if quote != '"' or layer is None:
         return None
@@ -200,6 +246,49 @@ def file_problems(name, text):
         yield f"{name}:1: no #pragma once"
 
 
+def prose_files(root):
+    """What is written by people: sources and Markdown."""
+    for directory, below, names in os.walk(root):
+        below[:] = sorted(set(below) - RETIRED_SKIPPED)
+        for path in (pathlib.Path(directory, name) for name in sorted(names)):
+            if path.is_file() and (path.suffix in PROSE or path.name in NAMES):
+                yield path.relative_to(root).as_posix()
+
+
+def retired_words(text):
+    """(line number, word, what to write) of each."""
+    for number, line in enumerate(text.split("\n"), 1):
+        for found in RETIRED_WORD.finditer(line):
+            index = next(i for i in range(len(RETIRED)) if found[f"w{i}"])
+            yield number, found[0], list(RETIRED.values())[index]
+
+
+def vocabulary_problems(root, not_yet_clean):
+    below = lambda name, entry: name == entry or name.startswith(entry + "/")
+    used = set()
+    for name in prose_files(root):
+        if name in RETIRED_FREE:
+            continue
+        entry = next((e for e in not_yet_clean if below(name, e)), None)
+        if entry in used:
+            continue
+        for number, word, instead in retired_words((root / name).read_text(errors="replace")):
+            if entry is not None:
+                used.add(entry)
+                break
+            yield f"{name}:{number}: '{word}' is retired: {instead}"
+    for entry in not_yet_clean:
+        if (root / entry).exists() and entry not in used:
+            yield f"{entry}:1: is clean: take it off NOT_YET_CLEAN in tests/tidy/tidy.py"
+
+
+def readme_problems(root):
+    page = root / "README.md"
+    words = len(page.read_text(encoding="utf-8").split()) if page.exists() else 0
+    if words > README_WORDS:
+        yield f"README.md:1: {words} words (most: {README_WORDS})"
+
+
 def unbuilt(files, compiled):
     """Sources that are not built and headers that nobody includes. `compiled`: names that a build
     compiled. A name made with a variable ("${name}_test.cpp") counts for every file that it may
@@ -247,7 +336,7 @@ def compiled_files(root, path):
     return {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
 
 
-def check(root, compiled=frozenset()):
+def check(root, compiled=frozenset(), not_yet_clean=NOT_YET_CLEAN):
     files = {}
     found = []
     for relative in source_files(root):
@@ -259,6 +348,8 @@ def check(root, compiled=frozenset()):
     for name, text in files.items():
         found.extend(file_problems(name, text))
     found.extend(unbuilt(files, compiled))
+    found.extend(vocabulary_problems(root, not_yet_clean))
+    found.extend(readme_problems(root))
     return found
 
 

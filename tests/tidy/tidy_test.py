@@ -17,7 +17,7 @@ class Tidy(unittest.TestCase):
             for path, text in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
-            return tidy.check(root, compiled)
+            return tidy.check(root, compiled, ())
 
     def only(self, files, words):
         found = self.check(files)
@@ -50,8 +50,46 @@ class Tidy(unittest.TestCase):
     def test_a_space_at_the_end_is_found(self):
         self.only(self.source("int x; "), "space at the end")
 
+    def vocabulary(self, files, not_yet_clean=()):
+        with tempfile.TemporaryDirectory() as name:
+            root = pathlib.Path(name)
+            for path, text in files.items():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+            return list(tidy.vocabulary_problems(root, not_yet_clean))
+
+    def test_a_retired_word_is_found_in_sources_and_in_markdown(self):
+        for path in ("runtime/a.cpp", "docs/a.md"):
+            for line in ("Whoever is first.", "the times are foretold", "was_let_go(client)"):
+                found = self.vocabulary({path: f"fine\n{line}\n"})
+                self.assertEqual(len(found), 1, line)
+                self.assertIn(f"{path}:2: ", found[0])
+
+    def test_a_word_that_only_contains_a_retired_one_is_fine(self):
+        self.assertEqual(self.vocabulary({"docs/a.md": "amended, inherit, their, impatience"}), [])
+
+    def test_what_is_not_yet_clean_may_have_retired_words(self):
+        files = {"daemon/a.h": "// nobody", "daemon/b.h": "// fine"}
+        self.assertEqual(self.vocabulary(files, ("daemon",)), [])
+
+    def test_an_entry_that_is_clean_must_go(self):
+        found = self.vocabulary({"daemon/a.h": "// fine"}, ("daemon",))
+        self.assertEqual(len(found), 1)
+        self.assertIn("take it off", found[0])
+
+    def test_results_are_kept_as_they_were_made(self):
+        self.assertEqual(self.vocabulary({"bench/results/a.md": "nobody"}), [])
+
+    def test_a_readme_that_is_too_long_is_found(self):
+        self.assertEqual(self.check({"README.md": "word " * 600}), [])
+        self.only({"README.md": "word " * 601}, "601 words")
+
     def test_unfinished_work_is_found(self):
         self.only(self.source("int x;  // " + "FIX" + "ME"), "finish it")
+
+    def test_a_document_that_readers_do_not_have_is_found(self):
+        for cited in ("DESIGN " + "section 4", "the design " + "brief", "facts/" + "cuda.md"):
+            self.only(self.source("// see " + cited), "docs/design.md")
 
     def test_a_file_wide_using_directive_is_found(self):
         self.only(self.source("using " + "namespace std;"), "name what is used")
