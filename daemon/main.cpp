@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "config/command_line.h"
 #include "config/load.h"
 #include "daemon/log.h"
 #include "daemon/metrics_server.h"
@@ -120,7 +121,8 @@ int main(int argc, char** argv) {
   app.add_option("--log", format, "text, or json: one object a line")
       ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--quiet", quiet, "Warnings and errors only");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION))
+    return *ended;
 
   log::start(format == "json" ? log::Format::kJson : log::Format::kText,
              quiet ? log::Level::kWarning : log::Level::kInfo);

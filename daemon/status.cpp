@@ -89,6 +89,8 @@ json Server::status() const {
                {{"process", ::getpid()},
                 {"epoch", epoch_},
                 {"socket", settings_.socket},
+                {"policy", settings_.configuration.policy.specification()},
+                {"seed", settings_.configuration.policy.seed},
                 {"up_ns", looked_ns_ - started_ns_},
                 {"turns", turns_},
                 {"connections", reception_->connections()},
