@@ -863,6 +863,13 @@ class Doctor(CliTest):
             result = self.call("doctor", CUDA_MPS_PIPE_DIRECTORY=str(self.folder))
             self.assertRegex(result.stdout, rf"(?m)^ok +mps +.*{words}")
 
+    def test_mps_own_limit_of_memory_is_no_problem(self):
+        limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4G"}
+        result = self.call("doctor", **limit)
+        self.assertRegex(result.stdout, r"(?m)^note +mps +CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4G: ")
+        self.assertNotRegex(result.stdout, r"(?m)^problem +mps ")
+        self.assertNotIn("PINNED", self.run_under("true", **limit).stderr)
+
     def test_an_mps_percentage_is_a_problem(self):
         result = self.call("doctor", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50")
         self.assertRegex(result.stdout, r"(?m)^problem +mps +CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
