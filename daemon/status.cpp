@@ -107,6 +107,7 @@ json Server::status() const {
               {"clients", json::array()},
               {"jobs", jobs_.status()},
               {"claims", claims_.status()},
+              {"memory", memory_quotas_.status(looked_ns_)},
               {"let_go_users", let_go_users()}};
   std::map<std::string, std::size_t> in_use;  // views of each device
   for (const auto& [key, device] : devices_)

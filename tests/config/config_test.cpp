@@ -109,6 +109,9 @@ TEST_CASE("every setting is read from a file, the environment's word and the com
       case Type::kChoice:
         value = "\"" + key.choices.back() + "\"", word = key.choices.back();
         break;
+      case Type::kMemory:
+        value = "\"3GiB\"", word = "3GiB";
+        break;
       case Type::kPatterns:
         value = "\"a*\"", word = "a*";
         break;
@@ -278,8 +281,8 @@ TEST_CASE("a target under a policy that serves none is said in vain, and the res
     const Loaded loaded = read("policy.name = \"" + std::string(policy) + "\"\n" + serving);
     CHECK(loaded.valid());
     REQUIRE(loaded.no_effect.size() == 1);
-    CHECK(text_of(loaded.no_effect.front(), false).find("5:1: the policy '" + std::string(policy)) !=
-          std::string::npos);
+    const std::string said = text_of(loaded.no_effect.front(), false);
+    CHECK(said.find("5:1: the policy '" + std::string(policy)) != said.npos);
   }
   CHECK(read("policy.name = \"tpot-first\"\n" + serving).no_effect.empty());
   CHECK(read("policy.name = \"/opt/mine.so\"\n" + serving).no_effect.empty());

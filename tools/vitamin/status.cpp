@@ -77,6 +77,21 @@ std::string device_text(const json& device) {
   return text;
 }
 
+// Quotas of device memory: whose, how much of how much.
+std::string memory_text(const json& status) {
+  std::string text;
+  const auto memory = status.find("memory");
+  if (memory == status.end()) return text;
+  for (const json& each : *memory) {
+    const std::uint64_t processes = number(each, "processes");
+    text += fmt::format("memory {} (class {}) on {}: {} of {}, {} process{}\n",
+                        each.value("whose", ""), each.value("class", ""), each.value("device", ""),
+                        bytes(number(each, "used")), bytes(number(each, "quota")), processes,
+                        processes == 1 ? "" : "es");
+  }
+  return text.empty() ? text : text + "\n";
+}
+
 // Only what somebody should know.
 std::string mps_text(const json& status) {
   const auto mps = status.find("mps");
@@ -96,6 +111,7 @@ std::string status_text(const json& status) {
                   duration(number(daemon, "up_ns")), daemon.value("socket", ""));
   for (const json& device : status["devices"]) text += device_text(device) + "\n";
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
+  text += memory_text(status);
   text += mps_text(status);
   for (const std::string& user : let_go_texts(status)) text += user + "\n\n";
   text += "       client  process  user    on parts  whole  program\n";
