@@ -237,6 +237,9 @@ struct CommandLine {
         ->delimiter(',');
     verify->add_option("--file", verification.files, "A file that COMMAND writes, to compare");
     verify->add_option("--scan", verification.scan, "GPU code to look into with cuobjdump");
+    verify->add_option("--memory", verification.memory,
+                       "Quota of device memory in every run, as of vitamin run; then none is native")
+        ->type_name("SIZE");
     verify->add_option("--limit", verification.limit_seconds, "Seconds that one run may take");
     verify->add_flag("--json", verification.json, "Print the result as JSON");
     verify->add_option("--report", verification.report_file, "Write a page of HTML")
