@@ -164,11 +164,15 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
     const auto first = std::find_if(classes.begin(), end, [&](const WorkloadClass& before) {
       return takes_all_of(before, made);
     });
-    if (first != end)
+    if (first != end && unconditional(*first))
       complain("", "the class '" + made.name + "' is never reached: '" + first->name +
-                       "', which is tried before it, " +
-                       (unconditional(*first) ? "has no condition"
-                                              : "matches every program that it would match"));
+                       "', which is tried before it, has no condition");
+    else if (first != end)
+      loaded.no_effect.push_back(
+          {read[i].place,
+           "the class '" + made.name + "' matches no program: '" + first->name +
+               "', which is tried before it, matches all of them; only who names it is of it",
+           read[i].line});
     if (made.tpot_ns != 0 && made.kind == Kind::kLatency && !targets) {
       const SaidOnce& where = read[i].settings.at("tpot");
       loaded.no_effect.push_back(

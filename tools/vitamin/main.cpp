@@ -238,7 +238,7 @@ struct CommandLine {
     verify->add_option("--file", verification.files, "A file that COMMAND writes, to compare");
     verify->add_option("--scan", verification.scan, "GPU code to look into with cuobjdump");
     verify->add_option("--memory", verification.memory,
-                       "Quota of device memory in every run, as of vitamin run; then none is native")
+                       "Quota of device memory in every run, as of vitamin run; none is native")
         ->type_name("SIZE");
     verify->add_option("--limit", verification.limit_seconds, "Seconds that one run may take");
     verify->add_flag("--json", verification.json, "Print the result as JSON");
