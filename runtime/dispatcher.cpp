@@ -1070,8 +1070,6 @@ void Dispatcher::defer(Stream& stream, Deferred deferred) {
   deferred.places = places_of(deferred.kernel.get(), deferred.intent);
   stream.deferred_places += deferred.places;
   if (stream.deferred.empty()) deferring_.push_back(&stream);
-  if (deferred.intent == Intent::kLaunch) page_.launches.deferred.add();
-  if (deferred.intent == Intent::kGraph) page_.graphs.deferred.add();
   if (options_.trace) [[unlikely]]
     trace(kind_of(Kind::kDeferred), stream, deferred.serial, kNoEntry);
   stream.deferred.push_back(std::move(deferred));
@@ -1117,6 +1115,10 @@ Attempt Dispatcher::submit_front(Stream& stream, bool own_stream) {
   if (attempt.status != hal::kNativeOk) {
     if (error_ == hal::kNativeOk) error_ = attempt.status;
     if (options_.audit) options_.audit->refused(stream, deferred.serial);
+  } else if (deferred.intent == Intent::kLaunch) {
+    page_.launches.deferred.add();  // not before it is seen: a process may be killed meanwhile
+  } else if (deferred.intent == Intent::kGraph) {
+    page_.graphs.deferred.add();
   }
   stream.timeline.submitted = deferred.serial;  // also of an operation that failed: it is over
   if (deferred.intent == Intent::kRecord) {
