@@ -89,7 +89,8 @@ function(vitamin_fuzzer target)
   add_custom_target(${target} ALL DEPENDS ${program})
   vitamin_labels(labels ${arg_COMPONENT})
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
-  install(PROGRAMS ${program} DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/vitamin/bench)
+  install(PROGRAMS ${program} DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/vitamin/bench
+          COMPONENT bench EXCLUDE_FROM_ALL)
 
   set(found ${CMAKE_BINARY_DIR}/fuzzed/${target})
   file(MAKE_DIRECTORY ${found})

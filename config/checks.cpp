@@ -2,12 +2,17 @@
 #include "config/checks.h"
 
 #include <algorithm>
+#include <string_view>
 #include <tuple>
 
+#include "config/pattern.h"
 #include "policies/nearest.h"
 #include "policies/registry.h"
 
 namespace vitamin::config {
+
+using namespace std::string_view_literals;
+
 namespace {
 
 const SaidOnce* said(const Said& settings, const char* path) {
@@ -61,20 +66,120 @@ bool unconditional(const WorkloadClass& candidate) {
          candidate.slurm_account.empty() && candidate.slurm_qos.empty();
 }
 
+bool literal(std::string_view pattern) {
+  return pattern.find_first_of("*?[],") == std::string_view::npos;
+}
+
+// Whether `wide` certainly matches whatever `narrow` does, of which neither is a list.
+bool covers(std::string_view wide, std::string_view narrow) {
+  if (wide == narrow || wide == "*") return true;
+  if (literal(narrow)) return matches(wide, narrow);
+  return wide.ends_with('*') && literal(wide.substr(0, wide.size() - 1)) &&
+         narrow.starts_with(wide.substr(0, wide.size() - 1));
+}
+
+// Commands are compared by their names where a pattern has no '/'.
+bool covers_command(std::string_view wide, std::string_view narrow) {
+  const bool by_name = wide.find('/') == wide.npos, path = narrow.find('/') != narrow.npos;
+  if (by_name != path) return covers(wide, narrow);
+  if (!by_name) return false;
+  return wide == "*" || (literal(narrow) && covers(wide, narrow.substr(narrow.rfind('/') + 1)));
+}
+
+// "a,b[1,2]": "a" and "b[1,2]".
+std::vector<std::string_view> alternatives(const Patterns& patterns) {
+  std::vector<std::string_view> all;
+  for (const std::string_view pattern : patterns) {
+    std::size_t begin = 0;
+    bool within = false;
+    for (std::size_t i = 0; i <= pattern.size(); ++i) {
+      if (i < pattern.size()) within = pattern[i] == '[' || (within && pattern[i] != ']');
+      if (i < pattern.size() && (pattern[i] != ',' || within)) continue;
+      all.push_back(pattern.substr(begin, i - begin));
+      begin = i + 1;
+    }
+  }
+  return all;
+}
+
+template <class Covers>
+bool all_covered(const Patterns& wide, const Patterns& narrow, Covers covers) {
+  if (wide.empty()) return true;
+  const auto wides = alternatives(wide), narrows = alternatives(narrow);
+  return !narrows.empty() &&
+         std::all_of(narrows.begin(), narrows.end(), [&](std::string_view each) {
+           return std::any_of(wides.begin(), wides.end(),
+                              [&](std::string_view any) { return covers(any, each); });
+         });
+}
+
+// Whether `first` certainly matches every program that `second` does.
+bool takes_all_of(const WorkloadClass& first, const WorkloadClass& second) {
+  const bool environment =
+      std::all_of(first.environment.begin(), first.environment.end(), [&](const auto& condition) {
+        const auto same = second.environment.find(condition.first);
+        return same != second.environment.end() &&
+               all_covered({condition.second}, {same->second}, covers);
+      });
+  return environment && all_covered(first.command, second.command, covers_command) &&
+         all_covered(first.user, second.user, covers) &&
+         all_covered(first.slurm_job, second.slurm_job, covers) &&
+         all_covered(first.slurm_partition, second.slurm_partition, covers) &&
+         all_covered(first.slurm_account, second.slurm_account, covers) &&
+         all_covered(first.slurm_qos, second.slurm_qos, covers);
+}
+
+// A policy that serves targets has a parameter for those who bring none; of a shared object nothing
+// is known.
+bool keeps_targets(const std::string& policy) {
+  if (policy.find('/') != policy.npos) return true;
+  const std::string plain = policy.substr(0, policy.find(':'));
+  for (const policies::Description& description : policies::list())
+    if (description.name == plain)
+      return std::any_of(description.parameters.begin(), description.parameters.end(),
+                         [](const auto& parameter) { return parameter.name == "target"sv; });
+  return true;  // it is a problem already
+}
+
+bool any_keeps_targets(const Configuration& configuration) {
+  if (keeps_targets(configuration.policy.name)) return true;
+  return std::any_of(configuration.devices.begin(), configuration.devices.end(), [](const auto& r) {
+    const auto name = r.settings.find("policy.name");
+    return name != r.settings.end() && keeps_targets(std::get<std::string>(name->second));
+  });
+}
+
 void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
-  const WorkloadClass* everything = nullptr;
+  const auto& classes = loaded.configuration.classes;
+  const bool targets = any_keeps_targets(loaded.configuration);
   for (std::size_t i = 0; i < read.size(); ++i) {
-    const WorkloadClass& made = loaded.configuration.classes[i];
+    const WorkloadClass& made = classes[i];
     auto complain = [&](const char* key, std::string message) {
       const SaidOnce* const where = said(read[i].settings, key);
       loaded.problems.push_back(where != nullptr
                                     ? problem_at(where, std::move(message))
                                     : Problem{read[i].place, std::move(message), read[i].line});
     };
-    if (everything != nullptr)
-      complain("", "the class '" + made.name + "' is never reached: '" + everything->name +
+    const auto end = classes.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto first = std::find_if(classes.begin(), end, [&](const WorkloadClass& before) {
+      return takes_all_of(before, made);
+    });
+    if (first != end && unconditional(*first))
+      complain("", "the class '" + made.name + "' is never reached: '" + first->name +
                        "', which is tried before it, has no condition");
-    if (unconditional(made)) everything = &made;
+    else if (first != end)
+      loaded.no_effect.push_back(
+          {read[i].place,
+           "the class '" + made.name + "' matches no program: '" + first->name +
+               "', which is tried before it, matches all of them; only who names it is of it",
+           read[i].line});
+    if (made.tpot_ns != 0 && made.kind == Kind::kLatency && !targets) {
+      const SaidOnce& where = read[i].settings.at("tpot");
+      loaded.no_effect.push_back(
+          problem_at(&where, "the policy '" + loaded.configuration.policy.name +
+                                 "' serves no targets: the class '" + made.name +
+                                 "' is served as one without tpot (vitamin policy list)"));
+    }
     if (made.tpot_ns != 0 && made.kind != Kind::kLatency)
       complain("tpot", "a target is for a class of kind \"latency\"");
     if (made.reservation != 0 && made.kind == Kind::kBatch)

@@ -86,6 +86,9 @@ struct Collectives {
 // Kinds of work, most demanding first.
 enum class Kind : std::uint8_t { kUnspecified, kLatency, kBatch };
 
+// Who has a class's quota of device memory together.
+enum class MemoryOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
+
 // A class of workloads: programs that match all its conditions, of which those that list several
 // patterns are met by one. The first class that matches is the program's.
 struct WorkloadClass {
@@ -101,6 +104,8 @@ struct WorkloadClass {
   std::uint32_t reservation = 0;  // processors that are kept for each client; 0: none
   std::uint64_t tpot_ns = 0;      // target of a step; 0: none
   std::uint32_t share = 100;      // percent of the device that one client may have at most
+  std::string memory;             // config/value.h; empty: as much as there is
+  MemoryOf memory_of = MemoryOf::kProcess;
 };
 
 // What holds for the devices whose UUID or name matches, instead of what holds for all.

@@ -47,6 +47,7 @@ struct Loaded {
   Configuration configuration;
   std::vector<Setting> settings;   // every key, in the schema's order; then classes, then devices
   std::vector<Problem> problems;   // empty: it is valid
+  std::vector<Problem> no_effect;  // valid, and said in vain
   std::vector<std::string> files;  // that were read, in order
 
   bool valid() const { return problems.empty(); }

@@ -119,6 +119,8 @@ std::string type_of(const Key<Target>& key) {
       for (const std::string& choice : key.choices) all += (all.empty() ? "" : ", ") + choice;
       return "one of " + all;
     }
+    case Type::kMemory:
+      return "size or percentage";
     case Type::kPatterns:
       return "patterns";
     case Type::kTable:

@@ -12,7 +12,6 @@ std::vector<std::string> mps_hazards(const std::function<const char*(const char*
     if (value != nullptr && *value != '\0' && harmful(std::string_view(value)))
       found.push_back(std::string(name) + "=" + value + ": " + why + ". Unset it.");
   };
-  const auto always = [](std::string_view) { return true; };
   look(
       "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", [](std::string_view v) { return v != "100"; },
       "programs then see a smaller device and compute other bits");
@@ -20,8 +19,6 @@ std::vector<std::string> mps_hazards(const std::function<const char*(const char*
       "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
       [](std::string_view v) { return v != "0"; },
       "contexts may then differ in size, and with it in what they compute");
-  look("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", always,
-       "libraries that size their workspaces by free memory may compute other bits");
   look(
       "CUDA_MPS_CLIENT_PRIORITY", [](std::string_view v) { return v != "0"; },
       "MPS then prefers some processes to others, against the policy");

@@ -57,6 +57,8 @@ std::string wanted(const Key<Target>& key) {
       for (const std::string& choice : key.choices) text += " \"" + choice + "\"";
       return text;
     }
+    case Type::kMemory:
+      return "a size like \"40GiB\" or \"512MiB\", or a percentage like \"50%\"";
     case Type::kPatterns:
       return "a pattern or a list of patterns";
     case Type::kTable:
@@ -95,6 +97,9 @@ tl::expected<Value, std::string> from_text(const Key<Target>& key, const std::st
       if (auto wrong = pattern_problem(text)) return tl::unexpected("the pattern: " + *wrong);
       return Texts{text};
     case Type::kText:
+      return text;
+    case Type::kMemory:
+      if (!text.empty() && !memory_bound(text)) return not_wanted(key, "");
       return text;
     default:
       return not_wanted(key, "");

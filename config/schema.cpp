@@ -194,6 +194,12 @@ std::span<const ClassKey> class_keys() {
       within(
           1, 100,
           VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),
+      VITAMIN_CLASS(kMemory, memory,
+                    "memory of each device that whom memory_of names may have: \"40GiB\", or "
+                    "\"50%\" of it; empty: as much as there is"),
+      one_of({"process", "user", "container", "job", "class"},
+             VITAMIN_CLASS(kChoice, memory_of,
+                           "who has that together; who is in no container or job: the user")),
   };
   return *keys;
 }
@@ -227,6 +233,7 @@ std::string text_of(const Key<Target>& key, const Value& value) {
   std::vector<std::string> parts;
   switch (key.type) {
     case Type::kText:
+    case Type::kMemory:
       return toml_text(std::get<std::string>(value));
     case Type::kBoolean:
       return std::get<bool>(value) ? "true" : "false";
@@ -260,6 +267,9 @@ ordered_json schema_of(const Key<Target>& key) {
   switch (key.type) {
     case Type::kText:
       type = text;
+      break;
+    case Type::kMemory:
+      type = {{"type", "string"}, {"pattern", "^([0-9]+(\\.[0-9]+)?([KMGT]i)?B|[0-9]+%)?$"}};
       break;
     case Type::kBoolean:
       type = {{"type", "boolean"}};

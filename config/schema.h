@@ -23,6 +23,7 @@ enum class Type : std::uint8_t {
   kDuration,  // text with a unit, from low to high nanoseconds
   kChoice,    // one of `choices`
   kPatterns,  // a pattern, or a list of them
+  kMemory,    // text of a size or a percentage (value.h)
   kTable,     // names to texts, numbers or booleans
 };
 

@@ -157,6 +157,10 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
   log::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info.uuid,
             info.name, info.processors, info.units(), device.arbiter->layout().size(),
             device.policy);
+  for (const config::WorkloadClass& each : settings_.configuration.classes)
+    if (each.reservation > info.processors)
+      log::warn("device {}: the class '{}' reserves {} processors for each client, and it has {}",
+                info.uuid, each.name, each.reservation, info.processors);
   device.info = std::move(info);
   start_trace(device, arbiter_settings(mine));
   return device;

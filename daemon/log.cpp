@@ -66,7 +66,7 @@ void start(Format format, Level least) {
   if (format == Format::kJson)
     spdlog::default_logger()->set_formatter(std::make_unique<JsonFormatter>());
   else
-    spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f %n %^%l%$ %v");
+    spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %n %^%l%$ %v");
   spdlog::set_level(level_of(least));
 }
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "config/command_line.h"
 #include "config/load.h"
 #include "daemon/log.h"
 #include "daemon/metrics_server.h"
@@ -120,7 +121,8 @@ int main(int argc, char** argv) {
   app.add_option("--log", format, "text, or json: one object a line")
       ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--quiet", quiet, "Warnings and errors only");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION))
+    return *ended;
 
   log::start(format == "json" ? log::Format::kJson : log::Format::kText,
              quiet ? log::Level::kWarning : log::Level::kInfo);
@@ -136,6 +138,8 @@ int main(int argc, char** argv) {
   for (const config::Problem& problem : loaded.problems)
     log::error("{}", config::text_of(problem, false));
   if (!loaded.valid()) return 1;
+  for (const config::Problem& vain : loaded.no_effect)
+    log::warn("{}", config::text_of(vain, false));
   for (const std::string& read : loaded.files) log::info("configuration: {}", read);
   settings.configuration = loaded.configuration;
   if (metrics.empty()) metrics = loaded.configuration.metrics.listen;

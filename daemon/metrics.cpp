@@ -78,6 +78,7 @@ std::string Server::metrics() {
   out.sample({{"seen_by", "life_line"}}, static_cast<double>(counters_.deaths_by_life_line));
   out.sample({{"seen_by", "pidfd"}}, static_cast<double>(counters_.deaths_by_pidfd));
 
+  memory_figures(out);
   each("vitamin_gpu_clients", "gauge", "Processes that share the GPU.", [&](const Device& device) {
     return static_cast<double>(
         std::count_if(sessions_.begin(), sessions_.end(),

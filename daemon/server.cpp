@@ -344,6 +344,7 @@ void Server::read_configuration() {
   configuration_problem_ = !loaded.valid() ? loaded.why() : applied ? "" : applied.error().message;
   if (configuration_problem_.empty()) {
     settings_.configuration = loaded.configuration;
+    memory_quotas_.apply(settings_.configuration);
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }

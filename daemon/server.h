@@ -35,6 +35,7 @@
 #include "daemon/from_configuration.h"
 #include "daemon/jobs.h"
 #include "daemon/lease_record.h"
+#include "daemon/memory_quotas.h"
 #include "daemon/mps.h"
 #include "daemon/pace.h"
 #include "daemon/pods.h"
@@ -121,6 +122,11 @@ class Server final : public Outlet {
   void answer_next(std::uint64_t now_ns);
   void admit(Connection client, const protocol::Hello& hello, std::uint64_t now_ns);
   void answer(const Connection& tool, const std::string& verb);
+  void tell_of_memory(const Connection& client, const std::string& verb);
+  hal::Status send_quotas(const Connection& client, const std::string& uuid, std::uint64_t total,
+                          const std::string& said, const std::string& program);
+  bool bounds_memory() const;
+  void memory_figures(Exposition& out) const;
   std::string obey(const std::string& verb, uid_t uid);
   std::string obey_operator(const std::string& name, const std::string& rest);
   void hear(Session& session);
@@ -155,6 +161,7 @@ class Server final : public Outlet {
   std::vector<Session*> dirty_;
   Jobs jobs_;
   Claims claims_;
+  mutable MemoryQuotas memory_quotas_;  // a look at them takes back what the dead had
   std::string configuration_problem_;  // of the last reload; empty: it was good
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;

@@ -21,6 +21,7 @@ namespace vitamin::daemon {
 // --- tools -----------------------------------------------------------------------------------
 
 void Server::answer(const Connection& tool, const std::string& verb) {
+  if (verb.starts_with("memory-quotas")) return tell_of_memory(tool, verb);
   if (const auto sent = protocol::send_answer(tool.socket, obey(verb, tool.peer.uid)); !sent)
     log::warn("process {} is not answered: {}", tool.peer.pid, sent.error().message);
 }

@@ -89,6 +89,8 @@ json Server::status() const {
                {{"process", ::getpid()},
                 {"epoch", epoch_},
                 {"socket", settings_.socket},
+                {"policy", settings_.configuration.policy.specification()},
+                {"seed", settings_.configuration.policy.seed},
                 {"up_ns", looked_ns_ - started_ns_},
                 {"turns", turns_},
                 {"connections", reception_->connections()},
@@ -105,6 +107,7 @@ json Server::status() const {
               {"clients", json::array()},
               {"jobs", jobs_.status()},
               {"claims", claims_.status()},
+              {"memory", memory_quotas_.status(looked_ns_)},
               {"let_go_users", let_go_users()}};
   std::map<std::string, std::size_t> in_use;  // views of each device
   for (const auto& [key, device] : devices_)

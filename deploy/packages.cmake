@@ -79,9 +79,13 @@ that its bits do not depend on the others, show and drain what vitamind does.")
 set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS "vitamin-preload ${version}")
 set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS vitamind)
 
+# Debian's tool takes the C library of this machine as the oldest: it does not know the floor.
+include(${PROJECT_SOURCE_DIR}/interpose/floor/floor.cmake)
 set(CPACK_DEBIAN_PRELOAD_DESCRIPTION "libraries that bind the GPU launches of a program
 Preloaded into programs that use CUDA or HIP, one library for each. They
-need nothing but glibc, 2.28 or newer, as old containers have it.")
+need nothing but glibc, ${VITAMIN_GLIBC_FLOOR} or newer, as old containers have it.")
+set(CPACK_DEBIAN_PRELOAD_PACKAGE_SHLIBDEPS OFF)
+set(CPACK_DEBIAN_PRELOAD_PACKAGE_DEPENDS "libc6 (>= ${VITAMIN_GLIBC_FLOOR})")
 set(CPACK_DEBIAN_PRELOAD_PACKAGE_SECTION libs)
 
 set(CPACK_DEBIAN_DEV_DESCRIPTION "header and examples for policies of one's own

@@ -94,6 +94,18 @@ bool remember_wide_only(const char* kernel) {
   return written == static_cast<ssize_t>(line.size());
 }
 
+// One write, so that lines of several processes do not mix.
+void write_line(const char* line) {
+  const hal::FileSignalGuard guard;
+  if (::write(STDERR_FILENO, line, std::strlen(line)) < 0) return;
+}
+
+void say(const char* sentence) {
+  char line[288];
+  std::snprintf(line, sizeof line, "vitamin: %s\n", sentence);
+  write_line(line);
+}
+
 // Empty: the arbiter is in this process.
 std::string daemon_socket() {
   const char* const socket = std::getenv(environment::kDaemon);
@@ -147,6 +159,20 @@ void decide_alone(const std::string& uuid) {
   }
 }
 
+// Where nothing may run without a daemon, the process ends here, before it has used the device.
+void refuse_alone(const char* why) {
+  std::uint64_t code = 0;
+  if (!decimal(environment::kAbsent, code)) return;
+  char line[288];
+  std::snprintf(line, sizeof line,
+                "vitamin: %s; vitamin.toml says that nothing runs without vitamind "
+                "(failure.absent), so %s (process %d) ends. [%s]\n",
+                why, ::program_invocation_short_name, ::getpid(),
+                runtime::code_of(Problem::kSharedWithNobody));
+  write_line(line);
+  ::_exit(static_cast<int>(code & 0xff));
+}
+
 // The daemon's arbiter for a device, or, with the reason on stderr, none: then this process decides
 // for itself, as it would natively.
 std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
@@ -158,7 +184,8 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   options.say = [](const char* line) { warn(Problem::kDaemonLeft, "%s", line); };
   auto arbiter = client::RemoteArbiter::connect(options, info);
   if (!arbiter) {
-    warn(Problem::kDaemonLeft, "%s; this process shares the device with nobody",
+    refuse_alone(arbiter.error().message.c_str());
+    warn(Problem::kSharedWithNobody, "%s; this process shares the device with nobody",
          arbiter.error().message.c_str());
     decide_alone(info.uuid);
     return nullptr;
@@ -216,12 +243,7 @@ stats::DevicePage& device_page(unsigned ordinal) {
 
 void note(const char* sentence) {
   const char* quiet = std::getenv(environment::kQuiet);
-  if (quiet != nullptr && std::strcmp(quiet, "1") == 0) return;
-  char line[288];
-  const int length = std::snprintf(line, sizeof line, "vitamin: %s\n", sentence);
-  // One write, so that lines of several processes do not mix.
-  const hal::FileSignalGuard guard;
-  if (length > 0 && ::write(STDERR_FILENO, line, static_cast<std::size_t>(length)) < 0) return;
+  if (quiet == nullptr || std::strcmp(quiet, "1") != 0) say(sentence);
 }
 
 void warn(Problem problem, const char* format, ...) {
@@ -233,7 +255,8 @@ void warn(Problem problem, const char* format, ...) {
   page().warn(text);
   char line[272];
   std::snprintf(line, sizeof line, "%s [%s]", text, runtime::code_of(problem));
-  note(line);
+  // That the device is shared out by nobody is a problem of everybody on it.
+  problem == Problem::kSharedWithNobody ? say(line) : note(line);
 }
 
 void degrade(const char* why) {

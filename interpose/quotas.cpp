@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "client/memory_quotas.h"
 #include "interpose/context.h"
 #include "interpose/handle_map.h"
 #include "runtime/environment.h"
@@ -66,7 +67,9 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 QuotaState find_quota_state() {
-  const bool some = value_of(environment::kMemory) != nullptr;
+  const char* const daemon = value_of(environment::kDaemon);
+  const bool some = value_of(environment::kMemory) != nullptr ||
+                    (daemon != nullptr && client::any_memory_quota(daemon));
   const QuotaState state = some ? QuotaState::kSome : QuotaState::kNone;
   quota_state.store(state, std::memory_order_relaxed);
   return state;
@@ -96,6 +99,7 @@ std::unique_ptr<DeviceQuotas> DeviceQuotas::make(const MemoryFacts& facts) {
   auto quotas = std::make_unique<DeviceQuotas>();
   quotas->uuid_ = facts.uuid;
   quotas->add_run(facts);
+  quotas->add_groups(facts);
   return quotas->accounts_.empty() ? nullptr : std::move(quotas);
 }
 
@@ -117,8 +121,23 @@ void DeviceQuotas::add_run(const MemoryFacts& facts) {
   add(ledger ? std::move(ledger) : protocol::private_ledger(), *quota, "of this run", facts);
 }
 
+// What vitamind says of the groups that this process is of.
+void DeviceQuotas::add_groups(const MemoryFacts& facts) {
+  const char* const daemon = value_of(environment::kDaemon);
+  if (daemon == nullptr) return;
+  const char* const workload = value_of(environment::kClass);
+  auto quotas = client::memory_quotas({daemon, facts.uuid, facts.total,
+                                       workload != nullptr ? workload : "",
+                                       ::program_invocation_short_name});
+  if (!quotas)
+    return warn(Problem::kMemoryQuota, "%s; vitamind bounds no memory of this process",
+                quotas.error().message.c_str());
+  for (client::MemoryQuota& each : *quotas)
+    add(std::move(each.ledger), each.bytes, std::move(each.whose), facts, each.owner);
+}
+
 void DeviceQuotas::add(hal::Result<protocol::MappedLedger> ledger, std::uint64_t quota,
-                       std::string whose, const MemoryFacts& facts) {
+                       std::string whose, const MemoryFacts& facts, std::uint64_t owner) {
   if (!ledger) {
     warn(Problem::kMemoryQuota, "%s; nothing bounds the memory of this process",
          ledger.error().message.c_str());
@@ -130,8 +149,8 @@ void DeviceQuotas::add(hal::Result<protocol::MappedLedger> ledger, std::uint64_t
          bytes_text(quota).c_str(), facts.uuid.c_str(), bytes_text(facts.total).c_str());
   (*ledger)->set_quota(quota);
   Account account{std::move(*ledger), 0, std::move(whose)};
-  account.slot = account.ledger->claim(protocol::own_owner(*account.ledger),
-                                       protocol::DeadOwners(*account.ledger));
+  if (owner == 0) owner = protocol::own_owner(*account.ledger);
+  account.slot = account.ledger->claim(owner, protocol::DeadOwners(*account.ledger));
   if (account.slot == protocol::kNoQuotaSlot)
     warn(Problem::kMemoryQuota,
          "the quota %s counts %zu processes at once, and this is one more: its allocations are "

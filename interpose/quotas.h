@@ -61,8 +61,9 @@ class DeviceQuotas {
   };
   static std::unique_ptr<DeviceQuotas> make(const MemoryFacts& facts);
   void add_run(const MemoryFacts& facts);
+  void add_groups(const MemoryFacts& facts);
   void add(hal::Result<protocol::MappedLedger> ledger, std::uint64_t quota, std::string whose,
-           const MemoryFacts& facts);
+           const MemoryFacts& facts, std::uint64_t owner = 0);
 
   std::string uuid_;
   std::vector<Account> accounts_;

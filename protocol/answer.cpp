@@ -56,19 +56,32 @@ hal::Status send_answer(const Fd& socket, std::string_view text) {
     const int fds[] = {memory->get()};
     return send_message(socket, bytes_of(preamble), fds);
   }
+  return send_answer(socket, text, {});
+}
+
+hal::Status send_answer(const Fd& socket, std::string_view text, std::span<const int> files) {
+  Preamble preamble;
+  preamble.kind = Kind::kAnswer;
   std::string message(reinterpret_cast<const char*>(&preamble), sizeof preamble);
   message += text;
-  return send_message(socket, std::as_bytes(std::span(message)));
+  return send_message(socket, std::as_bytes(std::span(message)), files);
 }
 
 hal::Result<std::string> ask(const std::string& path, std::string_view verb,
                              std::chrono::milliseconds patience) {
+  const auto told = ask_for_files(path, verb, patience);
+  if (!told) return tl::unexpected(told.error());
+  return told->files.empty() ? told->text : text_of(told->files.front());
+}
+
+hal::Result<Told> ask_for_files(const std::string& path, std::string_view verb,
+                                std::chrono::milliseconds patience) {
   const auto connection = connect_to(path, patience);
   if (!connection) return tl::unexpected(connection.error());
   Control control;
   control.preamble.kind = Kind::kControl;
   control.verb.set(verb);
-  const auto parcel = exchange(*connection, bytes_of(control), kMessageMax, patience);
+  auto parcel = exchange(*connection, bytes_of(control), kMessageMax, patience);
   if (!parcel) return tl::unexpected(parcel.error());
   const std::span<const std::byte> bytes = parcel->bytes;
   Preamble preamble;
@@ -80,9 +93,9 @@ hal::Result<std::string> ask(const std::string& path, std::string_view verb,
     return hal::fail(hal::Errc::kUnsupported,
                      refused ? "vitamind answered something else" : refused.error().message);
   }
-  if (!parcel->fds.empty()) return text_of(parcel->fds.front());
-  return std::string(reinterpret_cast<const char*>(bytes.data()) + sizeof preamble,
-                     bytes.size() - sizeof preamble);
+  return Told{std::string(reinterpret_cast<const char*>(bytes.data()) + sizeof preamble,
+                          bytes.size() - sizeof preamble),
+              std::move(parcel->fds)};
 }
 
 }  // namespace vitamin::protocol

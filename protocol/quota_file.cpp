@@ -99,6 +99,16 @@ hal::Result<MappedLedger> open_ledger(const std::string& path) {
   return map_ledger(file);
 }
 
+hal::Result<Fd> new_ledger() {
+  constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  Fd file(::memfd_create("vitamin-quota", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  void* const memory = file ? hal::grow_file(file.get(), nullptr, 0, kSize) : nullptr;
+  if (memory == nullptr) return no_ledger("it cannot be made");
+  ::munmap(memory, kSize);
+  if (::fcntl(file.get(), F_ADD_SEALS, kFixedSize) != 0) return no_ledger("it cannot be sealed");
+  return file;
+}
+
 hal::Result<MappedLedger> map_ledger(const Fd& file) {
   struct stat facts {};
   if (::fstat(file.get(), &facts) != 0) return no_ledger("its size is not known");

@@ -16,7 +16,7 @@ inline constexpr const char* kWindow = "VITAMIN_WINDOW_NS";
 inline constexpr const char* kAheadOfMove = "VITAMIN_AHEAD_OF_MOVE";
 // Folder of the statistics pages (runtime/stats.h). Unset: the process keeps none.
 inline constexpr const char* kRunDirectory = "VITAMIN_RUN_DIR";
-// "1": warnings go to the page only, not to stderr as well.
+// "1": warnings go to the page only, not to stderr as well, but for those that nobody may miss.
 inline constexpr const char* kQuiet = "VITAMIN_QUIET";
 
 // File of the kernels, one name a line, that need their whole grid resident. Read at start; a
@@ -35,6 +35,10 @@ inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
 // The socket of a vitamind that arbitrates the devices (client/remote_arbiter.h). Unset: the
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
+
+// What a process ends with that this vitamind does not take as a client (vitamin.toml:
+// failure.absent = "closed"), decimal. Unset: it decides for itself alone.
+inline constexpr const char* kAbsent = "VITAMIN_ABSENT";
 
 // Folder where processes on one GPU keep what they share out (backends/hip/queue_ledger.h) and who
 // decides on it (protocol/device_lock.h). Unset: /run/lock; empty: nowhere.

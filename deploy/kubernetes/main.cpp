@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "config/command_line.h"
 #include "deploy/kubernetes/plugin.h"
 #include "protocol/paths.h"
 
@@ -82,7 +83,8 @@ int main(int argc, char** argv) {
   app.add_option("--every", options.every_ms, "Milliseconds between two checks of all devices")
       ->capture_default_str()
       ->check(CLI::Range(10, 60'000));
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION))
+    return *ended;
 
   // Without --gpu the GPUs are found as they come; a name for them all stands for the resource.
   const std::vector<std::string> any = {"any"};

@@ -14,8 +14,6 @@ void DeferredQueue::push(Stream& stream, Submission submission) {
   deferral.places += submission.places;
   deferral.freed_bytes += submission.frees.bytes;
   if (deferral.operations.empty()) streams_.push_back(&stream);
-  if (submission.kind == OperationKind::kLaunch) core_.page.launches.deferred.add();
-  if (submission.kind == OperationKind::kGraph) core_.page.graphs.deferred.add();
   if (core_.traced()) [[unlikely]]
     core_.trace(trace::Kind::kDeferred, stream, submission.serial, kNoEntry);
   deferral.operations.push_back(std::move(submission));
@@ -57,6 +55,10 @@ SubmitResult DeferredQueue::submit_front(Stream& stream, bool own_stream) {
   if (result.status != hal::kNativeOk) {
     if (error_ == hal::kNativeOk) error_ = result.status;
     if (Audit* audit = core_.audit()) audit->refused(stream, front.serial);
+  } else if (front.kind == OperationKind::kLaunch) {
+    core_.page.launches.deferred.add();  // not before it is seen: a process may be killed meanwhile
+  } else if (front.kind == OperationKind::kGraph) {
+    core_.page.graphs.deferred.add();
   }
   stream.timeline.submitted = front.serial;  // also of an operation that failed: it is over
   if (front.kind == OperationKind::kRecord) {

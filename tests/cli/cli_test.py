@@ -98,6 +98,18 @@ class Usage(CliTest):
     def test_version_is_printed(self):
         self.assertRegex(self.call("version").stdout, r"^vitamin \d+\.\d+\.\d+\n$")
         self.assertRegex(json.loads(self.call("version", "--json").stdout)["version"], r"^\d+\.")
+        self.assertEqual(self.call("--version").stdout, self.call("version").stdout)
+        self.assertEqual(self.call("--version").returncode, 0)
+
+    def test_the_examples_of_a_verb_are_its_own(self):
+        for verb in ("doctor", "status", "top", "drain", "resume", "version", "completion",
+                     "policy", "run", "verify", "config", "trace", "cdi", "profile", "simulate"):
+            examples = self.call(verb, "--help").stdout.partition("\nExamples:\n")[2]
+            commands = re.findall(r"^  vitamin (\S+)", examples, re.M)
+            self.assertTrue(commands, verb)
+            related = {"drain": {"drain", "resume"}, "resume": {"drain", "resume"},
+                       "profile": {"profile", "run"}}.get(verb, {verb})
+            self.assertLessEqual(set(commands), related, verb)
 
     def test_an_unknown_option_is_one_line_with_a_suggestion(self):
         self.assert_one_line(self.call("run", "--polcy", "random", "--", "true"), 125,
@@ -192,6 +204,26 @@ class Command(CliTest):
         self.assertEqual(seen["VITAMIN_SEED"], "18446744073709551615")
         self.assertEqual(seen["VITAMIN_WINDOW_NS"], "1500000")
         self.assertEqual(seen["MINE"], "kept")
+
+    def test_a_configuration_for_one_run(self):
+        file = self.folder / "own.toml"
+        file.write_text('policy.name = "random"\npolicy.seed = 7\n')
+        show = "import os; print(os.environ['VITAMIN_POLICY'], os.environ.get('VITAMIN_SEED'))"
+        shown = self.python(show, options=["--config", str(file)])
+        self.assertEqual(shown.stdout, "random 7\n", shown.stderr)
+        shown = self.python(show, options=["--config", str(file), "--set", "policy.name=static",
+                                           "--set", "policy.seed=8"])
+        self.assertEqual(shown.stdout, "static 8\n", shown.stderr)
+        shown = self.python(show, options=["--config", str(file), "--policy", "fifo"])
+        self.assertEqual(shown.stdout, "fifo None\n", shown.stderr)
+
+    def test_a_configuration_for_one_run_that_is_wrong_starts_nothing(self):
+        missing = self.python("print('ran')", options=["--config", str(self.folder / "none")])
+        self.assertEqual((missing.returncode, missing.stdout), (125, ""))
+        self.assertIn("cannot be read", missing.stderr)
+        wrong = self.python("print('ran')", options=["--set", "policy.nam=x"])
+        self.assertEqual((wrong.returncode, wrong.stdout), (125, ""))
+        self.assertIn("did you mean 'policy.name'?", wrong.stderr)
 
     def test_what_was_not_asked_for_is_not_in_the_environment(self):
         seen = self.python("import os; print([n for n in os.environ if n.startswith('VITAMIN_')])")
@@ -830,6 +862,13 @@ class Doctor(CliTest):
             (self.folder / "nvidia-cuda-mps-control.pid").write_text(f"{control.pid}\n")
             result = self.call("doctor", CUDA_MPS_PIPE_DIRECTORY=str(self.folder))
             self.assertRegex(result.stdout, rf"(?m)^ok +mps +.*{words}")
+
+    def test_mps_own_limit_of_memory_is_no_problem(self):
+        limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4G"}
+        result = self.call("doctor", **limit)
+        self.assertRegex(result.stdout, r"(?m)^note +mps +CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4G: ")
+        self.assertNotRegex(result.stdout, r"(?m)^problem +mps ")
+        self.assertNotIn("PINNED", self.run_under("true", **limit).stderr)
 
     def test_an_mps_percentage_is_a_problem(self):
         result = self.call("doctor", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50")

@@ -109,6 +109,9 @@ TEST_CASE("every setting is read from a file, the environment's word and the com
       case Type::kChoice:
         value = "\"" + key.choices.back() + "\"", word = key.choices.back();
         break;
+      case Type::kMemory:
+        value = "\"3GiB\"", word = "3GiB";
+        break;
       case Type::kPatterns:
         value = "\"a*\"", word = "a*";
         break;
@@ -231,6 +234,61 @@ TEST_CASE("the first class whose conditions all hold is the program's") {
   CHECK(of(program("x", {{"SLURM_JOB_PARTITION", "long"}, {"SLURM_JOB_ID", "18"}})).empty());
   CHECK(may_be_in(loaded.configuration.classes[1], {"1000", "ada"}));
   CHECK_FALSE(may_be_in(loaded.configuration.classes[3], {"1000", "ada"}));
+}
+
+TEST_CASE("a class that earlier ones leave no program is said in vain, and no other is") {
+  auto class_of = [](const std::string& name, const std::string& conditions) {
+    return "[[class]]\nname = \"" + name + "\"\n" + conditions + "\n";
+  };
+  struct Pair {
+    const char* first;
+    const char* second;
+    bool reached;
+  };
+  for (const Pair& pair : {
+           Pair{"user = \"ada\"", "user = \"ada\"\nkind = \"batch\"", false},
+           {"user = \"ada\"", "user = \"ada,bob\"", true},
+           {"user = [\"bob\", \"a*\"]", "user = \"ada,bob\"", false},
+           {"user = \"a*\"", "user = \"ad?\"", false},
+           {"user = \"ad?\"", "user = \"a*\"", true},
+           {"user = \"serve[1-8]\"", "user = \"serve3\"", false},
+           {"user = \"serve[1-8]\"", "user = \"serve9\"", true},
+           {"user = \"serve[1,2]\"", "user = \"serve[1,2]\"", false},
+           {"user = \"ada\"", "command = \"x\"", true},
+           {"user = \"ada\"\ncommand = \"x\"", "user = \"ada\"", true},
+           {"command = \"py*\"", "command = \"/usr/bin/python3\"", false},
+           {"command = \"py*\"", "command = \"/opt/py*\"", true},  // "/opt/py/other"
+           {"command = \"/usr/bin/python3\"", "command = \"python3\"", true},
+           {"command = \"/opt/*\"", "command = \"/opt/serve/*\"", false},
+           {"environment = { TASK = \"*\" }", "environment = { TASK = \"3\", X = \"1\" }", false},
+           {"environment = { TASK = \"3\", X = \"1\" }", "environment = { TASK = \"3\" }", true},
+           {"slurm_partition = \"debug,long\"", "slurm_partition = \"long\"", false},
+       }) {
+    CAPTURE(pair.first);
+    CAPTURE(pair.second);
+    const Loaded loaded = read(class_of("first", pair.first) + class_of("second", pair.second));
+    CHECK(loaded.valid());  // it can be named all the same
+    CHECK(loaded.no_effect.size() == (pair.reached ? 0 : 1));
+    for (const Problem& vain : loaded.no_effect)
+      CHECK(vain.message.find("the class 'second' matches no program: 'first'") == 0);
+  }
+}
+
+TEST_CASE("a target under a policy that serves none is said in vain, and the rest is used") {
+  const std::string serving = "[[class]]\nname = \"s\"\nkind = \"latency\"\ntpot = \"30ms\"\n";
+  for (const char* policy : {"fifo", "throughput", "random:max=4"}) {
+    const Loaded loaded = read("policy.name = \"" + std::string(policy) + "\"\n" + serving);
+    CHECK(loaded.valid());
+    REQUIRE(loaded.no_effect.size() == 1);
+    const std::string said = text_of(loaded.no_effect.front(), false);
+    CHECK(said.find("5:1: the policy '" + std::string(policy)) != said.npos);
+  }
+  CHECK(read("policy.name = \"tpot-first\"\n" + serving).no_effect.empty());
+  CHECK(read("policy.name = \"/opt/mine.so\"\n" + serving).no_effect.empty());
+  // One device whose policy does serve them.
+  CHECK(read("policy.name = \"fifo\"\n[devices.\"GPU-1*\"]\npolicy.name = \"tpot-first\"\n" +
+             serving)
+            .no_effect.empty());
 }
 
 TEST_CASE("classes that can never match or that make no sense are problems") {

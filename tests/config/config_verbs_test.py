@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import tomllib
@@ -72,6 +73,27 @@ class Layers(unittest.TestCase):
         as_json = json.loads(config("check", "--json", "--config", self.main).stdout)
         self.assertFalse(as_json["valid"])
         self.assertEqual([p["line"] for p in as_json["problems"]], [2, 4])
+
+    def test_check_compares_a_reservation_with_the_devices_here(self):
+        driver = self.folder / "driver"
+        driver.mkdir()
+        shutil.copy(os.environ["STAND_IN_DRIVER"], driver / "libcuda.so.1")  # of 16 processors
+        file = self.write("wide.toml", '[[class]]\nname = "wide"\nkind = "latency"\n'
+                                       'reservation = 17\n')
+        here = {"LD_LIBRARY_PATH": str(driver)}
+        checked = config("check", "--config", file, **here)
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        self.assertIn("wide.toml:4:1: the class 'wide' reserves 17 processors", checked.stdout)
+        self.assertIn("stand-in 0, has 16", checked.stdout)
+        checked = json.loads(config("check", "--json", "--config", file, **here).stdout)
+        self.assertTrue(checked["valid"])
+        self.assertEqual(checked["no_effect"][0]["line"], 4)
+        # Of another node the devices are not known, nor of a machine without any.
+        self.assertEqual(config("check", "--config", file, "--host", "gpu1", **here).returncode, 0)
+        self.assertEqual(config("check", "--config", file).returncode, 0)
+        file = self.write("fits.toml", '[[class]]\nname = "fits"\nkind = "latency"\n'
+                                       'reservation = 16\n')
+        self.assertEqual(config("check", "--config", file, **here).returncode, 0)
 
     def test_a_file_that_was_named_and_cannot_be_read_is_a_problem(self):
         for name in ("missing.toml", "conf.d"):

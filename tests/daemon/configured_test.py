@@ -98,6 +98,13 @@ class Configured(DaemonTest):
         # How many grants were recalled or returned late depends on the machine's speed.
         self.assertEqual(daemon.status()["devices"][0]["overlaps"], 0)
 
+    def test_what_is_said_in_vain_is_in_the_log_and_the_rest_is_used(self):
+        daemon = self.configured('policy.name = "fifo"\n[[class]]\nname = "wide"\n'
+                                 'kind = "latency"\ntpot = "30ms"\nreservation = 60000\n')
+        self.assertIn("the policy 'fifo' serves no targets", daemon.log())
+        self.hold(daemon)
+        self.assertIn("the class 'wide' reserves 60000 processors for each client", daemon.log())
+
     def test_a_class_that_is_not_for_this_user_is_not_believed(self):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "root"\n'
                                  'user = "nobody-of-this-name"\nshare = 5\n')

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pathlib
+import pty
 import re
 import select
 import signal
@@ -464,10 +465,57 @@ class Tools(DaemonTest):
             return seen >= 12
         wait_until(enough, "twelve refusals", 60)
 
-    def test_without_a_daemon_the_verbs_say_so(self):
-        shown = self.vitamin("status", "--socket", os.path.join(self.folder.name, "none"))
-        self.assertEqual(shown.returncode, 125)
-        self.assertIn("no vitamind answers", shown.stderr)
+    def test_without_a_daemon_the_verbs_say_so_and_what_to_do(self):
+        for verb in ("status", "top", "drain", "resume"):
+            shown = self.vitamin(verb, "--socket", os.path.join(self.folder.name, "none"))
+            self.assertEqual(shown.returncode, 125)
+            self.assertIn("no vitamind answers", shown.stderr)
+            for step in ("vitamin run --daemon", "systemctl start vitamind", "--socket"):
+                self.assertIn(step, shown.stderr)
+
+    def test_the_live_view_finds_a_daemon_that_was_started_again(self):
+        daemon = self.daemon()
+        live = subprocess.Popen([os.environ["VITAMIN"], "top", "--every", "0.01", "--socket",
+                                 str(daemon.socket)], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(live.stdout.close)
+        self.addCleanup(live.wait)
+        self.addCleanup(live.kill)
+
+        def until_it_shows(words):
+            for line in live.stdout:
+                if words in line:
+                    return
+            self.fail(f"top ended before it showed {words}")
+        until_it_shows(f"process {daemon.process.pid}")
+        daemon.kill()
+        until_it_shows("waiting for it")
+        daemon.start()
+        until_it_shows(f"process {daemon.process.pid}")
+        live.send_signal(signal.SIGINT)
+        self.assertEqual(live.wait(time_limit(10)), 0)
+
+    def test_the_live_view_leaves_no_old_text_on_a_screen(self):
+        daemon = self.daemon()
+        screen, terminal = pty.openpty()
+        self.addCleanup(os.close, screen)
+        with subprocess.Popen([os.environ["VITAMIN"], "top", "--rounds", "1", "--socket",
+                               str(daemon.socket)], stdout=terminal) as live:
+            os.close(terminal)
+            shown = b""
+            with contextlib.suppress(OSError):  # the other end is closed
+                while part := os.read(screen, 65536):
+                    shown += part
+            self.assertEqual(live.wait(time_limit(10)), 0)
+        self.assertTrue(shown.startswith(b"\033[H"), shown)
+        self.assertTrue(shown.endswith(b"\033[J"), shown)
+        lines = shown.split(b"\r\n")[:-1]
+        self.assertGreater(len(lines), 2)
+        for line in lines:
+            self.assertTrue(line.endswith(b"\033[K"), line)
+
+    def test_the_log_says_its_time_zone(self):
+        self.assertRegex(self.daemon().log(),
+                         r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d vitamind info ")
 
 
 if __name__ == "__main__":

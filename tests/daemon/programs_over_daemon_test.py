@@ -197,6 +197,72 @@ class Programs(UnderDaemon):
         self.assertIn(f"version {MAJOR + 1}.0", done.stderr)
 
 
+class Asked(UnderDaemon):
+    """What was asked for and is not so is said, and nothing else is shown."""
+
+    def program(self, name):
+        return [os.path.join(os.environ["PROGRAMS"], name), "4"]
+
+    def vitamin(self, *words, **changes):
+        return subprocess.run([os.environ["VITAMIN"], *words], env=self.environment | changes,
+                              text=True, capture_output=True, timeout=time_limit(60), check=False)
+
+    def train(self, daemon, *options, **changes):
+        return self.vitamin("run", "--daemon", "--socket", str(daemon.socket), *options, "--",
+                            *self.program("demo-train"), **changes)
+
+    def test_a_policy_beside_a_daemon_that_has_another_is_not_shown_as_the_one_that_decided(self):
+        daemon = self.daemon("--policy", "random:max=32", "--seed", "5")
+        done = self.train(daemon, "--policy", "fifo", "--seed", "6")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        line, = [line for line in done.stderr.splitlines() if "[VIT-303]" in line]
+        for part in ("--policy fifo and --seed 6", str(daemon.socket), "random:max=32", "seed 5"):
+            self.assertIn(part, line)
+        self.assertIn("launches bound (100 %), policy random:max=32", done.stderr)
+        file = pathlib.Path(self.folder.name, "report")
+        self.train(daemon, "--policy", "fifo", "--quiet", "--report", str(file))
+        self.assertEqual(json.loads(file.read_text())["policy"], "random:max=32")
+
+    def test_a_policy_beside_a_daemon_that_has_the_same_is_no_problem(self):
+        daemon = self.daemon("--policy", "random:max=32")
+        self.assertNotIn("VIT-303", self.train(daemon, "--policy", "random:max=32").stderr)
+        self.assertNotIn("VIT-303", self.train(daemon).stderr)
+
+    def test_a_drained_device_lets_nobody_share_it_unseen(self):
+        daemon = self.daemon()
+        self.assertEqual(self.train(daemon).returncode, 0)
+        drained = self.vitamin("drain", "0", "--socket", str(daemon.socket))
+        self.assertEqual(drained.returncode, 0, drained.stderr)
+        for options in ([], ["--quiet"]):
+            open_one = self.train(daemon, *options)
+            self.assertEqual(open_one.returncode, 0, open_one.stderr)
+            line, = [line for line in open_one.stderr.splitlines() if "[VIT-302]" in line]
+            self.assertIn("drained", line)
+            self.assertIn("shares the device with nobody", line)
+        for options in ([], ["--quiet"]):
+            closed = self.train(daemon, "--set", "failure.absent=closed", *options)
+            self.assertEqual((closed.returncode, closed.stdout), (75, ""), closed.stderr)
+            line, = [line for line in closed.stderr.splitlines() if "[VIT-302]" in line]
+            self.assertIn("drained", line)
+            self.assertIn("failure.absent", line)
+        self.assertEqual(self.vitamin("resume", "0", "--socket",
+                                      str(daemon.socket)).returncode, 0)
+        back = self.train(daemon, "--set", "failure.absent=closed")
+        self.assertEqual(back.returncode, 0, back.stderr)
+        self.assertEqual(len(re.findall(r"client \d+: demo-train", daemon.log())), 2)
+
+    def test_an_index_that_names_no_device_is_refused(self):
+        daemon = self.daemon()
+        for index in ("7", "99999999999999999999"):
+            wrong = self.vitamin("drain", index, "--socket", str(daemon.socket))
+            self.assertEqual(wrong.returncode, 125)
+            self.assertIn(f"there is no device {index}", wrong.stderr)
+        none = self.vitamin("drain", "0", "--socket", str(daemon.socket),
+                            LD_LIBRARY_PATH="/nonexistent")
+        self.assertEqual(none.returncode, 125)
+        self.assertIn("give the UUID", none.stderr)
+
+
 class Graphs(UnderDaemon):
     """CUDA graphs (tests/interpose/programs/graph_scenarios.cpp) under leases."""
 

@@ -301,6 +301,20 @@ class Verify(Base):
         self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
         self.assertIn("too little device memory", found["reason"])
 
+    def test_every_run_is_within_the_quota_that_is_asked_for(self):
+        command, size = self.subject("sizes"), {"SUBJECT_BYTES": str(1 << 30)}
+        result, found = self.verify("--runs", "2", "--memory", "1GiB", command=command,
+                                    tenant=TENANT, **size)
+        self.assertEqual(result.returncode, DETERMINISTIC, result.stdout + result.stderr)
+        self.assertEqual(len(found["runs"]), 5)
+        self.assertIn("--memory 1GiB", found["runs"][-1]["replay"])
+        # Without a quota the device is another size: the command fails alone.
+        result, _ = self.verify("--runs", "2", command=command, **size)
+        self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
+        result = self.call(PREFIX / "bin/vitamin", "verify", "--memory", "1GB", "--", "true")
+        self.assertEqual(result.returncode, FAILED)
+        self.assertIn("'1GB' is no size", result.stderr)
+
     def test_files_are_compared_and_a_file_that_is_not_written_is_named(self):
         out = self.folder / "out"
         command = ["sh", "-c", f"{PROGRAM} --trials 2 --only sum --digests {out}"]

@@ -29,11 +29,14 @@ PAGES = {
     "vitamin-run.1": ["run"],
     "vitamin-verify.1": ["verify"],
     "vitamin-doctor.1": ["doctor"],
-    "vitamin-policy.1": ["policy", "policy list", "policy show", "policy test", "profile",
-                         "profile show", "simulate"],
+    "vitamin-policy.1": ["policy", "policy list", "policy show", "policy test"],
+    "vitamin-profile.1": ["profile", "profile show"],
+    "vitamin-simulate.1": ["simulate"],
     "vitamin-cdi.1": ["cdi", "cdi generate", "cdi check"],
     "vitamin-config.1": ["config", "config check", "config show", "config schema"],
-    "vitamin-status.1": ["status", "top", "drain", "resume"],
+    "vitamin-status.1": ["status"],
+    "vitamin-top.1": ["top"],
+    "vitamin-drain.1": ["drain", "resume"],
     "vitamin-trace.1": ["trace", "trace record", "trace export", "trace replay"],
     "vitamind.8": None,
     "vitamin-k8s-plugin.8": None,
@@ -130,6 +133,37 @@ class ManPages(unittest.TestCase):
         index = (DOCS / "man/vitamin.1").read_text()
         for verb in verbs_below():
             self.assertIn(verb.split()[0], index)
+
+
+class CommandLines(unittest.TestCase):
+    """Of the services; tests/cli has the verbs."""
+
+    def services(self):
+        return [name for name in PROGRAMS if name != "vitamin"]
+
+    def test_every_program_says_its_version(self):
+        version = run(PROGRAMS["vitamin"], "--version").stdout
+        self.assertRegex(version, r"^vitamin \d+\.\d+\.\d+\n$")
+        for name in self.services():
+            shown = run(PROGRAMS[name], "--version")
+            self.assertEqual((shown.returncode, shown.stdout),
+                             (0, version.replace("vitamin", name)))
+
+    def test_what_cannot_be_understood_is_one_line_that_says_what_to_do(self):
+        for name in self.services():
+            for words, said in ((["--sockt", "x"], "unknown option '--sockt'; did you mean "
+                                                   "'--socket'?"),
+                                (["extra"], "unknown word 'extra'"),
+                                (["--socket"], "--socket")):
+                wrong = run(PROGRAMS[name], *words)
+                self.assertEqual((wrong.returncode, wrong.stdout), (1, ""), wrong.stderr)
+                self.assertEqual(len(wrong.stderr.splitlines()), 1, wrong.stderr)
+                self.assertTrue(wrong.stderr.startswith(name + ": "), wrong.stderr)
+                self.assertIn(said, wrong.stderr)
+                self.assertIn(f"See `{name} --help`. [VIT-101]", wrong.stderr)
+        wrong = run(PROGRAMS["vitamind"], "--log", "xml")
+        self.assertIn("text", wrong.stderr)
+        self.assertEqual(len(wrong.stderr.splitlines()), 1, wrong.stderr)
 
 
 class Completions(unittest.TestCase):

@@ -36,7 +36,7 @@ LAYERS = {
     "runtime": ["hal"],
     "protocol": ["hal", "runtime/pool_layout.h"],
     "client": ["hal", "runtime", "protocol"],
-    "config": ["hal", "policies", "runtime/pool_layout.h"],
+    "config": ["hal", "policies", "runtime/pool_layout.h", "runtime/problem.h"],
     "daemon": ["hal", "runtime", "policies", "protocol", "config"],
     # A policy sees values only.
     "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h",

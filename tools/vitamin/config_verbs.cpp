@@ -9,7 +9,9 @@
 #include "config/load.h"
 #include "config/man.h"
 #include "config/schema.h"
+#include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/probe.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {
@@ -23,7 +25,8 @@ Built-in values, then /etc/vitamin/vitamin.toml (or $VITAMIN_CONFIG), then conf.
 then variables like VITAMIN_CONFIG_POLICY_QUANTUM=2ms, then --set: the later wins.
 
 Examples:
-  vitamin config check --config vitamin.toml     every problem, with its line; exit code 1 if any
+  vitamin config check --config vitamin.toml     every problem, and what is said in vain, with
+                                                 its line; exit code 1 if any
   vitamin config check --host gpu17              as that node would read it
   vitamin config show --origin                   what holds here, and who said it
   vitamin config schema > vitamin.schema.json    for editors
@@ -35,9 +38,9 @@ ordered_json as_json(const config::Place& place) {
   return result;
 }
 
-ordered_json problems_as_json(const config::Loaded& loaded) {
+ordered_json as_json(const std::vector<config::Problem>& problems) {
   ordered_json all = ordered_json::array();
-  for (const config::Problem& problem : loaded.problems) {
+  for (const config::Problem& problem : problems) {
     ordered_json one = as_json(problem.place);
     one["message"] = problem.message;
     all.push_back(std::move(one));
@@ -45,21 +48,60 @@ ordered_json problems_as_json(const config::Loaded& loaded) {
   return all;
 }
 
+// Processors of the widest device here that is known, and its name. Zero: none is.
+std::pair<std::uint64_t, std::string> widest_device() {
+  std::pair<std::uint64_t, std::string> widest;
+  if (const auto status = ask_daemon(daemon_socket(""), "status"); status)
+    for (const auto& device : (*status)["devices"])
+      widest = std::max(widest, {device.value("processors", std::uint64_t{0}),
+                                 device.value("name", "")});
+  for (const DeviceFacts& device : probe_driver().devices)
+    widest = std::max(widest, {static_cast<std::uint64_t>(device.processors), device.name});
+  return widest;
+}
+
+// What only a machine with devices can say.
+void compare_with_devices(config::Loaded& loaded) {
+  const auto& classes = loaded.configuration.classes;
+  if (std::none_of(classes.begin(), classes.end(), [](const auto& c) { return c.reservation > 0; }))
+    return;
+  const auto [processors, name] = widest_device();
+  if (processors == 0) return;
+  for (const config::WorkloadClass& made : classes) {
+    if (made.reservation <= processors) continue;
+    const std::string path = "class." + config::toml_text(made.name) + ".reservation";
+    const auto said =
+        std::find_if(loaded.settings.begin(), loaded.settings.end(),
+                     [&](const config::Setting& setting) { return setting.path == path; });
+    loaded.no_effect.push_back(
+        {said != loaded.settings.end() ? said->place : config::Place{"here"},
+         fmt::format("the class '{}' reserves {} processors for each client, and the widest device "
+                     "here, {}, has {}",
+                     made.name, made.reservation, name, processors),
+         {}});
+  }
+}
+
 int show_check(const config::Loaded& loaded, bool json) {
-  const int code = loaded.valid() ? 0 : kExitUnhealthy;
+  const int code = loaded.valid() && loaded.no_effect.empty() ? 0 : kExitUnhealthy;
   if (json) {
     fmt::print("{}\n", ordered_json{{"schema", 1},
                                     {"valid", loaded.valid()},
                                     {"files", loaded.files},
-                                    {"problems", problems_as_json(loaded)}}
+                                    {"problems", as_json(loaded.problems)},
+                                    {"no_effect", as_json(loaded.no_effect)}}
                            .dump(2));
     return code;
   }
   for (const config::Problem& problem : loaded.problems)
     fmt::print("{}\n", config::text_of(problem, true));
+  for (const config::Problem& problem : loaded.no_effect)
+    fmt::print("{}\n", config::text_of(problem, true));
   if (!loaded.valid())
     fmt::print("\n{} problem{}: nothing of it is used.\n", loaded.problems.size(),
                loaded.problems.size() == 1 ? "" : "s");
+  else if (!loaded.no_effect.empty())
+    fmt::print("\n{} without effect: the rest is used.\n", loaded.no_effect.size());
   else if (loaded.files.empty())
     fmt::print("No file: the built-in values hold.\n");
   else
@@ -123,7 +165,9 @@ std::optional<int> ConfigVerbs::run() {
   if (check_->parsed() || show_->parsed()) {
     config::Sources sources = config::sources(file_, overrides_);
     if (!host_.empty()) sources.host = host_;
-    const config::Loaded loaded = config::load(sources);
+    config::Loaded loaded = config::load(sources);
+    // Of another node nothing but the file is known.
+    if (check_->parsed() && host_.empty()) compare_with_devices(loaded);
     return check_->parsed() ? show_check(loaded, json_) : show_settings(loaded, origin_, json_);
   }
   if (!config_->parsed()) return std::nullopt;

@@ -83,17 +83,18 @@ void stop_daemon(const std::string& socket) {
   }
 }
 
-hal::Status start_daemon(const std::string& socket, const std::string& policy,
-                         std::optional<std::uint64_t> seed, const std::string& trace) {
+hal::Status start_daemon(const std::string& socket, const DaemonStart& start) {
   if (protocol::connect_to(socket)) return {};
   std::error_code unreadable;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", unreadable);
   const std::string program = (self.parent_path() / "vitamind").native();
   std::vector<std::string> words = {program, "--socket", socket, "--exit-when-idle",
                                     "30",    "--quiet"};
-  if (!policy.empty()) words.insert(words.end(), {"--policy", policy});
-  if (seed) words.insert(words.end(), {"--seed", fmt::format("{}", *seed)});
-  if (!trace.empty()) words.insert(words.end(), {"--trace", trace});
+  if (!start.config_file.empty()) words.insert(words.end(), {"--config", start.config_file});
+  for (const std::string& setting : start.settings) words.insert(words.end(), {"--set", setting});
+  if (!start.policy.empty()) words.insert(words.end(), {"--policy", start.policy});
+  if (start.seed) words.insert(words.end(), {"--seed", fmt::format("{}", *start.seed)});
+  if (!start.trace.empty()) words.insert(words.end(), {"--trace", start.trace});
   const std::string log = socket + ".log";
   ::mkdir(std::filesystem::path(socket).parent_path().c_str(), 0700);  // there already: fine
   std::vector<char*> arguments;

@@ -25,11 +25,17 @@ std::string mps_fault_text(const nlohmann::json& mps);
 // Users whose clients were let go lately, a sentence each, of a status.
 std::vector<std::string> let_go_texts(const nlohmann::json& status);
 
+// What a daemon that is started is told beyond where it listens.
+struct DaemonStart {
+  std::string config_file;            // instead of the usual vitamin.toml; empty: that
+  std::vector<std::string> settings;  // KEY=VALUE over it
+  std::string policy;                 // over both; empty: theirs
+  std::optional<std::uint64_t> seed;  // likewise
+  std::string trace;                  // the folder where it records; empty: nowhere
+};
 // Starts the user's own daemon unless one listens; it ends by itself when it had no client for a
-// while. `policy` and `seed`: over vitamin.toml's, where given. `trace`: the folder where it
-// records; empty: nowhere. An error says what to do.
-hal::Status start_daemon(const std::string& socket, const std::string& policy,
-                         std::optional<std::uint64_t> seed, const std::string& trace = "");
+// while. An error says what to do.
+hal::Status start_daemon(const std::string& socket, const DaemonStart& start);
 // Ends the daemon, which is ours, and waits until it has written everything.
 void stop_daemon(const std::string& socket);
 

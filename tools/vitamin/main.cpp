@@ -68,6 +68,51 @@ Exit codes:
 Without --strict, missing coverage is a message on stderr and does not change the exit code.
 )";
 
+constexpr const char* kDoctorFooter = R"(
+Examples:
+  vitamin doctor                        what was found, what is missing, and what to do about it
+  vitamin doctor --json                 the same for scripts; exit code 1: something is missing
+  vitamin doctor --bundle bundle.json   and what a report of a bug needs, in a file
+)";
+
+constexpr const char* kStatusFooter = R"(
+Examples:
+  vitamin status                                      devices, leases and clients, once
+  vitamin status --json                               the same for scripts
+  vitamin status --socket /run/vitamin/vitamind.sock  the machine's vitamind
+)";
+
+constexpr const char* kTopFooter = R"(
+Examples:
+  vitamin top             until interrupted; a vitamind that is started again is found again
+  vitamin top --every 2   a look every two seconds
+)";
+
+constexpr const char* kDrainFooter = R"(
+DEVICE is a UUID, an index as `nvidia-smi` and `vitamin doctor` count, or all.
+
+Examples:
+  vitamin drain 0                                          before maintenance of device 0
+  vitamin drain GPU-5c0d8f1e-1a2b-4c3d-8e9f-0123456789ab   the same by UUID
+  vitamin resume all                                       afterwards
+)";
+
+constexpr const char* kPolicyFooter = R"(
+Examples:
+  vitamin policy list
+  vitamin policy test tpot-first
+)";
+
+constexpr const char* kVersionFooter = R"(
+Examples:
+  vitamin version --json
+)";
+
+constexpr const char* kCompletionFooter = R"(
+Examples:
+  vitamin completion bash > /etc/bash_completion.d/vitamin
+)";
+
 constexpr const char* kVerifyFooter = R"(
 Runs COMMAND alone (once natively, twice under vitamin on the whole device), then under allocation
 schedules with something else on the device: random for each launch, the narrowest part that can run
@@ -131,16 +176,16 @@ struct CommandLine {
 
   CommandLine() {
     app.name("vitamin");
-    app.footer(kMainFooter);
     app.require_subcommand(0, 1);
     app.set_help_flag("-h,--help", "Show this help");
+    app.set_version_flag("--version", "vitamin " VITAMIN_VERSION, "Show the version");
     add_run();
     add_verify();
     doctor = app.add_subcommand("doctor", "Say what was found on this machine and what is missing");
     doctor->add_option("--bundle", bundle, "Also write what a report of a bug needs")
         ->type_name("FILE");
     policy = app.add_subcommand("policy", "Show the policies");
-    policy->footer("\nExamples:\n  vitamin policy list\n  vitamin policy test tpot-first\n");
+    policy->footer(kPolicyFooter);
     policy_list = policy->add_subcommand("list", "Name every policy, one a line");
     policy_verbs.add(app, *policy);
     cdi_verbs.add(app);
@@ -152,6 +197,11 @@ struct CommandLine {
     completion->add_option("SHELL", shell, "bash, zsh or fish")->required();
     for (CLI::App* verb : {doctor, policy_list, version, status})
       verb->add_flag("--json", json, "Answer as JSON");
+    // Last: a verb begins with the footer that the program has at that time.
+    app.footer(kMainFooter);
+    doctor->footer(kDoctorFooter);
+    version->footer(kVersionFooter);
+    completion->footer(kCompletionFooter);
   }
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
@@ -167,7 +217,11 @@ struct CommandLine {
     top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
     top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
     for (CLI::App* verb : {drain, resume})
-      verb->add_option("DEVICE", device, "Its UUID, or all")->capture_default_str();
+      verb->add_option("DEVICE", device, "Its UUID or index, or all")->capture_default_str();
+    status->footer(kStatusFooter);
+    top->footer(kTopFooter);
+    drain->footer(kDrainFooter);
+    resume->footer(kDrainFooter);
   }
   void add_verify() {
     verify =
@@ -183,6 +237,9 @@ struct CommandLine {
         ->delimiter(',');
     verify->add_option("--file", verification.files, "A file that COMMAND writes, to compare");
     verify->add_option("--scan", verification.scan, "GPU code to look into with cuobjdump");
+    verify->add_option("--memory", verification.memory,
+                       "Quota of device memory in every run, as of vitamin run; none is native")
+        ->type_name("SIZE");
     verify->add_option("--limit", verification.limit_seconds, "Seconds that one run may take");
     verify->add_flag("--json", verification.json, "Print the result as JSON");
     verify->add_option("--report", verification.report_file, "Write a page of HTML")
@@ -197,6 +254,12 @@ struct CommandLine {
                     "Who decides where a launch goes (default: vitamin.toml's, or fifo)")
         ->type_name("NAME");
     run->add_option("--seed", options.seed, "Seed of a random policy")->type_name("N");
+    run->add_option("--config", options.config_file,
+                    "Instead of /etc/vitamin/vitamin.toml ($VITAMIN_CONFIG)")
+        ->type_name("FILE");
+    run->add_option("--set", options.settings,
+                    "KEY=VALUE over the file, for this run: vitamin config show names them")
+        ->type_name("KEY=VALUE");
     run->add_flag("--daemon", options.daemon,
                   "Share the device with others: vitamind decides (started if none runs)");
     run->add_option("--socket", options.socket, "Where that vitamind listens")->type_name("PATH");
@@ -382,8 +445,8 @@ int parse_and_dispatch(int argc, char** argv) {
   try {
     line.app.parse(static_cast<int>(mark - argv), argv);
     return dispatch(line);
-  } catch (const CLI::CallForHelp& help) {
-    return line.app.exit(help);
+  } catch (const CLI::Success& shown) {  // help or version
+    return line.app.exit(shown);
   } catch (const CLI::ParseError& error) {
     return usage_error(fmt::format("{}.", error.what()), line.run->parsed() ? "vitamin run --help"
                                                          : line.verify->parsed()

@@ -112,6 +112,13 @@ void check_daemon(std::vector<Check>& checks) {
 void check_environment(std::vector<Check>& checks) {
   for (const std::string& hazard : config::mps_hazards([](auto name) { return std::getenv(name); }))
     checks.push_back({"mps", Verdict::kBad, hazard});
+  if (const char* const limit = std::getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+      limit != nullptr && *limit != '\0')
+    checks.push_back({"mps", Verdict::kNote,
+                      fmt::format("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={}: MPS bounds the memory of "
+                                  "each process by itself. Compare bits between runs of one limit "
+                                  "only: libraries may choose algorithms by free memory.",
+                                  limit)});
 }
 
 // The folder of the daemon's socket must be ours, that of the locks must be writable.

@@ -2,8 +2,10 @@
 //
 // vitamin run: start a command under the preloaded library, wait, report.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -89,7 +91,8 @@ fs::path profiles_of(const RunOptions& options) {
 
 // What of vitamin.toml the command line leaves open. An invalid one is not guessed at.
 config::Configuration configure(RunOptions& options) {
-  const config::Loaded loaded = config::load(config::sources("", {}));
+  const config::Loaded loaded =
+      config::load(config::sources(options.config_file, options.settings));
   for (const config::Problem& problem : loaded.problems) say(config::text_of(problem, false) + ".");
   if (!loaded.valid())
     stop(kExitFailed, Problem::kConfiguration,
@@ -130,6 +133,40 @@ std::string mps_directory(const RunOptions& options) {
   return state == "ready" || state == "fault" ? mps.value("directory", "") : "";
 }
 
+// Who decides under a daemon that runs already is its own business: what was asked for here and is
+// not so is said before the command starts.
+void compare_with_daemon(const RunOptions& options, const DaemonStart& asked) {
+  if (asked.policy.empty() && !asked.seed) return;
+  const std::string socket = daemon_socket(options.socket);
+  const auto status = ask_daemon(socket, "status");
+  if (!status || !(*status)["daemon"].contains("policy")) return;
+  const std::string policy = (*status)["daemon"].value("policy", "");
+  const auto seed = (*status)["daemon"].value("seed", std::uint64_t{0});
+  const bool other_policy = !asked.policy.empty() && asked.policy != policy;
+  const bool other_seed = asked.seed && *asked.seed != seed;
+  if (!other_policy && !other_seed) return;
+  std::string ignored, runs = "policy " + policy;
+  if (other_policy) ignored = "--policy " + asked.policy;
+  if (other_seed) {
+    ignored += fmt::format("{}--seed {}", ignored.empty() ? "" : " and ", *asked.seed);
+    runs += fmt::format(" of seed {}", seed);
+  }
+  say(Problem::kDaemonDecides,
+      fmt::format("{} {} not what decides: vitamind at {} runs already, with {}. Change its "
+                  "vitamin.toml and send it SIGHUP, or take another --socket.",
+                  ignored, other_policy && other_seed ? "are" : "is", socket, runs));
+}
+
+// The policies that decided for the processes of the run; empty: it is not known.
+std::string policies_of(const Report& report) {
+  std::vector<std::string> found;
+  for (const ProcessReport& process : report.processes)
+    if (!process.policy.empty() &&
+        std::find(found.begin(), found.end(), process.policy) == found.end())
+      found.push_back(process.policy);
+  return fmt::format("{}", fmt::join(found, " and "));
+}
+
 // MPS's own order among kernels that share processors: batch work behind the rest. Whoever set it
 // for themselves has been told what it does and keeps it.
 bool lower_priority(const RunOptions& options, const config::Configuration& configuration) {
@@ -154,8 +191,11 @@ std::vector<std::string> child_environment(const RunOptions& options, const Libr
   // NVTX ranges become advice (interpose/nvtx.h), unless a profiler of the user's listens.
   if (std::getenv("NVTX_INJECTION64_PATH") == nullptr && !libraries.empty())
     changes.push_back("NVTX_INJECTION64_PATH=" + libraries.front().native());
-  if (options.daemon)
+  if (options.daemon) {
     changes.push_back(fmt::format("{}={}", names::kDaemon, daemon_socket(options.socket)));
+    if (configuration.failure.absent == config::OnAbsence::kClosed)
+      changes.push_back(fmt::format("{}={}", names::kAbsent, kExitNoDaemon));
+  }
   if (std::getenv(names::kLockFolder) == nullptr)
     changes.push_back(
         fmt::format("{}={}", names::kLockFolder, configuration.daemon.lock_directory));
@@ -241,8 +281,8 @@ std::optional<std::string> window_nanoseconds(const std::string& text) {
 
 void run(RunOptions options) {
   // Whoever starts the daemon leaves its policy to the configuration unless told otherwise.
-  const std::string daemon_policy = options.policy;
-  const std::optional<std::uint64_t> daemon_seed = options.seed;
+  const DaemonStart daemon = {options.config_file, options.settings, options.policy, options.seed,
+                              options.trace};
   const config::Configuration configuration = configure(options);
   check_report_file(options.report_file);
   watch_interrupts();
@@ -257,8 +297,7 @@ void run(RunOptions options) {
     given.socket = (directory.path() / "daemon" / "socket").native();
   // Somebody else's daemon is not ours to start; without one the program runs all the same.
   if (options.daemon) {
-    const auto ready =
-        start_daemon(daemon_socket(given.socket), daemon_policy, daemon_seed, options.trace);
+    const auto ready = start_daemon(daemon_socket(given.socket), daemon);
     end_if_interrupted(directory);
     if (!ready && configuration.failure.absent == config::OnAbsence::kClosed) {
       directory.remove();
@@ -269,6 +308,8 @@ void run(RunOptions options) {
     if (!ready)
       say(Problem::kSharedWithNobody,
           fmt::format("{}; the program shares the device with nobody.", ready.error().message));
+    else
+      compare_with_daemon(given, daemon);
   }
 
   const auto started = std::chrono::steady_clock::now();
@@ -287,7 +328,8 @@ void run(RunOptions options) {
     facts.learnt = keep_learnt(directory.path(), profiles);
   directory.remove();
   facts.command = options.command;
-  facts.policy = options.policy;
+  facts.policy = policies_of(report);
+  if (facts.policy.empty()) facts.policy = options.policy;
   facts.seed = options.seed;
   facts.window = options.window;
   facts.wall_ns = static_cast<std::uint64_t>((ended - started) / std::chrono::nanoseconds(1));

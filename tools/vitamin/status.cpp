@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"
+#include "tools/vitamin/probe.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/verbs.h"
 
@@ -75,6 +77,21 @@ std::string device_text(const json& device) {
   return text;
 }
 
+// Quotas of device memory: whose, how much of how much.
+std::string memory_text(const json& status) {
+  std::string text;
+  const auto memory = status.find("memory");
+  if (memory == status.end()) return text;
+  for (const json& each : *memory) {
+    const std::uint64_t processes = number(each, "processes");
+    text += fmt::format("memory {} (class {}) on {}: {} of {}, {} process{}\n",
+                        each.value("whose", ""), each.value("class", ""), each.value("device", ""),
+                        bytes(number(each, "used")), bytes(number(each, "quota")), processes,
+                        processes == 1 ? "" : "es");
+  }
+  return text.empty() ? text : text + "\n";
+}
+
 // Only what somebody should know.
 std::string mps_text(const json& status) {
   const auto mps = status.find("mps");
@@ -94,6 +111,7 @@ std::string status_text(const json& status) {
                   duration(number(daemon, "up_ns")), daemon.value("socket", ""));
   for (const json& device : status["devices"]) text += device_text(device) + "\n";
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
+  text += memory_text(status);
   text += mps_text(status);
   for (const std::string& user : let_go_texts(status)) text += user + "\n\n";
   text += "       client  process  user    on parts  whole  program\n";
@@ -112,8 +130,40 @@ std::string status_text(const json& status) {
 }
 
 int failed(const hal::Error& error) {
-  say(Problem::kDaemonUnreachable, fmt::format("{}.", error.message));
+  const char* const next =
+      error.code == hal::Errc::kUnavailable
+          ? " `vitamin run --daemon -- COMMAND` starts one of your own, `systemctl start vitamind` "
+            "the machine's; --socket says where another one listens."
+          : "";
+  say(Problem::kDaemonUnreachable, fmt::format("{}.{}", error.message, next));
   return kExitFailed;
+}
+
+// On a screen a line is cleared to its end: a shorter one leaves nothing of what stood there.
+std::string for_screen(const std::string& text) {
+  std::string shown = "\033[H";
+  for (const char c : text) {
+    if (c == '\n') shown += "\033[K";
+    shown += c;
+  }
+  return shown + "\033[J";
+}
+
+// The UUID of the device of this index, in the order of the PCI bus, as nvidia-smi counts.
+hal::Result<std::string> uuid_of_index(const std::string& index) {
+  ::setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  const DriverFacts facts = probe_driver();
+  if (facts.devices.empty())
+    return hal::fail(hal::Errc::kInvalidArgument,
+                     "an index names a device of the NVIDIA driver, and there is none here: give "
+                     "the UUID that `vitamin status` shows");
+  const std::size_t number = index.size() < 6 ? std::stoul(index) : facts.devices.size();
+  if (number < facts.devices.size() && !facts.devices[number].uuid.empty())
+    return facts.devices[number].uuid;
+  return hal::fail(hal::Errc::kInvalidArgument,
+                   fmt::format("there is no device {}: the {} here count from 0", index,
+                               facts.devices.size()));
 }
 
 }  // namespace
@@ -131,16 +181,27 @@ int top(const std::string& socket, double seconds, int rounds) {
   for (int round = 0; interrupted() == 0 && (rounds == 0 || round < rounds); ++round) {
     if (round > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     const auto status = ask_daemon(daemon_socket(socket), "status");
-    if (!status) return failed(status.error());
-    // Home, the text, clear to the end: no flicker.
-    fmt::print("{}{}{}", screen ? "\033[H" : "", status_text(*status), screen ? "\033[J" : "\n");
+    // One that answered before may be in the middle of being started again.
+    if (!status && round == 0) return failed(status.error());
+    const std::string text =
+        status ? status_text(*status) : fmt::format("{}: waiting for it\n", status.error().message);
+    fmt::print("{}", screen ? for_screen(text) : text + "\n");
     std::fflush(stdout);
   }
   return 0;
 }
 
 int set_drained(const std::string& socket, const std::string& device, bool drained) {
-  const std::string verb = fmt::format("{} {}", drained ? "drain" : "resume", device);
+  std::string which = device;
+  if (!device.empty() && device.find_first_not_of("0123456789") == std::string::npos) {
+    const auto uuid = uuid_of_index(device);
+    if (!uuid) {
+      say(Problem::kUsage, uuid.error().message + ".");
+      return kExitFailed;
+    }
+    which = *uuid;
+  }
+  const std::string verb = fmt::format("{} {}", drained ? "drain" : "resume", which);
   const auto answer = ask_daemon(daemon_socket(socket), verb);
   if (!answer) return failed(answer.error());
   fmt::print("{} devices {}\n", number(*answer, "devices"),

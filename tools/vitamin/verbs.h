@@ -15,6 +15,8 @@ struct RunOptions {
   std::string policy;                 // empty: vitamin.toml's
   std::optional<std::uint64_t> seed;  // unset: vitamin.toml's
   std::string workload_class;         // empty: the first of vitamin.toml that matches
+  std::string config_file;            // instead of the usual vitamin.toml; empty: that
+  std::vector<std::string> settings;  // KEY=VALUE over it
   bool daemon = false;                // the arbiter is vitamind's
   std::string socket;                 // where it listens; empty: the machine's, or the user's own
   std::string window;                 // as given: "0", "500us", "max"; empty: the policy's choice
@@ -41,7 +43,7 @@ int doctor(bool json, const std::string& bundle);
 int show_status(const std::string& socket, bool as_json);
 // Every `seconds`; `rounds` 0: until interrupted.
 int top(const std::string& socket, double seconds, int rounds);
-// `device`: a UUID or "all".
+// `device`: a UUID, an index in the order of the PCI bus or "all".
 int set_drained(const std::string& socket, const std::string& device, bool drained);
 int list_policies(bool json);
 int show_version(bool json);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "config/value.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"
@@ -100,6 +101,7 @@ class Verifier {
     request.seed = seed;
     request.command = options_.command;
     request.files = options_.files;
+    request.memory = options_.memory;
     if (tenant) request.tenant = result_.tenant;
     request.limit_seconds = limit();
     progress(name);
@@ -158,6 +160,7 @@ class Verifier {
     request.seed = options_.seed;
     request.command = options_.command;
     request.files = options_.files;
+    request.memory = options_.memory;
     request.limit_seconds = limit();
     progress(request.name);
     controls_.push_back(observe(request));
@@ -172,6 +175,7 @@ class Verifier {
     request.seed = options_.seed;
     request.command = options_.command;
     request.files = options_.files;
+    request.memory = options_.memory;
     if (tenant) request.tenant = result_.tenant;
     request.limit_seconds = limit();
     progress(name);
@@ -257,6 +261,9 @@ std::string problem(const VerifyOptions& options) {
   if (options.command.empty() || options.command.front().empty())
     return "no command to verify: vitamin verify [OPTIONS] -- COMMAND.";
   if (options.runs == 0) return "--runs must be at least 1.";
+  if (!options.memory.empty() && !config::memory_bound(options.memory))
+    return fmt::format("--memory: '{}' is no size: write 40GiB, 512MiB or 50% of each device.",
+                       options.memory);
   bool files = false;
   for (const std::string& check : options.checks) {
     files = files || check == "files";

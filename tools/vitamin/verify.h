@@ -21,6 +21,7 @@ struct VerifyOptions {
   std::vector<std::string> checks;    // "stdout", "files", "memory"; empty: stdout
   std::vector<std::string> files;
   std::vector<std::string> scan;  // code to look into for what lies outside the contract
+  std::string memory;             // quota of every run: "40GiB", "50%"; empty: none
   double limit_seconds = 0;       // of one run; 0: 20 times the first one and a minute
   bool json = false;
   std::string report_file;  // HTML

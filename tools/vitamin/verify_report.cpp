@@ -129,8 +129,9 @@ code{background:#eaeef2;padding:.1em .3em}
 
 std::string replay(const VerifyOptions& options, const Verification& result,
                    const Observation& run) {
-  const std::string line = fmt::format("vitamin run --policy {} --seed {} -- {}", run.policy,
-                                       run.seed, joined(options.command));
+  const std::string memory = options.memory.empty() ? "" : " --memory " + options.memory;
+  const std::string line = fmt::format("vitamin run --policy {} --seed {}{} -- {}", run.policy,
+                                       run.seed, memory, joined(options.command));
   if (!run.tenant) return line;
   return fmt::format("vitamin run --quiet --policy {} --seed {} -- sh -c {} & {}; kill $!",
                      kTenantPolicy, tenant_seed(run.seed), shell_word(result.tenant), line);

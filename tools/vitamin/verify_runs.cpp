@@ -16,6 +16,7 @@
 #include <optional>
 #include <thread>
 
+#include "config/value.h"
 #include "hal/read_file.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"
@@ -174,9 +175,10 @@ class Group {
   std::optional<Guard> guard_;
 };
 
-// `audit`: where the audit's logs go, or empty.
+// `audit`: where the audit's logs go, or empty. `memory`: a quota, or empty.
 std::vector<std::string> environment(const fs::path& folder, const std::string& policy,
-                                     std::uint64_t seed, const fs::path& audit) {
+                                     std::uint64_t seed, const fs::path& audit,
+                                     const std::string& memory = {}) {
   namespace names = runtime::environment;
   const Libraries libraries = preloadable(preload_libraries(), folder);
   std::vector<std::string> changes = {
@@ -186,6 +188,9 @@ std::vector<std::string> environment(const fs::path& folder, const std::string& 
       fmt::format("{}={}", names::kSeed, seed),
       fmt::format("{}=1", names::kQuiet),
   };
+  if (const auto bound = config::memory_bound(memory))
+    changes.push_back(bound->percent != 0 ? fmt::format("{}={}%", names::kMemory, bound->percent)
+                                          : fmt::format("{}={}", names::kMemory, bound->bytes));
   if (!audit.empty()) changes.push_back(fmt::format("{}={}", names::kAudit, audit.native()));
   return environment_with(changes);
 }
@@ -284,9 +289,11 @@ Observation observe(const RunRequest& request) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   };
   {
+    const std::string& policy = seen.audited ? request.policy : "fifo";
     Group group(request.command,
-                seen.audited
-                    ? environment(folder.path(), request.policy, request.seed, seen.logs->path())
+                seen.audited || !request.memory.empty()
+                    ? environment(folder.path(), policy, request.seed,
+                                  seen.audited ? seen.logs->path() : fs::path(), request.memory)
                     : environment_with({}),
                 output, errors);
     seen.exec_error = group.exec_error();

@@ -58,6 +58,9 @@ struct RunRequest {
   std::vector<std::string> command;
   std::vector<std::string> files;
   std::string tenant;        // a shell command, or empty
+  // Quota of device memory; empty: none. Natively nothing would bound it: then the run is under
+  // Vitamin on the whole device.
+  std::string memory;
   double limit_seconds = 0;  // 0: none
 };
 // The tenant runs under this policy and seed.

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "config/command_line.h"
 #include "deploy/kubernetes/dra/driver.h"
 #include "protocol/paths.h"
 
@@ -56,7 +57,8 @@ int main(int argc, char** argv) {
   app.add_option("--every", options.every_ms, "Milliseconds between two checks of all GPUs")
       ->capture_default_str()
       ->check(CLI::Range(10, 60'000));
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = config::read_command_line(app, argc, argv, VITAMIN_VERSION))
+    return *ended;
   if (options.node.empty()) return refuse("which node is this? Give --node or NODE_NAME");
   if (options.api.url.empty())
     return refuse("this is no pod of a cluster: where is the API server? Give --api-server");

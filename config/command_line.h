@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the services' command lines share (vitamind, vitamin-k8s-plugin, vitamin-dra-driver): a
+// version, and one line in words for what cannot be understood.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policies/nearest.h"
+#include "runtime/problem.h"
+
+namespace vitamin::config {
+
+inline constexpr int kExitUsage = 1;
+
+// What the program is to end with; empty: it goes on.
+inline std::optional<int> read_command_line(CLI::App& app, int argc, char** argv,
+                                            const std::string& version) {
+  const std::string name = app.get_name();
+  app.set_help_flag("-h,--help", "Show this help");
+  app.set_version_flag("--version", name + " " + version, "Show the version");
+  app.allow_extras();
+  std::string wrong;
+  try {
+    app.parse(argc, argv);
+    if (app.remaining().empty()) return std::nullopt;
+    const std::string word = app.remaining().front();
+    std::vector<std::string> options;
+    for (const CLI::Option* option : app.get_options())
+      for (const std::string& each : option->get_lnames()) options.push_back("--" + each);
+    const std::string given = word.substr(0, word.find('='));
+    wrong = word.starts_with("-") ? "unknown option '" + given + "'" +
+                                        policies::did_you_mean(given, options)
+                                  : "unknown word '" + word + "'";
+  } catch (const CLI::Success& shown) {  // help or version
+    return app.exit(shown);
+  } catch (const CLI::ParseError& error) {
+    wrong = error.what();
+    wrong.erase(wrong.find_last_not_of(" .\n") + 1);
+  }
+  std::fprintf(stderr, "%s: %s. See `%s --help`. [%s]\n", name.c_str(), wrong.c_str(), name.c_str(),
+               runtime::code_of(runtime::Problem::kUsage));
+  return kExitUsage;
+}
+
+}  // namespace vitamin::config

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quotas of device memory of vitamin.toml's classes: for each group and device a ledger
+// (protocol/quota_ledger.h) that its processes share and count in by themselves. The daemon says
+// which groups a process is of, and takes back what the dead had.
+//
+// A ledger is a member's to write: quotas hold among programs that mean well. Ledgers end with the
+// daemon; its clients go on with theirs, and who comes later begins another one.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "config/configuration.h"
+#include "hal/result.h"
+
+namespace vitamin::daemon {
+
+// A process, as the kernel tells of it.
+struct MemoryMember {
+  std::int32_t process = 0;  // 0: of another pid namespace
+  std::uint32_t user = 0;
+  std::string container;  // its id; empty: in none
+  std::string job;        // its step or claim; empty: in none
+};
+
+class MemoryQuotas {
+ public:
+  MemoryQuotas();
+  ~MemoryQuotas();
+
+  struct Bound {
+    int file = -1;
+    std::uint64_t quota = 0;
+    std::string whose;
+  };
+  // Of the class on a device with so much memory; the class has a quota.
+  hal::Result<Bound> bound(const config::WorkloadClass& workload, const MemoryMember& member,
+                           const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
+  // The classes may have other quotas now.
+  void apply(const config::Configuration& configuration);
+  // Everything that somebody has, after the dead have given back theirs.
+  nlohmann::json status(std::uint64_t now_ns);
+
+  struct Sum {
+    std::uint64_t quota = 0, used = 0;
+  };
+  // By device and class.
+  std::map<std::pair<std::string, std::string>, Sum> sums(std::uint64_t now_ns);
+
+  // What a member is called in ledgers; 0: the daemon cannot see it.
+  static std::uint64_t owner(const MemoryMember& member);
+
+ private:
+  struct Group;
+  void look_after(std::uint64_t now_ns);
+
+  std::map<std::string, std::unique_ptr<Group>> groups_;
+};
+
+}  // namespace vitamin::daemon

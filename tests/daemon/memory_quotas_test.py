@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas of device memory of vitamin.toml's classes, which vitamind keeps for groups of processes.
+
+Environment: see CMakeLists.txt; LIBRARY (libvitamin_cuda.so), MEMORY (the program of
+tests/interpose that takes memory), NATIVE_MEMORY, DRIVER (folder of the software driver).
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from harness import DaemonTest
+from time_limit import time_limit
+
+OK, NO_MEMORY = 0, 2
+MIB = 1 << 20
+
+
+class Quotas(DaemonTest):
+    def configured(self, text):
+        file = pathlib.Path(self.folder.name, "vitamin.toml")
+        file.write_text(text)
+        return self.daemon("--config", str(file))
+
+    def program(self, daemon, **environment):
+        errors = tempfile.TemporaryFile("w+")
+        process = subprocess.Popen(
+            [os.environ["MEMORY"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            text=True, env=os.environ | {
+                "LD_PRELOAD": os.environ["LIBRARY"], "LD_LIBRARY_PATH": os.environ["DRIVER"],
+                "VITAMIN_SOFT_LEDGER": os.path.join(self.folder.name, "ledger"),
+                "VITAMIN_LOCK_FOLDER": "", "VITAMIN_DAEMON": str(daemon.socket)} | environment)
+
+        def end():
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+            errors.close()
+        self.addCleanup(end)
+        process.errors = errors
+        return process
+
+    def ask(self, program, command):
+        program.stdin.write(command + "\n")
+        program.stdin.flush()
+        answer = [int(word) for word in program.stdout.readline().split()]
+        return answer[0] if len(answer) == 1 else answer
+
+    def memory(self, daemon):
+        return daemon.status()["memory"]
+
+    def test_the_processes_of_a_user_have_one_quota_together(self):
+        daemon = self.configured('[[class]]\nname = "small"\ncommand = "memory"\n'
+                                 'memory = "64MiB"\nmemory_of = "user"\n')
+        first, second = self.program(daemon), self.program(daemon)
+        self.assertEqual(self.ask(first, "info"), [OK, 64 * MIB, 64 * MIB])
+        self.assertEqual(self.ask(first, f"take cuMemAlloc {40 * MIB} a"), OK)
+        self.assertEqual(self.ask(second, "info"), [OK, 24 * MIB, 64 * MIB])
+        self.assertEqual(self.ask(second, f"take cuMemCreate {40 * MIB} a"), NO_MEMORY)
+        self.assertEqual(self.ask(second, f"take cuMemAlloc {24 * MIB} a"), OK)
+        one, = self.memory(daemon)
+        self.assertEqual((one["class"], one["whose"], one["quota"], one["used"], one["processes"]),
+                         ("small", f"of user {os.getuid()}", 64 * MIB, 64 * MIB, 2))
+        second.errors.seek(0)
+        self.assertIn(f"of the quota of user {os.getuid()} (64.0 MiB)", second.errors.read())
+        shown = subprocess.run([os.environ["VITAMIN"], "status", "--socket", str(daemon.socket)],
+                               text=True, capture_output=True, timeout=time_limit(20))
+        self.assertRegex(shown.stdout, rf"memory of user {os.getuid()} \(class small\) on GPU-\S+: "
+                                       r"64 MiB of 64 MiB, 2 processes\n")
+        metrics = daemon.ask("metrics")["text"]
+        for name in ("quota", "used"):
+            self.assertRegex(metrics, rf'(?m)^vitamin_memory_{name}_bytes{{UUID="GPU-[^"]+",'
+                                      rf'class="small"}} {64 * MIB}$')
+        # Killed anywhere, it leaves nothing behind, and nobody has to be there to see it.
+        for program in (first, second):
+            program.kill()
+            program.wait()
+        self.assertEqual((self.memory(daemon)[0]["used"], self.memory(daemon)[0]["processes"]),
+                         (0, 0))
+
+    def test_each_process_has_a_quota_of_its_own_where_nothing_else_is_said(self):
+        daemon = self.configured('[[class]]\nname = "small"\nmemory = "25%"\n')
+        programs = [self.program(daemon) for _ in range(2)]
+        for program in programs:
+            status, free, total = self.ask(program, "info")
+            self.assertEqual((status, free, total), (OK, 4 << 30, 4 << 30))
+            self.assertEqual(self.ask(program, f"take cuMemAlloc {3 << 30} a"), OK)
+            self.assertEqual(self.ask(program, f"take cuMemAlloc {2 << 30} b"), NO_MEMORY)
+        self.assertEqual(sorted(each["whose"] for each in self.memory(daemon)),
+                         sorted(f"of process {program.pid}" for program in programs))
+
+    def test_who_is_of_no_class_with_a_quota_sees_the_device_as_it_is(self):
+        daemon = self.configured('[[class]]\nname = "small"\ncommand = "other"\nmemory = "64MiB"\n'
+                                 '[[class]]\nname = "free"\ncommand = "mem*"\n')
+        program = self.program(daemon)
+        status, free, total = self.ask(program, "info")
+        self.assertEqual((status, free, total), (OK, self.ask(program, "native"), 16 << 30))
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {1 << 30} a"), OK)
+        self.assertEqual(self.memory(daemon), [])
+        # The class that it names, of those that are for its user.
+        named = self.program(daemon, VITAMIN_CLASS="small")
+        self.assertEqual(self.ask(named, "info"), [OK, 64 * MIB, 64 * MIB])
+
+    def test_a_quota_that_changes_holds_at_once(self):
+        text = '[[class]]\nname = "small"\nmemory = "{}"\nmemory_of = "class"\n'
+        daemon = self.configured(text.format("64MiB"))
+        program = self.program(daemon)
+        self.assertEqual(self.ask(program, f"take cuMemAlloc {40 * MIB} a"), OK)
+        for size, total, free in (("32MiB", 32 * MIB, 0), ("1%", (16 << 30) // 100, None)):
+            pathlib.Path(self.folder.name, "vitamin.toml").write_text(text.format(size))
+            daemon.process.send_signal(signal.SIGHUP)
+            self.until(lambda: self.memory(daemon)[0]["quota"] == total)
+            if free is None:
+                free = total - 40 * MIB
+            self.assertEqual(self.ask(program, "info"), [OK, free, total])
+
+    def test_the_quota_of_a_run_and_that_of_its_class_both_hold(self):
+        daemon = self.configured('[[class]]\nname = "small"\nmemory = "64MiB"\n')
+        for run, least in ((32 * MIB, 32 * MIB), (128 * MIB, 64 * MIB)):
+            program = self.program(daemon, VITAMIN_MEMORY=str(run))
+            self.assertEqual(self.ask(program, "info"), [OK, least, least])
+            self.assertEqual(self.ask(program, f"take cuMemAlloc {least + 1} a"), NO_MEMORY)
+            self.assertEqual(self.ask(program, f"take cuMemAlloc {least} a"), OK)
+
+    def test_what_is_no_size_is_a_problem_of_the_file(self):
+        for size in ("40", "40GB", "0%", "101%", "-1MiB"):
+            daemon = self.configured(f'[[class]]\nname = "small"\nmemory = "{size}"\n')
+            self.assertEqual(daemon.process.wait(time_limit(10)), 1)
+            self.assertIn("'memory' must be a size like", daemon.log())
+
+
+if __name__ == "__main__":
+    unittest.main()
