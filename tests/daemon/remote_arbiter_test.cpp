@@ -131,6 +131,12 @@ class Puppet {
 }  // namespace
 
 TEST_CASE("a process with few descriptors connects or does not and ends its connection") {
+#if defined(__SANITIZE_ADDRESS__)
+  // UndefinedBehaviorSanitizer looks at an object's type through a pipe, and takes it for another
+  // one's where no descriptor is left.
+  MESSAGE("not with sanitizers that need descriptors themselves");
+  return;
+#endif
   Puppet daemon;
   const pid_t child = ::fork();
   REQUIRE(child >= 0);

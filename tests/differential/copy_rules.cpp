@@ -421,7 +421,8 @@ VITAMIN_RULE(memory_of_a_held_stream_allocated_on_another,
   });
   once("cuStreamSynchronize, then a fill on a third stream", [&](Gate& gate, CUdeviceptr memory) {
     const std::string text = waits_for(gate, [&] { return api.cuStreamSynchronize(second); });
-    VITAMIN_MUST(cuMemsetD8Async(memory, 3, kBlock, third));
+    // Little, so that a slow machine fills it soon.
+    VITAMIN_MUST(cuMemsetD8Async(memory, 3, 64, third));
     return text + "; the third stream " + soon(third);
   });
 }

@@ -86,6 +86,9 @@ void refused_frees() {
   print("module NULL", cuModuleUnload(nullptr));
   print("array NULL", cuArrayDestroy(nullptr));
   held.finish();
+  check(cuMemHostUnregister(paged));
+  std::free(paged);
+  std::free(unregistered);
 }
 
 // Natively the first free takes the memory from the application, whenever it is made.
