@@ -147,7 +147,7 @@ class LeaseClient {
     std::uint32_t left = 0;  // launches not yet submitted
     std::uint64_t ahead_ns = runtime::kNever;
     std::uint32_t outstanding = 0;
-    bool told = false;     // the dispatcher was told of it
+    bool told = false;     // the pipeline was told of it
     bool wanting = false;  // the daemon believes that the lane has something to submit
     bool waiting = false;  // an operation of it waits for a grant
     std::uint32_t asked_width = 0;

@@ -6,7 +6,7 @@
 // The thread lives as long as the process. It holds the life line (protocol/life.h), so its end is
 // how the daemon learns of ours; sleeps until the daemon rings, dies or hangs up; sends the lanes
 // home when the daemon is gone and connects again when there is one. It never takes the device lock
-// itself: it raises a flag and wakes the dispatcher's thread (Arbiter::on_change).
+// itself: it raises a flag and wakes the pipeline's thread (Arbiter::on_change).
 //
 // A daemon that does not turn while a request waits (stopped, or starved) counts as gone too.
 #pragma once

@@ -52,7 +52,7 @@ void look_at(Graph graph, GraphRecord& record, int depth) {
   }
 }
 
-// A launch that the dispatcher places. Everything that it holds is a value: launches that wait are
+// A launch that the pipeline places. Everything that it holds is a value: launches that wait are
 // submitted before the application's next change of the executable, or its end.
 class GraphLaunch final : public runtime::GraphOperation {
  public:

@@ -54,7 +54,7 @@ class Arbiter {
 
   // For an arbiter elsewhere. Answers, closed gates and the end of the daemon come at any time:
   // `wake` is then called, without the device lock, by a thread of the arbiter, and the
-  // dispatcher's thread calls service() for as long as wants_service() says so.
+  // pipeline's thread calls service() for as long as wants_service() says so.
   virtual void on_change(std::function<void()> wake) { (void)wake; }
   virtual bool wants_service() const { return false; }
   virtual void service() {}

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An executable graph of the application as the dispatcher sees it: one operation, and executables
+// An executable graph of the application as the pipeline sees it: one operation, and executables
 // of the same nodes for the entries where it has run.
 //
 // What is slow (looking at its nodes, making an executable) is done without the lock. The thread of
 // the application that launches a graph where no executable of it can run makes the first one, as
 // long as it made the application's own; a launch that is submitted later goes to the whole device
 // instead, on the application's own stream, as natively. Executables for other entries are made by
-// the dispatcher's thread, while launches go where there is one. Where a policy grants the whole
+// the pipeline's thread, while launches go where there is one. Where a policy grants the whole
 // device nothing is looked at or made.
 //
 // Natively an executable never runs beside itself. The executables for entries do not know of each
@@ -44,7 +44,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
     EntryId entry = kNoEntry;
     std::shared_ptr<hal::GraphExecutable> executable;
     std::uint64_t version = 0;  // of the graph, when it was made or brought up to date
-    std::uint64_t used = 0;     // when it was launched last, by the dispatcher's count
+    std::uint64_t used = 0;     // when it was launched last, by the cache's count
     std::uint64_t launches = 0;
   };
   Made* find(EntryId entry) {
@@ -71,7 +71,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool gone = false;           // destroyed by the application, or its context is
   std::uint64_t version = 1;   // of what it does
   std::uint64_t launches = 0;  // of this version
-  bool asked = false;          // the dispatcher's thread is to look at this version
+  bool asked = false;          // the pipeline's thread is to look at this version
   bool looked = false;         // what follows is known
   // Why no entry takes it, whatever the policy says.
   std::optional<stats::GraphReason> stays;
@@ -94,7 +94,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   MarkerRef last, gate;
 };
 
-// A launch of a graph. The dispatcher says with which executable.
+// A launch of a graph. The pipeline says with which executable.
 class GraphOperation : public Operation {
  public:
   // `stays`: why this launch goes to the application's own stream, at once.

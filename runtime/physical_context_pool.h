@@ -6,7 +6,7 @@
 // always, which costs nothing there, but only so many of them have a queue at a time: at start some
 // that are spread over the widths, later what policies ask for, each in the place of the queue that
 // was made longest ago and is idle. Queues come and go off the dispatch path
-// (Dispatcher::grow_queues).
+// (QueueManager::grow).
 //
 // A physical queue belongs to one logical stream at a time. It changes hands only when the work of
 // the old owner was observed complete: work of strangers is never queued behind each other, so a

@@ -407,7 +407,8 @@ NativeStatus VirtualContext::wait(Stream& stream, EventState& event, Operation& 
 
 // The answer of a question about an event.
 NativeStatus VirtualContext::told(EventState& event, NativeStatus answer) {
-  if (Audit* const audit = this->audit(); audit != nullptr && answer == hal::kNativeOk) audit->reached(event);
+  if (Audit* const audit = this->audit(); audit != nullptr && answer == hal::kNativeOk)
+    audit->reached(event);
   return answer;
 }
 
@@ -588,7 +589,8 @@ NativeStatus VirtualContext::drain(Drain how, const VendorCall& call) {
   }
   hal::LockRule::waits("a call for the whole context");
   const NativeStatus answer = call();
-  if (Audit* const audit = this->audit(); audit != nullptr && how == Drain::kWait && answer == hal::kNativeOk)
+  if (Audit* const audit = this->audit();
+      audit != nullptr && how == Drain::kWait && answer == hal::kNativeOk)
     audit->reached_all();
   return answer != hal::kNativeOk ? answer : error;
 }

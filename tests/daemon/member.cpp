@@ -105,7 +105,7 @@ double seconds_of(steady_clock::time_point at) {
   return std::chrono::duration<double>(at.time_since_epoch()).count();
 }
 
-// Submits as a dispatcher does: asks, retries while nothing is to be had, and lets a few operations
+// Submits as a pipeline does: asks, retries while nothing is to be had, and lets a few operations
 // be outstanding. Work ends in the order in which it was submitted.
 class Lane {
  public:
@@ -299,7 +299,7 @@ struct Held {
 int hold(const std::string& socket, long mebibytes) {
   const std::vector<char> ballast(static_cast<std::size_t>(mebibytes) << 20, 1);
   Held held(socket);
-  for (;;) {  // as the dispatcher's thread would
+  for (;;) {  // as the pipeline's thread would
     if (held.remote->wants_service()) held.remote->service();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -41,7 +41,7 @@ struct Process {
   std::shared_ptr<hip::QueueLedger> ledger;
   std::vector<hip::QueueLedger::Ticket> streams, queues;
 
-  // As the dispatcher does: never above its share, back to it when the share shrinks.
+  // As the pipeline does: never above its share, back to it when the share shrinks.
   void keep(unsigned wanted) {
     const unsigned limit = std::min(wanted, ledger->limit());
     if (queues.size() > limit) queues.resize(limit);

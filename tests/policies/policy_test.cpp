@@ -18,7 +18,7 @@ using runtime::ReadyOperation;
 struct Pool {
   PoolLayout layout = PoolLayout::build(h200());
   PoolView view{layout.entries(), {}};
-  // As the dispatcher gives them: narrowest first, the whole device last.
+  // As the pipeline gives them: narrowest first, the whole device last.
   std::vector<EntryId> eligible(std::uint32_t processors) const {
     std::vector<EntryId> ids;
     for (const auto& entry : layout.entries())
