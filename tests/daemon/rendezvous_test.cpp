@@ -8,7 +8,8 @@
 // a production Scheduler under a policy that gives all of it to one tenant at a time, the worst for
 // this.
 //
-// The rule: a rendezvous asks for no lease (runtime/submission/launch.cpp). States are explored by doing
+// The rule: a rendezvous asks for no lease (runtime/submission/launch.cpp). States are explored by
+// doing
 // their history again; two histories that lead to the same state are followed once.
 #include <doctest/doctest.h>
 
