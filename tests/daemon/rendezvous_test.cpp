@@ -9,8 +9,7 @@
 // this.
 //
 // The rule: a rendezvous asks for no lease (runtime/submission/launch.cpp). States are explored by
-// doing
-// their history again; two histories that lead to the same state are followed once.
+// doing their history again; two histories that lead to the same state are followed once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
