@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "policies/nearest.h"
-#include "policies/registry.h"
+#include "scheduler/policies/nearest.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::config {
 namespace {
@@ -30,28 +30,28 @@ void check_policy(const Policy& policy, const Said& own, std::vector<Problem>& p
       problems.push_back(problem_at(name, "the path of a shared object must begin with '/'"));
     return;
   }
-  if (const auto made = policies::make(policy.name, 0); !made) {
+  if (const auto made = scheduler::check(policy.name); !made) {
     problems.push_back(problem_at(name, made.error().message));
     return;
   }
   const std::string plain = policy.name.substr(0, policy.name.find(':'));
   std::vector<std::string> known;
-  for (const policies::Description& description : policies::list())
+  for (const scheduler::PolicyDescription& description : scheduler::list())
     if (description.name == plain)
-      for (const policies::Parameter& parameter : description.parameters)
+      for (const scheduler::Parameter& parameter : description.parameters)
         known.emplace_back(parameter.name);
   const std::size_t before = problems.size();
   for (const auto& [parameter, value] : policy.parameters) {
     if (std::find(known.begin(), known.end(), parameter) != known.end()) continue;
     Problem problem =
         problem_at(parameters, "the policy '" + plain + "' has no parameter '" + parameter + "'" +
-                                   policies::did_you_mean(parameter, known));
+                                   scheduler::did_you_mean(parameter, known));
     if (parameters != nullptr && parameters->entries.contains(parameter))
       problem.place = parameters->entries.at(parameter);
     problems.push_back(std::move(problem));
   }
   if (problems.size() > before) return;
-  if (const auto made = policies::make(policy.specification(), policy.seed); !made)
+  if (const auto made = scheduler::check(policy.specification()); !made)
     problems.push_back(problem_at(parameters != nullptr ? parameters : name, made.error().message));
 }
 

@@ -79,7 +79,7 @@ Backoff::~Backoff() {
 }
 
 hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
-                                                            std::unique_ptr<Policy> policy,
+                                                            const MakeArbiter& alone,
                                                             const DispatchOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const std::uint64_t free_before = device.free_bytes();
@@ -87,8 +87,8 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   PoolLimits limits = options.pool;
   std::unique_ptr<Arbiter> arbiter;
   if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
-  std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(device, std::move(policy),
-                                                        std::move(arbiter), options,
+  if (arbiter == nullptr) arbiter = alone(device.info(), limits);
+  std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(device, std::move(arbiter), options,
                                                         PoolLayout::build(device.info(), limits)));
   auto pool = PhysicalContextPool::realise(device, dispatcher->layout_);
   if (!pool) return tl::unexpected(pool.error());
@@ -125,9 +125,8 @@ hal::Result<std::unique_ptr<Dispatcher>> Dispatcher::create(hal::Device& device,
   return dispatcher;
 }
 
-Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
-                       std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
-                       PoolLayout layout)
+Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Arbiter> arbiter,
+                       const DispatchOptions& options, PoolLayout layout)
     : device_(device),
       options_(options),
       page_(*options.page),
@@ -137,9 +136,7 @@ Dispatcher::Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy,
       markers_take_places_(device.info().markers_take_places),
       markers_(device, options.markers),
       profiler_(device, options.profiler),
-      arbiter_(arbiter != nullptr ? std::move(arbiter)
-                                  : std::make_unique<LocalArbiter>(layout_, std::move(policy),
-                                                                   &profiler_.profile())),
+      arbiter_(std::move(arbiter)),
       kernels_(device, *options.page, options.wide_only, options.collectives, options.cautious) {
   unobserved_ = options_.window.ahead_ns == Window::kUnbounded && options_.audit == nullptr &&
                 options_.trace == nullptr;
@@ -1148,6 +1145,7 @@ void Dispatcher::note_outstanding(Stream& stream) {
   stream.reported = true;
   if (outstanding_.empty()) {
     busy_since_ = std::chrono::steady_clock::now();
+    arbiter_->outstanding(true);
     wake_.notify_one();
   }
   outstanding_.push_back(&stream);
@@ -1165,6 +1163,7 @@ void Dispatcher::report() {
   const auto now = std::chrono::steady_clock::now();
   arbiter_->busy(static_cast<std::uint64_t>(std::chrono::nanoseconds(now - busy_since_).count()));
   busy_since_ = now;
+  if (outstanding_.empty()) arbiter_->outstanding(false);
 }
 
 bool Dispatcher::pump() {

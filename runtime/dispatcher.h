@@ -106,7 +106,7 @@ struct DispatchOptions {
   stats::DevicePage* page = nullptr;       // required
   std::shared_ptr<Audit> audit;            // null: none (runtime/audit.h)
   std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
-  MakeArbiter make_arbiter;                // unset, or null made: policy and leases in this process
+  MakeArbiter make_arbiter;                // unset, or null made: create()'s own
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
   bool native_legacy_order = true;
@@ -151,7 +151,7 @@ struct Request {
 class Dispatcher {
  public:
   static hal::Result<std::unique_ptr<Dispatcher>> create(hal::Device& device,
-                                                         std::unique_ptr<Policy> policy,
+                                                         const MakeArbiter& alone,
                                                          const DispatchOptions& options);
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
@@ -302,8 +302,8 @@ class Dispatcher {
   void stop();
 
  private:
-  Dispatcher(hal::Device& device, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> arbiter,
-             const DispatchOptions& options, PoolLayout layout);
+  Dispatcher(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
+             PoolLayout layout);
   struct Watched {
     Kernel* kernel;
     std::uint32_t processors;

@@ -21,10 +21,10 @@ constexpr int kPreparations = 2;
 }  // namespace
 
 hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
-    std::unique_ptr<hal::Device> device, std::unique_ptr<Policy> policy,
-    const DispatchOptions& options, void* legacy) {
+    std::unique_ptr<hal::Device> device, const MakeArbiter& alone, const DispatchOptions& options,
+    void* legacy) {
   std::unique_ptr<VirtualContext> context(new VirtualContext(std::move(device)));
-  auto dispatcher = Dispatcher::create(*context->device_, std::move(policy), options);
+  auto dispatcher = Dispatcher::create(*context->device_, alone, options);
   if (!dispatcher) return tl::unexpected(dispatcher.error());
   context->dispatcher_ = std::move(*dispatcher);
   context->legacy_ = &context->add_stream(StreamKind::kLegacy, 0);

@@ -580,6 +580,7 @@ Policy make_slo(const SloOptions& options, Estimator& estimator, std::span<const
   description.summary = "latency bounds of classes are met, the other clients get what is left";
   description.parameters = kParameters;
   description.uses_steps = true;
+  description.uses_progress = true;
   return {description, std::make_unique<SloPolicy>(options, estimator, pool), nullptr};
 }
 

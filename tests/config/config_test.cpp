@@ -60,7 +60,7 @@ TEST_CASE("the example is valid and does what its comments say") {
   const Loaded loaded = load_text(text.str(), "vitamin.toml", "gpu64");
   CHECK(loaded.why() == "");
   const Configuration& c = loaded.configuration;
-  CHECK(c.policy.specification() == "tpot-first:quiet=3000");
+  CHECK(c.policy.specification() == "tpot-first:cumulative=yes");
   CHECK(c.policy.quantum_ns == 2'000'000);
   CHECK(load_text(text.str(), "vitamin.toml", "gpu65").configuration.policy.quantum_ns ==
         4'000'000);
