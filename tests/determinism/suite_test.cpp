@@ -139,7 +139,7 @@ TEST_CASE("a new width and place for every launch beside a tenant changes no byt
 TEST_CASE("no policy changes a byte") {
   std::vector<std::string> specifications;
   for (const scheduler::PolicyDescription& policy : scheduler::list())
-    specifications.push_back(policy.name);
+    specifications.emplace_back(policy.name);
   for (const std::string& parameters :
        some<std::string>({"random:every=4", "random:max=16", "random:whole=1", "random:exclusive=1",
                           "extremes:narrow=1", "extremes:wide=1"}))
