@@ -6,7 +6,7 @@
 //   VirtualContext      API of the interposers; takes the lock, once for each call
 //     Pipeline          submits an operation or defers it; the two threads
 //       DeferredQueue   operations that wait, in the order of their stream
-//       Placement       which entry a launch goes to, on which queue; SlotManager: scarce queues
+//       Placement       which entry a launch goes to, on which queue; QueueManager: its queues
 //       GraphCache      executables of graphs for entries
 //       Watchdog        kernels that do not end
 //       Ordering        what an operation comes behind, and the waits on the device for it
