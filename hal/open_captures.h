@@ -6,11 +6,12 @@
 // break the capture (CUDA Driver API, cuThreadExchangeStreamCaptureMode; HIP alike), unless the
 // thread exchanged its capture mode for the relaxed one. Calls of the runtime must never do that to
 // a capture, and to exchange the mode around each of them costs two driver calls. So a scope of the
-// runtime's calls exchanges it only when a capture is open, and a capture begins only when no scope
-// is under way that began before and saw none.
+// runtime's calls exchanges it only when a capture is open, and a capture begins when no scope is
+// under way that began before and saw none.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 namespace vitamin::hal {
@@ -21,10 +22,20 @@ class OpenCaptures {
   bool any() const noexcept { return open_.load(std::memory_order_relaxed) > 0; }
 
   // Before the call that begins a capture, also when that call may fail. Waits as long as scopes
-  // last that saw no capture: single driver calls that do not block. The caller is in no scope.
+  // last that saw no capture, mostly single calls of the driver, and kLongest at most: a call in
+  // one may turn out to wait for what the caller is to do next. The caller is in no scope.
+  static constexpr std::chrono::seconds kLongest{2};
   void begins() noexcept {
     open_.fetch_add(1, std::memory_order_seq_cst);
-    while (unaware_.load(std::memory_order_seq_cst) > 0) std::this_thread::yield();
+    const auto until = std::chrono::steady_clock::now() + kLongest;
+    for (unsigned round = 0; unaware_.load(std::memory_order_seq_cst) > 0; ++round) {
+      if (round < 100)
+        std::this_thread::yield();
+      else if (std::chrono::steady_clock::now() >= until)
+        return;
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
   void ended(int captures = 1) noexcept { open_.fetch_sub(captures, std::memory_order_relaxed); }
 

@@ -14,10 +14,10 @@
 
 #include "hal/result.h"
 #include "runtime/audit.h"
-#include "runtime/submission/options.h"
 #include "runtime/policy.h"
 #include "runtime/problem.h"
 #include "runtime/stats.h"
+#include "runtime/submission/options.h"
 #include "runtime/trace.h"
 
 namespace vitamin::interpose {

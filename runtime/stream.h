@@ -100,12 +100,12 @@ enum class OperationKind : std::uint8_t {
                       // event, a host function, no call at all
   kBridgeMarker,      // kBridge for what takes no place: a record that another process may see
 };
-constexpr bool is_bridge_gate(OperationKind intent) {
-  return intent == OperationKind::kBridgeGate || intent == OperationKind::kBridgeMarkerGate;
+constexpr bool is_bridge_gate(OperationKind kind) {
+  return kind == OperationKind::kBridgeGate || kind == OperationKind::kBridgeMarkerGate;
 }
-constexpr bool is_bridge(OperationKind intent) {
-  return intent == OperationKind::kBridge || intent == OperationKind::kBridgeMarker ||
-         is_bridge_gate(intent);
+constexpr bool is_bridge(OperationKind kind) {
+  return kind == OperationKind::kBridge || kind == OperationKind::kBridgeMarker ||
+         is_bridge_gate(kind);
 }
 
 // Such operations take no place in a queue of the driver, unless its markers do
@@ -222,7 +222,7 @@ struct HostGate {
 // and its timeline go on: serials of a lane are never given out twice, so whoever still holds a
 // token of the former stream finds it completed.
 //
-// Each part is changed by one stage of the pipeline (runtime/submission), which is named with it.
+// Each part belongs to one stage of the pipeline (runtime/submission), which is named with it.
 struct Stream {
   // --- what it is (VirtualContext) -------------------------------------------------------------
   LaneId lane = 0;

@@ -20,7 +20,7 @@ enum class Kind : std::uint16_t {
   kNothing,
   kName,  // of kernel `a`: `serial` bytes behind it
   // a program's
-  kArrived,    // operation `serial` of `lane`; `flags`: Intent; `a`: kernel; `b`: its event
+  kArrived,    // operation `serial` of `lane`; `flags`: OperationKind; `a`: kernel; `b`: its event
   kBehind,     // that operation comes behind operation `b` of lane `a`
   kDeferred,   // it is submitted later
   kDecision,   // the policy, or a grant, says `entry`, for `a` launches

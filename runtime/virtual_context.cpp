@@ -13,7 +13,7 @@ using hal::NativeStatus;
 namespace {
 // Rounds of waiting (Backoff) for room in a queue of the driver, more than 0.1 s, and how many of
 // them a round counts for in which something is known to wait for the host.
-constexpr unsigned kRounds = 960, kRoundsForHost = 4;
+constexpr unsigned kRounds = 960, kWeightOfHost = 4;
 }  // namespace
 
 hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
@@ -327,7 +327,7 @@ void VirtualContext::make_frees(Lock& lock, Stream& stream) {
     if (pipeline_->deferred().flush(stream)) return true;
     if (std::exchange(left, stream.deferral.operations.size()) != stream.deferral.operations.size())
       idle_rounds = 0;
-    idle_rounds += pipeline_->deferred().waits_for_host() ? kRoundsForHost : 1;
+    idle_rounds += pipeline_->deferred().waits_for_host() ? kWeightOfHost : 1;
     return idle_rounds > kRounds;
   });
 }

@@ -15,9 +15,9 @@ Core::Core(hal::Device& of, std::unique_ptr<Policy> policy, std::unique_ptr<Arbi
       layout(std::move(of_pool)),
       markers(device, options.markers),
       profiler(device, options.profiler),
-      arbiter(made != nullptr ? std::move(made)
-                              : std::make_unique<LocalArbiter>(layout, std::move(policy),
-                                                               &profiler.profile())),
+      arbiter(made != nullptr
+                  ? std::move(made)
+                  : std::make_unique<LocalArbiter>(layout, std::move(policy), &profiler.profile())),
       kernels(device, page, options.wide_only, options.collectives, options.cautious),
       lanes_share(arbiter->lanes_share()),
       between_processes(arbiter->between_processes()) {

@@ -231,6 +231,7 @@ void Pipeline::defer(Stream& stream, Submission& submission) {
   submission.waits_for = nullptr;
   ordering_.default_streams().issue(stream);
   deferred_.push(stream, std::move(submission));
+  submission.operation = nullptr;  // it belongs to the stream now
 }
 
 void Pipeline::recorded(Stream& stream, EventState& event) {

@@ -64,6 +64,15 @@ TEST_CASE("a thread that is relaxed for good exchanges nothing and delays no cap
   }).join();
 }
 
+TEST_CASE("a call that does not return delays a capture, and does not stop it") {
+  OpenCaptures captures;
+  REQUIRE(captures.enter_unaware());
+  captures.begins();
+  CHECK(captures.any());
+  CHECK_FALSE(captures.enter_unaware());
+  captures.leave_unaware();
+}
+
 TEST_CASE("no capture is open while a thread calls in its own mode") {
   OpenCaptures captures;
   std::atomic<bool> open{false}, stop{false};
