@@ -100,7 +100,7 @@ void MemoryQuotas::apply(const config::Configuration& configuration) {
   for (auto& [key, group] : groups_) {
     const config::WorkloadClass* const workload =
         configuration.find_class(group->workload_class);
-    // A class that is no more bounds nobody.
+    // A class that is gone bounds no client.
     group->ledger->set_quota(workload != nullptr && !workload->memory.empty()
                                  ? bytes_of(workload->memory, group->total)
                                  : protocol::kMostBytes);

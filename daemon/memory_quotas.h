@@ -42,7 +42,7 @@ class MemoryQuotas {
                            const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
   // The classes may have other quotas now.
   void apply(const config::Configuration& configuration);
-  // Everything that somebody has, after the dead have given back theirs.
+  // Everything that members have, after what dead ones had was given back.
   nlohmann::json status(std::uint64_t now_ns);
 
   struct Sum {

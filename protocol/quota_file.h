@@ -27,7 +27,7 @@ using MappedLedger = std::unique_ptr<NativeQuotaLedger, UnmapLedger>;
 
 // The file at `path`, made if there is none. Only its user may open it.
 hal::Result<MappedLedger> open_ledger(const std::string& path);
-// One of the daemon's, for descriptors of it. Nobody can change its size.
+// One of the daemon's, for descriptors of it. No process can change its size.
 hal::Result<Fd> new_ledger();
 // The file behind a descriptor that the daemon sent. Refuses one of another size.
 hal::Result<MappedLedger> map_ledger(const Fd& file);

@@ -149,7 +149,7 @@ void Completion::close_batch(Stream& stream) {
   work.batch_room = 0;
 }
 
-// Asks for one marker that has not fired, in a round whoever wants to know, and of those that have
+// Asks for one marker that has not fired, in a round for every caller, and of those that have
 // for as many as the logarithm of their number: work of a stream ends in its order, so one that has
 // fired speaks for all before it.
 void Completion::poll(Stream& stream) {

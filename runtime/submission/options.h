@@ -47,8 +47,8 @@ struct DispatchOptions {
   // Where pool queues are scarce: no queue takes another's slot sooner than this after the last
   // did.
   std::chrono::milliseconds slots_stay{250};
-  // The same where another process granted the entry: whoever moves leases has weighed that. A
-  // launch waits so many times as long for the queue before it goes to the whole device.
+  // The same where another process granted the entry: its scheduler has weighed the move. A launch
+  // waits so many times as long for the queue before it goes to the whole device.
   std::chrono::milliseconds leased_slots_stay{10};
   static constexpr int kWaitForSlot = 50;
   // Device memory that executables of graphs for entries may take, as far as anybody can tell; 0:
