@@ -45,7 +45,7 @@ NativeStatus Completion::wait_for(Stream& stream, hal::Queue& queue, const Marke
 
 // --- what was submitted ------------------------------------------------------------------------
 
-void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Submitted& what) {
+void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& load) {
   Stream::Submitted& work = stream.submitted;
   if (reporting_) [[unlikely]]
     note_outstanding(stream);
@@ -66,12 +66,12 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Submitted
     core_.trace(trace::Kind::kSubmitted, stream, stream.timeline.submitted, queue.entry);
   CompletionBatch& open = work.open;
   ++open.operations;
-  if (what.work > 0) ++open.launches;
-  open.work += what.work;
-  take_places(stream, what.places);
-  work.ahead_ns += what.predicted_ns;
-  open.predicted_ns += what.predicted_ns;
-  if (what.leased) {
+  if (load.work > 0) ++open.launches;
+  open.work += load.work;
+  take_places(stream, load.places);
+  work.ahead_ns += load.predicted_ns;
+  open.predicted_ns += load.predicted_ns;
+  if (load.leased) {
     core_.arbiter->submitted(queue.entry, stream.lane);
     ++open.leased;
   }

@@ -43,14 +43,14 @@ class Completion {
   }
 
   // --- what was submitted ----------------------------------------------------------------------
-  struct Submitted {
+  struct Load {  // that an operation puts on its queue
     std::uint64_t places = 1;
     std::uint64_t predicted_ns = 0;
     std::uint32_t work = 0;  // of a launch (Kernel::work); 0: it is none
     bool leased = false;     // outstanding on a leased entry until it is observed complete
   };
   // The driver took the operation on `queue`: it is the stream's tail now.
-  void submitted(Stream& stream, PhysicalQueue& queue, const Submitted& what);
+  void submitted(Stream& stream, PhysicalQueue& queue, const Load& load);
   void submitted(Stream& stream, PhysicalQueue& queue, OperationKind kind) {
     submitted(stream, queue,
               {.places = places_of(kind), .predicted_ns = core_.options.predicted_kernel_ns});

@@ -76,8 +76,8 @@ struct DispatchOptions {
   // Whether a query of a blocking stream and a wait for it cover what is outstanding on the legacy
   // default stream, too. Versions of a vendor's runtime differ in it.
   bool blocking_covers_legacy = false;
-  bool thread = true;  // off: deferred work moves only when somebody waits (deterministic tests)
-  // Called, without the lock, by whoever waits and has nothing to do. Unset: spin, then sleep. A
+  bool thread = true;  // off: deferred work moves only while a call waits (deterministic tests)
+  // Called, without the lock, by a call that waits and has nothing to do. Unset: spin, sleep. A
   // device in virtual time is moved on here.
   std::function<void()> idle;
 };

@@ -101,9 +101,6 @@ class Pipeline final : private SubmitsNow {
   // Reads the times of what has ended, and gives what was learnt to DispatchOptions::keep_profile.
   // Takes the lock.
   void finish_timing();
-  // For the trace: an operation came in, and what it comes behind; null: none of ours.
-  void trace_arrival(const Stream& stream, const Submission& submission,
-                     std::span<const Predecessor> after);
 
  private:
   Pipeline(hal::Device& device, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> arbiter,
@@ -119,6 +116,8 @@ class Pipeline final : private SubmitsNow {
 
   // --- submitting (pipeline.cpp)
   void announce(Stream& stream, Submission& submission, std::span<const Predecessor> after);
+  void trace_arrival(const Stream& stream, const Submission& submission,
+                     std::span<const Predecessor> after);
   SubmitResult issue(Stream& stream, Submission& submission, std::span<const Predecessor> after,
                      bool own_stream, bool may_prepare = false);
   hal::NativeStatus defer_or_flush(Lock& lock, Stream& stream, Submission& submission);

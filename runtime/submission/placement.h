@@ -3,7 +3,7 @@
 // Placement: which entry of the pool a launch goes to, on which queue. Owns Stream::placing.
 //
 // The arbiter answers (Arbiter::grant) for one launch, for a number of them, or until something
-// changes; while an answer stands nobody is asked. What the answer names is checked: the entry is
+// changes; while an answer stands it is not asked. What the answer names is checked: the entry is
 // wide enough, has not refused the kernel, and has a queue for the stream.
 #pragma once
 
