@@ -5,7 +5,7 @@
 # What is chosen (the margin) is chosen on the first half of one trace; every other figure is of its
 # second half and of the other two.
 set -eu
-paper=throughput:whole=never,objective=paper
+paper=throughput:model=algorithm1,relative=paper
 half=107.686
 
 margins=

@@ -25,6 +25,9 @@ constexpr std::uint64_t kStillWaits = 10'000'000;
 // far as anybody can tell, and others may be waiting.
 constexpr std::uint64_t kUnclaimed = 200'000;
 
+// Who reports is idle when nothing of it was outstanding, and nothing was submitted, for so long.
+constexpr std::uint64_t kUnused = 1'000'000;
+
 // What the grant of a lane at home says. No daemon has epoch 0.
 constexpr LeaseWord kHomeWord = protocol::lease_word(0, 1, protocol::Gate::kOpen);
 
@@ -112,7 +115,8 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   at_home_ = false;
   parked_ = false;
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = 0;
-  reporting_ = false;
+  reporting_ = outstanding_ = false;
+  seen_operations_ = 0;
   page_->progress = link_.progress;
   page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
   page_->words.store(link_.words, std::memory_order_release);
@@ -303,15 +307,19 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
     const auto& grant = std::get<protocol::Grant>(*reply);
     Lane& lane = lanes_[grant.head.lane];
     lanes_used_ = std::max<std::size_t>(lanes_used_, grant.head.lane + 1);
-    // The same entry again: the new grant takes over what is outstanding under the old one.
-    const std::uint32_t outstanding = lane.entry == grant.entry ? lane.outstanding : 0;
-    if (lane.entry != grant.entry) put_down(lane);
+    // Other terms of a grant that was given up meanwhile: it is returned by its former word.
+    if (grant.amends != 0 && !take_up(lane, grant.amends)) continue;
+    // What is outstanding under the grant stays so. Before 1.7 the same entry says as much.
+    const bool same = lane.entry == grant.entry && (grant.amends != 0 || link_.daemon_minor < 7);
+    const std::uint32_t outstanding = same ? lane.outstanding : 0;
+    if (!same) put_down(lane);
     lane.entry = static_cast<EntryId>(grant.entry);
     lane.word = grant.word;
     lane.launches = lane.left = grant.launches;
     lane.ahead_ns = grant.ahead_ns != 0 ? grant.ahead_ns : runtime::kNever;
     lane.outstanding = outstanding;
     lane.told = false;
+    lane.unused_ns = now_ns;
     // Grants that follow each other unclaimed are one wait.
     if (lane.unclaimed_ns == 0) lane.unclaimed_ns = now_ns;
     ++counters_.granted;
@@ -326,6 +334,24 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
 void LeaseClient::distrust() {
   ++counters_.malformed;
   lose();
+}
+
+// The lane goes on under the grant of this word: its own, or one that it put down because the word
+// changed before the record was here. False: it has given that up.
+bool LeaseClient::take_up(Lane& lane, LeaseWord word) {
+  if (lane.entry != kNoEntry) return lane.word == word;
+  const auto drain =
+      std::find_if(lane.drains.begin(), lane.drains.end(), [&](const Drain& put_down) {
+        return put_down.word == word && put_down.known == Known::kYes;
+      });
+  if (drain == lane.drains.end()) return false;
+  // It was not returned, so that the grant is still there.
+  lane.entry = drain->entry;
+  lane.word = word;
+  lane.outstanding = drain->outstanding;
+  lane.drains.erase(drain);
+  --drains_;
+  return true;
 }
 
 void LeaseClient::put_down(Lane& lane) {
@@ -395,6 +421,8 @@ void LeaseClient::service(std::uint64_t now_ns) {
       if (!unclaimed) put_down(lane), lane.unclaimed_ns = 0;
       any_unclaimed = any_unclaimed || unclaimed;
     }
+    if (reporting_ && lane.entry != kNoEntry && lane.told && !lane.waiting)
+      any_unclaimed = give_up_unused(lane, now_ns) || any_unclaimed;
     if (!lane.drains.empty()) give_back(id, lane, now_ns);
     if (!at_home_ && lane.wanting && !lane.waiting && lane.entry == kNoEntry) {
       protocol::Idle idle;
@@ -402,6 +430,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
       lane.wanting = !send(protocol::encode(idle));
     }
   }
+  seen_operations_ = operations_;
   flush();
   if (at_home_) {
     parked_ = true;
@@ -412,6 +441,18 @@ void LeaseClient::service(std::uint64_t now_ns) {
              link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
     });
   }
+}
+
+// The lane's grant, when nothing was outstanding for a while: the daemon is to know that the lane
+// is idle. True: look again soon.
+bool LeaseClient::give_up_unused(Lane& lane, std::uint64_t now_ns) {
+  if (outstanding_ || operations_ != seen_operations_) {
+    lane.unused_ns = now_ns;
+    return !outstanding_;
+  }
+  if (now_ns - lane.unused_ns < kUnused) return true;
+  put_down(lane);
+  return false;
 }
 
 // By when service() saw the last try, not by when it was made: a process that gets no processor

@@ -103,6 +103,12 @@ class LeaseClient {
   void completed(EntryId entry, LaneId lane, std::uint32_t launches, std::uint64_t work);
   // Operations were outstanding for so long since the call before.
   void busy(std::uint64_t ns);
+  // While it reports: whether operations are outstanding, on whichever entry. A client of which
+  // none were for a millisecond gives its grants back.
+  void outstanding(bool any) {
+    outstanding_ = any;
+    parked_ = parked_ && (any || !reporting_);
+  }
   // What the lane may submit on, at once or not at all (kNoEntry: asked for, retry). An element of
   // `eligible`.
   Choice grant(LaneId lane, const runtime::ReadyOperation& operation,
@@ -151,6 +157,7 @@ class LeaseClient {
     bool wanting = false;  // the daemon believes that the lane has something to submit
     bool waiting = false;  // an operation of it waits for a grant
     std::uint32_t asked_width = 0;
+    std::uint64_t unused_ns = 0;     // when its grant was seen to be of use last
     std::uint64_t unclaimed_ns = 0;  // since when a grant lies here that nobody used; 0: none
     std::uint64_t asked_ns = 0;      // when the daemon was asked last
     std::uint64_t waited_ns = 0;     // when an operation was seen to wait last
@@ -164,7 +171,9 @@ class LeaseClient {
   void ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation, bool moves_on,
            std::uint64_t now_ns);
   void take_grants(std::uint64_t now_ns);
+  bool take_up(Lane& lane, LeaseWord word);
   void put_down(Lane& lane);
+  bool give_up_unused(Lane& lane, std::uint64_t now_ns);
   void notice_closed();
   void give_back(LaneId id, Lane& lane, std::uint64_t now_ns);
   void tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns);
@@ -190,6 +199,8 @@ class LeaseClient {
   // Reported since the connection.
   std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0;
   bool reporting_ = false;
+  bool outstanding_ = false;           // operations are, as far as the dispatcher has seen
+  std::uint64_t seen_operations_ = 0;  // operations_, at the last service()
   Link link_;
   std::vector<Lane> lanes_;
   std::size_t lanes_used_ = 0;  // none at or beyond this index ever asked or was granted anything

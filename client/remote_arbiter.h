@@ -61,6 +61,7 @@ class RemoteArbiter final : public runtime::Arbiter {
     client_.completed(entry, lane, launches, work);
   }
   void busy(std::uint64_t ns) override { client_.busy(ns); }
+  void outstanding(bool any) override { client_.outstanding(any); }
   void release(EntryId, LaneId) override {}
   void expect(const runtime::Hint& hint) override;
   void timed(const runtime::TimedLaunches& launches) override { client_.timed(launches); }

@@ -6,12 +6,10 @@
 #include <tuple>
 
 #include "config/pattern.h"
-#include "policies/nearest.h"
-#include "policies/registry.h"
+#include "scheduler/policies/nearest.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::config {
-
-using namespace std::string_view_literals;
 
 namespace {
 
@@ -35,28 +33,28 @@ void check_policy(const Policy& policy, const Said& own, std::vector<Problem>& p
       problems.push_back(problem_at(name, "the path of a shared object must begin with '/'"));
     return;
   }
-  if (const auto made = policies::make(policy.name, 0); !made) {
+  if (const auto made = scheduler::check(policy.name); !made) {
     problems.push_back(problem_at(name, made.error().message));
     return;
   }
   const std::string plain = policy.name.substr(0, policy.name.find(':'));
   std::vector<std::string> known;
-  for (const policies::Description& description : policies::list())
+  for (const scheduler::PolicyDescription& description : scheduler::list())
     if (description.name == plain)
-      for (const policies::Parameter& parameter : description.parameters)
+      for (const scheduler::Parameter& parameter : description.parameters)
         known.emplace_back(parameter.name);
   const std::size_t before = problems.size();
   for (const auto& [parameter, value] : policy.parameters) {
     if (std::find(known.begin(), known.end(), parameter) != known.end()) continue;
     Problem problem =
         problem_at(parameters, "the policy '" + plain + "' has no parameter '" + parameter + "'" +
-                                   policies::did_you_mean(parameter, known));
+                                   scheduler::did_you_mean(parameter, known));
     if (parameters != nullptr && parameters->entries.contains(parameter))
       problem.place = parameters->entries.at(parameter);
     problems.push_back(std::move(problem));
   }
   if (problems.size() > before) return;
-  if (const auto made = policies::make(policy.specification(), policy.seed); !made)
+  if (const auto made = scheduler::check(policy.specification()); !made)
     problems.push_back(problem_at(parameters != nullptr ? parameters : name, made.error().message));
 }
 
@@ -129,29 +127,26 @@ bool takes_all_of(const WorkloadClass& first, const WorkloadClass& second) {
          all_covered(first.slurm_qos, second.slurm_qos, covers);
 }
 
-// A policy that serves targets has a parameter for those who bring none; of a shared object nothing
-// is known.
-bool keeps_targets(const std::string& policy) {
+// Of a shared object nothing is known.
+bool keeps_bounds(const std::string& policy) {
   if (policy.find('/') != policy.npos) return true;
   const std::string plain = policy.substr(0, policy.find(':'));
-  for (const policies::Description& description : policies::list())
-    if (description.name == plain)
-      return std::any_of(description.parameters.begin(), description.parameters.end(),
-                         [](const auto& parameter) { return parameter.name == "target"sv; });
+  for (const scheduler::PolicyDescription& description : scheduler::list())
+    if (description.name == plain) return description.keeps_bounds;
   return true;  // it is a problem already
 }
 
-bool any_keeps_targets(const Configuration& configuration) {
-  if (keeps_targets(configuration.policy.name)) return true;
+bool any_keeps_bounds(const Configuration& configuration) {
+  if (keeps_bounds(configuration.policy.name)) return true;
   return std::any_of(configuration.devices.begin(), configuration.devices.end(), [](const auto& r) {
     const auto name = r.settings.find("policy.name");
-    return name != r.settings.end() && keeps_targets(std::get<std::string>(name->second));
+    return name != r.settings.end() && keeps_bounds(std::get<std::string>(name->second));
   });
 }
 
 void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
   const auto& classes = loaded.configuration.classes;
-  const bool targets = any_keeps_targets(loaded.configuration);
+  const bool targets = any_keeps_bounds(loaded.configuration);
   for (std::size_t i = 0; i < read.size(); ++i) {
     const WorkloadClass& made = classes[i];
     auto complain = [&](const char* key, std::string message) {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "policies/nearest.h"
+#include "scheduler/policies/nearest.h"
 #include "runtime/problem.h"
 
 namespace vitamin::config {
@@ -34,7 +34,7 @@ inline std::optional<int> read_command_line(CLI::App& app, int argc, char** argv
       for (const std::string& each : option->get_lnames()) options.push_back("--" + each);
     const std::string given = word.substr(0, word.find('='));
     wrong = word.starts_with("-") ? "unknown option '" + given + "'" +
-                                        policies::did_you_mean(given, options)
+                                        scheduler::did_you_mean(given, options)
                                   : "unknown word '" + word + "'";
   } catch (const CLI::Success& shown) {  // help or version
     return app.exit(shown);

@@ -33,14 +33,14 @@ struct Daemon {
 };
 
 struct Policy {
-  std::string name = "fifo";  // of policies/registry.h, or the path of a shared object
+  std::string name = "fifo";  // of scheduler/policies/registry.h, or the path of a shared object
   std::map<std::string, std::string> parameters;
   std::uint64_t seed = 0;
   std::uint64_t quantum_ns = 4'000'000;
   std::uint64_t overdue_after_ns = 1'000'000'000;
   std::uint64_t reservation_ns = 20'000'000;
 
-  // NAME[:PARAMETER=VALUE,...], as policies::make() takes it.
+  // NAME[:PARAMETER=VALUE,...], as scheduler::make() takes it.
   std::string specification() const;
 };
 

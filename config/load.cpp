@@ -16,7 +16,7 @@
 #include "config/checks.h"
 #include "config/reader.h"
 #include "config/schema.h"
-#include "policies/nearest.h"
+#include "scheduler/policies/nearest.h"
 
 extern char** environ;
 
@@ -131,7 +131,7 @@ void read_environment(Sources& sources) {
     const std::string source = "the environment variable " + name;
     const auto found = std::find(known.begin(), known.end(), name);
     if (found == known.end())
-      add(sources.problems, source, "is no setting" + policies::did_you_mean(name, known));
+      add(sources.problems, source, "is no setting" + scheduler::did_you_mean(name, known));
     else
       sources.assignments.push_back(
           {setting_keys()[static_cast<std::size_t>(found - known.begin())].path,

@@ -24,7 +24,7 @@
 
 #include "config/pattern.h"
 #include "config/schema.h"
-#include "policies/nearest.h"
+#include "scheduler/policies/nearest.h"
 
 namespace vitamin::config {
 namespace {
@@ -90,7 +90,7 @@ tl::expected<Value, std::string> from_text(const Key<Target>& key, const std::st
     case Type::kChoice: {
       const auto found = std::find(key.choices.begin(), key.choices.end(), text);
       if (found == key.choices.end())
-        return not_wanted(key, policies::did_you_mean(text, key.choices));
+        return not_wanted(key, scheduler::did_you_mean(text, key.choices));
       return static_cast<std::int64_t>(found - key.choices.begin());
     }
     case Type::kPatterns:
@@ -209,7 +209,7 @@ class Reader {
       const std::size_t end = key.path.find('.', prefix.size());
       here.push_back(key.path.substr(prefix.size(), end - prefix.size()));
     }
-    std::string text = policies::did_you_mean(word, here);
+    std::string text = scheduler::did_you_mean(word, here);
     if (!text.empty()) return text;
     for (const SettingKey& key : setting_keys())
       if (key.path.ends_with("." + std::string(word))) return "; did you mean '" + key.path + "'?";
@@ -304,7 +304,7 @@ class Reader {
       });
       if (found == keys.end())
         complain(key->source().begin,
-                 "a class has no '" + name + "'" + policies::did_you_mean(name, known));
+                 "a class has no '" + name + "'" + scheduler::did_you_mean(name, known));
       else
         value(*found, *key, *node, made.settings);
     }
@@ -431,7 +431,7 @@ Layer read_assignment(const Assignment& assignment, std::vector<Problem>& proble
     for (const SettingKey& candidate : setting_keys()) known.push_back(candidate.path);
     problems.push_back(
         {place,
-         "unknown key '" + assignment.path + "'" + policies::did_you_mean(assignment.path, known),
+         "unknown key '" + assignment.path + "'" + scheduler::did_you_mean(assignment.path, known),
          {}});
     return layer;
   }

@@ -2,15 +2,19 @@
 #include "daemon/device_arbiter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <variant>
+
+#include "runtime/policy.h"
+#include "scheduler/policies/builtin.h"
 
 namespace vitamin::daemon {
 
 using protocol::Gate;
 using protocol::LeaseWord;
-using runtime::kNever;
 using runtime::trace::Kind;
+using scheduler::Mode;
 
 namespace {
 
@@ -41,23 +45,52 @@ constexpr std::uint64_t kOverdueLooks = 256;
 // Where the profile holds all of a client's launches.
 std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
 
-// What the program says of an operation comes before what its class says of the client.
-runtime::OperationClass kind_of(std::uint8_t said, const Traits& traits) {
-  return said != 0 ? static_cast<runtime::OperationClass>(said) : traits.kind;
+// runtime::OperationClass, as the protocol has it.
+scheduler::StepKind kind_of(std::uint8_t said) {
+  switch (static_cast<runtime::OperationClass>(said)) {
+    case runtime::OperationClass::kPrefill:
+      return scheduler::StepKind::kPrefill;
+    case runtime::OperationClass::kDecode:
+      return scheduler::StepKind::kDecode;
+    default:
+      return scheduler::StepKind::kUnknown;
+  }
 }
+
+std::uint32_t distance(std::uint32_t from, std::uint32_t to) { return (to - from) & 0xff'ffff; }
 
 }  // namespace
 
-DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout,
-                             std::unique_ptr<runtime::Policy> policy,
-                             const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet)
+// Any of the words that the grant has had.
+bool DeviceArbiter::Hold::is_called(LeaseWord said) const {
+  if (said == word) return true;
+  return protocol::epoch_of(said) == protocol::epoch_of(word) &&
+         distance(first, protocol::generation_of(said)) <
+             distance(first, protocol::generation_of(word));
+}
+
+DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout, const ArbiterSettings& settings,
+                             std::uint32_t epoch, Outlet& outlet)
     : layout_(layout),
       settings_(settings),
       epoch_(epoch),
       outlet_(outlet),
-      scheduler_(layout_, std::move(policy), settings.scheduler, &profile_),
+      estimator_(layout_.entries()),
+      scheduler_(layout_.entries(), scheduler::make_fifo(), settings.scheduler, &estimator_),
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
+
+void DeviceArbiter::use(scheduler::Policy policy, std::uint64_t now_ns) {
+  scheduler_.replace_policy(std::move(policy), now_ns);
+  tell_of_reports();
+}
+
+// One that is alone is compared with nobody.
+void DeviceArbiter::tell_of_reports() {
+  reporting_ = scheduler_.policy().uses_progress && clients_.size() > 1;
+  for (auto& [id, client] : clients_)
+    if (std::exchange(client.reports, reporting_) != reporting_) outlet_.reports(id, reporting_);
+}
 
 void DeviceArbiter::close_gates(ClientId client) {
   note({.kind = Kind::kGates, .client = client});
@@ -67,17 +100,27 @@ void DeviceArbiter::close_gates(ClientId client) {
 void DeviceArbiter::set(const ArbiterSettings& settings) {
   note({.kind = Kind::kReload});
   settings_ = settings;
-  scheduler_.set(settings.scheduler);
+  scheduler_.set(settings.scheduler, 0);
 }
 
 DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
-  note({.kind = Kind::kAttach,
-        .lane = traits.group,
-        .client = id,
-        .flags = static_cast<std::uint32_t>(traits.kind),
-        .serial = traits.process,
-        .a = traits.tpot_ns,
-        .b = traits.most | std::uint64_t{traits.reserved} << 32});
+  if (trace_ != nullptr) [[unlikely]] {
+    const scheduler::ClientTerms& terms = traits.terms;
+    const runtime::trace::Attached said{terms.weight,
+                                        terms.slo.quantile,
+                                        terms.slo.ttft_ns,
+                                        terms.slo.tpot_ns,
+                                        terms.slo.latency_ns,
+                                        terms.slo.step_ns,
+                                        traits.program,
+                                        terms.limits.max_sms,
+                                        terms.limits.reserved_sms,
+                                        terms.limits.group,
+                                        terms.limits.may_share ? 1U : 0U};
+    trace_->add(
+        {.kind = Kind::kAttach, .client = id, .flags = traits.minor, .serial = traits.process},
+        &said);
+  }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
   Client& client = clients_[id];
@@ -86,8 +129,10 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   client.answer_within_ns = settings_.answer_within_ns;
   client.credit_ns = settings_.drain_within_ns;
   client.lanes_on.assign(layout_.size(), 0);
-  scheduler_.progressed(id, 0);
+  if (traits.program != 0) estimator_.identify(id, traits.program);
+  scheduler_.attach(id, traits.terms, 0);
   ++*fewest;
+  tell_of_reports();
   return client.home;
 }
 
@@ -128,31 +173,26 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
-  if (client.traits.tpot_ns != 0 && (lane.deadline_ns == 0 || ready.iteration_end != 0))
-    lane.deadline_ns = now_ns + client.traits.tpot_ns;
-  runtime::ReadyOperation operation;
-  operation.id = counters_.requests;  // of each another one
-  operation.client = id;
-  operation.lane = ready.head.lane;
-  operation.kernel = curve_of(id);
-  operation.processors = ready.processors;
-  operation.predicted_ns = ready.predicted_ns;
-  operation.queued_ns = ready.queued_ns;
-  operation.ready_at_ns = ready.ready_in_ns != 0 ? now_ns + ready.ready_in_ns : 0;
-  operation.deadline_ns =
-      ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : lane.deadline_ns;
-  operation.target_ns = client.traits.tpot_ns;
-  operation.kind = kind_of(ready.kind, client.traits);
-  operation.last_entry = ready.last_entry;
-  operation.iteration_end = ready.iteration_end != 0;
-  operation.right_of_way = client.traits.right_of_way();
-  scheduler_.wants(operation, now_ns);
+  if (ready.iteration_end != 0) end_step(id, lane, now_ns);
+  if (ready.deadline_in_ns != 0 || ready.kind != 0 || ready.iteration_end != 0)
+    announced(
+        id, client, ready.head.lane,
+        {ready.kind, ready.ready_in_ns, ready.deadline_in_ns, ready.queued_ns, ready.processors},
+        now_ns);
+  scheduler::StreamDemand demand;
+  demand.id = ready.head.lane;
+  demand.min_sms = ready.processors;
+  demand.kernel = curve_of(id);
+  demand.predicted_ns = ready.predicted_ns;
+  lane.demand = demand;
+  lane.postponed = false;
+  scheduler_.wants(id, demand, now_ns);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
                          std::uint64_t now_ns) {
-  client.lanes[idle.head.lane].deadline_ns = 0;
   leave(id, client, idle.head.lane, now_ns);
+  end_step(id, client.lanes[idle.head.lane], now_ns);
 }
 
 // The lane submits nothing more under the grant that it has.
@@ -162,29 +202,36 @@ void DeviceArbiter::leave(ClientId id, Client& client, LaneId lane_id, std::uint
   for (Hold& hold : lane.holds)
     if (hold.open && close(id, lane_id, lane, hold, now_ns)) close_gates(id);
   lane.asked_ns = 0;
+  lane.postponed = false;
   scheduler_.idle(id, lane_id, now_ns);
+}
+
+void DeviceArbiter::ask_again(ClientId id, Lane& lane, std::uint64_t now_ns) {
+  if (std::exchange(lane.postponed, false)) scheduler_.wants(id, lane.demand, now_ns);
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& returned,
                          std::uint64_t now_ns) {
   Lane& lane = client.lanes[returned.head.lane];
   const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(), [&](const Hold& held) {
-    return held.entry == returned.entry && held.word == returned.word;
+    return held.entry == returned.entry && held.is_called(returned.word);
   });
   if (hold == lane.holds.end()) {
     ++counters_.stale;
     return;
   }
   if (hold->open) publish(id, returned.head.lane, lane, 0);
+  const scheduler::GrantId grant = hold->grant;
   lane.holds.erase(hold);
   dropped(id, client, static_cast<EntryId>(returned.entry));
-  scheduler_.returned(id, returned.head.lane, static_cast<EntryId>(returned.entry), now_ns);
+  scheduler_.returned(id, returned.head.lane, grant, now_ns);
+  ask_again(id, lane, now_ns);
 }
 
 void DeviceArbiter::take(ClientId, Client& client, const protocol::Draining& draining,
                          std::uint64_t now_ns) {
   for (Hold& hold : client.lanes[draining.head.lane].holds)
-    if (hold.word == draining.word) hold.heard_ns = now_ns;
+    if (hold.is_called(draining.word)) hold.heard_ns = now_ns;
 }
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& holding,
@@ -195,6 +242,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
   for (Hold& hold : client.lanes[holding.head.lane].holds)
     if (hold.unnamed && hold.entry == entry) {
       hold.word = holding.word;
+      hold.first = protocol::generation_of(holding.word);
       hold.unnamed = false;
       return;
     }
@@ -203,12 +251,27 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
     ++counters_.stale;
     return;
   }
-  if (!scheduler_.adopt(id, holding.head.lane, entry, now_ns)) {
+  Hold hold;
+  hold.entry = entry;
+  hold.word = holding.word;
+  hold.first = protocol::generation_of(holding.word);
+  hold.heard_ns = hold.closed_ns = now_ns;
+  hold.until_ns = until;
+  adopt(id, client, holding.head.lane, hold, now_ns);
+}
+
+// Whatever others hold there by now: both are then waited for (scheduler::Ledger, `contested`).
+void DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, Hold hold,
+                          std::uint64_t now_ns) {
+  const std::uint64_t before = scheduler_.ledger().counters().overlaps;
+  hold.adopted = true;
+  hold.grant = scheduler_.adopt(id, lane_id, hold.entry,
+                                hold.shared ? Mode::kShared : Mode::kExclusive, now_ns);
+  if (hold.grant == scheduler::kNoGrant || scheduler_.ledger().counters().overlaps != before)
     ++counters_.overlaps;
-    return;
-  }
-  Lane& lane = client.lanes[holding.head.lane];
-  add(id, client, lane, {entry, holding.word, false, now_ns, now_ns, false, until});
+  if (hold.grant == scheduler::kNoGrant) return;
+  Lane& lane = client.lanes[lane_id];
+  add(id, client, lane, hold);
   overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.holds.back()));
 }
 
@@ -242,7 +305,7 @@ void DeviceArbiter::dropped(ClientId id, Client& client, EntryId entry) {
 
 // Its share may have become smaller than what it has, by as much as its home.
 bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
-  if (client.traits.most == 0 || entry == runtime::kWholeDevice) return true;
+  if (client.traits.terms.limits.max_sms == 0 || entry == runtime::kWholeDevice) return true;
   hal::ComputeSet units = layout_.at(entry).compute;
   for (const auto& [id, lane] : client.lanes)
     for (const Hold& hold : lane.holds)
@@ -251,7 +314,8 @@ bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
   for (EntryId id = 0; id < layout_.size(); ++id)
     if (layout_.at(id).compute.count() == 1 && layout_.at(id).compute.overlaps(units))
       processors += layout_.at(id).processors;
-  return processors <= client.traits.most + layout_.at(client.home.entry).processors;
+  return processors <=
+         client.traits.terms.limits.max_sms + layout_.at(client.home.entry).processors;
 }
 
 // All that older sessions of the same process have, at once, because the parts may overlap: leases
@@ -267,7 +331,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
       for (const Hold& hold : lane.holds) {
         all.emplace_back(lane_id, hold);
         dropped(id, client, hold.entry);
-        scheduler_.returned(id, lane_id, hold.entry, now_ns);
+        scheduler_.returned(id, lane_id, hold.grant, now_ns);
       }
       lane.holds.clear();
       // So that no grant has the word of another one.
@@ -283,12 +347,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
     const bool again = std::any_of(holds.begin(), holds.end(),
                                    [&](const Hold& other) { return other.entry == hold.entry; });
     if (again || hold.entry == runtime::kWholeDevice) continue;  // the whole is nobody's lease
-    if (!scheduler_.adopt(to, lane_id, hold.entry, now_ns)) {
-      ++counters_.overlaps;
-      continue;
-    }
-    add(to, heir, heir.lanes[lane_id], hold);
-    overdue_at_ = std::min(overdue_at_, overdue_from(heir, hold));
+    adopt(to, heir, lane_id, hold, now_ns);
   }
 }
 
@@ -297,35 +356,63 @@ void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_
     std::erase_if(lane.holds, [&, lane_id = lane_id](const Hold& hold) {
       if (!hold.unnamed) return false;
       dropped(id, client, hold.entry);
-      scheduler_.returned(id, lane_id, hold.entry, now_ns);
+      scheduler_.returned(id, lane_id, hold.grant, now_ns);
       return true;
     });
 }
 
+// --- steps -----------------------------------------------------------------------------------
+
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord& said,
                          std::uint64_t now_ns) {
-  runtime::Hint hint;
-  hint.client = id;
-  hint.lane = said.head.lane;
-  hint.processors = said.processors;
-  hint.kernel = curve_of(id);
-  hint.ready_at_ns = now_ns + said.ready_in_ns;
-  hint.deadline_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
-  hint.queued_ns = said.queued_ns;
-  hint.cancelled = said.cancelled != 0;
-  hint.kind = kind_of(said.kind, client.traits);
-  scheduler_.hint(hint, now_ns);
+  Lane& lane = client.lanes[said.head.lane];
+  if (said.cancelled != 0) {
+    if (lane.expected != 0) scheduler_.step_cancel(id, std::exchange(lane.expected, 0), now_ns);
+    return;
+  }
+  announced(id, client, said.head.lane,
+            {said.kind, said.ready_in_ns, said.deadline_in_ns, said.queued_ns, said.processors},
+            now_ns);
 }
 
-void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std::uint64_t) {
+// Of what can begin now the step has begun, and the one before it has ended.
+void DeviceArbiter::announced(ClientId id, Client& client, LaneId lane_id, const Said& said,
+                              std::uint64_t now_ns) {
+  Lane& lane = client.lanes[lane_id];
+  scheduler::Step step;
+  step.client = id;
+  step.stream = lane_id;
+  step.kind = kind_of(said.kind);
+  step.ready_ns = now_ns + said.ready_in_ns;
+  step.due_ns = said.due_in_ns != 0 ? now_ns + said.due_in_ns : 0;
+  step.work_ns = said.work_ns;
+  step.min_sms = std::max(1U, said.processors);
+  step.id = lane.expected != 0 ? lane.expected : ++client.steps;
+  if (said.ready_in_ns != 0) {
+    lane.expected = step.id;
+    return scheduler_.step_expected(step, now_ns);
+  }
+  lane.expected = 0;
+  end_step(id, lane, now_ns);
+  lane.step = step.id;
+  scheduler_.step_begin(step, now_ns);
+}
+
+void DeviceArbiter::end_step(ClientId id, Lane& lane, std::uint64_t now_ns) {
+  if (lane.step != 0) scheduler_.step_end(id, std::exchange(lane.step, 0), now_ns);
+}
+
+// --- what is measured ------------------------------------------------------------------------
+
+void DeviceArbiter::take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t) {
   // Grants are of no other widths; and what is kept is bounded.
   if (std::none_of(
           layout_.entries().begin(), layout_.entries().end(),
           [&](const runtime::PoolEntry& entry) { return entry.processors == timed.processors; }))
     return;
   // What ran on the whole device ran beside whatever others had there: no measure of its width.
-  const auto submits = [](const auto& client) {
-    return std::any_of(client.second.lanes.begin(), client.second.lanes.end(),
+  const auto submits = [](const auto& other) {
+    return std::any_of(other.second.lanes.begin(), other.second.lanes.end(),
                        [](const auto& lane) { return lane.second.submits(); });
   };
   if (timed.processors == layout_.at(runtime::kWholeDevice).processors &&
@@ -339,22 +426,26 @@ void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std
   cell.mean_ns = static_cast<double>(timed.mean_ns);
   if (timed.whole_ns != 0) cell.mean_ns *= kUsualNs / static_cast<double>(timed.whole_ns);
   profile_.merge(curve_of(id), cell, kRemembered);
+  if (timed.whole_ns == 0 || timed.mean_ns == 0 || client.traits.program == 0) return;
+  const double speed = static_cast<double>(timed.whole_ns) / static_cast<double>(timed.mean_ns);
+  estimator_.store().add({client.traits.program, timed.processors, 0, scheduler::StepKind::kUnknown,
+                          scheduler::Quantity::kWidth},
+                         std::log(std::clamp(speed, 0.01, 1.0)), 1, estimator_.time_ns());
 }
 
-// Standing grants were chosen by what was known then. The plan changes only where that is worth a
-// move (policies/planner.cpp).
-void DeviceArbiter::reconsider(std::uint64_t now_ns) {
-  if (profile_.version() == considered_ || now_ns - considered_ns_ < settings_.reconsider_ns)
-    return;
-  considered_ = profile_.version();
-  considered_ns_ = now_ns;
-  scheduler_.profile_changed();
-}
-
-void DeviceArbiter::progressed(ClientId id, std::uint64_t operations, std::uint64_t now_ns) {
-  if (!clients_.contains(id)) return;
-  note({.time = now_ns, .kind = Kind::kProgress, .client = id, .a = operations});
-  scheduler_.progressed(id, operations);
+void DeviceArbiter::progressed(ClientId id, const scheduler::Progress& progress,
+                               std::uint64_t now_ns) {
+  if (find(id) == nullptr) return;
+  // Of a client that does not report, nothing is known; not that it gets nowhere.
+  if (progress.launches == 0 && progress.busy_ns == 0) return;
+  note({.time = now_ns,
+        .kind = Kind::kProgress,
+        .client = id,
+        .serial = progress.launches,
+        .a = progress.work,
+        .b = progress.busy_ns,
+        .c = progress.misplaced});
+  scheduler_.progress(id, progress);
 }
 
 void DeviceArbiter::dying(ClientId id, std::uint64_t now_ns) {
@@ -380,9 +471,11 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   --guests_[static_cast<std::size_t>(home - homes_.begin())];
   const std::uint64_t process = found->second.traits.process;
   clients_.erase(found);
-  found_id_ = runtime::kNobody;
+  found_id_ = scheduler::kNoClient;
   profile_.forget(curve_of(id));
   scheduler_.forget(id, now_ns);
+  estimator_.forget(id);
+  tell_of_reports();
   // A process closes an older session when the newer one has told all of its work.
   for (auto& [heir_id, heir] : clients_)
     if (heir.traits.process == process) drop_unnamed(heir_id, heir, now_ns);
@@ -393,59 +486,106 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
 void DeviceArbiter::step(std::uint64_t now_ns) {
   note({.time = now_ns, .kind = Kind::kStep});
   take_back_overdue(now_ns);
-  reconsider(now_ns);
+  for (const scheduler::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
   // A grant that cannot be delivered is taken back, which is news for the scheduler.
-  for (const runtime::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
+  for (const Lost& lost : lost_) {
+    Client& client = *find(lost.client);
+    Lane& lane = client.lanes[lost.lane];
+    const std::uint64_t asked_ns = lane.asked_ns;
+    leave(lost.client, client, lost.lane, now_ns);
+    if (lost.grant != scheduler::kNoGrant)
+      scheduler_.returned(lost.client, lost.lane, lost.grant, now_ns);
+    lane.postponed = lost.postponed;
+    if (lane.postponed) lane.asked_ns = asked_ns;
+  }
+  lost_.clear();
 }
 
-void DeviceArbiter::deliver(const runtime::Decision& decision, std::uint64_t now_ns) {
+void DeviceArbiter::deliver(const scheduler::Decision& decision, std::uint64_t now_ns) {
   Client* const client = find(decision.client);
   if (client == nullptr) return;
-  Lane& lane = client->lanes[decision.lane];
+  if (decision.kind == scheduler::Decision::Kind::kGrant)
+    return deliver_grant(decision.client, *client, decision, now_ns);
+  Lane& lane = client->lanes[decision.stream];
   const auto hold = std::find_if(lane.holds.begin(), lane.holds.end(),
-                                 [&](const Hold& held) { return held.entry == decision.entry; });
-  if (decision.kind == runtime::Decision::Kind::kCloseGate) {
-    if (hold != lane.holds.end() && hold->open &&
-        close(decision.client, decision.lane, lane, *hold, now_ns))
-      close_gates(decision.client);
-    return;
-  }
+                                 [&](const Hold& held) { return held.grant == decision.grant; });
+  if (hold == lane.holds.end() || !hold->open) return;
+  if (decision.kind == scheduler::Decision::Kind::kAmend)
+    return amend(decision.client, *client, *hold, decision, now_ns);
+  if (close(decision.client, decision.stream, lane, *hold, now_ns)) close_gates(decision.client);
+}
+
+void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::Decision& decision,
+                                  std::uint64_t now_ns) {
+  Lane& lane = client.lanes[decision.stream];
+  const bool drains_there =
+      std::any_of(lane.holds.begin(), lane.holds.end(),
+                  [&](const Hold& held) { return held.entry == decision.partition; });
+  if (client.traits.minor < 7 && drains_there)  // it would take this grant for that one
+    return lost_.push_back({id, decision.stream, decision.grant, true});
+  // It moves: what it submits from now on is under this one.
+  for (Hold& hold : lane.holds)
+    if (hold.open) close(id, decision.stream, lane, hold, now_ns);
   if (lane.asked_ns != 0) waits_.add(now_ns - std::exchange(lane.asked_ns, 0));
   const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
-  protocol::Grant grant;
-  grant.head.lane = decision.lane;
-  grant.word = word;
-  grant.entry = decision.entry;
-  grant.launches = decision.launches;
-  if (decision.ahead_ns != kNever) grant.ahead_ns = std::min(decision.ahead_ns, protocol::kLongest);
-  // A lane holds one open grant; the same entry again replaces its own.
-  const LeaseWord before = hold != lane.holds.end() ? hold->word : 0;
-  if (hold != lane.holds.end())
-    *hold = {decision.entry, word, true, now_ns};
-  else
-    add(decision.client, *client, lane, {decision.entry, word, true, now_ns});
+  Hold hold;
+  hold.grant = decision.grant;
+  hold.entry = decision.partition;
+  hold.shared = decision.mode == Mode::kShared;
+  hold.word = word;
+  hold.first = protocol::generation_of(word);
+  hold.open = true;
+  hold.heard_ns = now_ns;
+  add(id, client, lane, hold);
   // The word first: a client that sees the grant must find the gate open.
-  publish(decision.client, decision.lane, lane, word);
-  const bool delivered = outlet_.grant(decision.client, grant);
+  publish(id, decision.stream, lane, word);
+  if (send(id, decision, word, 0)) return;
+  ++counters_.undelivered;
+  publish(id, decision.stream, lane, 0);
+  close_gates(id);  // of the grant that it had
+  lane.holds.pop_back();
+  dropped(id, client, decision.partition);
+  lost_.push_back({id, decision.stream, decision.grant, false});
+}
+
+// Other terms of the grant that the lane has. The client looks at them because its word is another
+// one; work under the former word is work under this grant.
+void DeviceArbiter::amend(ClientId id, Client& client, Hold& hold,
+                          const scheduler::Decision& decision, std::uint64_t now_ns) {
+  if (client.traits.minor < 7) return;  // it keeps the terms that it had
+  Lane& lane = client.lanes[decision.stream];
+  const LeaseWord before = hold.word;
+  const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
+  hold.word = word;
+  publish(id, decision.stream, lane, word);
+  if (send(id, decision, word, before)) return;
+  ++counters_.undelivered;
+  hold.word = lane.word = before;  // that one is closed
+  --lane.generation;
+  if (close(id, decision.stream, lane, hold, now_ns)) close_gates(id);
+  lost_.push_back({id, decision.stream, scheduler::kNoGrant, false});
+}
+
+bool DeviceArbiter::send(ClientId id, const scheduler::Decision& decision, LeaseWord word,
+                         LeaseWord amends) {
+  protocol::Grant grant;
+  grant.head.lane = decision.stream;
+  grant.word = word;
+  grant.amends = amends;
+  grant.entry = decision.partition;
+  grant.launches = decision.launches != 0 ? decision.launches : runtime::kUntilChanged;
+  if (decision.run_ahead_ns != kNever)
+    grant.ahead_ns = std::clamp<std::uint64_t>(decision.run_ahead_ns, 1, protocol::kLongest);
+  const bool delivered = outlet_.grant(id, grant);
   note({.kind = Kind::kGrant,
-        .entry = decision.entry,
-        .lane = decision.lane,
-        .client = decision.client,
+        .entry = decision.partition,
+        .lane = decision.stream,
+        .client = id,
         .flags = delivered ? 1U : 0U,
         .a = grant.launches,
-        .b = word});
-  if (delivered) return;
-  ++counters_.undelivered;
-  if (before != 0) {
-    // The client has the grant before, and perhaps work under it: that one is closed.
-    hold->word = lane.word = before;
-    return leave(decision.client, *client, decision.lane, now_ns);
-  }
-  publish(decision.client, decision.lane, lane, 0);
-  std::erase_if(lane.holds, [&](const Hold& held) { return held.word == word; });
-  dropped(decision.client, *client, decision.entry);
-  scheduler_.idle(decision.client, decision.lane, now_ns);
-  scheduler_.returned(decision.client, decision.lane, decision.entry, now_ns);
+        .b = word,
+        .c = amends});
+  return delivered;
 }
 
 // True: the lane's word said that it was open.
@@ -510,11 +650,12 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
         } else {
           ++counters_.overdue;
           const EntryId entry = hold.entry;
+          const scheduler::GrantId grant = hold.grant;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
           dropped(id, client, entry);
           // Who does not answer wants nothing, until it says so again.
           leave(id, client, lane_id, now_ns);
-          scheduler_.returned(id, lane_id, entry, now_ns);
+          scheduler_.returned(id, lane_id, grant, now_ns);
         }
       }
     }
@@ -523,17 +664,14 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
     overdue_at_ = std::max(overdue_at_, now_ns + settings_.answer_within_ns / kOverdueLooks);
 }
 
-std::uint64_t DeviceArbiter::wake_at() const {
-  const std::uint64_t reconsider_at =
-      profile_.version() != considered_ ? considered_ns_ + settings_.reconsider_ns : kNever;
-  return std::min({overdue_at_, reconsider_at, scheduler_.wake_at()});
-}
+std::uint64_t DeviceArbiter::wake_at() const { return std::min(overdue_at_, scheduler_.wake_at()); }
 
 std::vector<DeviceArbiter::Held> DeviceArbiter::held() const {
   std::vector<Held> all;
   for (const auto& [id, client] : clients_)
     for (const auto& [lane_id, lane] : client.lanes)
-      for (const Hold& hold : lane.holds) all.push_back({id, lane_id, hold.entry, hold.open});
+      for (const Hold& hold : lane.holds)
+        all.push_back({id, lane_id, hold.entry, hold.open, hold.shared, hold.adopted});
   return all;
 }
 

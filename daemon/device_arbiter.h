@@ -24,8 +24,14 @@
 //
 // Profiles. Clients say how long their launches took on how many processors, and how long the same
 // ones are taken to last on the whole device. A grant stands for whatever its lane launches next,
-// so what a policy is told of an operation is the curve of all its client's launches together: how
+// so what a policy is told of a launch is the curve of all its client's launches together: how
 // many times as long they take at each width, lately. Nobody's word counts for others.
+//
+// Steps. What a program says of a lane (advice) begins a step of that lane, and ends the one before
+// it; the end of an iteration and idleness end it, too.
+//
+// Progress. Where the policy compares what clients get on, and there are several, they report what
+// they completed, and give back what they do not use (Outlet::reports()).
 //
 // Threads: one at a time.
 #pragma once
@@ -39,35 +45,34 @@
 #include "daemon/exposition.h"
 #include "protocol/record.h"
 #include "protocol/segment.h"
+#include "protocol/version.h"
 #include "runtime/profile.h"
-#include "runtime/scheduler.h"
 #include "runtime/trace.h"
+#include "scheduler/estimator.h"
+#include "scheduler/policies/registry.h"
+#include "scheduler/scheduler.h"
 
 namespace vitamin::daemon {
 
-using runtime::ClientId;
 using runtime::EntryId;
-using runtime::LaneId;
+using scheduler::ClientId;
+using LaneId = scheduler::StreamId;
+inline constexpr std::uint64_t kNever = scheduler::kNever;
 
 struct ArbiterSettings {
-  runtime::SchedulerOptions scheduler;
+  scheduler::SchedulerOptions scheduler;
   std::uint64_t answer_within_ns = 1'000'000'000;
   std::uint64_t drain_within_ns = 60'000'000'000;
-  // What was learnt since is a reason to plan anew, not more often than this.
-  std::uint64_t reconsider_ns = 100'000'000;
 };
 
 // What is known of a client from its workload class (config/configuration.h) and its job.
 struct Traits {
-  runtime::OperationClass kind = runtime::OperationClass::kUnknown;
-  // A step, from when the client first asks for it, is to take no longer; 0: no target.
-  std::uint64_t tpot_ns = 0;
+  scheduler::ClientTerms terms = {};
   // Its process, by the kernel's word; 0: not known. Its sessions follow each other.
   std::uint64_t process = 0;
-  // It must not wait, and says no time that would do: as if it were alone, then.
-  bool right_of_way() const { return kind == runtime::OperationClass::kDecode && tpot_ns == 0; }
-  // What policies::Bounded keeps the policy to for this client; here only so that it is recorded.
-  std::uint32_t most = 0, reserved = 0, group = 0;
+  // What it runs, for the estimator; 0: a program of its own.
+  scheduler::Program program = 0;
+  std::uint32_t minor = protocol::kMinor;  // of the protocol that it speaks
 };
 
 // Where answers go. A client that the outlet does not know any more is ignored.
@@ -82,6 +87,8 @@ class Outlet {
   // The client holds the entry, on one lane or several, from now on, which is told before its grant
   // is; or it does not hold it any more. Not told when it is forgotten.
   virtual void holds(ClientId, EntryId, bool) {}
+  // The client is to report its progress (DaemonSegment::reporting), or not any more.
+  virtual void reports(ClientId, bool) {}
 };
 
 struct ArbiterCounters {
@@ -106,27 +113,41 @@ class DeviceArbiter {
     LaneId lane;
     EntryId entry;
     bool open;
+    bool shared;   // with others: it promises nothing
+    bool adopted;  // work of before this daemon
   };
 
-  DeviceArbiter(const runtime::PoolLayout& layout, std::unique_ptr<runtime::Policy> policy,
-                const ArbiterSettings& settings, std::uint32_t epoch, Outlet& outlet);
+  // Under fifo, until use().
+  DeviceArbiter(const runtime::PoolLayout& layout, const ArbiterSettings& settings,
+                std::uint32_t epoch, Outlet& outlet);
+  DeviceArbiter(const DeviceArbiter&) = delete;
+  DeviceArbiter& operator=(const DeviceArbiter&) = delete;
+
+  // What policies of this device are made for (scheduler::make()).
+  scheduler::PolicyContext context(std::uint64_t seed) {
+    return {layout_.entries(), estimator_, &profile_, seed};
+  }
+  // Another policy from now on.
+  void use(scheduler::Policy policy, std::uint64_t now_ns = 0);
 
   // Everything that it is told and answers is recorded from now on, which is enough to tell and
   // ask another arbiter the same. `trace` outlives it.
   void record(runtime::trace::Recorder* trace) { trace_ = trace; }
 
-  // `client` is new and not runtime::kNobody.
+  // `client` is new and not scheduler::kNoClient.
   Home attach(ClientId client, const Traits& traits = {});
   // Under a former daemon the client's process held the entry, or had it as home: what it tells of
   // work there counts until then, and no such work is waited for any longer.
   void had_before(ClientId client, EntryId entry, std::uint64_t until_ns);
-  // Other settings from now on, and perhaps another policy inside of the object that was given.
+  // Other settings from now on.
   void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
-  // How far the client has got, cumulative (ClientSegment::progress): to be told of everybody,
+  // How far the client has got, cumulative (ClientSegment): to be told of everybody who reports,
   // before step(), when wants_progress() says so.
-  void progressed(ClientId client, std::uint64_t operations, std::uint64_t now_ns);
-  bool wants_progress(std::uint64_t now_ns) const { return scheduler_.look_at() <= now_ns; }
+  void progressed(ClientId client, const scheduler::Progress& progress, std::uint64_t now_ns);
+  bool wants_progress(std::uint64_t now_ns) const {
+    return reporting_ && scheduler_.may_plan(now_ns);
+  }
   // Its process is ending: it submits nothing more, and what it submitted still runs.
   void dying(ClientId client, std::uint64_t now_ns);
   // It is gone, and so is its work.
@@ -137,30 +158,41 @@ class DeviceArbiter {
   std::uint64_t wake_at() const;
 
   const runtime::PoolLayout& layout() const { return layout_; }
-  const runtime::Scheduler& scheduler() const { return scheduler_; }
+  const scheduler::Scheduler& scheduler() const { return scheduler_; }
+  const scheduler::Estimator& estimator() const { return estimator_; }
   const ArbiterCounters& counters() const { return counters_; }
   const runtime::Profile& profile() const { return profile_; }
   const WaitHistogram& waits() const { return waits_; }
   std::vector<Held> held() const;
   std::uint32_t epoch() const { return epoch_; }
-  runtime::Scheduler& scheduler() { return scheduler_; }
 
  private:
   struct Hold {
+    scheduler::GrantId grant = scheduler::kNoGrant;
     EntryId entry = runtime::kNoEntry;
+    bool shared = false;
+    bool adopted = false;
+    // What its lane's word has said while it was open: the last one; and the generation of the
+    // first, since other terms of a grant have another word.
     protocol::LeaseWord word = 0;
+    std::uint32_t first = 0;
     bool open = false;
     std::uint64_t heard_ns = 0;   // closed: when it was closed, or last answered
     std::uint64_t closed_ns = 0;  // closed: since when
     bool unnamed = false;         // of an older session; nobody has said yet that work runs there
-    std::uint64_t until_ns = runtime::kNever;  // of a former daemon's time: it ends then at last
+    std::uint64_t until_ns = kNever;  // of a former daemon's time: it ends then at last
+    bool is_called(protocol::LeaseWord said) const;
   };
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
-    std::uint64_t asked_ns = 0;     // it waits since then; 0: it does not
-    std::uint64_t deadline_ns = 0;  // of the step that it is in, from its class's target; 0: none
-    std::vector<Hold> holds;        // at most one of them open
+    std::uint64_t asked_ns = 0;  // it waits since then; 0: it does not
+    std::uint64_t step = 0;      // that has begun; 0: none
+    std::uint64_t expected = 0;  // that has not; 0: none
+    // What it asked for, and cannot have before it has returned something (before 1.7).
+    scheduler::StreamDemand demand;
+    bool postponed = false;
+    std::vector<Hold> holds;  // at most one of them open
     bool submits() const {
       return std::any_of(holds.begin(), holds.end(), [](const Hold& hold) { return hold.open; });
     }
@@ -171,6 +203,8 @@ class DeviceArbiter {
     bool over = false;   // it says nothing more: its process ends, or has another session
     bool told = false;   // of what it held before
     bool asked = false;  // it was ready once: all of that is told
+    bool reports = false;
+    std::uint64_t steps = 0;  // that were announced
     // What it was told to answer within. Another bound, later, is not its own.
     std::uint64_t answer_within_ns = 0;
     // For which it may drain beyond that; as of then.
@@ -189,21 +223,36 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
-  void reconsider(std::uint64_t now_ns);
+  struct Said {  // of a step
+    std::uint8_t kind = 0;
+    std::uint64_t ready_in_ns = 0, due_in_ns = 0, work_ns = 0;
+    std::uint32_t processors = 1;
+  };
+  void announced(ClientId id, Client& client, LaneId lane, const Said& said, std::uint64_t now_ns);
+  void end_step(ClientId id, Lane& lane, std::uint64_t now_ns);
+  void tell_of_reports();
   std::uint64_t within(const Client& client) const {
     return std::max(client.answer_within_ns, settings_.answer_within_ns);
   }
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
   void credit(Client& client, std::uint64_t now_ns);
+  void adopt(ClientId id, Client& client, LaneId lane, Hold hold, std::uint64_t now_ns);
   void add(ClientId id, Client& client, Lane& lane, const Hold& hold);
   void dropped(ClientId id, Client& client, EntryId entry);
+  void ask_again(ClientId id, Lane& lane, std::uint64_t now_ns);
   std::uint64_t believed_until(ClientId id, const Client& client, EntryId entry,
                                protocol::LeaseWord word, std::uint64_t now_ns) const;
   bool within_share(const Client& client, EntryId entry) const;
   void inherit(ClientId to, Client& heir, std::uint64_t now_ns);
   void drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns);
   void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
-  void deliver(const runtime::Decision& decision, std::uint64_t now_ns);
+  void deliver(const scheduler::Decision& decision, std::uint64_t now_ns);
+  void deliver_grant(ClientId id, Client& client, const scheduler::Decision& decision,
+                     std::uint64_t now_ns);
+  void amend(ClientId id, Client& client, Hold& hold, const scheduler::Decision& decision,
+             std::uint64_t now_ns);
+  bool send(ClientId id, const scheduler::Decision& decision, protocol::LeaseWord word,
+            protocol::LeaseWord amends);
   bool close(ClientId id, LaneId lane_id, Lane& lane, Hold& hold, std::uint64_t now_ns);
   void publish(ClientId id, LaneId lane_id, Lane& lane, protocol::LeaseWord word);
   void take_back_overdue(std::uint64_t now_ns);
@@ -219,17 +268,26 @@ class DeviceArbiter {
   std::uint32_t epoch_;
   Outlet& outlet_;
   runtime::Profile profile_;  // by client: curve_of()
-  runtime::Scheduler scheduler_;
+  scheduler::Estimator estimator_;
+  scheduler::Scheduler scheduler_;
   std::map<ClientId, Client> clients_;
-  ClientId found_id_ = runtime::kNobody;  // by find(), the last time
+  ClientId found_id_ = scheduler::kNoClient;  // by find(), the last time
   Client* found_ = nullptr;
   std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;
   WaitHistogram waits_;
   runtime::trace::Recorder* trace_ = nullptr;
-  std::uint64_t overdue_at_ = runtime::kNever;
-  std::uint64_t considered_ = 0, considered_ns_ = 0;  // version of the profile; when
+  std::uint64_t overdue_at_ = kNever;
+  bool reporting_ = false;
+  // Grants of the present step that did not arrive.
+  struct Lost {
+    ClientId client;
+    LaneId lane;
+    scheduler::GrantId grant;
+    bool postponed;
+  };
+  std::vector<Lost> lost_;
 };
 
 }  // namespace vitamin::daemon

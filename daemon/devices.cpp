@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "daemon/from_configuration.h"
 #include "daemon/log.h"
-#include "policies/registry.h"
+#include "runtime/clock.h"
 #include "runtime/problem.h"
 
 namespace vitamin::daemon {
@@ -146,14 +148,11 @@ hal::Result<Device> Devices::make(hal::DeviceInfo info) {
   device.policy = mine.policy.specification();
   device.seed = mine.policy.seed;
   device.pool = mine.pool;
-  auto policy = policies::make(device.policy, device.seed);
+  device.arbiter = std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(info, device.pool),
+                                                   arbiter_settings(mine), epoch_, outlet_);
+  auto policy = scheduler::make(device.policy, device.arbiter->context(device.seed));
   if (!policy) return tl::unexpected(policy.error());
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policy), info.processors_per_unit,
-                                                     seeded(device.policy, device.seed));
-  device.bounded = bounded.get();
-  device.arbiter =
-      std::make_unique<DeviceArbiter>(runtime::PoolLayout::build(info, device.pool),
-                                      std::move(bounded), arbiter_settings(mine), epoch_, outlet_);
+  device.arbiter->use(std::move(*policy));
   log::info("device {} ({}): {} processors in {} units, {} entries, policy {}", info.uuid,
             info.name, info.processors, info.units(), device.arbiter->layout().size(),
             device.policy);
@@ -187,8 +186,7 @@ void Devices::start_trace(Device& device, const ArbiterSettings& settings) {
   header.epoch = epoch_;
   header.seed = device.seed;
   header.quantum_ns = settings.scheduler.quantum_ns;
-  header.overdue_ns = settings.scheduler.overdue_ns;
-  header.reservation_ns = settings.scheduler.reservation_ns;
+  header.overdue_ns = settings.scheduler.overdue_after_ns;
   header.answer_within_ns = settings.answer_within_ns;
   device.policy.copy(header.policy, sizeof header.policy - 1);
   describe(header, device.info, device.pool);
@@ -204,14 +202,14 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
   struct Change {
     Device& device;
     config::Configuration mine;
-    std::unique_ptr<runtime::Policy> policy;  // null: the same as before
+    std::optional<scheduler::Policy> policy;  // none: the same as before
   };
   std::vector<Change> changes;
   for (auto& [key, device] : known_) {
-    Change change{device, configuration.for_device(device.info.uuid, device.info.name), nullptr};
+    Change change{device, configuration.for_device(device.info.uuid, device.info.name), {}};
     const std::string wanted = change.mine.policy.specification();
     if (wanted != device.policy || change.mine.policy.seed != device.seed) {
-      auto policy = policies::make(wanted, change.mine.policy.seed);
+      auto policy = scheduler::make(wanted, device.arbiter->context(change.mine.policy.seed));
       if (!policy) return tl::unexpected(policy.error());
       change.policy = std::move(*policy);
     }
@@ -226,14 +224,21 @@ hal::Status Devices::apply(const config::Configuration& configuration) {
           "device {}: the pool of clients that run cannot change; the new one is used by "
           "the next daemon",
           device.info.uuid);
-    if (change.policy == nullptr) continue;
+    if (!change.policy) continue;
     device.policy = change.mine.policy.specification();
     device.seed = change.mine.policy.seed;
-    device.bounded->replace(std::move(change.policy), seeded(device.policy, device.seed));
-    device.arbiter->scheduler().policy_changed();
+    device.arbiter->use(std::move(*change.policy), runtime::now_ns());
+    device.fault_told = false;
     log::info("device {}: policy {}", device.info.uuid, device.policy);
   }
   return {};
+}
+
+void Devices::tell_of_fault(Device& device) const {
+  const std::string& fault = device.arbiter->scheduler().fault();
+  if (fault.empty() || std::exchange(device.fault_told, true)) return;
+  log::error("device {}: policy {}; fifo decides from now on [{}]", device.info.uuid, fault,
+             runtime::code_of(runtime::Problem::kPolicy));
 }
 
 std::size_t Devices::drain(const std::string& which, bool drained) {
@@ -254,7 +259,7 @@ bool Devices::somebody_waits() const {
 }
 
 std::uint64_t Devices::wake_at() const {
-  std::uint64_t next = runtime::kNever;
+  std::uint64_t next = kNever;
   for (const auto& [key, device] : known_) next = std::min(next, device.arbiter->wake_at());
   return next;
 }

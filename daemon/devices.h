@@ -23,7 +23,6 @@
 #include "daemon/exposition.h"
 #include "daemon/placement.h"
 #include "daemon/settings.h"
-#include "policies/bounded.h"
 #include "protocol/device_lock.h"
 #include "protocol/handshake.h"
 #include "runtime/trace.h"
@@ -36,8 +35,8 @@ struct Device {
   std::shared_ptr<protocol::DeviceLock> lock;       // of all views, while there are sessions
   std::unique_ptr<runtime::trace::Recorder> trace;  // null: none
   std::unique_ptr<DeviceArbiter> arbiter;
-  policies::Bounded* bounded = nullptr;  // the arbiter's policy
   std::string policy;
+  bool fault_told = false;  // that fifo took the policy's place
   std::uint64_t seed = 0;
   runtime::PoolLimits pool;
   std::size_t sessions = 0;
@@ -59,6 +58,8 @@ class Devices {
   void leave(Device& device);
   // Another configuration, from now on: all of it, or, when some device cannot have it, nothing.
   hal::Status apply(const config::Configuration& configuration);
+  // Once, when the policy failed.
+  void tell_of_fault(Device& device) const;
   // How many devices there are of that name ("all": every one), which take new clients or do not.
   std::size_t drain(const std::string& which, bool drained);
 

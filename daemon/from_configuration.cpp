@@ -11,26 +11,26 @@ namespace vitamin::daemon {
 ArbiterSettings arbiter_settings(const config::Configuration& configuration) {
   ArbiterSettings settings;
   settings.scheduler.quantum_ns = configuration.policy.quantum_ns;
-  settings.scheduler.overdue_ns = configuration.policy.overdue_after_ns;
-  settings.scheduler.reservation_ns = configuration.policy.reservation_ns;
+  settings.scheduler.overdue_after_ns = configuration.policy.overdue_after_ns;
   settings.answer_within_ns = configuration.daemon.answer_within_ns;
   return settings;
-}
-
-std::string seeded(const std::string& specification, std::uint64_t seed) {
-  return specification + " of seed " + std::to_string(seed);
 }
 
 Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
                  std::uint32_t processors) {
   Traits traits;
   if (workload != nullptr) share = std::min(share, workload->share);
-  if (share < 100) traits.most = std::max(1U, processors * share / 100);
+  scheduler::Limits& limits = traits.terms.limits;
+  if (share < 100) limits.max_sms = std::max(1U, processors * share / 100);
   if (workload == nullptr) return traits;
-  if (workload->kind == config::Kind::kLatency) traits.kind = runtime::OperationClass::kDecode;
-  if (workload->kind == config::Kind::kBatch) traits.kind = runtime::OperationClass::kBestEffort;
-  traits.tpot_ns = workload->tpot_ns;
-  traits.reserved = workload->reservation;
+  limits.reserved_sms = workload->reservation;
+  scheduler::Slo& slo = traits.terms.slo;
+  slo.tpot_ns = workload->tpot_ns;
+  // Programs that announce no steps: what they do without a pause is one.
+  slo.latency_ns = workload->tpot_ns;
+  // Whoever must not wait, and has no bound: as if it were alone (policies/slo.h: a bound that
+  // cannot be met alone becomes what it takes alone).
+  if (workload->kind == config::Kind::kLatency && !slo.any()) slo.latency_ns = 1;
   return traits;
 }
 

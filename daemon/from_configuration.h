@@ -14,8 +14,6 @@
 namespace vitamin::daemon {
 
 ArbiterSettings arbiter_settings(const config::Configuration& configuration);
-// What tells a policy from another.
-std::string seeded(const std::string& specification, std::uint64_t seed);
 // `workload` null: of no class. `share`: percent of the device that something else leaves it.
 Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
                  std::uint32_t processors);

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "daemon/log.h"
-#include "runtime/policy.h"
 #include "runtime/problem.h"
+#include "scheduler/types.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -24,7 +24,7 @@ Reception::Reception(protocol::Fd listener, const Settings& settings,
 }
 
 std::uint64_t Reception::next_ns(std::uint64_t now_ns) const {
-  std::uint64_t next = runtime::kNever;
+  std::uint64_t next = scheduler::kNever;
   for (const auto& [fd, waiting] : waiting_) {
     next = std::min(next, waiting.until_ns);
     if (waiting.hello)

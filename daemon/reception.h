@@ -37,7 +37,7 @@ class Reception {
   int descriptor() const { return listener_.get(); }
   bool knows(int fd) const { return waiting_.contains(fd); }
   bool empty() const { return waiting_.empty(); }
-  // When the first one is late, or may come in; runtime::kNever: nobody waits.
+  // When the first one is late, or may come in; scheduler::kNever: nobody waits.
   std::uint64_t next_ns(std::uint64_t now_ns) const;
 
   // At most so many.

@@ -17,10 +17,10 @@
 
 #include "daemon/log.h"
 #include "daemon/notify.h"
-#include "policies/registry.h"
 #include "protocol/life.h"
 #include "runtime/clock.h"
 #include "runtime/problem.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -49,7 +49,7 @@ std::uint32_t new_epoch() {
 hal::Result<std::unique_ptr<Server>> Server::create(const Settings& settings) {
   // A policy that cannot be made is found out now, not when the first client comes.
   const config::Policy& wanted = settings.configuration.policy;
-  if (auto policy = policies::make(wanted.specification(), wanted.seed); !policy)
+  if (auto policy = scheduler::check(wanted.specification()); !policy)
     return tl::unexpected(policy.error());
   std::unique_ptr<Server> server(new Server(settings));
   if (auto opened = server->open(); !opened) return tl::unexpected(opened.error());
@@ -156,6 +156,7 @@ bool Server::turn(std::uint64_t time) {
     device.touched = false;
     if (device.arbiter->wants_progress(time)) look_at_progress(device, time);
     device.arbiter->step(time);
+    devices_.tell_of_fault(device);
     busy = true;
   }
   flush();
@@ -194,12 +195,17 @@ bool Server::read_requests(Session& session, std::uint64_t time) {
   return true;
 }
 
-// One load for each client, and only when the policy looks.
+// A line of memory for each client, and only when the policy looks.
 void Server::look_at_progress(Device& device, std::uint64_t time) {
-  for (const auto& [id, session] : sessions_)
-    if (session->device == &device)
-      device.arbiter->progressed(
-          id, session->memory.client->progress.load(std::memory_order_relaxed), time);
+  constexpr auto relaxed = std::memory_order_relaxed;
+  for (const auto& [id, session] : sessions_) {
+    if (session->device != &device) continue;
+    const protocol::ClientSegment& own = *session->memory.client;
+    device.arbiter->progressed(id,
+                               {own.work.load(relaxed), own.busy_ns.load(relaxed),
+                                own.misplaced.load(relaxed), own.launches.load(relaxed)},
+                               time);
+  }
 }
 
 // --- answers ---------------------------------------------------------------------------------
@@ -235,6 +241,13 @@ void Server::holds(ClientId client, EntryId entry, bool held) {
   if (const Session* session = this->session(client)) record_.holds(session->slot, entry, held);
 }
 
+void Server::reports(ClientId client, bool wanted) {
+  Session* session = this->session(client);
+  if (session == nullptr) return;
+  session->memory.daemon->reporting.store(wanted ? 1 : 0, std::memory_order_release);
+  gates_closed(client);
+}
+
 // Publishes what the step wrote: one store, and at most one ring of the doorbell, for each client.
 void Server::flush() {
   for (Session* session : dirty_) {
@@ -258,7 +271,7 @@ int Server::sleep_limit(std::uint64_t time) const {
   if (!asked_.empty()) until = time;
   const std::uint64_t idle_ns = settings_.configuration.daemon.exit_when_idle_ns;
   if (idle_ns > 0 && sessions_.empty()) until = std::min(until, alone_ns_ + idle_ns);
-  if (until == runtime::kNever) return -1;
+  if (until == kNever) return -1;
   // Rounded up: a millisecond early would be a turn for nothing.
   return until <= time ? 0
                        : static_cast<int>(std::min<std::uint64_t>(

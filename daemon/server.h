@@ -81,7 +81,7 @@ class Server final : public Outlet {
     Traits traits;
   };
   struct Session {
-    ClientId id = runtime::kNobody;
+    ClientId id = scheduler::kNoClient;
     protocol::Fd socket;
     protocol::Peer peer;
     protocol::SessionMemory memory;
@@ -104,6 +104,7 @@ class Server final : public Outlet {
   bool grant(ClientId client, const protocol::Grant& grant) override;
   void gates_closed(ClientId client) override;
   void holds(ClientId client, EntryId entry, bool held) override;
+  void reports(ClientId client, bool wanted) override;
 
   bool turn(std::uint64_t now_ns);
   void look_at_progress(Device& device, std::uint64_t now_ns);

@@ -95,6 +95,19 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
 
 // --- sessions --------------------------------------------------------------------------------
 
+namespace {
+
+// Of equal programs, of one class and user, on equal devices the estimator knows one.
+scheduler::Program program_of(const std::string& name, const std::string& workload_class, uid_t uid,
+                              const std::string& device) {
+  const std::hash<std::string> hash;
+  return scheduler::mix(scheduler::mix(hash(name), hash(workload_class)),
+                        scheduler::mix(hash(device), uid)) |
+         1;
+}
+
+}  // namespace
+
 Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
                                      const Device& device) {
   Standing standing;
@@ -113,14 +126,18 @@ Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol:
   if (job != nullptr) share = std::min(share, job->share);
   if (part != nullptr) share = std::min(share, part->share);
   standing.traits = traits_of(workload, share, device.info.processors);
+  if (workload != nullptr) standing.workload_class = workload->name;
+  standing.traits.minor = hello.preamble.minor;
+  standing.traits.program =
+      program_of(hello.program.get(), standing.workload_class, peer.uid, device.info.name);
   standing.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
   if (job != nullptr)
-    standing.traits.group = job->number;
+    standing.traits.terms.limits.group = job->number;
   else if (part != nullptr)
-    standing.traits.group = part->number;
+    standing.traits.terms.limits.group = part->number;
   else if (!standing.container.id.empty() && share < 100)
-    standing.traits.group = group_of(standing.container);  // all processes of it together
-  if (workload != nullptr) standing.workload_class = workload->name;
+    standing.traits.terms.limits.group =
+        group_of(standing.container);  // all processes of it together
   standing.job = job != nullptr ? step : claimed;
   standing.in_job = own;
   return standing;
@@ -218,10 +235,8 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->standing = standing_of(session->peer, hello, **device);
   session->since_ns = time;
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
-  const Traits& traits = session->standing.traits;
-  (*device)->bounded->bound(session->id, {traits.most, traits.reserved, traits.group});
   const protocol::Welcome welcome =
-      welcome_of(*session, (*device)->arbiter->attach(session->id, traits));
+      welcome_of(*session, (*device)->arbiter->attach(session->id, session->standing.traits));
 
   // The session is known before the client is told, so that its doorbell is heard from the start.
   const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};

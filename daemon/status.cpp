@@ -74,7 +74,7 @@ json Server::client_status(const Session& session) const {
           {"pod_uid", standing.container.pod},
           {"container", standing.container.name},
           {"container_id", standing.container.id},
-          {"processors_most", standing.traits.most},
+          {"processors_most", standing.traits.terms.limits.max_sms},
           {"process", session.peer.pid},
           {"user", session.peer.uid},
           {"device", session.device->info.uuid},
@@ -82,6 +82,83 @@ json Server::client_status(const Session& session) const {
           {"dying", session.dying},
           {"up_ns", looked_ns_ - session.since_ns}};
 }
+
+namespace {
+
+const char* name_of(scheduler::Mode mode) {
+  switch (mode) {
+    case scheduler::Mode::kExclusive:
+      return "exclusive";
+    case scheduler::Mode::kShared:
+      return "shared";
+    case scheduler::Mode::kPaused:
+      return "paused";
+  }
+  return "unknown";
+}
+
+// What each client is to have, since when and why: the row in force.
+json allocation_status(const Device& device, std::uint64_t now_ns) {
+  json rows = json::array();
+  std::vector<scheduler::Explanation> clients;
+  device.arbiter->scheduler().explain(clients, now_ns);
+  for (const scheduler::Explanation& of : clients) {
+    json row{{"client", of.client},
+             {"active", of.active},
+             {"waiting", of.waiting},
+             {"open", of.open},
+             {"draining", of.draining},
+             {"longest_wait_ns", of.longest_wait_ns},
+             {"why", to_string(of.planned.reason)}};
+    if (of.planned.reason != scheduler::Reason::kNone) {
+      const runtime::PoolEntry& entry = device.arbiter->layout().at(of.planned.row.partition);
+      row["mode"] = name_of(of.planned.row.mode);
+      row["entry"] = entry.id;
+      row["units"] = entry.compute.bits();
+      row["processors"] = entry.processors;
+      row["for_ns"] = now_ns - std::min(now_ns, of.since_ns);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// What was measured of the clients that are active: the alternatives, best known first or not.
+json findings_status(const Device& device) {
+  scheduler::Findings found;
+  device.arbiter->estimator().explain(found);
+  json candidates = json::array();
+  for (const scheduler::CandidateReport& candidate : found.candidates) {
+    json clients = json::array();
+    for (const scheduler::ClientReport& of : candidate.clients)
+      clients.push_back({{"client", of.client},
+                         {"speed", of.speed},
+                         {"error", of.error},
+                         {"rate", of.rate},
+                         {"costs", of.costs}});
+    json has = json::array();
+    for (const scheduler::Assignment& one : candidate.assignments)
+      has.push_back({{"client", one.client},
+                     {"processors", device.arbiter->layout().at(one.partition).processors},
+                     {"mode", name_of(one.mode)}});
+    candidates.push_back({{"has", has},
+                          {"clients", clients},
+                          {"lead", candidate.lead},
+                          {"error", candidate.error},
+                          {"predicted", candidate.predicted},
+                          {"blocks", candidate.blocks},
+                          {"chosen", candidate.chosen},
+                          {"dropped", candidate.dropped}});
+  }
+  static constexpr const char* kChoices[] = {"only", "unmeasured", "uncounted", "short",
+                                             "won",  "no lead",    "looked",    "remembered"};
+  return {{"why", kChoices[static_cast<std::size_t>(found.choice)]},
+          {"decided_s", found.decided_s},
+          {"spent", found.spent},
+          {"candidates", candidates}};
+}
+
+}  // namespace
 
 json Server::status() const {
   json result{{"schema", 1},
@@ -114,7 +191,8 @@ json Server::status() const {
     in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;
   for (const auto& [key, device] : devices_) {
     const DeviceArbiter& arbiter = *device.arbiter;
-    const runtime::SchedulerCounters& decided = arbiter.scheduler().counters();
+    const scheduler::SchedulerCounters& decided = arbiter.scheduler().counters();
+    const scheduler::LedgerCounters& moved = arbiter.scheduler().ledger().counters();
     json held = json::array();
     const std::vector<DeviceArbiter::Held> holds = by_entry(arbiter.held());
     for (auto hold = holds.begin(); hold != holds.end();) {
@@ -129,6 +207,7 @@ json Server::status() const {
                       {"whole", entry.whole()},
                       {"units", entry.compute.bits()},
                       {"processors", entry.processors},
+                      {"shared", hold->shared},
                       {"open", hold->open}});
       hold = next;
     }
@@ -143,11 +222,15 @@ json Server::status() const {
                                  {"not_clients", others_alone(device)},
                                  {"waiting", arbiter.scheduler().waiting()},
                                  {"held", held},
+                                 {"allocation", allocation_status(device, looked_ns_)},
+                                 {"found", findings_status(device)},
+                                 {"fault", arbiter.scheduler().fault()},
                                  {"requests", arbiter.counters().requests},
                                  {"grants", decided.grants},
-                                 {"moves", decided.moves},
-                                 {"gates_closed", decided.gates_closed},
-                                 {"recalled", decided.recalled},
+                                 {"moves", moved.moved},
+                                 {"gates_closed", decided.revoked},
+                                 {"plans", decided.plans},
+                                 {"served_by_age", decided.aged},
                                  {"overdue", arbiter.counters().overdue},
                                  {"stale", arbiter.counters().stale},
                                  {"undelivered", arbiter.counters().undelivered},

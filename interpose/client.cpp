@@ -19,9 +19,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "client/local_arbiter.h"
 #include "client/remote_arbiter.h"
 #include "hal/file_memory.h"
-#include "policies/registry.h"
 #include "protocol/device_lock.h"
 #include "runtime/environment.h"
 #include "runtime/profile_file.h"
@@ -378,8 +378,9 @@ void set_up_profile(runtime::DispatchOptions& options, const std::string& model,
   };
 }
 
-hal::Result<std::unique_ptr<runtime::Policy>> make_policy(const Configuration& configuration) {
-  auto policy = policies::make(configuration.policy, configuration.seed);
+hal::Result<runtime::MakeArbiter> make_policy(const Configuration& configuration) {
+  auto policy = client::local_arbiter(configuration.policy, configuration.seed,
+                                      [](const char* line) { warn(Problem::kPolicy, "%s", line); });
   if (policy) page().policy.set(configuration.policy.c_str());
   page().window_ns.set(configuration.dispatch.window.ahead_ns);
   return policy;

@@ -85,6 +85,6 @@ std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::Dev
 
 // What is known and what is to be learnt of kernels' times on a GPU of this model.
 void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal);
-hal::Result<std::unique_ptr<runtime::Policy>> make_policy(const Configuration& configuration);
+hal::Result<runtime::MakeArbiter> make_policy(const Configuration& configuration);
 
 }  // namespace vitamin::interpose

@@ -186,8 +186,8 @@ Context* make_context_now(NativeContext handle, int ordinal) {
     *device = runtime::Audit::watch(configuration.dispatch.audit, std::move(*device));
   const auto legacy = legacy_stream(handle);
   if (!legacy) return degrade(legacy.error().message.c_str()), nullptr;
-  auto made = runtime::VirtualContext::create(std::move(*device), std::move(*policy),
-                                              configuration.dispatch, *legacy);
+  auto made =
+      runtime::VirtualContext::create(std::move(*device), *policy, configuration.dispatch, *legacy);
   if (!made) return degrade(made.error().message.c_str()), nullptr;
 
   auto context = std::make_unique<Context>();

@@ -38,7 +38,7 @@ function(vitamin_interposer target)
   target_include_directories(${target} SYSTEM PRIVATE ${arg_INCLUDES})
   # Every entry point is overridden, those that the vendor would have programs give up as well.
   target_compile_options(${target} PRIVATE -Wno-deprecated-declarations)
-  target_link_libraries(${target} PRIVATE ${arg_BACKEND} vitamin_client vitamin_policies
+  target_link_libraries(${target} PRIVATE ${arg_BACKEND} vitamin_client
                                           vitamin_runtime ${CMAKE_DL_LIBS})
   set_target_properties(${target} PROPERTIES LINK_DEPENDS ${vendor}/exports.map)
   target_link_options(${target} PRIVATE

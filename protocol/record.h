@@ -148,7 +148,11 @@ struct Grant {
   // Submission runs ahead of completion by no more predicted time than this; 0: as far as it likes.
   // (1.5; who does not know it leaves others to wait for longer.)
   std::uint64_t ahead_ns = 0;
-  std::uint64_t unused[4] = {};
+  // Since 1.7: the word of the grant whose terms these are from now on, under which the lane goes
+  // on; 0: another grant, also on the same entry. Before 1.7 a grant of the same entry took the
+  // place of the lane's open one, and the daemon grants no entry to a lane that drains there.
+  LeaseWord amends = 0;
+  std::uint64_t unused[3] = {};
 };
 
 using Request = std::variant<Ready, Idle, Returned, Draining, Holding, HintRecord, Timed>;

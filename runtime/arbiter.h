@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The one seam between a client and whoever decides where its work runs: an object in this process
-// (LocalArbiter), or a daemon behind rings.
+// (client/local_arbiter.h), or a daemon behind rings (client/remote_arbiter.h).
 //
 // Threads: called with the device lock held, but for on_change(). Nothing here blocks.
 #pragma once
@@ -10,7 +10,6 @@
 #include <memory>
 #include <span>
 
-#include "runtime/lease_table.h"
 #include "runtime/policy.h"
 #include "runtime/profile.h"
 
@@ -40,6 +39,8 @@ class Arbiter {
   }
   // Operations were outstanding for so long, since the call before.
   virtual void busy(std::uint64_t ns) { (void)ns; }
+  // While reports() is true: operations are outstanding from now on, or none is seen to be.
+  virtual void outstanding(bool any) { (void)any; }
   // Given up; ends when nothing of the lane is outstanding there.
   virtual void release(EntryId entry, LaneId lane) = 0;
   // Whether the streams of one client are one lessee.
@@ -63,47 +64,7 @@ class Arbiter {
 };
 
 // Makes the arbiter of a device before its pool is realised, and may change the limits of the pool.
-// Null: the arbiter in this process.
 using MakeArbiter =
     std::function<std::unique_ptr<Arbiter>(const hal::DeviceInfo& info, PoolLimits& limits)>;
-
-// A policy and a lease table in this process.
-class LocalArbiter final : public Arbiter {
- public:
-  // `profile`, which the policy sees, outlives the arbiter; null: none.
-  LocalArbiter(const PoolLayout& layout, std::unique_ptr<Policy> policy,
-               const Profile* profile = nullptr)
-      : layout_(layout),
-        policy_(std::move(policy)),
-        profile_(profile),
-        leases_(layout),
-        lanes_share_(policy_->lanes_share()) {}
-  hal::ComputeSet barred(LaneId lane) const override { return leases_.barred(lessee(lane)); }
-  Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) override;
-  // The policy hears of it; reservations are a matter between several clients.
-  void expect(const Hint& hint) override;
-  bool admits(EntryId entry, LaneId lane) const override {
-    return entry == kWholeDevice ||
-           (leases_.lessee(entry) == lessee(lane) && leases_.state(entry) == LeaseState::kLeased);
-  }
-  void submitted(EntryId entry, LaneId lane) override { leases_.submitted(entry, lessee(lane)); }
-  void retired(EntryId entry, LaneId lane, std::uint32_t operations) override {
-    leases_.retired(entry, lessee(lane), operations);
-  }
-  void release(EntryId entry, LaneId lane) override { leases_.release(entry, lessee(lane)); }
-  bool lanes_share() const override { return lanes_share_; }
-  const LeaseTable& leases() const { return leases_; }
-
- private:
-  // Every lane belongs to one lessee unless the policy keeps lanes apart.
-  PoolView view(LesseeId lessee) const;
-  LesseeId lessee(LaneId lane) const { return lanes_share_ ? 1 : 2 + lane; }
-
-  const PoolLayout& layout_;
-  std::unique_ptr<Policy> policy_;
-  const Profile* profile_;
-  LeaseTable leases_;
-  bool lanes_share_;
-};
 
 }  // namespace vitamin::runtime

@@ -13,7 +13,7 @@
 namespace vitamin::runtime::trace {
 
 inline constexpr std::uint64_t kMagic = 0x76697461'6d696e54;  // "vitaminT"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kUnitsMax = 64;
 
 enum class Kind : std::uint16_t {
@@ -27,8 +27,7 @@ enum class Kind : std::uint16_t {
   kSubmitted,  // it was given to a queue of `entry`
   kCompleted,  // everything of the lane up to `serial` was seen to have ended
   // vitamind's: what it was told
-  // `client`, as daemon::Traits: `flags`: kind; `a`: target; `b`: most, reserved << 32; `lane`:
-  // group; `serial`: process
+  // `client`, as daemon::Traits: `flags`: minor version; `serial`: process; Attached behind it
   kAttach,
   kRequest,  // of `client`: the protocol's record behind it
   kDying,
@@ -36,11 +35,11 @@ enum class Kind : std::uint16_t {
   kStep,
   // and what it answered
   kWord,   // lease word `a` of `lane` of `client`
-  kGrant,  // `entry`, `a`: launches, `b`: word, `flags`: 1 delivered
+  kGrant,  // `entry`, `a`: launches, `b`: word, `c`: the word that it amends, `flags`: 1 delivered
   kGates,  // `client` is told that words were closed
   // told
   kReload,    // other settings or another policy: what follows cannot be replayed
-  kProgress,  // `client` has submitted `a` operations so far
+  kProgress,  // `client`, so far: `serial` launches, work `a`, `b` ns busy, misplaced work `c`
   kBefore,    // `client` may tell of work on `entry` of before this vitamind, until `a`
 };
 
@@ -52,10 +51,20 @@ struct Record {
   std::uint32_t client = 0;
   std::uint32_t flags = 0;
   std::uint64_t serial = 0;
-  std::uint64_t a = 0, b = 0;
-  std::uint64_t unused[2] = {};
+  std::uint64_t a = 0, b = 0, c = 0;
+  std::uint64_t unused = 0;
 };
 static_assert(sizeof(Record) == 64);
+
+// Behind kAttach: scheduler::ClientTerms and the program.
+struct Attached {
+  float weight = 1, quantile = 0;
+  std::uint64_t ttft_ns = 0, tpot_ns = 0, latency_ns = 0, step_ns = 0;
+  std::uint64_t program = 0;
+  std::uint32_t max_sms = 0, reserved_sms = 0, group = 0, may_share = 1;
+};
+static_assert(sizeof(Attached) == 64);
+constexpr bool has_bytes(Kind kind) { return kind == Kind::kAttach || kind == Kind::kRequest; }
 
 enum class Writer : std::uint32_t { kProgram, kDaemon };
 
@@ -77,7 +86,7 @@ struct Header {
   std::uint32_t per_unit[kUnitsMax] = {};
   std::uint32_t entries_max = 0, leaf_units = 0, all_runs = 0, unused = 0;
   // Who decides.
-  std::uint64_t quantum_ns = 0, overdue_ns = 0, reservation_ns = 0, answer_within_ns = 0;
+  std::uint64_t quantum_ns = 0, overdue_ns = 0, unused_ns = 0, answer_within_ns = 0;
   std::uint64_t seed = 0;
   char policy[512] = {};
   char uuid[64] = {}, device[64] = {}, program[64] = {};

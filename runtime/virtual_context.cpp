@@ -17,10 +17,10 @@ constexpr unsigned kRounds = 960, kWeightOfHost = 4;
 }  // namespace
 
 hal::Result<std::unique_ptr<VirtualContext>> VirtualContext::create(
-    std::unique_ptr<hal::Device> device, std::unique_ptr<Policy> policy,
-    const DispatchOptions& options, void* legacy) {
+    std::unique_ptr<hal::Device> device, const MakeArbiter& alone, const DispatchOptions& options,
+    void* legacy) {
   std::unique_ptr<VirtualContext> context(new VirtualContext(std::move(device)));
-  auto pipeline = Pipeline::create(*context->device_, std::move(policy), options, context.get());
+  auto pipeline = Pipeline::create(*context->device_, alone, options, context.get());
   if (!pipeline) return tl::unexpected(pipeline.error());
   context->pipeline_ = std::move(*pipeline);
   Stream& stream = context->add_stream(StreamKind::kLegacy, 0);

@@ -47,7 +47,7 @@ class VirtualContext {
  public:
   // `legacy` is the native handle of the context's legacy default stream.
   static hal::Result<std::unique_ptr<VirtualContext>> create(std::unique_ptr<hal::Device> device,
-                                                             std::unique_ptr<Policy> policy,
+                                                             const MakeArbiter& alone,
                                                              const DispatchOptions& options,
                                                              void* legacy);
   ~VirtualContext();

@@ -107,6 +107,8 @@ struct PolicyDescription {
   std::span<const Parameter> parameters{};
   // A stream that waits is not granted by age: baselines that are compared for that.
   bool may_starve = false;
+  // Bounds of latency (Client::slo) are kept.
+  bool keeps_bounds = false;
   // Exclusive grants of different streams of one client conflict, too.
   bool isolate_streams = false;
   // allocate() is called when a step is announced, begins, ends or is cancelled.
@@ -116,6 +118,10 @@ struct PolicyDescription {
   // allocate() is called when a stream begins to wait for which the last call gave no row, neither
   // of its own nor of its client. Otherwise such a stream waits for the next call.
   bool uses_streams = false;
+  // Clients beside others report completed work, and when they are idle (Progress).
+  bool uses_progress = false;
+  // Times of single kernels are worth measuring (runtime::Profile).
+  bool uses_kernel_times = false;
 };
 
 // A policy as the scheduler runs it: exactly one of the pointers is set.

@@ -157,6 +157,10 @@ class Scheduler {
 
   // What follows from all that. Valid until the next call of anything here.
   std::span<const Decision> decide(std::uint64_t now_ns);
+  // Whether the policy may be asked in the next decide(): what it reads of progress is to be told.
+  bool may_plan(std::uint64_t now_ns) const { return replan_ || now_ns >= wake_at_; }
+  // Some stream waits for units that drain, or for what place() did not find: an answer is next.
+  bool waits_for_answer() const { return !blocked_.empty() || !unplaced_.empty(); }
   // decide() has something to do at this time even without a message; kNever: it has not.
   std::uint64_t wake_at() const { return wake_at_; }
 

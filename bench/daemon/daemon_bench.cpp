@@ -19,10 +19,9 @@
 #include <thread>
 #include <vector>
 
+#include "client/local_arbiter.h"
 #include "client/remote_arbiter.h"
 #include "daemon/server.h"
-#include "policies/bounded.h"
-#include "policies/registry.h"
 #include "tests/daemon/device.h"
 #include "tests/figure.h"
 
@@ -163,7 +162,8 @@ BENCHMARK(inline_launch_daemon);
 
 void inline_launch_in_process(benchmark::State& state) {
   const auto layout = runtime::PoolLayout::build(device());
-  runtime::LocalArbiter local(layout, std::move(*policies::make("static:units=0-3", 1)));
+  client::LocalArbiter local(layout);
+  local.use(std::move(*scheduler::make("static:units=0-3", local.context(1))));
   launch_under(local, state);
 }
 BENCHMARK(inline_launch_in_process);
@@ -178,14 +178,14 @@ BENCHMARK(machine);
 
 class Nowhere final : public daemon::Outlet {
  public:
-  void set_word(runtime::ClientId, runtime::LaneId, protocol::LeaseWord) override {}
-  bool grant(runtime::ClientId client, const protocol::Grant& grant) override {
+  void set_word(scheduler::ClientId, runtime::LaneId, protocol::LeaseWord) override {}
+  bool grant(scheduler::ClientId client, const protocol::Grant& grant) override {
     last = grant;
     if (client >= grants.size()) grants.resize(client + 1);
     grants[client] = grant;
     return true;
   }
-  void gates_closed(runtime::ClientId) override {}
+  void gates_closed(scheduler::ClientId) override {}
   protocol::Grant last;
   std::vector<protocol::Grant> grants;  // by client: its last
 };
@@ -193,12 +193,12 @@ class Nowhere final : public daemon::Outlet {
 // One lane of each of many clients asks and returns in turn; the others stand by.
 void decisions(benchmark::State& state) {
   Nowhere nowhere;
-  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
-                                std::move(*policies::make("fifo", 1)), {}, 1, nowhere);
-  const auto clients = static_cast<runtime::ClientId>(state.range(0));
-  for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.attach(id);
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), {}, 1, nowhere);
+  arbiter.use(std::move(*scheduler::make("fifo", arbiter.context(1))));
+  const auto clients = static_cast<scheduler::ClientId>(state.range(0));
+  for (scheduler::ClientId id = 1; id <= clients; ++id) arbiter.attach(id);
   std::uint64_t time = 1;
-  runtime::ClientId id = 1;
+  scheduler::ClientId id = 1;
   for (auto unused : state) {
     (void)unused;
     arbiter.request(id, protocol::Ready{}, ++time);
@@ -218,11 +218,11 @@ BENCHMARK(decisions)->Arg(1)->Arg(8)->Arg(64);
 // down and asks again.
 void decision_beside(benchmark::State& state, const char* policy) {
   Nowhere nowhere;
-  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
-                                std::move(*policies::make(policy, 1)), {}, 1, nowhere);
-  const auto clients = static_cast<runtime::ClientId>(state.range(0));
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), {}, 1, nowhere);
+  arbiter.use(std::move(*scheduler::make(policy, arbiter.context(1))));
+  const auto clients = static_cast<scheduler::ClientId>(state.range(0));
   std::uint64_t time = 1, operations = 0;
-  for (runtime::ClientId id = 1; id <= clients; ++id) {
+  for (scheduler::ClientId id = 1; id <= clients; ++id) {
     arbiter.attach(id);
     arbiter.request(id, protocol::Ready{}, time);
   }
@@ -234,9 +234,10 @@ void decision_beside(benchmark::State& state, const char* policy) {
     time += 1'000;
     if (arbiter.wants_progress(time)) {
       ++operations;
-      for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.progressed(id, operations, time);
+      for (scheduler::ClientId id = 1; id <= clients; ++id)
+        arbiter.progressed(id, {operations * 1'000, operations * 1'000, 0, operations}, time);
     }
-    const runtime::ClientId id = held[index].client;
+    const scheduler::ClientId id = held[index].client;
     index = (index + 1) % held.size();
     protocol::Returned returned;
     returned.entry = nowhere.grants[id].entry;
@@ -253,11 +254,11 @@ void decision_beside(benchmark::State& state, const char* policy) {
 }
 BENCHMARK_CAPTURE(decision_beside, fifo, "fifo")->Arg(16)->Arg(256)->Arg(1024);
 BENCHMARK_CAPTURE(decision_beside, throughput, "throughput")->Arg(16)->Arg(64)->Arg(256)->Arg(1024);
-BENCHMARK_CAPTURE(decision_beside, parts, "throughput:whole=never")->Arg(64)->Arg(1024);
+BENCHMARK_CAPTURE(decision_beside, parts, "throughput:model=algorithm1")->Arg(64)->Arg(1024);
 
 // The most grants that one lane has.
 std::size_t most_of_a_lane(const daemon::DeviceArbiter& arbiter) {
-  std::map<std::pair<runtime::ClientId, runtime::LaneId>, std::size_t> grants;
+  std::map<std::pair<scheduler::ClientId, runtime::LaneId>, std::size_t> grants;
   std::size_t most = 0;
   for (const auto& held : arbiter.held()) most = std::max(most, ++grants[{held.client, held.lane}]);
   return most;
@@ -274,17 +275,16 @@ protocol::Ready any_request(std::minstd_rand& random) {
 // An honest client asks and returns, beside one that has moved all its lanes on as often as it was
 // let, and of which nothing ends.
 void decision_beside_drains(benchmark::State& state, const char* policy, std::uint32_t share) {
-  constexpr runtime::ClientId kHonest = 1, kMoving = 2;
+  constexpr scheduler::ClientId kHonest = 1, kMoving = 2;
   Nowhere nowhere;
-  auto bounded = std::make_unique<policies::Bounded>(std::move(*policies::make(policy, 1)),
-                                                     device().processors_per_unit, policy);
-  bounded->bound(kMoving, {share, 0, 0});
   daemon::ArbiterSettings settings;
   settings.answer_within_ns = settings.drain_within_ns = 1'000'000'000'000'000;
-  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), std::move(bounded), settings,
-                                1, nowhere);
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), settings, 1, nowhere);
+  arbiter.use(std::move(*scheduler::make(policy, arbiter.context(1))));
   arbiter.attach(kHonest);
-  arbiter.attach(kMoving);
+  daemon::Traits traits;
+  traits.terms.limits.max_sms = share;
+  arbiter.attach(kMoving, traits);
   std::uint64_t time = 1;
   std::minstd_rand random;
   for (int i = 0; i < 1'000; ++i) {
@@ -307,16 +307,16 @@ void decision_beside_drains(benchmark::State& state, const char* policy, std::ui
 BENCHMARK_CAPTURE(decision_beside_drains, fifo, "fifo", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, throughput, "throughput", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, whole, "throughput:whole=always,launches=64", 0);
-BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:whole=never", 0);
+BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:model=algorithm1", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, share, "throughput", 64);
 
 // A turn of the loop with one request of an honest client, beside one that sends so many
 // well-formed records in each turn, of all its lanes: what the honest one waits for.
 void turn_beside_a_flood(benchmark::State& state, const char* policy) {
   Nowhere nowhere;
-  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
-                                std::move(*policies::make(policy, 1)), {}, 1, nowhere);
-  constexpr runtime::ClientId kHonest = 1, kFlooding = 2;
+  daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), {}, 1, nowhere);
+  arbiter.use(std::move(*scheduler::make(policy, arbiter.context(1))));
+  constexpr scheduler::ClientId kHonest = 1, kFlooding = 2;
   arbiter.attach(kHonest);
   arbiter.attach(kFlooding);
   std::uint64_t time = 1;
@@ -340,14 +340,14 @@ BENCHMARK_CAPTURE(turn_beside_a_flood, whole, "throughput:whole=always,launches=
 
 // All of them ask at once.
 void burst_of_requests(benchmark::State& state, const char* policy) {
-  const auto clients = static_cast<runtime::ClientId>(state.range(0));
+  const auto clients = static_cast<scheduler::ClientId>(state.range(0));
   for (auto unused : state) {
     (void)unused;
     Nowhere nowhere;
-    daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()),
-                                  std::move(*policies::make(policy, 1)), {}, 1, nowhere);
-    for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.attach(id);
-    for (runtime::ClientId id = 1; id <= clients; ++id) arbiter.request(id, protocol::Ready{}, 1);
+    daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), {}, 1, nowhere);
+    arbiter.use(std::move(*scheduler::make(policy, arbiter.context(1))));
+    for (scheduler::ClientId id = 1; id <= clients; ++id) arbiter.attach(id);
+    for (scheduler::ClientId id = 1; id <= clients; ++id) arbiter.request(id, protocol::Ready{}, 1);
     arbiter.step(1);
   }
   state.SetItemsProcessed(clients * state.iterations());

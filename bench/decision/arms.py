@@ -96,7 +96,7 @@ def fixed_parts_library(directory):
     if built.exists():
         return built
     library = pathlib.Path(directory) / "fixed_parts.so"
-    include = harness.ROOT / "policies"
+    include = harness.ROOT / "scheduler" / "policies"
     result = subprocess.run(["cc", "-O2", "-shared", "-fPIC", f"-I{include}", "-o", str(library),
                              str(HERE / "fixed_parts.c")], capture_output=True, text=True)
     if result.returncode:

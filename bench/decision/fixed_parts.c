@@ -67,52 +67,49 @@ static uint64_t units_of(struct fixed_parts* self, uint32_t client) {
   return self->parts[i % self->count].units;
 }
 
-/* The one that has waited longest. */
-static int64_t pick(void* state, const struct vitamin_operation* ready, uint32_t count,
-                    const struct vitamin_pool* pool) {
-  uint32_t best = 0;
-  (void)state, (void)pool;
-  for (uint32_t i = 1; i < count; ++i)
-    if (VITAMIN_AT(struct vitamin_operation, ready, i)->since_ns <
-        VITAMIN_AT(struct vitamin_operation, ready, best)->since_ns)
-      best = i;
-  return best;
-}
-
-/* The widest entry inside the client's units, or none until it is free. A launch that does not fit
- * there runs on the whole device. */
-static struct vitamin_choice choose(void* state, const struct vitamin_operation* operation,
-                                    const uint32_t* eligible, uint32_t count,
-                                    const struct vitamin_pool* pool) {
-  const uint64_t units = units_of(state, operation->client);
-  const struct vitamin_entry* whole = VITAMIN_AT(struct vitamin_entry, pool->entries, 0);
-  uint32_t widest = 0;
-  if ((whole->units & ~units) == 0) return (struct vitamin_choice){0, VITAMIN_UNTIL_CHANGED};
-  for (uint32_t i = 1; i < pool->entries_count; ++i) {
-    const struct vitamin_entry* entry = VITAMIN_AT(struct vitamin_entry, pool->entries, i);
-    if ((entry->units & ~units) == 0 &&
-        (widest == 0 ||
-         entry->processors > VITAMIN_AT(struct vitamin_entry, pool->entries, widest)->processors))
+/* The widest partition inside the client's units; of all units the whole device. */
+static uint32_t partition_of(const struct vitamin_snapshot* snapshot, uint64_t units) {
+  uint32_t widest = VITAMIN_WHOLE_DEVICE;
+  if ((snapshot->partitions->units & ~units) == 0) return widest;
+  for (uint32_t i = 1; i < snapshot->partitions_count; ++i) {
+    const struct vitamin_partition* one =
+        VITAMIN_AT(struct vitamin_partition, snapshot->partitions, i);
+    if ((one->units & ~units) == 0 &&
+        (widest == VITAMIN_WHOLE_DEVICE ||
+         one->sms > VITAMIN_AT(struct vitamin_partition, snapshot->partitions, widest)->sms))
       widest = i;
   }
-  for (uint32_t i = 0; i < count && widest != 0; ++i)
-    if (eligible[i] == widest) return (struct vitamin_choice){widest, VITAMIN_UNTIL_CHANGED};
-  if (widest != 0 &&
-      operation->processors <= VITAMIN_AT(struct vitamin_entry, pool->entries, widest)->processors)
-    return (struct vitamin_choice){VITAMIN_NO_ENTRY, 0}; /* its older work elsewhere drains */
-  return (struct vitamin_choice){0, 1};
+  return widest;
+}
+
+/* Who is alone on its part has it exclusively. What does not fit there waits until it is overdue. */
+static int64_t allocate(void* state, const struct vitamin_snapshot* snapshot,
+                        struct vitamin_row* rows, uint32_t capacity, uint64_t* wake_ns) {
+  uint32_t count = 0;
+  (void)wake_ns;
+  for (uint32_t i = 0; i < snapshot->clients_count && count < capacity; ++i) {
+    const struct vitamin_client* client =
+        VITAMIN_AT(struct vitamin_client, snapshot->clients, i);
+    if (!client->active) continue;
+    rows[count] = vitamin_row_for(client->id);
+    rows[count].partition = partition_of(snapshot, units_of(state, client->id));
+    if (rows[count].partition != VITAMIN_WHOLE_DEVICE) rows[count].mode = VITAMIN_EXCLUSIVE;
+    for (uint32_t j = 0; j < count; ++j)
+      if (rows[j].partition == rows[count].partition)
+        rows[j].mode = rows[count].mode = VITAMIN_SHARED;
+    ++count;
+  }
+  return count;
 }
 
 const struct vitamin_policy_functions* vitamin_policy(void) {
-  static const struct vitamin_policy_functions functions = {
-      sizeof functions,
-      VITAMIN_POLICY_ABI,
-      "fixed-parts",
-      "a fixed part of the device for each client",
-      create,
-      free,
-      pick,
-      choose,
-      NULL};
+  static struct vitamin_policy_functions functions;
+  functions.size = sizeof functions;
+  functions.abi = VITAMIN_POLICY_ABI;
+  functions.name = "fixed-parts";
+  functions.summary = "a fixed part of the device for each client";
+  functions.create = create;
+  functions.destroy = free;
+  functions.allocate = allocate;
   return &functions;
 }

@@ -347,6 +347,7 @@ void Completion::note_outstanding(Stream& stream) {
   stream.submitted.reported = true;
   if (outstanding_.empty()) {
     busy_since_ = std::chrono::steady_clock::now();
+    core_.arbiter->outstanding(true);
     core_.wake.notify_one();
   }
   outstanding_.push_back(&stream);
@@ -365,6 +366,7 @@ void Completion::report() {
   core_.arbiter->busy(
       static_cast<std::uint64_t>(std::chrono::nanoseconds(now - busy_since_).count()));
   busy_since_ = now;
+  if (outstanding_.empty()) core_.arbiter->outstanding(false);
 }
 
 }  // namespace vitamin::runtime

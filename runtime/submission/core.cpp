@@ -7,17 +7,15 @@
 
 namespace vitamin::runtime {
 
-Core::Core(hal::Device& of, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> made,
-           const DispatchOptions& chosen, PoolLayout of_pool)
+Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions& chosen,
+           PoolLayout of_pool)
     : device(of),
       options(chosen),
       page(*chosen.page),
       layout(std::move(of_pool)),
       markers(device, options.markers),
       profiler(device, options.profiler),
-      arbiter(made != nullptr
-                  ? std::move(made)
-                  : std::make_unique<LocalArbiter>(layout, std::move(policy), &profiler.profile())),
+      arbiter(std::move(made)),
       kernels(device, page, options.wide_only, options.collectives, options.cautious),
       lanes_share(arbiter->lanes_share()),
       between_processes(arbiter->between_processes()) {

@@ -42,8 +42,8 @@ class Audit;
 using Lock = std::unique_lock<std::mutex>;
 
 struct Core {
-  Core(hal::Device& device, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> arbiter,
-       const DispatchOptions& options, PoolLayout layout);
+  Core(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
+       PoolLayout layout);
 
   // Processors of the whole device.
   std::uint32_t whole() const { return layout.at(kWholeDevice).processors; }
@@ -67,7 +67,7 @@ struct Core {
   stats::DevicePage& page;
   PoolLayout layout;
   MarkerPool markers;  // outlives the queues, which hold markers
-  Profiler profiler;   // outlives the arbiter, whose policy reads it
+  Profiler profiler;   // outlives the arbiter, which it tells of samples
   PhysicalContextPool pool;
   std::unique_ptr<Arbiter> arbiter;
   KernelTable kernels;

@@ -69,7 +69,7 @@ struct DispatchOptions {
   stats::DevicePage* page = nullptr;       // required
   std::shared_ptr<Audit> audit;            // null: none (runtime/audit.h)
   std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
-  MakeArbiter make_arbiter;                // unset, or null made: policy and leases in this process
+  MakeArbiter make_arbiter;                // unset, or null made: create()'s own
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.
   bool native_legacy_order = true;

@@ -38,7 +38,7 @@ std::uint64_t resident_bytes() {
 // --- life --------------------------------------------------------------------------------------
 
 hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
-                                                        std::unique_ptr<Policy> policy,
+                                                        const MakeArbiter& alone,
                                                         const DispatchOptions& options,
                                                         VirtualContext* owner) {
   const auto begin = std::chrono::steady_clock::now();
@@ -47,9 +47,9 @@ hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
   PoolLimits limits = options.pool;
   std::unique_ptr<Arbiter> arbiter;
   if (options.make_arbiter) arbiter = options.make_arbiter(device.info(), limits);
-  std::unique_ptr<Pipeline> pipeline(new Pipeline(device, std::move(policy), std::move(arbiter),
-                                                  options, PoolLayout::build(device.info(), limits),
-                                                  owner));
+  if (arbiter == nullptr) arbiter = alone(device.info(), limits);
+  std::unique_ptr<Pipeline> pipeline(new Pipeline(device, std::move(arbiter), options,
+                                                  PoolLayout::build(device.info(), limits), owner));
   Core& core = pipeline->core_;
   auto pool = PhysicalContextPool::realise(device, core.layout);
   if (!pool) return tl::unexpected(pool.error());
@@ -79,11 +79,10 @@ hal::Result<std::unique_ptr<Pipeline>> Pipeline::create(hal::Device& device,
   return pipeline;
 }
 
-Pipeline::Pipeline(hal::Device& device, std::unique_ptr<Policy> policy,
-                   std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
-                   PoolLayout layout, VirtualContext* owner)
+Pipeline::Pipeline(hal::Device& device, std::unique_ptr<Arbiter> arbiter,
+                   const DispatchOptions& options, PoolLayout layout, VirtualContext* owner)
     : owner_(owner),
-      core_(device, std::move(policy), std::move(arbiter), options, std::move(layout)),
+      core_(device, std::move(arbiter), options, std::move(layout)),
       completion_(core_),
       ordering_(core_, completion_),
       queues_(core_, completion_),

@@ -42,9 +42,9 @@ enum class Drain : std::uint8_t {
 
 class Pipeline final : private SubmitsNow {
  public:
-  // `owner`: outlives it, as the device does.
+  // `alone` makes the arbiter where the options make none. `owner` outlives it, as the device does.
   static hal::Result<std::unique_ptr<Pipeline>> create(hal::Device& device,
-                                                       std::unique_ptr<Policy> policy,
+                                                       const MakeArbiter& alone,
                                                        const DispatchOptions& options,
                                                        VirtualContext* owner);
   ~Pipeline();
@@ -103,8 +103,8 @@ class Pipeline final : private SubmitsNow {
   void finish_timing();
 
  private:
-  Pipeline(hal::Device& device, std::unique_ptr<Policy> policy, std::unique_ptr<Arbiter> arbiter,
-           const DispatchOptions& options, PoolLayout layout, VirtualContext* owner);
+  Pipeline(hal::Device& device, std::unique_ptr<Arbiter> arbiter, const DispatchOptions& options,
+           PoolLayout layout, VirtualContext* owner);
   // Where a launch of a graph goes.
   struct GraphPlace {
     PhysicalQueue* queue;

@@ -310,6 +310,8 @@ hal::Result<Policy> load(const std::string& path, const std::string& parameters,
   description.summary = functions.summary != nullptr ? functions.summary : "";
   description.may_starve = (functions.flags & VITAMIN_MAY_STARVE) != 0;
   description.isolate_streams = (functions.flags & VITAMIN_ISOLATE_STREAMS) != 0;
+  description.uses_progress = functions.allocate != nullptr;
+  description.uses_kernel_times = true;
   description.uses_steps = (functions.flags & VITAMIN_USES_STEPS) != 0;
   description.uses_returns = (functions.flags & VITAMIN_USES_RETURNS) != 0;
   description.uses_streams = (functions.flags & VITAMIN_USES_STREAMS) != 0;
@@ -323,6 +325,13 @@ hal::Result<Policy> load(const std::string& path, const std::string& parameters,
     policy.allocation = std::make_unique<LoadedCallbacks>(exchange, limits);
   }
   return policy;
+}
+
+hal::Result<LoadableDescription> describe(const std::string& path) {
+  const auto library = open(path);
+  if (!library) return tl::unexpected(library.error());
+  const vitamin_policy_functions& functions = *(*library)->functions;
+  return LoadableDescription{functions.name, functions.summary != nullptr ? functions.summary : ""};
 }
 
 }  // namespace vitamin::scheduler

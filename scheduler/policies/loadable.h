@@ -19,4 +19,10 @@ namespace vitamin::scheduler {
 hal::Result<Policy> load(const std::string& path, const std::string& parameters,
                          const SandboxLimits& limits = {});
 
+// What a shared object says of itself.
+struct LoadableDescription {
+  std::string name, summary;
+};
+hal::Result<LoadableDescription> describe(const std::string& path);
+
 }  // namespace vitamin::scheduler

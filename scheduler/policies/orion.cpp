@@ -102,6 +102,7 @@ Policy make_orion(const OrionOptions& options) {
   description.summary = "Orion's rules: best effort beside others when profiles differ: a baseline";
   description.parameters = kParameters;
   description.may_starve = true;
+  description.uses_progress = true;
   description.uses_steps = true;
   description.uses_returns = true;
   description.uses_streams = true;

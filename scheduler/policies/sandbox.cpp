@@ -69,7 +69,7 @@ Sandbox::Outcome Sandbox::run(std::function<void()> call, const SandboxLimits& l
   using Clock = std::chrono::steady_clock;
   State& state = *state_;
   std::unique_lock lock(state.mutex);
-  if (state.stop || state.pending) return Outcome::kStopped;
+  if (state.stop || state.pending) return Outcome::kEnded;
   const Clock::time_point deadline = Clock::now() + limits.clock;
   const std::chrono::nanoseconds used_before = state.processor_time();
   state.call = std::move(call);

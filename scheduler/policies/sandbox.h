@@ -30,8 +30,8 @@ class Sandbox {
   ~Sandbox();
   Sandbox(const Sandbox&) = delete;
   Sandbox& operator=(const Sandbox&) = delete;
-  enum class Outcome : std::uint8_t { kReturned, kProcessorTime, kClock, kStopped };
-  // Which limit the call exceeded, if it did not return; kStopped: an earlier one did not. An
+  enum class Outcome : std::uint8_t { kReturned, kProcessorTime, kClock, kEnded };
+  // Which limit the call exceeded, if it did not return; kEnded: an earlier one did not. An
   // exception of the call is thrown here.
   Outcome run(std::function<void()> call, const SandboxLimits& limits = {});
 

@@ -579,7 +579,9 @@ Policy make_slo(const SloOptions& options, Estimator& estimator, std::span<const
   description.name = "slo";
   description.summary = "latency bounds of classes are met, the other clients get what is left";
   description.parameters = kParameters;
+  description.keeps_bounds = true;
   description.uses_steps = true;
+  description.uses_progress = true;
   return {description, std::make_unique<SloPolicy>(options, estimator, pool), nullptr};
 }
 

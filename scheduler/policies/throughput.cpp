@@ -187,7 +187,10 @@ Policy make_throughput(const ThroughputOptions& options, Estimator& estimator,
   description.name = "throughput";
   description.summary = "the configuration in which clients are measured to get on best";
   description.parameters = kParameters;
-  if (options.model == ThroughputOptions::Model::kAlgorithm1)
+  const bool measured = options.model == ThroughputOptions::Model::kMeasured;
+  description.uses_progress = measured;
+  description.uses_kernel_times = !measured;
+  if (!measured)
     return {description, std::make_unique<Algorithm1>(options.against_narrowest, pool, profile),
             nullptr};
   return {description, std::make_unique<Measured>(options.objective, estimator, pool), nullptr};

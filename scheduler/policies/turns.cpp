@@ -38,6 +38,8 @@ class Turns final : public AllocationPolicy {
     row.partition = kWholeDevice;
     row.mode = Mode::kExclusive;
     row.hold = true;
+    // A stream that ends a step asks for another grant; nothing else ends so many launches.
+    if (when_ == HandOver::kStep) row.launches = 1U << 30;
     if (now->active) idle_since_ns_ = kNever;
     if (longest_wait(snapshot) == nullptr) return;
     // While no other client waits, nothing has to be looked at.
@@ -116,6 +118,8 @@ Policy make(std::string_view name, std::string_view summary, std::span<const Par
   description.summary = summary;
   description.parameters = parameters;
   description.may_starve = true;
+  description.uses_progress = true;
+  description.uses_streams = true;
   description.uses_steps = when == HandOver::kStep;
   return {description, std::make_unique<Turns>(when, options), nullptr};
 }

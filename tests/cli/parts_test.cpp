@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "policies/nearest.h"
+#include "scheduler/policies/nearest.h"
 #include "runtime/stats.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/preload.h"
@@ -51,11 +51,11 @@ TEST_CASE("a bar shows whatever is not zero and never more than its width") {
 
 TEST_CASE("a misspelt word finds its neighbour and a strange one finds none") {
   const std::vector<std::string> names = {"fifo", "static", "random"};
-  CHECK(policies::nearest("radnom", names) == "random");
-  CHECK(policies::nearest("Random", names) == "random");
-  CHECK(policies::nearest("fif", names) == "fifo");
-  CHECK(policies::nearest("statics", names) == "static");
-  CHECK(policies::nearest("exclusive", names).empty());
+  CHECK(scheduler::nearest("radnom", names) == "random");
+  CHECK(scheduler::nearest("Random", names) == "random");
+  CHECK(scheduler::nearest("fif", names) == "fifo");
+  CHECK(scheduler::nearest("statics", names) == "static");
+  CHECK(scheduler::nearest("exclusive", names).empty());
 }
 
 TEST_CASE("a window has a unit, is zero, or is max") {

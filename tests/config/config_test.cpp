@@ -10,7 +10,7 @@
 #include "config/load.h"
 #include "config/pattern.h"
 #include "config/schema.h"
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::config {
 namespace {
@@ -60,7 +60,7 @@ TEST_CASE("the example is valid and does what its comments say") {
   const Loaded loaded = load_text(text.str(), "vitamin.toml", "gpu64");
   CHECK(loaded.why() == "");
   const Configuration& c = loaded.configuration;
-  CHECK(c.policy.specification() == "tpot-first:quiet=3000");
+  CHECK(c.policy.specification() == "tpot-first:cumulative=yes");
   CHECK(c.policy.quantum_ns == 2'000'000);
   CHECK(load_text(text.str(), "vitamin.toml", "gpu65").configuration.policy.quantum_ns ==
         4'000'000);
@@ -148,7 +148,8 @@ TEST_CASE("every problem is found at once, with its place and a suggestion") {
         "3:11 'policy.quantum' must be a text of a number and its unit, like \"4ms\", from 10us "
         "to 1h\n"
         "4:1 the policy (radnom) is unknown; did you mean 'random'? Known policies: fifo, "
-        "throughput, tpot-first, static, exclusive, temporal, salus, orion, random, extremes.\n"
+        "throughput, slo, tpot-first, static, exclusive, temporal, salus, orion, random, "
+        "extremes.\n"
         "5:2 unknown key 'poool'; did you mean 'pool'?\n"
         "8:10 'mps.mode' must be one of \"auto\" \"external\" \"off\"\n");
   CHECK(problems("quantum = \"2ms\"\n") ==
@@ -283,12 +284,12 @@ TEST_CASE("a target under a policy that serves none is said in vain, and the res
     const std::string said = text_of(loaded.no_effect.front(), false);
     CHECK(said.find("5:1: the policy '" + std::string(policy)) != said.npos);
   }
-  CHECK(read("policy.name = \"tpot-first\"\n" + serving).no_effect.empty());
-  CHECK(read("policy.name = \"/opt/mine.so\"\n" + serving).no_effect.empty());
+  for (const char* policy : {"slo", "tpot-first", "/opt/mine.so"})
+    CHECK(read("policy.name = \"" + std::string(policy) + "\"\n" + serving).no_effect.empty());
   // One device whose policy does serve them.
-  CHECK(read("policy.name = \"fifo\"\n[devices.\"GPU-1*\"]\npolicy.name = \"tpot-first\"\n" +
-             serving)
-            .no_effect.empty());
+  CHECK(
+      read("policy.name = \"fifo\"\n[devices.\"GPU-1*\"]\npolicy.name = \"tpot-first\"\n" + serving)
+          .no_effect.empty());
 }
 
 TEST_CASE("classes that can never match or that make no sense are problems") {

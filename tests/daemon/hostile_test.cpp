@@ -25,18 +25,18 @@
 #include "client/lease_client.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/lease_record.h"
-#include "policies/registry.h"
 #include "protocol/life.h"
+#include "scheduler/policies/registry.h"
 #include "tests/seed.h"
 
 namespace vitamin::tests {
 namespace {
 
-using runtime::ClientId;
 using runtime::EntryId;
 using runtime::kNoEntry;
 using runtime::kWholeDevice;
 using runtime::LaneId;
+using scheduler::ClientId;
 
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kAnswerWithin = 3 * kMs;
@@ -121,7 +121,7 @@ class Node final : public daemon::Outlet {
     settings_.answer_within_ns = kAnswerWithin;
     settings_.drain_within_ns = 20 * kAnswerWithin;
     settings_.scheduler.quantum_ns = kMs / 2;
-    settings_.scheduler.overdue_ns = 10 * kMs;
+    settings_.scheduler.overdue_after_ns = 10 * kMs;
     for (std::size_t i = 0; i < kHonest; ++i)
       honest_.push_back(std::make_unique<Honest>(1 + i, layout_));
   }
@@ -181,8 +181,8 @@ class Node final : public daemon::Outlet {
   }
 
   void start_daemon() {
-    arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, *policies::make(policy_, seed_),
-                                                       settings_, ++epoch_, *this);
+    arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, settings_, ++epoch_, *this);
+    arbiter_->use(std::move(*scheduler::make(policy_, arbiter_->context(seed_))));
     record_ =
         daemon::LeaseRecord(64, now_, settings_.drain_within_ns, epoch_ == 1 ? nullptr : &record_);
     // The first to come.
@@ -214,10 +214,8 @@ class Node final : public daemon::Outlet {
   void daemon_step() {
     if (arbiter_->wants_progress(now_)) {
       for (auto& c : honest_)
-        if (c->session != nullptr)
-          arbiter_->progressed(c->session->id, c->session->own.progress.load(), now_);
-      if (stranger_.session != nullptr)
-        arbiter_->progressed(stranger_.session->id, stranger_.session->own.progress.load(), now_);
+        if (c->session != nullptr) tell_of_progress(*c->session);
+      if (stranger_.session != nullptr) tell_of_progress(*stranger_.session);
     }
     for (auto& c : honest_)
       if (c->session != nullptr && !read(*c->session)) FAIL("an honest client is let go");
@@ -227,6 +225,13 @@ class Node final : public daemon::Outlet {
     }
     arbiter_->step(now_);
     if (below(64) == 0) check_leases();
+  }
+
+  void tell_of_progress(const Session& session) {
+    const protocol::ClientSegment& own = session.own;
+    arbiter_->progressed(
+        session.id,
+        {own.work.load(), own.busy_ns.load(), own.misplaced.load(), own.launches.load()}, now_);
   }
 
   // False: it breaks the protocol.
@@ -260,8 +265,8 @@ class Node final : public daemon::Outlet {
         result_.never_had += may_hold_.contains(one.entry) ? 0 : 1;
     for (std::size_t i = 0; i < held.size(); ++i)
       for (std::size_t j = 0; j < i; ++j)
-        if (held[i].client != held[j].client && held[i].entry != kWholeDevice &&
-            held[j].entry != kWholeDevice &&
+        if (held[i].client != held[j].client && !held[i].shared && !held[j].shared &&
+            !held[i].adopted && !held[j].adopted &&
             layout_.at(held[i].entry).compute.overlaps(layout_.at(held[j].entry).compute))
           ++result_.overlapping;
   }
@@ -520,7 +525,7 @@ TEST_CASE("a hostile client costs honest ones no more than a greedy one") {
   const std::uint64_t seed = test::seed();
   std::uint64_t let_go = 0;
   for (const std::string policy :
-       {"random:max=16", "static:parts=4", "fifo", "throughput:whole=never", "temporal"}) {
+       {"random:max=16", "static:parts=4", "fifo", "throughput:model=algorithm1", "temporal"}) {
     CAPTURE(policy);
     const Result greedy = total(policy, Other::kGreedy, seed);
     const Result patient = total(policy, Other::kLong, seed);

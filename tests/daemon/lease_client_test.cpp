@@ -15,7 +15,7 @@
 
 #include "daemon/device_arbiter.h"
 #include "daemon/lease_record.h"
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::daemon {
 namespace {
@@ -24,7 +24,7 @@ using runtime::EntryId;
 using runtime::LaneId;
 
 const hal::DeviceInfo kInfo{hal::Vendor::kSoftware, "d", "GPU-0", 16, {4, 4, 4, 4}, 1000};
-constexpr runtime::ClientId kClient = 1;
+constexpr ClientId kClient = 1;
 
 // A client that outlives its daemons.
 class Node final : public daemon::Outlet {
@@ -37,8 +37,8 @@ class Node final : public daemon::Outlet {
 
   void start_daemon() {
     arbiter = std::make_unique<DeviceArbiter>(
-        layout, *policies::make(policy, 1),
-        ArbiterSettings{{}, kAnswerWithin, 100 * kAnswerWithin, 500}, ++epoch, *this);
+        layout, ArbiterSettings{{}, kAnswerWithin, 100 * kAnswerWithin}, ++epoch, *this);
+    arbiter->use(std::move(*scheduler::make(policy, arbiter->context(1))));
     auto old_own = std::move(own);
     auto old_daemons = std::move(daemons);
     own = std::make_unique<protocol::ClientSegment>();
@@ -82,18 +82,16 @@ class Node final : public daemon::Outlet {
     return choice.entry;
   }
 
-  void set_word(runtime::ClientId, LaneId lane, protocol::LeaseWord word) override {
+  void set_word(ClientId, LaneId lane, protocol::LeaseWord word) override {
     daemons->leases[lane].store(word, std::memory_order_release);
   }
-  bool grant(runtime::ClientId, const protocol::Grant& grant) override {
+  bool grant(ClientId, const protocol::Grant& grant) override {
     if (rings.grants.write(protocol::encode(grant)) != protocol::RingState::kOk) return false;
     rings.grants.publish();
     return true;
   }
-  void holds(runtime::ClientId, EntryId entry, bool held) override {
-    record.holds(slot, entry, held);
-  }
-  void gates_closed(runtime::ClientId) override {
+  void holds(ClientId, EntryId entry, bool held) override { record.holds(slot, entry, held); }
+  void gates_closed(ClientId) override {
     daemons->gate_changes.store(daemons->gate_changes.load(std::memory_order_relaxed) + 1,
                                 std::memory_order_seq_cst);
   }
@@ -219,62 +217,6 @@ TEST_CASE("advice beyond reason is told as far as can be, and the client is not 
   }
 }
 
-// It says that it will come, and never does.
-TEST_CASE("nobody's units stand empty for longer than the bound over what a client announces") {
-  // Keeps everything for client 2 until when that client says.
-  class Believer final : public runtime::Policy {
-   public:
-    std::string_view name() const override { return "believer"; }
-    runtime::Choice select(const runtime::ReadyOperation&, std::span<const EntryId> eligible,
-                           const runtime::PoolView&) override {
-      return {eligible.size() > 1 ? eligible[eligible.size() - 2] : runtime::kNoEntry,
-              runtime::kUntilChanged};
-    }
-    runtime::Plan prepare(const runtime::Hint& hint, const runtime::PoolView& view) override {
-      if (hint.client != 2) return {};
-      return {view.entries.back().id, true, hint.ready_at_ns};
-    }
-  };
-  class Nowhere final : public daemon::Outlet {
-   public:
-    void set_word(runtime::ClientId, LaneId, protocol::LeaseWord) override {}
-    bool grant(runtime::ClientId client, const protocol::Grant&) override {
-      granted = client;
-      return true;
-    }
-    void gates_closed(runtime::ClientId) override {}
-    runtime::ClientId granted = 0;
-  };
-  runtime::SchedulerOptions options;
-  options.reservation_ns = 1'000'000;
-  options.overdue_ns = 1'000'000'000'000;  // not served for its age alone
-  for (const std::uint64_t ready_in_ns : {std::uint64_t{2'000'000}, protocol::kLongest}) {
-    Nowhere outlet;
-    DeviceArbiter arbiter(runtime::PoolLayout::build(kInfo), std::make_unique<Believer>(),
-                          ArbiterSettings{options, 10'000'000, 60'000'000'000, 500}, 1, outlet);
-    arbiter.attach(1);
-    arbiter.attach(2);
-    protocol::HintRecord hint;
-    hint.ready_in_ns = ready_in_ns;
-    hint.processors = 4;
-    std::uint64_t now = 1000;
-    arbiter.request(2, hint, now);
-    arbiter.step(now);
-    const std::uint64_t said = now;
-    protocol::Ready ready;
-    ready.processors = 1;
-    arbiter.request(1, ready, now);
-    arbiter.step(now);
-    REQUIRE(outlet.granted == 0);  // it is kept for the other
-    while (outlet.granted == 0 && arbiter.wake_at() != ~std::uint64_t{0}) {
-      now = std::max(now + 1, arbiter.wake_at());
-      arbiter.step(now);
-    }
-    CHECK(outlet.granted == 1);
-    CHECK(now - said <= std::min<std::uint64_t>(ready_in_ns, 50 * options.reservation_ns) + 1);
-  }
-}
-
 TEST_CASE("an operation that is tried again waits, however long the process had no processor") {
   Node node;
   node.start_daemon();
@@ -353,6 +295,66 @@ TEST_CASE("a forked child reports nothing") {
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(status == 0);
+}
+
+// Others may have what it does not use.
+TEST_CASE(
+    "who reports gives its grants back when nothing of it was outstanding for a millisecond") {
+  for (const bool reports : {false, true}) {
+    CAPTURE(reports);
+    Node node;
+    node.start_daemon();
+    const EntryId entry = node.submit(0);
+    node.daemons->reporting.store(reports ? 1 : 0, std::memory_order_release);
+    node.gates_closed(kClient);
+    node.client.outstanding(true);
+    for (int i = 0; i < 3'000; ++i) node.turn();
+    CHECK(node.arbiter->held().size() == 1);
+    node.client.retired(entry, 0, 1);
+    node.client.outstanding(false);
+    CHECK(node.client.parked() != reports);
+    for (int i = 0; i < 900; ++i) node.turn();
+    CHECK(node.arbiter->held().size() == 1);
+    for (int i = 0; i < 300; ++i) node.turn();
+    CHECK(node.arbiter->held().empty() == reports);
+    CHECK(node.client.parked());
+    CHECK(node.submit(0) == entry);
+    CHECK(node.arbiter->counters().stale == 0);
+  }
+}
+
+// Work under a grant whose terms change is work under that grant, whenever the client sees it.
+TEST_CASE("other terms of a grant are taken up, unless it was given back") {
+  Node node("fifo");
+  node.start_daemon();
+  node.submit(0);
+  const auto amend = [&](std::uint64_t ahead_ns) {
+    const protocol::LeaseWord before = node.daemons->leases[0].load();
+    const protocol::LeaseWord word = protocol::lease_word(
+        node.epoch, protocol::generation_of(before) + 1, protocol::Gate::kOpen);
+    protocol::Grant grant;
+    grant.word = word;
+    grant.amends = before;
+    grant.entry = runtime::kWholeDevice;
+    grant.launches = runtime::kUntilChanged;
+    grant.ahead_ns = ahead_ns;
+    node.set_word(kClient, 0, word);
+    return grant;
+  };
+  runtime::ReadyOperation operation;
+  operation.processors = 1;
+  const auto granted = [&] { return node.client.grant(0, operation, node.eligible, node.now); };
+  for (const bool noticed : {false, true}) {
+    CAPTURE(noticed);
+    const protocol::Grant grant = amend(noticed ? 5'000 : 4'000);
+    if (noticed) {  // the word was seen before the record
+      node.gates_closed(kClient);
+      node.client.service(node.now);
+    }
+    REQUIRE(node.grant(kClient, grant));
+    CHECK(granted().ahead_ns == (noticed ? 5'000 : 4'000));
+    CHECK(node.client.admits(runtime::kWholeDevice, 0));
+  }
 }
 
 }  // namespace vitamin::daemon

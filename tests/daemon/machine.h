@@ -25,15 +25,15 @@
 
 #include "client/lease_client.h"
 #include "daemon/device_arbiter.h"
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 #include "tests/daemon/device.h"
 
 namespace vitamin::tests {
 
-using runtime::ClientId;
 using runtime::EntryId;
 using runtime::kNoEntry;
 using runtime::kWholeDevice;
+using scheduler::ClientId;
 
 inline constexpr std::uint64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
 
@@ -76,8 +76,9 @@ class Machine final : public daemon::Outlet {
     for (const runtime::PoolEntry& entry : layout_.entries())
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
-    arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, *policies::make(policy, 1),
-                                                       daemon::ArbiterSettings{}, 1, *this);
+    arbiter_ =
+        std::make_unique<daemon::DeviceArbiter>(layout_, daemon::ArbiterSettings{}, 1, *this);
+    arbiter_->use(std::move(*scheduler::make(policy, arbiter_->context(1))));
   }
 
   struct Client {
@@ -148,7 +149,12 @@ class Machine final : public daemon::Outlet {
       for (auto& c : clients_) host(*c);
       advance();
       if (++ticks_ % kLook == 0)  // the clients' threads look, then the daemon
-        for (auto& c : clients_) c->leases->service(static_cast<std::uint64_t>(now_));
+        for (auto& c : clients_) {
+          if (c->leases->reports() && !c->running.empty())
+            c->leases->busy(static_cast<std::uint64_t>(kTick * kLook));
+          c->leases->outstanding(!c->running.empty());
+          c->leases->service(static_cast<std::uint64_t>(now_));
+        }
       if (ticks_ % kLook == kLook / 2) daemon();
     }
   }
@@ -167,6 +173,9 @@ class Machine final : public daemon::Outlet {
       return false;
     c->rings.grants.publish();
     return true;
+  }
+  void reports(ClientId id, bool wanted) override {
+    if (Client* c = find(id)) c->daemons.reporting.store(wanted ? 1 : 0);
   }
   void gates_closed(ClientId id) override {
     Client* c = find(id);
@@ -284,6 +293,8 @@ class Machine final : public daemon::Outlet {
   void ended(Client& c, const Client::Kernel& kernel) {
     c.ahead_ns -= kernel.whole_ns;
     ++c.kernels_ended;
+    if (c.leases->reports())
+      c.leases->completed(kernel.entry, 0, 1, static_cast<std::uint64_t>(kernel.whole_ns));
     if (kernel.entry != kWholeDevice) c.leases->retired(kernel.entry, 0, 1);
     if (!kernel.ends_phase) return;
     ++c.phases_ended;
@@ -300,7 +311,10 @@ class Machine final : public daemon::Outlet {
     const auto now = static_cast<std::uint64_t>(now_);
     if (arbiter_->wants_progress(now))
       for (auto& c : clients_)
-        arbiter_->progressed(c->id, c->own.progress.load(std::memory_order_relaxed), now);
+        arbiter_->progressed(c->id,
+                             {c->own.work.load(), c->own.busy_ns.load(), c->own.misplaced.load(),
+                              c->own.launches.load()},
+                             now);
     for (auto& c : clients_) {
       protocol::Record copy;
       while (c->rings.requests.read(copy) == protocol::RingState::kOk)

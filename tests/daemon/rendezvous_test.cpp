@@ -5,8 +5,8 @@
 // A process runs an ordinary kernel, which needs a lease, and then one rendezvous in each form that
 // a kernel which waits for its peer can have: a collective known by name, a cooperative launch, a
 // graph. A rendezvous ends when both processes of its job have it on their device. Each device is
-// a production Scheduler under a policy that gives all of it to one tenant at a time, the worst for
-// this.
+// a production Scheduler under a policy that gives all of it to one tenant at a time, for the least
+// time, the worst for this.
 //
 // The rule: a rendezvous asks for no lease (runtime/submission/launch.cpp). States are explored by
 // doing their history again; two histories that lead to the same state are followed once.
@@ -16,12 +16,14 @@
 #include <array>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "policies/registry.h"
-#include "runtime/scheduler.h"
+#include "runtime/pool_layout.h"
+#include "scheduler/policies/builtin.h"
+#include "scheduler/scheduler.h"
 
-namespace vitamin::runtime {
+namespace vitamin::scheduler {
 namespace {
 
 constexpr int kJobs = 2, kDevices = 2;
@@ -49,21 +51,23 @@ struct Rank {
   std::vector<Form> program;
   std::size_t at = 0;
   enum class Phase { kReady, kWaiting, kRunning } phase = Phase::kReady;
-  EntryId held = kNoEntry;
-  bool closing = false;
-  std::uint64_t since = 0;  // it waits
+  GrantId held = kNoGrant;      // open
+  std::vector<GrantId> closed;  // under which its kernel runs
+  std::uint64_t since = 0;      // it waits
   bool done() const { return at == program.size(); }
 };
 
 class World {
  public:
   World(const std::array<Forms, kJobs>& forms, const Known& known)
-      : known_(known), layout_(PoolLayout::build(device())) {
+      : known_(known), layout_(runtime::PoolLayout::build(device())) {
     for (int d = 0; d < kDevices; ++d) {
       SchedulerOptions options;
-      options.quantum_ns = 1;  // whoever waits gets the gates of the others closed at once
-      schedulers_[d] = std::make_unique<Scheduler>(
-          layout_, std::move(*policies::make("static:units=0-1,parts=1", 0)), options);
+      options.idle_after_ns = options.replan_least_ns = 0;
+      TurnOptions turns;
+      turns.quantum_ns = 1;  // a tenant that waits gets the grant of the other revoked at once
+      schedulers_[d] =
+          std::make_unique<Scheduler>(layout_.entries(), make_temporal(turns), options);
       for (int j = 0; j < kJobs; ++j) {
         Rank& rank = ranks_[j][d];
         rank.program.push_back(Form::kKernel);
@@ -81,7 +85,7 @@ class World {
       case Rank::Phase::kReady:
         return true;
       case Rank::Phase::kWaiting:
-        return rank.held != kNoEntry && !rank.closing;
+        return rank.held != kNoGrant;
       case Rank::Phase::kRunning:
         return form(rank) == Form::kKernel || met(job, d);
     }
@@ -92,12 +96,10 @@ class World {
     const auto [job, d] = who(action);
     Rank& rank = ranks_[job][d];
     time_ += 10;
-    if (rank.phase == Rank::Phase::kReady && known_.leased(form(rank)) &&
-        (rank.held == kNoEntry || rank.closing)) {
-      ReadyOperation operation;
-      operation.client = client(job);
-      operation.processors = 8;
-      schedulers_[d]->wants(operation, time_);
+    if (rank.phase == Rank::Phase::kReady && known_.leased(form(rank)) && rank.held == kNoGrant) {
+      StreamDemand demand;
+      demand.min_sms = 8;
+      schedulers_[d]->wants(client(job), demand, time_);
       rank.phase = Rank::Phase::kWaiting;
       rank.since = time_;
     } else if (rank.phase != Rank::Phase::kRunning) {
@@ -105,10 +107,10 @@ class World {
     } else {
       rank.phase = Rank::Phase::kReady;
       ++rank.at;
-      if (rank.closing) give_back(job, d);
+      for (const GrantId grant : std::exchange(rank.closed, {})) give_back(job, d, grant);
       if (rank.done() || !known_.leased(form(rank))) {
         schedulers_[d]->idle(client(job), 0, time_);
-        if (rank.held != kNoEntry) give_back(job, d);
+        if (rank.held != kNoGrant) give_back(job, d, std::exchange(rank.held, kNoGrant));
       }
     }
     decide(d);
@@ -126,11 +128,14 @@ class World {
     for (const auto& job : ranks_)
       for (const Rank& rank : job) {
         text += static_cast<char>('0' + rank.at);
-        text += static_cast<char>('a' + static_cast<int>(rank.phase) + 4 * rank.closing +
-                                  8 * (rank.held != kNoEntry));
+        text += static_cast<char>('a' + static_cast<int>(rank.phase) +
+                                  4 * static_cast<int>(rank.closed.size() % 4) +
+                                  16 * (rank.held != kNoGrant));
       }
-    // And who has waited longer, where both do.
+    // And whose turn it is, and who has waited longer, where both do.
     for (int d = 0; d < kDevices; ++d) {
+      for (const Planned& planned : schedulers_[d]->plan())
+        text += static_cast<char>('0' + planned.row.client);
       const Rank &a = ranks_[0][d], &b = ranks_[1][d];
       if (a.phase == Rank::Phase::kWaiting && b.phase == Rank::Phase::kWaiting)
         text += a.since < b.since ? 'x' : 'y';
@@ -148,38 +153,42 @@ class World {
     return peer.at > mine.at || (peer.at == mine.at && peer.phase == Rank::Phase::kRunning);
   }
 
-  void give_back(int job, int d) {
-    Rank& rank = ranks_[job][d];
-    schedulers_[d]->returned(client(job), 0, rank.held, time_);
-    rank.held = kNoEntry;
-    rank.closing = false;
-    rank.since = time_;
+  void give_back(int job, int d, GrantId grant) {
+    schedulers_[d]->returned(client(job), 0, grant, time_);
+    ranks_[job][d].since = time_;
   }
 
-  // A closed gate is answered at once, unless work of ours is under the lease.
+  // A revocation is answered at once, unless work of ours is under the grant.
   void decide(int d) {
-    for (int rounds = 0; rounds < 4; ++rounds) {
+    const auto no_tenant_has_it = [&] {
+      return std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& job) {
+        return job[d].held == kNoGrant && job[d].closed.empty();
+      });
+    };
+    // A turn ends while it begins; time stops when a tenant has one.
+    for (int rounds = 0; rounds < 4 || no_tenant_has_it(); ++rounds) {
       time_ += 10;
       std::vector<Decision> decisions;
       for (const Decision& one : schedulers_[d]->decide(time_)) decisions.push_back(one);
-      if (decisions.empty()) return;
+      if (decisions.empty() && schedulers_[d]->wake_at() > time_ + 10) return;
       for (const Decision& one : decisions) {
-        const int job = static_cast<int>(one.client) - 1;
-        Rank& rank = ranks_[job][d];
-        if (one.kind == Decision::Kind::kGrant) {
-          rank.held = one.entry;
-          rank.closing = false;
-        } else if (rank.held == one.entry) {
-          rank.closing = true;
-          const bool used = rank.phase == Rank::Phase::kRunning && known_.leased(form(rank));
-          if (!used) give_back(job, d);
+        if (one.kind == Decision::Kind::kAmend) continue;
+        Rank& rank = ranks_[static_cast<int>(one.client) - 1][d];
+        const GrantId over = one.kind == Decision::Kind::kGrant ? rank.held : one.grant;
+        if (over != kNoGrant && over == rank.held) {
+          rank.held = kNoGrant;
+          if (rank.phase == Rank::Phase::kRunning && known_.leased(form(rank)))
+            rank.closed.push_back(over);
+          else
+            give_back(static_cast<int>(one.client) - 1, d, over);
         }
+        if (one.kind == Decision::Kind::kGrant) rank.held = one.grant;
       }
     }
   }
 
   Known known_;
-  PoolLayout layout_;
+  runtime::PoolLayout layout_;
   std::array<std::unique_ptr<Scheduler>, kDevices> schedulers_;
   std::array<std::array<Rank, kDevices>, kJobs> ranks_;
   std::uint64_t time_ = 1;
@@ -242,4 +251,4 @@ TEST_CASE("they do as soon as a form of rendezvous is taken for an ordinary kern
 }
 
 }  // namespace
-}  // namespace vitamin::runtime
+}  // namespace vitamin::scheduler

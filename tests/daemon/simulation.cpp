@@ -11,17 +11,17 @@
 #include "client/lease_client.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/lease_record.h"
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::tests {
 namespace {
 
 using protocol::Gate;
-using runtime::ClientId;
 using runtime::EntryId;
 using runtime::kNoEntry;
 using runtime::kWholeDevice;
 using runtime::LaneId;
+using scheduler::ClientId;
 
 constexpr std::size_t kLanes = 3;
 constexpr std::uint64_t kAnswerWithin = 3'000'000;
@@ -40,6 +40,7 @@ struct Operation {
   EntryId entry;
   std::uint64_t ends_ns;
   std::uint64_t epoch;  // of the daemon; at home: 0
+  bool shared;          // its grant promises nothing
 };
 
 struct SimulatedLane {
@@ -102,15 +103,14 @@ class Node final : public daemon::Outlet {
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
     static constexpr const char* kPolicies[] = {
-        "random:max=16", "random:max=16,every=3", "static:units=0-3",      "fifo",
-        "random:max=8",  "throughput:look=30",    "throughput:whole=never"};
+        "random:max=16", "random:max=16,every=3", "static:parts=2",
+        "fifo",          "random:max=8",          "throughput",
+        "extremes",      "temporal:quantum=100",  "throughput:model=algorithm1"};
     policy_ = kPolicies[below(std::size(kPolicies))];
-    if (some_come_first()) {
-      policy_ = "tpot-first:quiet=100,ahead=50";
-      settings_.scheduler.overdue_ns = 1'000'000;  // the bound for who comes last
-    }
+    if (some_come_first()) policy_ = options_.seed % 8 == 2 ? "slo" : "tpot-first";
+    settings_.scheduler.overdue_after_ns = 1'000'000;
     // Of every third seed lanes have so few grants that they wait for their own work all the time.
-    if (options_.seed % 3 == 0) settings_.scheduler.lane_grants = 2 + options_.seed / 3 % 2;
+    if (options_.seed % 3 == 0) settings_.scheduler.grants_per_stream = 2 + options_.seed / 3 % 2;
     settings_.answer_within_ns = kAnswerWithin;
     settings_.scheduler.quantum_ns = 50'000 + below(1'000'000);
     start_daemon();
@@ -157,6 +157,9 @@ class Node final : public daemon::Outlet {
   void holds(ClientId id, EntryId entry, bool held) override {
     if (const Session* s = known(id)) record_.holds(s->slot, entry, held);
   }
+  void reports(ClientId id, bool wanted) override {
+    if (Session* s = known(id)) s->daemons.reporting.store(wanted ? 1 : 0);
+  }
   void gates_closed(ClientId id) override {
     if (Session* s = known(id)) {
       auto& changes = s->daemons.gate_changes;
@@ -194,9 +197,8 @@ class Node final : public daemon::Outlet {
 
   // --- processes --------------------------------------------------------------------------
   void start_daemon() {
-    auto policy = policies::make(policy_, options_.seed);
-    arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, std::move(*policy), settings_,
-                                                       ++epoch_, *this);
+    arbiter_ = std::make_unique<daemon::DeviceArbiter>(layout_, settings_, ++epoch_, *this);
+    arbiter_->use(std::move(*scheduler::make(policy_, arbiter_->context(options_.seed))));
     record_ = daemon::LeaseRecord(kSessions, now_, settings_.drain_within_ns,
                                   epoch_ == 1 ? nullptr : &record_);
     up_ = true;
@@ -211,16 +213,17 @@ class Node final : public daemon::Outlet {
   void attach(Client& c) {
     Session& session = *c.sessions.emplace_back(std::make_unique<Session>(next_id_++));
     client::Link link(session.own, session.daemons);
-    if (below(4) == 0) link.progress = nullptr;  // it is of before 1.4
     daemon::Traits traits;
     traits.process = c.process;
-    if (some_come_first()) {
-      static constexpr runtime::OperationClass kKinds[] = {runtime::OperationClass::kDecode,
-                                                           runtime::OperationClass::kBestEffort,
-                                                           runtime::OperationClass::kUnknown};
-      traits.kind = kKinds[c.process % 3];
-      traits.tpot_ns = c.process % 6 == 3 ? 2'000'000 : 0;
+    if (below(4) == 0) {  // it is of before 1.7, or of before 1.4
+      if (below(2) == 0) link.progress = nullptr;
+      link.daemon_minor = link.progress == nullptr ? 3 : 6;
+      traits.minor = link.daemon_minor;
     }
+    if (some_come_first() && c.process % 3 == 0)
+      traits.terms.slo.latency_ns = c.process % 2 == 0 ? 2'000'000 : 1;
+    if (c.process % 5 == 4) traits.terms.limits.max_sms = 12;
+    if (c.process % 7 == 5) traits.terms.limits.reserved_sms = 8;
     link.home = arbiter_->attach(session.id, traits).entry;
     link.answer_within_ns = kAnswerWithin;
     const daemon::ProcessIdentity process{c.process, 1};
@@ -266,9 +269,13 @@ class Node final : public daemon::Outlet {
   void daemon_step() {
     if (arbiter_->wants_progress(now_))
       for (auto& c : clients_)
-        for (auto& session : c->sessions)
-          arbiter_->progressed(session->id, session->own.progress.load(std::memory_order_relaxed),
-                               now_);
+        for (auto& session : c->sessions) {
+          const protocol::ClientSegment& own = session->own;
+          arbiter_->progressed(
+              session->id,
+              {own.work.load(), own.busy_ns.load(), own.misplaced.load(), own.launches.load()},
+              now_);
+        }
     for (auto& c : clients_)
       for (std::size_t i = 0; i < c->sessions.size(); ++i)
         if (!read_requests(*c, *c->sessions[i])) return let_go(*c, *c->sessions[i]);
@@ -307,15 +314,30 @@ class Node final : public daemon::Outlet {
       for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
         if (running.entry == entry) running.epoch = epoch_;
       ++result_.adopted;
-    } else if (!c.excused) {
+    } else if (!c.excused && !holds(session, holding)) {
       const hal::ComputeSet units = layout_.at(entry).compute;
-      bool others = arbiter_->counters().overdue > 0;
+      // And of who has a quota no more than that, though more may drain.
+      bool others = arbiter_->counters().overdue > 0 || c.process % 5 == 4;
       for (const auto& held : arbiter_->held())
-        others = others || (!c.has(held.client) && held.entry != kWholeDevice &&
+        others = others || (!c.has(held.client) && !held.shared &&
                             layout_.at(held.entry).compute.overlaps(units));
-      if (!others) fail("work of before is not taken over, though nobody else is there");
+      if (!others)
+        fail("work of before is not taken over, though nobody else is there: entry " +
+             std::to_string(entry) + " of epoch " +
+             std::to_string(protocol::epoch_of(holding.word)) + ", stale " +
+             std::to_string(arbiter_->counters().stale) + ", overlaps " +
+             std::to_string(arbiter_->counters().overlaps) + whose());
     }
     note('h', session.id, entry, taken ? 1 : 0);
+  }
+
+  // It may hold it beside others, who were granted its units before that was told.
+  bool holds(const Session& session, const protocol::Holding& holding) {
+    for (const auto& held : arbiter_->held())
+      if (held.client == session.id && held.lane == holding.head.lane &&
+          held.entry == holding.entry)
+        return true;
+    return false;
   }
 
   void let_go(Client& c, Session& session) {
@@ -366,7 +388,13 @@ class Node final : public daemon::Outlet {
     check_submission(c, index, entry, home);
     c.leases->progressed();
     if (entry != kWholeDevice) c.leases->submitted(entry, index);
-    lane.running.push_back({lane.next++, entry, now_ + 500 + below(20'000), home ? 0 : epoch_});
+    bool shared = entry == kWholeDevice;
+    if (up_ && !home)
+      for (const auto& held : arbiter_->held())
+        if (held.open && held.client == c.id() && held.lane == index) shared = held.shared;
+    lane.running.push_back(
+        {lane.next++, entry, now_ + 500 + below(20'000), home ? 0 : epoch_, shared});
+    c.leases->outstanding(true);
     --lane.left;
     ++result_.submitted;
     result_.at_home += home ? 1 : 0;
@@ -381,9 +409,16 @@ class Node final : public daemon::Outlet {
         lane.running.pop_front();
         if (operation.number != ++lane.ended) fail("an operation ends twice or out of order");
         if (operation.entry != kWholeDevice) c.leases->retired(operation.entry, index, 1);
+        if (c.leases->reports()) {
+          c.leases->completed(operation.entry, index, 1, 1000);
+          c.leases->busy(2'000);
+        }
         note('e', c.process, index, operation.entry);
       }
     }
+    bool any = false;
+    for (const SimulatedLane& lane : c.lanes) any = any || !lane.running.empty();
+    c.leases->outstanding(any);
   }
 
   // --- faults -----------------------------------------------------------------------------
@@ -470,12 +505,22 @@ class Node final : public daemon::Outlet {
     for (const auto& held : arbiter_->held())
       text += "; client " + std::to_string(held.client) + " lane " + std::to_string(held.lane) +
               " holds entry " + std::to_string(held.entry) + (held.open ? "" : ", closed");
-    const runtime::LeaseTable& leases = arbiter_->scheduler().leases();
-    for (const EntryId entry : eligible_)
-      if (entry != kWholeDevice && leases.state(entry) != runtime::LeaseState::kIdle)
-        text += "; entry " + std::to_string(entry) + " is in state " +
-                std::to_string(static_cast<int>(leases.state(entry))) + " for client " +
-                std::to_string(leases.lessee(entry));
+    for (const scheduler::Planned& planned : arbiter_->scheduler().plan())
+      text += "; row of client " + std::to_string(planned.row.client) + " partition " +
+              std::to_string(planned.row.partition) + " mode " +
+              std::to_string(static_cast<int>(planned.row.mode)) + " " +
+              std::string(to_string(planned.reason));
+    for (const scheduler::Grant& grant : arbiter_->scheduler().ledger().grants())
+      text += "; grant of client " + std::to_string(grant.client) + " stream " +
+              std::to_string(grant.stream) + " partition " + std::to_string(grant.partition) +
+              " state " + std::to_string(static_cast<int>(grant.state)) + " " +
+              std::string(to_string(grant.reason));
+    std::vector<scheduler::Explanation> clients;
+    arbiter_->scheduler().explain(clients, now_);
+    for (const scheduler::Explanation& of : clients)
+      text += "; client " + std::to_string(of.client) +
+              (of.active ? " is active, " : " is idle, ") + std::to_string(of.waiting) + " wait";
+    if (!arbiter_->scheduler().fault().empty()) text += "; " + arbiter_->scheduler().fault();
     return text;
   }
 
@@ -487,15 +532,16 @@ class Node final : public daemon::Outlet {
       const bool same =
           i > 0 && held_[i].client == held_[i - 1].client && held_[i].lane == held_[i - 1].lane;
       of_lane = same ? of_lane + 1 : 1;
-      if (of_lane == settings_.scheduler.lane_grants) ++result_.full;
+      if (of_lane == settings_.scheduler.grants_per_stream) ++result_.full;
       // No more than that is granted; what is adopted is of before.
-      if (held_[i].open && of_lane > settings_.scheduler.lane_grants)
+      if (held_[i].open && of_lane > settings_.scheduler.grants_per_stream)
         fail("a lane has more grants than it may have");
     }
     for (std::size_t i = 0; i < held_.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) {
         const auto &a = held_[i], &b = held_[j];
-        if (a.client == b.client || a.entry == kWholeDevice || b.entry == kWholeDevice) continue;
+        // What was adopted runs, whoever was granted its units before that was told.
+        if (a.client == b.client || a.shared || b.shared || a.adopted || b.adopted) continue;
         if (layout_.at(a.entry).compute.overlaps(layout_.at(b.entry).compute))
           fail("two clients hold leases that overlap");
       }
@@ -510,13 +556,16 @@ class Node final : public daemon::Outlet {
                (held.client == c.id() && held.lane == lane && held.entry == entry && held.open);
       if (!open) fail("an operation is submitted without an open grant");
     }
+    for (const auto& held : arbiter_->held())
+      if (c.attached && held.client == c.id() && held.lane == lane && held.open && held.shared)
+        return;
     const hal::ComputeSet units = layout_.at(entry).compute;
     for (auto& other : clients_) {
       if (other.get() == &c || other->excused || c.excused) continue;
       for (const SimulatedLane& theirs : other->lanes)
         for (const Operation& running : theirs.running)
-          if (running.entry != kWholeDevice && running.epoch == epoch_ && running.ends_ns > now_ &&
-              layout_.at(running.entry).compute.overlaps(units))
+          if (running.entry != kWholeDevice && !running.shared && running.epoch == epoch_ &&
+              running.ends_ns > now_ && layout_.at(running.entry).compute.overlaps(units))
             fail("two clients have work on the same units");
     }
   }

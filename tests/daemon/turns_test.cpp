@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The baselines that give the device to one client at a time (policies/turns.cpp), between real
-// clients and the real arbiter in virtual time (tests/daemon/machine.h): clients hold their grants
-// silently, and nobody hears of a pause.
+// The baselines that give the device to one client at a time (scheduler/policies/turns.cpp),
+// between real clients and the real arbiter in virtual time (tests/daemon/machine.h): clients hold
+// their grants silently, and nobody hears of a pause.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -12,11 +12,7 @@
 namespace vitamin::tests {
 namespace {
 
-const daemon::Traits kBatch = [] {
-  daemon::Traits traits;
-  traits.kind = runtime::OperationClass::kBestEffort;
-  return traits;
-}();
+const daemon::Traits kBatch;
 
 // A step of 10 ms, of which the device is busy for 6.
 Program steps(bool told) {
@@ -41,7 +37,7 @@ TEST_CASE("Salus hands over at the end of each iteration, not before") {
     const std::uint64_t x = a.rounds_ended, y = b.rounds_ended;
     most = std::max(most, x > y ? x - y : y - x);
   }
-  const runtime::SchedulerCounters counters = machine.arbiter().scheduler().counters();
+  const scheduler::SchedulerCounters counters = machine.arbiter().scheduler().counters();
   MESSAGE(a.rounds_ended << " and " << b.rounds_ended << " steps, never more than " << most
                          << " apart; grants " << counters.grants);
   CHECK(most <= 1);

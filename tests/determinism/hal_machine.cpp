@@ -4,7 +4,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "policies/registry.h"
+#include "client/local_arbiter.h"
 #include "runtime/virtual_context.h"
 #include "tests/determinism/between.h"
 #include "tests/determinism/platform.h"
@@ -103,8 +103,8 @@ class Shared final : public HalMachine {
     device = device_between(placements_, std::move(device));
     if (told_ == 0) told_ = device->info().processors;
     context_ = needed(runtime::VirtualContext::create(
-        std::move(device), needed(policies::make(colocation.policy, colocation.seed)), options,
-        platform_->legacy_stream()));
+        std::move(device), needed(client::local_arbiter(colocation.policy, colocation.seed)),
+        options, platform_->legacy_stream()));
     for (unsigned i = 0; i < 1 + colocation.tenants; ++i)
       streams_.push_back(
           &context_->adopt(platform_->make_stream(), runtime::StreamKind::kNonBlocking, 0));

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "policies/registry.h"
+#include "client/local_arbiter.h"
 #include "runtime/pool_layout.h"
 #include "tests/determinism/hal_machine.h"
 #include "tests/determinism/platform.h"
@@ -138,8 +138,8 @@ TEST_CASE("a new width and place for every launch beside a tenant changes no byt
 
 TEST_CASE("no policy changes a byte") {
   std::vector<std::string> specifications;
-  for (const policies::Description& policy : policies::list())
-    specifications.push_back(policy.name);
+  for (const scheduler::PolicyDescription& policy : scheduler::list())
+    specifications.emplace_back(policy.name);
   for (const std::string& parameters :
        some<std::string>({"random:every=4", "random:max=16", "random:whole=1", "random:exclusive=1",
                           "extremes:narrow=1", "extremes:wide=1"}))

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "backends/hip/device.h"
-#include "policies/registry.h"
+#include "client/local_arbiter.h"
 #include "runtime/virtual_context.h"
 #include "tests/hip/green_stand_in.h"
 
@@ -71,8 +71,8 @@ void launch(const std::string& policy, unsigned count, unsigned stay_ms) {
   options.page = &page;
   options.markers = 64;
   options.slots_stay = std::chrono::milliseconds(stay_ms);
-  auto context = needed(runtime::VirtualContext::create(opened(), needed(policies::make(policy, 1)),
-                                                        options, nullptr));
+  auto context = needed(runtime::VirtualContext::create(
+      opened(), needed(client::local_arbiter(policy, 1)), options, nullptr));
   runtime::Stream* streams[2];
   for (runtime::Stream*& stream : streams) {
     hipStream_t native = nullptr;

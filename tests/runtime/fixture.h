@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backends/soft/device.h"
-#include "policies/registry.h"
+#include "client/local_arbiter.h"
 #include "runtime/audit.h"
 #include "runtime/virtual_context.h"
 
@@ -42,7 +42,6 @@ struct FixtureOptions {
   runtime::ProfilerOptions profiler = {};
   std::function<void(const runtime::Profile&)> keep_profile = {};
   std::shared_ptr<runtime::Audit> audit = {};
-  std::function<std::unique_ptr<runtime::Policy>()> make_policy = {};  // instead of `policy`
   runtime::MakeArbiter make_arbiter = {};  // instead of one in this process
   bool blocking_covers_legacy = false;
   std::function<void()> on_idle = {};  // the runtime has looked at all that it waits for
@@ -77,9 +76,7 @@ class Fixture {
         if (engine->advance() != soft::Progress::kMoved && ++stuck > 20'000)
           FAIL("nothing can move");
       };
-    auto policy = options.make_policy
-                      ? hal::Result<std::unique_ptr<runtime::Policy>>(options.make_policy())
-                      : policies::make(options.policy, options.seed);
+    const auto policy = client::local_arbiter(options.policy, options.seed);
     REQUIRE(policy.has_value());
     void* legacy = device_->legacy_stream();
     std::unique_ptr<hal::Device> device = std::move(*opened);
@@ -87,8 +84,7 @@ class Fixture {
       dispatch.audit = options.audit;
       device = runtime::Audit::watch(options.audit, std::move(device));
     }
-    auto made =
-        runtime::VirtualContext::create(std::move(device), std::move(*policy), dispatch, legacy);
+    auto made = runtime::VirtualContext::create(std::move(device), *policy, dispatch, legacy);
     REQUIRE(made.has_value());
     context = std::move(*made);
     engine->set_trace([this](const soft::TraceRecord& r) { note(r); });

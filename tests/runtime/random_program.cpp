@@ -15,7 +15,7 @@
 
 #include "backends/soft/device.h"
 #include "backends/soft/kernel.h"
-#include "policies/registry.h"
+#include "client/local_arbiter.h"
 #include "runtime/audit.h"
 #include "runtime/virtual_context.h"
 
@@ -49,9 +49,9 @@ bool is_device_work(StepKind kind) {
 
 const char* name_of(StepKind kind) {
   static const char* const names[] = {
-      "launch", "copy", "pageable copy", "bridged call", "host function", "value wait",
-      "allocate", "record", "wait", "open flag", "sync stream", "sync event", "query stream",
-      "query event", "blocking copy", "drain", "advance"};
+      "launch",       "copy",        "pageable copy", "bridged call", "host function", "value wait",
+      "allocate",     "record",      "wait",          "open flag",    "sync stream",   "sync event",
+      "query stream", "query event", "blocking copy", "drain",        "advance"};
   return names[static_cast<unsigned>(kind)];
 }
 
@@ -77,22 +77,38 @@ Program random_program(std::uint64_t seed, const Shape& shape) {
     step.stream = below(program.streams());
     step.event = below(program.events);
     const unsigned dice = below(100);
-    if (dice < 38) step.kind = StepKind::kLaunch;
-    else if (dice < 46) step.kind = StepKind::kCopy;
-    else if (dice < 49) step.kind = StepKind::kPageableCopy;
-    else if (dice < 53) step.kind = StepKind::kBridged;
-    else if (dice < 57) step.kind = shape.gates ? StepKind::kHostFunction : StepKind::kLaunch;
-    else if (dice < 60) step.kind = StepKind::kAllocate;
-    else if (dice < 70) step.kind = StepKind::kRecord;
-    else if (dice < 81) step.kind = StepKind::kWait;
-    else if (dice < 84) step.kind = shape.gates ? StepKind::kValueWait : StepKind::kWait;
-    else if (dice < 86) step.kind = StepKind::kQueryStream;
-    else if (dice < 88) step.kind = StepKind::kQueryEvent;
-    else if (dice < 95) step.kind = StepKind::kAdvance;
-    else if (dice < 96) step.kind = StepKind::kSyncStream;
-    else if (dice < 97) step.kind = StepKind::kSyncEvent;
-    else if (dice < 98) step.kind = StepKind::kBlockingCopy;
-    else step.kind = StepKind::kDrain;
+    if (dice < 38)
+      step.kind = StepKind::kLaunch;
+    else if (dice < 46)
+      step.kind = StepKind::kCopy;
+    else if (dice < 49)
+      step.kind = StepKind::kPageableCopy;
+    else if (dice < 53)
+      step.kind = StepKind::kBridged;
+    else if (dice < 57)
+      step.kind = shape.gates ? StepKind::kHostFunction : StepKind::kLaunch;
+    else if (dice < 60)
+      step.kind = StepKind::kAllocate;
+    else if (dice < 70)
+      step.kind = StepKind::kRecord;
+    else if (dice < 81)
+      step.kind = StepKind::kWait;
+    else if (dice < 84)
+      step.kind = shape.gates ? StepKind::kValueWait : StepKind::kWait;
+    else if (dice < 86)
+      step.kind = StepKind::kQueryStream;
+    else if (dice < 88)
+      step.kind = StepKind::kQueryEvent;
+    else if (dice < 95)
+      step.kind = StepKind::kAdvance;
+    else if (dice < 96)
+      step.kind = StepKind::kSyncStream;
+    else if (dice < 97)
+      step.kind = StepKind::kSyncEvent;
+    else if (dice < 98)
+      step.kind = StepKind::kBlockingCopy;
+    else
+      step.kind = StepKind::kDrain;
     if (step.kind == StepKind::kAdvance) step.amount = 1 + below(12);
     if (step.kind == StepKind::kValueWait) {
       step.event = below(program.flags);
@@ -139,8 +155,8 @@ std::vector<std::vector<bool>> happens_before(const Program& program) {
   for (std::size_t i = 0; i < count; ++i) {
     const Step& step = program.steps[i];
     Set& own = tail[step.stream];
-    const bool action = is_device_work(step.kind) || step.kind == StepKind::kRecord ||
-                        step.kind == StepKind::kWait;
+    const bool action =
+        is_device_work(step.kind) || step.kind == StepKind::kRecord || step.kind == StepKind::kWait;
     if (action) {
       // "the legacy stream first waits on all blocking streams, the action is queued in the legacy
       // stream, and then all blocking streams wait on the legacy stream" (CUDA Runtime API).
@@ -195,8 +211,10 @@ class Execution {
     if (outcome_.error.empty()) outcome_.error = what;
   }
   void advance_or_give_up() {
-    if (engine_->advance() == soft::Progress::kMoved) idle_rounds_ = 0;
-    else if (++idle_rounds_ > 10'000) throw std::string("nothing can move: hang");
+    if (engine_->advance() == soft::Progress::kMoved)
+      idle_rounds_ = 0;
+    else if (++idle_rounds_ > 10'000)
+      throw std::string("nothing can move: hang");
   }
   soft::Queue* queue(void* native) { return static_cast<soft::Queue*>(native); }
 
@@ -234,7 +252,7 @@ void Execution::open() {
   dispatch.idle = [this] { advance_or_give_up(); };
   page_ = std::make_unique<runtime::stats::DevicePage>();
   dispatch.page = page_.get();
-  auto policy = policies::make(setting_.policy, setting_.seed);
+  auto policy = client::local_arbiter(setting_.policy, setting_.seed);
   if (!policy) throw policy.error().message;
 
   std::vector<void*> natives;
@@ -248,16 +266,15 @@ void Execution::open() {
     if (audit_ == nullptr) throw std::string("no audit");
     seen = runtime::Audit::watch(audit_, std::move(seen));
   }
-  auto context = runtime::VirtualContext::create(std::move(seen), std::move(*policy), dispatch,
-                                                 legacy);
+  auto context = runtime::VirtualContext::create(std::move(seen), *policy, dispatch, legacy);
   if (!context) throw context.error().message;
   context_ = std::move(*context);
   streams_.push_back(&context_->legacy());
   for (unsigned s = 1; s < program_.streams(); ++s)
-    streams_.push_back(&context_->adopt(natives[s - 1],
-                                        s <= program_.blocking ? runtime::StreamKind::kBlocking
-                                                               : runtime::StreamKind::kNonBlocking,
-                                        0));
+    streams_.push_back(&context_->adopt(
+        natives[s - 1],
+        s <= program_.blocking ? runtime::StreamKind::kBlocking : runtime::StreamKind::kNonBlocking,
+        0));
   for (unsigned e = 0; e < program_.events; ++e) {
     events_.emplace_back();
     if (engine_->create_event(&events_.back()) != soft::kOk) throw std::string("no event");
@@ -296,7 +313,8 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
     case StepKind::kPageableCopy: {
       auto copy = call(
           [=](void* q) {
-            return engine->work(static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 900);
+            return engine->work(
+                static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 900);
           },
           step.kind == StepKind::kCopy ? Keep::kYes : Keep::kNo);
       return context_->enqueue(stream, copy);
@@ -304,11 +322,12 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
     case StepKind::kBridged:
     case StepKind::kBlockingCopy: {
       auto work = call([=](void* q) {
-        return engine->work(static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 1100);
+        return engine->work(
+            static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 1100);
       });
-      return context_->bridge(stream, work, runtime::Behind::kWork,
-                              step.kind == StepKind::kBridged ? runtime::Host::kReturns
-                                                              : runtime::Host::kMayBlock);
+      return context_->bridge(
+          stream, work, runtime::Behind::kWork,
+          step.kind == StepKind::kBridged ? runtime::Host::kReturns : runtime::Host::kMayBlock);
     }
     case StepKind::kHostFunction: {
       auto function = call([=](void* q) {
@@ -320,10 +339,11 @@ NativeStatus Execution::device_step(std::size_t index, const Step& step) {
     case StepKind::kValueWait: {
       const std::uint32_t* flag = &flags_[step.event];
       auto wait = call([=](void* q) {
-        const soft::Status status = engine->wait_value(
-            static_cast<soft::Queue*>(q), flag, 1, soft::Width::k32, soft::Compare::kEqual);
+        const soft::Status status = engine->wait_value(static_cast<soft::Queue*>(q), flag, 1,
+                                                       soft::Width::k32, soft::Compare::kEqual);
         if (status != soft::kOk) return status;
-        return engine->work(static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 0);
+        return engine->work(
+            static_cast<soft::Queue*>(q), [=] { order->push_back(id); }, 0);
       });
       return context_->bridge(stream, wait, runtime::Behind::kGate);
     }
@@ -352,8 +372,10 @@ void Execution::step(std::size_t index) {
       break;
     }
     case StepKind::kAllocate: {
-      auto allocate =
-          call([=](void* q) { return engine->work(static_cast<soft::Queue*>(q), [] {}, 50); });
+      auto allocate = call([=](void* q) {
+        return engine->work(
+            static_cast<soft::Queue*>(q), [] {}, 50);
+      });
       runtime::Block block;
       status = context_->allocate(stream, block, allocate);
       break;
@@ -444,12 +466,12 @@ std::string audited(const std::string& folder) {
     for (std::uint64_t i = 0; i < count; ++i) {
       audit::Record record;
       std::memcpy(&record, bytes.data() + sizeof(audit::Header) + i * sizeof record, sizeof record);
-      if (record.kind == audit::Kind::kName) i += (record.lane + sizeof record - 1) / sizeof record;
+      if (record.kind == audit::Kind::kName)
+        i += (record.lane + sizeof record - 1) / sizeof record;
       else
         lanes[record.lane] << record.lane << ": " << static_cast<unsigned>(record.kind) << ' '
                            << record.structure << ' ' << record.content << ' ' << record.edges
-                           << (record.flags == 0 ? "" : " flagged")
-                           << '\n';
+                           << (record.flags == 0 ? "" : " flagged") << '\n';
     }
     fs::remove(entry.path());
   }

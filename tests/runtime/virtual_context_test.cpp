@@ -104,23 +104,48 @@ TEST_CASE("With an open window dependent kernels are submitted ahead of completi
   for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
 }
 
+// Answers what it is told to, to one client that has nobody beside it.
+class Answering final : public runtime::Arbiter {
+ public:
+  using Answer = std::function<runtime::Choice(const runtime::ReadyOperation&,
+                                               std::span<const runtime::EntryId>)>;
+  using Hear = std::function<void(const runtime::Hint&)>;
+  Answering(Answer answer, Hear hear) : answer_(std::move(answer)), hear_(std::move(hear)) {}
+  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
+  runtime::Choice grant(const runtime::ReadyOperation& operation,
+                        std::span<const runtime::EntryId> eligible) override {
+    return answer_(operation, eligible);
+  }
+  bool admits(runtime::EntryId, runtime::LaneId) const override { return true; }
+  void submitted(runtime::EntryId, runtime::LaneId) override {}
+  void retired(runtime::EntryId, runtime::LaneId, std::uint32_t) override {}
+  void release(runtime::EntryId, runtime::LaneId) override {}
+  bool lanes_share() const override { return true; }
+  void expect(const runtime::Hint& hint) override {
+    if (hear_) hear_(hint);
+  }
+
+ private:
+  Answer answer_;
+  Hear hear_;
+};
+runtime::MakeArbiter answering(const Answering::Answer& answer, const Answering::Hear& hear = {}) {
+  return [=](const hal::DeviceInfo&, runtime::PoolLimits&) {
+    return std::make_unique<Answering>(answer, hear);
+  };
+}
+
 // Whose answers say how far submission may run ahead while they stand.
 TEST_CASE("A grant bounds what is submitted ahead, on parts and on the whole device") {
-  class Bounding final : public runtime::Policy {
-   public:
-    explicit Bounding(bool whole) : whole_(whole) {}
-    std::string_view name() const override { return "bounding"; }
-    runtime::Choice select(const runtime::ReadyOperation&, std::span<const runtime::EntryId> all,
-                           const runtime::PoolView&) override {
-      return {whole_ ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged, 50'000};
-    }
-
-   private:
-    bool whole_;
+  const auto bounding = [](bool whole) {
+    return [whole](const runtime::ReadyOperation&, std::span<const runtime::EntryId> all) {
+      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged,
+                             50'000};
+    };
   };
   for (const bool whole : {false, true}) {
     CAPTURE(whole);
-    Fixture f({.make_policy = [=] { return std::make_unique<Bounding>(whole); }});
+    Fixture f({.make_arbiter = answering(bounding(whole))});
     runtime::Stream& stream = f.stream();
     unsigned total = 0, one = 1;
     unsigned* address = &total;
@@ -147,28 +172,15 @@ TEST_CASE("A step that begins while a grant stands is told once") {
     unsigned asked = 0;
     std::vector<std::uint64_t> told;  // deadlines
   };
-  class Listening final : public runtime::Policy {
-   public:
-    explicit Listening(Heard& heard, bool whole) : heard_(heard), whole_(whole) {}
-    std::string_view name() const override { return "listening"; }
-    runtime::Choice select(const runtime::ReadyOperation&, std::span<const runtime::EntryId> all,
-                           const runtime::PoolView&) override {
-      ++heard_.asked;
-      return {whole_ ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged};
-    }
-    runtime::Plan prepare(const runtime::Hint& hint, const runtime::PoolView&) override {
-      heard_.told.push_back(hint.deadline_ns);
-      return {};
-    }
-
-   private:
-    Heard& heard_;
-    bool whole_;
-  };
   for (const bool whole : {false, true}) {
     CAPTURE(whole);
     Heard heard;
-    Fixture f({.make_policy = [&] { return std::make_unique<Listening>(heard, whole); }});
+    const auto answer = [&](const runtime::ReadyOperation&, std::span<const runtime::EntryId> all) {
+      ++heard.asked;
+      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged};
+    };
+    const auto hear = [&](const runtime::Hint& hint) { heard.told.push_back(hint.deadline_ns); };
+    Fixture f({.make_arbiter = answering(answer, hear)});
     runtime::Stream& stream = f.stream();
     unsigned total = 0, one = 1;
     unsigned* address = &total;
@@ -207,28 +219,18 @@ TEST_CASE("An answer for so many launches stands for one iteration at most, and 
   struct Heard {
     unsigned asked = 0, ends = 0;
   };
-  class Counting final : public runtime::Policy {
-   public:
-    Counting(Heard& heard, std::uint32_t launches) : heard_(heard), launches_(launches) {}
-    std::string_view name() const override { return "counting"; }
-    runtime::Choice select(const runtime::ReadyOperation& operation,
-                           std::span<const runtime::EntryId> all,
-                           const runtime::PoolView&) override {
-      ++heard_.asked;
-      heard_.ends += operation.iteration_end ? 1 : 0;
-      return {all.front(), launches_};
-    }
-
-   private:
-    Heard& heard_;
-    std::uint32_t launches_;
-  };
   for (const std::uint32_t launches : {1U << 30, runtime::kUntilChanged})
     for (const bool told : {false, true}) {
       CAPTURE(told);
       CAPTURE(launches);
       Heard heard;
-      Fixture f({.make_policy = [&] { return std::make_unique<Counting>(heard, launches); }});
+      const auto answer = [&](const runtime::ReadyOperation& operation,
+                              std::span<const runtime::EntryId> all) {
+        ++heard.asked;
+        heard.ends += operation.iteration_end ? 1 : 0;
+        return runtime::Choice{all.front(), launches};
+      };
+      Fixture f({.make_arbiter = answering(answer)});
       runtime::Stream& stream = f.stream();
       unsigned total = 0, one = 1;
       unsigned* address = &total;

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::tools {
 namespace {
@@ -66,7 +66,8 @@ bool takes_command(const std::string& verb) {
 
 std::string policy_names() {
   std::vector<std::string> names;
-  for (const policies::Description& policy : policies::list()) names.emplace_back(policy.name);
+  for (const scheduler::PolicyDescription& policy : scheduler::list())
+    names.emplace_back(policy.name);
   return joined(names);
 }
 

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/value.h"
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 #include "tools/vitamin/cdi.h"
 #include "tools/vitamin/completion.h"
 #include "tools/vitamin/config_verbs.h"
@@ -321,7 +321,7 @@ int unknown_option(const std::string& word, const CLI::App& app, std::string_vie
 // Where none is named, the configuration's is used.
 std::optional<int> wrong_policy(const RunOptions& options) {
   if (options.policy.empty()) return std::nullopt;
-  const auto policy = policies::make(options.policy, options.seed.value_or(0));
+  const auto policy = scheduler::check(options.policy);
   if (policy) return std::nullopt;
   return usage_error("--policy: " + policy.error().message, "vitamin policy list",
                      Problem::kPolicy);

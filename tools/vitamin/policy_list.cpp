@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 #include "tools/vitamin/verbs.h"
 
 namespace vitamin::tools {
@@ -13,9 +13,9 @@ namespace vitamin::tools {
 int list_policies(bool json) {
   if (json) {
     nlohmann::ordered_json result = {{"schema", 1}, {"policies", nlohmann::json::array()}};
-    for (const policies::Description& policy : policies::list()) {
+    for (const scheduler::PolicyDescription& policy : scheduler::list()) {
       auto parameters = nlohmann::ordered_json::array();
-      for (const policies::Parameter& parameter : policy.parameters)
+      for (const scheduler::Parameter& parameter : policy.parameters)
         parameters.push_back({{"name", parameter.name}, {"meaning", parameter.meaning}});
       result["policies"].push_back(
           {{"name", policy.name}, {"summary", policy.summary}, {"parameters", parameters}});
@@ -23,9 +23,9 @@ int list_policies(bool json) {
     fmt::print("{}\n", result.dump(2));
     return 0;
   }
-  for (const policies::Description& policy : policies::list()) {
+  for (const scheduler::PolicyDescription& policy : scheduler::list()) {
     fmt::print("{:<10} {}\n", policy.name, policy.summary);
-    for (const policies::Parameter& parameter : policy.parameters)
+    for (const scheduler::Parameter& parameter : policy.parameters)
       fmt::print("           {:<10} {}\n", parameter.name, parameter.meaning);
   }
   return 0;

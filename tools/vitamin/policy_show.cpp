@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "policies/loadable.h"
-#include "policies/registry.h"
+#include "scheduler/policies/loadable.h"
+#include "scheduler/policies/registry.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/policy_verbs.h"
 #include "tools/vitamin/text.h"
@@ -16,10 +16,10 @@ namespace vitamin::tools {
 namespace {
 
 int show(const std::string& name, const std::string& summary,
-         std::span<const policies::Parameter> parameters, bool json) {
+         std::span<const scheduler::Parameter> parameters, bool json) {
   if (json) {
     auto list = nlohmann::ordered_json::array();
-    for (const policies::Parameter& parameter : parameters)
+    for (const scheduler::Parameter& parameter : parameters)
       list.push_back({{"name", parameter.name}, {"meaning", parameter.meaning}});
     fmt::print("{}\n",
                nlohmann::ordered_json{
@@ -28,7 +28,7 @@ int show(const std::string& name, const std::string& summary,
     return 0;
   }
   fmt::print("{}: {}\n", name, summary);
-  for (const policies::Parameter& parameter : parameters)
+  for (const scheduler::Parameter& parameter : parameters)
     fmt::print("  {:<12} {}\n", parameter.name, parameter.meaning);
   return 0;
 }
@@ -37,16 +37,17 @@ int show(const std::string& name, const std::string& summary,
 
 int show_policy(const std::string& name, bool json) {
   if (name.find('/') != name.npos) {
-    const auto described = policies::describe(name.substr(0, name.find(':')));
+    const auto described = scheduler::describe(name.substr(0, name.find(':')));
     if (!described) {
       say(Problem::kPolicy, described.error().message + ".");
       return kExitFailed;
     }
     return show(described->name, described->summary, {}, json);
   }
-  for (const policies::Description& policy : policies::list())
-    if (name == policy.name) return show(policy.name, policy.summary, policy.parameters, json);
-  say(Problem::kPolicy, policies::make(name, 0).error().message + " See `vitamin policy list`.");
+  for (const scheduler::PolicyDescription& policy : scheduler::list())
+    if (name == policy.name)
+      return show(std::string(policy.name), std::string(policy.summary), policy.parameters, json);
+  say(Problem::kPolicy, scheduler::check(name).error().message + " See `vitamin policy list`.");
   return kExitFailed;
 }
 

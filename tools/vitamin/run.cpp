@@ -19,8 +19,8 @@
 #include "config/load.h"
 #include "config/mps_hazards.h"
 #include "config/value.h"
-#include "policies/registry.h"
 #include "runtime/environment.h"
+#include "scheduler/policies/registry.h"
 #include "tools/vitamin/child.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/diagnosis.h"
@@ -114,8 +114,8 @@ config::Configuration configure(RunOptions& options) {
     if (const auto* match =
             config::class_of(configuration, config::program_here(options.command.front())))
       options.workload_class = match->name;
-  if (const auto policy = policies::make(options.policy, options.seed.value_or(0)); policy)
-    options.learns = options.learns || options.daemon || (*policy)->wants_profile();
+  if (const auto policy = scheduler::check(options.policy); policy)
+    options.learns = options.learns || options.daemon || policy->uses_kernel_times;
   return configuration;
 }
 

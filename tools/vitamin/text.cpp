@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "policies/nearest.h"
+#include "scheduler/policies/nearest.h"
 
 namespace vitamin::tools {
 
@@ -59,7 +59,7 @@ std::string bar(std::uint64_t part, std::uint64_t whole, unsigned width, bool ut
 bool locale_is_utf8() { return std::string_view(nl_langinfo(CODESET)) == "UTF-8"; }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  const std::string guess = policies::nearest(word, candidates);
+  const std::string guess = scheduler::nearest(word, candidates);
   return guess.empty() ? "" : fmt::format(" Did you mean '{}'?", guess);
 }
 

@@ -54,7 +54,7 @@ hal::Result<Trace> read_one(const fs::path& path) {
     const Record& record = trace.records[i];
     if (record.kind != Kind::kName) {
       kept.push_back(record);
-      if (record.kind == Kind::kRequest && i + 1 < trace.records.size())
+      if (runtime::trace::has_bytes(record.kind) && i + 1 < trace.records.size())
         kept.push_back(trace.records[++i]);
       continue;
     }

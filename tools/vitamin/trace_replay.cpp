@@ -6,8 +6,6 @@
 #include <cstring>
 #include <fstream>
 
-#include "policies/bounded.h"
-#include "policies/registry.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/trace_verbs.h"
@@ -41,20 +39,17 @@ hal::Result<std::unique_ptr<Replay>> Replay::create(const Trace& trace) {
     return hal::fail(hal::Errc::kInvalidArgument,
                      fmt::format("'{}' is not whole: {} records were dropped", trace.file,
                                  grouped(header.dropped)));
-  auto policy = policies::make(header.policy, header.seed);
-  if (!policy) return tl::unexpected(policy.error());
   std::unique_ptr<Replay> replay(new Replay(trace));
   daemon::ArbiterSettings settings;
   settings.scheduler.quantum_ns = header.quantum_ns;
-  settings.scheduler.overdue_ns = header.overdue_ns;
-  settings.scheduler.reservation_ns = header.reservation_ns;
+  settings.scheduler.overdue_after_ns = header.overdue_ns;
   settings.answer_within_ns = header.answer_within_ns;
   replay->layout_ = runtime::PoolLayout::build(trace.device(), trace.limits());
-  auto bounded =
-      std::make_unique<policies::Bounded>(std::move(*policy), trace.device().processors_per_unit);
-  replay->bounded_ = bounded.get();
-  replay->arbiter_ = std::make_unique<daemon::DeviceArbiter>(replay->layout_, std::move(bounded),
-                                                             settings, header.epoch, *replay);
+  replay->arbiter_ =
+      std::make_unique<daemon::DeviceArbiter>(replay->layout_, settings, header.epoch, *replay);
+  auto policy = scheduler::make(header.policy, replay->arbiter_->context(header.seed));
+  if (!policy) return tl::unexpected(policy.error());
+  replay->arbiter_->use(std::move(*policy));
   return replay;
 }
 
@@ -67,7 +62,7 @@ bool Replay::step() {
   if (reloaded_) return false;
   told_ = &all[next_++];
   const Record* bytes = nullptr;
-  if (told_->kind == Kind::kRequest) {
+  if (runtime::trace::has_bytes(told_->kind)) {
     if (next_ >= all.size()) return false;  // its second half was not written any more
     bytes = &all[next_++];
   }
@@ -83,7 +78,7 @@ bool Replay::step() {
 void Replay::tell(const Record& record, const Record* bytes) {
   switch (record.kind) {
     case Kind::kAttach:
-      attach(record);
+      attach(record, *bytes);
       break;
     case Kind::kRequest: {
       protocol::Record copy;
@@ -103,7 +98,8 @@ void Replay::tell(const Record& record, const Record* bytes) {
       arbiter_->had_before(record.client, record.entry, record.a);
       break;
     case Kind::kProgress:
-      arbiter_->progressed(record.client, record.a, record.time);
+      arbiter_->progressed(record.client, {record.a, record.b, record.c, record.serial},
+                           record.time);
       break;
     case Kind::kStep:
       arbiter_->step(record.time);
@@ -113,15 +109,16 @@ void Replay::tell(const Record& record, const Record* bytes) {
   }
 }
 
-void Replay::attach(const Record& record) {
+void Replay::attach(const Record& record, const Record& bytes) {
+  runtime::trace::Attached said;
+  std::memcpy(static_cast<void*>(&said), &bytes, sizeof said);
   daemon::Traits traits;
-  traits.kind = static_cast<runtime::OperationClass>(record.flags);
-  traits.tpot_ns = record.a;
-  traits.most = static_cast<std::uint32_t>(record.b);
-  traits.reserved = static_cast<std::uint32_t>(record.b >> 32);
-  traits.group = record.lane;
+  traits.terms.weight = said.weight;
+  traits.terms.limits = {said.max_sms, said.reserved_sms, said.group, said.may_share != 0};
+  traits.terms.slo = {said.ttft_ns, said.tpot_ns, said.latency_ns, said.step_ns, said.quantile};
+  traits.program = said.program;
+  traits.minor = record.flags;
   traits.process = record.serial;
-  if (record.b != 0) bounded_->bound(record.client, {traits.most, traits.reserved, traits.group});
   arbiter_->attach(record.client, traits);
 }
 
@@ -148,6 +145,7 @@ bool Replay::grant(daemon::ClientId client, const protocol::Grant& grant) {
   record.entry = static_cast<std::uint16_t>(grant.entry);
   record.a = grant.launches;
   record.b = grant.word;
+  record.c = grant.amends;
   // Whether the client's ring had room is not the arbiter's to decide.
   const std::size_t i = answers_.size();
   const bool known = i < recorded_.size() && recorded_[i].kind == Kind::kGrant;

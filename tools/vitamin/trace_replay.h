@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "daemon/device_arbiter.h"
-#include "policies/bounded.h"
 #include "tools/vitamin/trace_read.h"
 
 namespace vitamin::tools {
@@ -42,11 +41,10 @@ class Replay final : public daemon::Outlet {
   bool grant(daemon::ClientId client, const protocol::Grant& grant) override;
   void gates_closed(daemon::ClientId client) override;
   void tell(const Record& record, const Record* bytes);
-  void attach(const Record& record);
+  void attach(const Record& record, const Record& bytes);
 
   const Trace& trace_;
   runtime::PoolLayout layout_;
-  policies::Bounded* bounded_ = nullptr;  // the arbiter's policy
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;
   bool reloaded_ = false;
   std::size_t next_ = 0;

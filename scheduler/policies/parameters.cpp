@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/policies/parameters.h"
+
+#include <algorithm>
+
+namespace vitamin::scheduler {
+namespace {
+
+bool read(std::string_view text, std::uint32_t* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+// Calls function(part) for each part of the text between separators.
+template <class F>
+void split(std::string_view text, char separator, F function) {
+  while (!text.empty()) {
+    const std::size_t at = std::min(text.find(separator), text.size());
+    if (at > 0) function(text.substr(0, at));
+    text.remove_prefix(std::min(at + 1, text.size()));
+  }
+}
+
+}  // namespace
+
+Parameters Parameters::parse(std::string_view text) {
+  Parameters parameters;
+  split(text, ',', [&](std::string_view part) {
+    const std::size_t equal = part.find('=');
+    const std::string name(part.substr(0, equal));
+    const std::string value(equal == part.npos ? "1" : part.substr(equal + 1));
+    if (!parameters.values_.emplace(name, value).second && parameters.error_.empty())
+      parameters.error_ = "parameter '" + name + "' is given twice";
+  });
+  return parameters;
+}
+
+std::optional<std::string> Parameters::take(const std::string& name) {
+  const auto found = values_.find(name);
+  if (found == values_.end()) return std::nullopt;
+  std::string value = found->second;
+  values_.erase(found);
+  return value;
+}
+
+void Parameters::number(const std::string& name, std::uint32_t low, std::uint32_t high,
+                        std::uint32_t* value) {
+  const std::optional<std::string> text = take(name);
+  if (!text) return;
+  std::uint32_t number = 0;
+  if (read(*text, &number) && number >= low && number <= high) {
+    *value = number;
+  } else if (error_.empty()) {
+    error_ = "parameter '" + name + "' is '" + *text + "', not a number from " +
+             std::to_string(low) + " to " + std::to_string(high);
+  }
+}
+
+void Parameters::word(const std::string& name, std::initializer_list<std::string_view> known,
+                      std::size_t* value) {
+  const std::optional<std::string> text = take(name);
+  if (!text) return;
+  const auto at = std::find(known.begin(), known.end(), *text);
+  if (at != known.end()) {
+    *value = static_cast<std::size_t>(at - known.begin());
+  } else if (error_.empty()) {
+    error_ = "parameter '" + name + "' is '" + *text + "', not one of";
+    for (const std::string_view one : known)
+      error_ += std::string(one == *known.begin() ? " " : ", ") + std::string(one);
+  }
+}
+
+void Parameters::units(const std::string& name, hal::ComputeSet* value) {
+  const std::optional<std::string> text = take(name);
+  if (!text) return;
+  hal::ComputeSet set;
+  bool good = true;
+  split(*text, '+', [&](std::string_view run) {
+    const std::size_t dash = run.find('-');
+    std::uint32_t first = 0, last = 0;
+    good = good && read(run.substr(0, dash), &first);
+    last = first;
+    if (dash != run.npos) good = good && read(run.substr(dash + 1), &last);
+    good = good && first <= last && last < hal::ComputeSet::kMaxUnits;
+    if (good) set |= hal::ComputeSet::range(first, last - first + 1);
+  });
+  if (good && !set.empty()) {
+    *value = set;
+  } else if (error_.empty()) {
+    error_ = "parameter '" + name + "' is '" + *text + "', not units like 0-7 or 0-3+8-11";
+  }
+}
+
+std::string Parameters::error() const {
+  if (!error_.empty() || values_.empty()) return error_;
+  return "parameter '" + values_.begin()->first + "' is unknown";
+}
+
+}  // namespace vitamin::scheduler

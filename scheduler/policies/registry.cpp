@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/policies/registry.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "scheduler/policies/builtin.h"
+#include "scheduler/policies/loadable.h"
+#include "scheduler/policies/nearest.h"
+#include "scheduler/policies/parameters.h"
+#include "scheduler/policies/slo.h"
+#include "scheduler/policies/throughput.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+using Maker = Policy (*)(Parameters&, const PolicyContext&);
+
+struct BuiltIn {
+  std::string_view name;
+  Maker make;
+};
+
+// Microseconds, as parameters have them.
+void microseconds(Parameters& parameters, const char* name, std::uint64_t* ns) {
+  auto us = static_cast<std::uint32_t>(*ns / 1000);
+  parameters.number(name, 1, 1'000'000'000, &us);
+  *ns = std::uint64_t{us} * 1000;
+}
+
+Objective objective(Parameters& parameters) {
+  Objective objective;
+  std::size_t aim = 0;
+  parameters.word("objective", {"proportional", "sum", "fair"}, &aim);
+  static constexpr Aim kAims[] = {Aim::kProportional, Aim::kSum, Aim::kFair};
+  objective.aim = kAims[aim];
+  return objective;
+}
+
+Policy fifo(Parameters&, const PolicyContext&) { return make_fifo(); }
+
+Policy throughput(Parameters& parameters, const PolicyContext& context) {
+  ThroughputOptions options;
+  std::size_t model = 0, relative = 0;
+  parameters.word("model", {"measured", "algorithm1"}, &model);
+  parameters.word("relative", {"alone", "paper"}, &relative);
+  options.objective = objective(parameters);
+  std::uint32_t share = 50;
+  parameters.number("min_share", 0, 100, &share);
+  options.objective.min_share = share / 100.0;
+  if (model == 1) options.model = ThroughputOptions::Model::kAlgorithm1;
+  options.against_narrowest = relative == 1;
+  return make_throughput(options, context.estimator, context.pool, context.profile);
+}
+
+Policy slo(Parameters& parameters, const PolicyContext& context) {
+  SloOptions options;
+  options.objective = objective(parameters);
+  return make_slo(options, context.estimator, context.pool);
+}
+
+Policy tpot_first(Parameters& parameters, const PolicyContext& context) {
+  SloOptions options;
+  std::size_t cumulative = 0;
+  parameters.word("cumulative", {"yes", "no"}, &cumulative);
+  options.cumulative = cumulative == 0;
+  return make_tpot_first(options, context.estimator, context.pool);
+}
+
+Policy fixed(Parameters& parameters, const PolicyContext&) {
+  StaticOptions options;
+  parameters.units("units", &options.units);
+  parameters.number("parts", 1, hal::ComputeSet::kMaxUnits, &options.parts);
+  return make_static(options);
+}
+
+template <Policy (*kMake)(const TurnOptions&)>
+Policy quiet(Parameters& parameters, const PolicyContext&) {
+  TurnOptions options;
+  microseconds(parameters, "quiet", &options.quiet_ns);
+  return kMake(options);
+}
+
+Policy temporal(Parameters& parameters, const PolicyContext&) {
+  TurnOptions options;
+  microseconds(parameters, "quantum", &options.quantum_ns);
+  return make_temporal(options);
+}
+
+Policy orion(Parameters& parameters, const PolicyContext&) {
+  OrionOptions options;
+  parameters.number("sms", 1, ~0U, &options.sms);
+  microseconds(parameters, "duration", &options.duration_ns);
+  return make_orion(options);
+}
+
+Policy random(Parameters& parameters, const PolicyContext& context) {
+  RandomOptions options;
+  std::uint32_t whole = 0, isolated = 0;
+  options.seed = context.seed;
+  parameters.number("every", 1, ~0U, &options.every);
+  parameters.number("min", 1, ~0U, &options.min_sms);
+  parameters.number("max", 1, ~0U, &options.max_sms);
+  parameters.number("whole", 0, 1, &whole);
+  parameters.number("exclusive", 0, 1, &isolated);
+  options.whole = whole != 0;
+  options.isolate_streams = isolated != 0;
+  return make_random(options);
+}
+
+Policy extremes(Parameters& parameters, const PolicyContext&) {
+  ExtremesOptions options;
+  std::uint32_t narrow = 0, wide = 0;
+  parameters.number("narrow", 0, 1, &narrow);
+  parameters.number("wide", 0, 1, &wide);
+  options.narrow = narrow != 0;
+  options.wide = wide != 0;
+  return make_extremes(options);
+}
+
+constexpr BuiltIn kBuiltIn[] = {{"fifo", fifo},         {"throughput", throughput},
+                                {"slo", slo},           {"tpot-first", tpot_first},
+                                {"static", fixed},      {"exclusive", quiet<make_exclusive>},
+                                {"temporal", temporal}, {"salus", quiet<make_salus>},
+                                {"orion", orion},       {"random", random},
+                                {"extremes", extremes}};
+
+// Parameters of the scheduler before this one, for one release.
+struct Former {
+  std::string_view policy, parameter, instead;
+};
+constexpr Former kFormer[] = {
+    {"throughput", "whole", "nothing: what is shared and what is not is measured"},
+    {"throughput", "look", "nothing: measurements have a budget of their own"},
+    {"throughput", "launches", "nothing: rows stand until something changes"},
+    {"tpot-first", "target", "tpot in the workload class ([classes.NAME])"},
+    {"tpot-first", "margin", "nothing: a controller keeps the class's quantile"},
+    {"tpot-first", "reserve", "reservation in the workload class ([classes.NAME])"},
+    {"tpot-first", "reservation", "the policy slo, which keeps no partition for idle clients"},
+    {"tpot-first", "lookahead", "nothing: announced steps are always looked at"},
+    {"tpot-first", "lend", "the policy slo, which keeps no partition for idle clients"},
+    {"tpot-first", "quiet", "nothing: clients say when they are idle"},
+    {"tpot-first", "ahead", "nothing: what clients submit ahead is bounded beside others"},
+    {"tpot-first", "floor", "nothing: who waits for longer than policy.overdue_after is served"},
+    {"tpot-first", "beside", "nothing: what others cost is measured"},
+    {"orion", "processors", "sms"},
+};
+
+std::string unknown(std::string_view name) {
+  std::string known;
+  std::vector<std::string> names;
+  for (const BuiltIn& policy : kBuiltIn) {
+    names.emplace_back(policy.name);
+    known += (known.empty() ? "" : ", ") + names.back();
+  }
+  std::string message = "the policy (" + std::string(name) + ") is unknown";
+  message += did_you_mean(name, names);
+  return message + " Known policies: " + known + ".";
+}
+
+std::string parameters_of(const PolicyDescription& description) {
+  std::string known;
+  for (const Parameter& parameter : description.parameters)
+    known += std::string(known.empty() ? "" : ", ") + std::string(parameter.name);
+  return known.empty() ? "none" : known;
+}
+
+// Empty: no parameter of before is in `text`.
+std::string former(std::string_view policy, std::string_view text) {
+  for (const Former& one : kFormer) {
+    if (one.policy != policy) continue;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find(',', at), text.size());
+      const std::string_view part = text.substr(at, end - at);
+      if (part.substr(0, part.find('=')) == one.parameter)
+        return "policy " + std::string(policy) + " has no parameter '" +
+               std::string(one.parameter) + "' any more; instead: " + std::string(one.instead);
+      at = end + 1;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::span<const PolicyDescription> list() {
+  // Never destroyed: a preloaded library may be asked after its own destructors ran.
+  static const auto* const descriptions = [] {
+    static constexpr Partition kNothing{};
+    auto* const estimator = new Estimator({&kNothing, 1});
+    auto* const all = new std::vector<PolicyDescription>;
+    for (const BuiltIn& policy : kBuiltIn) {
+      Parameters none = Parameters::parse("");
+      all->push_back(policy.make(none, {{&kNothing, 1}, *estimator}).description);
+    }
+    return all;
+  }();
+  return *descriptions;
+}
+
+hal::Result<Policy> make(std::string_view specification, const PolicyContext& context) {
+  const std::size_t colon = specification.find(':');
+  const std::string_view name = specification.substr(0, colon);
+  const std::string_view text =
+      colon == specification.npos ? std::string_view() : specification.substr(colon + 1);
+  if (name.find('/') != name.npos) return load(std::string(name), std::string(text));
+  const auto* const found =
+      std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
+                   [&](const BuiltIn& policy) { return policy.name == name; });
+  if (found == std::end(kBuiltIn)) return hal::fail(hal::Errc::kInvalidArgument, unknown(name));
+  if (const std::string gone = former(name, text); !gone.empty())
+    return hal::fail(hal::Errc::kInvalidArgument, gone);
+  Parameters parameters = Parameters::parse(text);
+  Policy policy = found->make(parameters, context);
+  if (const std::string error = parameters.error(); !error.empty())
+    return hal::fail(hal::Errc::kInvalidArgument,
+                     "policy " + std::string(name) + ": " + error +
+                         ". Known parameters: " + parameters_of(policy.description) + ".");
+  return policy;
+}
+
+hal::Result<Checked> check(std::string_view specification) {
+  static constexpr Partition kNothing{};
+  Estimator estimator({&kNothing, 1});
+  auto made = make(specification, {{&kNothing, 1}, estimator});
+  if (!made) return tl::unexpected(made.error());
+  return Checked{made->description.uses_kernel_times};
+}
+
+}  // namespace vitamin::scheduler
