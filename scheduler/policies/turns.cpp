@@ -3,7 +3,9 @@
 // Baselines that give the whole device to one client at a time. They differ in when they hand over:
 //
 //   exclusive   when the client has been idle for a while
-//   temporal    after a quantum, as the driver's time slices do
+//   temporal    after a quantum, as the driver's time slices do; a turn begins when the client's
+//   grant
+//               opens: while it waits for the drain of the client before it, it has nothing of it
 //   salus       when a step ends (a training iteration, a request), as Salus (MLSys '20) does, or
 //               when the client has been idle for a while
 //
@@ -23,6 +25,7 @@ class Turns final : public AllocationPolicy {
 
   void allocate(const Snapshot& snapshot, Allocation& out) override {
     const Client* const holder = snapshot.find(holder_);
+    if (holder != nullptr && !begun_) note_begin(snapshot);
     const Client* const next = longest_wait(snapshot);
     if (holder == nullptr || (next != nullptr && ends(snapshot, *holder))) {
       if (next == nullptr) {
@@ -43,7 +46,8 @@ class Turns final : public AllocationPolicy {
     if (now->active) idle_since_ns_ = kNever;
     if (longest_wait(snapshot) == nullptr) return;
     // While no other client waits, nothing has to be looked at.
-    if (when_ == HandOver::kQuantum && now->active) out.wake_ns = since_ns_ + options_.quantum_ns;
+    if (when_ == HandOver::kQuantum && now->active)
+      out.wake_ns = (begun_ ? since_ns_ : snapshot.now_ns) + options_.quantum_ns;
     if (!now->active) {
       idle_since_ns_ = std::min(idle_since_ns_, snapshot.now_ns);
       out.wake_ns = std::min(out.wake_ns, idle_since_ns_ + quiet_ns());
@@ -76,15 +80,26 @@ class Turns final : public AllocationPolicy {
     if (!holder.active)
       return quiet_ns() == 0 ||
              (idle_since_ns_ != kNever && snapshot.now_ns - idle_since_ns_ >= quiet_ns());
-    if (when_ == HandOver::kQuantum) return snapshot.now_ns - since_ns_ >= options_.quantum_ns;
+    if (when_ == HandOver::kQuantum)
+      return begun_ && snapshot.now_ns - since_ns_ >= options_.quantum_ns;
     return when_ == HandOver::kStep && step_ != 0 && running_step(holder) != step_;
   }
 
   void begin(const Snapshot& snapshot, const Client& client) {
     holder_ = client.id;
     since_ns_ = snapshot.now_ns;
+    begun_ = false;
     idle_since_ns_ = kNever;
     step_ = 0;
+  }
+
+  void note_begin(const Snapshot& snapshot) {
+    std::uint64_t opened_ns = kNever;
+    for (const Grant& grant : snapshot.grants)
+      if (grant.client == holder_ && grant.state == Grant::State::kOpen)
+        opened_ns = std::min(opened_ns, grant.opened_ns);
+    begun_ = opened_ns != kNever;
+    if (begun_) since_ns_ = std::max(since_ns_, opened_ns);
   }
 
   static std::uint64_t running_step(const Client& client) {
@@ -102,6 +117,7 @@ class Turns final : public AllocationPolicy {
   TurnOptions options_;
   ClientId holder_ = kNoClient;
   std::uint64_t since_ns_ = 0;            // its turn
+  bool begun_ = false;                    // its grant has opened in this turn
   std::uint64_t idle_since_ns_ = kNever;  // the holder
   std::uint64_t step_ = 0;                // of the holder, that began last in its turn
 };

@@ -160,6 +160,15 @@ TEST_CASE("temporal gives clients that never pause equal time, one at a time") {
   }
 }
 
+// A turn that were counted from the plan would be over before the drain of the one before it.
+TEST_CASE("temporal gives turns to clients whose kernels are longer than a quantum") {
+  const PoolLayout layout = four_units();
+  World world(layout, make_temporal());
+  world.run({job(1, 400, 20'000'000), job(2, 400, 20'000'000)}, 400'000'000);  // 5 ms each
+  CHECK_FALSE(world.complete());
+  for (ClientId client = 1; client <= 2; ++client) CHECK(world.ran_ns(client) >= 180'000'000);
+}
+
 TEST_CASE("exclusive hands over when the client has been idle for a while, and not before") {
   const PoolLayout layout = h200();
   TurnOptions options;
