@@ -39,6 +39,8 @@ constexpr std::uint64_t kLeastMeasureNs = 2'000'000, kMostMeasureNs = 100'000'00
 // A step that is late by so many bounds is lost, and others wait for it no longer: a step that
 // never ends, or a client that is given more requests than it can serve.
 constexpr std::uint64_t kLost = 4;
+// Where the bound is no number but `as alone`, and that is not known yet, after so long.
+constexpr std::uint64_t kNoNumberNs = 1'000, kUnknownLostNs = 1'000'000'000;
 
 // Work of which nothing is known is taken to be so many times its bound: it runs alone, which is
 // where it is learned what it takes.
@@ -155,6 +157,7 @@ void SloPolicy::start(Bounded& bounded, const Step* step, std::uint64_t id,
   unit.bound_ns = bound_of(bounded.slo, unit.kind);
   const std::uint64_t promised_ns = unit.bound_ns;
   const std::uint64_t alone = alone_ns(bounded, unit.kind, unit.period);
+  unit.known = alone != 0;
   // What cannot be met alone is as late as alone, and not later.
   if (alone > unit.bound_ns) unit.bound_ns = alone;
   unit.due_ns = since_ns + unit.bound_ns;
@@ -227,8 +230,17 @@ void SloPolicy::follow(Bounded& bounded, const Client& client, std::uint64_t now
     return s.state != StreamDemand::State::kIdle;
   });
   if (!steps && working && bound_of(bounded.slo, bounded.phase) != 0) {
-    const auto known = std::find_if(bounded.units.begin(), bounded.units.end(),
-                                    [](const Unit& u) { return u.period; });
+    auto known = std::find_if(bounded.units.begin(), bounded.units.end(),
+                              [](const Unit& u) { return u.period; });
+    if (known != bounded.units.end()) {
+      const std::uint64_t lost_from = lost_from_ns(*known);
+      if (now_ns > lost_from && now_ns - lost_from > lost_from - known->ready_ns) {
+        known->done_ns = 0;  // how long it takes is not seen
+        finish(bounded, *known, now_ns);
+        bounded.units.erase(known);
+        known = bounded.units.end();
+      }
+    }
     if (known != bounded.units.end())
       known->seen = true;
     else {
@@ -376,8 +388,9 @@ void SloPolicy::refresh(const Snapshot& snapshot, Option& option) {
                         std::exp(estimator_.log_speed(client.id, has, hash).log_mean);
 }
 
-bool SloPolicy::lost(const Unit& unit, std::uint64_t now_ns) {
-  return now_ns > unit.due_ns + kLost * unit.bound_ns;
+std::uint64_t SloPolicy::lost_from_ns(const Unit& unit) {
+  if (!unit.known && unit.bound_ns < kNoNumberNs) return unit.due_ns + kUnknownLostNs;
+  return unit.due_ns + kLost * unit.bound_ns;
 }
 
 SloPolicy::Outlook SloPolicy::outlook(const Option& option, std::uint64_t now_ns) const {
@@ -390,7 +403,7 @@ SloPolicy::Outlook SloPolicy::outlook(const Option& option, std::uint64_t now_ns
         option.measured ? mean : std::min(1.0, std::exp(speed.mean + kHope * speed.error));
     double at = to_double(now_ns), hopeful = at;
     for (const Unit& unit : bounded.units) {  // in the order in which they are due
-      if (lost(unit, now_ns)) continue;
+      if (now_ns > lost_from_ns(unit)) continue;
       const double ready = to_double(unit.ready_ns), left = remaining_ns(bounded, unit);
       at = std::max(at, ready) + left / mean;
       hopeful = std::max(hopeful, ready) + left / std::max(hope, 1e-9);

@@ -23,7 +23,12 @@
 // fewer were.
 //
 // A bound that the client does not meet alone is not met by pausing others: its deadline becomes
-// what the client takes alone, and Promise::feasible says so.
+// what the client takes alone, and Promise::feasible says so. So a bound below a microsecond asks
+// for latencies as alone.
+//
+// A step that is late by many bounds is lost: others wait for it no longer. A busy period that is
+// lost is a backlog, which a client that shares may never work off: when the others have had as
+// long as the period had, it counts as late, and another one begins.
 //
 // tpot-first, the paper's TPOT-First: the same, and each client with a bound of its tokens keeps an
 // exclusive partition while it is idle, too: the narrowest that meets the bound. A step at risk
@@ -78,6 +83,7 @@ class SloPolicy final : public AllocationPolicy {
     double work_ns = 0;             // alone, at the quantile; 0: unknown
     double done_ns = 0;             // alone
     std::uint64_t busy_ns = 0;      // of a period: its client's counter at the begin
+    bool known = false;             // what it takes alone
     bool period = false, seen = false;
   };
   struct Bounded {  // a client with a bound
@@ -116,7 +122,7 @@ class SloPolicy final : public AllocationPolicy {
   void build(const Snapshot& snapshot);
   void add_option(const Snapshot& snapshot, PartitionId left, PartitionId right);
   void refresh(const Snapshot& snapshot, Option& option);
-  static bool lost(const Unit& unit, std::uint64_t now_ns);
+  static std::uint64_t lost_from_ns(const Unit& unit);
   Outlook outlook(const Option& option, std::uint64_t now_ns) const;
   std::size_t choose(std::uint64_t now_ns);
   void stand(std::uint64_t now_ns);
