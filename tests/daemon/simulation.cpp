@@ -540,11 +540,20 @@ class Node final : public daemon::Outlet {
     for (std::size_t i = 0; i < held_.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) {
         const auto &a = held_[i], &b = held_[j];
-        // What was adopted runs, whoever was granted its units before that was told.
         if (a.client == b.client || a.shared || b.shared || a.adopted || b.adopted) continue;
         if (layout_.at(a.entry).compute.overlaps(layout_.at(b.entry).compute))
           fail("two clients hold leases that overlap");
       }
+    // What was adopted runs, and its units may have been granted before that was told; not since.
+    for (const scheduler::Grant& old : arbiter_->scheduler().ledger().grants()) {
+      if (old.reason != scheduler::Reason::kAdopted || old.mode == scheduler::Mode::kShared)
+        continue;
+      for (const scheduler::Grant& grant : arbiter_->scheduler().ledger().grants())
+        if (grant.client != old.client && grant.mode == scheduler::Mode::kExclusive &&
+            grant.state == scheduler::Grant::State::kOpen && grant.opened_ns > old.opened_ns &&
+            layout_.at(grant.partition).compute.overlaps(layout_.at(old.partition).compute))
+          fail("units were granted on which work of before runs that was told");
+    }
   }
 
   void check_submission(const Client& c, LaneId lane, EntryId entry, bool home) {
