@@ -45,9 +45,10 @@ double Estimate::error() const {
 }
 
 EstimateStore::EstimateStore(std::size_t capacity)
-    : slots_(std::bit_ceil(std::max(capacity, kProbes))), curves_(kCurves) {}
+    : capacity_(std::bit_ceil(std::max(capacity, kProbes))), curves_(kCurves) {}
 
 EstimateStore::Slot& EstimateStore::place(const EstimateKey& key) {
+  if (slots_.empty()) slots_.resize(capacity_);
   const std::size_t mask = slots_.size() - 1, start = hash(key) & mask;
   Slot* oldest = nullptr;
   for (std::size_t i = 0; i < kProbes; ++i) {
@@ -62,6 +63,7 @@ EstimateStore::Slot& EstimateStore::place(const EstimateKey& key) {
 }
 
 const Estimate* EstimateStore::find(const EstimateKey& key) const {
+  if (slots_.empty()) return nullptr;
   const std::size_t mask = slots_.size() - 1, start = hash(key) & mask;
   for (std::size_t i = 0; i < kProbes; ++i) {
     const Slot& slot = slots_[(start + i) & mask];

@@ -66,7 +66,7 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b);
 class EstimateStore {
  public:
   // `capacity`: keys, rounded up to a power of two. When full, the key of a probed few that was
-  // updated longest ago is replaced.
+  // updated longest ago is replaced. Memory is taken with the first key.
   explicit EstimateStore(std::size_t capacity = 8192);
 
   // `weight`: 1 for a block or step, more for a summary of several.
@@ -103,7 +103,8 @@ class EstimateStore {
   void add_width(const EstimateKey& key, double log_speed, double weight, std::uint64_t now_ns);
   const Curve* curve(Program program, StepKind phase) const;
 
-  std::vector<Slot> slots_;
+  std::size_t capacity_;
+  std::vector<Slot> slots_;  // empty, or of capacity_
   std::vector<Curve> curves_;
 };
 

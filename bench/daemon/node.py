@@ -148,7 +148,7 @@ SLICE, SETTLE = 0.25, 0.02  # seconds of a turn, and before it counts
 DRAIN = 0.5  # in which a busy daemon takes 4,096 connections, where it has a processor
 # Each operation takes the honest one's host 5 us, and it asks for a grant every 64 of them; nobody
 # waits for a lease, so that what is seen is what the daemon is kept from.
-POLICY, OPERATION_NS = "throughput:whole=always,launches=64", 5_000
+POLICY, OPERATION_NS = "random:every=64,whole=1,min=132", 5_000
 
 
 def interval_of_median(values):

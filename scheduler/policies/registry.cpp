@@ -187,11 +187,11 @@ std::span<const PolicyDescription> list() {
   // Never destroyed: a preloaded library may be asked after its own destructors ran.
   static const auto* const descriptions = [] {
     static constexpr Partition kNothing{};
-    auto* const estimator = new Estimator({&kNothing, 1});
+    Estimator estimator({&kNothing, 1});
     auto* const all = new std::vector<PolicyDescription>;
     for (const BuiltIn& policy : kBuiltIn) {
       Parameters none = Parameters::parse("");
-      all->push_back(policy.make(none, {{&kNothing, 1}, *estimator}).description);
+      all->push_back(policy.make(none, {{&kNothing, 1}, estimator}).description);
     }
     return all;
   }();

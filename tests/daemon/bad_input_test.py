@@ -406,7 +406,7 @@ class BadInput(DaemonTest):
         self.assertEqual(self.held(daemon), [])
 
     def test_a_process_that_turns_into_another_gives_its_lease_back(self):
-        daemon = self.daemon("--policy", "static:units=0-7,parts=1")
+        daemon = self.daemon("--policy", "temporal")
         member = self.member(daemon, "exec")
         member.stdout.readline()
         self.assertEqual(len(self.held(daemon)), 1)
@@ -416,7 +416,7 @@ class BadInput(DaemonTest):
         self.works(daemon)
 
     def test_a_forked_child_that_outlives_its_parent_holds_nothing(self):
-        daemon = self.daemon("--policy", "static:units=0-7,parts=1")
+        daemon = self.daemon("--policy", "temporal")
         member = self.member(daemon, "fork")
         member.stdout.readline()
         child = json.loads(member.stdout.readline())
@@ -430,7 +430,7 @@ class BadInput(DaemonTest):
         self.works(daemon)
 
     def test_a_client_stopped_for_long_costs_the_others_its_lease_only_until_it_is_overdue(self):
-        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--answer-within", "0.2")
+        daemon = self.daemon("--policy", "temporal", "--answer-within", "0.2")
         member = self.member(daemon, "hold")
         member.stdout.readline()
         member.send_signal(signal.SIGSTOP)
@@ -446,7 +446,7 @@ class BadInput(DaemonTest):
         self.assertEqual(len(daemon.status()["clients"]), 1)  # which was not let go for it
 
     def test_what_a_client_that_was_stopped_gives_back_too_late_is_counted_and_harms_nobody(self):
-        daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--answer-within", "0.1")
+        daemon = self.daemon("--policy", "temporal", "--answer-within", "0.1")
         late = self.member(daemon, "work", 0)
         self.until(lambda: daemon.status()["devices"])
 

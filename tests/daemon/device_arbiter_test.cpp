@@ -382,6 +382,47 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
   CHECK(node.grants.size() == 1);
 }
 
+// A daemon that was told late: the units of old work are another one's by then. Both are known, and
+// nothing is granted there before one of them ends.
+TEST_CASE("old work on units that another client holds is waited for like that client's") {
+  Node node(0b1111);
+  for (const ClientId id : {1, 2, 3}) node.arbiter.attach(id);
+  node.wants(1);
+  REQUIRE(node.grants.size() == 1);
+  const protocol::Grant lease = node.grants[0].second;
+  protocol::Holding holding;
+  holding.word = protocol::lease_word(6, 3, Gate::kOpen);
+  holding.entry = lease.entry;
+  holding.outstanding = 1;
+  node.arbiter.had_before(2, static_cast<EntryId>(holding.entry), 1'000'000);
+  node.arbiter.request(2, holding, node.now);
+  CHECK(node.arbiter.counters().overlaps == 1);
+  CHECK(node.arbiter.counters().stale == 0);
+  REQUIRE(node.arbiter.held().size() == 2);
+  CHECK(node.arbiter.held()[0].open);  // who has them goes on
+  CHECK(node.arbiter.held()[1].adopted);
+  CHECK_FALSE(node.arbiter.held()[1].open);
+  node.wants(3);
+  node.now += 2'000;  // its turn
+  node.arbiter.step(node.now);
+  REQUIRE(node.closed == 1);
+  node.returns(1, lease);
+  CHECK(node.grants.size() == 1);  // the old work runs
+  SUBCASE("it ends") {
+    protocol::Returned returned;
+    returned.word = holding.word;
+    returned.entry = holding.entry;
+    node.arbiter.request(2, returned, node.now);
+    node.arbiter.step(node.now);
+  }
+  SUBCASE("its client does not answer") {
+    node.arbiter.step(node.now + node.settings.answer_within_ns + 1'000);
+    CHECK(node.arbiter.counters().overdue == 1);
+  }
+  REQUIRE(node.grants.size() == 2);
+  CHECK(node.grants[1].first == 3);
+}
+
 // A daemon that was only silent: its client gave it up, worked at home, and comes again.
 TEST_CASE("what an older session of a process holds is the new one's without a moment in between") {
   for (const std::uint64_t process : {40, 41, 0}) {
