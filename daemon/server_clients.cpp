@@ -235,15 +235,16 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->standing = standing_of(session->peer, hello, **device);
   session->since_ns = time;
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
-  const protocol::Welcome welcome =
-      welcome_of(*session, (*device)->arbiter->attach(session->id, session->standing.traits));
 
-  // The session is known before the client is told, so that its doorbell is heard from the start.
+  // The session is known before the arbiter is told, which may have something for it at once; and
+  // before the client is, so that its doorbell is heard from the start.
   const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
   by_socket_[session->socket.get()] = by_pidfd_[session->peer.pidfd.get()] = session->id;
   watch(session->peer.pidfd.get());
   deaths_->add(&session->memory.client->life);
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
+  const protocol::Welcome welcome =
+      welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits));
   remember(admitted, static_cast<EntryId>(welcome.home));
   // Before it is told: whoever hears of it may look here.
   log::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,

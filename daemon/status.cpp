@@ -80,6 +80,7 @@ json Server::client_status(const Session& session) const {
           {"device", session.device->info.uuid},
           {"view", session.device->view},
           {"dying", session.dying},
+          {"completed", session.memory.client->launches.load(std::memory_order_relaxed)},
           {"up_ns", looked_ns_ - session.since_ns}};
 }
 

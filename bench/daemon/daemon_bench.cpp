@@ -306,7 +306,7 @@ void decision_beside_drains(benchmark::State& state, const char* policy, std::ui
 }
 BENCHMARK_CAPTURE(decision_beside_drains, fifo, "fifo", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, throughput, "throughput", 0);
-BENCHMARK_CAPTURE(decision_beside_drains, whole, "random:every=64,whole=1,min=132", 0);
+BENCHMARK_CAPTURE(decision_beside_drains, random, "random:max=64", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:model=algorithm1", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, share, "throughput", 64);
 
@@ -333,10 +333,6 @@ void turn_beside_a_flood(benchmark::State& state, const char* policy) {
 }
 BENCHMARK_CAPTURE(turn_beside_a_flood, fifo, "fifo")->Arg(0)->Arg(4)->Arg(64);
 BENCHMARK_CAPTURE(turn_beside_a_flood, throughput, "throughput")->Arg(0)->Arg(4)->Arg(64);
-BENCHMARK_CAPTURE(turn_beside_a_flood, whole, "random:every=64,whole=1,min=132")
-    ->Arg(0)
-    ->Arg(4)
-    ->Arg(64);
 
 // All of them ask at once.
 void burst_of_requests(benchmark::State& state, const char* policy) {

@@ -48,13 +48,13 @@ class Costs(unittest.TestCase):
             few, many = (f"decision_beside/{name}/{count}" for count in (few, many))
             less(ns[many] / ns[few], most, few, many)
         # However a client moves its lanes on.
-        alone = "turn_beside_a_flood/whole/0"
-        for name in ("fifo", "throughput", "whole", "parts", "share"):
+        alone = "turn_beside_a_flood/fifo/0"
+        for name in ("fifo", "throughput", "random", "parts", "share"):
             beside = f"decision_beside_drains/{name}"
             self.assertLessEqual(found[beside]["of_a_lane"], 12, name)
             less(ns[beside], 150_000, beside)
         # Where nothing is planned, a client that can only wait costs others nothing.
-        for name in ("fifo", "whole"):
+        for name in ("fifo", "throughput"):
             beside, flood = f"decision_beside_drains/{name}", f"turn_beside_a_flood/{name}/4"
             less(ns[beside], 40 * ns[alone], beside, alone)
             less(ns[flood], 100 * ns[alone], flood, alone)

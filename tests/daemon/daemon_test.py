@@ -51,6 +51,25 @@ class Clients(DaemonTest):
         self.assertEqual(daemon.status()["devices"][0]["held"], [])
         self.assertEqual(daemon.status()["devices"][0]["stale"], 0)
 
+    # What a policy compares it has from all of them, whichever came first.
+    def test_all_clients_report_what_they_completed_once_there_are_several(self):
+        daemon = self.daemon("--policy", "throughput")
+        members = [self.member(daemon, "work", 0) for _ in range(3)]
+        self.until(lambda: sum(client["completed"] > 0
+                               for client in daemon.status()["clients"]) == 3)
+        self.until(lambda: any(candidate["blocks"] > 0 for device in daemon.status()["devices"]
+                               for candidate in device["found"]["candidates"]))
+        for member in members:
+            self.result(member)
+
+    def test_a_client_that_is_alone_reports_nothing(self):
+        daemon = self.daemon("--policy", "throughput")
+        member = self.member(daemon, "work", 0)
+        self.until(lambda: daemon.status()["devices"] and daemon.status()["devices"][0]["held"])
+        time.sleep(0.1)
+        self.assertEqual([client["completed"] for client in daemon.status()["clients"]], [0])
+        self.result(member)
+
     def test_the_lease_of_a_killed_client_is_free_again(self):
         daemon = self.daemon("--policy", "static:units=0-15")
 

@@ -123,17 +123,21 @@ class Lane {
     }
     if (choice_.launches != runtime::kUntilChanged) --choice_.launches;
     arbiter_.progressed();
-    if (choice_.entry != runtime::kWholeDevice) {
-      arbiter_.submitted(choice_.entry, id_);
-      outstanding_.push_back(choice_.entry);
-    }
+    if (choice_.entry != runtime::kWholeDevice) arbiter_.submitted(choice_.entry, id_);
+    outstanding_.push_back(choice_.entry);
+    if (arbiter_.reports()) arbiter_.outstanding(true);
     if (outstanding_.size() > 3) end_one();
     return choice_.entry;
   }
   void end_one() {
     if (outstanding_.empty()) return;
-    arbiter_.retired(outstanding_.front(), id_, 1);
+    const runtime::EntryId entry = outstanding_.front();
     outstanding_.erase(outstanding_.begin());
+    if (entry != runtime::kWholeDevice) arbiter_.retired(entry, id_, 1);
+    if (!arbiter_.reports()) return;
+    arbiter_.completed(entry, id_, 1, 1'000);
+    arbiter_.busy(1'000);
+    if (outstanding_.empty()) arbiter_.outstanding(false);
   }
 
  private:
