@@ -7,32 +7,54 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/fnv1a.h"
+#include "scheduler/policies/builtin.h"
+
 namespace vitamin::sim {
 
-using runtime::Decision;
 using runtime::EntryId;
 using runtime::kNoEntry;
-using runtime::OperationClass;
+using scheduler::StepKind;
 
 namespace {
 
 // What others have moved lately is what the L2 cache holds: 60 MB, filled at the full bandwidth.
 constexpr double kCacheNs = 60e6 / kBandwidth * 1e9;
-// A grant that a client does not use for so long it gives back (client/lease_client.cpp).
-constexpr double kUnclaimedNs = 200e3;
 constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights
 // A prompt's keys and values are read and written once on their way to the decoding client.
 constexpr double kCopyNsPerToken = 2 * kKvBytesPerToken / kBandwidth * 1e9;
 
+// Of the processors of each entry, the share that is in each other one.
+std::vector<double> common_processors(const runtime::PoolLayout& layout) {
+  std::vector<double> common;
+  common.reserve(layout.size() * layout.size());
+  for (const runtime::PoolEntry& a : layout.entries())
+    for (const runtime::PoolEntry& b : layout.entries()) {
+      const hal::ComputeSet both = a.compute & b.compute;
+      const EntryId known = both == layout.all() ? runtime::kWholeDevice : layout.find(both);
+      // Units have nearly the same number of processors, where no entry says how many.
+      common.push_back(known != kNoEntry ? static_cast<double>(layout.at(known).processors) /
+                                               static_cast<double>(a.processors)
+                                         : static_cast<double>(both.count()) /
+                                               static_cast<double>(a.compute.count()));
+    }
+  return common;
+}
+
 }  // namespace
 
-Device::Device(const runtime::PoolLayout& layout, std::unique_ptr<runtime::Policy> policy,
-               const runtime::Profile& profile, Library& library, const DeviceOptions& options)
+Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profile,
+               Library& library, const DeviceOptions& options)
     : layout_(layout),
-      scheduler_(layout, std::move(policy), options.scheduler, &profile),
+      profile_(profile),
+      estimator_(layout.entries(), options.seed),
+      scheduler_(layout.entries(), scheduler::make_fifo(), options.scheduler, &estimator_),
       library_(library),
-      options_(options) {
-  result_.policy = scheduler_.policy().name();
+      options_(options),
+      common_(common_processors(layout)),
+      busy_(layout.size()),
+      average_(layout.size()),
+      taken_(layout.size()) {
   result_.occupancy_bin_s = options.occupancy_bin_s;
 }
 
@@ -43,36 +65,45 @@ void Device::add_service(std::vector<Request> requests) {
   for (std::size_t i = 0; i < requests.size(); ++i)
     service.times[i].output_tokens = requests[i].output_tokens;
   service.requests = std::move(requests);
-  for (const Role role : {Role::kPrefill, Role::kDecode}) {
-    Lane lane;
-    lane.client = static_cast<runtime::ClientId>(lanes_.size() + 1);
-    lane.role = role;
-    lane.service = services_.size();
-    (role == Role::kPrefill ? service.prefill : service.decode) = lanes_.size();
-    lanes_.push_back(lane);
-  }
+  // As vitamind has it of a class with a TPOT (daemon/from_configuration.cpp).
+  scheduler::ClientTerms decodes;
+  decodes.slo.tpot_ns = decodes.slo.latency_ns =
+      static_cast<std::uint64_t>(options_.target_tpot_ms * 1e6);
+  service.prefill = lanes_.size();
+  add_lane(Role::kPrefill, runtime::fnv1a("prefill"), {}).service = services_.size();
+  service.decode = lanes_.size();
+  add_lane(Role::kDecode, runtime::fnv1a("decode"), decodes).service = services_.size();
   services_.push_back(std::move(service));
 }
 
 void Device::add_training(const Program& step) {
-  Lane lane;
-  lane.client = static_cast<runtime::ClientId>(lanes_.size() + 1);
-  lane.program = &step;
-  lanes_.push_back(lane);
+  add_lane(Role::kTraining, runtime::fnv1a(step.name()), {}).program = &step;
 }
 
 void Device::add_job(const Job& job, std::vector<Request> requests) {
-  Lane lane;
-  lane.client = static_cast<runtime::ClientId>(lanes_.size() + 1);
-  lane.role = job.serves() ? Role::kDecode : Role::kTraining;
+  scheduler::ClientTerms terms;
+  // As vitamind has it of a latency class without a bound: as if the client were alone.
+  if (job.serves() && options_.latency_class) terms.slo.latency_ns = 1;
+  const std::size_t index = lanes_.size();
+  Lane& lane = add_lane(job.serves() ? Role::kDecode : Role::kTraining, runtime::fnv1a(job.name),
+                        terms);
   lane.played = played_.size();
   Played& played = played_.emplace_back(job, std::move(requests));
-  played.lane = lanes_.size();
+  played.lane = index;
   for (std::size_t i = 0; i < played.requests.size(); ++i)
     played.times[i].output_tokens = played.requests[i].output_tokens;
-  for (const Job::Part& part : job.parts)
-    played.usual_ns.push_back(alone_ns(job, part, layout_.at(0).processors));
-  lanes_.push_back(lane);
+  std::vector<double> launches(job.kernels.size());
+  played.work_ns.resize(job.kernels.size());
+  for (const Job::Part& part : job.parts) {
+    played.usual_ns.push_back(alone_ns(job, part, processors(runtime::kWholeDevice)));
+    for (const Job::Operation& operation : part.operations)
+      if (operation.call == Job::Call::kKernel) {
+        played.work_ns[operation.of] += operation.ns + job.gap_ns;
+        launches[operation.of] += 1;
+      }
+  }
+  for (std::size_t i = 0; i < launches.size(); ++i)
+    if (launches[i] > 0) played.work_ns[i] /= launches[i];
 }
 
 // --- time ------------------------------------------------------------------------------------
@@ -85,16 +116,15 @@ Result Device::run() {
   for (const Played& played : played_)
     if (!played.requests.empty()) last_s = std::max(last_s, played.requests.back().at_s);
   const double limit_ns = (options_.limit_s > 0 ? options_.limit_s : last_s + 120) * 1e9;
-  for (Lane& lane : lanes_) {
-    scheduler_.progressed(lane.client, 0);
-    if (lane.role == Role::kTraining && lane.played == kNone) want(lane, false);
-  }
+  reporting_ = scheduler_.policy().uses_progress && lanes_.size() > 1;
+  for (Lane& lane : lanes_)
+    if (lane.role == Role::kTraining && lane.played == kNone) begin_program(lane, false);
   for (Played& played : played_) {
     const Job& job = played.player.job();
     if (job.serves()) continue;
     // Two steps at most are under way.
     for (int i = 0; i < 2; ++i) played.player.play(job.parts[0], 0);
-    want(played, job.parts[0], false);
+    begin_part(played, job.parts[0], false);
   }
   arrive();
   obey();
@@ -114,7 +144,7 @@ Result Device::run() {
       }
       if (lane.played != kNone && lane.position + 0.5 < lane.length) {
         // Its last blocks have their places: there may be room for others.
-        lane.occupancy = lane.kernel->share;
+        lane.occupancy = lane.kernel->share(part_of(lane.on));
         lane.alone_until = 0;
         rates_changed_ = true;
         ++i;
@@ -127,7 +157,7 @@ Result Device::run() {
         kernel_ended(lane);
     }
     arrive();
-    drop_unclaimed();
+    give_up_quiet();
     obey();
   }
   result_.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -149,8 +179,7 @@ bool Device::complete() const {
 double Device::next_event() const {
   double next = kForever;
   for (const std::size_t index : running_) next = std::min(next, lanes_[index].end_ns);
-  for (const std::size_t index : unclaimed_)
-    next = std::min(next, lanes_[index].unclaimed_until_ns);
+  for (const std::size_t index : quiet_) next = std::min(next, lanes_[index].quiet_until_ns);
   for (const Service& service : services_)
     if (service.arrived < service.requests.size())
       next = std::min(next, service.requests[service.arrived].at_s * 1e9);
@@ -164,7 +193,7 @@ double Device::next_event() const {
     if (turn_ends_ns_ > now_ns_) next = std::min(next, turn_ends_ns_);
   }
   if (!timers_.empty()) next = std::min(next, timers_.top().at_ns);
-  if (scheduler_.wake_at() != runtime::kNever)
+  if (scheduler_.wake_at() != scheduler::kNever)
     next = std::min(next, static_cast<double>(scheduler_.wake_at()));
   return std::max(next, now_ns_);
 }
@@ -179,11 +208,9 @@ void Device::advance(double to_ns) {
       if (result_.occupancy.size() <= bin) result_.occupancy.resize(bin + 1);
       for (const std::size_t index : running_) {
         const Lane& lane = lanes_[index];
-        const double processors = lane.on == runtime::kWholeDevice
-                                      ? lane.occupancy * lane.rate * layout_.at(0).processors
-                                      : layout_.at(lane.on).processors;
+        const double used = lane.alone ? 1 : lane.occupancy * lane.rate;
         result_.occupancy[bin][static_cast<std::size_t>(lane.role)] +=
-            processors * (until - from) / bin_ns;
+            used * processors(lane.on) * (until - from) / bin_ns;
       }
       from = until > from ? until : to_ns;
     }
@@ -191,6 +218,10 @@ void Device::advance(double to_ns) {
       const double kept = std::exp(-step / kCacheNs);
       for (const Played& played : played_) {
         Lane& lane = lanes_[played.lane];
+        // Its kernels are outstanding between two of them, too.
+        if (reporting_ && !lane.running && lane.grant != scheduler::kNoGrant &&
+            played.player.asked(now_ns_) > 0)
+          lane.busy_ns += step;
         const double moves = lane.running ? lane.bandwidth * lane.rate : 0;
         lane.moved = moves + (lane.moved - moves) * kept;
       }
@@ -198,35 +229,41 @@ void Device::advance(double to_ns) {
     for (const std::size_t index : running_) {
       Lane& lane = lanes_[index];
       lane.position += step * lane.rate;
-      result_.width_s[layout_.at(lane.on).processors] += step * 1e-9;
+      lane.busy_ns += step;
+      result_.width_s[processors(lane.on)] += step * 1e-9;
     }
   }
   now_ns_ = std::max(now_ns_, to_ns);
 }
 
-// Who slows whom down, until the set of running lanes changes.
+// Of what there is on each entry, what is on the processors of this one, relative to its own.
+double Device::overlapping(const std::vector<double>& by_entry, EntryId entry) const {
+  double sum = 0;
+  for (const EntryId other : occupied_)
+    sum += by_entry[other] * common_[std::size_t{entry} * layout_.size() + other];
+  return sum;
+}
+
+// Which client slows which down, until the set of running lanes changes.
 void Device::set_rates() {
-  // Whoever is on the whole device is on everybody's processors; who is on a part is on its own.
-  double shared = 0, leased = 0;
+  for (const EntryId entry : occupied_) busy_[entry] = average_[entry] = taken_[entry] = 0;
+  occupied_.clear();
   for (const std::size_t index : running_) {
     const Lane& lane = lanes_[index];
-    if (lane.on == runtime::kWholeDevice)
-      shared += lane.occupancy;
-    else
-      leased += static_cast<double>(layout_.at(lane.on).processors) / layout_.at(0).processors;
+    if (std::find(occupied_.begin(), occupied_.end(), lane.on) == occupied_.end())
+      occupied_.push_back(lane.on);
+    busy_[lane.on] += lane.occupancy;
+    if (lane.played == kNone) average_[lane.on] += lane.occupancy;
   }
   double bandwidth = 0;
-  double places = 1 - leased;  // of the whole device, for whoever's kernel began first
   for (const std::size_t index : running_) {
     Lane& lane = lanes_[index];
     if (lane.played != kNone) {
-      lane.rate = kernel_rate(lane, &places);
-      bandwidth += lane.bandwidth * lane.rate;
-      continue;
+      lane.rate = kernel_rate(lane);
+    } else {
+      const double others = overlapping(busy_, lane.on) - lane.occupancy;
+      lane.rate = 1 / lane.program->stretch(processors(lane.on), std::max(0.0, others));
     }
-    const bool whole = lane.on == runtime::kWholeDevice;
-    const double others = whole ? shared - lane.occupancy + leased : shared;
-    lane.rate = 1 / lane.program->stretch(layout_.at(lane.on).processors, others);
     bandwidth += lane.bandwidth * lane.rate;
   }
   for (const std::size_t index : running_) {
@@ -256,27 +293,17 @@ void Device::set_rates() {
   rates_changed_ = false;
 }
 
-// Of a recorded job's kernel: on a part it meets only those on the whole device; there the kernel
-// that began first takes its places first. Running lanes are in the order in which they began.
-double Device::kernel_rate(const Lane& lane, double* places) const {
-  const bool whole = lane.on == runtime::kWholeDevice;
-  if (whole && options_.turn_ns > 0)
+// Of a recorded job's kernel: the kernel that began first takes its places first. Running lanes are
+// in the order in which they began.
+double Device::kernel_rate(const Lane& lane) {
+  if (lane.on == runtime::kWholeDevice && options_.turn_ns > 0)
     return &lane == &lanes_[turn_] && now_ns_ >= turn_begins_ns_ ? 1 : 0;
-  // Those that are simulated many kernels at once share on average (Program::stretch).
-  double average = 0, kernels = 0;
-  for (const std::size_t index : running_) {
-    const Lane& other = lanes_[index];
-    if (&other == &lane || other.on != runtime::kWholeDevice) continue;
-    (other.played == kNone ? average : kernels) += other.occupancy;
-  }
-  if (!whole) {
-    const double all = layout_.at(0).processors, mine = layout_.at(lane.on).processors;
-    return 1 / (1 + std::min(1.0, lane.occupancy * all / mine) * (average + kernels));
-  }
   if (lane.occupancy == 0) return 1;  // a copy or a fill
-  const double taken = std::clamp(*places, 0.0, lane.occupancy);
-  *places -= taken;
-  return taken / lane.occupancy / (1 + lane.occupancy * average);
+  const double free = 1 - overlapping(taken_, lane.on);
+  const double taken = std::clamp(free, 0.0, lane.occupancy);
+  taken_[lane.on] += taken;
+  // Those that are simulated many kernels at once share on average (Program::stretch).
+  return taken / lane.occupancy / (1 + lane.occupancy * overlapping(average_, lane.on));
 }
 
 // Who has the device goes on until its turn has ended or it has nothing to run.
@@ -302,27 +329,15 @@ void Device::take_turns() {
 
 // --- recorded jobs ---------------------------------------------------------------------------
 
-void Device::want(Played& played, const Job::Part& part, bool iteration_end) {
+void Device::begin_part(Played& played, const Job::Part& part, bool iteration_end) {
   Lane& lane = lanes_[played.lane];
-  const auto number = static_cast<std::size_t>(&part - played.player.job().parts.data());
-  const double usual = played.usual_ns[number];
   played.part = &part;
-  runtime::ReadyOperation operation;
-  operation.id = ++lane.step;
-  operation.client = lane.client;
-  operation.kernel = part.key;
-  operation.kind = part.kind;
-  operation.queued_ns = static_cast<std::uint64_t>(usual);
-  operation.predicted_ns = operation.queued_ns / part.operations.size();
-  operation.iteration_end = iteration_end;
-  if (part.kind == OperationClass::kDecode)
-    operation.deadline_ns = now() + static_cast<std::uint64_t>(options_.slack * usual);
-  operation.right_of_way = options_.right_of_way && played.player.job().serves();
-  played.operation = operation;
-  // As a client does: a grant of so many launches is for one iteration at most.
-  if (iteration_end && lane.open != kNoEntry && !lane.running &&
-      lane.launches != runtime::kUntilChanged)
-    use_up(lane);
+  played.iteration_end = iteration_end;
+  played.part_ns = now_ns_;
+  // A grant of so many launches is for one iteration at most.
+  if (iteration_end && lane.grant != scheduler::kNoGrant && !lane.running && lane.launches != 0)
+    end_grant(lane);
+  if (part.kind != StepKind::kUnknown && options_.says_steps) begin_step(lane, said_of(played));
 }
 
 void Device::begin_request(Played& played, double at_ns) {
@@ -333,7 +348,7 @@ void Device::begin_request(Played& played, double at_ns) {
   played.player.play(job.parts[0], at_ns, request.host_pace);
   for (std::uint32_t i = 0; i < played.tokens_left; ++i)
     played.player.play(job.parts[1], at_ns, request.host_pace);
-  want(played, job.parts[0], true);
+  begin_part(played, job.parts[0], true);
 }
 
 // The device has ended a step, or what gives a token, which the host sees somewhat later.
@@ -343,7 +358,7 @@ void Device::part_ended(Played& played) {
   if (!job.serves()) {
     ++lane.steps_done;
     played.player.play(job.parts[0], now_ns_);
-    want(played, job.parts[0], true);
+    begin_part(played, job.parts[0], true);
     return;
   }
   const double seen = std::max(now_ns_, played.player.seen_ns());
@@ -356,7 +371,7 @@ void Device::part_ended(Played& played) {
     result_.itl_ms.add((seen - played.token_ns) * 1e-6);
   }
   played.token_ns = seen;
-  if (played.tokens_left > 0) return want(played, job.parts[1], true);
+  if (played.tokens_left > 0) return begin_part(played, job.parts[1], true);
   times.finished = true;
   if (times.output_tokens > 1)
     times.tpot_ms = (seen - played.first_ns) * 1e-6 / (times.output_tokens - 1);
@@ -373,25 +388,22 @@ void Device::kernel_ended(Lane& lane) {
   rates_changed_ = true;
   ++result_.operations;
   ++lane.launched;
+  const auto number = static_cast<std::size_t>(lane.kernel - played.player.job().kernels.data());
+  lane.work_ns += played.work_ns[number];
+  if (lane.on != lane.open) lane.misplaced_ns += played.work_ns[number];
   const bool last = played.player.ended(now_ns_);
   if (lane.leaving) {
     if (lane.leave_after == 0) {
       lane.leaving = false;
-      give_back(lane, lane.on);
+      give_back(lane, lane.held);
     } else {
       --lane.leave_after;
     }
-  } else if (lane.launches != runtime::kUntilChanged && --lane.launches == 0) {
-    use_up(lane);
+  } else if (lane.launches != 0 && --lane.launches == 0) {
+    end_grant(lane);
   }
   if (last) part_ended(played);
   rest(lane);
-}
-
-// Asks for what its host has come to.
-void Device::ask(Played& played) {
-  Lane& lane = lanes_[played.lane];
-  if (lane.open == kNoEntry && !lane.wanting && has_work(lane)) say(lane, played.operation);
 }
 
 // Starts what may start by now.
@@ -416,14 +428,14 @@ void Device::play(Played& played) {
   }
   lane.kernel = &job.kernels[operation->of];
   lane.on = entry;
-  const double stretch = lane.kernel->stretch[layout_.at(entry).processors];
+  if (!lane.leaving) lane.held = lane.grant, lane.alone = lane.exclusive;
+  const double stretch = lane.kernel->stretch[processors(entry)];
   lane.length = std::max(1.0, operation->ns * stretch);
   lane.position = 0;
   lane.bandwidth = lane.kernel->memory / stretch;
-  lane.alone_until = entry == runtime::kWholeDevice ? lane.kernel->full * lane.length : 0;
-  lane.occupancy = lane.alone_until > 0 ? 1 : lane.kernel->share;
+  lane.alone_until = lane.alone ? 0 : lane.kernel->full(part_of(entry)) * lane.length;
+  lane.occupancy = lane.alone_until > 0 ? 1 : lane.kernel->share(part_of(entry));
   lane.running = true;
-  lane.unclaimed = false;
   lane.end_ns = kForever;  // until set_rates says
   running_.push_back(played.lane);
   rates_changed_ = true;
@@ -478,7 +490,7 @@ void Device::next_chunk(Service& service) {
   }
   lane.program = &library_.prefill(tokens, before);
   lane.next = 0;
-  want(lane, true);
+  begin_program(lane, true);
 }
 
 void Device::prompt_ended(Service& service, std::size_t request) {
@@ -491,20 +503,18 @@ void Device::prompt_ended(Service& service, std::size_t request) {
   }
   // Its keys and values are copied; the decode recorded behind the copy is what lookahead sees.
   const double ready = now_ns_ + kCopyNsPerToken * asked.prompt_tokens;
-  const Running joins{request, asked.output_tokens - 1, asked.prompt_tokens, now_ns_};
+  const double tpot_ns = options_.target_tpot_ms * 1e6;
+  const Running joins{request, asked.output_tokens - 1, asked.prompt_tokens, now_ns_,
+                      now_ns_ + tpot_ns};
   timers_.push({ready, static_cast<std::size_t>(&service - services_.data()), joins});
-  const Lane& lane = lanes_[service.decode];
+  Lane& lane = lanes_[service.decode];
   if (lane.program != nullptr) return;
   const Program& program = library_.decode(1, asked.prompt_tokens);
-  runtime::Hint hint;
-  hint.client = lane.client;
-  hint.processors = 1;
-  hint.kernel = program.key();
-  hint.kind = OperationClass::kDecode;
-  hint.queued_ns = static_cast<std::uint64_t>(program.total_ns(program.processors()));
-  hint.ready_at_ns = static_cast<std::uint64_t>(ready);
-  hint.deadline_ns = now() + static_cast<std::uint64_t>(options_.target_tpot_ms * 1e6);
-  scheduler_.hint(hint, now());
+  Said said;
+  said.kind = program.kind();
+  said.work_ns = program.total_ns(program.processors());
+  said.due_ns = joins.due_ns;
+  expect_step(lane, said, ready);
 }
 
 void Device::next_step(Service& service) {
@@ -522,20 +532,22 @@ void Device::next_step(Service& service) {
     rest(lane);
     return;
   }
-  double oldest = now_ns_;
-  for (const Running& running : service.batch) oldest = std::min(oldest, running.last_ns);
-  // Those for whom there is no room in the batch wait for their token, too.
-  for (const Running& running : service.joining) oldest = std::min(oldest, running.last_ns);
-  lane.deadline_ns = oldest + options_.target_tpot_ms * 1e6;
+  lane.deadline_ns = kForever;
+  for (const Running& running : service.batch)
+    lane.deadline_ns = std::min(lane.deadline_ns, running.due_ns);
+  // Requests that find no room in the batch wait for their token, too.
+  for (const Running& running : service.joining)
+    lane.deadline_ns = std::min(lane.deadline_ns, running.due_ns);
   lane.program = &library_.decode(static_cast<std::uint32_t>(service.batch.size()), context);
   lane.next = 0;
-  want(lane, true);
+  begin_program(lane, true);
 }
 
 void Device::step_ended(Service& service) {
   for (Running& running : service.batch) {
     result_.itl_ms.add((now_ns_ - running.last_ns) * 1e-6);
     running.last_ns = now_ns_;
+    running.due_ns += options_.target_tpot_ms * 1e6;
     ++running.context;
     if (--running.left == 0) finish(service, running.request, now_ns_);
   }
@@ -553,122 +565,48 @@ void Device::finish(Service& service, std::size_t request, double last_ns) {
 
 // --- lanes -----------------------------------------------------------------------------------
 
-void Device::want(Lane& lane, bool iteration_end) {
+void Device::begin_program(Lane& lane, bool iteration_end) {
   const Program& program = *lane.program;
-  runtime::ReadyOperation operation;
-  operation.id = ++lane.step;
-  operation.client = lane.client;
-  operation.kernel = program.key();
-  operation.kind = program.kind();
   const double whole = program.total_ns(program.processors());
-  operation.predicted_ns = static_cast<std::uint64_t>(whole / program.kernels());
-  operation.queued_ns = static_cast<std::uint64_t>(whole);
-  operation.iteration_end = iteration_end;
+  Said said;
+  said.kernel = program.key();
+  said.kind = program.kind();
+  said.launch_ns = whole / program.kernels();
+  said.work_ns = whole;
+  said.iteration_end = iteration_end;
   if (lane.role == Role::kDecode) {
-    operation.target_ns = static_cast<std::uint64_t>(options_.target_tpot_ms * 1e6);
     // Decodes that wait for room in the batch are work ahead of the deadline as well.
     const Service& service = services_[lane.service];
     const double waiting = static_cast<double>(service.joining.size());
-    operation.queued_ns = static_cast<std::uint64_t>(
-        whole * (1 + waiting / static_cast<double>(service.batch.size())));
-    operation.deadline_ns = static_cast<std::uint64_t>(lane.deadline_ns);
+    said.work_ns = whole * (1 + waiting / static_cast<double>(service.batch.size()));
+    said.due_ns = lane.deadline_ns;
   }
   // Its host has waited for the end of what was before: with nothing to submit, and no grant, it
   // was idle.
   if (lane.role != Role::kTraining) rest(lane);
-  say(lane, operation);
+  say(lane, said, lane.role == Role::kDecode);
   if (!lane.running) start(lane);
 }
 
-// As a client of vitamind: who has no grant asks for one, and then says nothing more, but where the
-// engine says when a step is due.
-void Device::say(Lane& lane, const runtime::ReadyOperation& operation) {
-  if (lane.open == kNoEntry && !std::exchange(lane.wanting, true))
-    return scheduler_.wants(operation, now());
-  if (!options_.says_steps || lane.role != Role::kDecode || lane.played != kNone) return;
-  runtime::Hint hint;
-  hint.client = lane.client;
-  hint.processors = operation.processors;
-  hint.kernel = operation.kernel;
-  hint.kind = operation.kind;
-  hint.queued_ns = operation.queued_ns;
-  hint.deadline_ns = operation.deadline_ns;
-  scheduler_.hint(hint, now());
-}
-
-// It keeps the grant that it has; without one it has nothing to wait for.
-void Device::rest(Lane& lane) {
-  if (lane.played != kNone ? has_work(lane) : lane.running) return;
-  if (lane.open == kNoEntry && std::exchange(lane.wanting, false))
-    scheduler_.idle(lane.client, 0, now());
-}
-
-bool Device::has_work(const Lane& lane) const {
-  if (lane.running) return true;
-  return lane.played != kNone ? played_[lane.played].player.asked(now_ns_) > 0
-                              : lane.program != nullptr;
-}
-
-// The launches that it was granted.
-void Device::use_up(Lane& lane) {
-  give_back(lane, std::exchange(lane.open, kNoEntry));
-  if (std::exchange(lane.wanting, false)) scheduler_.idle(lane.client, 0, now());
-}
-
-void Device::drop_unclaimed() {
-  std::erase_if(unclaimed_, [&](std::size_t index) {
-    Lane& lane = lanes_[index];
-    if (!lane.unclaimed || lane.open == kNoEntry) return true;
-    if (lane.unclaimed_until_ns > now_ns_) return false;
-    give_back(lane, std::exchange(lane.open, kNoEntry));
-    rest(lane);
-    return true;
-  });
-}
-
 void Device::start(Lane& lane) {
-  if (lane.open == kNoEntry || lane.program == nullptr) return;
-  const std::uint32_t width = layout_.at(lane.open).processors;
+  if (lane.grant == scheduler::kNoGrant || lane.program == nullptr) return;
+  const std::uint32_t width = processors(lane.open);
   const bool moved = lane.on != lane.open;
+  lane.held = lane.grant;
   lane.on = lane.open;
+  lane.alone = lane.exclusive;
   lane.ends = &lane.program->ends(width);
   lane.position = (*lane.ends)[lane.next];
   if (moved) lane.position -= options_.move_ns + options_.creation_ns;
   lane.stop = lane.program->kernels();
-  if (lane.launches != runtime::kUntilChanged)
-    lane.stop = std::min(lane.stop, lane.next + lane.launches);
+  if (lane.launches != 0) lane.stop = std::min(lane.stop, lane.next + lane.launches);
   lane.bandwidth = lane.program->bandwidth(width);
-  lane.occupancy = lane.program->occupancy();
+  lane.occupancy = std::min(1.0, lane.program->occupancy() / part_of(lane.on));
   lane.started_ns = now_ns_;
   lane.running = true;
-  lane.unclaimed = false;
   lane.end_ns = kForever;  // until set_rates says
   running_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
   rates_changed_ = true;
-}
-
-// Stops behind what is submitted already.
-void Device::drain(Lane& lane) {
-  if (lane.played != kNone) {
-    const PlayedJob& player = played_[lane.played].player;
-    const std::uint32_t width = layout_.at(lane.on).processors;
-    double left = std::min(options_.window_ns, lane.ahead_ns) - (lane.length - lane.position);
-    lane.leaving = true;
-    lane.leave_after = 0;
-    for (std::size_t i = 1, asked = player.asked(now_ns_); i < asked && left > 0; ++i) {
-      const Job::Operation& operation = player.ahead(i);
-      left -= player.job().gap_ns +
-              operation.ns * static_cast<double>(player.job().kernels[operation.of].stretch[width]);
-      ++lane.leave_after;
-    }
-    return;
-  }
-  lane.stop = submitted(lane);
-  rates_changed_ = true;
-}
-
-void Device::give_back(Lane& lane, EntryId entry) {
-  scheduler_.returned(lane.client, 0, entry, now());
 }
 
 void Device::stopped(Lane& lane) {
@@ -677,18 +615,23 @@ void Device::stopped(Lane& lane) {
   const std::uint32_t launched = lane.stop - lane.next;
   result_.operations += launched;
   lane.launched += launched;
+  lane.work_ns += work(lane, lane.next, lane.stop);
+  const bool leaves = lane.held != lane.grant;
+  if (leaves && lane.on != lane.open)
+    lane.misplaced_ns += work(lane, std::max(lane.next, lane.drains), lane.stop);
   lane.next = lane.stop;
   const bool ended = lane.next == lane.program->kernels();
-  if (lane.on != lane.open) {
-    give_back(lane, lane.on);
-  } else if (lane.launches != runtime::kUntilChanged) {
+  if (leaves) {
+    give_back(lane, lane.held);
+  } else if (lane.launches != 0) {
     lane.launches -= std::min(lane.launches, launched);
-    if (lane.launches == 0) use_up(lane);
+    // Such a grant is for one iteration at most.
+    if (lane.launches == 0 || ended) end_grant(lane);
   }
   if (ended)
     program_ended(lane);
-  else if (lane.open == kNoEntry && !lane.wanting)
-    want(lane, false);
+  else if (lane.grant == scheduler::kNoGrant && (!lane.wanting || lane.asks_again))
+    begin_program(lane, false);
   else
     start(lane);
 }
@@ -698,7 +641,7 @@ void Device::program_ended(Lane& lane) {
     case Role::kTraining:
       ++lane.steps_done;
       lane.next = 0;
-      want(lane, true);
+      begin_program(lane, true);
       return;
     case Role::kDecode:
       step_ended(services_[lane.service]);
@@ -713,91 +656,6 @@ void Device::program_ended(Lane& lane) {
       return;
     }
   }
-}
-
-// --- the scheduler ---------------------------------------------------------------------------
-
-void Device::obey() {
-  for (Played& played : played_) ask(played);
-  for (int round = 0; round < 64; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    if (scheduler_.look_at() <= now())
-      for (const Lane& lane : lanes_) scheduler_.progressed(lane.client, launched(lane));
-    const auto given = scheduler_.decide(now());
-    result_.deciding_s +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (given.empty()) break;
-    ++result_.decisions;
-    const std::vector<Decision> decisions(given.begin(), given.end());
-    for (const Decision& decision : decisions) follow(decision);
-    // A closed gate may have come with another grant.
-    for (const Decision& decision : decisions)
-      if (Lane& lane = lanes_[decision.client - 1]; !has_work(lane)) rest(lane);
-  }
-  for (Played& played : played_) play(played);
-  if (options_.turn_ns > 0) take_turns();
-  if (rates_changed_ || options_.turn_ns > 0) set_rates();
-}
-
-void Device::follow(const Decision& decision) {
-  const std::size_t index = decision.client - 1;
-  Lane& lane = lanes_[index];
-  const bool runs_there = lane.running && lane.on == decision.entry;
-  if (decision.kind == Decision::Kind::kCloseGate) {
-    if (lane.open == decision.entry) lane.open = kNoEntry;
-    if (runs_there)
-      drain(lane);
-    else
-      give_back(lane, decision.entry);
-    return;
-  }
-  lane.open = decision.entry;
-  lane.launches = decision.launches;
-  lane.ahead_ns =
-      decision.ahead_ns == runtime::kNever ? kForever : static_cast<double>(decision.ahead_ns);
-  if (!has_work(lane)) {
-    if (!std::exchange(lane.unclaimed, true)) {
-      unclaimed_.push_back(index);
-      lane.unclaimed_until_ns = now_ns_ + kUnclaimedNs;
-    }
-  } else if (!lane.running) {
-    if (lane.played == kNone) start(lane);  // else it begins in play()
-  } else if (!runs_there) {
-    drain(lane);
-  }
-}
-
-// Kernels of the program under way that have begun by that position in it.
-std::uint32_t Device::begun(const Lane& lane, double position) {
-  const std::vector<double>& ends = *lane.ends;
-  const auto end = std::lower_bound(ends.begin() + lane.next + 1, ends.end(), position);
-  return static_cast<std::uint32_t>(std::min(end, ends.end() - 1) - ends.begin());
-}
-
-// Kernels of the program under way that its host has submitted by now, those before it was given
-// what it runs on included. What was submitted runs on, whatever happens.
-std::uint32_t Device::submitted(const Lane& lane) const {
-  const std::uint32_t current = begun(lane, lane.position);
-  std::uint32_t count = begun(lane, lane.position + std::min(options_.window_ns, lane.ahead_ns));
-  // A host that is slower than that.
-  if (const double host_ns = lane.program->host_ns(); host_ns > 0)
-    count = std::min(
-        count, lane.next + 1 + static_cast<std::uint32_t>((now_ns_ - lane.started_ns) / host_ns));
-  return std::clamp(count, current, std::max(current, lane.stop));
-}
-
-// What a client of vitamind counts: kernels that it has submitted. A host that trains does not wait
-// for the device, so it submits as fast as the device runs them.
-std::uint64_t Device::launched(const Lane& lane) const {
-  if (lane.played != kNone) {
-    const bool may = lane.open != kNoEntry;
-    return lane.launched + (may            ? played_[lane.played].player.asked(now_ns_)
-                            : lane.running ? 1
-                                           : 0);
-  }
-  if (!lane.running) return lane.launched;
-  const bool waits = lane.role != Role::kTraining;
-  return lane.launched + (waits ? submitted(lane) : begun(lane, lane.position)) - lane.next;
 }
 
 Result Device::collect() {
@@ -832,13 +690,14 @@ Result Device::collect() {
                                static_cast<double>(lane.launched) / kernels / result.simulated_s,
                                1e9 / played.usual_ns[0]});
   }
-  const runtime::SchedulerCounters& counters = scheduler_.counters();
+  const scheduler::SchedulerCounters& counters = scheduler_.counters();
+  result.policy = scheduler_.policy().name;
   result.grants = counters.grants;
-  result.moves = counters.moves;
-  result.recalled = counters.recalled;
-  result.overdue = counters.overdue;
-  result.refused = counters.refused;
-  result.message = scheduler_.policy().take_message();
+  result.revoked = counters.revoked;
+  result.aged = counters.aged;
+  result.plans = counters.plans;
+  result.faults = counters.faults;
+  result.message = scheduler_.fault();
   return result;
 }
 

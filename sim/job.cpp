@@ -13,7 +13,7 @@ namespace vitamin::sim {
 namespace {
 
 using hal::Errc;
-using runtime::OperationClass;
+using scheduler::StepKind;
 
 constexpr std::string_view kFirst = "vitamin-job 1";
 
@@ -97,12 +97,8 @@ class Reader {
     if (known.blocks > 0 && whole > 0) {
       for (std::uint32_t m = 1; m <= job.processors; ++m)
         kernel.stretch[m] = static_cast<float>(profile.predict(1, m).ns / whole);
-      // Blocks come in waves; the last one fills the places that it needs.
       const double places = std::max(1U, known.resident) * static_cast<double>(job.processors);
-      const double waves = static_cast<double>(known.blocks) / places;
-      const double last = waves - std::floor(waves);
-      kernel.full = (std::ceil(waves) - 1) / std::ceil(waves);
-      kernel.share = last > 0 ? last : 1;
+      kernel.waves = static_cast<double>(known.blocks) / places;
     }
     job.kernels.push_back(std::move(kernel));
     return "";
@@ -112,9 +108,9 @@ class Reader {
     Job::Part part;
     words >> part.name;
     if (part.name == "prefill")
-      part.kind = OperationClass::kPrefill;
+      part.kind = StepKind::kPrefill;
     else if (part.name == "decode")
-      part.kind = OperationClass::kDecode;
+      part.kind = StepKind::kDecode;
     else if (part.name != "step")
       return "a part is a step, a prefill or a decode";
     part.key = runtime::fnv1a(job.name + " " + part.name);
@@ -146,6 +142,18 @@ class Reader {
 };
 
 }  // namespace
+
+// Blocks come in waves; the last one fills the places that it needs.
+double Job::Kernel::full(double part) const {
+  const double all = std::ceil(waves / part);
+  return all > 0 ? (all - 1) / all : 0;
+}
+
+double Job::Kernel::share(double part) const {
+  if (waves == 0) return 0;
+  const double last = waves / part - std::floor(waves / part);
+  return last > 0 ? last : 1;
+}
 
 hal::Result<Job> parse_job(std::string_view text) {
   Reader reader;

@@ -30,8 +30,8 @@
 #include <vector>
 
 #include "hal/result.h"
-#include "runtime/policy.h"
 #include "runtime/profile.h"
+#include "scheduler/types.h"
 
 namespace vitamin::sim {
 
@@ -46,18 +46,21 @@ struct Job {
   struct Part {
     std::string name;
     std::uint64_t key = 0;  // in profiles
-    runtime::OperationClass kind = runtime::OperationClass::kBestEffort;
+    scheduler::StepKind kind = scheduler::StepKind::kUnknown;
     std::vector<Operation> operations;
     double end_ns = 0;
     std::size_t last_kernel = 0;  // of the operations
   };
   struct Kernel {
     std::string name;
-    double full = 0;    // of its time, while blocks of it still wait for places, it takes them all
-    double share = 0;   // of the places that the whole device has for its blocks, afterwards
+    double waves = 0;   // times that its blocks fill the whole device; 0: it needs no processors
     double memory = 0;  // of the bandwidth, on the whole device
     double beside = 1;  // times as long where others take all of the bandwidth
     std::vector<float> stretch;  // by processors: time against the whole device's
+    // On this part of the device's processors: of its time, while blocks of it still wait for
+    // places, it takes them all; afterwards, so many of the places there.
+    double full(double part) const;
+    double share(double part) const;
   };
 
   std::string name;

@@ -120,11 +120,12 @@ void Result::merge(const Result& other) {
   training.insert(training.end(), other.training.begin(), other.training.end());
   operations += other.operations;
   decisions += other.decisions;
+  plans += other.plans;
   grants += other.grants;
   moves += other.moves;
-  recalled += other.recalled;
-  overdue += other.overdue;
-  refused += other.refused;
+  revoked += other.revoked;
+  aged += other.aged;
+  faults += other.faults;
   deciding_s += other.deciding_s;
   occupancy_bin_s = other.occupancy_bin_s;
   occupancy.resize(std::max(occupancy.size(), other.occupancy.size()));

@@ -14,7 +14,7 @@ float kernel_ns(const Kernel& kernel, std::uint32_t processors, std::uint32_t al
   return kernel.latency + (kernel.ns - kernel.latency) * useful / m;
 }
 
-Program::Program(std::uint64_t key, std::string name, runtime::OperationClass kind,
+Program::Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
                  std::vector<Kernel> kernels, double bytes, std::uint32_t processors)
     : key_(key),
       name_(std::move(name)),

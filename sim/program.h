@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/policy.h"
+#include "scheduler/types.h"
 
 namespace vitamin::sim {
 
@@ -31,12 +31,12 @@ float kernel_ns(const Kernel& kernel, std::uint32_t processors, std::uint32_t al
 
 class Program {
  public:
-  Program(std::uint64_t key, std::string name, runtime::OperationClass kind,
+  Program(std::uint64_t key, std::string name, scheduler::StepKind kind,
           std::vector<Kernel> kernels, double bytes, std::uint32_t processors);
 
   std::uint64_t key() const { return key_; }
   const std::string& name() const { return name_; }
-  runtime::OperationClass kind() const { return kind_; }
+  scheduler::StepKind kind() const { return kind_; }
   std::uint32_t kernels() const { return static_cast<std::uint32_t>(kernels_.size()); }
   std::uint32_t processors() const { return processors_; }  // of the whole device
   // End of each kernel, gaps included, on so many processors, nanoseconds from the start. [0] = 0.
@@ -56,7 +56,7 @@ class Program {
  private:
   std::uint64_t key_;
   std::string name_;
-  runtime::OperationClass kind_;
+  scheduler::StepKind kind_;
   std::vector<Kernel> kernels_;
   double bytes_;
   std::uint32_t processors_;

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 
 namespace vitamin::sim {
 namespace {
@@ -32,7 +32,7 @@ std::string problem(const Setup& setup) {
   return "";
 }
 
-Result run_device(const Setup& setup, unsigned gpu, std::unique_ptr<runtime::Policy> policy) {
+hal::Result<Result> run_device(const Setup& setup, unsigned gpu, const std::string& policy) {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200(), setup.pool);
   Library library(layout.at(0).processors);
   runtime::Profile profile;
@@ -44,7 +44,12 @@ Result run_device(const Setup& setup, unsigned gpu, std::unique_ptr<runtime::Pol
         profile.merge(part.key,
                       {entry.processors, 100, alone_ns(recorded.job, part, entry.processors), 0});
     }
-  Device device(layout, std::move(policy), profile, library, setup.device);
+  DeviceOptions options = setup.device;
+  options.seed = setup.seed + gpu;
+  Device device(layout, profile, library, options);
+  auto made = scheduler::make(policy, device.context());
+  if (!made) return tl::unexpected(made.error());
+  device.use(std::move(*made));
   const unsigned all = setup.gpus * setup.services;
   for (unsigned i = 0; i < setup.services && !setup.trace.requests.empty(); ++i) {
     std::vector<Request> requests;
@@ -63,18 +68,13 @@ Result run_device(const Setup& setup, unsigned gpu, std::unique_ptr<runtime::Pol
 hal::Result<Result> simulate(const Setup& setup, const std::string& policy) {
   if (const std::string wrong = problem(setup); !wrong.empty())
     return hal::fail(hal::Errc::kInvalidArgument, wrong);
-  std::vector<std::unique_ptr<runtime::Policy>> policies;
-  for (unsigned gpu = 0; gpu < setup.gpus; ++gpu) {
-    auto made = policies::make(policy, setup.seed + gpu);
-    if (!made) return tl::unexpected(made.error());
-    policies.push_back(std::move(*made));
-  }
+  if (const auto known = scheduler::check(policy); !known) return tl::unexpected(known.error());
   const auto start = std::chrono::steady_clock::now();
-  std::vector<Result> results(setup.gpus);
+  std::vector<hal::Result<Result>> results(setup.gpus);
   std::atomic<unsigned> next{0};
   auto work = [&] {
     for (unsigned gpu = next++; gpu < setup.gpus; gpu = next++)
-      results[gpu] = run_device(setup, gpu, std::move(policies[gpu]));
+      results[gpu] = run_device(setup, gpu, policy);
   };
   std::vector<std::thread> threads;
   const unsigned cores = std::min(setup.gpus, std::max(1U, std::thread::hardware_concurrency()));
@@ -82,7 +82,10 @@ hal::Result<Result> simulate(const Setup& setup, const std::string& policy) {
   work();
   for (std::thread& thread : threads) thread.join();
   Result all;
-  for (const Result& result : results) all.merge(result);
+  for (const auto& result : results) {
+    if (!result) return tl::unexpected(result.error());
+    all.merge(*result);
+  }
   all.policy = policy;
   all.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return all;
@@ -98,7 +101,7 @@ double capacity(const Trace& trace) {
     setup.trace.requests.back().at_s = 0;
   }
   setup.device.limit_s = 1e6;
-  const auto result = simulate(setup, "throughput:whole=never,objective=paper");
+  const auto result = simulate(setup, "throughput:model=algorithm1,relative=paper");
   return result && result->simulated_s > 0 ? static_cast<double>(count) / result->simulated_s : 0;
 }
 

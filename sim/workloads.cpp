@@ -9,7 +9,7 @@
 namespace vitamin::sim {
 namespace {
 
-using runtime::OperationClass;
+using scheduler::StepKind;
 
 // Profiles know a size class (its power of two); the policies see the time of a step beside it.
 constexpr std::uint64_t kDecodeKey = 0xd000, kPrefillKey = 0xf000;
@@ -151,7 +151,7 @@ const Program& Library::decode(std::uint32_t batch, std::uint64_t context) {
   kernels.push_back(product(kHead, tokens));
   kernels.push_back(small());
   bytes += kHead * 2;
-  at->second = std::make_unique<Program>(key, "decode", OperationClass::kDecode, std::move(kernels),
+  at->second = std::make_unique<Program>(key, "decode", StepKind::kDecode, std::move(kernels),
                                          bytes, processors_);
   return *at->second;
 }
@@ -181,7 +181,7 @@ const Program& Library::prefill(std::uint32_t tokens, std::uint32_t before) {
     }
   }
   kernels.push_back(product(kHead, 1));
-  at->second = std::make_unique<Program>(key, "prefill", OperationClass::kPrefill,
+  at->second = std::make_unique<Program>(key, "prefill", StepKind::kPrefill,
                                          std::move(kernels), bytes, processors_);
   return *at->second;
 }
@@ -191,7 +191,7 @@ const Program* Library::training(const std::string& name) {
     if (name != measured.name) continue;
     const auto [at, fresh] = programs_.try_emplace(measured.key);
     if (fresh)
-      at->second = std::make_unique<Program>(measured.key, name, OperationClass::kBestEffort,
+      at->second = std::make_unique<Program>(measured.key, name, StepKind::kUnknown,
                                              training_kernels(measured, processors_),
                                              measured.bytes, processors_);
     return at->second.get();

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include "policies/registry.h"
 #include "sim/simulation.h"
 
 namespace vitamin::sim {
@@ -203,7 +202,7 @@ TEST_CASE("Beside a training job every request ends under every policy, and nobo
     CAPTURE(std::string(policy));
     auto result = simulate(setup, policy);
     REQUIRE(result.has_value());
-    CHECK(result->refused == 0);
+    CHECK(result->faults == 0);
     for (const RequestTimes& request : result->requests) CHECK(request.finished);
     // Under orion best effort waits until nobody of high priority holds anything, and who does says
     // no word when he rests.

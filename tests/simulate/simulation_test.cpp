@@ -7,7 +7,7 @@
 #include <ctime>
 #include <limits>
 
-#include "policies/registry.h"
+#include "scheduler/policies/registry.h"
 #include "tests/figure.h"
 
 namespace vitamin::sim {
@@ -124,8 +124,8 @@ TEST_CASE("What training pairs were measured to reach, alone 1: within a twelfth
 TEST_CASE(
     "Jobs that leave processors idle at different times: throughput shares the whole device") {
   const Setup setup = training({"q8", "d0.6"}, 60);
-  const double parts = geometric_mean(run(setup, "throughput:whole=never"));
-  const double shared = geometric_mean(run(setup, "throughput:whole=always"));
+  const double parts = geometric_mean(run(setup, "static"));
+  const double shared = geometric_mean(run(setup, "fifo"));
   const double measured = geometric_mean(run(setup, "throughput"));
   MESSAGE("parts " << parts << ", shared " << shared << ", measured " << measured);
   CHECK(shared > 1.03 * parts);
@@ -136,7 +136,7 @@ TEST_CASE(
 TEST_CASE("Jobs that are better off on parts get them") {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200());
   const std::vector<Kernel> kernels(1000, Kernel{50'000, 1'000, 60, 0});
-  const Program step(77, "half", runtime::OperationClass::kBestEffort, kernels, 1e9, 132);
+  const Program step(77, "half", scheduler::StepKind::kUnknown, kernels, 1e9, 132);
   const auto reached = [&](const char* policy) {
     runtime::Profile profile;
     for (const runtime::PoolEntry& entry : layout.entries())
@@ -144,13 +144,14 @@ TEST_CASE("Jobs that are better off on parts get them") {
     Library library(132);
     DeviceOptions options;
     options.limit_s = 60;
-    Device device(layout, std::move(*policies::make(policy, 1)), profile, library, options);
+    Device device(layout, profile, library, options);
+    device.use(std::move(*scheduler::make(policy, device.context())));
     device.add_training(step);
     device.add_training(step);
     return geometric_mean(device.run());
   };
-  const double shared = reached("throughput:whole=always");
-  const double parts = reached("throughput:whole=never");
+  const double shared = reached("fifo");
+  const double parts = reached("static");
   const double measured = reached("throughput");
   MESSAGE("parts " << parts << ", shared " << shared << ", measured " << measured);
   CHECK(parts > 1.1 * shared);
@@ -172,7 +173,7 @@ TEST_CASE(
     "A closed gate lets run what was submitted: as far ahead as the window or the grant says") {
   const runtime::PoolLayout layout = runtime::PoolLayout::build(h200());
   const std::vector<Kernel> kernels(1000, Kernel{50'000, 1'000, 132, 0});
-  const Program step(78, "full", runtime::OperationClass::kBestEffort, kernels, 1e9, 132);
+  const Program step(78, "full", scheduler::StepKind::kUnknown, kernels, 1e9, 132);
   const auto moves = [&](double window_ns) {
     runtime::Profile profile;
     for (const runtime::PoolEntry& entry : layout.entries())
@@ -181,8 +182,8 @@ TEST_CASE(
     DeviceOptions options;
     options.limit_s = 10;
     options.window_ns = window_ns;
-    Device device(layout, std::move(*policies::make("temporal:quantum=1000", 1)), profile, library,
-                  options);
+    Device device(layout, profile, library, options);
+    device.use(std::move(*scheduler::make("temporal:quantum=1000", device.context())));
     device.add_training(step);
     device.add_training(step);
     return device.run().grants;
@@ -200,7 +201,7 @@ TEST_CASE(
   for (unsigned i = 0; i < 40; ++i)
     for (unsigned k = 0; k < 8; ++k) setup.trace.requests.push_back({1.0 * i, 1500, 12});
   setup.training = {"q8"};
-  const Result lent = run(setup, "tpot-first"), kept = run(setup, "tpot-first:lend=0");
+  const Result lent = run(setup, "tpot-first"), kept = run(setup, "slo");
   MESSAGE("lent: training " << lent.training_normalised() << ", TPOT p99 " << lent.tpot().p99
                             << "; kept: " << kept.training_normalised() << ", " << kept.tpot().p99);
   CHECK(lent.violations(Slo()).tpot <= kept.violations(Slo()).tpot + 0.01);
@@ -229,7 +230,7 @@ TEST_CASE("Under every policy all requests end; tpot-first keeps tokens in time 
     CAPTURE(std::string(policy));
     const Result result = run(setup, policy);
     for (const RequestTimes& request : result.requests) CHECK(request.finished);
-    CHECK(result.refused == 0);
+    CHECK(result.faults == 0);
   }
   const Slo slo;
   CHECK(run(setup, "tpot-first").violations(slo).tpot <=
@@ -276,7 +277,7 @@ TEST_CASE("Unknown policies, parameters and jobs are named") {
   setup.trace = steady(1, 0, 1, 1);
   CHECK(simulate(setup, "troughput").error().message.find("did you mean 'throughput'") !=
         std::string::npos);
-  CHECK(simulate(setup, "tpot-first:targt=3").error().message.find("'targt' is unknown") !=
+  CHECK(simulate(setup, "tpot-first:cumulativ=no").error().message.find("'cumulativ' is unknown") !=
         std::string::npos);
   setup.training = {"alexnet"};
   CHECK(simulate(setup, "fifo").error().message.find("known: resnet152, qwen3-0.6b") !=

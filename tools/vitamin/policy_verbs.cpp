@@ -41,7 +41,7 @@ Examples:
 
 constexpr const char* kTestFooter = R"(
 Asks the policy, built in or a shared object, about thousands of arrivals of many clients in virtual
-time, and says how it answered. Exit code 1 when it was replaced, or an answer was refused.
+time, and says how it answered. Exit code 1 when it was replaced by fifo.
 
 Examples:
   vitamin policy test tpot-first
@@ -100,15 +100,15 @@ void PolicyVerbs::add(CLI::App& app, CLI::App& policy) {
   simulate_->add_option("--max-prompt", o.most_prompt, "Cut longer prompts")->capture_default_str();
   simulate_->add_option("--max-output", o.most_output, "Cut longer outputs")->capture_default_str();
   simulate_->add_option("--ttft", o.ttft_ms, "Limit in ms")->capture_default_str();
-  simulate_->add_option("--tpot", o.tpot_ms, "Limit in ms, and the decodes' target")
+  simulate_->add_option("--tpot", o.tpot_ms, "Limit in ms, and the bound of decodes")
       ->capture_default_str();
   simulate_->add_option("--window", o.window_us,
                         "Submitted ahead of completion, us (default: as far as grants allow)");
   simulate_->add_flag("--silent", o.silent,
-                      "Engines say of no step when it is due but where they ask for processors");
-  simulate_->add_flag("--latency", o.right_of_way,
-                      "Recorded jobs that answer requests are of a latency class without a target");
-  simulate_->add_option("--quantum", o.quantum_ms, "Grants are recalled at this age, ms")
+                      "Engines announce no step but where they ask for processors");
+  simulate_->add_flag("--latency", o.latency_class,
+                      "Recorded jobs that answer requests are of a latency class without a bound");
+  simulate_->add_option("--quantum", o.quantum_ms, "A grant by age lasts so long, ms")
       ->capture_default_str();
   simulate_->add_option("--creation", o.creation_ms, "Make each context on demand: ms");
   simulate_->add_option("--seed", o.seed, "Seed of policies that draw")->capture_default_str();

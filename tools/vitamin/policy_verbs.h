@@ -26,7 +26,7 @@ struct SimulateOptions {
   double ttft_ms = 500, tpot_ms = 30;
   double window_us = std::numeric_limits<double>::infinity();
   double creation_ms = 0, quantum_ms = 4;
-  bool silent = false, right_of_way = false;
+  bool silent = false, latency_class = false;
   std::string plot;  // directory
   bool json = false;
   std::uint64_t seed = 1;

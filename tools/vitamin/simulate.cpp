@@ -60,11 +60,12 @@ Json result_json(const sim::Result& result, const sim::Slo& slo) {
           {"operations_per_wall_s", static_cast<double>(result.operations) / result.wall_s},
           {"wall_s", result.wall_s},
           {"deciding_s", result.deciding_s},
+          {"plans", result.plans},
           {"grants", result.grants},
           {"moves", result.moves},
-          {"recalled", result.recalled},
-          {"overdue", result.overdue},
-          {"refused", result.refused},
+          {"revoked", result.revoked},
+          {"aged", result.aged},
+          {"faults", result.faults},
           {"message", result.message},
           {"widths", widths}};
 }
@@ -227,7 +228,7 @@ int simulate(const SimulateOptions& options) {
   setup.device.target_tpot_ms = options.tpot_ms;
   setup.device.window_ns = options.window_us * 1e3;
   setup.device.says_steps = !options.silent;
-  setup.device.right_of_way = options.right_of_way;
+  setup.device.latency_class = options.latency_class;
   setup.device.creation_ns = options.creation_ms * 1e6;
   setup.device.scheduler.quantum_ns = static_cast<std::uint64_t>(options.quantum_ms * 1e6);
   for (const std::string& word : options.training)
@@ -293,8 +294,7 @@ int test_policy(const std::string& specification, bool json) {
     say(Problem::kPolicy, result.error().message + " See `vitamin policy list`.");
     return kExitFailed;
   }
-  const bool behaved =
-      result->refused == 0 && result->message.find("fifo decides") == std::string::npos;
+  const bool behaved = result->faults == 0;
   const auto finished = static_cast<std::size_t>(
       std::count_if(result->requests.begin(), result->requests.end(),
                     [](const sim::RequestTimes& request) { return request.finished; }));
@@ -305,12 +305,12 @@ int test_policy(const std::string& specification, bool json) {
     fmt::print("{}\n", Json{{"schema", 1},
                             {"policy", specification},
                             {"behaved", behaved},
-                            {"refused", result->refused},
+                            {"faults", result->faults},
                             {"message", result->message},
                             {"grants", result->grants},
                             {"moves", result->moves},
-                            {"recalled", result->recalled},
-                            {"overdue", result->overdue},
+                            {"revoked", result->revoked},
+                            {"aged", result->aged},
                             {"requests", result->requests.size()},
                             {"finished", finished},
                             {"decision_us", us}}
@@ -318,10 +318,10 @@ int test_policy(const std::string& specification, bool json) {
     return behaved ? 0 : 1;
   }
   fmt::print(
-      "{}: {} grants, {} of them moves; {} recalled, {} given by age; {} answers refused\n"
+      "{}: {} grants, {} of them moves; {} revoked, {} served by age\n"
       "{} of {} requests finished in {:.0f} simulated seconds; {:.1f} us a decision\n{}{}\n",
-      specification, result->grants, result->moves, result->recalled, result->overdue,
-      result->refused, finished, result->requests.size(), result->simulated_s, us, result->message,
+      specification, result->grants, result->moves, result->revoked, result->aged, finished,
+      result->requests.size(), result->simulated_s, us, result->message,
       behaved ? "well-behaved" : "\nNOT well-behaved");
   return behaved ? 0 : 1;
 }
