@@ -6,7 +6,8 @@
 //   plan          allocate(), clip() and the difference, with 64 clients of one stream each
 //   plans/answer  how often the policy was asked for an answer
 //
-// "parts" gives each client one of 16 units, "parts, moving" another one with each plan.
+// "parts" gives each client one of 16 units, "parts, moving" another one with each plan. Where the
+// policy reads them, clients report progress; of the even ones each has a bound and a step.
 //
 // Answers: the best of several hundred short batches; plans: the median: what the code costs
 // without what else runs on the machine.
@@ -20,8 +21,10 @@
 #include <vector>
 
 #include "runtime/pool_layout.h"
+#include "scheduler/estimator.h"
 #include "scheduler/policies/adapter.h"
 #include "scheduler/policies/builtin.h"
+#include "scheduler/policies/registry.h"
 #include "scheduler/scheduler.h"
 
 namespace vitamin::scheduler {
@@ -72,8 +75,12 @@ class Quarters final : public CallbackPolicy {
 
 struct Case {
   std::string name;
-  std::function<Policy()> make;
+  std::function<Policy(const PolicyContext&)> make;
 };
+
+Case named(const char* name) {
+  return {name, [name](const PolicyContext& context) { return std::move(*make(name, context)); }};
+}
 
 Policy moving(bool moves) {
   PolicyDescription description;
@@ -82,30 +89,34 @@ Policy moving(bool moves) {
 }
 
 std::vector<Case> cases() {
-  return {{"fifo", [] { return make_fifo(); }},
-          {"static", [] { return make_static(); }},
-          {"exclusive", [] { return make_exclusive(); }},
-          {"temporal", [] { return make_temporal(); }},
-          {"salus", [] { return make_salus(); }},
-          {"parts", [] { return moving(false); }},
-          {"parts, moving", [] { return moving(true); }},
-          {"orion", [] { return make_orion(); }},
-          {"callbacks",
-           [] {
-             PolicyDescription description;
-             description.name = "callbacks";
-             return adapt(std::make_unique<Quarters>(), description);
-           }},
-          {"random", [] { return make_random(); }}};
+  std::vector<Case> all;
+  for (const PolicyDescription& policy : list()) all.push_back(named(policy.name.data()));
+  all.push_back(named("throughput:model=algorithm1"));
+  all.push_back({"parts", [](const PolicyContext&) { return moving(false); }});
+  all.push_back({"parts, moving", [](const PolicyContext&) { return moving(true); }});
+  all.push_back({"callbacks", [](const PolicyContext&) {
+                   PolicyDescription description;
+                   description.name = "callbacks";
+                   return adapt(std::make_unique<Quarters>(), description);
+                 }});
+  return all;
 }
 
 // Clients that hold a grant each where the policy gives one.
 class Machine {
  public:
-  explicit Machine(Policy policy)
-      : layout_(h200()), scheduler_(layout_.entries(), std::move(policy)) {
-    for (ClientId client = 1; client <= kClients; ++client)
+  explicit Machine(const Case& one)
+      : layout_(h200()),
+        estimator_(layout_.entries()),
+        scheduler_(layout_.entries(), one.make({layout_.entries(), estimator_}), {}, &estimator_) {
+    for (ClientId client = 1; client <= kClients; ++client) {
       scheduler_.wants(client, StreamDemand(), now_);
+      if (!scheduler_.policy().uses_steps || client % 2 != 0) continue;
+      ClientTerms terms;
+      terms.slo.tpot_ns = kBoundNs;
+      scheduler_.attach(client, terms, now_);
+      begin_step(client);
+    }
     follow();
   }
 
@@ -152,8 +163,14 @@ class Machine {
     const std::uint64_t before = scheduler_.counters().plans;
     std::vector<double> samples;
     for (int i = 0; i < count; ++i) {
+      now_ += scheduler_.policy().uses_progress ? kPlanNs : 100;
+      if (scheduler_.policy().uses_progress)
+        for (ClientId client = 1; client <= kClients; ++client)
+          scheduler_.progress(client, {now_, now_, 0, now_ / 10'000});
+      if (const ClientId client = 2 + 2 * static_cast<ClientId>(i) % kClients;
+          scheduler_.policy().uses_steps && client <= kClients)
+        begin_step(client);
       scheduler_.replan();
-      now_ += 100;
       const double begin = seconds();
       const auto decisions = scheduler_.decide(now_);
       samples.push_back(seconds() - begin);
@@ -166,6 +183,22 @@ class Machine {
   }
 
  private:
+  static constexpr std::uint64_t kBoundNs = 30'000'000;
+  static constexpr std::uint64_t kPlanNs = 1'000'000;  // between plans that read progress
+
+  // The one before it has ended.
+  void begin_step(ClientId client) {
+    scheduler_.step_end(client, steps_[client], now_);
+    Step step;
+    step.id = ++steps_[client];
+    step.client = client;
+    step.kind = StepKind::kDecode;
+    step.ready_ns = now_;
+    step.due_ns = now_ + kBoundNs;
+    step.work_ns = kBoundNs / 3;
+    scheduler_.step_begin(step, now_);
+  }
+
   // What is revoked or moved from ends at once.
   void obey(std::span<const Decision> decisions) {
     if (decisions.empty()) return;
@@ -180,7 +213,9 @@ class Machine {
   }
 
   runtime::PoolLayout layout_;
+  Estimator estimator_;
   Scheduler scheduler_;
+  std::uint64_t steps_[kClients + 1] = {};
   std::uint64_t now_ = 1;
   ClientId client_ = 0;  // of the last answer
   GrantId held_[kClients + 1] = {};
@@ -198,13 +233,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   constexpr int kRepeats = 3, kBatches = 100, kPlans = 1'000;
-  std::printf(json ? "[\n" : "%-16s %18s %14s %12s\n", "policy", "answers (M/s)", "plan (us)",
+  std::printf(json ? "[\n" : "%-28s %18s %14s %12s\n", "policy", "answers (M/s)", "plan (us)",
               "plans/answer");
   bool first = true;
   for (const Case& one : cases()) {
     double answers = 0, plan = 1e9, share = 0;
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      Machine machine(one.make());
+      Machine machine(one);
       machine.answers_per_second(kBatches / 10);
       const auto& counters = machine.scheduler().counters();
       const auto plans = counters.plans, grants = counters.grants;
@@ -219,7 +254,7 @@ int main(int argc, char** argv) {
           "\"plans_per_answer\": %.4f}",
           first ? "" : ",\n", one.name.c_str(), answers, plan, share);
     else
-      std::printf("%-16s %18.2f %14.2f %12.4f\n", one.name.c_str(), answers / 1e6, plan, share);
+      std::printf("%-28s %18.2f %14.2f %12.4f\n", one.name.c_str(), answers / 1e6, plan, share);
     first = false;
   }
   if (json) std::printf("\n]\n");

@@ -221,11 +221,12 @@ void Configurations::add_alone(const Estimator& estimator) {
 void Configurations::predict(const Objective& objective, const Estimator& estimator) {
   for (Draft& draft : drafts_) {
     const std::span<const Assignment> assignments(&assignments_[draft.begin], draft.count);
+    const std::uint64_t hash = estimator.hash_of(assignments);
     speeds_.clear();
     for (const std::uint8_t i : all_) {
       const Client& client = *active_[i];
       speeds_.push_back({static_cast<double>(client.weight),
-                         estimator.log_speed(client.id, assignments).log_mean});
+                         estimator.log_speed(client.id, assignments, hash).log_mean});
     }
     draft.predicted = value_of(objective, speeds_);
   }

@@ -137,11 +137,6 @@ double EstimateStore::log_width(Program program, StepKind phase, std::uint32_t s
   return -std::log1p(kSharedWork * (x / least - 1));
 }
 
-double EstimateStore::log_beside(Program program, StepKind phase, Program other) const {
-  const Estimate* const measured = find({program, other, 0, phase, Quantity::kBeside});
-  return measured != nullptr ? std::min(0.0, measured->log_mean) : -std::log(2.0);
-}
-
 void EstimateStore::save(std::vector<EstimateRecord>& out) const {
   for (const Slot& slot : slots_)
     if (slot.used) out.push_back({slot.key, slot.estimate});

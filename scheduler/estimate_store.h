@@ -76,9 +76,6 @@ class EstimateStore {
   // log(speed) of a program with exclusive use of `sms` of `whole` SMs. From measured widths, or
   // where there are none, nine tenths of the work shared by the SMs and a tenth not.
   double log_width(Program program, StepKind phase, std::uint32_t sms, std::uint32_t whole) const;
-  // log(speed) of one of `sharers` programs on SMs that they share, `other` being one of them; the
-  // equal share where nothing was measured.
-  double log_beside(Program program, StepKind phase, Program other) const;
 
   void save(std::vector<EstimateRecord>& out) const;  // appends
   void load(std::span<const EstimateRecord> records);

@@ -78,6 +78,12 @@ void Estimator::find_slots(std::span<const Client> clients) {
   });
 }
 
+std::size_t Estimator::slot_of(ClientId client) const {
+  const auto at = std::lower_bound(by_client_.begin(), by_client_.end(), client,
+                                   [](const auto& known, ClientId id) { return known.first < id; });
+  return at != by_client_.end() && at->first == client ? at->second : kNoSlot;
+}
+
 Estimator::Context& Estimator::find_context(std::uint64_t hash) {
   std::unique_ptr<Context>* oldest = nullptr;
   for (std::unique_ptr<Context>& context : contexts_) {
@@ -142,6 +148,9 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
     leave(now_ns_);
   }
   slots_.swap(next_slots_);
+  by_client_.clear();
+  for (std::size_t i = 0; i < slots_.size(); ++i) by_client_.emplace_back(slots_[i].client, i);
+  std::sort(by_client_.begin(), by_client_.end());
   read();
   std::uint64_t hash = 0x636f6e74657874ULL;
   std::uint64_t terms =
@@ -171,8 +180,11 @@ std::uint64_t Estimator::hash_of(std::span<const Assignment> configuration) cons
   std::uint64_t hash = 0x61726dULL;
   for (const Slot& slot : slots_) {
     Assignment has{slot.client, kWholeDevice, Mode::kPaused};
-    for (const Assignment& a : configuration)
-      if (a.client == slot.client && a.partition < pool_.size()) has = a;
+    const auto at =
+        std::lower_bound(configuration.begin(), configuration.end(), slot.client,
+                         [](const Assignment& a, ClientId id) { return a.client < id; });
+    if (at != configuration.end() && at->client == slot.client && at->partition < pool_.size())
+      has = *at;
     hash = mix(hash, mix(pool_[has.partition].compute.bits(),
                          std::uint64_t{pool_[has.partition].whole()} << 8 |
                              static_cast<std::uint64_t>(has.mode)));
@@ -191,13 +203,10 @@ void Estimator::offer(std::span<const Candidate> candidates) {
   for (const bool alone : {false, true})
     for (const Candidate& candidate : candidates) {
       if (candidate.alone != alone || c.arms == (alone ? kMostArms : Race::kArms)) continue;
-      for (std::size_t i = 0; i < c.slots; ++i) {
-        Context::Place& place = c.places[c.arms * c.slots + i];
-        place = {};
-        for (const Assignment& a : candidate.assignments)
-          if (a.client == slots_[i].client && a.partition < pool_.size())
-            place = {a.partition, a.mode};
-      }
+      for (std::size_t i = 0; i < c.slots; ++i) c.places[c.arms * c.slots + i] = {};
+      for (const Assignment& a : candidate.assignments)
+        if (const std::size_t i = slot_of(a.client); i != kNoSlot && a.partition < pool_.size())
+          c.places[c.arms * c.slots + i] = {a.partition, a.mode};
       const std::uint64_t hash = hash_of(candidate.assignments);
       const auto known = c.hashes.begin() + c.arms;
       if (std::find(c.hashes.begin(), known, hash) != known) continue;

@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "scheduler/estimate_store.h"
@@ -184,6 +185,8 @@ class Estimator final : public Estimates {
   };
 
   void find_slots(std::span<const Client> clients);
+  static constexpr std::size_t kNoSlot = ~std::size_t{0};
+  std::size_t slot_of(ClientId client) const;
   Context& find_context(std::uint64_t hash);
   void leave(std::uint64_t now_ns);
   void recall(Context& context) const;
@@ -220,6 +223,7 @@ class Estimator final : public Estimates {
   Random random_;
   std::vector<Named> names_;  // by client
   std::vector<Slot> slots_, next_slots_;
+  std::vector<std::pair<ClientId, std::size_t>> by_client_;  // index into slots_
   std::vector<std::unique_ptr<Context>> contexts_;
   Context* context_ = nullptr;
   std::vector<ArmRecord> memory_;  // of contexts that are not in contexts_

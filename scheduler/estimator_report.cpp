@@ -15,6 +15,10 @@ constexpr std::size_t kMemory = 2048;  // arm records of contexts that are not i
 constexpr double kRecalledSd = 0.03, kRecalledFactor = 4;
 constexpr double kMeasured = 0.2;    // blocks: 20 ms of them, from where a model is no longer asked
 constexpr double kModelError = 0.3;  // of a modelled speed, in the logarithm
+// What pairs of programs cost each other is multiplied up to so many neighbors; more share equally:
+// interference of many is not pairwise, and a look at all pairs of 64 clients takes longer than a
+// plan may.
+constexpr std::ptrdiff_t kPairwise = 8;
 
 }  // namespace
 
@@ -90,12 +94,10 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
                                 [&](const Assignment& a) { return a.client == client; });
   if (own == configuration.end() || own->mode == Mode::kPaused || own->partition >= pool_.size())
     return {kStopped, 0, false};
-  const auto slot =
-      std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.client == client; });
-  const Program name = slot != slots_.end() ? slot->program : program(client);
-  const StepKind phase = slot != slots_.end() ? slot->phase : StepKind::kUnknown;
-  if (slot != slots_.end() && context_ != nullptr) {
-    const auto i = static_cast<std::size_t>(slot - slots_.begin());
+  const std::size_t i = slot_of(client);
+  const Program name = i != kNoSlot ? slots_[i].program : program(client);
+  const StepKind phase = i != kNoSlot ? slots_[i].phase : StepKind::kUnknown;
+  if (i != kNoSlot && context_ != nullptr) {
     const double reference = log_alone(i);
     const Estimate* const found = std::isnan(reference) ? nullptr : store_.find(rate_key(i, hash));
     if (found != nullptr && found->n_eff >= kMeasured)
@@ -103,19 +105,26 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
   }
   const Partition& at = pool_[own->partition];
   LogSpeed answer{store_.log_width(name, phase, at.processors, whole_sms_), kModelError, false};
+  const auto shares = [&](const Assignment& other) {
+    return other.client != client && other.mode != Mode::kPaused &&
+           other.partition < pool_.size() &&
+           pool_[other.partition].compute.overlaps(at.compute);
+  };
+  const auto others = std::count_if(configuration.begin(), configuration.end(), shares);
   double sharers = 1;
-  for (const Assignment& other : configuration) {
-    if (other.client == client || other.mode == Mode::kPaused || other.partition >= pool_.size() ||
-        !pool_[other.partition].compute.overlaps(at.compute))
-      continue;
-    const auto theirs = std::find_if(slots_.begin(), slots_.end(),
-                                     [&](const Slot& s) { return s.client == other.client; });
-    const Program beside = theirs != slots_.end() ? theirs->program : program(other.client);
-    const EstimateKey key{name, beside, 0, phase, Quantity::kBeside};
-    if (store_.find(key) != nullptr)
-      answer.log_mean += store_.log_beside(name, phase, beside);
-    else
-      ++sharers;
+  if (others > kPairwise) {
+    sharers += static_cast<double>(others);
+  } else {
+    for (const Assignment& other : configuration) {
+      if (!shares(other)) continue;
+      const std::size_t theirs = slot_of(other.client);
+      const Program beside = theirs != kNoSlot ? slots_[theirs].program : program(other.client);
+      const Estimate* const known = store_.find({name, beside, 0, phase, Quantity::kBeside});
+      if (known != nullptr)
+        answer.log_mean += std::min(0.0, known->log_mean);
+      else
+        ++sharers;
+    }
   }
   answer.log_mean -= std::log(sharers);
   return answer;

@@ -22,6 +22,7 @@ constexpr double kKnownSteps = 20;  // steps whose scatter says what alone takes
 
 // Configurations that were not measured may be better than the model says by so many of its errors.
 constexpr double kHope = 1.5;
+constexpr double kSlowest = -20;  // log of a speed: slower is as good as paused
 // So many steps may try a configuration that the model would not choose, then one for each
 // thousand that q = 0.99 allows a hundredth of: a tenth of the permitted misses.
 constexpr std::uint64_t kFreeProbes = 8;
@@ -269,7 +270,7 @@ void SloPolicy::work(std::uint64_t now_ns) {
   got_ += passed * option.harvest;
   could_ += passed * best;
   for (std::size_t i = 0; i < bounded_.size(); ++i) {
-    double done = passed * std::exp(std::max(-20.0, speeds_[option.speeds + i].mean));
+    double done = passed * speeds_[option.speeds + i].mean;
     for (Unit& unit : bounded_[i].units) {  // one after the other
       const double room = unit.period ? done : std::max(0.0, unit.work_ns - unit.done_ns);
       const bool last = &unit == &bounded_[i].units.back();
@@ -379,7 +380,12 @@ void SloPolicy::refresh(const Snapshot& snapshot, Option& option) {
     // Alone on the whole device its speed is 1 by definition.
     const bool by_itself = has.size() == 1 && has.front().client == bounded_[i].client &&
                            has.front().partition == kWholeDevice;
-    speeds_[option.speeds + i] = by_itself ? LogSpeed{0, 0} : LogSpeed{speed.log_mean, speed.error};
+    if (by_itself)
+      speeds_[option.speeds + i] = {};
+    else
+      speeds_[option.speeds + i] = {
+          std::exp(std::max(kSlowest, speed.log_mean)),
+          std::clamp(std::exp(speed.log_mean + kHope * speed.error), 1e-9, 1.0)};
     if (bounded_[i].counted && !by_itself) option.measured = option.measured && speed.measured;
   }
   for (const Client& client : snapshot.clients)
@@ -397,16 +403,14 @@ SloPolicy::Outlook SloPolicy::outlook(const Option& option, std::uint64_t now_ns
   Outlook worst{1e18, 1e18};
   for (std::size_t i = 0; i < bounded_.size(); ++i) {
     const Bounded& bounded = bounded_[i];
-    const LogSpeed& speed = speeds_[option.speeds + i];
-    const double mean = std::exp(std::max(-20.0, speed.mean));
-    const double hope =
-        option.measured ? mean : std::min(1.0, std::exp(speed.mean + kHope * speed.error));
+    const Speed& speed = speeds_[option.speeds + i];
+    const double hope = option.measured ? speed.mean : speed.hope;
     double at = to_double(now_ns), hopeful = at;
     for (const Unit& unit : bounded.units) {  // in the order in which they are due
       if (now_ns > lost_from_ns(unit)) continue;
       const double ready = to_double(unit.ready_ns), left = remaining_ns(bounded, unit);
-      at = std::max(at, ready) + left / mean;
-      hopeful = std::max(hopeful, ready) + left / std::max(hope, 1e-9);
+      at = std::max(at, ready) + left / speed.mean;
+      hopeful = std::max(hopeful, ready) + left / hope;
       const double due = to_double(unit.due_ns) - (1 - bounded.usable) * to_double(unit.bound_ns);
       worst.slack_ns = std::min(worst.slack_ns, due - at);
       worst.hopeful_ns = std::min(worst.hopeful_ns, due - hopeful);
@@ -433,7 +437,7 @@ void SloPolicy::stand(std::uint64_t now_ns) {
     PartitionId best = kNoPartition;
     for (const Option& option : table_) {
       if (option.left_sms == 0 || option.left_sms == pool_.front().processors) continue;
-      const double speed = std::exp(speeds_[option.speeds + i].mean);
+      const double speed = speeds_[option.speeds + i].mean;
       if (to_double(alone) / speed > kStandingRoom * to_double(bounded.slo.tpot_ns)) continue;
       if (best == kNoPartition || option.left_sms < pool_[best].processors)
         for (const Assignment& a : assignments(option))

@@ -147,10 +147,11 @@ class SloPolicy final : public AllocationPolicy {
   std::vector<ClientId> built_for_, wanted_;
   std::vector<Assignment> assignments_;
   std::vector<Option> table_;
-  struct LogSpeed {
-    double mean = 0, error = 0;
+  struct Speed {
+    double mean = 1;  // relative to alone
+    double hope = 1;  // at its best, as far as the model can be wrong
   };
-  std::vector<LogSpeed> speeds_;
+  std::vector<Speed> speeds_;
   std::size_t chosen_ = kNone, refreshed_ = 0;
   static constexpr std::size_t kNone = ~std::size_t{0};
   std::vector<Client> before_;  // counters when the present measurement began
