@@ -311,6 +311,8 @@ bool Scheduler::eligible_for(StreamIndex index) {
   const ClientState& client = clients_[stream.client];
   const std::uint32_t min_sms = client.demands[stream.demand].min_sms;
   const hal::ComputeSet barred = ledger_.held_by_others(ledger_.holder(index)) | client.barred;
+  // As for most of many streams that wait.
+  if (barred.contains(pool_.front().compute) && !constraints_.needs_whole(min_sms)) return false;
   const Limits& limits = client.value.limits;
   hal::ComputeSet used;  // of its quota
   if (limits.max_sms != 0)
