@@ -152,7 +152,7 @@ class OfDaemon(TraceTest):
         result = vitamin("trace", "replay", self.trace)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("every one the same", result.stdout)
-        self.change(path, self.first(path, "attach") + 40, bytes(4))  # no bound any more
+        self.change(path, self.first(path, "attach") + 64 + 48, bytes(4))  # no bound any more
         self.assertEqual(vitamin("trace", "replay", self.trace).returncode, 1)
 
     def test_a_decision_that_was_changed_is_found(self):
