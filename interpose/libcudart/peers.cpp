@@ -57,12 +57,6 @@ bool is_plain_device_memory(CUdeviceptr address) {
          managed == 0;
 }
 
-namespace {
-
-using OnDefault = DefaultStream<Host::kMayBlock>;
-
-}  // namespace
-
 CUresult copy_peer(Via<decltype(::cuMemcpyPeer)> via, CUdeviceptr target, CUcontext target_context,
                    CUdeviceptr source, CUcontext source_context, std::size_t bytes) {
   Others others;
@@ -70,7 +64,7 @@ CUresult copy_peer(Via<decltype(::cuMemcpyPeer)> via, CUdeviceptr target, CUcont
     others.add(target_context);
     others.add(source_context);
   }
-  return between<OnDefault>(others, via, target, target_context, source, source_context, bytes);
+  return between<NeverDeferred<>>(others, via, target, target_context, source, source_context, bytes);
 }
 
 CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr target,
@@ -81,8 +75,10 @@ CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr tar
     others.add(target_context);
     others.add(source_context);
   }
-  return between<Bridge<Behind::kWork, Host::kReturns>>(others, via, target, target_context, source,
-                                                        source_context, bytes, stream);
+  return others.any() ? between<NeverDeferred<>>(others, via, target, target_context, source,
+                                                 source_context, bytes, stream)
+                      : Bridge<Behind::kWork, Host::kReturns>::run(
+                            via, target, target_context, source, source_context, bytes, stream);
 }
 
 CUresult copy_3d_peer(Via<decltype(::cuMemcpy3DPeer)> via, const CUDA_MEMCPY3D_PEER* box) {
@@ -92,7 +88,7 @@ CUresult copy_3d_peer(Via<decltype(::cuMemcpy3DPeer)> via, const CUDA_MEMCPY3D_P
     others.add(box->dstContext);
     others.add(box->srcContext);
   }
-  return between<OnDefault>(others, via, box);
+  return between<NeverDeferred<>>(others, via, box);
 }
 
 CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA_MEMCPY3D_PEER* box,
@@ -103,7 +99,8 @@ CUresult copy_3d_peer_async(Via<decltype(::cuMemcpy3DPeerAsync)> via, const CUDA
     others.add(box->dstContext);
     others.add(box->srcContext);
   }
-  return between<Bridge<Behind::kWork, Host::kMayBlock>>(others, via, box, stream);
+  return others.any() ? between<NeverDeferred<Host::kMayBlock>>(others, via, box, stream)
+                      : Bridge<Behind::kWork, Host::kMayBlock>::run(via, box, stream);
 }
 
 }  // namespace vitamin::interpose

@@ -19,10 +19,8 @@ class Others {
   void add_owner(CUdeviceptr address);
   // An operation of each legacy stream that does nothing.
   void touch(Behind behind) const;
-  bool empty() const { return count_ == 0; }
-  // Memory of a foreign context is among what was added: the driver alone orders the copy with its
-  // streams.
-  bool foreign() const { return foreign_; }
+  // Also a foreign one: the driver alone orders the copy with its streams.
+  bool any() const { return count_ != 0 || foreign_; }
 
  private:
   Context* all_[2] = {};
@@ -47,17 +45,8 @@ inline bool on_legacy(CUstream stream, bool per_thread) {
   return stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
 }
 
-// Behind the copy the others' legacy streams wait for a stream whose progress they do not see.
-template <class Treatment, class Real, class... Args>
-CUresult between(const Others& others, Via<Real> via, Args... args) {
-  if (others.empty()) return Treatment::run(via, args...);
-  others.touch(Behind::kWork);
-  const CUresult answer = Treatment::run(via, args...);
-  others.touch(Behind::kMarkerGate);
-  return answer;
-}
-
 // A copy that is made at once, on the application's own stream.
+template <Host kHost = Host::kReturns>
 struct NeverDeferred {
   template <class... Args>
   static CUresult run(Via<CUresult(Args...)> via, Args... args) {
@@ -69,14 +58,22 @@ struct NeverDeferred {
       auto operation = runtime::call(
           [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
           Keep::kNo);
-      const CopySides sides = CopySides::of<Addresses::kUnified>(args...);
-      const bool may_block = sides.pageable || !sides.device;
       const Inside ours;
-      return result(way.context().bridge(way.stream(), operation, Behind::kWork,
-                                         may_block ? Host::kMayBlock : Host::kReturns));
+      return result(way.context().bridge(way.stream(), operation, Behind::kWork, kHost));
     }
   }
 };
+
+// Makes a copy that several contexts have part in, `Made`, which is never deferred: the driver
+// orders it with what the others' real streams hold when it is made. Behind the copy the others'
+// legacy streams wait for a stream whose progress they do not see.
+template <class Made, class Real, class... Args>
+CUresult between(const Others& others, Via<Real> via, Args... args) {
+  others.touch(Behind::kWork);
+  const CUresult answer = Made::run(via, args...);
+  others.touch(Behind::kMarkerGate);
+  return answer;
+}
 
 // A copy that does not name the contexts: the addresses do. With one context there is nothing to
 // ask.
@@ -90,8 +87,11 @@ struct Between {
       return Treatment::run(via, args...);
     Others others;
     (look(others, args), ...);
-    return others.foreign() ? between<NeverDeferred>(others, via, args...)
-                            : between<Treatment>(others, via, args...);
+    if (!others.any()) return Treatment::run(via, args...);
+    const CopySides sides = CopySides::of<Addresses::kUnified>(args...);
+    return sides.pageable || !sides.device
+               ? between<NeverDeferred<Host::kMayBlock>>(others, via, args...)
+               : between<NeverDeferred<Host::kReturns>>(others, via, args...);
   }
 
  private:

@@ -100,6 +100,9 @@ class Boundaries(Compared):
     def test_copies_between_contexts_are_ordered_with_both(self):
         self.check("peer_copies")
 
+    def test_a_copy_between_contexts_is_ordered_with_what_came_before_it_only(self):
+        self.check("copies_behind_a_gate")
+
     def test_copies_between_contexts_of_one_device_are_ordered_with_both(self):
         self.check("copies_beside_a_created_context")
 

@@ -572,6 +572,54 @@ void copies_beside_a_created_context() {
   copies_from_elsewhere(second, s);
 }
 
+// A copy between two contexts that is behind work of one of them is ordered with what the other was
+// given before it, not with what it is given afterwards.
+void copies_behind_a_gate() {
+  Session s, t(1);
+  const auto at = [](const Session& session) { check(cuCtxSetCurrent(session.context)); };
+  at(s);
+  const CUdeviceptr source = s.words(1, 7);
+  const CUstream later = s.stream(CU_STREAM_DEFAULT);
+  at(t);
+  const CUdeviceptr target = t.words(1), other = t.words(1);
+  const CUstream held = t.stream(CU_STREAM_DEFAULT);
+  Pinned host(1);
+  CUDA_MEMCPY3D_PEER box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = source;
+  box.dstDevice = target;
+  box.srcContext = s.context;
+  box.dstContext = t.context;
+  box.WidthInBytes = sizeof(Word);
+  box.Height = box.Depth = 1;
+  const std::function<CUresult()> copies[] = {
+      [&] { return cuMemcpyDtoHAsync(host.host(), source, sizeof(Word), nullptr); },
+      [&] { return cuMemcpyHtoDAsync(source, host.host(), sizeof(Word), nullptr); },
+      [&] { return cuMemcpyAsync(target, source, sizeof(Word), nullptr); },
+      [&] { return cuMemcpyDtoDAsync(source, target, sizeof(Word), CU_STREAM_LEGACY); },
+      [&] {
+        return cuMemcpyPeerAsync(target, t.context, source, s.context, sizeof(Word), nullptr);
+      },
+      [&] { return cuMemcpy3DPeerAsync(&box, nullptr); }};
+  for (const auto& copy : copies) {
+    Gate before, after;
+    before.close(held);
+    t.launch("add", nullptr, other, Word{1}, Word{1});
+    print("copy", copy());
+    at(s);
+    after.close(later);
+    before.open = true;
+    at(t);
+    print("synchronize", cuStreamSynchronize(nullptr));
+    after.open = true;
+    at(s);
+    print("holds", s.word(source));
+    at(t);
+    print("holds", t.word(target));
+    print("added", t.word(other));
+  }
+}
+
 // --- forks --------------------------------------------------------------------------------------
 
 // Children that end as programs do, and threads of theirs, while threads of the parent launch.
@@ -696,6 +744,7 @@ int main(int count, char** words) {
        {"refused_launches", &refused_launches},
        {"refused_calls", &refused_calls},
        {"peer_copies", &peer_copies},
+       {"copies_behind_a_gate", &copies_behind_a_gate},
        {"copies_beside_a_created_context", &copies_beside_a_created_context},
        {"children_that_exit", &children_that_exit},
        {"attributes_of_ended_threads", &attributes_of_ended_threads},
