@@ -73,6 +73,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::uint64_t launches = 0;  // of this version
   bool asked = false;          // the pipeline's thread is to look at this version
   bool looked = false;         // what follows is known
+  bool in_work = false;        // a thread calls its source, without the lock
   // Why no entry takes it, whatever the policy says.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of

@@ -20,6 +20,16 @@ inline bool long_form() {
   return set != nullptr && std::string_view(set) == "1";
 }
 
+// Whether a test of many combinations runs a few of them: with sanitizers, in the short form. The
+// build without runs all.
+inline bool takes_a_sample() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return !long_form();
+#else
+  return false;
+#endif
+}
+
 // `usual`: the seed of the short form.
 inline std::uint64_t seed(std::uint64_t usual = 1) {
   std::uint64_t value = usual;

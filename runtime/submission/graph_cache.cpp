@@ -62,22 +62,26 @@ void GraphCache::make_wanted(Lock& lock) {
     const Wanted want = std::move(wanted_.front());
     wanted_.erase(wanted_.begin());
     ++in_work_;
-    if (want.entry == kNoEntry)
-      look_at(lock, want.graph);
-    else
-      make(lock, want.graph, want.entry, true);
-    --in_work_;
+    made_.wait(lock, [&] { return !want.graph->in_work; });
+    work(lock, want, true);
   }
-  made_.notify_all();
 }
 
+// What another thread works at is not waited for: the worker may have to wait for a call of the
+// application.
 void GraphCache::prepare(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry) {
-  if (finished_ || core_.stopping) return;
+  if (finished_ || core_.stopping || graph->in_work) return;
   ++in_work_;
-  if (entry == kNoEntry)
-    look_at(lock, graph);
+  work(lock, {graph, entry}, false);
+}
+
+void GraphCache::work(Lock& lock, const Wanted& want, bool may_wait) {
+  want.graph->in_work = true;
+  if (want.entry == kNoEntry)
+    look_at(lock, want.graph);
   else
-    make(lock, graph, entry, false);
+    make(lock, want.graph, want.entry, may_wait);
+  want.graph->in_work = false;
   --in_work_;
   made_.notify_all();
 }
@@ -175,12 +179,16 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   }
   hal::GraphExecutable& executable = **made;
   if (older == *made) {
-    graph->find(entry)->version = version;
     core_.page.graphs.updated.add();
-    return;
+    if (Graph::Made* known = graph->find(entry)) {
+      known->version = version;
+      return;
+    }
+    // It went meanwhile, to make room for another graph's: as if it were made anew.
+  } else {
+    executable.bytes = std::clamp(free_before - std::min(free_before, free_after),
+                                  least_bytes(*graph), most_bytes(*graph));
   }
-  executable.bytes = std::clamp(free_before - std::min(free_before, free_after),
-                                least_bytes(*graph), most_bytes(*graph));
   std::erase_if(graph->made, [&](Graph::Made& one) {
     if (one.entry != entry) return false;
     drop(one);

@@ -34,8 +34,9 @@ class GraphCache {
   bool awaited() const { return !wanted_.empty() && !finished_; }
   // Does now what is wanted. Drops the lock.
   void make_wanted(Lock& lock);
-  // Does what a submission said that a graph needs (Blocked::kGraph). Drops the lock, and waits for
-  // no call of the application: what would have to is left to the worker.
+  // Does what a submission said that a graph needs (Blocked::kGraph), unless another thread works
+  // at that graph. Drops the lock, and waits for no call of the application: what would have to is
+  // left to the worker.
   void prepare(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry);
   // No graph is looked at or made any more: the process ends. Waits for the one at hand. Takes the
   // lock.
@@ -48,6 +49,7 @@ class GraphCache {
     std::shared_ptr<Graph> graph;
     EntryId entry;
   };
+  void work(Lock& lock, const Wanted& want, bool may_wait);
   void look_at(Lock& lock, const std::shared_ptr<Graph>& graph);
   void describe(Graph& graph, const hal::GraphContents& contents);
   void make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId entry, bool may_wait);

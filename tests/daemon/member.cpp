@@ -5,8 +5,8 @@
 //
 //   work N      submits N operations on four lanes, a few at a time, and prints a line of JSON;
 //               0: until its input ends
-//   serve N     answers N requests, 8 ms of operations each and 20 ms apart; prints how long their
-//               first operations waited
+//   serve       a byte of input begins a request, which has an operation each 200 us, the next one
+//               ends it; until its input ends
 //   count [N]   the same until its input ends; every 10 ms a line says how many there were by then;
 //               the host spends N ns on each
 //   delay N     after a line of input asks N times for a grant, each time after a pause of about a
@@ -205,39 +205,32 @@ int work(const std::string& socket, long operations,
 }
 
 // A service: when it has nothing to do it says nothing.
-int serve(const std::string& socket, long requests) {
-  using std::chrono::microseconds;
+int serve(const std::string& socket) {
   const auto remote = arbiter(socket);
   const auto layout = runtime::PoolLayout::build(device(), remote->limits());
   const auto eligible = eligible_entries(layout);
   Lane lane(*remote, 0, eligible);
-  const auto live_until = [&](steady_clock::time_point until) {
-    do {
-      if (remote->wants_service()) remote->service();
-      std::this_thread::sleep_for(microseconds(50));
-    } while (steady_clock::now() < until);
-  };
-  std::vector<double> waited_ms;
-  for (long request = 0; request < requests; ++request) {
-    live_until(steady_clock::now() + std::chrono::milliseconds(20));
-    const auto arrived = steady_clock::now();
-    for (int operation = 0; operation < 40; ++operation) {
-      while (lane.try_submit() == runtime::kNoEntry)
-        if (remote->wants_service()) remote->service();
-      if (operation == 0)
-        waited_ms.push_back(
-            std::chrono::duration<double, std::milli>(steady_clock::now() - arrived).count());
-      live_until(steady_clock::now() + microseconds(200));
+  long requests = 0, operations = 0;
+  bool has_work = false;
+  for (pollfd input{STDIN_FILENO, POLLIN, 0};;) {
+    if (remote->wants_service()) remote->service();
+    if (::poll(&input, 1, 0) != 0) {
+      char byte = 0;
+      if (::read(STDIN_FILENO, &byte, 1) <= 0) break;
+      has_work = !has_work;
+      requests += has_work ? 1 : 0;
     }
-    for (int i = 0; i < 4; ++i) lane.end_one();
+    if (has_work && lane.try_submit() != runtime::kNoEntry)
+      ++operations;
+    else
+      lane.end_one();  // what is outstanding ends while it waits, or has nothing to do
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  std::sort(waited_ms.begin(), waited_ms.end());
   const client::ClientCounters& counters = remote->client().counters();
   std::printf(
-      "{\"requests\": %ld, \"waited_p50_ms\": %.3f, \"waited_most_ms\": %.3f, "
-      "\"granted\": %llu, \"closed\": %llu, \"at_home\": %llu}\n",
-      requests, waited_ms[waited_ms.size() / 2], waited_ms.back(),
-      static_cast<unsigned long long>(counters.granted),
+      "{\"requests\": %ld, \"operations\": %ld, \"granted\": %llu, \"closed\": %llu, "
+      "\"at_home\": %llu}\n",
+      requests, operations, static_cast<unsigned long long>(counters.granted),
       static_cast<unsigned long long>(counters.closed),
       static_cast<unsigned long long>(counters.at_home));
   return 0;
@@ -466,7 +459,7 @@ int run(int argc, char** argv) {
   const long number = argc > 3 ? std::strtol(argv[3], nullptr, 10) : 0;
   if (verb == "work") return work(socket, number);
   if (verb == "delay") return delay(socket, std::max(1L, number));
-  if (verb == "serve") return serve(socket, std::max(1L, number));
+  if (verb == "serve") return serve(socket);
   if (verb == "count") return work(socket, 0, nullptr, true, number);
   if (verb == "away") return away(socket);
   if (verb == "hold") return hold(socket, number);

@@ -41,6 +41,7 @@ struct FixtureOptions {
   void (*on_hang)(const char*, std::uint32_t, double) = nullptr;
   runtime::ProfilerOptions profiler = {};
   std::function<void(const runtime::Profile&)> keep_profile = {};
+  std::uint64_t graph_bytes = runtime::DispatchOptions().graph_bytes;
   std::shared_ptr<runtime::Audit> audit = {};
   runtime::MakeArbiter make_arbiter = {};  // instead of one in this process
   bool blocking_covers_legacy = false;
@@ -68,6 +69,7 @@ class Fixture {
     dispatch.page = &page;
     dispatch.make_arbiter = options.make_arbiter;
     dispatch.slots_stay = options.slots_stay;
+    dispatch.graph_bytes = options.graph_bytes;
     dispatch.blocking_covers_legacy = options.blocking_covers_legacy;
     dispatch.thread = options.clock == soft::Clock::kReal;
     if (options.clock == soft::Clock::kVirtual)

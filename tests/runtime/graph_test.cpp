@@ -5,7 +5,10 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <functional>
+#include <utility>
 
 #include "hal/graph.h"
 #include "runtime/audit.h"
@@ -87,6 +90,7 @@ class Executable final : public hal::GraphExecutable {
 class Source final : public hal::GraphSource {
  public:
   hal::Result<hal::GraphContents> look(hal::Device&) override {
+    const InCall in_call(*this);
     ++looks;
     hal::KernelLaunch launch;
     launch.kernel = VITAMIN_SOFT_KERNEL(busy);
@@ -96,7 +100,9 @@ class Source final : public hal::GraphSource {
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
       hal::Device&, hal::PhysicalContext&, std::shared_ptr<hal::GraphExecutable> older,
       bool may_wait) override {
+    const InCall in_call(*this);
     if (busy && !may_wait) return hal::fail(hal::Errc::kBusy, "the application makes a call");
+    if (const auto now = std::exchange(meanwhile, {})) now();
     if (older != nullptr) {
       ++updates;
       return older;
@@ -108,7 +114,19 @@ class Source final : public hal::GraphSource {
   }
   unsigned nodes = 4, lost = 0;
   bool busy = false;
+  std::function<void()> meanwhile;  // called once, in the middle of make()
   unsigned looks = 0, makes = 0, updates = 0, alive = 0;
+  std::atomic<bool> overlapped{false};  // two calls of it
+
+ private:
+  struct InCall {
+    explicit InCall(Source& of) : source(of) {
+      if (source.calls_++ != 0) source.overlapped = true;
+    }
+    ~InCall() { --source.calls_; }
+    Source& source;
+  };
+  std::atomic<int> calls_{0};
 };
 
 class Operation final : public runtime::GraphOperation {
@@ -258,6 +276,48 @@ TEST_CASE("A launch that waits for its turn holds back the next one of the same 
     CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
   REQUIRE(f.stays.size() == 2);
   CHECK(f.stays[1].start >= f.stays[0].end);
+}
+
+TEST_CASE("One thread at a time makes an executable, others launch the application's meanwhile") {
+  GraphFixture f({.policy = "static:units=0-0", .clock = soft::Clock::kReal});
+  runtime::Stream &first = f.stream(), &second = f.stream();
+  f.source->meanwhile = [&] { CHECK(f.replay(second) == hal::kNativeOk); };
+  CHECK(f.replay(first) == hal::kNativeOk);
+  CHECK_FALSE(f.source->overlapped);
+  CHECK(f.whole(runtime::stats::GraphReason::kNotMade) == 1);
+  CHECK(f.page.graphs.bound.get() == 1);
+  for (int i = 0; i < 10; ++i) CHECK(f.replay(second) == hal::kNativeOk);
+  for (runtime::Stream* stream : {&first, &second})
+    CHECK(f.context->synchronize(*stream) == hal::kNativeOk);
+  CHECK_FALSE(f.source->overlapped);
+  CHECK(f.source->makes == 1);
+  CHECK(f.page.graphs.made.get() == 1);
+}
+
+TEST_CASE("An executable that goes to make room while it is brought up to date is kept then") {
+  // Enough for one executable of four nodes.
+  GraphFixture f({.policy = "static", .graph_bytes = 40'000});
+  const auto other = std::make_shared<runtime::Graph>(std::make_shared<Source>());
+  runtime::Stream& stream = f.stream();
+  CHECK(f.replay(stream) == hal::kNativeOk);
+  f.context->change(
+      *f.graph, [] { return hal::kNativeOk; }, [](hal::NativeStatus) { return true; });
+  // Unsettled: the first launch after a change stays.
+  CHECK(f.replay(stream) == hal::kNativeOk);
+  f.source->meanwhile = [&] {
+    Operation operation(other);
+    CHECK(f.context->replay(stream, operation) == hal::kNativeOk);
+    CHECK(f.page.graphs.evicted.get() == 1);
+  };
+  CHECK(f.replay(stream) == hal::kNativeOk);
+  CHECK(f.source->updates == 1);
+  CHECK(f.page.graphs.bound.get() == 3);
+  CHECK(f.page.graphs.made.get() == 3);  // that one twice
+  CHECK(f.page.graphs.evicted.get() == 2);
+  CHECK(f.page.graphs.held.get() == 1);
+  CHECK(f.page.graphs.held_bytes.get() <= 40'000);
+  CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+  f.context->forget(*other);
 }
 
 std::pair<std::uint64_t, std::uint64_t> audited(unsigned lost) {
