@@ -115,7 +115,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   at_home_ = false;
   parked_ = false;
   operations_ = launches_ = work_ = misplaced_ = busy_ns_ = 0;
-  reporting_ = outstanding_ = false;
+  reporting_ = outstanding_ = seen_outstanding_ = false;
   seen_operations_ = 0;
   page_->progress = link_.progress;
   page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
@@ -416,13 +416,12 @@ void LeaseClient::service(std::uint64_t now_ns) {
     if (lane.waiting) stop_waiting(lane, now_ns);
     // Used up and nothing outstanding: no reason to keep it until somebody asks.
     if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) put_down(lane);
-    if (!at_home_ && lane.entry != kNoEntry && !lane.told && !lane.waiting) {
-      const bool unclaimed = now_ns - lane.unclaimed_ns < kUnclaimed;
-      if (!unclaimed) put_down(lane), lane.unclaimed_ns = 0;
-      any_unclaimed = any_unclaimed || unclaimed;
+    if (!at_home_ && lane.entry != kNoEntry && !lane.waiting) {
+      if (reporting_)
+        any_unclaimed = give_up_unused(lane, now_ns) || any_unclaimed;
+      else if (!lane.told)
+        any_unclaimed = give_up_unclaimed(lane, now_ns) || any_unclaimed;
     }
-    if (reporting_ && lane.entry != kNoEntry && lane.told && !lane.waiting)
-      any_unclaimed = give_up_unused(lane, now_ns) || any_unclaimed;
     if (!lane.drains.empty()) give_back(id, lane, now_ns);
     if (!at_home_ && lane.wanting && !lane.waiting && lane.entry == kNoEntry) {
       protocol::Idle idle;
@@ -431,6 +430,7 @@ void LeaseClient::service(std::uint64_t now_ns) {
     }
   }
   seen_operations_ = operations_;
+  seen_outstanding_ = outstanding_;
   flush();
   if (at_home_) {
     parked_ = true;
@@ -444,14 +444,23 @@ void LeaseClient::service(std::uint64_t now_ns) {
 }
 
 // The lane's grant, when nothing was outstanding for a while: the daemon is to know that the lane
-// is idle. True: look again soon.
+// is idle. Also one that no operation waited for: the launch of a graph goes elsewhere until there
+// is a grant, and the next one is a step away. True: look again soon.
 bool LeaseClient::give_up_unused(Lane& lane, std::uint64_t now_ns) {
-  if (outstanding_ || operations_ != seen_operations_) {
+  if (outstanding_ || seen_outstanding_ || operations_ != seen_operations_) {
     lane.unused_ns = now_ns;
     return !outstanding_;
   }
   if (now_ns - lane.unused_ns < kUnused) return true;
   put_down(lane);
+  return false;
+}
+
+// The lane's grant, when no operation has taken it. True: look again soon.
+bool LeaseClient::give_up_unclaimed(Lane& lane, std::uint64_t now_ns) {
+  if (now_ns - lane.unclaimed_ns < kUnclaimed) return true;
+  put_down(lane);
+  lane.unclaimed_ns = 0;
   return false;
 }
 

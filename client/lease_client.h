@@ -174,6 +174,7 @@ class LeaseClient {
   bool take_up(Lane& lane, LeaseWord word);
   void put_down(Lane& lane);
   bool give_up_unused(Lane& lane, std::uint64_t now_ns);
+  bool give_up_unclaimed(Lane& lane, std::uint64_t now_ns);
   void notice_closed();
   void give_back(LaneId id, Lane& lane, std::uint64_t now_ns);
   void tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns);
@@ -199,8 +200,10 @@ class LeaseClient {
   // Reported since the connection.
   std::uint64_t launches_ = 0, work_ = 0, misplaced_ = 0, busy_ns_ = 0;
   bool reporting_ = false;
-  bool outstanding_ = false;           // operations are, as far as the dispatcher has seen
-  std::uint64_t seen_operations_ = 0;  // operations_, at the last service()
+  bool outstanding_ = false;  // operations are, as far as the runtime has seen
+  // At the last service().
+  bool seen_outstanding_ = false;
+  std::uint64_t seen_operations_ = 0;
   Link link_;
   std::vector<Lane> lanes_;
   std::size_t lanes_used_ = 0;  // none at or beyond this index ever asked or was granted anything

@@ -90,6 +90,8 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
 
 void Completion::submitted_straight_on(Stream& stream, const Kernel& kernel) {
   Stream::Submitted& work = stream.submitted;
+  if (reporting_) [[unlikely]]
+    note_outstanding(stream);
   work.tail_marker.reset();
   ++stream.timeline.issued;
   ++stream.timeline.submitted;
@@ -338,6 +340,7 @@ void Completion::report_if(bool wanted) {
   if (reporting_ && !wanted) {
     for (Stream* stream : outstanding_) stream->submitted.reported = false;
     outstanding_.clear();
+    core_.arbiter->outstanding(false);
   }
   reporting_ = wanted;
 }

@@ -323,6 +323,47 @@ TEST_CASE(
   }
 }
 
+// A process that sleeps while the GPU works looks at its grants again when the work has ended.
+TEST_CASE("a millisecond without work begins when the last work ended") {
+  Node node;
+  node.start_daemon();
+  const EntryId entry = node.submit(0);
+  node.daemons->reporting.store(1, std::memory_order_release);
+  node.gates_closed(kClient);
+  node.client.outstanding(true);
+  node.turn();
+  node.now += 30'000'000;
+  node.client.retired(entry, 0, 1);
+  node.client.outstanding(false);
+  for (int i = 0; i < 900; ++i) node.turn();
+  CHECK(node.arbiter->held().size() == 1);
+  for (int i = 0; i < 300; ++i) node.turn();
+  CHECK(node.arbiter->held().empty());
+}
+
+// The launch of a graph asks and does not wait; the next one, a step later, goes by the answer.
+TEST_CASE("a grant that no operation waited for is kept while who reports has work") {
+  Node node;
+  node.start_daemon();
+  node.daemons->reporting.store(1, std::memory_order_release);
+  node.gates_closed(kClient);
+  node.turn();
+  runtime::ReadyOperation graph;
+  graph.processors = 1;
+  for (int step = 0; step < 4; ++step) {
+    CAPTURE(step);
+    const EntryId entry = node.client.grant(0, graph, node.eligible, node.now).entry;
+    CHECK((entry == runtime::kNoEntry) == (step == 0));
+    node.client.outstanding(true);
+    for (int i = 0; i < 27'000; ++i) node.turn();
+    node.client.outstanding(false);
+    for (int i = 0; i < 300; ++i) node.turn();
+    CHECK(node.arbiter->held().size() == 1);
+  }
+  for (int i = 0; i < 1'200; ++i) node.turn();
+  CHECK(node.arbiter->held().empty());
+}
+
 // Work under a grant whose terms change is work under that grant, whenever the client sees it.
 TEST_CASE("other terms of a grant are taken up, unless it was given back") {
   Node node("fifo");

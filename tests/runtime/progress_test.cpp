@@ -29,6 +29,7 @@ struct Reports {
   EntryId granted = runtime::kWholeDevice;
   std::array<std::atomic<std::uint64_t>, runtime::kEntriesMax> work{};
   std::atomic<std::uint64_t> launches = 0, busy_ns = 0;
+  std::atomic<bool> outstanding = false;
   std::atomic<std::uint64_t> asked = 0;  // how often the runtime asked whether they are wanted
 };
 
@@ -54,6 +55,7 @@ class Reporting final : public runtime::Arbiter {
     reports_.launches += launches;
   }
   void busy(std::uint64_t ns) override { reports_.busy_ns += ns; }
+  void outstanding(bool any) override { reports_.outstanding = any; }
 
  private:
   Reports& reports_;
@@ -127,6 +129,35 @@ TEST_CASE("what waits for the host is busy time and no launch") {
   p.f.engine->open_gate(gate);
   CHECK(p.f.context->synchronize(p.stream) == 0);
   CHECK(p.reports.launches == 0);
+}
+
+// Nobody waits between the launches, so that each follows the one before on the same queue.
+TEST_CASE("work is outstanding from its launch to its end, whichever way it was launched") {
+  ProgressFixture p;
+  unsigned flags[3] = {};
+  std::uint64_t launches = 0;
+  for (unsigned& flag : flags) {
+    p.count(2);
+    CHECK(p.reported(launches += 2));
+    CHECK(test::eventually([&] { return !p.reports.outstanding; }));
+    unsigned* address = &flag;
+    REQUIRE(p.f.launch(p.stream, VITAMIN_SOFT_KERNEL(until_kernel), {&address}) == 0);
+    CHECK(test::eventually([&] { return p.reports.outstanding.load(); }));
+    std::atomic_ref(flag).store(1);
+    CHECK(p.reported(++launches));
+    CHECK(test::eventually([&] { return !p.reports.outstanding; }));
+  }
+  CHECK(p.f.context->synchronize(p.stream) == 0);
+}
+
+TEST_CASE("who wants no reports any more is told that nothing is outstanding") {
+  ProgressFixture p;
+  soft::Gate* const gate = p.f.hold(p.stream);
+  CHECK(test::eventually([&] { return p.reports.outstanding.load(); }));
+  p.reports.wanted = false;
+  CHECK(test::eventually([&] { return !p.reports.outstanding; }));
+  p.f.engine->open_gate(gate);
+  CHECK(p.f.context->synchronize(p.stream) == 0);
 }
 
 TEST_CASE("nothing is reported that is not wanted") {
