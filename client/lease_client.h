@@ -30,7 +30,7 @@
 
 #include "protocol/segment.h"
 #include "protocol/version.h"
-#include "runtime/policy.h"
+#include "runtime/demand.h"
 #include "runtime/pool_layout.h"
 #include "runtime/profile.h"
 

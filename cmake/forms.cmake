@@ -12,7 +12,7 @@
 # vitamin_python_tests mark what a sanitizer shows nothing new with: PLAIN_ONLY (any of them) and
 # ONE_THREAD (ThreadSanitizer).
 set(VITAMIN_SHORT_MEMORY cli config cuda daemon differential hal hip interpose libcuda metrics
-    policies protocol runtime scheduler soft trace)
+    protocol runtime scheduler soft trace)
 set(VITAMIN_SHORT_THREADS daemon interpose libcuda metrics protocol runtime soft trace)
 
 # What the environment of every test holds in a build with sanitizers. When a thread first uses a

@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "runtime/policy.h"
+#include "runtime/demand.h"
 #include "scheduler/policies/builtin.h"
 
 namespace vitamin::daemon {

@@ -14,7 +14,7 @@
 
 #include "hal/result.h"
 #include "runtime/audit.h"
-#include "runtime/policy.h"
+#include "runtime/demand.h"
 #include "runtime/problem.h"
 #include "runtime/stats.h"
 #include "runtime/submission/options.h"

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "runtime/policy.h"
+#include "runtime/demand.h"
 
 namespace vitamin::runtime {
 

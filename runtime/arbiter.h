@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "runtime/policy.h"
+#include "runtime/demand.h"
 #include "runtime/profile.h"
 
 namespace vitamin::runtime {

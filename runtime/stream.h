@@ -18,7 +18,7 @@
 #include "runtime/marker.h"
 #include "runtime/operation.h"
 #include "runtime/physical_context_pool.h"
-#include "runtime/policy.h"
+#include "runtime/demand.h"
 #include "runtime/token.h"
 
 namespace vitamin::runtime {

@@ -107,8 +107,7 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
   LogSpeed answer{store_.log_width(name, phase, at.processors, whole_sms_), kModelError, false};
   const auto shares = [&](const Assignment& other) {
     return other.client != client && other.mode != Mode::kPaused &&
-           other.partition < pool_.size() &&
-           pool_[other.partition].compute.overlaps(at.compute);
+           other.partition < pool_.size() && pool_[other.partition].compute.overlaps(at.compute);
   };
   const auto others = std::count_if(configuration.begin(), configuration.end(), shares);
   double sharers = 1;

@@ -33,18 +33,18 @@ std::vector<double> common_processors(const runtime::PoolLayout& layout) {
       const hal::ComputeSet both = a.compute & b.compute;
       const EntryId known = both == layout.all() ? runtime::kWholeDevice : layout.find(both);
       // Units have nearly the same number of processors, where no entry says how many.
-      common.push_back(known != kNoEntry ? static_cast<double>(layout.at(known).processors) /
-                                               static_cast<double>(a.processors)
-                                         : static_cast<double>(both.count()) /
-                                               static_cast<double>(a.compute.count()));
+      common.push_back(
+          known != kNoEntry
+              ? static_cast<double>(layout.at(known).processors) / static_cast<double>(a.processors)
+              : static_cast<double>(both.count()) / static_cast<double>(a.compute.count()));
     }
   return common;
 }
 
 }  // namespace
 
-Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profile,
-               Library& library, const DeviceOptions& options)
+Device::Device(const runtime::PoolLayout& layout, const runtime::Profile& profile, Library& library,
+               const DeviceOptions& options)
     : layout_(layout),
       profile_(profile),
       estimator_(layout.entries(), options.seed),
@@ -85,8 +85,8 @@ void Device::add_job(const Job& job, std::vector<Request> requests) {
   // As vitamind has it of a latency class without a bound: as if the client were alone.
   if (job.serves() && options_.latency_class) terms.slo.latency_ns = 1;
   const std::size_t index = lanes_.size();
-  Lane& lane = add_lane(job.serves() ? Role::kDecode : Role::kTraining, runtime::fnv1a(job.name),
-                        terms);
+  Lane& lane =
+      add_lane(job.serves() ? Role::kDecode : Role::kTraining, runtime::fnv1a(job.name), terms);
   lane.played = played_.size();
   Played& played = played_.emplace_back(job, std::move(requests));
   played.lane = index;

@@ -95,15 +95,15 @@ class Device {
     Role role = Role::kTraining;
     std::size_t service = 0;
     const Program* program = nullptr;  // null: nothing to do
-    std::uint32_t next = 0;  // kernel
+    std::uint32_t next = 0;            // kernel
     // The open grant, its partition and terms.
     scheduler::GrantId grant = scheduler::kNoGrant;
     runtime::EntryId open = runtime::kNoEntry;
     bool exclusive = false;
-    std::uint32_t launches = 0;  // left; 0: no such end
-    double ahead_ns = 0;         // of what it may submit
+    std::uint32_t launches = 0;                 // left; 0: no such end
+    double ahead_ns = 0;                        // of what it may submit
     runtime::EntryId last = runtime::kNoEntry;  // of the grant before
-    bool wanting = false;  // the scheduler believes that it has something to submit
+    bool wanting = false;     // the scheduler believes that it has something to submit
     bool asks_again = false;  // its grant has ended, so that it says once more what it wants
     bool quiet = false;       // in quiet_
     double quiet_until_ns = 0;
@@ -115,8 +115,8 @@ class Device {
     // The grant that it runs under, which may be revoked, and its partition.
     scheduler::GrantId held = scheduler::kNoGrant;
     runtime::EntryId on = runtime::kNoEntry;
-    bool alone = false;         // that grant is exclusive
-    std::uint32_t drains = 0;   // the grant was revoked when it had come to this kernel
+    bool alone = false;        // that grant is exclusive
+    std::uint32_t drains = 0;  // the grant was revoked when it had come to this kernel
     const std::vector<double>* ends = nullptr;  // of the program on that width
     double position = 0;                        // in *ends
     double started_ns = 0;                      // when its host began to submit, from `next` on
@@ -125,7 +125,7 @@ class Device {
     double slowed = 1;  // of it, by what others take of the memory's bandwidth
     double bandwidth = 0;
     double occupancy = 0;  // share of the processors of `on` that it keeps busy
-    double end_ns = 0;  // at this rate
+    double end_ns = 0;     // at this rate
     std::uint64_t steps_done = 0;
     std::uint64_t launched = 0;  // kernels, up to `next`
     double deadline_ns = 0;
@@ -155,8 +155,8 @@ class Device {
     std::uint32_t tokens_left = 0;
     double first_ns = 0, token_ns = 0;  // when the host saw the first token, the last one
     double wake_ns = 0;                 // when something of it may start
-    std::vector<double> usual_ns;  // of each part, alone on the whole device
-    std::vector<double> work_ns;   // of each kernel: the mean of its times
+    std::vector<double> usual_ns;       // of each part, alone on the whole device
+    std::vector<double> work_ns;        // of each kernel: the mean of its times
   };
 
   struct Running {

@@ -181,8 +181,8 @@ const Program& Library::prefill(std::uint32_t tokens, std::uint32_t before) {
     }
   }
   kernels.push_back(product(kHead, 1));
-  at->second = std::make_unique<Program>(key, "prefill", StepKind::kPrefill,
-                                         std::move(kernels), bytes, processors_);
+  at->second = std::make_unique<Program>(key, "prefill", StepKind::kPrefill, std::move(kernels),
+                                         bytes, processors_);
   return *at->second;
 }
 

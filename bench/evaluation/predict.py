@@ -37,7 +37,6 @@ MODES = {"mps": WHOLE, "ours:fifo": ["--policy", "fifo"],
          "temporal": [*WHOLE, "--turn", TURN_MS, "--switch", SWITCH_US],
          "ours": ["--policy", "throughput"],
          "ours-tpot-first": ["--policy", "tpot-first", "--latency"],
-         "ours-lend": ["--policy", "tpot-first:target=8,lend=1"],
          "orion": ["--policy", "orion"], "salus": ["--policy", "salus"],
          "temporal-leases": ["--policy", "temporal"]}
 

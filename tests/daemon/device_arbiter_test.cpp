@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "daemon/device_arbiter.h"
-#include "runtime/policy.h"
+#include "runtime/demand.h"
 #include "scheduler/policies/registry.h"
 
 namespace vitamin::daemon {

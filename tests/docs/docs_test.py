@@ -373,13 +373,14 @@ class Documents(unittest.TestCase):
 
     def test_the_policy_of_the_page_is_the_example_and_works(self):
         page = DOCS / "policies.md"
-        example = (SOURCE / "policies/examples/round_robin.c").read_text()
+        example = (SOURCE / "scheduler/policies/examples/round_robin.c").read_text()
         for block in blocks(page, "c"):
             self.assertIn(block, example)
         with tempfile.TemporaryDirectory() as directory:
             for line in "".join(blocks(page, "sh")).splitlines():
                 if line.startswith(("cc ", "vitamin policy ")):
-                    words = shlex.split(line.replace(" policies", f" {SOURCE}/policies"))
+                    words = shlex.split(
+                        line.replace(" scheduler/policies", f" {SOURCE}/scheduler/policies"))
                     words[0] = PROGRAMS.get(words[0], words[0])
                     result = run(*words, cwd=directory)
                     self.assertEqual(result.returncode, 0, line + result.stderr)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The lease protocol as a model for spin. How a lease moves is not written here: it is
- * runtime/lease_moves.def, the table that LeaseTable runs by.
+ * lease_moves.def, the moves that the scheduler's ledger makes.
  *
  * Two clients and a daemon; two entries of the pool that share units, so that every lease of one
  * client is in the way of every lease of the other. Client 0 has two lanes: the operation of lane 1
@@ -85,12 +85,12 @@ bool buried;                /* its pidfd told the daemon, its work is over */
 #define LEASE_MOVE(event, from, when, to) \
   :: happens == event && before == from && WHEN_##when(e, c) -> lease[e] = to; made = true;
 
-/* As in LeaseTable: what the table does not have is refused. */
+/* As in the ledger: what the table does not have is refused. */
 inline move(happens, e, c) {
   before = lease[e];
   made = false;
   if
-#include "../../runtime/lease_moves.def"
+#include "lease_moves.def"
   :: else
   fi;
   if

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The lease protocol under spin: every interleaving of lease.pml, a model that moves leases by
-the table that the scheduler's LeaseTable runs by (runtime/lease_moves.def)."""
+the table by which the scheduler's ledger moves grants (tests/protocol/lease_moves.def)."""
 import os
 import pathlib
 import re
@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 SOURCE, SPIN = pathlib.Path(os.environ["SOURCE"]), os.environ["SPIN"]
-MODEL, TABLE = "tests/protocol/lease.pml", "runtime/lease_moves.def"
+MODEL, TABLE = "tests/protocol/lease.pml", "tests/protocol/lease_moves.def"
 
 
 class Model(unittest.TestCase):

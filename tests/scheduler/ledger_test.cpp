@@ -262,6 +262,142 @@ TEST_CASE("the ledger agrees with a list of grants after every short sequence") 
   CHECK(sequences == 21UL * 21 * 21 * 21);
 }
 
+// What a client has on one partition, as the model of the protocol sees it.
+enum class Lease { Idle, Leased, Draining };
+enum class Event { Acquire, Submit, Retire, Close, Reopen, Forget };
+enum class When { Always, Free, Unreserved, Busy, Quiet };
+struct Move {
+  Event event;
+  Lease from;
+  When when;
+  Lease to;
+};
+constexpr Move kMoves[] = {
+#define LEASE_MOVE(event, from, when, to) {Event::event, Lease::from, When::when, Lease::to},
+#include "tests/protocol/lease_moves.def"
+#undef LEASE_MOVE
+};
+
+// Two clients of two streams each, on two units and both of them.
+struct Leases {
+  static constexpr PartitionId kPartitions = 4;  // 0 is not used
+  static constexpr std::uint32_t kStreams = 4;
+
+  explicit Leases(const PoolLayout& pool) : layout(pool), ledger(pool.entries(), kPerStream) {
+    for (std::uint32_t i = 0; i < kStreams; ++i) {
+      if (i % 2 == 0) holders.push_back(ledger.add_holder());
+      streams.push_back(ledger.add_stream(holders.back(), i / 2 + 1, i));
+    }
+  }
+  std::uint32_t count(std::uint32_t client, PartitionId partition) const {
+    return static_cast<std::uint32_t>(
+        std::count_if(ledger.grants().begin(), ledger.grants().end(), [&](const Grant& grant) {
+          return grant.client == client + 1 && grant.partition == partition;
+        }));
+  }
+  Lease lease(std::uint32_t client, PartitionId partition) const {
+    Lease state = Lease::Idle;
+    for (const Grant& grant : ledger.grants()) {
+      if (grant.client != client + 1 || grant.partition != partition) continue;
+      if (grant.state == State::kOpen) return Lease::Leased;
+      state = Lease::Draining;
+    }
+    return state;
+  }
+  bool holds(Event event, const Move& move, std::uint32_t client, PartitionId partition) const {
+    if (move.event != event || move.from != lease(client, partition)) return false;
+    // The ledger knows no reservation.
+    if (move.when == When::Always || move.when == When::Unreserved) return true;
+    if (move.when == When::Free) {
+      for (const Grant& grant : ledger.grants())
+        if (grant.client != client + 1 &&
+            layout.at(grant.partition).compute.overlaps(layout.at(partition).compute))
+          return false;
+      return true;
+    }
+    // Of what is left when one has been returned.
+    const std::uint32_t left = count(client, partition) - (event == Event::Retire ? 1 : 0);
+    return (left > 0) == (move.when == When::Busy);
+  }
+  // The state after the first of the events that the table has; the same state where it has none.
+  Lease expected(std::initializer_list<Event> events, std::uint32_t client,
+                 PartitionId partition) const {
+    for (const Event event : events)
+      for (const Move& move : kMoves)
+        if (holds(event, move, client, partition)) return move.to;
+    return lease(client, partition);
+  }
+
+  const PoolLayout& layout;
+  Ledger ledger;
+  std::vector<Ledger::HolderIndex> holders;
+  std::vector<Ledger::StreamIndex> streams;
+};
+
+TEST_CASE("exclusive grants of a partition move as the model of the protocol has it") {
+  const PoolLayout layout = PoolLayout::build(device(2, 8, 8));
+  REQUIRE(layout.size() == Leases::kPartitions);
+  const auto property = [&] {
+    Leases world(layout);
+    Ledger& ledger = world.ledger;
+    const auto length = *rc::gen::inRange(1, 60);
+    for (int i = 0; i < length; ++i) {
+      const std::uint32_t stream = *rc::gen::inRange(0U, Leases::kStreams), client = stream / 2;
+      const auto index = world.streams[stream];
+      const Grant* const open = ledger.open_grant(index);
+      const PartitionId at = open != nullptr ? open->partition : kNoPartition;
+      const auto partition =
+          static_cast<PartitionId>(*rc::gen::inRange<int>(1, Leases::kPartitions));
+      const auto other = [&] {  // the client's other stream submits there as well
+        const Grant* const grant = ledger.open_grant(world.streams[stream ^ 1]);
+        return grant != nullptr && grant->partition == at;
+      };
+      switch (*rc::gen::inRange(0, 4)) {
+        case 0: {
+          if (ledger.full(index)) break;
+          if (at != kNoPartition) ledger.revoke(index, Reason::kMoved, 0);
+          const Lease to = world.expected({Event::Acquire, Event::Reopen}, client, partition);
+          const bool granted = ledger.open(index, {partition, Mode::kExclusive}, 0) != kNoGrant;
+          REQUIRE(granted == (to == Lease::Leased));
+          REQUIRE(world.lease(client, partition) == to);
+          break;
+        }
+        case 1: {
+          if (at == kNoPartition) break;
+          const Lease to = other() ? Lease::Leased : world.expected({Event::Close}, client, at);
+          ledger.revoke(index, Reason::kRowChanged, 0);
+          REQUIRE(world.lease(client, at) == to);
+          break;
+        }
+        case 2:
+          for (const Grant& grant : ledger.grants()) {
+            if (grant.stream != stream || grant.state != State::kRevoked) continue;
+            const PartitionId drained = grant.partition;
+            const Lease to = world.expected({Event::Retire}, client, drained);
+            REQUIRE(ledger.returned(index, grant.id));
+            REQUIRE(world.lease(client, drained) == to);
+            break;
+          }
+          break;
+        default: {
+          if (*rc::gen::inRange(0, 8) != 0) break;  // few die
+          std::vector<Lease> to;
+          for (PartitionId p = 1; p < Leases::kPartitions; ++p)
+            to.push_back(world.expected({Event::Forget}, client, p));
+          ledger.forget(world.holders[client]);
+          for (PartitionId p = 1; p < Leases::kPartitions; ++p)
+            REQUIRE(world.lease(client, p) == to[p - 1U]);
+          world.holders[client] = ledger.add_holder();
+          for (std::uint32_t s = 2 * client; s < 2 * client + 2; ++s)
+            world.streams[s] = ledger.add_stream(world.holders[client], client + 1, s);
+          break;
+        }
+      }
+    }
+  };
+  CHECK(test::holds(property));
+}
+
 TEST_CASE("a late message about an ended grant is ignored") {
   const PoolLayout layout = four_units();
   Ledger ledger(layout.entries());

@@ -270,8 +270,8 @@ TEST_CASE("More than a million operations a second") {
 #endif
 }
 
-// Processor time of one of eight GPUs of a hundred clients each, 4 requests a second as in the Azure
-// trace; relative to simulating `minutes` of all of them in a minute of two cores.
+// Processor time of one of eight GPUs of a hundred clients each, 4 requests a second as in the
+// Azure trace; relative to simulating `minutes` of all of them in a minute of two cores.
 double part_of_a_minute(double minutes, unsigned requests, const char* policy) {
   Setup setup;
   setup.services = 50;

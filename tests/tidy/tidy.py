@@ -38,12 +38,9 @@ LAYERS = {
     "client": ["hal", "runtime", "protocol", "scheduler"],
     "config": ["hal", "scheduler", "runtime/pool_layout.h", "runtime/problem.h"],
     "daemon": ["hal", "runtime", "scheduler", "protocol", "config"],
-    # A policy sees values only.
-    "policies": ["hal/compute_set.h", "hal/result.h", "runtime/policy.h",
-                 "runtime/pool_layout.h", "runtime/profile.h"],
-    # Decides over values; the library that takes the place of runtime/scheduler and policies/.
+    # Decides over values.
     "scheduler": ["hal", "runtime/pool_layout.h", "runtime/profile.h"],
-    "sim": ["hal", "runtime", "policies", "scheduler"],
+    "sim": ["hal", "runtime", "scheduler"],
     "backends/soft": ["hal"],
     "backends/soft/libcuda": ["hal", "backends/soft"],
     "backends/soft/amdgpu": ["hal", "backends/soft"],
@@ -56,11 +53,10 @@ LAYERS = {
     "deploy": ["hal", "runtime", "protocol", "config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],
-    "bench": ["hal", "runtime", "policies", "scheduler", "sim", "protocol", "config", "client",
-              "daemon", "backends",
-              "interpose", "tools", "tests"],
-    "tests": ["hal", "runtime", "policies", "scheduler", "sim", "protocol", "config", "client",
-              "daemon", "backends", "interpose", "tools", "bench", "deploy"],
+    "bench": ["hal", "runtime", "scheduler", "sim", "protocol", "config", "client", "daemon",
+              "backends", "interpose", "tools", "tests"],
+    "tests": ["hal", "runtime", "scheduler", "sim", "protocol", "config", "client", "daemon",
+              "backends", "interpose", "tools", "bench", "deploy"],
 }
 # Who may include a vendor's header. Demo, tests and bench are ordinary programs.
 VENDOR = re.compile(r"^(cuda\w*|nv\w+|hip/.*|hsa/.*|cublas\w*|cudnn\w*|cufft\w*)\.(h|hpp)$")

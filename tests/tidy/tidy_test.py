@@ -121,19 +121,20 @@ class Tidy(unittest.TestCase):
                          [])
 
     def test_hal_includes_nothing_of_ours(self):
-        self.only(self.source('#include "runtime/policy.h"', "hal/a.cpp"), "hal must not include")
+        self.only(self.source('#include "runtime/demand.h"', "hal/a.cpp"), "hal must not include")
 
     def test_runtime_includes_no_backend(self):
         self.only(self.source('#include "backends/cuda/x.h"'), "runtime must not include")
 
     def test_a_policy_includes_no_descriptor(self):
-        self.only(self.source('#include "runtime/operation.h"', "policies/a.cpp"),
-                  "policies must not include")
-        self.assertEqual(self.check(self.source('#include "runtime/policy.h"', "policies/a.cpp")),
-                         [])
+        self.only(self.source('#include "runtime/operation.h"', "scheduler/policies/a.cpp"),
+                  "scheduler must not include")
+        self.assertEqual(
+            self.check(self.source('#include "scheduler/policy.h"', "scheduler/policies/a.cpp")),
+            [])
 
     def test_a_backend_does_not_include_the_runtime(self):
-        self.only(self.source('#include "runtime/policy.h"', "backends/cuda/a.cpp"),
+        self.only(self.source('#include "runtime/demand.h"', "backends/cuda/a.cpp"),
                   "backends/cuda must not include")
 
     def test_one_backend_does_not_include_another(self):

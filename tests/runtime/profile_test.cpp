@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/profile.h"
 
+#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +14,6 @@
 #include "runtime/fnv1a.h"
 #include "runtime/profile_file.h"
 #include "tests/figure.h"
-#include "tests/policies/fixture.h"
 #include "tests/property.h"
 
 namespace vitamin::runtime {

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a client asks of whoever decides where its work runs (runtime/arbiter.h), and the answer. No
+// behavior.
+//
+// Units: nanoseconds of CLOCK_MONOTONIC; processors are SMs or CUs.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/pool_layout.h"
+
+namespace vitamin::runtime {
+
+using LaneId = std::uint32_t;  // one logical stream of one virtual context
+
+inline constexpr std::uint64_t kNever = ~0ULL;
+
+// What an operation is part of, as far as the program said so (advice).
+enum class OperationClass : std::uint8_t { kUnknown, kPrefill, kDecode, kBestEffort };
+
+// A bindable operation: every predecessor is complete or already submitted.
+struct ReadyOperation {
+  std::uint64_t id = 0;
+  LaneId lane = 0;
+  std::uint64_t kernel = 0;        // equal for equal (kernel, grid, block, shared memory)
+  std::uint32_t processors = 1;    // narrowest width that runs it unchanged
+  std::uint64_t predicted_ns = 0;  // on the whole device; 0: unknown
+  std::uint64_t ready_at_ns = 0;   // predicted time at which its predecessors end; 0: now
+  EntryId last_entry = kNoEntry;   // where the lane's previous operation went
+  OperationClass kind = OperationClass::kUnknown;
+  std::uint64_t deadline_ns = 0;  // 0: none
+  // Predicted time on the whole device of all that must be done by the deadline, this operation and
+  // what is queued ahead of the deadline included; 0: predicted_ns.
+  std::uint64_t queued_ns = 0;
+  bool iteration_end = false;  // the lane has just ended an iteration (a training step)
+};
+
+// `launches`: for how many launches of this lane the answer stands while the entry stays eligible;
+// kUntilChanged: until the grant is revoked, so that the launch path asks nobody. kNoEntry: not
+// now.
+inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
+struct Choice {
+  EntryId entry = kWholeDevice;
+  std::uint32_t launches = 1;
+  // While the answer stands, submission runs ahead of completion by no more predicted time than
+  // this: what is still to drain when it ends. kNever: as far as is configured.
+  std::uint64_t ahead_ns = kNever;
+};
+
+// An operation that is expected and is not yet bindable; or the next one of a lane that waits or
+// has a grant, when demand has changed.
+struct Hint {
+  LaneId lane = 0;
+  std::uint32_t processors = 0;
+  std::uint64_t ready_at_ns = 0;
+  std::uint64_t deadline_ns = 0;
+  bool cancelled = false;
+  std::uint64_t kernel = 0;
+  OperationClass kind = OperationClass::kUnknown;
+  std::uint64_t queued_ns = 0;  // as in ReadyOperation
+};
+
+}  // namespace vitamin::runtime

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policies by name; and those that learn, among random and adversarial work.
+#include "scheduler/policies/registry.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/scheduler/fixture.h"
+#include "tests/scheduler/world.h"
+#include "tests/seed.h"
+
+namespace vitamin::scheduler {
+namespace {
+
+using hal::ComputeSet;
+using runtime::PoolLayout;
+
+constexpr const char* kLearning[] = {
+    "throughput", "throughput:objective=sum", "throughput:objective=fair",  "slo",
+    "tpot-first", "tpot-first:cumulative=no", "throughput:model=algorithm1"};
+
+// A policy and what it is made for.
+struct Made {
+  explicit Made(const PoolLayout& layout) : estimator(layout.entries()) {}
+  Policy policy(const std::string& name, const PoolLayout& layout) {
+    auto made = make(name, {layout.entries(), estimator, &profile, 1});
+    REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
+    return std::move(*made);
+  }
+  Estimator estimator;
+  runtime::Profile profile;
+};
+
+std::string refusal(const char* specification) {
+  const auto known = check(specification);
+  REQUIRE(!known.has_value());
+  CHECK(known.error().code == hal::Errc::kInvalidArgument);
+  return known.error().message;
+}
+
+TEST_CASE("a bad specification is refused with what is known and what may have been meant") {
+  CHECK(refusal("randon").find("did you mean 'random'") != std::string::npos);
+  CHECK(refusal("zzz").find("Known policies: fifo, throughput, slo, tpot-first, static") !=
+        std::string::npos);
+  CHECK(refusal("random:evry=3").find("'evry' is unknown") != std::string::npos);
+  CHECK(refusal("random:every=0").find("from 1 to") != std::string::npos);
+  CHECK(refusal("random:every=x").find("'x'") != std::string::npos);
+  CHECK(refusal("random:every=2,every=3").find("twice") != std::string::npos);
+  CHECK(refusal("static:units=7-3").find("not units") != std::string::npos);
+  CHECK(refusal("static:units=0-64").find("not units") != std::string::npos);
+  CHECK(refusal("fifo:fast").find("Known parameters: none") != std::string::npos);
+  CHECK(refusal("").find("unknown") != std::string::npos);
+}
+
+TEST_CASE("a parameter of the scheduler before is refused with what took its place") {
+  CHECK(refusal("tpot-first:target=30").find("tpot in the workload class") != std::string::npos);
+  CHECK(refusal("throughput:whole=never").find("no parameter 'whole' any more") !=
+        std::string::npos);
+}
+
+TEST_CASE("every listed policy can be made from its name alone, and is one of two kinds") {
+  const PoolLayout layout = h200();
+  CHECK(list().size() == 11);
+  for (const PolicyDescription& description : list()) {
+    Made made(layout);
+    const Policy policy = made.policy(std::string(description.name), layout);
+    CHECK(policy.description.name == description.name);
+    CHECK(description.summary.size() > 10);
+    CHECK((policy.allocation == nullptr) != (policy.placement == nullptr));
+  }
+}
+
+TEST_CASE("static takes the widest partition inside units that are no partition themselves") {
+  const PoolLayout layout = h200();
+  Made made(layout);
+  Scheduler scheduler(layout.entries(), made.policy("static:units=1-5", layout));
+  scheduler.wants(1, StreamDemand(), 1);
+  const auto decisions = scheduler.decide(1);
+  REQUIRE(decisions.size() == 1);
+  const ComputeSet got = layout.at(decisions[0].partition).compute;
+  CHECK(ComputeSet::range(1, 5).contains(got));
+  CHECK(got.count() == 2);
+}
+
+// Even clients have a bound and have announced a step that is late.
+void bound(Scheduler& scheduler, ClientId clients) {
+  for (ClientId client = 2; client <= clients; client += 2) {
+    ClientTerms terms;
+    terms.slo.tpot_ns = 1'000'000;
+    scheduler.attach(client, terms, 0);
+    Step step;
+    step.id = 1;
+    step.client = client;
+    step.kind = StepKind::kDecode;
+    step.due_ns = 1;
+    scheduler.step_begin(step, 0);
+  }
+}
+
+TEST_CASE("policies that learn run any work to its end, and no two clients overlap") {
+  const PoolLayout layout = four_units();
+  const std::uint64_t begin = test::seed();
+  for (std::uint64_t seed = begin; seed < begin + 10; ++seed)
+    for (const std::string name : kLearning) {
+      CAPTURE(name);
+      CAPTURE(seed);
+      Made made(layout);
+      World world(layout, made.policy(name, layout));
+      bound(world.scheduler(), 4);
+      std::mt19937_64 random(seed);
+      std::vector<Work> all;
+      for (int i = 0; i < 60; ++i) {
+        Work work;
+        work.at_ns = random() % 20'000'000;
+        work.client = 1 + static_cast<ClientId>(random() % (2 + seed % 5));
+        work.stream = static_cast<StreamId>(random() % 2);
+        work.min_sms = 1 + static_cast<std::uint32_t>(random() % (random() % 4 == 0 ? 32 : 8));
+        work.kernels = 1 + static_cast<unsigned>(random() % 20);
+        work.kernel_ns = 1'000 + random() % 400'000;
+        all.push_back(work);
+      }
+      world.run(all, 600'000'000'000);
+      REQUIRE(world.complete());
+      CHECK(world.scheduler().fault().empty());
+    }
+}
+
+TEST_CASE("greedy clients that are always late starve no modest one") {
+  const PoolLayout layout = four_units();
+  SchedulerOptions options;
+  options.quantum_ns = 1'000'000;
+  options.overdue_after_ns = 50'000'000;
+  for (const std::string name : kLearning) {
+    CAPTURE(name);
+    Made made(layout);
+    World world(layout, made.policy(name, layout), options);
+    bound(world.scheduler(), 12);
+    std::vector<Work> work;
+    for (ClientId client = 1; client <= 12; ++client)
+      for (unsigned i = 0; i < 40; ++i) {
+        Work item;
+        item.at_ns = i * 100'000;
+        item.client = client;
+        item.kernels = 20;
+        item.kernel_ns = 200'000;
+        work.push_back(item);
+      }
+    Work modest;
+    modest.at_ns = 500'000;
+    modest.client = 99;
+    modest.min_sms = 16;
+    work.push_back(modest);
+    world.run(work, 600'000'000'000);
+    REQUIRE(world.complete());
+    // Of any stream: the modest one and the greedy ones.
+    CHECK(world.longest_wait() <=
+          options.overdue_after_ns + 13 * (options.quantum_ns + 2 * world.longest_kernel()));
+  }
+}
+
+}  // namespace
+}  // namespace vitamin::scheduler
