@@ -5,7 +5,7 @@
 // A context is the set of active clients with the phases of their steps. In each context:
 //
 //   race    short blocks under each candidate, in shuffled rounds (scheduler/race.h), until one is
-//           best or 1.5 s have passed
+//           best or 1.5 s have passed in which every client reported
 //   keep    blocks under the winner
 //   look    now and then a block under another candidate between two kept ones. What looks and
 //           changes cost together is at most kLookShare of the time; a candidate that seems better
@@ -64,7 +64,7 @@ enum class Choice : std::uint8_t {
   kOnly,        // there is no other
   kUnmeasured,  // the race has not ended: nothing is known yet
   kUncounted,   // a client reports no progress, so nothing can be measured
-  kShort,       // the context has always ended before a block could
+  kShort,       // visits of the context end before a block could
   kWon,         // the race
   kNoLead,      // no other leads sharing beyond doubt
   kLooked,      // a look showed it to be better
@@ -211,6 +211,8 @@ class Estimator final : public Estimates {
   void settle_race(Regime& regime);
   void change_chosen(unsigned arm, Choice why);
   unsigned worth_a_look() const;
+  double dwell_ns() const;
+  bool too_short() const;  // the visit is expected to end before a block could
   std::uint64_t block_ns(Purpose purpose) const;
   double look_cost_s(const ArmState& arm) const;
   EstimateKey rate_key(std::size_t slot, std::uint64_t configuration) const;

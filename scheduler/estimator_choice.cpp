@@ -2,6 +2,7 @@
 //
 // What the estimator runs next, and what it concludes from a block.
 #include <cmath>
+#include <limits>
 
 #include "scheduler/estimator.h"
 #include "scheduler/estimator_context.h"
@@ -66,14 +67,26 @@ double loss(double gap) { return -std::expm1(std::min(0.0, gap)); }
 
 }  // namespace
 
+// How long a visit is expected to last: as those before, or as long as this one has already.
+double Estimator::dwell_ns() const {
+  const Context& c = *context_;
+  if (c.visits < kVisits) return std::numeric_limits<double>::infinity();
+  return std::max(c.dwell_ns, static_cast<double>(now_ns_ - c.entered_ns));
+}
+
+bool Estimator::too_short() const { return dwell_ns() < 2 * static_cast<double>(kShortBlockNs); }
+
 std::uint64_t Estimator::block_ns(Purpose purpose) const {
   const Context& c = *context_;
   const auto settling = static_cast<std::uint64_t>(kSettlings * settle_ns_);
   const std::uint64_t block = std::clamp(settling, kBlockNs, kLongBlockNs);
-  if (purpose == Purpose::kOnly)
+  const double dwell = dwell_ns();
+  if (purpose == Purpose::kOnly) {
+    if (c.racing_arms > 1) return too_short() ? 2 * kShortBlockNs : kLongBlockNs;
     return c.now().arms[0].blocks < kOnlyBlocks ? kLongBlockNs : kOnlyBlockNs;
-  if (c.visits >= kVisits && c.dwell_ns < kLongVisits) {
-    const auto part = static_cast<std::uint64_t>(c.dwell_ns) / kBlocksInVisit;
+  }
+  if (dwell < kLongVisits) {
+    const auto part = static_cast<std::uint64_t>(dwell) / kBlocksInVisit;
     return std::clamp(part, std::max(kShortBlockNs, settling), block);
   }
   const bool noisy = c.now().race.rounds() > 1 && c.now().race.block_sd() > kNoisySd;
@@ -165,7 +178,7 @@ void Estimator::looked(double after) {
   arm.at_ns = c.time_ns;
   const double doubt = r.chosen == c.sheltered ? kBeyondDoubt : kLikely;
   if (arm.gap < std::max(kWorthMoving, doubt * std::sqrt(arm.variance))) return;
-  if (c.visits >= kVisits && arm.gap * c.dwell_ns < settle_ns_) return;
+  if (arm.gap * dwell_ns() < settle_ns_) return;
   change_chosen(c.look_arm, Choice::kLooked);
 }
 
@@ -315,10 +328,11 @@ void Estimator::choose(std::uint64_t now_ns) {
       std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.reports; });
   if (!counted || c.racing_arms < 2) {
     r.why = counted ? Choice::kOnly : Choice::kUncounted;
+    r.raced_ns = c.time_ns;
     return begin_block(0, Purpose::kOnly, now_ns);
   }
-  if (c.visits >= kVisits && c.dwell_ns < 2 * static_cast<double>(kShortBlockNs)) {
-    if (r.racing) r.why = Choice::kShort;
+  if (too_short()) {
+    if (r.racing) r.why = Choice::kShort, r.raced_ns = c.time_ns;
     return begin_block(r.racing ? 0 : r.chosen, Purpose::kOnly, now_ns);
   }
   if (needs_alone(objective_) && (r.racing || !open_))

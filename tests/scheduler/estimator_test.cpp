@@ -246,6 +246,36 @@ TEST_CASE("Contexts shorter than a block are never explored") {
   CHECK(world.changes() - changes <= 580);  // coming and going only
 }
 
+TEST_CASE("A visit that lasts is raced however short those before were") {
+  unsigned right = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    World world({{}, {}}, pair_speeds(decode_beside_prefill()), seed);
+    for (unsigned i = 0; i < 20; ++i) {
+      world.set_active(1, i % 2 == 0);
+      world.run(0.01 * (i + 1));
+    }
+    world.set_active(1, true);
+    world.run(0.2 + 2);
+    right += world.regret() <= 0.05;
+  }
+  MESSAGE("found within 2 s of a visit behind short ones: " << right << " of 20");
+  CHECK(right >= 18);
+}
+
+TEST_CASE("The time of a race begins when every client reports") {
+  unsigned right = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    World world({{}, {}}, pair_speeds(decode_beside_prefill()), seed);
+    world.client(1).reports_progress = false;
+    world.run(3);
+    world.client(1).reports_progress = true;
+    world.run(3 + 2.3);
+    right += world.regret() <= 0.05;
+  }
+  MESSAGE("found within 2.3 s of the first report: " << right << " of 20");
+  CHECK(right >= 18);
+}
+
 TEST_CASE("A counter that lies costs others no more than the worst candidate") {
   double honest = 1;
   for (const double lie : {-20.0, 20.0})
