@@ -404,7 +404,7 @@ void DeviceArbiter::end_step(ClientId id, Lane& lane, std::uint64_t now_ns) {
 
 // --- what is measured ------------------------------------------------------------------------
 
-void DeviceArbiter::take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t) {
+void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std::uint64_t) {
   // Grants are of no other widths; and what is kept is bounded.
   if (std::none_of(
           layout_.entries().begin(), layout_.entries().end(),
@@ -426,11 +426,6 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Timed& tim
   cell.mean_ns = static_cast<double>(timed.mean_ns);
   if (timed.whole_ns != 0) cell.mean_ns *= kUsualNs / static_cast<double>(timed.whole_ns);
   profile_.merge(curve_of(id), cell, kRemembered);
-  if (timed.whole_ns == 0 || timed.mean_ns == 0 || client.traits.program == 0) return;
-  const double speed = static_cast<double>(timed.whole_ns) / static_cast<double>(timed.mean_ns);
-  estimator_.store().add({client.traits.program, timed.processors, 0, scheduler::StepKind::kUnknown,
-                          scheduler::Quantity::kWidth},
-                         std::log(std::clamp(speed, 0.01, 1.0)), 1, estimator_.time_ns());
 }
 
 void DeviceArbiter::progressed(ClientId id, const scheduler::Progress& progress,

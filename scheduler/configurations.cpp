@@ -17,6 +17,9 @@ constexpr double kHopeless = 0.5;
 // Of two clients: sharing and five splits, so that two rounds take 1.2 s.
 constexpr std::size_t kMostOfTwo = 6;
 
+// Of the SMs, the first client's in the splits of two clients that are always measured.
+constexpr double kAnchors[] = {0.27, 0.5, 0.73};
+
 // Beyond so many clients, splits of one against the others are drafted for the first ones only.
 constexpr std::size_t kSingled = 8;
 
@@ -94,7 +97,7 @@ PartitionId Configurations::within(const Client& client, PartitionId partition) 
 }
 
 bool Configurations::add(std::span<const Group> groups, bool shared, bool alone) {
-  Draft draft{assignments_.size(), 0, 0, shared, alone};
+  Draft draft{assignments_.size(), 0, 0, shared, alone, false};
   for (const Group& group : groups)
     for (const std::uint8_t member : group.members) {
       const Client& client = *active_[member];
@@ -244,20 +247,39 @@ bool Configurations::same_widths(const Draft& a, const Draft& b) const {
   return true;
 }
 
-// Sharing first, then the best by the model that differ, then those alone.
+void Configurations::mark_anchors() {
+  if (all_.size() != 2) return;
+  for (const double anchor : kAnchors) {
+    Draft* nearest = nullptr;
+    double least = 1;
+    for (Draft& draft : drafts_) {
+      if (draft.shared || draft.alone || draft.predicted == kInfeasible) continue;
+      const double part =
+          static_cast<double>(pool_[assignments_[draft.begin].partition].processors) /
+          pool_.front().processors;
+      if (std::abs(part - anchor) < least) nearest = &draft, least = std::abs(part - anchor);
+    }
+    if (nearest != nullptr) nearest->always = true;
+  }
+}
+
+// Sharing first, then what is always measured, then the best by the model that differ, then those
+// alone.
 void Configurations::select() {
   std::stable_sort(drafts_.begin(), drafts_.end(), [](const Draft& a, const Draft& b) {
     if (a.alone != b.alone) return b.alone;
     if (a.shared != b.shared) return a.shared;
+    if (a.always != b.always) return a.always;
     return a.predicted > b.predicted;
   });
   const std::size_t most = all_.size() == 2 ? kMostOfTwo : Race::kArms;
   std::size_t kept = 0, racing = 0;
   double best = kInfeasible;
+  for (const Draft& draft : drafts_)
+    if (!draft.alone && !draft.shared) best = std::max(best, draft.predicted);
   for (const Draft& draft : drafts_) {
     if (!draft.alone) {
-      if (!draft.shared) best = std::max(best, draft.predicted);
-      const bool hopeless = !draft.shared && draft.predicted < best - kHopeless;
+      const bool hopeless = !draft.shared && !draft.always && draft.predicted < best - kHopeless;
       const bool again = std::any_of(drafts_.begin(), drafts_.begin() + static_cast<long>(kept),
                                      [&](const Draft& d) { return same_widths(d, draft); });
       if (hopeless || again || racing == most) continue;
@@ -285,6 +307,7 @@ std::span<const Candidate> Configurations::generate(std::span<const Client> clie
     if (needs_alone(objective)) add_alone(estimator);
   }
   predict(objective, estimator);
+  mark_anchors();
   select();
   for (const Draft& draft : drafts_)
     candidates_.push_back(

@@ -7,6 +7,9 @@
 //   split    the device in two complementary parts of the pool, each client or group on its own;
 //            three and four parts where there are so many clients
 //
+// Of two clients three splits are always measured, near a quarter, a half and three quarters of the
+// SMs, whatever the model says: a model that errs must not keep the best split out of the race.
+//
 // Parts that differ by less than a sixth for every client are one split: a race could not tell them
 // apart, and the model's choice among them rests on measured widths, whose staircase of waves it
 // keeps (EstimateStore::log_width).
@@ -52,6 +55,7 @@ class Configurations {
     std::size_t begin = 0, count = 0;  // in assignments_
     double predicted = 0;
     bool shared = false, alone = false;
+    bool always = false;  // raced whatever the model says of it
   };
   struct Group {
     PartitionId partition = kWholeDevice;
@@ -69,6 +73,7 @@ class Configurations {
   PartitionId within(const Client& client, PartitionId partition) const;
   bool same_widths(const Draft& a, const Draft& b) const;
   void predict(const Objective& objective, const Estimator& estimator);
+  void mark_anchors();
   void select();
 
   std::span<const Partition> pool_;

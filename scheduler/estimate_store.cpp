@@ -15,6 +15,10 @@ constexpr std::size_t kCurves = 512;  // programs and phases with width curves
 // 0.1 s of recorded jobs) as if by so many of them.
 constexpr double kVariance = 0.01, kBelief = 3;
 
+// A program's rate alone is that of its newest second or two, in blocks of 0.1 s: programs begin
+// with work of another kind (weights are read, kernels are chosen), which must not count for long.
+constexpr double kAloneBlocks = 10;
+
 // Of a program whose scaling is unknown.
 constexpr double kSharedWork = 0.9;
 
@@ -77,6 +81,8 @@ void EstimateStore::add(const EstimateKey& key, double log_value, double weight,
   if (!std::isfinite(log_value) || !(weight > 0)) return;
   Estimate& estimate = place(key).estimate;
   estimate.n_eff *= decay(estimate.updated_ns, now_ns);
+  if (key.what == Quantity::kRate && key.configuration == kByItself)
+    estimate.n_eff = std::min(estimate.n_eff, kAloneBlocks);
   estimate.n_eff += weight;
   const double step = weight / estimate.n_eff, away = log_value - estimate.log_mean;
   estimate.log_mean += step * away;

@@ -221,6 +221,7 @@ void Estimator::offer(std::span<const Candidate> candidates) {
   c.regime = 0;
   c.now().rates.assign(c.slots, {});
   c.now().mixes.assign(c.slots, {});
+  c.now().best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
   c.now().began_ns = c.time_ns;
   c.credit_s = 0;
   c.look_arm = Race::kNone;
@@ -315,13 +316,8 @@ double Estimator::log_alone(std::size_t slot) const {
 }
 
 void Estimator::bound_lies(Sample& sample, std::size_t slot, unsigned arm) const {
-  double best = log_alone(slot);
-  if (std::isnan(best)) {
-    best = sample.log_rate;
-    for (unsigned other = 0; other < context_->racing_arms; ++other)
-      if (const Estimate* const found = store_.find(rate_key(slot, other)); found != nullptr)
-        best = std::max(best, found->log_mean);
-  }
+  const double best = context_->now().best[slot];
+  if (std::isnan(best)) return;  // the first block of a race: there is nothing to compare with
   const Context::Place& place = context_->place(arm, slot);
   double sharers = 1;
   if (place.mode == Mode::kShared)
@@ -362,6 +358,10 @@ bool Estimator::take(std::uint64_t now_ns) {
     sample.log_mix = launches > 0 ? std::log(std::max(work, 1e-9) / launches)
                                   : std::numeric_limits<double>::quiet_NaN();
     bound_lies(sample, i, arm_);
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    double& best = context_->now().best[i];
+    if (!samples_[i].paused) best = std::fmax(best, samples_[i].log_rate);
   }
   return true;
 }

@@ -269,6 +269,7 @@ void Estimator::begin_race(Regime& r) {
   r.race.begin(c.racing_arms, c.sheltered, r.race.rounds() > 1 ? r.race.block_sd() : kBlockSd);
   r.racing = true;
   r.raced_ns = c.time_ns;
+  r.best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
 }
 
 void Estimator::settle_race(Regime& r) {

@@ -49,6 +49,7 @@ struct Estimator::Regime {
   std::uint64_t began_ns = 0, raced_ns = 0;  // context time: the regime, its last race
   double decided_s = 0;
   std::vector<Watch> rates, mixes;  // by slot; rates: under the chosen arm
+  std::vector<double> best;         // by slot: the highest log rate since the race began, or NaN
   double alarm = 1;                 // false alarms made the watch less sensitive by this factor
   unsigned strange = 0;             // kept blocks in a row that differ from the usual
   std::uint64_t used_ns = 0;
