@@ -47,7 +47,7 @@ MODES = {"exclusive": "alone", "mps": "MPS", "mps-priority": "MPS with prioritie
 WORDS = (("decode-graph I-L8", "decode as CUDA graphs (8B)"), ("decode I-L8", "decode (8B)"),
          ("prefill I-L8", "prefill (8B)"), ("score BERT", "scoring (BERT)"),
          ("rollout I-L8", "rollout (8B)"), ("train D1.7", "training (Qwen3-1.7B)"),
-         ("ours:tpot-first", "`tpot-first`"), ("mps-priority", "MPS with priorities"),
+         ("ours:tpot-first", "`tpot-first`"), ("ours:throughput", "`throughput`"), ("mps-priority", "MPS with priorities"),
          ("mps p99", "MPS p99"), ("azure2024_conv_synth", "Azure 2024"),
          ("burstgpt_conv_synth", "BurstGPT"), ("longbench_synth_poisson1", "LongBench"),
          (" calibrated", ", load found by trial"), ("Vitamin, whole device shared",

@@ -53,15 +53,17 @@ def found_of(samples):
         lines = [samples.timelines.get(("ours", i)) for i in range(len(samples.jobs))]
         if not all(line and line.covers(block["begin"], block["end"] - 0.2) for line in lines):
             continue
-        objective = lambda begin, end: paired.geometric_mean(
-            [max(line.speed(begin, min(end, line.times[-1])) or 0, 1e-9) / b
-             for line, b in zip(lines, base)]) / best[0]
+        relative = lambda begin, end: [
+            max(line.speed(begin, min(end, line.times[-1])) or 0, 1e-9) / b
+            for line, b in zip(lines, base)]
+        objective = lambda begin, end: paired.geometric_mean(relative(begin, end)) / best[0]
         at = block["begin"]
         while at + 1 <= block["end"] and objective(at, at + 1) < WITHIN:
             at += 0.1
         found = at + 1 <= block["end"]
         answer.append({"arm": block["block"], "found_s": at - block["begin"] if found else None,
                        "seconds": block["end"] - block["begin"], "best": best[1],
+                       "speeds": relative(at if found else block["begin"], block["end"]),
                        "after": objective(at, block["end"]) if found else
                        objective(block["begin"], block["end"])})
     return answer
@@ -79,9 +81,13 @@ def decode_beside_prefill(samples):
         parts.append(f"best fixed ({arms.arm(best[1], len(samples.jobs)).label}): "
                      f"{over(best[1], sum)} × MPS in sum, "
                      f"{over(best[1], paired.geometric_mean)} by geometric mean")
+    mps = [paired.mean(speed) / paired.mean(a) for speed, a in zip(table["mps"], alone)]
     for f in found_of(samples):
         when = "not found" if f["found_s"] is None else f"found after {f['found_s']:.1f} s"
-        parts.append(f"{f['arm']}: {when}, {f['after']:.3f} of the best in {f['seconds']:.0f} s")
+        over_mps = lambda objective: objective(f["speeds"]) / objective(mps)
+        parts.append(f"{f['arm']}: {when}, {f['after']:.3f} of the best in {f['seconds']:.0f} s: "
+                     f"{over_mps(sum):.2f} × MPS in sum, "
+                     f"{over_mps(paired.geometric_mean):.2f} by geometric mean")
     return f"{samples.title()}: " + "; ".join(parts) if parts else None
 
 
