@@ -34,17 +34,6 @@ scheduler::StreamDemand demand_of(const runtime::ReadyOperation& operation) {
   return demand;
 }
 
-scheduler::StepKind kind_of(runtime::OperationClass kind) {
-  switch (kind) {
-    case runtime::OperationClass::kPrefill:
-      return scheduler::StepKind::kPrefill;
-    case runtime::OperationClass::kDecode:
-      return scheduler::StepKind::kDecode;
-    default:
-      return scheduler::StepKind::kUnknown;
-  }
-}
-
 }  // namespace
 
 hal::Result<runtime::MakeArbiter> local_arbiter(const std::string& policy, std::uint64_t seed,
@@ -141,6 +130,14 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
     scheduler_.returned(kSelf, operation.lane, before.grant, now_ns);
     lanes_[operation.lane].grant = scheduler::kNoGrant;
   }
+  scheduler::Announcement said;
+  said.kind = operation.kind;
+  said.ready_ns = operation.ready_at_ns;
+  said.due_ns = operation.deadline_ns;
+  said.work_ns = operation.queued_ns;
+  said.min_sms = operation.processors;
+  said.iteration_end = operation.iteration_end;
+  lanes_[operation.lane].steps.launch(scheduler_, kSelf, operation.lane, steps_, said, now_ns);
   scheduler_.wants(kSelf, demand_of(operation), now_ns);
   obey(now_ns);
   const Lane& lane = lanes_[operation.lane];
@@ -222,25 +219,22 @@ void LocalArbiter::returned(Held& held) {
   held_.pop_back();
 }
 
-// One step a lane.
 void LocalArbiter::expect(const runtime::Hint& hint) {
   if (placement_ != nullptr) return;
   const std::uint64_t now = runtime::now_ns();
-  const std::uint64_t id = std::uint64_t{hint.lane} + 1;
-  if (hint.cancelled) return scheduler_.step_cancel(kSelf, id, now);
-  scheduler::Step step;
-  step.id = id;
-  step.client = kSelf;
-  step.stream = hint.lane;
-  step.kind = kind_of(hint.kind);
-  step.ready_ns = std::max(hint.ready_at_ns, now);
-  step.due_ns = hint.deadline_ns;
-  step.work_ns = hint.queued_ns;
-  step.min_sms = std::max(1U, hint.processors);
-  if (hint.ready_at_ns > now)
-    scheduler_.step_expected(step, now);
-  else
-    scheduler_.step_begin(step, now);
+  scheduler::AnnouncedSteps& steps = lane(hint.lane).steps;
+  if (hint.cancelled) {
+    steps.cancel(scheduler_, kSelf, now);
+  } else {
+    scheduler::Announcement said;
+    said.kind = hint.kind;
+    said.ready_ns = hint.ready_at_ns;
+    said.due_ns = hint.deadline_ns;
+    said.work_ns = hint.queued_ns;
+    said.min_sms = hint.processors;
+    steps.announce(scheduler_, kSelf, hint.lane, steps_, said, now);
+  }
+  obey(now);
 }
 
 void LocalArbiter::tell_of_fault(const std::string& fault) {

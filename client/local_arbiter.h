@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/arbiter.h"
+#include "scheduler/announced_steps.h"
 #include "scheduler/estimator.h"
 #include "scheduler/ledger.h"
 #include "scheduler/policies/registry.h"
@@ -60,6 +61,7 @@ class LocalArbiter final : public runtime::Arbiter {
   struct Lane {
     bool known = false;  // to the ledger, which is asked where lanes are isolated
     scheduler::Ledger::StreamIndex stream = 0;
+    scheduler::AnnouncedSteps steps;
     // By the scheduler.
     scheduler::GrantId grant = scheduler::kNoGrant;
     runtime::EntryId entry = runtime::kNoEntry;
@@ -87,6 +89,7 @@ class LocalArbiter final : public runtime::Arbiter {
   scheduler::Ledger ledger_;
   std::vector<Lane> lanes_;
   std::vector<Held> held_;
+  std::uint64_t steps_ = 0;  // that were announced
   bool told_ = false;
 };
 

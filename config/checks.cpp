@@ -45,10 +45,13 @@ void check_policy(const Policy& policy, const Said& own, std::vector<Problem>& p
         known.emplace_back(parameter.name);
   const std::size_t before = problems.size();
   for (const auto& [parameter, value] : policy.parameters) {
-    if (std::find(known.begin(), known.end(), parameter) != known.end()) continue;
-    Problem problem =
-        problem_at(parameters, "the policy '" + plain + "' has no parameter '" + parameter + "'" +
-                                   scheduler::did_you_mean(parameter, known));
+    std::string message = scheduler::former_parameter(plain, parameter + "=" + value);
+    if (message.empty()) {
+      if (std::find(known.begin(), known.end(), parameter) != known.end()) continue;
+      message = "the policy '" + plain + "' has no parameter '" + parameter + "'" +
+                scheduler::did_you_mean(parameter, known);
+    }
+    Problem problem = problem_at(parameters, std::move(message));
     if (parameters != nullptr && parameters->entries.contains(parameter))
       problem.place = parameters->entries.at(parameter);
     problems.push_back(std::move(problem));

@@ -45,18 +45,6 @@ constexpr std::uint64_t kOverdueLooks = 256;
 // Where the profile holds all of a client's launches.
 std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
 
-// runtime::OperationClass, as the protocol has it.
-scheduler::StepKind kind_of(std::uint8_t said) {
-  switch (static_cast<runtime::OperationClass>(said)) {
-    case runtime::OperationClass::kPrefill:
-      return scheduler::StepKind::kPrefill;
-    case runtime::OperationClass::kDecode:
-      return scheduler::StepKind::kDecode;
-    default:
-      return scheduler::StepKind::kUnknown;
-  }
-}
-
 std::uint32_t distance(std::uint32_t from, std::uint32_t to) { return (to - from) & 0xff'ffff; }
 
 }  // namespace
@@ -173,12 +161,14 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
-  if (ready.iteration_end != 0) end_step(id, lane, now_ns);
-  if (ready.deadline_in_ns != 0 || ready.kind != 0 || ready.iteration_end != 0)
-    announced(
-        id, client, ready.head.lane,
-        {ready.kind, ready.ready_in_ns, ready.deadline_in_ns, ready.queued_ns, ready.processors},
-        now_ns);
+  scheduler::Announcement said;
+  said.kind = static_cast<runtime::OperationClass>(ready.kind);
+  said.ready_ns = now_ns + ready.ready_in_ns;
+  said.due_ns = ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : 0;
+  said.work_ns = ready.queued_ns;
+  said.min_sms = ready.processors;
+  said.iteration_end = ready.iteration_end != 0;
+  lane.steps.launch(scheduler_, id, ready.head.lane, client.steps, said, now_ns);
   scheduler::StreamDemand demand;
   demand.id = ready.head.lane;
   demand.min_sms = ready.processors;
@@ -192,7 +182,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
                          std::uint64_t now_ns) {
   leave(id, client, idle.head.lane, now_ns);
-  end_step(id, client.lanes[idle.head.lane], now_ns);
+  client.lanes[idle.head.lane].steps.end(scheduler_, id, now_ns);
 }
 
 // The lane submits nothing more under the grant that it has.
@@ -365,41 +355,15 @@ void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord& said,
                          std::uint64_t now_ns) {
-  Lane& lane = client.lanes[said.head.lane];
-  if (said.cancelled != 0) {
-    if (lane.expected != 0) scheduler_.step_cancel(id, std::exchange(lane.expected, 0), now_ns);
-    return;
-  }
-  announced(id, client, said.head.lane,
-            {said.kind, said.ready_in_ns, said.deadline_in_ns, said.queued_ns, said.processors},
-            now_ns);
-}
-
-// Of what can begin now the step has begun, and the one before it has ended.
-void DeviceArbiter::announced(ClientId id, Client& client, LaneId lane_id, const Said& said,
-                              std::uint64_t now_ns) {
-  Lane& lane = client.lanes[lane_id];
-  scheduler::Step step;
-  step.client = id;
-  step.stream = lane_id;
-  step.kind = kind_of(said.kind);
-  step.ready_ns = now_ns + said.ready_in_ns;
-  step.due_ns = said.due_in_ns != 0 ? now_ns + said.due_in_ns : 0;
-  step.work_ns = said.work_ns;
-  step.min_sms = std::max(1U, said.processors);
-  step.id = lane.expected != 0 ? lane.expected : ++client.steps;
-  if (said.ready_in_ns != 0) {
-    lane.expected = step.id;
-    return scheduler_.step_expected(step, now_ns);
-  }
-  lane.expected = 0;
-  end_step(id, lane, now_ns);
-  lane.step = step.id;
-  scheduler_.step_begin(step, now_ns);
-}
-
-void DeviceArbiter::end_step(ClientId id, Lane& lane, std::uint64_t now_ns) {
-  if (lane.step != 0) scheduler_.step_end(id, std::exchange(lane.step, 0), now_ns);
+  scheduler::AnnouncedSteps& steps = client.lanes[said.head.lane].steps;
+  if (said.cancelled != 0) return steps.cancel(scheduler_, id, now_ns);
+  scheduler::Announcement announced;
+  announced.kind = static_cast<runtime::OperationClass>(said.kind);
+  announced.ready_ns = now_ns + said.ready_in_ns;
+  announced.due_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
+  announced.work_ns = said.queued_ns;
+  announced.min_sms = said.processors;
+  steps.announce(scheduler_, id, said.head.lane, client.steps, announced, now_ns);
 }
 
 // --- what is measured ------------------------------------------------------------------------

@@ -27,8 +27,7 @@
 // so what a policy is told of a launch is the curve of all its client's launches together: how
 // many times as long they take at each width, lately. Nobody's word counts for others.
 //
-// Steps. What a program says of a lane (advice) begins a step of that lane, and ends the one before
-// it; the end of an iteration and idleness end it, too.
+// Steps. What a program says of a lane (advice): scheduler/announced_steps.h.
 //
 // Progress. Where the policy compares what clients get on, and there are several, they report what
 // they completed, and give back what they do not use (Outlet::reports()).
@@ -48,6 +47,7 @@
 #include "protocol/version.h"
 #include "runtime/profile.h"
 #include "runtime/trace.h"
+#include "scheduler/announced_steps.h"
 #include "scheduler/estimator.h"
 #include "scheduler/policies/registry.h"
 #include "scheduler/scheduler.h"
@@ -187,8 +187,7 @@ class DeviceArbiter {
     protocol::LeaseWord word = 0;  // as published
     std::uint32_t generation = 0;
     std::uint64_t asked_ns = 0;  // it waits since then; 0: it does not
-    std::uint64_t step = 0;      // that has begun; 0: none
-    std::uint64_t expected = 0;  // that has not; 0: none
+    scheduler::AnnouncedSteps steps;
     // What it asked for, and cannot have before it has returned something (before 1.7).
     scheduler::StreamDemand demand;
     bool postponed = false;
@@ -223,13 +222,6 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
-  struct Said {  // of a step
-    std::uint8_t kind = 0;
-    std::uint64_t ready_in_ns = 0, due_in_ns = 0, work_ns = 0;
-    std::uint32_t processors = 1;
-  };
-  void announced(ClientId id, Client& client, LaneId lane, const Said& said, std::uint64_t now_ns);
-  void end_step(ClientId id, Lane& lane, std::uint64_t now_ns);
   void tell_of_reports();
   std::uint64_t within(const Client& client) const {
     return std::max(client.answer_within_ns, settings_.answer_within_ns);

@@ -30,7 +30,7 @@ inline constexpr PartitionId kNoPartition = runtime::kNoEntry;
 inline constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
 // What a step of a client computes, as far as the client said so.
-enum class StepKind : std::uint8_t { kUnknown, kPrefill, kDecode, kIteration };
+enum class StepKind : std::uint8_t { kUnknown, kPrefill, kDecode, kIteration, kBestEffort };
 
 // How a client may use a partition.
 //   kExclusive  no other client's exclusive grant overlaps it

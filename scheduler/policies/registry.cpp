@@ -125,17 +125,19 @@ constexpr BuiltIn kBuiltIn[] = {{"fifo", fifo},         {"throughput", throughpu
                                 {"orion", orion},       {"random", random},
                                 {"extremes", extremes}};
 
-// Parameters of the scheduler before this one, for one release.
+// Parameters of the scheduler before this one, or values of them, for one release.
 struct Former {
   std::string_view policy, parameter, instead;
 };
 constexpr Former kFormer[] = {
     {"throughput", "whole", "nothing: what is shared and what is not is measured"},
+    {"throughput", "objective=alone", "model=algorithm1,relative=alone"},
+    {"throughput", "objective=paper", "model=algorithm1,relative=paper"},
     {"throughput", "look", "nothing: measurements have a budget of their own"},
     {"throughput", "launches", "nothing: rows stand until something changes"},
-    {"tpot-first", "target", "tpot in the workload class ([classes.NAME])"},
+    {"tpot-first", "target", "tpot in the workload class ([[class]])"},
     {"tpot-first", "margin", "nothing: a controller keeps the class's quantile"},
-    {"tpot-first", "reserve", "reservation in the workload class ([classes.NAME])"},
+    {"tpot-first", "reserve", "reservation in the workload class ([[class]])"},
     {"tpot-first", "reservation", "the policy slo, which keeps no partition for idle clients"},
     {"tpot-first", "lookahead", "nothing: announced steps are always looked at"},
     {"tpot-first", "lend", "the policy slo, which keeps no partition for idle clients"},
@@ -167,21 +169,28 @@ std::string parameters_of(const PolicyDescription& description) {
 
 // Empty: no parameter of before is in `text`.
 std::string former(std::string_view policy, std::string_view text) {
-  for (const Former& one : kFormer) {
-    if (one.policy != policy) continue;
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t end = std::min(text.find(',', at), text.size());
-      const std::string_view part = text.substr(at, end - at);
-      if (part.substr(0, part.find('=')) == one.parameter)
-        return "policy " + std::string(policy) + " has no parameter '" +
-               std::string(one.parameter) + "' any more; instead: " + std::string(one.instead);
-      at = end + 1;
-    }
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    if (std::string line = former_parameter(policy, text.substr(at, end - at)); !line.empty())
+      return line;
+    at = end + 1;
   }
   return "";
 }
 
 }  // namespace
+
+std::string former_parameter(std::string_view policy, std::string_view parameter) {
+  const std::string_view name = parameter.substr(0, parameter.find('='));
+  for (const Former& one : kFormer) {
+    if (one.policy != policy) continue;
+    const bool with_value = one.parameter.find('=') != one.parameter.npos;
+    if ((with_value ? parameter : name) != one.parameter) continue;
+    return "the policy '" + std::string(policy) + "' has no parameter '" +
+           std::string(one.parameter) + "' any more; instead: " + std::string(one.instead);
+  }
+  return "";
+}
 
 std::span<const PolicyDescription> list() {
   // Never destroyed: a preloaded library may be asked after its own destructors ran.

@@ -25,6 +25,9 @@ struct PolicyContext {
 
 // Every built-in policy, in the order in which a person should read about them.
 std::span<const PolicyDescription> list();
+// A line that says what took the place of NAME or NAME=VALUE, which the policy had in the release
+// before; empty: it had no such parameter, or has it still.
+std::string former_parameter(std::string_view policy, std::string_view parameter);
 
 // The policy of a specification NAME[:PARAMETER=VALUE[,...]]. An error names what is wrong, what is
 // known and the nearest known name; of a parameter of before the present scheduler, what took its

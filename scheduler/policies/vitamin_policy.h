@@ -41,11 +41,13 @@ extern "C" {
 #define VITAMIN_AT(type, array, i) \
   ((const type*)((const char*)(array) + (size_t)(i) * ((const type*)(array))->size))
 
+/* More kinds may follow: treat one that you do not know as unknown. */
 enum vitamin_step_kind {
   VITAMIN_STEP_UNKNOWN,
   VITAMIN_STEP_PREFILL,
   VITAMIN_STEP_DECODE,
-  VITAMIN_STEP_ITERATION
+  VITAMIN_STEP_ITERATION,  /* between two ends of an iteration that the client announced */
+  VITAMIN_STEP_BEST_EFFORT /* nobody waits for it */
 };
 /* Exclusive rows of different clients never overlap; shared rows promise nothing. */
 enum vitamin_mode { VITAMIN_EXCLUSIVE, VITAMIN_SHARED, VITAMIN_PAUSED };
@@ -70,7 +72,8 @@ struct vitamin_stream {
   uint64_t waiting_since_ns;
 };
 
-/* A unit of work that a client announced: a prefill, one token, one iteration. */
+/* A unit of work that a client announced: a prefill, one token, one iteration. A step that is
+ * cancelled or has ended is not in the next snapshot. */
 struct vitamin_step {
   uint32_t size;
   uint32_t client;
@@ -87,7 +90,7 @@ struct vitamin_client {
   uint32_t id;
   float weight;
   uint32_t max_sms, reserved_sms, group, may_share;
-  uint32_t phase; /* enum vitamin_step_kind, of its current step */
+  uint32_t phase; /* enum vitamin_step_kind, of its current step or, between two, the last one */
   uint32_t active, reports_progress;
   uint64_t ttft_ns, tpot_ns, latency_ns, step_ns; /* its SLO; 0: none */
   float quantile;

@@ -173,6 +173,12 @@ TEST_CASE("a text that is no TOML is one problem at its place") {
 TEST_CASE("parameters of the policy are checked where they stand") {
   CHECK(problems("[policy]\nname = \"random\"\nparameters = { evry = 2 }\n") ==
         "3:16 the policy 'random' has no parameter 'evry'; did you mean 'every'?\n");
+  CHECK(problems("[policy]\nname = \"tpot-first\"\nparameters = { target = 30 }\n") ==
+        "3:16 the policy 'tpot-first' has no parameter 'target' any more; instead: tpot in the "
+        "workload class ([[class]])\n");
+  CHECK(problems("[policy]\nname = \"throughput\"\nparameters = { objective = \"paper\" }\n") ==
+        "3:16 the policy 'throughput' has no parameter 'objective=paper' any more; instead: "
+        "model=algorithm1,relative=paper\n");
   CHECK(problems("[policy]\nname = \"random\"\n[policy.parameters]\nevery = \"x\"\n").find("4") !=
         0);  // the value's own check names the parameter
   CHECK_FALSE(read("policy = { name = \"random\", parameters = { every = \"x\" } }").valid());

@@ -201,6 +201,54 @@ TEST_CASE("what a program says of a lane is a step, which the next one and idlen
   CHECK(listens.heard.empty());
 }
 
+TEST_CASE("a launch of which nothing is said ends the step that was said of launches") {
+  struct Listens final : scheduler::AllocationPolicy {
+    void allocate(const scheduler::Snapshot& snapshot, scheduler::Allocation& out) override {
+      const scheduler::Client* const client = snapshot.find(1);
+      heard.assign(client->steps.begin(), client->steps.end());
+      out.rows.emplace_back().client = 1;
+    }
+    std::vector<scheduler::Step> heard;
+  };
+  auto policy = std::make_unique<Listens>();
+  const Listens& listens = *policy;
+  Node node(asked_always("listens", std::move(policy)));
+  node.arbiter.attach(1);
+  const auto launches = [&](runtime::OperationClass kind, bool iteration_end) {
+    protocol::Ready ready;
+    ready.kind = static_cast<std::uint8_t>(kind);
+    ready.iteration_end = iteration_end ? 1 : 0;
+    node.arbiter.request(1, ready, node.now += 1'000);
+    node.arbiter.step(node.now);
+  };
+  using runtime::OperationClass;
+  launches(OperationClass::kBestEffort, false);
+  REQUIRE(listens.heard.size() == 1);
+  CHECK(listens.heard[0].kind == scheduler::StepKind::kBestEffort);
+  launches(OperationClass::kUnknown, false);
+  CHECK(listens.heard.empty());
+  // Iterations last until the next one.
+  launches(OperationClass::kUnknown, true);
+  REQUIRE(listens.heard.size() == 1);
+  CHECK(listens.heard[0].kind == scheduler::StepKind::kIteration);
+  const std::uint64_t first = listens.heard[0].id;
+  launches(OperationClass::kUnknown, false);
+  REQUIRE(listens.heard.size() == 1);
+  CHECK(listens.heard[0].id == first);
+  launches(OperationClass::kUnknown, true);
+  REQUIRE(listens.heard.size() == 1);
+  CHECK(listens.heard[0].id != first);
+  // What was announced ahead of its launches stays, whatever is said of them.
+  protocol::HintRecord hint;
+  hint.kind = static_cast<std::uint8_t>(OperationClass::kDecode);
+  hint.processors = 1;
+  hint.deadline_in_ns = 9'000'000;
+  node.arbiter.request(1, hint, node.now);
+  launches(OperationClass::kUnknown, false);
+  REQUIRE(listens.heard.size() == 1);
+  CHECK(listens.heard[0].kind == scheduler::StepKind::kDecode);
+}
+
 TEST_CASE("who waits for held units has them after the gate was closed and the grant returned") {
   Node node(0b1111);
   node.arbiter.attach(1);

@@ -25,7 +25,7 @@ program.make_stream.restype = ctypes.c_void_p
 program.launch_on.argtypes = [ctypes.c_void_p]
 assert program.setup(os.environ["ADVISED_KERNELS"].encode()) == 0
 """
-LINE = re.compile(r"(\w+) (\S+) processors (\d+) due_us (-?\d+) ready_us (-?\d+) flag (\d)")
+LINE = re.compile(r"(\w+) (\S+) sms (\d+) due_us (-?\d+) ready_us (-?\d+) step (\d+)")
 
 
 class Advice(unittest.TestCase):
@@ -69,10 +69,9 @@ class Advice(unittest.TestCase):
         _, errors, lines = self.told("program.use_nvtx(); program.finish()")
         self.assertEqual(errors, "")
         self.assertEqual([line[1] for line in lines],
-                         ["decode", "decode", "unknown", "prefill", "prefill", "unknown"])
+                         ["decode", "decode", "unknown", "prefill", "prefill", "iteration"])
         self.assertGreaterEqual(int(lines[3][2]), 8)
         self.assertTrue(0 < int(lines[3][3]) <= 500_000_000, lines)
-        self.assertEqual([line[5] for line in lines], ["0"] * 5 + ["1"])
 
     def test_without_the_injection_nvtx_says_nothing(self):
         _, _, lines = self.told("program.use_nvtx(); program.finish()", nvtx=False)
@@ -99,6 +98,7 @@ program.launch()
 assert vitamin.active()
 with vitamin.decode(deadline_ms=800_000, processors=4):
     program.launch()
+    program.launch()
     assert vitamin.deadline(200_000)
     program.launch()
 stream = program.make_stream()
@@ -112,6 +112,7 @@ program.launch_on(stream)
 assert vitamin.expect(vitamin.DECODE, stream=stream, ready_ms=200_000, deadline_ms=300_000,
                       processors=4)
 assert vitamin.cancel(stream)
+program.launch_on(stream)
 try:
     vitamin.expect(9)
     raise SystemExit("a kind that is none was taken")
@@ -122,14 +123,18 @@ program.finish()
         self.assertEqual(errors, "")
         self.assertEqual([line[:2] for line in lines],
                          [("select", kind) for kind in
-                          ("unknown", "decode", "decode", "best-effort", "prefill", "unknown",
-                           "unknown")] + [("prepare", "decode"), ("prepare", "unknown")])
+                          ("unknown", "decode", "decode", "decode", "best-effort", "prefill",
+                           "unknown", "iteration")] +
+                         [("prepare", "decode"), ("select", "iteration")])
         # Minutes: no machine is so busy that they are over before the launch.
-        self.assertTrue(0 < int(lines[2][3]) <= 200_000_000 < int(lines[1][3]) <= 800_000_000,
+        self.assertTrue(0 < int(lines[3][3]) <= 200_000_000 < int(lines[2][3]) <= 800_000_000,
                         lines)
-        self.assertEqual([line[5] for line in lines], list("000000101"))
-        self.assertTrue(0 < int(lines[7][4]) <= 200_000_000, lines)
-        self.assertTrue(int(lines[7][4]) < int(lines[7][3]) <= 300_000_000, lines)
+        # One deadline is one step; another one begins the next.
+        self.assertEqual(lines[1][5], lines[2][5])
+        self.assertNotEqual(lines[2][5], lines[3][5])
+        expected = lines[8]
+        self.assertTrue(0 < int(expected[4]) <= 200_000_000, lines)
+        self.assertTrue(int(expected[4]) < int(expected[3]) <= 300_000_000, lines)
 
     def test_the_python_module_does_nothing_without_vitamin(self):
         said, _, _ = self.told("""

@@ -35,7 +35,7 @@ struct Made {
   runtime::Profile profile;
 };
 
-std::string refusal(const char* specification) {
+std::string refusal(const std::string& specification) {
   const auto known = check(specification);
   REQUIRE(!known.has_value());
   CHECK(known.error().code == hal::Errc::kInvalidArgument);
@@ -60,6 +60,16 @@ TEST_CASE("a parameter of the scheduler before is refused with what took its pla
   CHECK(refusal("tpot-first:target=30").find("tpot in the workload class") != std::string::npos);
   CHECK(refusal("throughput:whole=never").find("no parameter 'whole' any more") !=
         std::string::npos);
+  CHECK(refusal("throughput:model=measured,objective=paper") ==
+        "the policy 'throughput' has no parameter 'objective=paper' any more; instead: "
+        "model=algorithm1,relative=paper");
+  CHECK(refusal("orion:processors=66").ends_with("instead: sms"));
+  for (const char* gone : {"look=1", "launches=1"})
+    CHECK(refusal(std::string("throughput:") + gone).find("; instead: ") != std::string::npos);
+  for (const char* gone : {"target=1", "margin=1", "reserve=1", "reservation=1", "lookahead=1",
+                           "lend=1", "quiet=1", "ahead=1", "floor=1", "beside=1"})
+    CHECK(refusal(std::string("tpot-first:") + gone).find("; instead: ") != std::string::npos);
+  CHECK(check("throughput:model=algorithm1,relative=paper").has_value());
 }
 
 TEST_CASE("every listed policy can be made from its name alone, and is one of two kinds") {

@@ -39,7 +39,7 @@ LAYERS = {
     "config": ["hal", "scheduler", "runtime/pool_layout.h", "runtime/problem.h"],
     "daemon": ["hal", "runtime", "scheduler", "protocol", "config"],
     # Decides over values.
-    "scheduler": ["hal", "runtime/pool_layout.h", "runtime/profile.h"],
+    "scheduler": ["hal", "runtime/demand.h", "runtime/pool_layout.h", "runtime/profile.h"],
     "sim": ["hal", "runtime", "scheduler"],
     "backends/soft": ["hal"],
     "backends/soft/libcuda": ["hal", "backends/soft"],

@@ -15,28 +15,43 @@ static void* create(const char* parameters, char* error, size_t error_size) {
 }
 static void destroy(void* self) { (void)self; }
 
-static void write_down(const char* what, uint32_t kind, uint32_t processors, uint64_t ready_at_ns,
-                       uint64_t deadline_ns, uint64_t now_ns, uint32_t flag) {
-  static const char* const kinds[] = {"unknown", "prefill", "decode", "iteration"};
+static long long us_from_now(uint64_t ns, uint64_t now_ns) {
+  return ns == 0 ? 0 : ((long long)ns - (long long)now_ns) / 1000;
+}
+
+/* `step`: null where nothing is said of the operation. */
+static void write_down(const char* what, const struct vitamin_step* step, uint32_t sms,
+                       uint64_t now_ns) {
+  static const char* const kinds[] = {"unknown", "prefill", "decode", "iteration", "best-effort"};
   FILE* log = fopen(getenv("LISTENING_LOG"), "a");
   if (log == NULL) return;
-  const long long due = deadline_ns == 0 ? 0 : ((long long)deadline_ns - (long long)now_ns) / 1000;
-  const long long ready =
-      ready_at_ns == 0 ? 0 : ((long long)ready_at_ns - (long long)now_ns) / 1000;
-  fprintf(log, "%s %s processors %u due_us %lld ready_us %lld flag %u\n", what,
-          kind < 4 ? kinds[kind] : "?", processors, due, ready, flag);
+  const uint32_t kind = step == NULL ? VITAMIN_STEP_UNKNOWN : step->kind;
+  const uint64_t due = step == NULL ? 0 : step->due_ns, ready = step == NULL ? 0 : step->ready_ns;
+  fprintf(log, "%s %s sms %u due_us %lld ready_us %lld step %llu\n", what,
+          kind < sizeof kinds / sizeof *kinds ? kinds[kind] : "?", sms, us_from_now(due, now_ns),
+          us_from_now(ready, now_ns), step == NULL ? 0 : (unsigned long long)step->id);
   fclose(log);
 }
 
-static uint32_t sms_of(const struct vitamin_snapshot* snapshot, uint32_t partition) {
-  return VITAMIN_AT(struct vitamin_partition, snapshot->partitions, partition)->sms;
+/* The step of the stream that has begun. */
+static const struct vitamin_step* step_of(const struct vitamin_snapshot* snapshot, uint32_t client,
+                                          uint32_t stream) {
+  for (uint32_t i = 0; i < snapshot->clients_count; ++i) {
+    const struct vitamin_client* one = VITAMIN_AT(struct vitamin_client, snapshot->clients, i);
+    for (uint32_t k = 0; one->id == client && k < one->steps_count; ++k) {
+      const struct vitamin_step* step = VITAMIN_AT(struct vitamin_step, one->steps, k);
+      if (step->stream == stream && step->begin_ns != 0) return step;
+    }
+  }
+  return NULL;
 }
+
 static struct vitamin_choice choose(void* self, const struct vitamin_operation* operation,
                                     const uint32_t* eligible, uint32_t count,
                                     const struct vitamin_snapshot* snapshot) {
   (void)self;
-  write_down("select", operation->phase, sms_of(snapshot, eligible[0]), 0, operation->due_ns,
-             snapshot->now_ns, 0);
+  write_down("select", step_of(snapshot, operation->client, operation->stream), operation->min_sms,
+             snapshot->now_ns);
   /* The whole device always has room, so each launch is asked about once. */
   const struct vitamin_choice choice = {eligible[count - 1], 1};
   return choice;
@@ -44,8 +59,7 @@ static struct vitamin_choice choose(void* self, const struct vitamin_operation* 
 static struct vitamin_plan prepare(void* self, const struct vitamin_step* step,
                                    const struct vitamin_snapshot* snapshot) {
   (void)self;
-  write_down("prepare", step->kind, step->min_sms, step->ready_ns, step->due_ns, snapshot->now_ns,
-             0);
+  write_down("prepare", step, step->min_sms, snapshot->now_ns);
   const struct vitamin_plan nothing = {VITAMIN_NO_PARTITION, 0, 0};
   return nothing;
 }
