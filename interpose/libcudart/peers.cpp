@@ -64,7 +64,8 @@ CUresult copy_peer(Via<decltype(::cuMemcpyPeer)> via, CUdeviceptr target, CUcont
     others.add(target_context);
     others.add(source_context);
   }
-  return between<NeverDeferred<>>(others, via, target, target_context, source, source_context, bytes);
+  return between<NeverDeferred<>>(others, via, target, target_context, source, source_context,
+                                  bytes);
 }
 
 CUresult copy_peer_async(Via<decltype(::cuMemcpyPeerAsync)> via, CUdeviceptr target,

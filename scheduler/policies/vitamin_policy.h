@@ -47,7 +47,7 @@ enum vitamin_step_kind {
   VITAMIN_STEP_PREFILL,
   VITAMIN_STEP_DECODE,
   VITAMIN_STEP_ITERATION,  /* between two ends of an iteration that the client announced */
-  VITAMIN_STEP_BEST_EFFORT /* nobody waits for it */
+  VITAMIN_STEP_BEST_EFFORT /* its end is not waited for */
 };
 /* Exclusive rows of different clients never overlap; shared rows promise nothing. */
 enum vitamin_mode { VITAMIN_EXCLUSIVE, VITAMIN_SHARED, VITAMIN_PAUSED };

@@ -198,16 +198,16 @@ class EndToEnd(unittest.TestCase):
 
     def test_a_policy_that_looks_at_times_gets_them_and_fifo_measures_nothing(self):
         state = {"XDG_STATE_HOME": str(self.folder)}
-        done = self.run_under(PREFIX / "bin/demo-train", "12", options=("--policy", "throughput"),
-                              **state)
+        looks = ("--policy", "throughput:model=algorithm1")
+        done = self.run_under(PREFIX / "bin/demo-train", "12", options=looks, **state)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(self.report()["profiles"]), 1, done.stderr)
         self.assertTrue((self.folder / "vitamin/profiles").is_dir())
         done = self.run_under(PREFIX / "bin/demo-train", "12", **state)
         self.assertEqual(self.report()["profiles"], [])
-        for options in (("--policy", "throughput", "--profiles", "none"),):
-            self.run_under(PREFIX / "bin/demo-train", "12", options=options, **state)
-            self.assertEqual(self.report()["profiles"], [])
+        self.run_under(PREFIX / "bin/demo-train", "12", options=(*looks, "--profiles", "none"),
+                       **state)
+        self.assertEqual(self.report()["profiles"], [])
 
     def test_a_profile_that_cannot_be_used_is_said_in_one_line_and_left_as_it_is(self):
         self.assertEqual(self.profile("demo-train").returncode, 0)

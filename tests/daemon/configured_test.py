@@ -74,9 +74,7 @@ class Configured(DaemonTest):
         self.assertGreater(self.held(daemon)[0]["processors"], 33)
 
     def test_a_latency_class_has_the_right_of_way_when_it_has_work(self):
-        # Never beside it, on trial: that depends on how long its requests take.
         daemon = self.configured('[policy]\nname = "tpot-first"\n'
-                                 'parameters = { beside = "never" }\n'
                                  '[[class]]\nname = "latency"\ncommand = "nobody"\n'
                                  'kind = "latency"\n'
                                  '[[class]]\nname = "batch"\ncommand = "nothing"\n'

@@ -298,8 +298,7 @@ TEST_CASE("a forked child reports nothing") {
 }
 
 // Others may have what it does not use.
-TEST_CASE(
-    "who reports gives its grants back when nothing of it was outstanding for a millisecond") {
+TEST_CASE("who reports gives grants back that were of no use for a millisecond") {
   for (const bool reports : {false, true}) {
     CAPTURE(reports);
     Node node;

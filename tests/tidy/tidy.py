@@ -108,11 +108,11 @@ NOT_YET_CLEAN = (
     "bench/differential.py", "bench/evaluate.py", "bench/evaluation", "bench/harness.py",
     "bench/micro.py", "bench/profiles.py", "bench/programs", "bench/spread.py", "client", "cmake",
     "config", "daemon", "deploy/README.md", "deploy/slurm", "docs/errors.md", "docs/metrics.md",
-    "docs/policies.md", "interpose", "policies", "protocol", "runtime", "scripts", "sim",
+    "interpose", "protocol", "runtime", "scripts", "sim",
     "tests/amdgpu", "tests/chaos", "tests/cli", "tests/config", "tests/counter_examples.md",
     "tests/cuda", "tests/daemon", "tests/demo", "tests/determinism", "tests/differential",
     "tests/docs", "tests/evaluation", "tests/hip", "tests/interpose", "tests/interpose_hip",
-    "tests/metrics", "tests/operations", "tests/policies", "tests/protocol",
+    "tests/metrics", "tests/operations", "tests/protocol",
     "tests/random_programs", "tests/runtime", "tests/simulate", "tests/tidy", "tests/trace",
     "tools/README.md", "tools/demo", "tools/vitamin")
 README_WORDS = 600
