@@ -144,7 +144,13 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
   if (lane.grant == scheduler::kNoGrant) return {kNoEntry, 0};
   if (contains(eligible, lane.entry))
     return {lane.entry, lane.launches != 0 ? lane.launches : kUntilChanged, lane.ahead_ns};
-  // The driver refused this kernel there, or no queue is free yet.
+  // The driver refused this kernel there, or no queue is free yet: a part of what was granted does
+  // for this launch.
+  const hal::ComputeSet granted = layout_.at(lane.entry).compute;
+  const auto inside = std::find_if(eligible.rbegin(), eligible.rend(), [&](EntryId id) {
+    return id != kWholeDevice && granted.contains(layout_.at(id).compute);
+  });
+  if (inside != eligible.rend()) return {*inside, 1};
   return {contains(eligible, kWholeDevice) ? kWholeDevice : eligible.back(), 1};
 }
 
@@ -179,8 +185,9 @@ bool LocalArbiter::admits(EntryId entry, LaneId id) const {
     return std::any_of(held_.begin(), held_.end(), [&](const Held& held) {
       return held.entry == entry && held.lane == id && !held.released;
     });
-  return placement_ != nullptr || (id < lanes_.size() && lanes_[id].grant != scheduler::kNoGrant &&
-                                   lanes_[id].entry == entry);
+  return placement_ != nullptr ||
+         (id < lanes_.size() && lanes_[id].grant != scheduler::kNoGrant &&
+          layout_.at(lanes_[id].entry).compute.contains(layout_.at(entry).compute));
 }
 
 LocalArbiter::Held* LocalArbiter::find(EntryId entry, LaneId lane) {

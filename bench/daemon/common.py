@@ -98,7 +98,7 @@ class Daemon:
     def counters(self):
         """As they were at the last look, of all devices."""
         return {k: sum(d.get(k) or 0 for d in self.last.get("devices") or []) for k in (
-            "grants", "moves", "gates_closed", "recalled", "overdue", "stale", "undelivered",
+            "grants", "moves", "gates_closed", "served_by_age", "overdue", "stale", "undelivered",
             "requests")}
 
     def end(self):

@@ -77,12 +77,13 @@ class Decisions:
 
     def closures(self):
         """Each closed gate of a lane's grant: when, of whom, the units, when it was returned, and
-        the first grant to another client that has any of those units: when, to whom."""
+        the first grant to another client that has any of those units: when, to whom. Of policies
+        that share nothing: a grant that is shared waits for no other."""
         held, open_, found = {}, [], []
         for e in self.events:
             if e.kind == "grant":
                 held[e.client, e.lane] = e
-                for c in [c for c in open_ if c["units"] & self.units[e.entry] and e.entry]:
+                for c in [c for c in open_ if c["units"] & self.units[e.entry]]:
                     open_.remove(c)
                     if c["client"] != e.client:  # else it came back to its holder
                         found.append({**c, "granted": e.ns, "to": e.client})

@@ -69,7 +69,7 @@ def measured(window, lengths, options, environment):
     nothing of reclaiming, if it does not: a client that hears nothing of the daemon for 200 ms goes
     home and comes back as another one, one that does not answer for a second loses its lease while
     its kernels run, and beside work that still runs at home a client is granted a part."""
-    daemon = common.Daemon("static:parts=1", environment, "--quantum", "2", trace=True, watch=False)
+    daemon = common.Daemon("temporal", environment, "--quantum", "2", trace=True, watch=False)
     pair = []
     cells = []
     with tempfile.TemporaryDirectory() as folder:

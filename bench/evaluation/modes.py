@@ -222,7 +222,7 @@ class Daemon:
 class Watch:
     """What vitamind counted over a cell (its warm-up included), and the widths that were held at a
     few moments of it."""
-    COUNTERS = ("requests", "grants", "moves", "gates_closed", "recalled", "overdue", "stale")
+    COUNTERS = ("requests", "grants", "moves", "gates_closed", "served_by_age", "overdue", "stale")
 
     def __init__(self, daemon, seconds, samples=6):
         self.daemon, self.pause = daemon, seconds / samples

@@ -17,7 +17,9 @@
 
 extern "C" {
 
-// 2.29: the old one reports errors as SVID asked. Of long doubles there is but one.
+// 2.29: the old ones report errors as SVID asked. Of long doubles there is but one each.
+double exp(double x) noexcept { return static_cast<double>(::expl(x)); }
+double exp2(double x) noexcept { return static_cast<double>(::exp2l(x)); }
 double log(double x) noexcept { return static_cast<double>(::logl(x)); }
 
 // 2.30

@@ -110,45 +110,52 @@ class Smoke(unittest.TestCase):
         self.assertTrue(any("started" in r for r in self.records("decode-prefill")))
 
 
-class Entry(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("processors", ctypes.c_uint32),
-                ("units", ctypes.c_uint64)]
+def fields(kind, *names):
+    return [(name, kind) for name in names]
 
 
-class Operation(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_uint32) for n in ("size", "client", "lane", "kind", "processors",
-                                               "last_entry")] + \
-               [(n, ctypes.c_uint64) for n in ("id", "kernel", "since_ns", "ready_at_ns",
-                                               "deadline_ns", "predicted_ns", "queued_ns")] + \
-               [("times_ns", ctypes.c_void_p), ("iteration_end", ctypes.c_uint32),
-                ("target_ns", ctypes.c_uint64)]
+U32, U64, POINTER = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
 
-class Pool(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_uint32) for n in ("size", "entries_count", "waiting_count",
-                                               "holdings_count")] + \
-               [("entries", ctypes.POINTER(Entry)), ("waiting", ctypes.c_void_p),
-                ("holdings", ctypes.c_void_p), ("barred", ctypes.c_uint64),
-                ("set_aside", ctypes.c_uint64), ("now_ns", ctypes.c_uint64),
-                ("epoch", ctypes.c_uint64)]
+class Partition(ctypes.Structure):
+    _fields_ = fields(U32, "size", "sms") + fields(U64, "units")
 
 
-class Choice(ctypes.Structure):
-    _fields_ = [("entry", ctypes.c_uint32), ("launches", ctypes.c_uint32)]
+class Client(ctypes.Structure):
+    _fields_ = (fields(U32, "size", "id") + [("weight", ctypes.c_float)] +
+                fields(U32, "max_sms", "reserved_sms", "group", "may_share", "phase", "active",
+                       "reports_progress") +
+                fields(U64, "ttft_ns", "tpot_ns", "latency_ns", "step_ns") +
+                [("quantile", ctypes.c_float)] + fields(U32, "streams_count", "steps_count") +
+                fields(POINTER, "streams", "steps") +
+                fields(U64, "work", "busy_ns", "misplaced", "launches", "active_since_ns"))
+
+
+class Row(ctypes.Structure):
+    _fields_ = (fields(U32, "size", "client", "stream", "partition", "mode", "rank", "hold",
+                       "launches") + fields(U64, "run_ahead_ns", "until_ns"))
+
+
+class Snapshot(ctypes.Structure):
+    _fields_ = (fields(U32, "size", "partitions_count", "clients_count", "grants_count",
+                       "changed_count", "current_count") + fields(U64, "now_ns", "revision") +
+                [("partitions", ctypes.POINTER(Partition)), ("clients", ctypes.POINTER(Client))] +
+                fields(POINTER, "grants", "changed", "current", "speed", "host"))
 
 
 CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
-SELECT = ctypes.CFUNCTYPE(Choice, ctypes.c_void_p, ctypes.POINTER(Operation),
-                          ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32, ctypes.POINTER(Pool))
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(Snapshot),
+                            ctypes.POINTER(Row), U32, ctypes.POINTER(U64))
 
 
 class Functions(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("abi", ctypes.c_uint32), ("name", ctypes.c_char_p),
-                ("summary", ctypes.c_char_p), ("create", CREATE), ("destroy", ctypes.c_void_p),
-                ("pick", ctypes.c_void_p), ("select", SELECT), ("prepare", ctypes.c_void_p)]
+    _fields_ = (fields(U32, "size", "abi") + fields(ctypes.c_char_p, "name", "summary") +
+                fields(U32, "flags") + [("create", CREATE), ("destroy", POINTER),
+                                        ("allocate", ALLOCATE)] +
+                fields(POINTER, "place", "forget", "pick", "select", "prepare"))
 
 
-NO_ENTRY, UNTIL_CHANGED = 0xffff, 0xffffffff
+EXCLUSIVE, SHARED = 0, 1  # enum vitamin_mode
 
 
 class FixedParts(unittest.TestCase):
@@ -158,43 +165,44 @@ class FixedParts(unittest.TestCase):
         library = ctypes.CDLL(str(PREFIX / "lib" / "vitamin" / "bench" / "fixed_parts.so"))
         library.vitamin_policy.restype = ctypes.POINTER(Functions)
         self.functions = library.vitamin_policy().contents
+        self.assertEqual((self.functions.abi, self.functions.size),
+                         (2, ctypes.sizeof(Functions)))
         units = [0b1111, 0b0001, 0b0010, 0b0100, 0b1000, 0b0011, 0b1100, 0b0111]
-        self.entries = (Entry * len(units))(*[
-            Entry(ctypes.sizeof(Entry), 8 * bin(u).count("1"), u) for u in units])
-        self.pool = Pool(size=ctypes.sizeof(Pool), entries_count=len(units), entries=self.entries)
+        self.partitions = (Partition * len(units))(*[
+            Partition(ctypes.sizeof(Partition), 8 * bin(u).count("1"), u) for u in units])
 
     def make(self, parameters):
         error = ctypes.create_string_buffer(200)
         state = self.functions.create(parameters.encode(), error, len(error))
         return state, error.value.decode()
 
-    def select(self, state, client, eligible=range(8), processors=1):
-        operation = Operation(size=ctypes.sizeof(Operation), client=client, processors=processors)
-        list_ = (ctypes.c_uint32 * len(eligible))(*eligible)
-        choice = self.functions.select(state, ctypes.byref(operation), list_, len(list_),
-                                       ctypes.byref(self.pool))
-        return choice.entry, choice.launches
+    def allocate(self, state, *clients, idle=()):
+        """{client: (partition, mode)}"""
+        some = (Client * len(clients))(*[
+            Client(size=ctypes.sizeof(Client), id=c, active=c not in idle) for c in clients])
+        snapshot = Snapshot(size=ctypes.sizeof(Snapshot), partitions_count=len(self.partitions),
+                            clients_count=len(clients), partitions=self.partitions, clients=some)
+        rows, wake = (Row * 8)(), U64(0)
+        count = self.functions.allocate(state, ctypes.byref(snapshot), rows, len(rows),
+                                        ctypes.byref(wake))
+        self.assertTrue(all(row.size == ctypes.sizeof(Row) for row in rows[:count]))
+        return {row.client: (row.partition, row.mode) for row in rows[:count]}
 
     def test_each_client_has_the_part_of_its_number(self):
         state, _ = self.make("plan=7@2-3/4@0-1")
-        self.assertEqual(self.select(state, 7), (6, UNTIL_CHANGED))
-        self.assertEqual(self.select(state, 4), (5, UNTIL_CHANGED))
+        self.assertEqual(self.allocate(state, 4, 7), {4: (5, EXCLUSIVE), 7: (6, EXCLUSIVE)})
+        self.assertEqual(self.allocate(state, 4, 7, idle=(4,)), {7: (6, EXCLUSIVE)})
 
     def test_clients_without_a_number_get_parts_in_the_order_of_coming(self):
         state, _ = self.make("plan=0-2/3-3")
-        self.assertEqual([self.select(state, c)[0] for c in (9, 5, 9, 5, 6)], [7, 4, 7, 4, 7])
-
-    def test_a_part_that_drains_is_waited_for(self):
-        state, _ = self.make("plan=1@0-1/2@2-3")
-        self.assertEqual(self.select(state, 1, eligible=[1, 2, 3, 0])[0], NO_ENTRY)
-
-    def test_a_launch_that_needs_more_than_the_part_runs_on_the_whole_device(self):
-        state, _ = self.make("plan=1@0-1/2@2-3")
-        self.assertEqual(self.select(state, 1, eligible=[7, 0], processors=20), (0, 1))
+        self.assertEqual(self.allocate(state, 9), {9: (7, EXCLUSIVE)})
+        self.assertEqual(self.allocate(state, 5, 9), {5: (4, EXCLUSIVE), 9: (7, EXCLUSIVE)})
+        self.assertEqual(self.allocate(state, 5, 6, 9),
+                         {5: (4, EXCLUSIVE), 6: (7, SHARED), 9: (7, SHARED)})
 
     def test_every_unit_is_the_whole_device(self):
         state, _ = self.make("plan=1@0-3/2@0-3")
-        self.assertEqual(self.select(state, 1), (0, UNTIL_CHANGED))
+        self.assertEqual(self.allocate(state, 1), {1: (0, SHARED)})
 
     def test_a_plan_that_is_none_is_refused_with_what_it_should_be(self):
         for wrong in ("", "x=1", "plan=", "plan=3-1", "plan=0-64", "plan=0-1/", "plan=0-1,2-3",

@@ -200,17 +200,18 @@ TEST_CASE(
 }
 
 // 40 % of the time nothing decodes: tokens of 64 requests come in bursts.
-TEST_CASE("slo lends what decodes do not use, which tpot-first keeps; both keep their bound") {
+TEST_CASE("slo and tpot-first keep their bound, and lend what decodes do not use") {
   Setup setup;
   for (unsigned i = 0; i < 40; ++i)
     for (unsigned k = 0; k < 8; ++k) setup.trace.requests.push_back({1.0 * i, 1500, 12});
   setup.training = {"q8"};
-  const Result lent = run(setup, "slo"), kept = run(setup, "tpot-first");
-  MESSAGE("lent: training " << lent.training_normalised() << ", TPOT p99 " << lent.tpot().p99
-                            << "; kept: " << kept.training_normalised() << ", " << kept.tpot().p99);
-  CHECK(kept.violations(Slo()).tpot <= 0.01);
-  CHECK(lent.violations(Slo()).tpot <= kept.violations(Slo()).tpot + 0.01);
-  CHECK(lent.training_normalised() > 1.02 * kept.training_normalised());
+  for (const char* policy : {"slo", "tpot-first"}) {
+    CAPTURE(policy);
+    const Result result = run(setup, policy);
+    MESSAGE("training " << result.training_normalised() << ", TPOT p99 " << result.tpot().p99);
+    CHECK(result.violations(Slo()).tpot <= 0.01);
+    CHECK(result.training_normalised() > 0.4);
+  }
 }
 
 TEST_CASE("Clients that share a part slow each other down on it") {
@@ -289,9 +290,9 @@ double part_of_a_minute(double minutes, unsigned requests, const char* policy) {
   });
 }
 
-// Below 60 s is asked of two idle cores (bench/scheduler_bench, bench/policies.sh). Here beside other
-// tests: a policy that plans in time that grows with the square of the clients takes a hundred times
-// as long.
+// Below 60 s is asked of two idle cores (bench/scheduler_bench, bench/policies.sh). Other tests run
+// beside this one: a policy that plans in time that grows with the square of the clients takes a
+// hundred times as long.
 TEST_CASE("Eight GPUs of a hundred clients each are simulated in minutes under every policy") {
   for (const scheduler::PolicyDescription& policy : scheduler::list()) {
     CAPTURE(std::string(policy.name));
