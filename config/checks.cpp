@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "config/pattern.h"
 #include "scheduler/policies/nearest.h"
@@ -147,9 +148,18 @@ bool any_keeps_bounds(const Configuration& configuration) {
   });
 }
 
+// "slo, tpot-first".
+std::string keeping() {
+  std::string names;
+  for (const scheduler::PolicyDescription& description : scheduler::list())
+    if (description.keeps_bounds)
+      names += (names.empty() ? "" : ", ") + std::string(description.name);
+  return names;
+}
+
 void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
   const auto& classes = loaded.configuration.classes;
-  const bool targets = any_keeps_bounds(loaded.configuration);
+  const bool keeps = any_keeps_bounds(loaded.configuration);
   for (std::size_t i = 0; i < read.size(); ++i) {
     const WorkloadClass& made = classes[i];
     auto complain = [&](const char* key, std::string message) {
@@ -171,15 +181,25 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
            "the class '" + made.name + "' matches no program: '" + first->name +
                "', which is tried before it, matches all of them; only who names it is of it",
            read[i].line});
-    if (made.tpot_ns != 0 && made.kind == Kind::kLatency && !targets) {
-      const SaidOnce& where = read[i].settings.at("tpot");
-      loaded.no_effect.push_back(
-          problem_at(&where, "the policy '" + loaded.configuration.policy.name +
-                                 "' serves no targets: the class '" + made.name +
-                                 "' is served as one without tpot (vitamin policy list)"));
+    for (const auto& [key, bound] : {std::pair{"ttft", made.ttft_ns}, {"tpot", made.tpot_ns},
+                                     {"latency", made.latency_ns}, {"step", made.step_ns}}) {
+      if (bound == 0) continue;
+      if (made.kind != Kind::kLatency) {
+        complain(key, std::string("a bound ('") + key +
+                          "') is for a class of kind \"latency\": add kind = \"latency\" to '" +
+                          made.name + "', or remove the bound");
+      } else if (!keeps) {
+        loaded.no_effect.push_back(
+            problem_at(said(read[i].settings, key),
+                       "the policy '" + loaded.configuration.policy.name +
+                           "' keeps no bounds of latency: '" + key + "' of the class '" +
+                           made.name + "' has no effect; policies that do: " + keeping()));
+      }
     }
-    if (made.tpot_ns != 0 && made.kind != Kind::kLatency)
-      complain("tpot", "a target is for a class of kind \"latency\"");
+    if (said(read[i].settings, "percentile") != nullptr && made.kind != Kind::kLatency)
+      complain("percentile", "a percentile is for a class of kind \"latency\": add kind = "
+                             "\"latency\" and a bound (ttft, tpot, latency or step) to '" +
+                                 made.name + "', or remove it");
     if (made.reservation != 0 && made.kind == Kind::kBatch)
       complain("reservation", "nothing is reserved for a class of kind \"batch\"");
   }

@@ -13,6 +13,7 @@
 #include "daemon/log.h"
 #include "runtime/clock.h"
 #include "runtime/problem.h"
+#include "scheduler/policies/promises.h"
 
 namespace vitamin::daemon {
 
@@ -239,6 +240,30 @@ void Devices::tell_of_fault(Device& device) const {
   if (fault.empty() || std::exchange(device.fault_told, true)) return;
   log::error("device {}: policy {}; fifo decides from now on [{}]", device.info.uuid, fault,
              runtime::code_of(runtime::Problem::kPolicy));
+}
+
+void Devices::tell_of_bounds(Device& device, std::uint64_t now_ns) {
+  constexpr std::uint64_t kEvery = 1'000'000'000;
+  if (now_ns < device.bounds_at) return;
+  device.bounds_at = now_ns + kEvery;
+  std::vector<scheduler::Promise> promises;
+  scheduler::promises_of(device.arbiter->scheduler().allocation(), promises);
+  std::vector<ClientId>& told = device.bounds_told;
+  std::erase_if(told, [&](ClientId client) {  // it has gone, or meets it by now
+    return std::none_of(promises.begin(), promises.end(), [&](const auto& promise) {
+      return promise.client == client && !promise.feasible;
+    });
+  });
+  for (const scheduler::Promise& promise : promises) {
+    if (promise.feasible || std::count(told.begin(), told.end(), promise.client) != 0) continue;
+    told.push_back(promise.client);
+    log::warn(
+        "device {}: client {} takes {:.3g} ms alone at its percentile, more than its bound of "
+        "{:.3g} ms: no allocation meets that, and it is served as if alone. Raise the bound of "
+        "its class to {:.3g} ms or more",
+        device.info.uuid, promise.client, static_cast<double>(promise.alone_ns) / 1e6,
+        static_cast<double>(promise.bound_ns) / 1e6, static_cast<double>(promise.alone_ns) / 1e6);
+  }
 }
 
 std::size_t Devices::drain(const std::string& which, bool drained) {

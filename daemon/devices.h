@@ -45,6 +45,8 @@ struct Device {
   Exposition::Labels labels;  // of its metrics
   bool drained = false;       // no new client
   bool touched = false;       // something was said since the last step
+  std::uint64_t bounds_at = 0;        // bounds are looked at again then
+  std::vector<ClientId> bounds_told;  // whose bound was said not to be met even alone
 };
 
 class Devices {
@@ -60,6 +62,8 @@ class Devices {
   hal::Status apply(const config::Configuration& configuration);
   // Once, when the policy failed.
   void tell_of_fault(Device& device) const;
+  // Once for each client, whose bound it does not meet even alone.
+  static void tell_of_bounds(Device& device, std::uint64_t now_ns);
   // How many devices there are of that name ("all": every one), which take new clients or do not.
   std::size_t drain(const std::string& which, bool drained);
 

@@ -75,6 +75,8 @@ json Server::client_status(const Session& session) const {
           {"container", standing.container.name},
           {"container_id", standing.container.id},
           {"processors_most", standing.traits.terms.limits.max_sms},
+          {"processors_reserved", standing.traits.terms.limits.reserved_sms},
+          {"weight", standing.traits.terms.weight},
           {"process", session.peer.pid},
           {"user", session.peer.uid},
           {"device", session.device->info.uuid},
@@ -159,6 +161,22 @@ json findings_status(const Device& device) {
           {"candidates", candidates}};
 }
 
+// What becomes of the bounds of clients; empty: the policy keeps none.
+json bounds_status(const Device& device) {
+  std::vector<scheduler::Promise> promises;
+  scheduler::promises_of(device.arbiter->scheduler().allocation(), promises);
+  json bounds = json::array();
+  for (const scheduler::Promise& promise : promises)
+    bounds.push_back({{"client", promise.client},
+                      {"bound_ns", promise.bound_ns},
+                      {"alone_ns", promise.alone_ns},
+                      {"feasible", promise.feasible},
+                      {"finished", promise.finished},
+                      {"late", promise.late},
+                      {"costs", promise.costs}});
+  return bounds;
+}
+
 }  // namespace
 
 json Server::status() const {
@@ -225,6 +243,7 @@ json Server::status() const {
                                  {"held", held},
                                  {"allocation", allocation_status(device, looked_ns_)},
                                  {"found", findings_status(device)},
+                                 {"bounds", bounds_status(device)},
                                  {"fault", arbiter.scheduler().fault()},
                                  {"requests", arbiter.counters().requests},
                                  {"grants", decided.grants},

@@ -171,6 +171,8 @@ class Scheduler {
   void replan() { replan_ = true; }
 
   const PolicyDescription& policy() const { return policy_.description; }
+  // What allocates; null: a placement policy does. For what one policy alone can say (promises.h).
+  const AllocationPolicy* allocation() const { return policy_.allocation.get(); }
   // Why the policy was replaced; empty: it was not.
   const std::string& fault() const { return fault_; }
   const Ledger& ledger() const { return ledger_; }
