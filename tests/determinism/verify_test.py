@@ -362,6 +362,15 @@ class Verify(Base):
         self.assertEqual(most, 2)
         self.assertGreater(shared_ns, 0)
 
+    def test_a_command_in_a_pause_of_its_tenant_is_run_again(self):
+        # The tenant pauses for longer than the command runs.
+        tenant = f"{PROGRAM} --trials 1 --only sum; sleep 0.3"
+        result, found = self.verify("--runs", "2", tenant=tenant,
+                                    command=[PROGRAM, "--trials", "1", "--only", "sum"])
+        self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
+        for run in found["runs"][3:]:
+            self.assertGreater(run["tenant_launches"], 0, run)
+
     def test_without_a_tenant_nobody_contends(self):
         command = [PROGRAM, "--trials", "2", "--only", "sum"]
         result, found = self.verify("--runs", "1", command=command)

@@ -97,10 +97,13 @@ class Queues(Backend):
         self.assertLessEqual(most, 4)
 
     def test_slots_that_may_change_do_and_keep_to_the_budget(self):
-        launches, changes, most = self.launches_and_changes(5)
-        self.assertEqual(launches, 800)
+        for _ in range(20):  # on a busy machine the launches may end before the worker's turn
+            launches, changes, most = self.launches_and_changes(5)
+            self.assertEqual(launches, 800)
+            self.assertLessEqual(most, 4)
+            if changes > 0:
+                break
         self.assertGreater(changes, 0)
-        self.assertLessEqual(most, 4)
 
     def test_every_mask_is_made_of_whole_pairs_where_cus_are_paired(self):
         _, values, _, trace = self.probe("launch", "random", 100, 5, VITAMIN_SOFT_AMDGPU="gfx1030")
