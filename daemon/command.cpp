@@ -13,7 +13,7 @@
 #include <array>
 #include <cstring>
 
-#include "protocol/fd.h"
+#include "daemon/protocol/fd.h"
 
 extern char** environ;
 

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "protocol/life.h"
+#include "daemon/protocol/life.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Learns at once when a client's life line breaks (protocol/life.h), also while the daemon sleeps.
+// Learns at once when a client's life line breaks (daemon/protocol/life.h), also while the daemon
+// sleeps.
 //
 // A futex cannot be polled beside sockets, so a thread waits for all of them (futex_waitv, Linux
 // 5.16) and does nothing else: it decides nothing, it only makes a descriptor readable. Where the
@@ -12,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/fd.h"
-#include "protocol/shared.h"
+#include "daemon/protocol/fd.h"
+#include "daemon/protocol/shared.h"
 
 namespace vitamin::daemon {
 

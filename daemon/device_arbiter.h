@@ -42,9 +42,9 @@
 #include <vector>
 
 #include "daemon/exposition.h"
-#include "protocol/record.h"
-#include "protocol/segment.h"
-#include "protocol/version.h"
+#include "daemon/protocol/record.h"
+#include "daemon/protocol/segment.h"
+#include "daemon/protocol/version.h"
 #include "runtime/profile.h"
 #include "runtime/trace.h"
 #include "scheduler/announced_steps.h"
@@ -65,7 +65,7 @@ struct ArbiterSettings {
   std::uint64_t drain_within_ns = 60'000'000'000;
 };
 
-// What is known of a client from its workload class (config/configuration.h) and its job.
+// What is known of a client from its workload class (daemon/config/configuration.h) and its job.
 struct Traits {
   scheduler::ClientTerms terms = {};
   // Its process, by the kernel's word; 0: not known. Its sessions follow each other.

@@ -22,9 +22,9 @@
 #include "daemon/device_arbiter.h"
 #include "daemon/exposition.h"
 #include "daemon/placement.h"
+#include "daemon/protocol/device_lock.h"
+#include "daemon/protocol/handshake.h"
 #include "daemon/settings.h"
-#include "protocol/device_lock.h"
-#include "protocol/handshake.h"
 #include "runtime/trace.h"
 
 namespace vitamin::daemon {

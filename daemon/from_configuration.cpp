@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "config/classes.h"
+#include "daemon/config/classes.h"
 #include "daemon/log.h"
 
 namespace vitamin::daemon {

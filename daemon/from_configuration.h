@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "config/configuration.h"
+#include "daemon/config/configuration.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/settings.h"
 

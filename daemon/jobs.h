@@ -9,8 +9,8 @@
 // where its control group says nothing. A user who has jobs on the node and whose client is of none
 // of them has what the largest one has: leaving a variable out grants nothing more.
 //
-// Text, because that is what travels in a Control (protocol/handshake.h), its words separated by
-// one space: "job-begin STEP USER SHARE CLASS DEVICES" and "job-end STEP", where
+// Text, because that is what travels in a Control (daemon/protocol/handshake.h), its words
+// separated by one space: "job-begin STEP USER SHARE CLASS DEVICES" and "job-end STEP", where
 //   STEP      of a job: "123.0"; to end all of them: "123"
 //   USER      number
 //   SHARE     percent of each device that the step's processes may have together: 1 to 100

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <new>
 
+#include "daemon/protocol/fd.h"
 #include "hal/file_memory.h"
 #include "hal/read_file.h"
-#include "protocol/fd.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -25,8 +25,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/protocol/socket.h"
 #include "hal/result.h"
-#include "protocol/socket.h"
 #include "runtime/pool_layout.h"
 
 namespace vitamin::daemon {

@@ -10,12 +10,12 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "config/command_line.h"
-#include "config/load.h"
+#include "daemon/config/command_line.h"
+#include "daemon/config/load.h"
 #include "daemon/log.h"
 #include "daemon/metrics_server.h"
+#include "daemon/protocol/paths.h"
 #include "daemon/server.h"
-#include "protocol/paths.h"
 #include "runtime/problem.h"
 
 namespace {

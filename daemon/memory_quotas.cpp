@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "config/value.h"
-#include "protocol/quota_file.h"
+#include "daemon/config/value.h"
+#include "daemon/protocol/quota_file.h"
 
 namespace vitamin::daemon {
 

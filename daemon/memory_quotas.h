@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Quotas of device memory of vitamin.toml's classes: for each group and device a ledger
-// (protocol/quota_ledger.h) that its processes share and count in by themselves. The daemon says
-// which groups a process is of, and takes back what the dead had.
+// (daemon/protocol/quota_ledger.h) that its processes share and count in by themselves. The daemon
+// says which groups a process is of, and takes back what the dead had.
 //
 // A ledger is a member's to write: quotas hold among programs that mean well. Ledgers end with the
 // daemon; its clients go on with theirs, and who comes later begins another one.
@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "config/configuration.h"
+#include "daemon/config/configuration.h"
 #include "hal/result.h"
 
 namespace vitamin::daemon {

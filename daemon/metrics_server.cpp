@@ -17,7 +17,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "protocol/answer.h"
+#include "daemon/protocol/answer.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "daemon/protocol/fd.h"
 #include "hal/result.h"
-#include "protocol/fd.h"
 
 namespace vitamin::daemon {
 

@@ -28,7 +28,7 @@
 #include <thread>
 #include <vector>
 
-#include "config/configuration.h"
+#include "daemon/config/configuration.h"
 #include "daemon/mps_log.h"
 #include "hal/result.h"
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "protocol/fd.h"
+#include "daemon/protocol/fd.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "protocol/fd.h"
+#include "daemon/protocol/fd.h"
 
 namespace vitamin::daemon {
 

@@ -13,9 +13,9 @@
 #include <variant>
 
 #include "daemon/conduct.h"
+#include "daemon/protocol/handshake.h"
+#include "daemon/protocol/socket.h"
 #include "daemon/settings.h"
-#include "protocol/handshake.h"
-#include "protocol/socket.h"
 
 namespace vitamin::daemon {
 

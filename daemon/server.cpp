@@ -17,7 +17,7 @@
 
 #include "daemon/log.h"
 #include "daemon/notify.h"
-#include "protocol/life.h"
+#include "daemon/protocol/life.h"
 #include "runtime/clock.h"
 #include "runtime/problem.h"
 #include "scheduler/policies/registry.h"

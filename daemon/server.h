@@ -5,8 +5,8 @@
 //
 // While there is work it goes round without a system call but for a look at its descriptors every
 // now and then; after `spin` without any (20 ms while somebody waits for a lease) it parks
-// (protocol/park.h) and sleeps in epoll until somebody rings, connects or dies, or the scheduler's
-// next time has come.
+// (daemon/protocol/park.h) and sleeps in epoll until a client rings, connects or dies, or the
+// scheduler's next time has come.
 //
 // Clients that work come first: while somebody asks, of those who connect one is taken a look, and
 // who comes in, tools among them, has a small share of the time (Pace), so that neither a flood of
@@ -39,11 +39,11 @@
 #include "daemon/mps.h"
 #include "daemon/pace.h"
 #include "daemon/pods.h"
+#include "daemon/protocol/handshake.h"
+#include "daemon/protocol/memory.h"
+#include "daemon/protocol/socket.h"
 #include "daemon/reception.h"
 #include "daemon/settings.h"
-#include "protocol/handshake.h"
-#include "protocol/memory.h"
-#include "protocol/socket.h"
 
 namespace vitamin::daemon {
 

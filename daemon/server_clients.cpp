@@ -11,9 +11,9 @@
 #include "daemon/from_configuration.h"
 #include "daemon/json_text.h"
 #include "daemon/log.h"
+#include "daemon/protocol/answer.h"
+#include "daemon/protocol/life.h"
 #include "daemon/server.h"
-#include "protocol/answer.h"
-#include "protocol/life.h"
 #include "runtime/clock.h"
 #include "runtime/problem.h"
 

@@ -6,8 +6,8 @@
 
 #include "daemon/exposition.h"
 #include "daemon/log.h"
+#include "daemon/protocol/answer.h"
 #include "daemon/server.h"
-#include "protocol/answer.h"
 #include "runtime/clock.h"
 
 namespace vitamin::daemon {

@@ -10,8 +10,8 @@
 #include <functional>
 #include <string>
 
-#include "config/configuration.h"
-#include "config/load.h"
+#include "daemon/config/configuration.h"
+#include "daemon/config/load.h"
 
 namespace vitamin::daemon {
 

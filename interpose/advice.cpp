@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "advice/vitamin_advice.h"
+#include "interpose/advice/vitamin_advice.h"
 #include "interpose/context.h"
 #include "interpose/nvtx.h"
 #include "runtime/clock.h"

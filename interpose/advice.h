@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Advice of the application (advice/vitamin_advice.h, NVTX ranges) on its way to a launch.
+// Advice of the application (interpose/advice/vitamin_advice.h, NVTX ranges) on its way to a
+// launch.
 #pragma once
 
 #include "runtime/advice.h"

@@ -19,10 +19,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include "client/local_arbiter.h"
-#include "client/remote_arbiter.h"
+#include "daemon/client/local_arbiter.h"
+#include "daemon/client/remote_arbiter.h"
+#include "daemon/protocol/device_lock.h"
 #include "hal/file_memory.h"
-#include "protocol/device_lock.h"
 #include "runtime/environment.h"
 #include "runtime/profile_file.h"
 

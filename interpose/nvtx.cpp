@@ -8,7 +8,7 @@
 #include <cwchar>
 #include <string>
 
-#include "advice/vitamin_advice.h"
+#include "interpose/advice/vitamin_advice.h"
 #include "interpose/client.h"
 #include "runtime/clock.h"
 

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "client/memory_quotas.h"
+#include "daemon/client/memory_quotas.h"
 #include "interpose/context.h"
 #include "interpose/handle_map.h"
 #include "runtime/environment.h"

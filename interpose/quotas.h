@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Quotas of device memory: what this process is charged for the memory that it has, in the ledgers
-// of the groups that it is of (protocol/quota_ledger.h). The vendor's directory says which calls
-// take and give memory.
+// of the groups that it is of (daemon/protocol/quota_ledger.h). The vendor's directory says which
+// calls take and give memory.
 //
 // An allocation is charged before the vendor's call is made, and given back when that refuses it;
 // memory that is freed is given back after the call. So the group never has more than its quota.
@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "daemon/protocol/quota_file.h"
 #include "interpose/client.h"
 #include "interpose/vendor.h"
-#include "protocol/quota_file.h"
 
 namespace vitamin::interpose {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What somebody who knows says of work to come: an engine through advice/, a range of NVTX. Advice
-// changes where and when a launch runs, never what it does.
+// What a program says of its work to come: an engine through interpose/advice/, a range of NVTX.
+// Advice changes where and when a launch runs, never what it does.
 //
 // Times are those of CLOCK_MONOTONIC (std::chrono::steady_clock), nanoseconds.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The one seam between a client and whoever decides where its work runs: an object in this process
-// (client/local_arbiter.h), or a daemon behind rings (client/remote_arbiter.h).
+// (daemon/client/local_arbiter.h), or a daemon behind rings (daemon/client/remote_arbiter.h).
 //
 // Threads: called with the device lock held, but for on_change(). Nothing here blocks.
 #pragma once

@@ -32,7 +32,7 @@ inline constexpr const char* kCautious = "VITAMIN_CAUTIOUS";
 inline constexpr const char* kProfiles = "VITAMIN_PROFILES";
 inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
 
-// The socket of a vitamind that arbitrates the devices (client/remote_arbiter.h). Unset: the
+// The socket of a vitamind that arbitrates the devices (daemon/client/remote_arbiter.h). Unset: the
 // arbiter is in this process.
 inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 
@@ -41,7 +41,7 @@ inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 inline constexpr const char* kAbsent = "VITAMIN_ABSENT";
 
 // Folder where processes on one GPU keep what they share out (backends/hip/queue_ledger.h) and who
-// decides on it (protocol/device_lock.h). Unset: /run/lock; empty: nowhere.
+// decides on it (daemon/protocol/device_lock.h). Unset: /run/lock; empty: nowhere.
 inline constexpr const char* kLockFolder = "VITAMIN_LOCK_FOLDER";
 inline constexpr const char* kUsualLockFolder = "/run/lock";
 // Beginnings of the names of kernels that wait for other processes, between commas, besides NCCL's.

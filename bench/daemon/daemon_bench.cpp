@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/local_arbiter.h"
-#include "client/remote_arbiter.h"
+#include "daemon/client/local_arbiter.h"
+#include "daemon/client/remote_arbiter.h"
 #include "daemon/server.h"
 #include "tests/daemon/device.h"
 #include "tests/figure.h"

@@ -11,8 +11,8 @@ import struct
 HEADER, RECORD = 4096, 64
 RECORDS, DROPPED, PROCESSORS, UNITS, PER_UNIT, ENTRIES_MAX = 64, 72, 96, 100, 104, 360
 ATTACH, REQUEST, DYING, FORGET, STEP, WORD, GRANT = 8, 9, 10, 11, 12, 13, 14
-RETURNED = 3  # protocol/record.h
-CLOSED = 2    # protocol/segment.h, Gate
+RETURNED = 3  # daemon/protocol/record.h
+CLOSED = 2    # daemon/protocol/segment.h, Gate
 
 Event = collections.namedtuple("Event", "ns kind client lane entry word")
 

@@ -22,7 +22,7 @@ import subprocess
 import harness
 
 HERE = pathlib.Path(__file__).resolve().parent
-CONNECTIONS = "8"  # config/configuration.h: mps.connections
+CONNECTIONS = "8"  # daemon/config/configuration.h: mps.connections
 GROUPS = ("mps", "mps-connections", "mps-priority", "ours")
 # Units of an H200's pool: 15 of 8 SMs, and the last of 12.
 UNITS, UNIT_SMS, LAST_UNIT_SMS = 16, 8, 12

@@ -3,7 +3,7 @@
 
 reduce() keeps of a profiler's trace what a model needs, and nothing is interpreted yet; compile_()
 makes one step of it, with each kernel's time at several widths, as `vitamin simulate --job` reads
-it (sim/stream.h). Pure: no GPU, no clock.
+it (scheduler/simulator/job.h). Pure: no GPU, no clock.
 """
 
 import gzip

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "config/command_line.h"
+#include "daemon/config/command_line.h"
+#include "daemon/protocol/paths.h"
 #include "deploy/kubernetes/plugin.h"
-#include "protocol/paths.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <optional>
 
-#include "protocol/paths.h"
+#include "daemon/protocol/paths.h"
 
 namespace vitamin::slurm {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "config/load.h"
+#include "daemon/config/load.h"
 
 namespace vitamin::slurm {
 

@@ -18,8 +18,8 @@ struct Rules {
   hal::Status check_class(const std::string& name) const;
 };
 
-// `file` empty: /etc/vitamin/vitamin.toml, and what goes with it (config/load.h). `node`: whom
-// [nodes."..."] is for. The error is a sentence: a file that is wrong decides nothing.
+// `file` empty: /etc/vitamin/vitamin.toml, and what goes with it (daemon/config/load.h). `node`:
+// whom [nodes."..."] is for. The error is a sentence: a file that is wrong decides nothing.
 hal::Result<Rules> rules_for(const std::string& file, const std::string& node);
 
 }  // namespace vitamin::slurm

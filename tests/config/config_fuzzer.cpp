@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "config/classes.h"
-#include "config/load.h"
+#include "daemon/config/classes.h"
+#include "daemon/config/load.h"
 
 namespace config = vitamin::config;
 

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "config/classes.h"
-#include "config/load.h"
-#include "config/pattern.h"
-#include "config/schema.h"
+#include "daemon/config/classes.h"
+#include "daemon/config/load.h"
+#include "daemon/config/pattern.h"
+#include "daemon/config/schema.h"
 #include "scheduler/policies/registry.h"
 
 namespace vitamin::config {

@@ -30,7 +30,7 @@
 #include <string>
 #include <vector>
 
-#include "client/connection.h"
+#include "daemon/client/connection.h"
 #include "tests/daemon/device.h"
 #include "tests/time_limit.h"
 

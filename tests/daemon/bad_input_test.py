@@ -61,7 +61,7 @@ def parsed(answer):
 
 @contextlib.contextmanager
 def session(daemon):
-    """A client's socket, its segment and the daemon's (protocol/segment.h)."""
+    """A client's socket, its segment and the daemon's (daemon/protocol/segment.h)."""
     with connected(daemon) as client:
         client.send(hello(MINOR))
         _, files, _, _ = socket.recv_fds(client, 4096, 4)
@@ -671,7 +671,7 @@ class BadInput(DaemonTest):
         # So a clock that is changed changes nothing. What the log says of the time is spdlog's.
         asked = re.compile(r"CLOCK_REALTIME|CLOCK_TAI|system_clock|gettimeofday|\btime\(nullptr\)")
         source = pathlib.Path(os.environ["SOURCE"])
-        files = [path for folder in ("daemon", "client", "protocol")
+        files = [path for folder in ("daemon", "daemon/client", "daemon/protocol")
                  for path in (source / folder).glob("*.*") if path.suffix in (".h", ".cpp")]
         self.assertGreater(len(files), 40)
         self.assertEqual([str(f) for f in files if asked.search(f.read_text())], [])

@@ -22,10 +22,10 @@
 #include <variant>
 #include <vector>
 
-#include "client/lease_client.h"
+#include "daemon/client/lease_client.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/lease_record.h"
-#include "protocol/life.h"
+#include "daemon/protocol/life.h"
 #include "scheduler/policies/registry.h"
 #include "tests/seed.h"
 

@@ -2,7 +2,7 @@
 //
 // A client's half and the daemon's half over one pair of segments: what each knows of the other's
 // after the daemon came back. Also built with rings of four and two records (VITAMIN_TINY_RINGS).
-#include "client/lease_client.h"
+#include "daemon/client/lease_client.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>

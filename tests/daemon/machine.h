@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/lease_client.h"
+#include "daemon/client/lease_client.h"
 #include "daemon/device_arbiter.h"
 #include "scheduler/policies/registry.h"
 #include "tests/daemon/device.h"

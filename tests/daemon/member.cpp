@@ -45,7 +45,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/remote_arbiter.h"
+#include "daemon/client/remote_arbiter.h"
 #include "tests/daemon/device.h"
 #include "tests/time_limit.h"
 

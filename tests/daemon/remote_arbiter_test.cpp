@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The client's thread and connections against a daemon that does only what the test says.
-#include "client/remote_arbiter.h"
+#include "daemon/client/remote_arbiter.h"
 
 #include <doctest/doctest.h>
 #include <poll.h>

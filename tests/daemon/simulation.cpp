@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "client/lease_client.h"
+#include "daemon/client/lease_client.h"
 #include "daemon/device_arbiter.h"
 #include "daemon/lease_record.h"
 #include "scheduler/policies/registry.h"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "protocol/segment.h"
+#include "daemon/protocol/segment.h"
 #include "tests/daemon/simulation.h"
 #include "tests/figure.h"
 #include "tests/seed.h"

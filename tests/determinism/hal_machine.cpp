@@ -4,7 +4,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "client/local_arbiter.h"
+#include "daemon/client/local_arbiter.h"
 #include "runtime/virtual_context.h"
 #include "tests/determinism/between.h"
 #include "tests/determinism/platform.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "client/local_arbiter.h"
+#include "daemon/client/local_arbiter.h"
 #include "runtime/pool_layout.h"
 #include "tests/determinism/hal_machine.h"
 #include "tests/determinism/platform.h"

@@ -306,8 +306,8 @@ class Documents(unittest.TestCase):
             for link in links:
                 if not link.startswith("https:"):
                     self.assertTrue((page.parent / link).exists(), f"{page.name}: {link}")
-            names = r"`((?:policies|bench|backends|runtime|scripts|deploy|tests|docs|hal|protocol" \
-                    r"|interpose|scheduler)/[\w./-]+)`"
+            names = r"`((?:bench|backends|daemon|runtime|scripts|deploy|tests|docs|hal|interpose" \
+                    r"|scheduler|tools)/[\w./-]+)`"
             if page.parent.name == "decisions":  # these name what was there then
                 continue
             for name in re.findall(names, page.read_text()):

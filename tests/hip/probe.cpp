@@ -17,7 +17,7 @@
 #include <string>
 
 #include "backends/hip/device.h"
-#include "client/local_arbiter.h"
+#include "daemon/client/local_arbiter.h"
 #include "runtime/virtual_context.h"
 #include "tests/hip/green_stand_in.h"
 

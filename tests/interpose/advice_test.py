@@ -41,7 +41,7 @@ class Advice(unittest.TestCase):
                            "ADVISED_KERNELS": os.environ["ADVISED_KERNELS"]}
             if nvtx:
                 environment["NVTX_INJECTION64_PATH"] = os.environ["LIBRARY"]
-            code = BEGIN.format(advice=str(SOURCE / "advice")) + script
+            code = BEGIN.format(advice=str(SOURCE / "interpose/advice")) + script
             done = subprocess.run(
                 [sys.executable, "-c", code], capture_output=True, text=True,
                 timeout=time_limit(60),
@@ -155,7 +155,7 @@ assert vitamin._libraries
 with vitamin.decode(deadline_ms=1), vitamin.on_stream(None, vitamin.PREFILL):
     print(vitamin.active(), vitamin.iteration_end(), vitamin.expect(vitamin.DECODE),
           vitamin.cancel())
-""".format(advice=str(SOURCE / "advice"))
+""".format(advice=str(SOURCE / "interpose/advice"))
         environment = doors_test.changed_environment(True, (), True, {
             "LD_LIBRARY_PATH": "", "ASAN_OPTIONS": "detect_leaks=0"})  # Python has some
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,

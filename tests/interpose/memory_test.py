@@ -87,7 +87,7 @@ class Program:
 
 
 class Ledger:
-    """The ledger of a run's only device, as protocol/quota_ledger.h has it."""
+    """The ledger of a run's only device, as daemon/protocol/quota_ledger.h has it."""
 
     def __init__(self, folder):
         path, = pathlib.Path(folder).glob("quota-*")

@@ -4,7 +4,7 @@
 // outside them. An oracle of its own: it asks what the daemon relies on, not what record.cpp tests.
 #pragma once
 
-#include "protocol/record.h"
+#include "daemon/protocol/record.h"
 
 namespace vitamin::protocol {
 

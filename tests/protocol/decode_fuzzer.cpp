@@ -8,7 +8,7 @@
 #include <cstring>
 #include <cwchar>
 
-#include "protocol/handshake.h"
+#include "daemon/protocol/handshake.h"
 #include "tests/protocol/bounds_check.h"
 
 namespace protocol = vitamin::protocol;

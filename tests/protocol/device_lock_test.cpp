@@ -2,7 +2,7 @@
 //
 // Who decides on a device: locks of several processes on one file. Others are forked children,
 // because a process does not see record locks of its own.
-#include "protocol/device_lock.h"
+#include "daemon/protocol/device_lock.h"
 
 #include <dirent.h>
 #include <doctest/doctest.h>

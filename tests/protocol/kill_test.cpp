@@ -11,8 +11,8 @@
 #include <csignal>
 #include <new>
 
-#include "protocol/ring.h"
-#include "protocol/shared.h"
+#include "daemon/protocol/ring.h"
+#include "daemon/protocol/shared.h"
 
 namespace vitamin::protocol {
 

@@ -4,9 +4,9 @@
 // that the memory model lets a load return, within a bound on context switches.
 #include <doctest/doctest.h>
 
-#include "protocol/park.h"
-#include "protocol/quota_ledger.h"
-#include "protocol/ring.h"
+#include "daemon/protocol/park.h"
+#include "daemon/protocol/quota_ledger.h"
+#include "daemon/protocol/ring.h"
 
 // Last: it replaces words of the language by macros.
 #include <relacy/relacy.hpp>

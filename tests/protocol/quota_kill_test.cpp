@@ -15,7 +15,7 @@
 #include <memory>
 #include <new>
 
-#include "protocol/quota_ledger.h"
+#include "daemon/protocol/quota_ledger.h"
 
 namespace vitamin::protocol {
 namespace {

@@ -2,7 +2,7 @@
 //
 // The ledger of device memory: between threads and processes that charge at the same time, and what
 // happens with owners that are gone.
-#include "protocol/quota_ledger.h"
+#include "daemon/protocol/quota_ledger.h"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/quota_file.h"
+#include "daemon/protocol/quota_file.h"
 
 namespace vitamin::protocol {
 namespace {

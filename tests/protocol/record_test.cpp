@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "protocol/handshake.h"
-#include "protocol/record.h"
+#include "daemon/protocol/handshake.h"
+#include "daemon/protocol/record.h"
 #include "tests/protocol/bounds_check.h"
 
 namespace vitamin::protocol {

@@ -7,9 +7,9 @@
 #include <memory>
 #include <thread>
 
-#include "protocol/park.h"
-#include "protocol/ring.h"
-#include "protocol/shared.h"
+#include "daemon/protocol/park.h"
+#include "daemon/protocol/ring.h"
+#include "daemon/protocol/shared.h"
 
 namespace vitamin::protocol {
 

@@ -26,10 +26,10 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/handshake.h"
-#include "protocol/life.h"
-#include "protocol/memory.h"
-#include "protocol/socket.h"
+#include "daemon/protocol/handshake.h"
+#include "daemon/protocol/life.h"
+#include "daemon/protocol/memory.h"
+#include "daemon/protocol/socket.h"
 #include "tests/time_limit.h"
 
 namespace vitamin::protocol {

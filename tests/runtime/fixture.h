@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backends/soft/device.h"
-#include "client/local_arbiter.h"
+#include "daemon/client/local_arbiter.h"
 #include "runtime/audit.h"
 #include "runtime/virtual_context.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/job.h"
+#include "scheduler/simulator/job.h"
 
 #include <doctest/doctest.h>
 
-#include "sim/simulation.h"
+#include "scheduler/simulator/simulation.h"
 
 namespace vitamin::sim {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/simulation.h"
+#include "scheduler/simulator/simulation.h"
 
 #include <doctest/doctest.h>
 

@@ -72,6 +72,12 @@ class Tidy(unittest.TestCase):
         files = {"daemon/a.h": "// nobody", "daemon/b.h": "// fine"}
         self.assertEqual(self.vocabulary(files, ("daemon",)), [])
 
+    def test_the_longest_entry_counts(self):
+        files = {"daemon/a.h": "// nobody", "daemon/client/b.h": "// fine"}
+        found = self.vocabulary(files, ("daemon", "daemon/client"))
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("daemon/client:1: is clean", found[0])
+
     def test_an_entry_that_is_clean_must_go(self):
         found = self.vocabulary({"daemon/a.h": "// fine"}, ("daemon",))
         self.assertEqual(len(found), 1)
@@ -132,6 +138,20 @@ class Tidy(unittest.TestCase):
         self.assertEqual(
             self.check(self.source('#include "scheduler/policy.h"', "scheduler/policies/a.cpp")),
             [])
+
+    def test_what_is_preloaded_includes_nothing_of_the_daemon(self):
+        for layer in ("daemon/client", "daemon/protocol", "interpose"):
+            for header in ("daemon/server.h", "daemon/config/load.h"):
+                self.only(self.source(f'#include "{header}"', f"{layer}/a.cpp"),
+                          f"{layer} must not include")
+        self.assertEqual(self.check(self.source('#include "daemon/protocol/ring.h"',
+                                                "daemon/client/a.cpp")), [])
+
+    def test_an_entry_permits_nothing_below_it_that_has_its_own(self):
+        self.only(self.source('#include "daemon/client/lease_client.h"', "daemon/a.cpp"),
+                  "daemon must not include")
+        self.only(self.source('#include "scheduler/simulator/device.h"', "daemon/a.cpp"),
+                  "daemon must not include")
 
     def test_a_backend_does_not_include_the_runtime(self):
         self.only(self.source('#include "runtime/demand.h"', "backends/cuda/a.cpp"),

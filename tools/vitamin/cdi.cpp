@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "protocol/paths.h"
+#include "daemon/protocol/paths.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"

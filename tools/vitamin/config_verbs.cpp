@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "config/load.h"
-#include "config/man.h"
-#include "config/schema.h"
+#include "daemon/config/load.h"
+#include "daemon/config/man.h"
+#include "daemon/config/schema.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/probe.h"

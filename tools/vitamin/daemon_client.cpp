@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/answer.h"
-#include "protocol/paths.h"
-#include "protocol/socket.h"
+#include "daemon/protocol/answer.h"
+#include "daemon/protocol/paths.h"
+#include "daemon/protocol/socket.h"
 #include "tools/vitamin/interrupts.h"
 
 namespace vitamin::tools {

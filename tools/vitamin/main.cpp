@@ -12,7 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "config/value.h"
+#include "daemon/config/value.h"
 #include "scheduler/policies/registry.h"
 #include "tools/vitamin/cdi.h"
 #include "tools/vitamin/completion.h"

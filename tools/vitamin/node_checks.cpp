@@ -14,11 +14,11 @@
 #include <fstream>
 #include <sstream>
 
-#include "config/load.h"
-#include "config/mps_hazards.h"
+#include "daemon/config/load.h"
+#include "daemon/config/mps_hazards.h"
+#include "daemon/protocol/device_lock.h"
+#include "daemon/protocol/paths.h"
 #include "hal/device.h"
-#include "protocol/device_lock.h"
-#include "protocol/paths.h"
 #include "runtime/pool_layout.h"
 #include "tools/vitamin/daemon_client.h"
 

@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kSimulateFooter = R"(
 Runs policies in virtual time: the scheduler and the policy objects that decide on a GPU, over
-devices whose kernels take what was measured on an H200 (where it was not: see sim/README.md).
+devices whose kernels take what was measured on an H200 (where it was not: see
+scheduler/simulator/README.md).
 Each GPU serves Llama-3.1-8B in two clients, prefill and decode, with the requests of the trace
 (CSV: t_s,prompt_tokens,output_tokens), beside training jobs that never end. Or: the GPU runs
 jobs as they were recorded on one, kernel by kernel (--job; files: bench/evaluation/streams.py).

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "protocol/fd.h"
+#include "daemon/protocol/fd.h"
 #include "runtime/profile_file.h"
 
 namespace vitamin::tools {

@@ -15,10 +15,10 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "config/classes.h"
-#include "config/load.h"
-#include "config/mps_hazards.h"
-#include "config/value.h"
+#include "daemon/config/classes.h"
+#include "daemon/config/load.h"
+#include "daemon/config/mps_hazards.h"
+#include "daemon/config/value.h"
 #include "runtime/environment.h"
 #include "scheduler/policies/registry.h"
 #include "tools/vitamin/child.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/fd.h"
+#include "daemon/protocol/fd.h"
 
 namespace vitamin::tools {
 

@@ -10,7 +10,7 @@
 #include <map>
 #include <thread>
 
-#include "protocol/device_lock.h"
+#include "daemon/protocol/device_lock.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "config/value.h"
+#include "daemon/config/value.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"

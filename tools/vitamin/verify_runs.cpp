@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-#include "config/value.h"
+#include "daemon/config/value.h"
 #include "hal/read_file.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/child.h"

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-#include "config/load.h"
+#include "daemon/config/load.h"
 #include "deploy/kubernetes/shares.h"
 #include "runtime/environment.h"
 #include "tools/vitamin/daemon_client.h"

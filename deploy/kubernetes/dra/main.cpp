@@ -5,9 +5,9 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "config/command_line.h"
+#include "daemon/config/command_line.h"
+#include "daemon/protocol/paths.h"
 #include "deploy/kubernetes/dra/driver.h"
-#include "protocol/paths.h"
 
 namespace {
 

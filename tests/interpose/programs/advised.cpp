@@ -7,7 +7,7 @@
 
 #include <cstdio>
 
-#include "advice/vitamin_advice.h"
+#include "interpose/advice/vitamin_advice.h"
 
 #define EXPORT extern "C" [[gnu::visibility("default")]]
 

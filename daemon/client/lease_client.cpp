@@ -1,0 +1,515 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/client/lease_client.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+
+namespace vitamin::client {
+
+using protocol::kLanes;
+using runtime::kNoEntry;
+using runtime::kUntilChanged;
+using runtime::kWholeDevice;
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+// A request is repeated after this long, in case that its answer was lost to a full ring.
+constexpr std::uint64_t kAskAgain = 20'000'000;
+// An operation that was not tried for this long does not wait any more: it went another way.
+constexpr std::uint64_t kStillWaits = 10'000'000;
+
+// A grant that no operation claims for this long is returned: the lane has nothing to submit, as
+// far as anybody can tell, and others may be waiting.
+constexpr std::uint64_t kUnclaimed = 200'000;
+
+// Who reports is idle when nothing of it was outstanding, and nothing was submitted, for so long.
+constexpr std::uint64_t kUnused = 1'000'000;
+
+// What the grant of a lane at home says. No daemon has epoch 0.
+constexpr LeaseWord kHomeWord = protocol::lease_word(0, 1, protocol::Gate::kOpen);
+
+// What every lane reads while there is no daemon: it equals kHomeWord and no daemon's grant.
+const protocol::LeaseWords& home_words() {
+  static const auto* const words = [] {
+    auto* made = new protocol::LeaseWords;
+    for (auto& word : *made) word.store(kHomeWord, std::memory_order_relaxed);
+    return made;
+  }();
+  return *words;
+}
+
+static_assert(static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort) + 1 ==
+              protocol::kKinds);
+
+// 0 stays 0: nothing was said. What is over is as near as can be said.
+std::uint64_t from_now(std::uint64_t at_ns, std::uint64_t now_ns) {
+  if (at_ns == 0) return 0;
+  return at_ns > now_ns ? std::min(at_ns - now_ns, protocol::kLongest) : 1;
+}
+
+bool contains(std::span<const EntryId> entries, EntryId entry) {
+  return std::find(entries.begin(), entries.end(), entry) != entries.end();
+}
+
+}  // namespace
+
+Link::Link(protocol::ClientSegment& mine, const protocol::DaemonSegment& theirs)
+    : requests(mine.requests, mine.request_tail, theirs.request_head),
+      grants(theirs.grants, theirs.grant_tail, mine.grant_head),
+      words(&theirs.leases),
+      own_park(&mine.park),
+      daemon_park(&theirs.park),
+      gate_changes(&theirs.gate_changes),
+      progress(&mine.progress),
+      reports(&mine),
+      reporting(&theirs.reporting) {}
+
+LeaseClient::LeaseClient(const runtime::PoolLayout& layout, std::function<void()> ring)
+    : layout_(layout), ring_(std::move(ring)), lanes_(kLanes) {
+  void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw std::bad_alloc();
+  ::madvise(page, kPage, MADV_WIPEONFORK);
+  page_ = new (page) Page{&home_words()};
+}
+
+LeaseClient::~LeaseClient() { ::munmap(page_, kPage); }
+
+void LeaseClient::lose() { page_->words.store(&home_words(), std::memory_order_release); }
+
+bool LeaseClient::away() const {
+  return page_->words.load(std::memory_order_acquire) == &home_words();
+}
+
+void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
+  link_ = link;
+  gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
+  for (LaneId id = 0; id < lanes_used_; ++id) {
+    Lane& lane = lanes_[id];
+    put_down(lane);
+    lane.wanting = false;
+    // The daemon knows one hold of a lane on an entry: what runs there of several grants, and of
+    // home, is told as one, which lasts until the last of it has ended.
+    std::vector<Drain> remain;
+    for (const Drain& drain : lane.drains) {
+      if (drain.outstanding == 0 || drain.entry == kWholeDevice) continue;
+      const auto same = std::find_if(remain.begin(), remain.end(), [&](const Drain& other) {
+        return other.entry == drain.entry;
+      });
+      if (same == remain.end()) {
+        remain.push_back(drain);
+      } else {
+        same->outstanding += drain.outstanding;
+        if (same->word == kHomeWord) same->word = drain.word;  // a lease says more
+      }
+    }
+    drains_ -= static_cast<std::uint32_t>(lane.drains.size() - remain.size());
+    lane.drains = std::move(remain);
+  }
+  telling_ = false;
+  for (LaneId id = 0; id < lanes_used_; ++id)
+    for (Drain& drain : lanes_[id].drains) tell_of_old_work(id, drain, now_ns);
+  flush();
+  at_home_ = false;
+  parked_ = false;
+  operations_ = launches_ = work_ = misplaced_ = busy_ns_ = 0;
+  reporting_ = outstanding_ = seen_outstanding_ = false;
+  seen_operations_ = 0;
+  page_->progress = link_.progress;
+  page_->reports = link_.daemon_minor >= 6 ? link_.reports : nullptr;
+  page_->words.store(link_.words, std::memory_order_release);
+}
+
+void LeaseClient::tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns) {
+  protocol::Holding holding;
+  holding.head.lane = id;
+  holding.word = drain.word;
+  holding.entry = drain.entry;
+  holding.outstanding = drain.outstanding;
+  drain.told_ns = now_ns;
+  drain.known = send(protocol::encode(holding)) ? Known::kYes : Known::kToBeTold;
+  telling_ = telling_ || drain.known == Known::kToBeTold;
+}
+
+Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
+                          std::span<const EntryId> eligible, std::uint64_t now_ns) {
+  const LaneId index = id % static_cast<LaneId>(kLanes);
+  Lane& lane = lanes_[index];
+  lanes_used_ = std::max<std::size_t>(lanes_used_, index + 1);
+  if (page_->words.load(std::memory_order_relaxed) == nullptr) return {eligible.back(), 1};
+  if (away()) return go_home(lane, operation, eligible);
+  take_grants(now_ns);
+  if (lane.entry != kNoEntry && !admits(lane.entry, index)) notice_closed();
+  bool moves_on = false;
+  if (lane.entry != kNoEntry) {
+    const bool wide_enough = layout_.at(lane.entry).processors >= operation.processors;
+    const bool fresh = !lane.told || lane.launches == kUntilChanged;
+    if (wide_enough && !contains(eligible, lane.entry)) {
+      // The driver refused this kernel there, or no queue is free yet: this launch only goes wide.
+      set_waiting(lane, false);
+      return contains(eligible, kWholeDevice) ? Choice{kWholeDevice, 1} : Choice{kNoEntry, 0};
+    }
+    if (wide_enough && fresh) {
+      lane.told = true;
+      lane.unclaimed_ns = 0;
+      set_waiting(lane, false);
+      return {lane.entry, lane.launches, lane.ahead_ns};
+    }
+    put_down(lane);
+    give_back(index, lane, now_ns);
+    moves_on = !lane.drains.empty() && lane.drains.back().word == lane.word;
+    lane.word = 0;
+  }
+  // What is asked for comes after all that is to be told.
+  if (!telling_ && (!lane.wanting || moves_on || operation.processors != lane.asked_width ||
+                    now_ns - lane.asked_ns >= kAskAgain))
+    ask(index, lane, operation, moves_on, now_ns);
+  lane.waited_ns = now_ns;
+  set_waiting(lane, true);
+  flush();
+  return {kNoEntry, 0};
+}
+
+Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation,
+                            std::span<const EntryId> eligible) {
+  leave_for_home();
+  set_waiting(lane, false);
+  ++counters_.at_home;
+  const bool fits = link_.home != kWholeDevice && contains(eligible, link_.home) &&
+                    layout_.at(link_.home).processors >= operation.processors;
+  const EntryId entry = fits                               ? link_.home
+                        : contains(eligible, kWholeDevice) ? kWholeDevice
+                                                           : eligible.back();
+  if (lane.entry != entry) {
+    put_down(lane);
+    lane.entry = entry;
+    lane.word = kHomeWord;
+    lane.launches = lane.left = kUntilChanged;
+    lane.outstanding = 0;
+  }
+  return {entry, fits ? kUntilChanged : 1};
+}
+
+void LeaseClient::leave_for_home() {
+  if (at_home_) return;
+  at_home_ = true;
+  for (LaneId id = 0; id < lanes_used_; ++id) {
+    Lane& lane = lanes_[id];
+    put_down(lane);
+    lane.wanting = false;
+    set_waiting(lane, false);
+  }
+}
+
+void LeaseClient::ask(LaneId id, Lane& lane, const runtime::ReadyOperation& operation,
+                      bool moves_on, std::uint64_t now_ns) {
+  protocol::Ready ready;
+  ready.head.lane = id;
+  ready.kernel = operation.kernel;
+  ready.predicted_ns = operation.predicted_ns;
+  ready.queued_ns = std::min(operation.queued_ns, protocol::kLongest);
+  ready.ready_in_ns = from_now(operation.ready_at_ns, now_ns);
+  ready.deadline_in_ns = from_now(operation.deadline_ns, now_ns);
+  ready.kind = static_cast<std::uint8_t>(operation.kind);
+  ready.processors = operation.processors;
+  ready.last_entry = lane.last_entry;
+  ready.moves_on = moves_on ? 1 : 0;
+  ready.iteration_end = operation.iteration_end ? 1 : 0;
+  // Not sent: asked again at the next try.
+  lane.wanting = send(protocol::encode(ready));
+  lane.asked_width = operation.processors;
+  lane.asked_ns = now_ns;
+  counters_.asked += lane.wanting ? 1 : 0;
+}
+
+void LeaseClient::hint(const runtime::Hint& hint, std::uint64_t now_ns) {
+  if (page_->words.load(std::memory_order_relaxed) == nullptr || away()) return;
+  protocol::HintRecord said;
+  said.head.lane = hint.lane % static_cast<LaneId>(kLanes);
+  said.kernel = hint.kernel;
+  said.ready_in_ns = from_now(hint.ready_at_ns, now_ns);
+  said.deadline_in_ns = from_now(hint.deadline_ns, now_ns);
+  said.queued_ns = std::min(hint.queued_ns, protocol::kLongest);
+  said.processors = hint.processors;
+  said.cancelled = hint.cancelled ? 1 : 0;
+  said.kind = static_cast<std::uint8_t>(hint.kind);
+  send(protocol::encode(said));
+  flush();
+}
+
+void LeaseClient::timed(const runtime::TimedLaunches& launches) {
+  if (page_->words.load(std::memory_order_relaxed) == nullptr || away()) return;
+  if (link_.daemon_minor < 2 || link_.requests.room() < protocol::kRequests / 2) return;
+  protocol::Timed said;
+  said.mean_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(launches.mean_ns));
+  said.whole_ns = static_cast<std::uint64_t>(launches.whole_ns);
+  said.processors = launches.processors;
+  said.launches =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(launches.launches, 0xffffffff));
+  send(protocol::encode(said));
+  flush();
+}
+
+void LeaseClient::submitted(EntryId entry, LaneId id) {
+  Lane& lane = lanes_[id % kLanes];
+  if (lane.entry == entry) {
+    ++lane.outstanding;
+    if (lane.left != kUntilChanged && lane.left > 0) --lane.left;
+    return;
+  }
+  // Accepted by the driver after the grant had gone (a retry on a wider entry): count it all the
+  // same, so that it is waited for.
+  lane.drains.push_back({entry, 0, 1, 0, Known::kNot});
+  ++drains_;
+}
+
+void LeaseClient::retired(EntryId entry, LaneId id, std::uint32_t operations) {
+  if (operations == 0) return;
+  Lane& lane = lanes_[id % kLanes];
+  for (Drain& drain : lane.drains) {
+    if (drain.entry != entry) continue;
+    const std::uint32_t ended = std::min(operations, drain.outstanding);
+    drain.outstanding -= ended;
+    operations -= ended;
+  }
+  if (lane.entry == entry) lane.outstanding -= std::min(operations, lane.outstanding);
+}
+
+void LeaseClient::completed(EntryId entry, LaneId id, std::uint32_t launches, std::uint64_t work) {
+  protocol::ClientSegment* const page = page_->reports;
+  if (page == nullptr || launches == 0) return;
+  if (entry != lanes_[id % kLanes].entry) misplaced_ += work;
+  launches_ += launches;
+  work_ += work;
+  page->launches.store(launches_, std::memory_order_relaxed);
+  page->work.store(work_, std::memory_order_relaxed);
+  page->misplaced.store(misplaced_, std::memory_order_relaxed);
+}
+
+void LeaseClient::busy(std::uint64_t ns) {
+  protocol::ClientSegment* const page = page_->reports;
+  if (page == nullptr) return;
+  busy_ns_ += ns;
+  page->busy_ns.store(busy_ns_, std::memory_order_relaxed);
+}
+
+// --- the daemon's word -----------------------------------------------------------------------
+
+void LeaseClient::take_grants(std::uint64_t now_ns) {
+  const protocol::Bounds bounds{layout_.size(), layout_.at(kWholeDevice).processors};
+  protocol::Record copy;
+  protocol::RingState state = protocol::RingState::kOk;
+  while ((state = link_.grants.read(copy)) == protocol::RingState::kOk) {
+    const auto reply = protocol::decode_reply(copy, bounds);
+    if (!reply) return distrust();
+    const auto& grant = std::get<protocol::Grant>(*reply);
+    Lane& lane = lanes_[grant.head.lane];
+    lanes_used_ = std::max<std::size_t>(lanes_used_, grant.head.lane + 1);
+    // Other terms of a grant that was given up meanwhile: it is returned by its former word.
+    if (grant.amends != 0 && !take_up(lane, grant.amends)) continue;
+    // What is outstanding under the grant stays so. Before 1.7 the same entry says as much.
+    const bool same = lane.entry == grant.entry && (grant.amends != 0 || link_.daemon_minor < 7);
+    const std::uint32_t outstanding = same ? lane.outstanding : 0;
+    if (!same) put_down(lane);
+    lane.entry = static_cast<EntryId>(grant.entry);
+    lane.word = grant.word;
+    lane.launches = lane.left = grant.launches;
+    lane.ahead_ns = grant.ahead_ns != 0 ? grant.ahead_ns : runtime::kNever;
+    lane.outstanding = outstanding;
+    lane.told = false;
+    lane.unused_ns = now_ns;
+    // Grants that follow each other unclaimed are one wait.
+    if (lane.unclaimed_ns == 0) lane.unclaimed_ns = now_ns;
+    ++counters_.granted;
+    if (lane.last_entry != kNoEntry && lane.last_entry != lane.entry) ++counters_.moves;
+    lane.last_entry = lane.entry;
+  }
+  if (state == protocol::RingState::kBroken) return distrust();
+  link_.grants.release();
+}
+
+// A daemon that breaks the protocol is not listened to: as if it had gone.
+void LeaseClient::distrust() {
+  ++counters_.malformed;
+  lose();
+}
+
+// The lane goes on under the grant of this word: its own, or one that it put down because the word
+// changed before the record was here. False: it has given that up.
+bool LeaseClient::take_up(Lane& lane, LeaseWord word) {
+  if (lane.entry != kNoEntry) return lane.word == word;
+  const auto drain =
+      std::find_if(lane.drains.begin(), lane.drains.end(), [&](const Drain& put_down) {
+        return put_down.word == word && put_down.known == Known::kYes;
+      });
+  if (drain == lane.drains.end()) return false;
+  // It was not returned, so that the grant is still there.
+  lane.entry = drain->entry;
+  lane.word = word;
+  lane.outstanding = drain->outstanding;
+  lane.drains.erase(drain);
+  --drains_;
+  return true;
+}
+
+void LeaseClient::put_down(Lane& lane) {
+  if (lane.entry == kNoEntry) return;
+  const Known known = lane.word == kHomeWord ? Known::kNot : Known::kYes;
+  lane.drains.push_back({lane.entry, lane.word, lane.outstanding, 0, known});
+  ++drains_;
+  parked_ = false;
+  lane.entry = kNoEntry;
+  lane.outstanding = 0;
+}
+
+void LeaseClient::notice_closed() {
+  gates_seen_ = link_.gate_changes->load(std::memory_order_acquire);
+  for (LaneId id = 0; id < lanes_used_; ++id) {
+    Lane& lane = lanes_[id];
+    if (lane.entry == kNoEntry || admits(lane.entry, id)) continue;
+    put_down(lane);
+    ++counters_.closed;
+  }
+}
+
+void LeaseClient::give_back(LaneId id, Lane& lane, std::uint64_t now_ns) {
+  std::erase_if(lane.drains, [&](Drain& drain) {
+    bool over = drain.outstanding == 0;
+    if (at_home_ || drain.known == Known::kNot) {
+      // Nobody waits to hear of it.
+    } else if (drain.known == Known::kToBeTold) {  // the ring was full
+      if (!over) tell_of_old_work(id, drain, now_ns);
+    } else if (over) {
+      protocol::Returned returned;
+      returned.head.lane = id;
+      returned.word = drain.word;
+      returned.entry = drain.entry;
+      over = send(protocol::encode(returned));
+    } else if (now_ns - drain.told_ns >= link_.answer_within_ns / 4) {
+      protocol::Draining draining;
+      draining.head.lane = id;
+      draining.word = drain.word;
+      draining.entry = drain.entry;
+      draining.outstanding = drain.outstanding;
+      if (send(protocol::encode(draining))) drain.told_ns = now_ns;
+    }
+    drains_ -= over ? 1 : 0;
+    return over;
+  });
+}
+
+void LeaseClient::service(std::uint64_t now_ns) {
+  if (page_->words.load(std::memory_order_relaxed) == nullptr) return;
+  if (away()) leave_for_home();
+  if (!at_home_) {
+    take_grants(now_ns);
+    if (link_.gate_changes->load(std::memory_order_acquire) != gates_seen_) notice_closed();
+  }
+  reporting_ = !at_home_ && page_->reports != nullptr && link_.reporting != nullptr &&
+               link_.reporting->load(std::memory_order_acquire) != 0;
+  bool any_unclaimed = false;
+  telling_ = false;  // unless somebody finds the ring full again
+  for (LaneId id = 0; id < lanes_used_; ++id) {
+    Lane& lane = lanes_[id];
+    if (lane.waiting) stop_waiting(lane, now_ns);
+    // Used up and nothing outstanding: no reason to keep it until somebody asks.
+    if (lane.entry != kNoEntry && lane.left == 0 && lane.outstanding == 0) put_down(lane);
+    if (!at_home_ && lane.entry != kNoEntry && !lane.waiting) {
+      if (reporting_)
+        any_unclaimed = give_up_unused(lane, now_ns) || any_unclaimed;
+      else if (!lane.told)
+        any_unclaimed = give_up_unclaimed(lane, now_ns) || any_unclaimed;
+    }
+    if (!lane.drains.empty()) give_back(id, lane, now_ns);
+    if (!at_home_ && lane.wanting && !lane.waiting && lane.entry == kNoEntry) {
+      protocol::Idle idle;
+      idle.head.lane = id;
+      lane.wanting = !send(protocol::encode(idle));
+    }
+  }
+  seen_operations_ = operations_;
+  seen_outstanding_ = outstanding_;
+  flush();
+  if (at_home_) {
+    parked_ = true;
+  } else {
+    link_.own_park->unpark();
+    parked_ = waiting_ == 0 && drains_ == 0 && !any_unclaimed && link_.own_park->try_park([&] {
+      return link_.grants.empty() &&
+             link_.gate_changes->load(std::memory_order_seq_cst) == gates_seen_;
+    });
+  }
+}
+
+// The lane's grant, when nothing was outstanding for a while: the daemon is to know that the lane
+// is idle. Also one that no operation waited for: the launch of a graph goes elsewhere until there
+// is a grant, and the next one is a step away. True: look again soon.
+bool LeaseClient::give_up_unused(Lane& lane, std::uint64_t now_ns) {
+  if (outstanding_ || seen_outstanding_ || operations_ != seen_operations_) {
+    lane.unused_ns = now_ns;
+    return !outstanding_;
+  }
+  if (now_ns - lane.unused_ns < kUnused) return true;
+  put_down(lane);
+  return false;
+}
+
+// The lane's grant, when no operation has taken it. True: look again soon.
+bool LeaseClient::give_up_unclaimed(Lane& lane, std::uint64_t now_ns) {
+  if (now_ns - lane.unclaimed_ns < kUnclaimed) return true;
+  put_down(lane);
+  lane.unclaimed_ns = 0;
+  return false;
+}
+
+// By when service() saw the last try, not by when it was made: a process that gets no processor
+// time for a while has not gone another way, and a daemon that is stopped meanwhile is to be
+// noticed.
+void LeaseClient::stop_waiting(Lane& lane, std::uint64_t now_ns) {
+  if (lane.seen_try_ns != lane.waited_ns) {
+    lane.seen_try_ns = lane.waited_ns;
+    lane.seen_ns = now_ns;
+  } else if (now_ns - lane.seen_ns >= kStillWaits) {
+    set_waiting(lane, false);
+  }
+}
+
+void LeaseClient::set_waiting(Lane& lane, bool waiting) {
+  if (lane.waiting == waiting) return;
+  lane.waiting = waiting;
+  waiting_ += waiting ? 1 : ~0U;
+  if (waiting && !at_home_) link_.own_park->unpark();
+  if (waiting) parked_ = false;
+}
+
+bool LeaseClient::send(const protocol::Record& record) {
+  switch (link_.requests.write(record)) {
+    case protocol::RingState::kOk:
+      return unsent_ = true;
+    case protocol::RingState::kBroken:
+      distrust();
+      return false;
+    default:
+      break;
+  }
+  ++counters_.ring_full;
+  return false;
+}
+
+void LeaseClient::flush() {
+  if (!unsent_) return;
+  unsent_ = false;
+  link_.requests.publish();
+  if (link_.daemon_park->asleep()) ring_();
+}
+
+std::uint32_t LeaseClient::outstanding(LaneId id, EntryId entry) const {
+  const Lane& lane = lanes_[id % kLanes];
+  std::uint32_t sum = lane.entry == entry ? lane.outstanding : 0;
+  for (const Drain& drain : lane.drains) sum += drain.entry == entry ? drain.outstanding : 0;
+  return sum;
+}
+
+}  // namespace vitamin::client

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/checks.h"
+
+#include <algorithm>
+#include <string_view>
+#include <tuple>
+
+#include "daemon/config/pattern.h"
+#include "scheduler/policies/nearest.h"
+#include "scheduler/policies/registry.h"
+
+namespace vitamin::config {
+
+namespace {
+
+const SaidOnce* said(const Said& settings, const char* path) {
+  const auto found = settings.find(path);
+  return found == settings.end() ? nullptr : &found->second;
+}
+
+Problem problem_at(const SaidOnce* where, std::string message) {
+  if (where == nullptr) return {{"built in"}, std::move(message), {}};
+  return {where->place, std::move(message), where->line};
+}
+
+// `own`: where it was said; what is not there was said for all devices, and is reported there.
+void check_policy(const Policy& policy, const Said& own, std::vector<Problem>& problems) {
+  const SaidOnce* const name = said(own, "policy.name");
+  const SaidOnce* const parameters = said(own, "policy.parameters");
+  // A shared object is not loaded into whoever only looks at the configuration.
+  if (policy.name.find('/') != policy.name.npos) {
+    if (policy.name.front() != '/')
+      problems.push_back(problem_at(name, "the path of a shared object must begin with '/'"));
+    return;
+  }
+  if (const auto made = scheduler::check(policy.name); !made) {
+    problems.push_back(problem_at(name, made.error().message));
+    return;
+  }
+  const std::string plain = policy.name.substr(0, policy.name.find(':'));
+  std::vector<std::string> known;
+  for (const scheduler::PolicyDescription& description : scheduler::list())
+    if (description.name == plain)
+      for (const scheduler::Parameter& parameter : description.parameters)
+        known.emplace_back(parameter.name);
+  const std::size_t before = problems.size();
+  for (const auto& [parameter, value] : policy.parameters) {
+    std::string message = scheduler::former_parameter(plain, parameter + "=" + value);
+    if (message.empty()) {
+      if (std::find(known.begin(), known.end(), parameter) != known.end()) continue;
+      message = "the policy '" + plain + "' has no parameter '" + parameter + "'" +
+                scheduler::did_you_mean(parameter, known);
+    }
+    Problem problem = problem_at(parameters, std::move(message));
+    if (parameters != nullptr && parameters->entries.contains(parameter))
+      problem.place = parameters->entries.at(parameter);
+    problems.push_back(std::move(problem));
+  }
+  if (problems.size() > before) return;
+  if (const auto made = scheduler::check(policy.specification()); !made)
+    problems.push_back(problem_at(parameters != nullptr ? parameters : name, made.error().message));
+}
+
+bool unconditional(const WorkloadClass& candidate) {
+  return candidate.command.empty() && candidate.user.empty() && candidate.environment.empty() &&
+         candidate.slurm_job.empty() && candidate.slurm_partition.empty() &&
+         candidate.slurm_account.empty() && candidate.slurm_qos.empty();
+}
+
+bool literal(std::string_view pattern) {
+  return pattern.find_first_of("*?[],") == std::string_view::npos;
+}
+
+// Whether `wide` certainly matches whatever `narrow` does, of which neither is a list.
+bool covers(std::string_view wide, std::string_view narrow) {
+  if (wide == narrow || wide == "*") return true;
+  if (literal(narrow)) return matches(wide, narrow);
+  return wide.ends_with('*') && literal(wide.substr(0, wide.size() - 1)) &&
+         narrow.starts_with(wide.substr(0, wide.size() - 1));
+}
+
+// Commands are compared by their names where a pattern has no '/'.
+bool covers_command(std::string_view wide, std::string_view narrow) {
+  const bool by_name = wide.find('/') == wide.npos, path = narrow.find('/') != narrow.npos;
+  if (by_name != path) return covers(wide, narrow);
+  if (!by_name) return false;
+  return wide == "*" || (literal(narrow) && covers(wide, narrow.substr(narrow.rfind('/') + 1)));
+}
+
+// "a,b[1,2]": "a" and "b[1,2]".
+std::vector<std::string_view> alternatives(const Patterns& patterns) {
+  std::vector<std::string_view> all;
+  for (const std::string_view pattern : patterns) {
+    std::size_t begin = 0;
+    bool within = false;
+    for (std::size_t i = 0; i <= pattern.size(); ++i) {
+      if (i < pattern.size()) within = pattern[i] == '[' || (within && pattern[i] != ']');
+      if (i < pattern.size() && (pattern[i] != ',' || within)) continue;
+      all.push_back(pattern.substr(begin, i - begin));
+      begin = i + 1;
+    }
+  }
+  return all;
+}
+
+template <class Covers>
+bool all_covered(const Patterns& wide, const Patterns& narrow, Covers covers) {
+  if (wide.empty()) return true;
+  const auto wides = alternatives(wide), narrows = alternatives(narrow);
+  return !narrows.empty() &&
+         std::all_of(narrows.begin(), narrows.end(), [&](std::string_view each) {
+           return std::any_of(wides.begin(), wides.end(),
+                              [&](std::string_view any) { return covers(any, each); });
+         });
+}
+
+// Whether `first` certainly matches every program that `second` does.
+bool takes_all_of(const WorkloadClass& first, const WorkloadClass& second) {
+  const bool environment =
+      std::all_of(first.environment.begin(), first.environment.end(), [&](const auto& condition) {
+        const auto same = second.environment.find(condition.first);
+        return same != second.environment.end() &&
+               all_covered({condition.second}, {same->second}, covers);
+      });
+  return environment && all_covered(first.command, second.command, covers_command) &&
+         all_covered(first.user, second.user, covers) &&
+         all_covered(first.slurm_job, second.slurm_job, covers) &&
+         all_covered(first.slurm_partition, second.slurm_partition, covers) &&
+         all_covered(first.slurm_account, second.slurm_account, covers) &&
+         all_covered(first.slurm_qos, second.slurm_qos, covers);
+}
+
+// Of a shared object nothing is known.
+bool keeps_bounds(const std::string& policy) {
+  if (policy.find('/') != policy.npos) return true;
+  const std::string plain = policy.substr(0, policy.find(':'));
+  for (const scheduler::PolicyDescription& description : scheduler::list())
+    if (description.name == plain) return description.keeps_bounds;
+  return true;  // it is a problem already
+}
+
+bool any_keeps_bounds(const Configuration& configuration) {
+  if (keeps_bounds(configuration.policy.name)) return true;
+  return std::any_of(configuration.devices.begin(), configuration.devices.end(), [](const auto& r) {
+    const auto name = r.settings.find("policy.name");
+    return name != r.settings.end() && keeps_bounds(std::get<std::string>(name->second));
+  });
+}
+
+void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
+  const auto& classes = loaded.configuration.classes;
+  const bool targets = any_keeps_bounds(loaded.configuration);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const WorkloadClass& made = classes[i];
+    auto complain = [&](const char* key, std::string message) {
+      const SaidOnce* const where = said(read[i].settings, key);
+      loaded.problems.push_back(where != nullptr
+                                    ? problem_at(where, std::move(message))
+                                    : Problem{read[i].place, std::move(message), read[i].line});
+    };
+    const auto end = classes.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto first = std::find_if(classes.begin(), end, [&](const WorkloadClass& before) {
+      return takes_all_of(before, made);
+    });
+    if (first != end && unconditional(*first))
+      complain("", "the class '" + made.name + "' is never reached: '" + first->name +
+                       "', which is tried before it, has no condition");
+    else if (first != end)
+      loaded.no_effect.push_back(
+          {read[i].place,
+           "the class '" + made.name + "' matches no program: '" + first->name +
+               "', which is tried before it, matches all of them; only who names it is of it",
+           read[i].line});
+    if (made.tpot_ns != 0 && made.kind == Kind::kLatency && !targets) {
+      const SaidOnce& where = read[i].settings.at("tpot");
+      loaded.no_effect.push_back(
+          problem_at(&where, "the policy '" + loaded.configuration.policy.name +
+                                 "' serves no targets: the class '" + made.name +
+                                 "' is served as one without tpot (vitamin policy list)"));
+    }
+    if (made.tpot_ns != 0 && made.kind != Kind::kLatency)
+      complain("tpot", "a target is for a class of kind \"latency\"");
+    if (made.reservation != 0 && made.kind == Kind::kBatch)
+      complain("reservation", "nothing is reserved for a class of kind \"batch\"");
+  }
+}
+
+}  // namespace
+
+void check(const Merged& merged, Loaded& loaded) {
+  check_policy(loaded.configuration.policy, merged.settings, loaded.problems);
+  for (const Layer::Device& device : merged.devices)
+    if (said(device.settings, "policy.name") || said(device.settings, "policy.parameters")) {
+      // As for a device that only this rule names.
+      Configuration alone = loaded.configuration;
+      alone.devices = {{"x", {}}};
+      for (const auto& [path, value] : device.settings)
+        alone.devices.front().settings[path] = value.value;
+      check_policy(alone.for_device("x", "").policy, device.settings, loaded.problems);
+    }
+  check_classes(merged.classes, loaded);
+  std::stable_sort(loaded.problems.begin(), loaded.problems.end(),
+                   [](const Problem& a, const Problem& b) {
+                     return std::tie(a.place.source, a.place.line, a.place.column) <
+                            std::tie(b.place.source, b.place.line, b.place.column);
+                   });
+}
+
+}  // namespace vitamin::config

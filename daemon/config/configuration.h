@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What vitamin.toml says, as plain values: the same for vitamind, `vitamin run` and whoever else
+// acts for a node. load.h makes it from files, environment and command line; schema.h says for each
+// member which key it is.
+//
+// Units: durations are nanoseconds; processors are SMs or CUs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/config/value.h"
+#include "runtime/pool_layout.h"
+
+namespace vitamin::config {
+
+// One of a pattern's forms: see pattern.h.
+using Patterns = std::vector<std::string>;
+
+struct Daemon {
+  std::string lock_directory = "/run/lock";  // of the devices' locks: one folder for all users
+  std::uint64_t answer_within_ns = 1'000'000'000;
+  std::uint64_t spin_ns = 50'000;
+  std::uint64_t exit_when_idle_ns = 0;  // 0: never
+  std::uint32_t clients = 512;
+  std::uint32_t clients_of_user = 128;
+  std::uint64_t quarantine_ns = 60'000'000'000;
+  bool pin = true;  // the loop to the NUMA node of the GPUs
+};
+
+struct Policy {
+  std::string name = "fifo";  // of scheduler/policies/registry.h, or the path of a shared object
+  std::map<std::string, std::string> parameters;
+  std::uint64_t seed = 0;
+  std::uint64_t quantum_ns = 4'000'000;
+  std::uint64_t overdue_after_ns = 1'000'000'000;
+  std::uint64_t reservation_ns = 20'000'000;
+
+  // NAME[:PARAMETER=VALUE,...], as scheduler::make() takes it.
+  std::string specification() const;
+};
+
+// What happens without a daemon. The bits are the same in every mode; isolation is not.
+enum class OnAbsence : std::uint8_t { kOpen, kClosed };
+enum class OnLoss : std::uint8_t { kHome, kWhole };
+
+struct Failure {
+  OnAbsence absent = OnAbsence::kOpen;  // none at the start of a program: run natively, or refuse
+  OnLoss lost = OnLoss::kHome;          // it goes away: to the client's own part, or anywhere
+};
+
+enum class MpsMode : std::uint8_t { kAuto, kExternal, kOff };
+
+struct Mps {
+  MpsMode mode = MpsMode::kAuto;
+  std::string directory;  // of the control daemon's pipe and log; empty: beside vitamind's socket
+  std::string control = "nvidia-cuda-mps-control";
+  // Classes of kind `batch` are clients of MPS's lower priority: where kernels of several clients
+  // share processors, those of the others go first. Bits do not depend on it.
+  // Source: NVIDIA Multi-Process Service, CUDA_MPS_CLIENT_PRIORITY.
+  bool priorities = true;
+  // Hardware queues of a client (CUDA_DEVICE_MAX_CONNECTIONS); 0: as MPS gives them, which is 2.
+  // Streams that share one wait for each other: with 2, a launch behind a wait that the host ends
+  // later held up the launch that the host waited for, and both hung (H200, hazard host_gated);
+  // with 8, as many as a program has without MPS, it does not. All clients share one stock: more
+  // for each is fewer of them. Source: NVIDIA Multi-Process Service, CUDA_DEVICE_MAX_CONNECTIONS.
+  std::uint32_t connections = 8;
+  std::uint64_t check_every_ns = 1'000'000'000;
+};
+
+struct Metrics {
+  std::string listen;  // PORT on loopback, HOST:PORT or the path of a Unix socket; empty: nowhere
+};
+
+// Kernels that wait for other processes, besides NCCL's and NVSHMEM's own: they are never deferred
+// for another tenant's lease, so that two distributed jobs cannot wait for each other.
+struct Collectives {
+  Patterns kernels;         // beginnings of their names
+  bool cooperative = true;  // every cooperative launch counts as one under vitamind
+};
+
+// Kinds of work, most demanding first.
+enum class Kind : std::uint8_t { kUnspecified, kLatency, kBatch };
+
+// Who has a class's quota of device memory together.
+enum class MemoryOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
+
+// A class of workloads: programs that match all its conditions, of which those that list several
+// patterns are met by one. The first class that matches is the program's.
+struct WorkloadClass {
+  std::string name;
+
+  Patterns command;    // the program's name, or its path where the pattern has a '/'
+  Patterns user;       // names or numbers
+  Patterns slurm_job;  // names or numbers, and so on
+  Patterns slurm_partition, slurm_account, slurm_qos;
+  std::map<std::string, std::string> environment;  // variable to pattern
+
+  Kind kind = Kind::kUnspecified;
+  std::uint32_t reservation = 0;  // processors that are kept for each client; 0: none
+  std::uint64_t tpot_ns = 0;      // target of a step; 0: none
+  std::uint32_t share = 100;      // percent of the device that one client may have at most
+  std::string memory;             // daemon/config/value.h; empty: as much as there is
+  MemoryOf memory_of = MemoryOf::kProcess;
+};
+
+// What holds for the devices whose UUID or name matches, instead of what holds for all.
+struct DeviceRule {
+  std::string pattern;
+  std::map<std::string, Value> settings;  // by path of their key
+};
+
+struct Configuration {
+  Daemon daemon;
+  runtime::PoolLimits pool;
+  Policy policy;
+  Failure failure;
+  Mps mps;
+  Metrics metrics;
+  Collectives collectives;
+  std::vector<WorkloadClass> classes;  // in the order in which they are tried
+
+  std::vector<DeviceRule> devices;  // later ones win
+
+  const WorkloadClass* find_class(std::string_view name) const;
+  // With the rules for this device applied: its `pool` and `policy`.
+  Configuration for_device(std::string_view uuid, std::string_view device_name) const;
+};
+
+}  // namespace vitamin::config

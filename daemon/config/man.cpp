@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/man.h"
+
+#include <limits>
+
+#include "daemon/config/schema.h"
+#include "daemon/config/value.h"
+
+namespace vitamin::config {
+namespace {
+
+constexpr const char* kBefore = R"(.\" SPDX-License-Identifier: Apache-2.0
+.\" Made from the tables of the program: vitamin config schema --man
+.Dd November 22, 2026
+.Dt VITAMIN.TOML 5
+.Os
+.Sh NAME
+.Nm vitamin.toml
+.Nd how the GPUs of a cluster are shared
+.Sh SYNOPSIS
+.Pa /etc/vitamin/vitamin.toml
+.Sh DESCRIPTION
+One file for a whole cluster, in TOML, read by
+.Xr vitamind 8 ,
+.Xr vitamin-run 1
+and the plugin for Slurm.
+Every key is optional.
+What holds on a node comes, the later over the earlier and key by key, from built-in values, this
+file,
+.Pa /etc/vitamin/conf.d/*.toml
+by name, variables of the environment, and the command line.
+.Pp
+A key that is unknown, of another type or out of its range makes the file invalid, and nothing of an
+invalid file is used;
+.Ql vitamin config check
+names every problem with its line.
+.Xr vitamind 8
+reads the file again when it gets SIGHUP.
+.Pp
+.Em Durations
+are texts with a unit: ns, us, ms, s, min or h.
+.Em Patterns
+are texts in which * stands for anything, ? for one character, [1-64] for numbers and a comma
+between two of them for either; or lists of such texts.
+.Sh KEYS
+.Bl -tag -width Ds
+)";
+
+constexpr const char* kClasses = R"(.El
+.Sh CLASSES
+Each
+.Ql [[class]]
+names a kind of program.
+All of its conditions must hold; the first class whose conditions hold is the program's.
+A class that not everybody may be in must name its users: command and environment are the user's own
+to choose.
+.Bl -tag -width Ds
+.It Ic name
+text.
+Its name; must be there.
+)";
+
+constexpr const char* kAfter = R"(.El
+.Sh NODES AND DEVICES
+.Ql [nodes."gpu[1-64],login*"]
+holds sections that are for the nodes whose host name matches, over what stands outside.
+.Ql [devices."NVIDIA H200*"]
+holds the sections pool and policy for devices whose name or UUID matches.
+.Sh FILES
+.Bl -tag -width Ds
+.It Pa /etc/vitamin/vitamin.toml
+The file; another one:
+.Ev VITAMIN_CONFIG
+or
+.Fl -config .
+.It Pa /etc/vitamin/conf.d/*.toml
+Read after it, by name.
+.El
+.Sh EXAMPLES
+.Bd -literal
+[policy]
+name = "tpot-first"
+parameters = { target = 30 }
+
+[[class]]
+name = "training"
+slurm_partition = "batch"
+kind = "batch"
+share = 75
+
+[nodes."gpu[1-64]".policy]
+quantum = "2ms"
+.Ed
+.Sh SEE ALSO
+.Xr vitamin 1 ,
+.Xr vitamin-config 1 ,
+.Xr vitamind 8
+)";
+
+template <class Target>
+std::string type_of(const Key<Target>& key) {
+  const auto from_to = [&](const auto& text) {
+    return " from " + text(key.low) + " to " + text(key.high);
+  };
+  const bool any = key.high == std::numeric_limits<std::int64_t>::max();
+  switch (key.type) {
+    case Type::kText:
+      return "text";
+    case Type::kBoolean:
+      return "true or false";
+    case Type::kInteger:
+      return any ? "number" : "number" + from_to([](std::int64_t n) { return std::to_string(n); });
+    case Type::kDuration:
+      return "duration" + from_to([](std::int64_t nanoseconds) {
+               return duration_text(static_cast<std::uint64_t>(nanoseconds));
+             });
+    case Type::kChoice: {
+      std::string all;
+      for (const std::string& choice : key.choices) all += (all.empty() ? "" : ", ") + choice;
+      return "one of " + all;
+    }
+    case Type::kMemory:
+      return "size or percentage";
+    case Type::kPatterns:
+      return "patterns";
+    case Type::kTable:
+      return "table";
+  }
+  return {};
+}
+
+std::string sentence(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z')
+    text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text + ".\n";
+}
+
+template <class Target>
+std::string item(const Key<Target>& key, const Target& built_in) {
+  std::string text = ".It Ic " + key.path + "\n" + type_of(key) + ".\n" + sentence(key.meaning);
+  const std::string value = key.read != nullptr ? text_of(key, key.read(built_in)) : "";
+  if (!value.empty() && value != "\"\"" && value != "[]" && value != "{}")
+    text += "Default: " + value + ".\n";
+  return text;
+}
+
+}  // namespace
+
+std::string man_page() {
+  std::string page = kBefore;
+  for (const SettingKey& key : setting_keys())
+    page += item(key, Configuration()) + "Variable:\n.Ev " + environment_variable(key.path) +
+            (key.of_device ? " .\nAlso of devices.\n" : " .\n");
+  page += kClasses;
+  for (const ClassKey& key : class_keys()) page += item(key, WorkloadClass());
+  return page + kAfter;
+}
+
+}  // namespace vitamin::config

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/schema.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+namespace vitamin::config {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+constexpr std::int64_t kSecond = 1'000 * kMillisecond;
+constexpr std::int64_t kDay = 86'400 * kSecond;
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+
+// A key of a Target; kField(target) is the member that it sets.
+template <class Target, auto kField>
+Key<Target> key(Type type, const char* path, const char* meaning) {
+  using Member = std::remove_reference_t<decltype(kField(std::declval<Target&>()))>;
+  Key<Target> made;
+  made.path = path;
+  made.type = type;
+  made.meaning = meaning;
+  made.write = [](Target& target, const Value& value) {
+    if constexpr (std::is_integral_v<Member> && !std::is_same_v<Member, bool>)
+      kField(target) = static_cast<Member>(std::get<std::int64_t>(value));
+    else if constexpr (std::is_enum_v<Member>)
+      kField(target) = static_cast<Member>(std::get<std::int64_t>(value));
+    else
+      kField(target) = std::get<Member>(value);
+  };
+  made.read = [](const Target& target) -> Value {
+    if constexpr (std::is_same_v<Member, bool>)
+      return kField(target);
+    else if constexpr (std::is_integral_v<Member> || std::is_enum_v<Member>)
+      return static_cast<std::int64_t>(kField(target));
+    else
+      return kField(target);
+  };
+  return made;
+}
+
+template <class Target>
+Key<Target> within(std::int64_t low, std::int64_t high, Key<Target> key) {
+  key.low = low;
+  key.high = high;
+  return key;
+}
+template <class Target>
+Key<Target> one_of(std::vector<std::string> choices, Key<Target> key) {
+  key.choices = std::move(choices);
+  return key;
+}
+SettingKey of_device(SettingKey key) {
+  key.of_device = true;
+  return key;
+}
+
+// Lambdas that name a member for reading and for writing.
+#define VITAMIN_SETTING(type, member, path, meaning)             \
+  key < Configuration, [](auto& c) -> auto& { return c.member; } \
+  > (Type::type, path, meaning)
+#define VITAMIN_CLASS(type, member, meaning)                     \
+  key < WorkloadClass, [](auto& c) -> auto& { return c.member; } \
+  > (Type::type, #member, meaning)
+
+std::vector<SettingKey> daemon_keys() {
+  return {
+      VITAMIN_SETTING(kText, daemon.lock_directory, "daemon.lock_directory",
+                      "where the locks of the devices lie: one folder for all users"),
+      within(kMillisecond, 3600 * kSecond,
+             VITAMIN_SETTING(kDuration, daemon.answer_within_ns, "daemon.answer_within",
+                             "a client that does not answer a closed gate for so long is overdue")),
+      within(
+          0, kSecond,
+          VITAMIN_SETTING(kDuration, daemon.spin_ns, "daemon.spin",
+                          "look for work this long before sleeping; 20 ms while somebody waits")),
+      within(0, kDay,
+             VITAMIN_SETTING(kDuration, daemon.exit_when_idle_ns, "daemon.exit_when_idle",
+                             "end after so long without a client; 0: never")),
+      within(1, 65'536,
+             VITAMIN_SETTING(kInteger, daemon.clients, "daemon.clients", "clients at once")),
+      within(1, 65'536,
+             VITAMIN_SETTING(kInteger, daemon.clients_of_user, "daemon.clients_of_user",
+                             "clients of one user at once")),
+      within(0, kDay,
+             VITAMIN_SETTING(kDuration, daemon.quarantine_ns, "daemon.quarantine",
+                             "who broke the protocol is not let in for so long")),
+      VITAMIN_SETTING(kBoolean, daemon.pin, "daemon.pin",
+                      "run on processors of the NUMA node that most GPUs are next to"),
+  };
+}
+
+std::vector<SettingKey> device_keys() {
+  return {
+      of_device(within(1, 64,
+                       VITAMIN_SETTING(kInteger, pool.leaf_units, "pool.leaf_units",
+                                       "allocation units of the smallest part of a device"))),
+      of_device(within(1, runtime::kEntriesMax - 1,
+                       VITAMIN_SETTING(kInteger, pool.entries_max, "pool.entries_max",
+                                       "parts of a device at most; each costs GPU memory"))),
+      of_device(VITAMIN_SETTING(kBoolean, pool.all_runs, "pool.all_runs",
+                                "every run of neighbouring units, not only the tree")),
+      of_device(VITAMIN_SETTING(kText, policy.name, "policy.name",
+                                "who runs where: vitamin policy list, or a shared object's path")),
+      of_device(VITAMIN_SETTING(kTable, policy.parameters, "policy.parameters",
+                                "of the policy: vitamin policy show NAME")),
+      of_device(within(0, kAny,
+                       VITAMIN_SETTING(kInteger, policy.seed, "policy.seed",
+                                       "what a random policy draws from"))),
+      of_device(within(10'000, 3600 * kSecond,
+                       VITAMIN_SETTING(kDuration, policy.quantum_ns, "policy.quantum",
+                                       "a grant is recalled at this age while others wait"))),
+      of_device(within(kMillisecond, 3600 * kSecond,
+                       VITAMIN_SETTING(kDuration, policy.overdue_after_ns, "policy.overdue_after",
+                                       "who has waited for so long is served by age"))),
+      of_device(within(kMillisecond, 3600 * kSecond,
+                       VITAMIN_SETTING(kDuration, policy.reservation_ns, "policy.reservation",
+                                       "how long a reservation lasts that nobody comes for"))),
+  };
+}
+
+std::vector<SettingKey> operation_keys() {
+  return {
+      one_of({"open", "closed"},
+             VITAMIN_SETTING(kChoice, failure.absent, "failure.absent",
+                             "no daemon when a program starts: open: it runs natively; closed: it "
+                             "does not run (exit code 75)")),
+      one_of({"home", "whole"},
+             VITAMIN_SETTING(kChoice, failure.lost, "failure.lost",
+                             "the daemon goes away: home: each client keeps to a part of its own; "
+                             "whole: it may use the whole device")),
+      one_of({"auto", "external", "off"},
+             VITAMIN_SETTING(kChoice, mps.mode, "mps.mode",
+                             "auto: vitamind starts NVIDIA's MPS and looks after it; external: "
+                             "somebody else does; off: none")),
+      VITAMIN_SETTING(kText, mps.directory, "mps.directory",
+                      "of MPS's pipe and log (default: beside vitamind's socket)"),
+      VITAMIN_SETTING(kText, mps.control, "mps.control", "NVIDIA's control program"),
+      VITAMIN_SETTING(kBoolean, mps.priorities, "mps.priorities",
+                      "programs of kind \"batch\" are clients of MPS's lower priority"),
+      within(0, 32,
+             VITAMIN_SETTING(kInteger, mps.connections, "mps.connections",
+                             "hardware queues of each program under MPS; 8, as without it, keep "
+                             "streams from waiting for each other; 0: as MPS gives them, 2")),
+      within(10 * kMillisecond, 3600 * kSecond,
+             VITAMIN_SETTING(kDuration, mps.check_every_ns, "mps.check_every",
+                             "how often MPS is asked how it is")),
+      VITAMIN_SETTING(kPatterns, collectives.kernels, "collectives.kernels",
+                      "beginnings of the names of kernels that wait for other processes, besides "
+                      "NCCL's and NVSHMEM's"),
+      VITAMIN_SETTING(kBoolean, collectives.cooperative, "collectives.cooperative",
+                      "count every cooperative launch as one of them"),
+      VITAMIN_SETTING(kText, metrics.listen, "metrics.listen",
+                      "where Prometheus is served: PORT on loopback, HOST:PORT or the path of a "
+                      "Unix socket; empty: nowhere"),
+  };
+}
+
+}  // namespace
+
+std::span<const SettingKey> setting_keys() {
+  static const auto* const keys = [] {
+    auto* all = new std::vector<SettingKey>(daemon_keys());
+    for (auto* more : {&device_keys, &operation_keys})
+      for (SettingKey& key : more()) all->push_back(std::move(key));
+    return all;
+  }();
+  return *keys;
+}
+
+std::span<const ClassKey> class_keys() {
+  static const auto* const keys = new std::vector<ClassKey>{
+      VITAMIN_CLASS(kPatterns, command, "the program's name, or path where the pattern has a '/'"),
+      VITAMIN_CLASS(kPatterns, user, "names or numbers of users"),
+      VITAMIN_CLASS(kTable, environment, "variables and the patterns of their values"),
+      VITAMIN_CLASS(kPatterns, slurm_job, "names or numbers of Slurm jobs"),
+      VITAMIN_CLASS(kPatterns, slurm_partition, "Slurm partitions"),
+      VITAMIN_CLASS(kPatterns, slurm_account, "Slurm accounts"),
+      VITAMIN_CLASS(kPatterns, slurm_qos, "Slurm qualities of service"),
+      one_of({"unspecified", "latency", "batch"},
+             VITAMIN_CLASS(kChoice, kind, "latency: must not wait; batch: best effort")),
+      within(0, 65'536,
+             VITAMIN_CLASS(kInteger, reservation,
+                           "processors that are kept for each client of the class")),
+      within(0, 3600 * kSecond,
+             key<WorkloadClass, [](auto& c) -> auto& { return c.tpot_ns; }>(
+                 Type::kDuration, "tpot",
+                 "target time of an output token; none, of a latency class: the right of way")),
+      within(
+          1, 100,
+          VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),
+      VITAMIN_CLASS(kMemory, memory,
+                    "memory of each device that whom memory_of names may have: \"40GiB\", or "
+                    "\"50%\" of it; empty: as much as there is"),
+      one_of({"process", "user", "container", "job", "class"},
+             VITAMIN_CLASS(kChoice, memory_of,
+                           "who has that together; who is in no container or job: the user")),
+  };
+  return *keys;
+}
+
+const SettingKey* find_setting(std::string_view path) {
+  const auto keys = setting_keys();
+  const auto found = std::find_if(keys.begin(), keys.end(),
+                                  [&](const SettingKey& key) { return key.path == path; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+std::string environment_variable(std::string_view path) {
+  std::string name = "VITAMIN_CONFIG_";
+  for (const char c : path)
+    name += c == '.' ? '_' : (c >= 'a' && c <= 'z') ? static_cast<char>(c - 'a' + 'A') : c;
+  return name;
+}
+
+namespace {
+
+std::string joined(const std::vector<std::string>& parts, char open, char close) {
+  std::string text(1, open);
+  for (const std::string& part : parts) text += (text.size() > 1 ? ", " : "") + part;
+  return text + close;
+}
+
+}  // namespace
+
+template <class Target>
+std::string text_of(const Key<Target>& key, const Value& value) {
+  std::vector<std::string> parts;
+  switch (key.type) {
+    case Type::kText:
+    case Type::kMemory:
+      return toml_text(std::get<std::string>(value));
+    case Type::kBoolean:
+      return std::get<bool>(value) ? "true" : "false";
+    case Type::kInteger:
+      return std::to_string(std::get<std::int64_t>(value));
+    case Type::kDuration:
+      return toml_text(duration_text(static_cast<std::uint64_t>(std::get<std::int64_t>(value))));
+    case Type::kChoice:
+      return toml_text(key.choices[static_cast<std::size_t>(std::get<std::int64_t>(value))]);
+    case Type::kPatterns:
+      for (const std::string& pattern : std::get<Texts>(value)) parts.push_back(toml_text(pattern));
+      return joined(parts, '[', ']');
+    case Type::kTable:
+      for (const auto& [name, text] : std::get<TextTable>(value))
+        parts.push_back(toml_text(name) + " = " + toml_text(text));
+      return joined(parts, '{', '}');
+  }
+  return {};
+}
+template std::string text_of(const SettingKey&, const Value&);
+template std::string text_of(const ClassKey&, const Value&);
+
+// --- the JSON schema -------------------------------------------------------------------------
+
+namespace {
+
+template <class Target>
+ordered_json schema_of(const Key<Target>& key) {
+  ordered_json type;
+  const ordered_json text = {{"type", "string"}};
+  switch (key.type) {
+    case Type::kText:
+      type = text;
+      break;
+    case Type::kMemory:
+      type = {{"type", "string"}, {"pattern", "^([0-9]+(\\.[0-9]+)?([KMGT]i)?B|[0-9]+%)?$"}};
+      break;
+    case Type::kBoolean:
+      type = {{"type", "boolean"}};
+      break;
+    case Type::kInteger:
+      type = {{"type", "integer"}, {"minimum", key.low}};
+      if (key.high != kAny) type["maximum"] = key.high;
+      break;
+    case Type::kDuration:
+      type = {{"type", "string"}, {"pattern", "^(0|[0-9]+(\\.[0-9]+)?(ns|us|µs|ms|s|min|h))$"}};
+      break;
+    case Type::kChoice:
+      type = {{"enum", key.choices}};
+      break;
+    case Type::kPatterns:
+      type = {{"oneOf", {text, {{"type", "array"}, {"items", text}}}}};
+      break;
+    case Type::kTable:
+      type = {{"type", "object"},
+              {"additionalProperties", {{"type", {"string", "integer", "boolean"}}}}};
+      break;
+  }
+  type["description"] = key.meaning;
+  return type;
+}
+
+ordered_json object(ordered_json properties) {
+  return {
+      {"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
+}
+
+// The sections of the keys that `wanted` says, each an object.
+template <class F>
+ordered_json sections(F wanted) {
+  ordered_json properties = ordered_json::object();
+  for (const SettingKey& key : setting_keys()) {
+    if (!wanted(key)) continue;
+    const std::size_t dot = key.path.find('.');
+    ordered_json& section = properties[key.path.substr(0, dot)];
+    if (section.is_null()) section = object(ordered_json::object());
+    section["properties"][key.path.substr(dot + 1)] = schema_of(key);
+  }
+  return properties;
+}
+
+ordered_json schema_of_class() {
+  ordered_json properties = {{"name", {{"type", "string"}, {"description", "its name"}}}};
+  for (const ClassKey& key : class_keys()) properties[key.path] = schema_of(key);
+  ordered_json schema = object(std::move(properties));
+  schema["required"] = {"name"};
+  return {{"type", "array"}, {"items", std::move(schema)}};
+}
+
+ordered_json by_pattern(ordered_json schema) {
+  return {{"type", "object"}, {"additionalProperties", std::move(schema)}};
+}
+
+}  // namespace
+
+ordered_json json_schema() {
+  const ordered_json devices =
+      by_pattern(object(sections([](const SettingKey& key) { return key.of_device; })));
+  ordered_json properties = sections([](const SettingKey&) { return true; });
+  properties["class"] = schema_of_class();
+  properties["devices"] = devices;
+  const ordered_json node = object(properties);
+  properties["nodes"] = by_pattern(node);
+  ordered_json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+                         {"title", "vitamin.toml"}};
+  schema.update(object(std::move(properties)));
+  return schema;
+}
+
+}  // namespace vitamin::config

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is said over the socket (SOCK_SEQPACKET: one message, one packet) before there are rings.
+//
+//     client                                 daemon
+//     Hello: who speaks, which device  --->  identity from the kernel, never from the message
+//                                      <---  Welcome: epoch, pool, home; two memfds
+//                                       or   Refusal: a sentence for the user
+//     Control: a verb, for tools       --->
+//                                      <---  Answer: JSON
+//
+// Every message begins with the same 16 bytes in all versions for ever, so that either side can
+// refuse the other by name: the daemon refuses a Hello, the client a Welcome, of another major
+// version, and the client then runs as if there were no daemon.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "daemon/protocol/version.h"
+#include "hal/device.h"
+#include "hal/result.h"
+#include "runtime/pool_layout.h"
+
+namespace vitamin::protocol {
+
+enum class Kind : std::uint16_t { kHello = 1, kWelcome, kRefusal, kControl, kAnswer };
+
+struct Preamble {
+  std::array<char, 8> magic{'v', 'i', 't', 'a', 'm', 'i', 'n', '\0'};
+  std::uint16_t major = kMajor;
+  std::uint16_t minor = kMinor;
+  Kind kind = Kind::kHello;
+  std::uint16_t unused = 0;
+};
+static_assert(sizeof(Preamble) == 16);
+
+template <std::size_t kSize>
+struct Text {
+  std::array<char, kSize> bytes{};
+  void set(std::string_view text) {
+    bytes = {};
+    text.substr(0, kSize - 1).copy(bytes.data(), kSize - 1);
+  }
+  // Up to the first null, or all of it, as UTF-8: what is none, and control characters, become '?'.
+  std::string get() const;
+};
+
+// What a program says of itself. It can make its own part smaller; what makes it larger is
+// believed only as far as the daemon knows it from elsewhere.
+struct Claim {
+  std::string workload_class;  // of vitamin.toml; empty: none
+  std::string job;             // the step of a scheduler's job, "12.0"; empty: none
+  std::uint32_t share = 0;     // percent of the device, at most; 0: not said
+};
+
+struct Hello {
+  static constexpr Kind kKind = Kind::kHello;
+  Preamble preamble;
+  std::uint32_t vendor = 0;      // hal::Vendor
+  std::uint32_t processors = 0;  // of the whole device
+  std::uint32_t units = 0;
+  std::uint32_t share = 0;  // since 1.3: Claim::share
+  std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> processors_per_unit{};
+  Text<64> uuid;
+  Text<64> device_name;
+  Text<64> program;         // for people; nothing is decided by it
+  Text<64> workload_class;  // since 1.1: Claim
+  Text<64> job;             // since 1.3
+};
+
+struct Welcome {
+  static constexpr Kind kKind = Kind::kWelcome;
+  Preamble preamble;
+  std::uint32_t epoch = 0;
+  std::uint32_t client = 0;
+  std::uint32_t entries_max = 0;  // runtime::PoolLimits
+  std::uint32_t leaf_units = 0;
+  std::uint32_t all_runs = 0;
+  std::uint32_t home = 0;         // entry where the client goes when the daemon is gone
+  std::uint32_t home_shared = 0;  // others have the same one
+  std::uint32_t unused = 0;
+  std::uint64_t pool_hash = 0;  // of the pool that both sides compute
+  // A closed gate is answered at least this often, else the client is overdue and its leases are
+  // granted again.
+  std::uint64_t answer_within_ns = 0;
+  Text<64> policy;
+};
+
+struct Refusal {
+  static constexpr Kind kKind = Kind::kRefusal;
+  Preamble preamble;
+  Text<256> sentence;
+};
+
+inline constexpr std::size_t kVerbMax = 256;
+
+struct Control {
+  static constexpr Kind kKind = Kind::kControl;
+  Preamble preamble;
+  Text<kVerbMax> verb;
+};
+
+// What is taken of a Hello or a Control, of whichever minor version.
+inline constexpr std::size_t kGreetingMax = 4096;
+
+// An Answer is a Preamble and then text, up to this much together; longer ones: answer.h.
+inline constexpr std::size_t kMessageMax = 128 * 1024;
+
+template <class Message>
+std::span<const std::byte> bytes_of(const Message& message) {
+  return std::as_bytes(std::span(&message, 1));
+}
+
+// The message, when these bytes are one of this kind and of our major version. Otherwise a
+// sentence that says what they are. A message of another minor version may end sooner (the rest is
+// zero) or later (the rest is not known here, and dropped).
+template <class Message>
+hal::Result<Message> parse(std::span<const std::byte> bytes);
+
+// Checked for what later code relies on.
+hal::Result<hal::DeviceInfo> device_of(const Hello& hello);
+Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Claim& claim = {});
+// A share that is none counts as not said.
+Claim claim_of(const Hello& hello);
+runtime::PoolLimits limits_of(const Welcome& welcome);
+Refusal refusal(std::string_view sentence);
+
+// Both sides build the pool from the same facts; equal hashes mean equal entries with equal
+// numbers.
+std::uint64_t hash_of(const runtime::PoolLayout& layout);
+
+}  // namespace vitamin::protocol

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/protocol/life.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace vitamin::protocol {
+
+LifeLine::LifeLine(Shared<std::uint32_t>& word) : word_(word), node_{}, list_{} {
+  ::syscall(SYS_get_robust_list, 0, &before_, &before_size_);
+  list_.list.next = &node_;
+  node_.next = &list_.list;
+  list_.futex_offset = reinterpret_cast<char*>(&word_) - reinterpret_cast<char*>(&node_);
+  // The word names the thread as its own pid namespace does. Somebody may always be waiting, so the
+  // kernel is told to wake.
+  const auto thread = static_cast<std::uint32_t>(::gettid());
+  word_.store(thread | FUTEX_WAITERS, std::memory_order_seq_cst);
+  ::syscall(SYS_set_robust_list, &list_, sizeof list_);
+}
+
+LifeLine::~LifeLine() {
+  ::syscall(SYS_set_robust_list, before_, before_size_);
+  word_.store(0, std::memory_order_seq_cst);
+}
+
+}  // namespace vitamin::protocol

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two pieces of memory of a session, split by who may write them.
+//
+//   ClientSegment   the client writes, the daemon has it mapped read-only
+//   DaemonSegment   the daemon writes; sealed with F_SEAL_FUTURE_WRITE after the daemon mapped it,
+//                   so a client can neither map it writable nor make its mapping so: a lease cannot
+//                   be forged
+//
+// Both are memfds made by the daemon, so that they are accounted to it, and cannot change size
+// (F_SEAL_SHRINK, F_SEAL_GROW): touching them never raises SIGBUS.
+//
+// The lease words. One for each lane of the client:
+//
+//      63            32 31             8 7      0
+//     +----------------+----------------+--------+
+//     | epoch          | generation     | gate   |
+//     +----------------+----------------+--------+
+//
+// A grant tells the client what the word of the lane says while the gate is open. The lane may
+// submit on the entry of the grant while the word equals that: one load and one comparison on the
+// launch path. Any other value means: not any more. `generation` counts the grants of the lane, so
+// a word does not come back; `epoch` is another one for every daemon that was started.
+//
+// After closing gates the daemon increments gate_changes, and rings when the client is parked.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "daemon/protocol/park.h"
+#include "daemon/protocol/ring.h"
+#include "daemon/protocol/shared.h"
+
+namespace vitamin::protocol {
+
+#ifndef VITAMIN_TINY_RINGS
+inline constexpr std::size_t kRequests = 256;  // records in flight to the daemon
+inline constexpr std::size_t kGrants = 256;    // and to a client
+#else                                          // for tests: full again and again
+inline constexpr std::size_t kRequests = 4;
+inline constexpr std::size_t kGrants = 2;
+#endif
+
+enum class Gate : std::uint8_t { kNone = 0, kOpen = 1, kClosed = 2 };
+
+constexpr LeaseWord lease_word(std::uint32_t epoch, std::uint32_t generation, Gate gate) {
+  return std::uint64_t{epoch} << 32 | std::uint64_t{generation & 0xff'ffff} << 8 |
+         static_cast<std::uint8_t>(gate);
+}
+constexpr Gate gate_of(LeaseWord word) { return static_cast<Gate>(word & 0xff); }
+constexpr std::uint32_t generation_of(LeaseWord word) {
+  return static_cast<std::uint32_t>(word >> 8 & 0xff'ffff);
+}
+constexpr std::uint32_t epoch_of(LeaseWord word) { return static_cast<std::uint32_t>(word >> 32); }
+
+using LeaseWords = std::array<Shared<LeaseWord>, kLanes>;
+using RequestProducer = RingProducer<Native, kRequests>;
+using RequestConsumer = RingConsumer<Native, kRequests>;
+using GrantProducer = RingProducer<Native, kGrants>;
+using GrantConsumer = RingConsumer<Native, kGrants>;
+
+struct ClientSegment {
+  // The kernel writes FUTEX_OWNER_DIED here when the thread that holds it ends (life.h).
+  alignas(64) Shared<std::uint32_t> life;
+  // Since 1.4: operations that the client has submitted, wherever they went. Beside a word that
+  // nobody looks at meanwhile, where 1.3 has nothing: an older client leaves it zero, an older
+  // daemon does not look at it.
+  Shared<std::uint64_t> progress;
+  // Since 1.6, while DaemonSegment::reporting says so, at most a millisecond late. Each word only
+  // grows. The client may lie in them: the daemon bounds what that does.
+  Shared<std::uint64_t> launches;   // kernel and graph launches that were observed complete
+  Shared<std::uint64_t> work;       // of these, by the weight of each
+  Shared<std::uint64_t> misplaced;  // part of `work` that ran elsewhere than on the grant of then
+  Shared<std::uint64_t> busy_ns;    // during which operations were outstanding
+  alignas(64) RingIndex<Native> request_tail;
+  alignas(64) RingIndex<Native> grant_head;
+  alignas(64) ParkFlag<Native> park;  // the client's
+  alignas(64) RequestConsumer::Cells requests;
+};
+
+struct DaemonSegment {
+  alignas(64) RingIndex<Native> grant_tail;
+  alignas(64) RingIndex<Native> request_head;
+  alignas(64) ParkFlag<Native> park;  // the daemon's
+  // Changes while the daemon runs: a client that waits for a grant tells by it whether the daemon
+  // was stopped. No fault point: it says nothing else, and how often depends on time.
+  alignas(64) std::atomic<std::uint64_t> turns{};
+  alignas(64) Shared<std::uint32_t> gate_changes;
+  // Since 1.6: not 0 while the client is to report its progress (ClientSegment::work). A change is
+  // rung like a closed gate.
+  Shared<std::uint32_t> reporting;
+  alignas(64) LeaseWords leases;
+  alignas(64) GrantConsumer::Cells grants;
+};
+
+// What the daemon reads and writes of a session's rings. The client's: client::Link.
+struct DaemonEnds {
+  DaemonEnds() = default;
+  DaemonEnds(DaemonSegment& mine, const ClientSegment& theirs)
+      : requests(theirs.requests, theirs.request_tail, mine.request_head),
+        grants(mine.grants, mine.grant_tail, theirs.grant_head) {}
+  RequestConsumer requests;
+  GrantProducer grants;
+};
+
+}  // namespace vitamin::protocol
