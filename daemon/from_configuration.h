@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/arbiter/device_arbiter.h"
 #include "daemon/config/configuration.h"
-#include "daemon/device_arbiter.h"
 #include "daemon/settings.h"
 
 namespace vitamin::daemon {

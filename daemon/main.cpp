@@ -13,9 +13,9 @@
 #include "daemon/config/command_line.h"
 #include "daemon/config/load.h"
 #include "daemon/log.h"
-#include "daemon/metrics_server.h"
+#include "daemon/metrics/server.h"
 #include "daemon/protocol/paths.h"
-#include "daemon/server.h"
+#include "daemon/server/server.h"
 #include "runtime/problem.h"
 
 namespace {

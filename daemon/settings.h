@@ -26,7 +26,7 @@ struct Budgets {
   std::size_t devices = 256;
   std::size_t devices_of_user = 64;
   // Records taken from one client before the next one's turn; fewer from one that goes on
-  // (budget.h).
+  // (server/budget.h).
   std::size_t records_a_turn = 64;
 };
 

@@ -3,7 +3,7 @@
 // What a program says of the work of one stream (advice, interpose/advice/vitamin_advice.h), as
 // messages to a Scheduler: one step of the stream at a time, and one more that is expected. The
 // same for a process without a daemon (daemon/client/local_arbiter) and for vitamind
-// (daemon/device_arbiter).
+// (daemon/arbiter/device_arbiter).
 //
 // A step that is said of a launch lasts until the end of the iteration, until the stream is idle,
 // until another step begins, or until a launch follows of which nothing is said. A step that was

@@ -21,7 +21,7 @@
 
 #include "daemon/client/local_arbiter.h"
 #include "daemon/client/remote_arbiter.h"
-#include "daemon/server.h"
+#include "daemon/server/server.h"
 #include "tests/daemon/device.h"
 #include "tests/figure.h"
 

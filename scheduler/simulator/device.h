@@ -2,8 +2,8 @@
 //
 // One GPU in virtual time: clients run their kernels one after the other on what the scheduler of
 // vitamind (scheduler/scheduler.h), with its ledger, estimator and policies, grants them. Messages
-// and grants take no time; all else is as daemon/device_arbiter.h and daemon/client/lease_client.h
-// do it.
+// and grants take no time; all else is as daemon/arbiter/device_arbiter.h and
+// daemon/client/lease_client.h do it.
 //
 // Time advances from event to event: a kernel boundary at which somebody has to decide, an arrival,
 // the scheduler's own wake-up. Between two of them a client runs through any number of kernels: all

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/budget.h"
+#include "daemon/server/budget.h"
 
 #include <doctest/doctest.h>
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/device_arbiter.h"
+#include "daemon/arbiter/device_arbiter.h"
 #include "runtime/demand.h"
 #include "scheduler/policies/registry.h"
 

@@ -22,9 +22,9 @@
 #include <variant>
 #include <vector>
 
+#include "daemon/arbiter/device_arbiter.h"
+#include "daemon/arbiter/lease_record.h"
 #include "daemon/client/lease_client.h"
-#include "daemon/device_arbiter.h"
-#include "daemon/lease_record.h"
 #include "daemon/protocol/life.h"
 #include "scheduler/policies/registry.h"
 #include "tests/seed.h"

@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "daemon/device_arbiter.h"
-#include "daemon/lease_record.h"
+#include "daemon/arbiter/device_arbiter.h"
+#include "daemon/arbiter/lease_record.h"
 #include "scheduler/policies/registry.h"
 
 namespace vitamin::daemon {

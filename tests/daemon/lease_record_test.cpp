@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/lease_record.h"
+#include "daemon/arbiter/lease_record.h"
 
 namespace vitamin::daemon {
 namespace {

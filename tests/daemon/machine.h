@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/arbiter/device_arbiter.h"
 #include "daemon/client/lease_client.h"
-#include "daemon/device_arbiter.h"
 #include "scheduler/policies/registry.h"
 #include "tests/daemon/device.h"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who shares a quota of device memory (daemon/memory_quotas.h).
+// Who shares a quota of device memory (daemon/arbiter/memory_quotas.h).
 #include <unistd.h>
 
 #include <doctest/doctest.h>
 
-#include "daemon/memory_quotas.h"
+#include "daemon/arbiter/memory_quotas.h"
 
 namespace {
 

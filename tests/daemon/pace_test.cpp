@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the loop gives to those whose launches nobody waits for (daemon/pace.h, daemon/conduct.h),
-// on a clock of the test's own.
-#include "daemon/pace.h"
+// What the loop gives to work that no launch waits for (daemon/server/pace.h,
+// daemon/server/conduct.h), on a clock of the test's own.
+#include "daemon/server/pace.h"
 
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "daemon/conduct.h"
+#include "daemon/server/conduct.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "daemon/placement.h"
+#include "daemon/server/placement.h"
 
 namespace vitamin::daemon {
 namespace {

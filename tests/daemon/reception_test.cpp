@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/reception.h"
+#include "daemon/server/reception.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -8,9 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "daemon/arbiter/device_arbiter.h"
+#include "daemon/arbiter/lease_record.h"
 #include "daemon/client/lease_client.h"
-#include "daemon/device_arbiter.h"
-#include "daemon/lease_record.h"
 #include "scheduler/policies/registry.h"
 
 namespace vitamin::tests {

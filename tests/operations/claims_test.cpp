@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What vitamind knows of Kubernetes: the container of a process, and the claims of the node.
-#include "daemon/claims.h"
+#include "daemon/jobs/claims.h"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "daemon/pods.h"
+#include "daemon/jobs/pods.h"
 
 namespace vitamin::daemon {
 namespace {

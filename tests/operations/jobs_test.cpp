@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "daemon/jobs.h"
+#include "daemon/jobs/jobs.h"
 
 namespace vitamin::daemon {
 namespace {

@@ -54,7 +54,7 @@ LAYERS = {
     # Installed: programs include it alone.
     "interpose/advice": [],
     "tools": ["hal", "runtime", "scheduler", "scheduler/simulator", "daemon/protocol",
-              "daemon/config", "daemon/device_arbiter.h"],
+              "daemon/config", "daemon/arbiter/device_arbiter.h"],
     "deploy": ["hal", "runtime", "daemon/protocol", "daemon/config", "tools"],
     # The demo programs know nothing of Vitamin; their kernels are portable.
     "tools/demo": ["backends/soft/kernel.h"],

@@ -141,7 +141,7 @@ class Tidy(unittest.TestCase):
 
     def test_what_is_preloaded_includes_nothing_of_the_daemon(self):
         for layer in ("daemon/client", "daemon/protocol", "interpose"):
-            for header in ("daemon/server.h", "daemon/config/load.h"):
+            for header in ("daemon/server/server.h", "daemon/config/load.h"):
                 self.only(self.source(f'#include "{header}"', f"{layer}/a.cpp"),
                           f"{layer} must not include")
         self.assertEqual(self.check(self.source('#include "daemon/protocol/ring.h"',

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/arbiter/memory_quotas.h"
+
+#include <nlohmann/json.hpp>
+
+#include "daemon/config/value.h"
+#include "daemon/protocol/quota_file.h"
+
+namespace vitamin::daemon {
+
+namespace {
+
+constexpr std::size_t kMostGroups = 512;  // each has a descriptor
+constexpr std::uint64_t kToCome = 60'000'000'000;  // in which who was told of a ledger uses it
+
+std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
+  const auto bound = config::memory_bound(memory);
+  if (!bound) return total;
+  if (bound->percent == 0) return bound->bytes;
+  return total / 100 * bound->percent + total % 100 * bound->percent / 100;
+}
+
+// Whose a quota is: of a process that is in no container or job, its user's.
+std::string whose(const config::WorkloadClass& workload, const MemoryMember& member) {
+  const std::string user = "of user " + std::to_string(member.user);
+  switch (workload.memory_of) {
+    case config::MemoryOf::kProcess:
+      return member.process == 0 ? user : "of process " + std::to_string(member.process);
+    case config::MemoryOf::kUser:
+      return user;
+    case config::MemoryOf::kContainer:
+      return member.container.empty() ? user : "of container " + member.container.substr(0, 12);
+    case config::MemoryOf::kJob:
+      return member.job.empty() ? user : "of job " + member.job;
+    case config::MemoryOf::kClass:
+      break;
+  }
+  return "of class " + workload.name;
+}
+
+}  // namespace
+
+struct MemoryQuotas::Group {
+  std::string device, workload_class, whose;
+  std::uint64_t total = 0;
+  std::uint64_t told_ns = 0;  // when a process was told of it last
+  protocol::Fd file;
+  protocol::MappedLedger ledger;
+
+  std::size_t processes() const {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < ledger->end(); ++i)
+      count += ledger->slot(i).owner.load(std::memory_order_relaxed) != 0 ? 1 : 0;
+    return count;
+  }
+};
+
+MemoryQuotas::MemoryQuotas() = default;
+MemoryQuotas::~MemoryQuotas() = default;
+
+std::uint64_t MemoryQuotas::owner(const MemoryMember& member) {
+  return protocol::owner_of(member.process);
+}
+
+hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass& workload,
+                                                     const MemoryMember& member,
+                                                     const std::string& uuid, std::uint64_t total,
+                                                     std::uint64_t now_ns) {
+  const std::string name = whose(workload, member);
+  std::string key = workload.name + '\n' + name + '\n' + uuid;
+  // Another process may have the same id one day.
+  if (workload.memory_of == config::MemoryOf::kProcess) key += std::to_string(owner(member));
+  auto found = groups_.find(key);
+  if (found == groups_.end()) {
+    if (groups_.size() >= kMostGroups) look_after(now_ns);
+    if (groups_.size() >= kMostGroups)
+      return hal::fail(hal::Errc::kUnavailable, "vitamind keeps as many quotas as it may");
+    auto file = protocol::new_ledger();
+    if (!file) return tl::unexpected(file.error());
+    auto ledger = protocol::map_ledger(*file);
+    if (!ledger) return tl::unexpected(ledger.error());
+    const protocol::DeadOwners here(**ledger);  // ids of owners are this namespace's
+    auto group = std::make_unique<Group>();
+    group->device = uuid;
+    group->workload_class = workload.name;
+    group->whose = name;
+    group->total = total;
+    group->file = std::move(*file);
+    group->ledger = std::move(*ledger);
+    found = groups_.emplace(std::move(key), std::move(group)).first;
+  }
+  Group& group = *found->second;
+  group.told_ns = now_ns;
+  const std::uint64_t quota = bytes_of(workload.memory, group.total);
+  group.ledger->set_quota(quota);
+  return Bound{group.file.get(), quota, group.whose};
+}
+
+void MemoryQuotas::apply(const config::Configuration& configuration) {
+  for (auto& [key, group] : groups_) {
+    const config::WorkloadClass* const workload =
+        configuration.find_class(group->workload_class);
+    // A class that is gone bounds no client.
+    group->ledger->set_quota(workload != nullptr && !workload->memory.empty()
+                                 ? bytes_of(workload->memory, group->total)
+                                 : protocol::kMostBytes);
+  }
+}
+
+void MemoryQuotas::look_after(std::uint64_t now_ns) {
+  std::erase_if(groups_, [&](const auto& each) {
+    Group& group = *each.second;
+    group.ledger->return_dead(protocol::DeadOwners(*group.ledger));
+    return group.processes() == 0 && now_ns - group.told_ns > kToCome;
+  });
+}
+
+nlohmann::json MemoryQuotas::status(std::uint64_t now_ns) {
+  look_after(now_ns);
+  nlohmann::json all = nlohmann::json::array();
+  for (const auto& [key, group] : groups_)
+    all.push_back({{"device", group->device},
+                   {"class", group->workload_class},
+                   {"whose", group->whose},
+                   {"quota", group->ledger->quota()},
+                   {"used", group->ledger->add_up().used},
+                   {"processes", group->processes()}});
+  return all;
+}
+
+std::map<std::pair<std::string, std::string>, MemoryQuotas::Sum> MemoryQuotas::sums(
+    std::uint64_t now_ns) {
+  look_after(now_ns);
+  std::map<std::pair<std::string, std::string>, Sum> all;
+  for (const auto& [key, group] : groups_) {
+    Sum& sum = all[{group->device, group->workload_class}];
+    sum.quota += group->ledger->quota();
+    sum.used += group->ledger->add_up().used;
+  }
+  return all;
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/jobs/jobs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "daemon/jobs/words.h"
+#include "hal/read_file.h"
+
+namespace vitamin::daemon {
+namespace {
+
+bool is_job_name(std::string_view text) { return is_name(text, 48, "._-:+"); }
+
+hal::Result<Job> parse_job(const std::vector<std::string_view>& words) {
+  const auto fail = [](const char* what) {
+    return hal::fail(hal::Errc::kInvalidArgument, std::string("job-begin: ") + what);
+  };
+  if (words.size() != 5) return fail("five words are needed: STEP USER SHARE CLASS DEVICES");
+  const auto user = number_of<std::uint32_t>(words[1]), share = number_of<std::uint32_t>(words[2]);
+  if (!is_job_name(words[0])) return fail("the step has no name");
+  if (!user) return fail("the user is no number");
+  if (!share || *share < 1 || *share > 100) return fail("a share is 1 to 100 percent");
+  if (!is_job_name(words[3])) return fail("that is no name of a class");
+  Job job;
+  job.user = *user;
+  job.share = *share;
+  if (words[3] != "-") job.workload_class = words[3];
+  if (words[4] == "-") return job;
+  for (const std::string_view device : split(words[4], ',')) {
+    if (!is_job_name(device)) return fail("that is no list of devices");
+    job.devices.emplace_back(device);
+  }
+  return job;
+}
+
+}  // namespace
+
+bool Jobs::is_of(std::string_view step, std::string_view job) {
+  return step == job ||
+         (step.size() > job.size() && step.starts_with(job) && step[job.size()] == '.');
+}
+
+hal::Status Jobs::begin(std::string_view text) {
+  const auto words = split(text, ' ');
+  auto job = parse_job(words);
+  if (!job) return tl::unexpected(job.error());
+  const std::string step(words[0]);
+  for (const std::string& device : job->devices) {
+    std::uint32_t held = 0;
+    for (const auto& [name, other] : steps_) {
+      const bool there =
+          std::find(other.devices.begin(), other.devices.end(), device) != other.devices.end();
+      if (name != step && there && other.share < 100) held += other.share;
+    }
+    if (job->share < 100 && held + job->share > 100)
+      return hal::fail(
+          hal::Errc::kUnavailable,
+          fmt::format("device {} is over-committed: other jobs were promised {} percent of it, and "
+                      "this one asks for {}",
+                      device, held, job->share));
+  }
+  if (steps_.size() >= kMost && !steps_.contains(step))
+    return hal::fail(hal::Errc::kUnavailable, "as many jobs are known as may be; job-end ends one");
+  const auto known = steps_.find(step);
+  job->number = known != steps_.end() ? known->second.number : ++begun_;
+  steps_.insert_or_assign(step, std::move(*job));
+  return {};
+}
+
+std::size_t Jobs::end(std::string_view step) {
+  return std::erase_if(steps_, [&](const auto& known) { return is_of(known.first, step); });
+}
+
+const Job* Jobs::find(std::string_view step, uid_t user) const {
+  const auto found = steps_.find(step);
+  return found != steps_.end() && found->second.user == user ? &found->second : nullptr;
+}
+
+// `job` empty: of any.
+Jobs::Found Jobs::widest(uid_t user, std::string_view job) const {
+  Found found;
+  for (const auto& [step, known] : steps_)
+    if (known.user == user && (job.empty() || is_of(step, job)) &&
+        (found.job == nullptr || known.share > found.job->share))
+      found = {step, &known, false};
+  return found;
+}
+
+Jobs::Found Jobs::of(uid_t user, std::string_view group, std::string_view claimed) const {
+  for (const std::string_view step : {group, group.empty() ? claimed : ""})
+    if (const auto known = steps_.find(step); known != steps_.end() && known->second.user == user)
+      return {known->first, &known->second, true};
+  // Another step of the same job: one that was not begun with a share, or where a shell was opened.
+  const Found same = group.empty() ? Found() : widest(user, group.substr(0, group.find('.')));
+  return same.job != nullptr ? same : widest(user, "");
+}
+
+std::string cgroup_of(pid_t process) {
+  return hal::read_file("/proc/" + std::to_string(process) + "/cgroup").value_or("");
+}
+
+std::string slurm_step(std::string_view cgroup) {
+  for (const std::string_view line : split(cgroup, '\n')) {
+    // "5:freezer:/slurm/uid_1000/job_12/step_0/task_0" or, of the unified hierarchy,
+    // "0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0".
+    const std::size_t path = line.find(":/");
+    if (path == line.npos) continue;
+    auto parts = split(line.substr(path + 2), '/');
+    std::size_t at = parts[0] == "system.slice" ? 1 : 0;
+    if (at >= parts.size() || parts[at].find("slurm") == line.npos) continue;
+    for (++at; at < parts.size(); ++at) {
+      constexpr std::string_view kJob = "job_", kStep = "step_";
+      if (!parts[at].starts_with(kJob)) continue;
+      std::string step(parts[at].substr(kJob.size()));
+      if (at + 1 < parts.size() && parts[at + 1].starts_with(kStep))
+        step.append(".").append(parts[at + 1].substr(kStep.size()));
+      return step;
+    }
+  }
+  return {};
+}
+
+nlohmann::json Jobs::status() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [step, job] : steps_)
+    list.push_back({{"step", step},
+                    {"user", job.user},
+                    {"share", job.share},
+                    {"class", job.workload_class},
+                    {"devices", job.devices}});
+  return list;
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The figures of the Prometheus endpoint (docs/metrics.md has them all, and a test compares).
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "daemon/metrics/exposition.h"
+#include "daemon/server/server.h"
+#include "hal/read_file.h"
+
+namespace vitamin::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+
+// NVML's index of the device, as DCGM has it in its label `gpu`: the driver's list by PCI address.
+// Where there is no such driver, `otherwise`; where it does not know the device, nothing.
+std::string gpu_index(const std::string& uuid, std::size_t otherwise) {
+  std::error_code none;
+  std::vector<fs::path> folders;
+  for (const auto& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", none))
+    folders.push_back(entry.path());
+  if (folders.empty()) return std::to_string(otherwise);
+  std::sort(folders.begin(), folders.end());
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    const std::string text = hal::read_file(folders[i] / "information").value_or("");
+    if (text.find(uuid) != text.npos) return std::to_string(i);
+  }
+  return "";
+}
+
+}  // namespace
+
+void Server::name_devices() {
+  std::size_t order = 0;
+  for (auto& [key, device] : devices_) {
+    if (device.labels.empty()) {
+      device.labels = {{"gpu", gpu_index(device.info.uuid, order)},
+                       {"UUID", device.info.uuid},
+                       {"model", device.info.name}};
+      if (device.view > 1) device.labels.emplace_back("view", std::to_string(device.view));
+    }
+    ++order;
+  }
+}
+
+std::string Server::metrics() {
+  Exposition out;
+  // One sample for each device; `value` is asked for each.
+  auto each = [&](const char* name, const char* type, const char* help, auto value) {
+    out.family(name, type, help);
+    for (const auto& [key, device] : devices_) out.sample(device.labels, value(device));
+  };
+  auto counter = [&](const char* name, const char* help, std::uint64_t value) {
+    out.family(name, "counter", help);
+    out.sample({}, static_cast<double>(value));
+  };
+  name_devices();
+  out.family("vitamind_build_info", "gauge", "1; the label says which release runs.");
+  out.sample({{"version", VITAMIN_VERSION}}, 1);
+  const double up = static_cast<double>(looked_ns_ - started_ns_) * 1e-9;
+  out.family("vitamind_uptime_seconds", "gauge", "How long this vitamind has run.");
+  out.sample({}, up);
+  counter("vitamind_turns_total", "Rounds of the event loop.", turns_);
+  counter("vitamind_sleeps_total", "Times that the event loop slept.", counters_.sleeps);
+  counter("vitamind_doorbell_rings_total", "Times that a client woke the event loop.",
+          counters_.rings);
+  counter("vitamind_connections_total", "Connections, tools and scrapes included.",
+          reception_->connections());
+  counter("vitamind_refused_total", "Connections refused with a sentence.", reception_->refused());
+  counter("vitamind_let_go_total", "Clients let go for breaking the protocol.", counters_.let_go);
+  counter("vitamind_mps_faults_total",
+          "Faults on the GPU that took their contexts from MPS clients.", mps_->facts().faults);
+  out.family("vitamind_deaths_total", "counter", "Deaths of clients, by who told of it.");
+  out.sample({{"seen_by", "life_line"}}, static_cast<double>(counters_.deaths_by_life_line));
+  out.sample({{"seen_by", "pidfd"}}, static_cast<double>(counters_.deaths_by_pidfd));
+
+  memory_figures(out);
+  each("vitamin_gpu_clients", "gauge", "Processes that share the GPU.", [&](const Device& device) {
+    return static_cast<double>(
+        std::count_if(sessions_.begin(), sessions_.end(),
+                      [&](const auto& session) { return session.second->device == &device; }));
+  });
+  each("vitamin_gpu_processors", "gauge", "Processors (SMs or CUs) of the GPU.",
+       [](const Device& device) { return static_cast<double>(device.info.processors); });
+  each("vitamin_gpu_leased_processors", "gauge", "Processors of parts that somebody holds.",
+       [](const Device& device) {
+         hal::ComputeSet units;
+         for (const DeviceArbiter::Held& held : device.arbiter->held())
+           if (held.entry != runtime::kWholeDevice)
+             units |= device.arbiter->layout().at(held.entry).compute;
+         std::uint32_t processors = 0;
+         for (unsigned unit = 0; unit < device.info.units(); ++unit)
+           if (units.has(unit)) processors += device.info.processors_per_unit[unit];
+         return static_cast<double>(processors);
+       });
+  auto grants = [](bool open) {
+    return [open](const Device& device) {
+      const auto held = device.arbiter->held();
+      return static_cast<double>(
+          std::count_if(held.begin(), held.end(),
+                        [&](const DeviceArbiter::Held& hold) { return hold.open == open; }));
+    };
+  };
+  each("vitamin_gpu_open_grants", "gauge", "Grants under which clients submit.", grants(true));
+  each("vitamin_gpu_draining_grants", "gauge", "Grants closed whose work has not ended.",
+       grants(false));
+  each("vitamin_gpu_waiting_lanes", "gauge", "Streams that wait for a grant.",
+       [](const Device& device) {
+         return static_cast<double>(device.arbiter->scheduler().waiting());
+       });
+  each("vitamin_gpu_drained", "gauge", "1 when the GPU takes no new client.",
+       [](const Device& device) { return device.drained ? 1.0 : 0.0; });
+  device_counters(out);
+  each("vitamind_trace_dropped_total", "counter", "Records of the trace that found no room.",
+       [](const Device& device) {
+         return device.trace != nullptr ? static_cast<double>(device.trace->dropped()) : 0.0;
+       });
+  each("vitamin_gpu_wait_seconds", "histogram", "From the request of a stream to its grant.",
+       [](const Device& device) { return device.arbiter->waits(); });
+  return out.take();
+}
+
+void Server::device_counters(Exposition& out) const {
+  struct Family {
+    const char* name;
+    const char* help;
+    std::uint64_t (*value)(const DeviceArbiter&);
+  };
+  using A = const DeviceArbiter&;
+  static constexpr Family kFamilies[] = {
+      {"vitamin_gpu_requests_total", "Records taken from clients.",
+       [](A a) { return a.counters().requests; }},
+      {"vitamin_gpu_grants_total", "Grants given.",
+       [](A a) { return a.scheduler().counters().grants; }},
+      {"vitamin_gpu_whole_device_launches_total",
+       "Grants beside exclusive parts because only the whole GPU runs the launch.",
+       [](A a) { return a.scheduler().counters().exceptions; }},
+      {"vitamin_gpu_moves_total", "Grants to a stream that held another part.",
+       [](A a) { return a.scheduler().ledger().counters().moved; }},
+      {"vitamin_gpu_gates_closed_total", "Grants ended for somebody else.",
+       [](A a) { return a.scheduler().counters().revoked; }},
+      {"vitamin_gpu_plans_total", "Times that the policy was asked for an allocation.",
+       [](A a) { return a.scheduler().counters().plans; }},
+      {"vitamin_gpu_served_by_age_total", "Grants given because of the wait alone.",
+       [](A a) { return a.scheduler().counters().aged; }},
+      {"vitamin_gpu_policy_faults_total", "Policies that failed, and that fifo took the place of.",
+       [](A a) { return a.scheduler().counters().faults; }},
+      {"vitamin_gpu_overdue_total", "Grants taken back from clients that did not answer.",
+       [](A a) { return a.counters().overdue; }},
+      {"vitamin_gpu_stale_returns_total", "Returns of grants that were no more.",
+       [](A a) { return a.counters().stale; }},
+      {"vitamin_gpu_undelivered_total", "Grants that found a client's ring full.",
+       [](A a) { return a.counters().undelivered; }},
+      {"vitamin_gpu_overlaps_total", "Work of an earlier daemon on parts that others hold.",
+       [](A a) { return a.counters().overlaps; }},
+  };
+  for (const Family& family : kFamilies) {
+    out.family(family.name, "counter", family.help);
+    for (const auto& [key, device] : devices_)
+      out.sample(device.labels, static_cast<double>(family.value(*device.arbiter)));
+  }
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/mps/mps.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "daemon/log.h"
+#include "daemon/mps/command.h"
+#include "runtime/clock.h"
+
+namespace vitamin::daemon {
+namespace {
+
+using config::MpsMode;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr milliseconds kControlTimeout{10'000};  // for an answer of the control program
+constexpr std::uint64_t kMostSkipped = 60;
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+bool found_in_path(const std::string& program) {
+  if (program.find('/') != program.npos) return ::access(program.c_str(), X_OK) == 0;
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (::access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+const char* name_of(MpsState state) {
+  constexpr const char* kNames[] = {"off", "ready", "fault", "failed"};
+  return kNames[static_cast<int>(state)];
+}
+
+Mps::Mps(const config::Mps& settings, const std::string& directory) : settings_(settings) {
+  if (settings.mode == MpsMode::kOff) return;
+  if (!found_in_path(settings.control)) {
+    // A machine without NVIDIA's driver is no trouble unless somebody said that MPS runs there.
+    if (settings.mode == MpsMode::kExternal)
+      fail(settings.control + " is not there: install NVIDIA's driver, or set mps.mode to off");
+    return;
+  }
+  const char* const theirs = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  directory_ = settings.directory;
+  if (directory_.empty() && settings.mode == MpsMode::kExternal)
+    directory_ = theirs != nullptr ? theirs : "/tmp/nvidia-mps";  // NVIDIA's own default
+  if (directory_.empty()) directory_ = directory;
+  facts_.directory = directory_;
+  if (settings.mode == MpsMode::kAuto) log_.emplace(directory_ + "/server.log");
+  check();
+  thread_ = std::thread([this] { run(); });
+}
+
+Mps::~Mps() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  if (started_) (void)control("quit -t 2");
+}
+
+MpsFacts Mps::facts() const {
+  const std::lock_guard lock(mutex_);
+  return facts_;
+}
+
+void Mps::terminate(const std::vector<pid_t>& processes) {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    doomed_.insert(doomed_.end(), processes.begin(), processes.end());
+  }
+  wake_.notify_all();
+}
+
+void Mps::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait_for(lock, nanoseconds(settings_.check_every_ns),
+                   [this] { return stopping_ || !doomed_.empty(); });
+    if (stopping_) return;
+    const std::vector<pid_t> doomed = std::exchange(doomed_, {});
+    lock.unlock();
+    if (doomed.empty())
+      check();
+    else
+      terminate_clients(doomed);
+    lock.lock();
+  }
+}
+
+void Mps::terminate_clients(const std::vector<pid_t>& processes) {
+  const auto servers = control("get_server_list");
+  if (!servers) return;
+  for (const std::string& server : words_of(*servers)) {
+    const auto list = is_number(server) ? control("get_client_list " + server)
+                                        : hal::Result<std::string>(std::string());
+    if (!list) continue;
+    const std::vector<std::string> clients = words_of(*list);
+    for (const pid_t process : processes) {
+      const std::string client = std::to_string(process);
+      if (std::find(clients.begin(), clients.end(), client) == clients.end()) continue;
+      if (!control("terminate_client " + server + " " + client)) continue;
+      log::info("MPS: the work of process {} is ended, its job is over", client);
+      const std::lock_guard lock(mutex_);
+      ++facts_.terminated;
+    }
+  }
+}
+
+// What the control daemon answers; an error when there is none.
+hal::Result<std::string> Mps::control(const std::string& command) {
+  const auto answer =
+      run_command({settings_.control},
+                  {"CUDA_MPS_PIPE_DIRECTORY=" + directory_, "CUDA_MPS_LOG_DIRECTORY=" + directory_},
+                  command + "\n", kControlTimeout);
+  if (!answer) return tl::unexpected(answer.error());
+  if (answer->code != 0)
+    return hal::fail(hal::Errc::kUnavailable, settings_.control + ": " + answer->output);
+  return answer->output;
+}
+
+void Mps::fail(const std::string& problem) {
+  const std::lock_guard lock(mutex_);
+  if (facts_.problem != problem) log::warn("MPS: {}", problem);
+  facts_.state = MpsState::kFailed;
+  facts_.problem = problem;
+}
+
+void Mps::start() {
+  // A start that fails is tried less and less often: what it lacks comes, if at all, from people.
+  if (skip_checks_ > 0) {
+    --skip_checks_;
+    return;
+  }
+  if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
+    return fail(directory_ + " cannot be made: " + std::strerror(errno));
+  struct stat facts {};
+  if (::lstat(directory_.c_str(), &facts) != 0 || !S_ISDIR(facts.st_mode) ||
+      facts.st_uid != ::getuid() || (facts.st_mode & 0022) != 0)
+    return fail(directory_ +
+                " is not a folder of this user alone: remove it, or set mps.directory");
+  const auto started =
+      run_command({settings_.control, "-d"},
+                  {"CUDA_MPS_PIPE_DIRECTORY=" + directory_, "CUDA_MPS_LOG_DIRECTORY=" + directory_},
+                  "", kControlTimeout);
+  if (started && started->code == 0 && control("get_server_list")) {
+    started_ = true;
+    failures_ = 0;
+    log::info("MPS started in {}", directory_);
+    const std::lock_guard lock(mutex_);
+    ++facts_.starts;
+    facts_.state = MpsState::kReady;
+    facts_.problem.clear();
+    return;
+  }
+  skip_checks_ = std::min<std::uint64_t>(kMostSkipped, std::uint64_t{1} << std::min(failures_, 6U));
+  ++failures_;
+  std::string why = started ? started->output : started.error().message;
+  while (!why.empty() && why.back() == '\n') why.pop_back();
+  fail("cannot be started (" + why +
+       "): processes take turns on an NVIDIA GPU until it runs. In a sandbox without devices start "
+       "it outside and set mps.mode to external");
+}
+
+// All clients have left a faulted server, or the control daemon is gone.
+void Mps::restart() {
+  (void)control("quit -t 2");
+  start();
+}
+
+void Mps::look_at_log() {
+  if (!log_) return;
+  for (const MpsFault& fault : log_->look()) {
+    std::string processes;
+    for (const std::string& process : fault.affected)
+      processes += (processes.empty() ? "" : ", ") + process;
+    log::warn(
+        "MPS: a client's fault on the GPU took their contexts from all clients of server {}: "
+        "processes {} get errors from now on; end them and start them again. MPS does not say "
+        "which of them it was: run each by itself to find out",
+        fault.server, processes.empty() ? "unknown" : processes);
+    if (told_by_status_.erase(fault.server) == 0) {
+      told_by_log_.insert(fault.server);
+      count_fault(fault);
+    } else {
+      const std::lock_guard lock(mutex_);
+      facts_.last_fault_ns = runtime::now_ns();
+      facts_.affected = fault.affected;
+    }
+  }
+}
+
+void Mps::count_fault(const MpsFault& fault) {
+  const std::lock_guard lock(mutex_);
+  ++facts_.faults;
+  facts_.last_fault_ns = runtime::now_ns();
+  facts_.affected = fault.affected;
+}
+
+void Mps::check() {
+  look_at_log();
+  const auto servers = control("get_server_list");
+  {
+    const std::lock_guard lock(mutex_);
+    ++facts_.checks;
+  }
+  if (!servers) {
+    if (settings_.mode == MpsMode::kAuto) return start();
+    return fail("no control daemon answers in " + directory_ +
+                ": start one (nvidia-cuda-mps-control -d), or let vitamind do it (mps.mode = "
+                "\"auto\")");
+  }
+  started_ = settings_.mode == MpsMode::kAuto;  // also one that an earlier vitamind left here
+  std::vector<std::string> faulted;
+  std::size_t clients = 0;
+  for (const std::string& server : words_of(*servers)) {
+    if (!is_number(server)) continue;
+    const auto status = control("get_server_status " + server);
+    if (!status || status->find("FAULT") == status->npos) continue;
+    faulted.push_back(server);
+    if (const auto list = control("get_client_list " + server)) {
+      const std::vector<std::string> left = words_of(*list);
+      clients += static_cast<std::size_t>(std::count_if(left.begin(), left.end(), &is_number));
+    }
+  }
+  for (const std::string& server : faulted) {
+    if (std::find(faulted_.begin(), faulted_.end(), server) != faulted_.end()) continue;
+    if (told_by_log_.erase(server) > 0) continue;
+    if (log_) told_by_status_.insert(server);
+    count_fault({server, {}});
+  }
+  faulted_ = faulted;
+  if (!faulted.empty() && clients == 0) {
+    faulted_.clear();
+    if (settings_.mode == MpsMode::kAuto) return restart();
+  }
+  const auto share = control("get_default_active_thread_percentage");
+  const bool narrowed = share && std::strtod(share->c_str(), nullptr) < 100 &&
+                        share->find_first_of("0123456789") != share->npos;
+  const std::lock_guard lock(mutex_);
+  std::string problem;
+  facts_.state = faulted.empty() ? MpsState::kReady : MpsState::kFault;
+  if (!faulted.empty())
+    problem = "a client's fault ended server " + faulted.front() +
+              ": all its clients get errors, "
+              "and no new one is let in before the " +
+              std::to_string(clients) + " that are left have ended; end them";
+  else if (narrowed)
+    problem = "its default thread percentage is " + words_of(*share).front() +
+              ": programs see a smaller device and compute other bits; "
+              "set_default_active_thread_percentage 100";
+  if (problem != facts_.problem && !problem.empty()) log::warn("MPS: {}", problem);
+  facts_.problem = problem;
+}
+
+}  // namespace vitamin::daemon

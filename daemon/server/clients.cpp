@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tools are answered, and the lives of clients.
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "daemon/from_configuration.h"
+#include "daemon/json_text.h"
+#include "daemon/log.h"
+#include "daemon/protocol/answer.h"
+#include "daemon/protocol/life.h"
+#include "daemon/server/server.h"
+#include "runtime/clock.h"
+#include "runtime/problem.h"
+
+namespace vitamin::daemon {
+// --- tools -----------------------------------------------------------------------------------
+
+void Server::answer(const Connection& tool, const std::string& verb) {
+  if (verb.starts_with("memory-quotas")) return tell_of_memory(tool, verb);
+  if (const auto sent = protocol::send_answer(tool.socket, obey(verb, tool.peer.uid)); !sent)
+    log::warn("process {} is not answered: {}", tool.peer.pid, sent.error().message);
+}
+
+namespace {
+
+std::string error_text(const std::string& sentence) {
+  return json_text(nlohmann::json{{"schema", 1}, {"error", sentence}});
+}
+
+}  // namespace
+
+std::string Server::obey(const std::string& verb, uid_t uid) {
+  if (verb == "status") return json_text(status());
+  if (verb == "ping") return json_text(nlohmann::json{{"schema", 1}});
+  if (verb == "metrics") return json_text(nlohmann::json{{"schema", 1}, {"text", metrics()}});
+  const auto space = verb.find(' ');
+  const std::string name = verb.substr(0, space);
+  const std::string rest = space == std::string::npos ? "" : verb.substr(space + 1);
+  constexpr std::array kOperators = {"drain",   "resume",      "job-begin",
+                                     "job-end", "claim-begin", "claim-end"};
+  if (std::find(kOperators.begin(), kOperators.end(), name) == kOperators.end())
+    return error_text("the daemon does not know '" + verb + "'");
+  if (uid != ::getuid() && uid != 0)
+    return error_text("only the daemon's user and root may do that");
+  return obey_operator(name, rest);
+}
+
+std::string Server::obey_operator(const std::string& name, const std::string& rest) {
+  if (name == "job-begin") {
+    if (const auto begun = jobs_.begin(rest); !begun) {
+      log::warn("{}", begun.error().message);
+      return error_text(begun.error().message);
+    }
+    log::info("job {}", rest);
+    return json_text(nlohmann::json{{"schema", 1}});
+  }
+  if (name == "claim-begin") {
+    if (const auto begun = claims_.begin(rest); !begun) {
+      log::warn("claim {}: {}", rest.substr(0, rest.find(' ')), begun.error().message);
+      return error_text(begun.error().message);
+    }
+    log::info("claim {}", rest);
+    return json_text(nlohmann::json{{"schema", 1}});
+  }
+  if (name == "claim-end") {
+    if (rest.empty()) return error_text("claim-end: which claim?");
+    const std::size_t ended = claims_.end(rest);
+    if (ended > 0) log::info("claim {}: ended", rest);
+    return json_text(nlohmann::json{{"schema", 1}, {"claims", ended}});
+  }
+  if (name == "job-end") {
+    if (rest.empty()) return error_text("job-end: which step or job?");
+    // Not who is only kept to its share: that is another step's, or outside of any.
+    std::vector<pid_t> left;
+    for (const auto& [id, session] : sessions_)
+      if (session->peer.pid != 0 && session->standing.in_job &&
+          Jobs::is_of(session->standing.job, rest))
+        left.push_back(session->peer.pid);
+    if (!left.empty()) mps_->terminate(left);
+    const std::size_t ended = jobs_.end(rest);
+    if (ended > 0) log::info("job {}: gone, {} of its clients are left", rest, left.size());
+    return json_text(nlohmann::json{{"schema", 1}, {"steps", ended}, {"left", left.size()}});
+  }
+  const std::string which = rest.empty() ? "all" : rest;
+  const std::size_t changed = devices_.drain(which, name == "drain");
+  if (changed == 0 && which != "all")
+    return error_text("no client has used a device '" + which + "'");
+  return json_text(nlohmann::json{{"schema", 1}, {"devices", changed}});
+}
+
+// --- sessions --------------------------------------------------------------------------------
+
+namespace {
+
+// Of equal programs, of one class and user, on equal devices the estimator knows one.
+scheduler::Program program_of(const std::string& name, const std::string& workload_class, uid_t uid,
+                              const std::string& device) {
+  const std::hash<std::string> hash;
+  return scheduler::mix(scheduler::mix(hash(name), hash(workload_class)),
+                        scheduler::mix(hash(device), uid)) |
+         1;
+}
+
+}  // namespace
+
+Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
+                                     const Device& device) {
+  Standing standing;
+  const protocol::Claim claim = protocol::claim_of(hello);
+  const std::string cgroup = cgroup_of(peer.pid);
+  standing.container = container_of(cgroup);
+  find_names(standing.container);
+  const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), claim.job);
+  const auto [claimed, part] = claims_.of(standing.container.pod, claim.job);
+  const std::string& told_class = part != nullptr  ? part->workload_class
+                                  : job != nullptr ? job->workload_class
+                                                   : claim.workload_class;
+  const config::WorkloadClass* const workload = classes_.of(
+      told_class.empty() ? claim.workload_class : told_class, hello.program.get(), peer.uid);
+  std::uint32_t share = claim.share != 0 ? claim.share : 100;
+  if (job != nullptr) share = std::min(share, job->share);
+  if (part != nullptr) share = std::min(share, part->share);
+  standing.traits = traits_of(workload, share, device.info.processors);
+  if (workload != nullptr) standing.workload_class = workload->name;
+  standing.traits.minor = hello.preamble.minor;
+  standing.traits.program =
+      program_of(hello.program.get(), standing.workload_class, peer.uid, device.info.name);
+  standing.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
+  if (job != nullptr)
+    standing.traits.terms.limits.group = job->number;
+  else if (part != nullptr)
+    standing.traits.terms.limits.group = part->number;
+  else if (!standing.container.id.empty() && share < 100)
+    standing.traits.terms.limits.group =
+        group_of(standing.container);  // all processes of it together
+  standing.job = job != nullptr ? step : claimed;
+  standing.in_job = own;
+  return standing;
+}
+
+protocol::Welcome Server::welcome_of(const Session& session,
+                                     const DeviceArbiter::Home& home) const {
+  const Device& device = *session.device;
+  const bool whole = settings_.configuration.failure.lost == config::OnLoss::kWhole;
+  protocol::Welcome welcome;
+  welcome.preamble.kind = protocol::Kind::kWelcome;
+  welcome.epoch = epoch_;
+  welcome.client = session.id;
+  welcome.entries_max = device.pool.entries_max;
+  welcome.leaf_units = device.pool.leaf_units;
+  welcome.all_runs = device.pool.all_runs ? 1 : 0;
+  welcome.home = whole ? runtime::kWholeDevice : home.entry;
+  welcome.home_shared = whole || home.shared ? 1 : 0;
+  welcome.pool_hash = protocol::hash_of(device.arbiter->layout());
+  welcome.answer_within_ns = settings_.configuration.daemon.answer_within_ns;
+  welcome.policy.set(device.policy);
+  return welcome;
+}
+
+namespace {
+
+std::string or_none(const std::string& name) { return name.empty() ? "none" : name; }
+
+// Of this thread: not what others had of the processor meanwhile.
+std::uint64_t processor_time_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
+
+// Whose launches nobody waits for yet. Tools that ask all the time must not keep clients from
+// coming: they have a pace of their own, and wait for it here.
+void Server::receive(Visitor visitor, std::uint64_t time) {
+  const auto* hello = std::get_if<protocol::Hello>(&visitor.wants);
+  if (hello == nullptr) {
+    const auto of_user = std::count_if(asked_.begin(), asked_.end(), [&](const Visitor& other) {
+      return other.connection.peer.uid == visitor.connection.peer.uid;
+    });
+    if (asked_.size() >= kMostAsked || of_user >= std::ptrdiff_t{kMostAskedOfUser})
+      return reception_->refuse(visitor.connection, "too many questions at once: try again");
+    asked_.push_back(std::move(visitor));
+    return answer_next(time);
+  }
+  const std::uint64_t began = processor_time_ns();
+  reception_->conduct().admitted(visitor.connection.peer.uid, time);
+  admit(std::move(visitor.connection), *hello, time);
+  visits_.spent(time, processor_time_ns() - began);
+}
+
+void Server::answer_next(std::uint64_t time) {
+  const bool hot = this->hot(time);
+  while (!asked_.empty() && !(hot && questions_.next(time) > time)) {
+    const std::uint64_t began = processor_time_ns();
+    // Users in turn: of who asks all the time others wait for one answer.
+    auto next = std::find_if(asked_.begin(), asked_.end(), [&](const Visitor& visitor) {
+      return visitor.connection.peer.uid != answered_;
+    });
+    if (next == asked_.end()) next = asked_.begin();
+    answered_ = next->connection.peer.uid;
+    answer(next->connection, std::get<std::string>(next->wants));
+    asked_.erase(next);
+    questions_.spent(time, processor_time_ns() - began);
+    if (hot) return;  // between two turns one
+  }
+}
+
+void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_t time) {
+  const auto of_user = static_cast<std::size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(),
+                    [&](const auto& other) { return other.second->peer.uid == client.peer.uid; }));
+  const config::Daemon& limits = settings_.configuration.daemon;
+  if (sessions_.size() >= limits.clients || of_user >= limits.clients_of_user)
+    return reception_->refuse(client, "vitamind has as many clients as it may have");
+  auto memory = protocol::make_session_memory();
+  if (!memory) return reception_->refuse(client, memory.error().message);
+  auto device = devices_.enter(hello, client.peer.uid);
+  if (!device) return reception_->refuse(client, device.error().message);
+
+  auto session = std::make_unique<Session>();
+  session->id = next_client_++;
+  session->peer = std::move(client.peer);
+  session->socket = std::move(client.socket);
+  session->memory = std::move(*memory);
+  session->rings = {*session->memory.daemon, *session->memory.client};
+  session->device = *device;
+  session->program = hello.program.get();
+  session->standing = standing_of(session->peer, hello, **device);
+  session->since_ns = time;
+  session->budget = RecordBudget(settings_.budgets.records_a_turn);
+
+  // The session is known before the arbiter is told, which may have something for it at once; and
+  // before the client is, so that its doorbell is heard from the start.
+  const int fds[] = {session->memory.client_fd.get(), session->memory.daemon_fd.get()};
+  by_socket_[session->socket.get()] = by_pidfd_[session->peer.pidfd.get()] = session->id;
+  watch(session->peer.pidfd.get());
+  deaths_->add(&session->memory.client->life);
+  Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
+  const protocol::Welcome welcome =
+      welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits));
+  remember(admitted, static_cast<EntryId>(welcome.home));
+  // Before it is told: whoever hears of it may look here.
+  log::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
+            admitted.program, admitted.peer.pid, admitted.peer.uid,
+            or_none(admitted.standing.workload_class), or_none(admitted.standing.job), welcome.home,
+            welcome.home_shared != 0 ? ", shared" : "");
+  const auto sent =
+      protocol::send_message(admitted.socket, protocol::bytes_of(welcome), std::span(fds));
+  admitted.memory.client_fd.reset();
+  admitted.memory.daemon_fd.reset();
+  if (!sent) end_session(admitted.id, time);
+}
+
+// For the daemon after this one; and what the one before this one remembered of its process.
+void Server::remember(Session& session, EntryId home) {
+  const ProcessIdentity process = identity_of(session.peer.pid);
+  DeviceArbiter& arbiter = *session.device->arbiter;
+  const std::uint64_t device =
+      key_of_device(session.device->info.uuid, protocol::hash_of(arbiter.layout()));
+  for (const EntryId entry : record_.before(process, device))
+    arbiter.had_before(session.id, entry, record_.believed_until());
+  session.slot = record_.begin(process, device, home);
+}
+
+void Server::hear(Session& session) {
+  for (int i = 0; i < 16; ++i) {
+    const auto message = protocol::receive_message(session.socket, 16);
+    if (!message && message.error().code == hal::Errc::kUnavailable) return;
+    if (!message || message->empty()) {
+      // It closed the connection: because it ended, because of exec, or to connect again.
+      return end_session(session.id, looked_ns_);
+    }
+    ++counters_.rings;
+  }
+}
+
+void Server::look_for_dying(std::uint64_t time) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->dying ||
+        !protocol::life_ended(session->memory.client->life.load(std::memory_order_acquire)))
+      continue;
+    session->dying = true;
+    ++counters_.deaths_by_life_line;
+    session->device->arbiter->dying(id, time);
+    session->device->touched = true;
+  }
+}
+
+void Server::let_go(Session& session, std::string_view why, std::uint64_t time) {
+  ++counters_.let_go;
+  log::warn("client {} ({}, process {}) is let go: it sent {} [{}]", session.id, session.program,
+            session.peer.pid, why, runtime::code_of(runtime::Problem::kClientLetGo));
+  reception_->ban(session.peer, fmt::format("{} (process {})", session.program, session.peer.pid),
+                  why, time, time + settings_.configuration.daemon.quarantine_ns);
+  end_session(session.id, time);
+}
+
+void Server::end_session(ClientId id, std::uint64_t time) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  Session& session = *found->second;
+  session.device->arbiter->forget(id, time);
+  session.device->touched = true;
+  devices_.leave(*session.device);
+  deaths_->remove(&session.memory.client->life);
+  by_socket_.erase(session.socket.get());
+  by_pidfd_.erase(session.peer.pidfd.get());
+  std::erase(dirty_, &session);
+  record_.end(session.slot);
+  log::info("client {}: gone", id);
+  sessions_.erase(found);
+  if (sessions_.empty()) alone_ns_ = time;
+}
+
+}  // namespace vitamin::daemon

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a process is told of its quotas of device memory.
+#include <algorithm>
+#include <sstream>
+
+#include "daemon/log.h"
+#include "daemon/metrics/exposition.h"
+#include "daemon/protocol/answer.h"
+#include "daemon/server/server.h"
+#include "runtime/clock.h"
+
+namespace vitamin::daemon {
+
+bool Server::bounds_memory() const {
+  const auto& classes = settings_.configuration.classes;
+  return std::any_of(classes.begin(), classes.end(),
+                     [](const config::WorkloadClass& each) { return !each.memory.empty(); });
+}
+
+// "memory-quotas": whether there are any. "memory-quotas UUID BYTES CLASS PROGRAM": those of the
+// process that asks, on a device with so much memory; CLASS "-": it names none.
+void Server::tell_of_memory(const Connection& client, const std::string& verb) {
+  std::istringstream words(verb);
+  std::string name, uuid, said, program;
+  std::uint64_t total = 0;
+  words >> name >> uuid;
+  hal::Status sent;
+  if (uuid.empty()) {
+    sent = protocol::send_answer(client.socket, bounds_memory() ? "some" : "none");
+  } else {
+    words >> total >> said >> std::ws;
+    std::getline(words, program);
+    sent = send_quotas(client, uuid, total, said == "-" ? "" : said, program);
+  }
+  if (!sent) log::warn("process {} is not told of its memory: {}", client.peer.pid,
+                       sent.error().message);
+}
+
+hal::Status Server::send_quotas(const Connection& client, const std::string& uuid,
+                                std::uint64_t total, const std::string& said,
+                                const std::string& program) {
+  const protocol::Peer& peer = client.peer;
+  const std::string cgroup = cgroup_of(peer.pid);
+  const Container container = container_of(cgroup);
+  const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), "");
+  const auto [claimed, part] = claims_.of(container.pod, "");
+  const std::string& told = part != nullptr ? part->workload_class
+                            : job != nullptr ? job->workload_class
+                                             : said;
+  const config::WorkloadClass* const workload =
+      classes_.of(told.empty() ? said : told, program, peer.uid);
+  const MemoryMember member{peer.pid, peer.uid, container.id,
+                            std::string(job != nullptr ? step : claimed)};
+  std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
+  if (workload == nullptr || workload->memory.empty())
+    return protocol::send_answer(client.socket, text);
+  const auto bound = memory_quotas_.bound(*workload, member, uuid, total, looked_ns_);
+  if (!bound) return tl::unexpected(bound.error());
+  text += std::to_string(bound->quota) + " " + bound->whose + "\n";
+  const int files[] = {bound->file};
+  return protocol::send_answer(client.socket, text, files);
+}
+
+void Server::memory_figures(Exposition& out) const {
+  const auto memory = memory_quotas_.sums(looked_ns_);
+  const auto figure = [&](const char* name, const char* help, auto value) {
+    out.family(name, "gauge", help);
+    for (const auto& [where, sum] : memory)
+      out.sample({{"UUID", where.first}, {"class", where.second}},
+                 static_cast<double>(sum.*value));
+  };
+  figure("vitamin_memory_quota_bytes", "Device memory that programs of the class may have.",
+         &MemoryQuotas::Sum::quota);
+  figure("vitamin_memory_used_bytes", "Device memory that they have.", &MemoryQuotas::Sum::used);
+}
+
+}  // namespace vitamin::daemon

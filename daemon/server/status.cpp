@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `vitamin status` and `vitamin top` show. Schema 1: fields are only ever added.
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "daemon/server/server.h"
+#include "runtime/clock.h"
+
+namespace vitamin::daemon {
+
+using nlohmann::json;
+
+namespace {
+
+auto key_of(const DeviceArbiter::Held& hold) {
+  return std::tuple(hold.client, hold.entry, !hold.open);
+}
+
+// What a client's lanes have on one entry is one line: they may be hundreds on each entry, and
+// everybody waits for as long as it takes to write this.
+std::vector<DeviceArbiter::Held> by_entry(std::vector<DeviceArbiter::Held> holds) {
+  std::stable_sort(holds.begin(), holds.end(),
+                   [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
+  return holds;
+}
+
+std::vector<pid_t> others_alone(const Device& device) {
+  return device.lock != nullptr ? device.lock->others().alone : std::vector<pid_t>();
+}
+
+}  // namespace
+
+json Server::mps_status() const {
+  const MpsFacts facts = mps_->facts();
+  return {
+      {"state", name_of(facts.state)},
+      {"directory", facts.directory},
+      {"problem", facts.problem},
+      {"starts", facts.starts},
+      {"faults", facts.faults},
+      {"checks", facts.checks},
+      {"terminated", facts.terminated},
+      {"since_fault_ns", facts.last_fault_ns != 0 ? runtime::now_ns() - facts.last_fault_ns : 0},
+      {"affected", facts.affected}};
+}
+
+// Users whose clients were let go lately.
+json Server::let_go_users() const {
+  json users = json::array();
+  Conduct& conduct = reception_->conduct();
+  for (const auto& [uid, user] : conduct.users(looked_ns_))
+    users.push_back({{"user", uid},
+                     {"let_go", user.let_go},
+                     {"last", user.last},
+                     {"waits_ns", conduct.admits_at(uid, looked_ns_) - looked_ns_}});
+  return users;
+}
+
+json Server::client_status(const Session& session) const {
+  const Standing& standing = session.standing;
+  return {{"client", session.id},
+          {"program", session.program},
+          {"class", standing.workload_class},
+          {"job", standing.job},
+          {"namespace", standing.container.pod_namespace},
+          {"pod", standing.container.pod_name},
+          {"pod_uid", standing.container.pod},
+          {"container", standing.container.name},
+          {"container_id", standing.container.id},
+          {"processors_most", standing.traits.terms.limits.max_sms},
+          {"process", session.peer.pid},
+          {"user", session.peer.uid},
+          {"device", session.device->info.uuid},
+          {"view", session.device->view},
+          {"dying", session.dying},
+          {"completed", session.memory.client->launches.load(std::memory_order_relaxed)},
+          {"up_ns", looked_ns_ - session.since_ns}};
+}
+
+namespace {
+
+const char* name_of(scheduler::Mode mode) {
+  switch (mode) {
+    case scheduler::Mode::kExclusive:
+      return "exclusive";
+    case scheduler::Mode::kShared:
+      return "shared";
+    case scheduler::Mode::kPaused:
+      return "paused";
+  }
+  return "unknown";
+}
+
+// What each client is to have, since when and why: the row in force.
+json allocation_status(const Device& device, std::uint64_t now_ns) {
+  json rows = json::array();
+  std::vector<scheduler::Explanation> clients;
+  device.arbiter->scheduler().explain(clients, now_ns);
+  for (const scheduler::Explanation& of : clients) {
+    json row{{"client", of.client},
+             {"active", of.active},
+             {"waiting", of.waiting},
+             {"open", of.open},
+             {"draining", of.draining},
+             {"longest_wait_ns", of.longest_wait_ns},
+             {"why", to_string(of.planned.reason)}};
+    if (of.planned.reason != scheduler::Reason::kNone) {
+      const runtime::PoolEntry& entry = device.arbiter->layout().at(of.planned.row.partition);
+      row["mode"] = name_of(of.planned.row.mode);
+      row["entry"] = entry.id;
+      row["units"] = entry.compute.bits();
+      row["processors"] = entry.processors;
+      row["for_ns"] = now_ns - std::min(now_ns, of.since_ns);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// What was measured of the clients that are active: the alternatives, best known first or not.
+json findings_status(const Device& device) {
+  scheduler::Findings found;
+  device.arbiter->estimator().explain(found);
+  json candidates = json::array();
+  for (const scheduler::CandidateReport& candidate : found.candidates) {
+    json clients = json::array();
+    for (const scheduler::ClientReport& of : candidate.clients)
+      clients.push_back({{"client", of.client},
+                         {"speed", of.speed},
+                         {"error", of.error},
+                         {"rate", of.rate},
+                         {"costs", of.costs}});
+    json has = json::array();
+    for (const scheduler::Assignment& one : candidate.assignments)
+      has.push_back({{"client", one.client},
+                     {"processors", device.arbiter->layout().at(one.partition).processors},
+                     {"mode", name_of(one.mode)}});
+    candidates.push_back({{"has", has},
+                          {"clients", clients},
+                          {"lead", candidate.lead},
+                          {"error", candidate.error},
+                          {"predicted", candidate.predicted},
+                          {"blocks", candidate.blocks},
+                          {"chosen", candidate.chosen},
+                          {"dropped", candidate.dropped}});
+  }
+  static constexpr const char* kChoices[] = {"only", "unmeasured", "uncounted", "short",
+                                             "won",  "no lead",    "looked",    "remembered"};
+  return {{"why", kChoices[static_cast<std::size_t>(found.choice)]},
+          {"decided_s", found.decided_s},
+          {"spent", found.spent},
+          {"candidates", candidates}};
+}
+
+}  // namespace
+
+json Server::status() const {
+  json result{{"schema", 1},
+              {"daemon",
+               {{"process", ::getpid()},
+                {"epoch", epoch_},
+                {"socket", settings_.socket},
+                {"policy", settings_.configuration.policy.specification()},
+                {"seed", settings_.configuration.policy.seed},
+                {"up_ns", looked_ns_ - started_ns_},
+                {"turns", turns_},
+                {"connections", reception_->connections()},
+                {"refused", reception_->refused()},
+                {"let_go", counters_.let_go},
+                {"deaths_by_life_line", counters_.deaths_by_life_line},
+                {"deaths_by_pidfd", counters_.deaths_by_pidfd},
+                {"rings", counters_.rings},
+                {"sleeps", counters_.sleeps}}},
+              {"mps", mps_status()},
+              {"configuration",
+               {{"valid", configuration_problem_.empty()}, {"problem", configuration_problem_}}},
+              {"devices", json::array()},
+              {"clients", json::array()},
+              {"jobs", jobs_.status()},
+              {"claims", claims_.status()},
+              {"memory", memory_quotas_.status(looked_ns_)},
+              {"let_go_users", let_go_users()}};
+  std::map<std::string, std::size_t> in_use;  // views of each device
+  for (const auto& [key, device] : devices_)
+    in_use[device.info.uuid] += device.sessions > 0 ? 1 : 0;
+  for (const auto& [key, device] : devices_) {
+    const DeviceArbiter& arbiter = *device.arbiter;
+    const scheduler::SchedulerCounters& decided = arbiter.scheduler().counters();
+    const scheduler::LedgerCounters& moved = arbiter.scheduler().ledger().counters();
+    json held = json::array();
+    const std::vector<DeviceArbiter::Held> holds = by_entry(arbiter.held());
+    for (auto hold = holds.begin(); hold != holds.end();) {
+      const auto next = std::find_if(hold, holds.end(), [&](const DeviceArbiter::Held& other) {
+        return key_of(other) != key_of(*hold);
+      });
+      const runtime::PoolEntry& entry = arbiter.layout().at(hold->entry);
+      held.push_back({{"client", hold->client},
+                      {"lane", hold->lane},  // the first of them
+                      {"lanes", next - hold},
+                      {"entry", hold->entry},
+                      {"whole", entry.whole()},
+                      {"units", entry.compute.bits()},
+                      {"processors", entry.processors},
+                      {"shared", hold->shared},
+                      {"open", hold->open}});
+      hold = next;
+    }
+    result["devices"].push_back({{"uuid", device.info.uuid},
+                                 {"view", device.view},
+                                 {"views_in_use", in_use[device.info.uuid]},
+                                 {"name", device.info.name},
+                                 {"processors", device.info.processors},
+                                 {"processors_per_unit", device.info.processors_per_unit},
+                                 {"policy", device.policy},
+                                 {"drained", device.drained},
+                                 {"not_clients", others_alone(device)},
+                                 {"waiting", arbiter.scheduler().waiting()},
+                                 {"held", held},
+                                 {"allocation", allocation_status(device, looked_ns_)},
+                                 {"found", findings_status(device)},
+                                 {"fault", arbiter.scheduler().fault()},
+                                 {"requests", arbiter.counters().requests},
+                                 {"grants", decided.grants},
+                                 {"moves", moved.moved},
+                                 {"gates_closed", decided.revoked},
+                                 {"plans", decided.plans},
+                                 {"served_by_age", decided.aged},
+                                 {"overdue", arbiter.counters().overdue},
+                                 {"stale", arbiter.counters().stale},
+                                 {"undelivered", arbiter.counters().undelivered},
+                                 {"overlaps", arbiter.counters().overlaps}});
+  }
+  for (const auto& [id, session] : sessions_) result["clients"].push_back(client_status(*session));
+  return result;
+}
+
+}  // namespace vitamin::daemon
