@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "scheduler/estimator.h"
 #include "scheduler/policies/adapter.h"
 #include "scheduler/policies/builtin.h"

@@ -24,7 +24,7 @@
 #include "daemon/protocol/device_lock.h"
 #include "hal/file_memory.h"
 #include "runtime/environment.h"
-#include "runtime/profile_file.h"
+#include "runtime/profile/file.h"
 
 namespace vitamin::interpose {
 

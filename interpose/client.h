@@ -13,12 +13,12 @@
 #include <string>
 
 #include "hal/result.h"
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "runtime/demand.h"
 #include "runtime/problem.h"
 #include "runtime/stats.h"
 #include "runtime/submission/options.h"
-#include "runtime/trace.h"
+#include "runtime/trace/trace.h"
 
 namespace vitamin::interpose {
 

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "runtime/demand.h"
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 
 namespace vitamin::runtime {
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 namespace vitamin::runtime {
 

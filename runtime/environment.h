@@ -26,7 +26,7 @@ inline constexpr const char* kWideOnly = "VITAMIN_WIDE_ONLY";
 // "1": any other kernel may, too (DispatchOptions::cautious). Unset: none does until it is caught.
 inline constexpr const char* kCautious = "VITAMIN_CAUTIOUS";
 
-// Folder of the profiles, one file for each GPU model (runtime/profile_file.h): read at start, and
+// Folder of the profiles, one file for each GPU model (runtime/profile/file.h): read at start, and
 // one launch in so many is timed (decimal; unset: ProfilerOptions). What this process learns goes
 // to <pid>.<ordinal>.profile in the run directory. Unset: nothing is known, nothing is timed.
 inline constexpr const char* kProfiles = "VITAMIN_PROFILES";
@@ -66,10 +66,10 @@ inline constexpr const char* kMemory = "VITAMIN_MEMORY";
 // graphs stay on the whole device. Unset: the default (DispatchOptions).
 inline constexpr const char* kGraphMemory = "VITAMIN_GRAPH_MEMORY";
 
-// Folder of the audit's logs (runtime/audit.h). Unset: nothing is audited.
+// Folder of the audit's logs (runtime/audit/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
 
-// Folder of the traces (runtime/trace.h). Unset: nothing is recorded.
+// Folder of the traces (runtime/trace/trace.h). Unset: nothing is recorded.
 inline constexpr const char* kTrace = "VITAMIN_TRACE";
 
 }  // namespace vitamin::runtime::environment

@@ -28,7 +28,7 @@
 #include "runtime/kernel_table.h"
 #include "runtime/marker.h"
 #include "runtime/operation.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "runtime/stats.h"
 #include "runtime/stream.h"
 

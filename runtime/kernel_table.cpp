@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "runtime/profiler.h"
+#include "runtime/profile/profiler.h"
 
 namespace vitamin::runtime {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hal/device.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "runtime/stats.h"
 
 namespace vitamin::runtime {

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "runtime/advice.h"
+#include "runtime/demand.h"
 #include "runtime/kernel_table.h"
 #include "runtime/marker.h"
 #include "runtime/operation.h"
-#include "runtime/physical_context_pool.h"
-#include "runtime/demand.h"
+#include "runtime/pool/physical_context_pool.h"
 #include "runtime/token.h"
 
 namespace vitamin::runtime {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 
 namespace vitamin::runtime {
 

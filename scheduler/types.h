@@ -3,7 +3,7 @@
 // The values that the scheduler, the estimator and policies exchange. No behavior.
 //
 // A client is one process on one device. A stream is one logical stream of a client. A partition is
-// an entry of the device's pool (runtime/pool_layout.h): a fixed set of SMs or CUs; partition 0 is
+// an entry of the device's pool (runtime/pool/layout.h): a fixed set of SMs or CUs; partition 0 is
 // the whole device.
 //
 // Units: times are nanoseconds of one monotonic clock that the caller chooses (the host's, or
@@ -15,7 +15,7 @@
 #include <span>
 
 #include "hal/compute_set.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 namespace vitamin::scheduler {
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vitamind decided, read from its trace (`vitamind --trace`, runtime/trace_file.h).
+"""What a vitamind decided, read from its trace (`vitamind --trace`, runtime/trace/file.h).
 
 Times are nanoseconds of CLOCK_MONOTONIC, as the arbiter was told them; time.monotonic_ns() of any
 process of the machine compares with them.
@@ -18,7 +18,7 @@ Event = collections.namedtuple("Event", "ns kind client lane entry word")
 
 
 def entries(units, per_unit, leaf=1):
-    """The units of each entry of the pool, as runtime/pool_layout.cpp numbers them; 0 is the whole
+    """The units of each entry of the pool, as runtime/pool/layout.cpp numbers them; 0 is the whole
     device."""
     nodes = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the logs of the structure audit (runtime/audit_log.h)."""
+"""Reads the logs of the structure audit (runtime/audit/log.h)."""
 
 import collections
 import pathlib

@@ -25,7 +25,7 @@
 #include "daemon/protocol/handshake.h"
 #include "daemon/server/placement.h"
 #include "daemon/settings.h"
-#include "runtime/trace.h"
+#include "runtime/trace/trace.h"
 
 namespace vitamin::daemon {
 

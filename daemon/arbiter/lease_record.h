@@ -27,7 +27,7 @@
 
 #include "daemon/protocol/socket.h"
 #include "hal/result.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 namespace vitamin::daemon {
 

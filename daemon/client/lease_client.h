@@ -31,8 +31,8 @@
 #include "daemon/protocol/segment.h"
 #include "daemon/protocol/version.h"
 #include "runtime/demand.h"
-#include "runtime/pool_layout.h"
-#include "runtime/profile.h"
+#include "runtime/pool/layout.h"
+#include "runtime/profile/profile.h"
 
 namespace vitamin::client {
 

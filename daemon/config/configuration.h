@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "daemon/config/value.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 namespace vitamin::config {
 

@@ -23,7 +23,7 @@
 #include "daemon/protocol/version.h"
 #include "hal/device.h"
 #include "hal/result.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 namespace vitamin::protocol {
 

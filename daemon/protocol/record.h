@@ -20,7 +20,7 @@
 #include <tl/expected.hpp>
 #include <variant>
 
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 namespace vitamin::protocol {
 

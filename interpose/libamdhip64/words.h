@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "interpose/libamdhip64/newer.h"
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 
 namespace vitamin::interpose {
 

@@ -11,7 +11,7 @@
 #include <concepts>
 #include <cstddef>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 
 namespace vitamin::interpose {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "runtime/capture_safe_scope.h"
 
 namespace vitamin::runtime {

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 
 namespace vitamin::runtime {
 

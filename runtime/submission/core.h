@@ -28,12 +28,12 @@
 #include "runtime/arbiter.h"
 #include "runtime/kernel_table.h"
 #include "runtime/marker.h"
-#include "runtime/physical_context_pool.h"
-#include "runtime/profiler.h"
+#include "runtime/pool/physical_context_pool.h"
+#include "runtime/profile/profiler.h"
 #include "runtime/stats.h"
 #include "runtime/stream.h"
 #include "runtime/submission/options.h"
-#include "runtime/trace.h"
+#include "runtime/trace/trace.h"
 
 namespace vitamin::runtime {
 

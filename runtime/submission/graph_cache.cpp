@@ -6,7 +6,7 @@
 #include <iterator>
 #include <limits>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "runtime/capture_safe_scope.h"
 
 namespace vitamin::runtime {

@@ -3,7 +3,7 @@
 // Launches of graphs: where they go, and with which executable (graph.h).
 #include <utility>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "runtime/submission/pipeline.h"
 
 namespace vitamin::runtime {

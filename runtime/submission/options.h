@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "runtime/arbiter.h"
-#include "runtime/pool_layout.h"
-#include "runtime/profiler.h"
+#include "runtime/pool/layout.h"
+#include "runtime/profile/profiler.h"
 #include "runtime/stats.h"
 
 namespace vitamin::runtime {
@@ -67,8 +67,8 @@ struct DispatchOptions {
   // Told once of each kernel that the watchdog caught, to remember it. Any thread, lock held.
   void (*on_hang)(const char* kernel, std::uint32_t processors, double seconds) = nullptr;
   stats::DevicePage* page = nullptr;       // required
-  std::shared_ptr<Audit> audit;            // null: none (runtime/audit.h)
-  std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace.h)
+  std::shared_ptr<Audit> audit;            // null: none (runtime/audit/audit.h)
+  std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace/trace.h)
   MakeArbiter make_arbiter;                // unset, or null made: create()'s own
   // Whether the native handle that stands for the legacy default stream is that stream itself,
   // which the driver orders with the application's blocking streams.

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 
 namespace vitamin::runtime {
 namespace {

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 #include "scheduler/types.h"
 
 namespace vitamin::scheduler {

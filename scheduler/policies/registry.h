@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "hal/result.h"
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 #include "scheduler/estimator.h"
 #include "scheduler/policy.h"
 

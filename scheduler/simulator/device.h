@@ -31,7 +31,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 #include "scheduler/estimator.h"
 #include "scheduler/policies/registry.h"
 #include "scheduler/scheduler.h"

@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "hal/result.h"
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 #include "scheduler/types.h"
 
 namespace vitamin::sim {

@@ -18,7 +18,7 @@
 
 #include "hal/device.h"
 #include "hal/result.h"
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 #include "scheduler/simulator/program.h"
 
 namespace vitamin::sim {

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "scheduler/policies/builtin.h"
 #include "scheduler/scheduler.h"
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <optional>
 
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "tests/determinism/between.h"
 #include "tests/determinism/hal_machine.h"
 #include "tests/determinism/platform.h"

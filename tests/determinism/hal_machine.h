@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hal/device.h"
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "tests/determinism/machine.h"
 
 namespace vitamin::determinism {

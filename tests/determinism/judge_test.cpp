@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "runtime/audit_log.h"
+#include "runtime/audit/log.h"
 #include "tools/vitamin/verify_judge.h"
 #include "tools/vitamin/verify_scan.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "daemon/client/local_arbiter.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "tests/determinism/hal_machine.h"
 #include "tests/determinism/platform.h"
 #include "tests/determinism/trials.h"

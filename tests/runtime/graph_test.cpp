@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "hal/graph.h"
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "tests/runtime/fixture.h"
 #include "tests/soft/kernels.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <random>
 
 #include "runtime/fnv1a.h"
-#include "runtime/profile_file.h"
+#include "runtime/profile/file.h"
 #include "tests/figure.h"
 #include "tests/property.h"
 

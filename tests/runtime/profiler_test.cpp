@@ -2,7 +2,7 @@
 //
 // What live launches teach, and what the window makes of it. In the device's virtual time a kernel
 // lasts exactly what it lasts.
-#include "runtime/profiler.h"
+#include "runtime/profile/profiler.h"
 
 #include <algorithm>
 #include <cmath>

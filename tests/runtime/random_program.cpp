@@ -16,7 +16,7 @@
 #include "backends/soft/device.h"
 #include "backends/soft/kernel.h"
 #include "daemon/client/local_arbiter.h"
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 #include "runtime/virtual_context.h"
 
 namespace vitamin::tests {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "scheduler/types.h"
 
 namespace vitamin::scheduler {

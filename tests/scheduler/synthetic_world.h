@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "scheduler/configurations.h"
 #include "scheduler/estimator.h"
 #include "tests/scheduler/fixture.h"

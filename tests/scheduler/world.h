@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "scheduler/scheduler.h"
 
 namespace vitamin::scheduler {

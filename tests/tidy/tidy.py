@@ -38,10 +38,10 @@ LAYERS = {
     "daemon": ["hal", "runtime", "scheduler", "daemon/protocol", "daemon/config"],
     # Linked into the preloaded libraries: nothing of vitamind.
     "daemon/client": ["hal", "runtime", "daemon/protocol", "scheduler"],
-    "daemon/protocol": ["hal", "runtime/pool_layout.h"],
-    "daemon/config": ["hal", "scheduler", "runtime/pool_layout.h", "runtime/problem.h"],
+    "daemon/protocol": ["hal", "runtime/pool/layout.h"],
+    "daemon/config": ["hal", "scheduler", "runtime/pool/layout.h", "runtime/problem.h"],
     # Decides over values.
-    "scheduler": ["hal", "runtime/demand.h", "runtime/pool_layout.h", "runtime/profile.h"],
+    "scheduler": ["hal", "runtime/demand.h", "runtime/pool/layout.h", "runtime/profile/profile.h"],
     "scheduler/simulator": ["hal", "runtime", "scheduler"],
     "backends/soft": ["hal"],
     "backends/soft/libcuda": ["hal", "backends/soft"],

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trace.h"
+#include "runtime/trace/trace.h"
 
 namespace vitamin::runtime::trace {
 namespace {

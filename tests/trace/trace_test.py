@@ -22,7 +22,7 @@ import unittest  # noqa: E402
 
 HEADER, RECORD = 4096, 64
 KINDS = {"attach": 8, "request": 9, "step": 12, "word": 13, "grant": 14}
-# Offsets of the header's words (runtime/trace_file.h).
+# Offsets of the header's words (runtime/trace/file.h).
 RECORDS_AT, DROPPED_AT = 64, 72
 
 

@@ -19,7 +19,7 @@
 #include "daemon/protocol/device_lock.h"
 #include "daemon/protocol/paths.h"
 #include "hal/device.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 #include "tools/vitamin/daemon_client.h"
 
 namespace vitamin::tools {

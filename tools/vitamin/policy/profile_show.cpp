@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/profile_file.h"
+#include "runtime/profile/file.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/policy_verbs.h"
 #include "tools/vitamin/svg.h"

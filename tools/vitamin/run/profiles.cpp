@@ -9,7 +9,7 @@
 #include <map>
 
 #include "daemon/protocol/fd.h"
-#include "runtime/profile_file.h"
+#include "runtime/profile/file.h"
 
 namespace vitamin::tools {
 

@@ -9,8 +9,8 @@
 
 #include "hal/device.h"
 #include "hal/result.h"
-#include "runtime/pool_layout.h"
-#include "runtime/trace_file.h"
+#include "runtime/pool/layout.h"
+#include "runtime/trace/file.h"
 
 namespace vitamin::tools {
 

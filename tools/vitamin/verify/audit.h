@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The structure audit's logs (runtime/audit_log.h), read. A log may have millions of operations and
+// The structure audit's logs (runtime/audit/log.h), read. A log may have millions of operations and
 // there is one for every process of every run, so none is held: each is read once for a summary,
 // and again, side by side with another, when the two are not the same.
 //
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/audit_log.h"
+#include "runtime/audit/log.h"
 #include "tools/vitamin/run_directory.h"
 
 namespace vitamin::tools {

@@ -4,7 +4,7 @@
 //
 // The command runs alone (once natively, twice under Vitamin on the whole device), then under N
 // allocation schedules with something else on the device. What it prints, writes and copies back is
-// compared to the byte, and what it launches is audited (runtime/audit.h).
+// compared to the byte, and what it launches is audited (runtime/audit/audit.h).
 #pragma once
 
 #include <cstdint>

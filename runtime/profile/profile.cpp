@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Records what happens, beside what happens: a ring of bounded room that one thread fills and a
-// thread of ours empties into a file (trace_file.h).
+// thread of ours empties into a file (file.h).
 //
 // Recording never waits: no lock, system call or allocation. What finds the ring full, or the disk,
 // is dropped and counted; a reader learns how much.
@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "hal/device.h"
-#include "runtime/pool_layout.h"
-#include "runtime/trace_file.h"
+#include "runtime/pool/layout.h"
+#include "runtime/trace/file.h"
 
 namespace vitamin::runtime::trace {
 

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "hal/device.h"
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 
 namespace vitamin::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 #include <algorithm>
 #include <bit>

@@ -13,7 +13,7 @@
 //   * everything that it comes behind must be ahead of it on its queue, or have been seen complete.
 // The runtime's own bookkeeping is not consulted, so a mistake in it shows.
 //
-// Both sides are written to a log (audit_log.h), which is compared between runs: a program that saw
+// Both sides are written to a log (log.h), which is compared between runs: a program that saw
 // its allocation launches something else.
 //
 // What is believed: that the application's own calls (event records and waits, copies), made by the
@@ -41,7 +41,7 @@
 #include "hal/device.h"
 #include "hal/graph.h"
 #include "hal/lock_rule.h"
-#include "runtime/audit_log.h"
+#include "runtime/audit/log.h"
 #include "runtime/stream.h"
 
 namespace vitamin::runtime {

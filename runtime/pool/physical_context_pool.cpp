@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/physical_context_pool.h"
+#include "runtime/pool/physical_context_pool.h"
 
 #include <algorithm>
 

@@ -19,7 +19,7 @@
 
 #include "hal/device.h"
 #include "runtime/marker.h"
-#include "runtime/pool_layout.h"
+#include "runtime/pool/layout.h"
 
 namespace vitamin::runtime {
 

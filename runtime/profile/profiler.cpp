@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/profiler.h"
+#include "runtime/profile/profiler.h"
 
 #include <algorithm>
 #include <map>

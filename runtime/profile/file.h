@@ -22,7 +22,7 @@
 #include <string_view>
 
 #include "hal/result.h"
-#include "runtime/profile.h"
+#include "runtime/profile/profile.h"
 
 namespace vitamin::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/audit.h"
+#include "runtime/audit/audit.h"
 
 #include <sys/uio.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/trace.h"
+#include "runtime/trace/trace.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/profile_file.h"
+#include "runtime/profile/file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
