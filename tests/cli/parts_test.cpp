@@ -9,10 +9,10 @@
 
 #include "scheduler/policies/nearest.h"
 #include "runtime/stats.h"
-#include "tools/vitamin/child.h"
 #include "tools/vitamin/preload.h"
-#include "tools/vitamin/report.h"
-#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/run/child.h"
+#include "tools/vitamin/run/directory.h"
+#include "tools/vitamin/run/report.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/verbs.h"
 

@@ -15,7 +15,7 @@
 #include "tests/determinism/hal_machine.h"
 #include "tests/determinism/platform.h"
 #include "tests/determinism/trials.h"
-#include "tools/vitamin/verify_judge.h"
+#include "tools/vitamin/verify/judge.h"
 
 namespace vitamin::determinism {
 namespace {

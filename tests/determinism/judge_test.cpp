@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "runtime/audit/log.h"
-#include "tools/vitamin/verify_judge.h"
-#include "tools/vitamin/verify_scan.h"
+#include "tools/vitamin/verify/judge.h"
+#include "tools/vitamin/verify/scan.h"
 
 namespace vitamin::tools {
 namespace {

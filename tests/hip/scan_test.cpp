@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "tools/vitamin/verify_scan.h"
+#include "tools/vitamin/verify/scan.h"
 
 namespace vitamin::tools {
 namespace {

@@ -14,16 +14,16 @@
 
 #include "daemon/config/value.h"
 #include "scheduler/policies/registry.h"
-#include "tools/vitamin/cdi.h"
 #include "tools/vitamin/completion.h"
-#include "tools/vitamin/config_verbs.h"
 #include "tools/vitamin/exit_code.h"
-#include "tools/vitamin/policy_verbs.h"
+#include "tools/vitamin/node/cdi.h"
+#include "tools/vitamin/node/config_verbs.h"
+#include "tools/vitamin/policy/verbs.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/text.h"
-#include "tools/vitamin/trace_verbs.h"
+#include "tools/vitamin/trace/verbs.h"
 #include "tools/vitamin/verbs.h"
-#include "tools/vitamin/verify.h"
+#include "tools/vitamin/verify/verify.h"
 
 namespace vitamin::tools {
 namespace {

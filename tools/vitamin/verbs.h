@@ -37,7 +37,7 @@ struct RunOptions {
 // Does not come back: ends as the command did.
 [[noreturn]] void run(RunOptions options);
 
-// `bundle`: a file for reports of bugs (bundle.h); empty: none.
+// `bundle`: a file for reports of bugs (node/bundle.h); empty: none.
 int doctor(bool json, const std::string& bundle);
 // `socket` empty: as for `vitamin run --daemon`.
 int show_status(const std::string& socket, bool as_json);

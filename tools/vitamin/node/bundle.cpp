@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/bundle.h"
+#include "tools/vitamin/node/bundle.h"
 
 #include <fmt/format.h>
 #include <sys/utsname.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/cdi.h"
+#include "tools/vitamin/node/cdi.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/node_checks.h"
+#include "tools/vitamin/node/checks.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/config_verbs.h"
+#include "tools/vitamin/node/config_verbs.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "daemon/config/schema.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
-#include "tools/vitamin/probe.h"
+#include "tools/vitamin/node/probe.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {

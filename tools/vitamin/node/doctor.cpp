@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "tools/vitamin/bundle.h"
 #include "tools/vitamin/exit_code.h"
-#include "tools/vitamin/node_checks.h"
+#include "tools/vitamin/node/bundle.h"
+#include "tools/vitamin/node/checks.h"
+#include "tools/vitamin/node/probe.h"
 #include "tools/vitamin/preload.h"
-#include "tools/vitamin/probe.h"
-#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/run/directory.h"
 #include "tools/vitamin/verbs.h"
 
 namespace vitamin::tools {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/probe.h"
+#include "tools/vitamin/node/probe.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

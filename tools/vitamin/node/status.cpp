@@ -14,7 +14,7 @@
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/interrupts.h"
-#include "tools/vitamin/probe.h"
+#include "tools/vitamin/node/probe.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/verbs.h"
 

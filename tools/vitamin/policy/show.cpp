@@ -9,7 +9,7 @@
 #include "scheduler/policies/loadable.h"
 #include "scheduler/policies/registry.h"
 #include "tools/vitamin/exit_code.h"
-#include "tools/vitamin/policy_verbs.h"
+#include "tools/vitamin/policy/verbs.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {

@@ -11,8 +11,8 @@
 
 #include "scheduler/simulator/simulation.h"
 #include "tools/vitamin/exit_code.h"
-#include "tools/vitamin/policy_verbs.h"
-#include "tools/vitamin/svg.h"
+#include "tools/vitamin/policy/svg.h"
+#include "tools/vitamin/policy/verbs.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {

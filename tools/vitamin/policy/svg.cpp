@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/svg.h"
+#include "tools/vitamin/policy/svg.h"
 
 #include <fmt/format.h>
 

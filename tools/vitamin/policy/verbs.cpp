@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/policy_verbs.h"
+#include "tools/vitamin/policy/verbs.h"
 
 #include <fmt/format.h>
 

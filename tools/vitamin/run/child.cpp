@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/child.h"
+#include "tools/vitamin/run/child.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/diagnosis.h"
+#include "tools/vitamin/run/diagnosis.h"
 
 #include <elf.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "tools/vitamin/probe.h"
+#include "tools/vitamin/node/probe.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {

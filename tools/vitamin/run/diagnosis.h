@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "tools/vitamin/child.h"
-#include "tools/vitamin/report.h"
+#include "tools/vitamin/run/child.h"
+#include "tools/vitamin/run/report.h"
 
 namespace vitamin::tools {
 
 // Empty when every launch of the run was bound. When no launch was seen it may ask the driver
-// (probe.h).
+// (node/probe.h).
 std::string coverage_problem(const Report& report, const std::vector<std::string>& command,
                              const ChildEnd& end);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/run/directory.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/profiles.h"
+#include "tools/vitamin/run/profiles.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/report.h"
+#include "tools/vitamin/run/report.h"
 
 #include <algorithm>
 #include <cstddef>

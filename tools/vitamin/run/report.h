@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/stats.h"
-#include "tools/vitamin/profiles.h"
+#include "tools/vitamin/run/profiles.h"
 
 namespace vitamin::tools {
 

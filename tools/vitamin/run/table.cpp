@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tools/vitamin/report.h"
+#include "tools/vitamin/run/report.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {

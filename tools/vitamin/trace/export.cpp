@@ -20,8 +20,8 @@
 #include "runtime/stream.h"
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"
-#include "tools/vitamin/trace_replay.h"
-#include "tools/vitamin/trace_verbs.h"
+#include "tools/vitamin/trace/replay.h"
+#include "tools/vitamin/trace/verbs.h"
 
 namespace vitamin::tools {
 namespace {

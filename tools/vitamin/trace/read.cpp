@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/trace_read.h"
+#include "tools/vitamin/trace/read.h"
 
 #include <fmt/format.h>
 

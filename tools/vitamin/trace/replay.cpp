@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/trace_replay.h"
+#include "tools/vitamin/trace/replay.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "tools/vitamin/exit_code.h"
 #include "tools/vitamin/text.h"
-#include "tools/vitamin/trace_verbs.h"
+#include "tools/vitamin/trace/verbs.h"
 
 namespace vitamin::tools {
 

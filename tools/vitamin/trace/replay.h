@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/arbiter/device_arbiter.h"
-#include "tools/vitamin/trace_read.h"
+#include "tools/vitamin/trace/read.h"
 
 namespace vitamin::tools {
 

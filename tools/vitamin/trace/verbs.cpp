@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/trace_verbs.h"
+#include "tools/vitamin/trace/verbs.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

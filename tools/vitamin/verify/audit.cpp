@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/verify_audit.h"
+#include "tools/vitamin/verify/audit.h"
 
 #include <algorithm>
 #include <cstdlib>

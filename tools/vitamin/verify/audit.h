@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/audit/log.h"
-#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/run/directory.h"
 
 namespace vitamin::tools {
 

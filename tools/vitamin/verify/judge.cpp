@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/verify_judge.h"
+#include "tools/vitamin/verify/judge.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

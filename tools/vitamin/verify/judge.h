@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/vitamin/verify_runs.h"
-#include "tools/vitamin/verify_scan.h"
+#include "tools/vitamin/verify/runs.h"
+#include "tools/vitamin/verify/scan.h"
 
 namespace vitamin::tools {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/verify_report.h"
+#include "tools/vitamin/verify/report.h"
 
 #include <fmt/format.h>
 

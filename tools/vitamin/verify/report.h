@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/vitamin/verify.h"
-#include "tools/vitamin/verify_judge.h"
-#include "tools/vitamin/verify_scan.h"
+#include "tools/vitamin/verify/judge.h"
+#include "tools/vitamin/verify/scan.h"
+#include "tools/vitamin/verify/verify.h"
 
 namespace vitamin::tools {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/verify_runs.h"
+#include "tools/vitamin/verify/runs.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,12 +19,12 @@
 #include "daemon/config/value.h"
 #include "hal/read_file.h"
 #include "runtime/environment.h"
-#include "tools/vitamin/child.h"
-#include "tools/vitamin/diagnosis.h"
 #include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"
-#include "tools/vitamin/report.h"
-#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/run/child.h"
+#include "tools/vitamin/run/diagnosis.h"
+#include "tools/vitamin/run/directory.h"
+#include "tools/vitamin/run/report.h"
 
 namespace vitamin::tools {
 

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/vitamin/run_directory.h"
-#include "tools/vitamin/verify_audit.h"
+#include "tools/vitamin/run/directory.h"
+#include "tools/vitamin/verify/audit.h"
 
 namespace vitamin::tools {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/verify_scan.h"
+#include "tools/vitamin/verify/scan.h"
 
 #include <elf.h>
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 #include <sstream>
 
 #include "hal/read_file.h"
-#include "tools/vitamin/run_directory.h"
+#include "tools/vitamin/run/directory.h"
 #include "tools/vitamin/text.h"
 
 namespace vitamin::tools {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/vitamin/verify.h"
+#include "tools/vitamin/verify/verify.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/preload.h"
 #include "tools/vitamin/text.h"
-#include "tools/vitamin/verify_report.h"
+#include "tools/vitamin/verify/report.h"
 
 namespace vitamin::tools {
 
