@@ -19,7 +19,7 @@ using hal::NativeStatus;
 // that waits for deferred work stops waiting for the host; and how many rounds, more than 0.1 s,
 // when nothing is known to wait for the host.
 constexpr unsigned kRoundsForHost = 240;
-constexpr unsigned kRounds = 4 * kRoundsForHost;
+constexpr unsigned kIdleRounds = 4 * kRoundsForHost;
 // Of one launch of a graph: it is looked at, and an executable made.
 constexpr int kPreparations = 2;
 
@@ -278,8 +278,8 @@ void Pipeline::let_through(Lock& lock, Stream& stream, const Submission& submiss
       lock,
       [&] {
         // Even what goes on by itself may turn out to wait for the host: a kernel can.
-        idle_rounds += deferred_.waits_for_host() ? kRounds / kRoundsForHost : 1;
-        return idle_rounds > kRounds ||
+        idle_rounds += deferred_.waits_for_host() ? kIdleRounds / kRoundsForHost : 1;
+        return idle_rounds > kIdleRounds ||
                std::all_of(targets.begin(), targets.end(),
                            [](const Token& target) { return target.submitted(); });
       },
