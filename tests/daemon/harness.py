@@ -14,7 +14,7 @@ import unittest
 
 from time_limit import time_limit, wait_until
 
-MAJOR, MINOR = 1, 7  # protocol/version.h
+MAJOR, MINOR = 1, 8  # protocol/version.h
 
 
 def open_width(status, clients):
