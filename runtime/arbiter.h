@@ -21,11 +21,27 @@ class Arbiter {
   // What the lane must not be given now.
   virtual hal::ComputeSet barred(LaneId lane) const = 0;
   // An entry of `eligible` for the operation, leased to its lane; kNoEntry when none is to be had
-  // now. The whole device is never leased, only shared.
+  // now.
   virtual Choice grant(const ReadyOperation& operation, std::span<const EntryId> eligible) = 0;
   // The lane may submit on the entry. Asked before every submission that relies on an earlier
   // grant.
   virtual bool admits(EntryId entry, LaneId lane) const = 0;
+  // What counts as outstanding under a grant, which is returned when all of that was seen to end:
+  //
+  //   * on a part, every launch, of a kernel or a graph;
+  //   * on the whole device, a launch under a grant that the client has for itself
+  //     (Choice::leased). Of a graph that is so when it is known that it ends by itself.
+  //
+  // What does not count:
+  //   * a launch under a shared grant of the whole device, which promises nothing: no other client
+  //     waits for its end, neither when it is revoked nor when an exclusive grant follows it;
+  //   * what never waits for a grant (collectives, launches behind a gate of the host, launches
+  //     that cannot be copied) and goes to the whole device: its end may depend on another client,
+  //     which may wait for this very grant;
+  //   * copies, fills and events: they ask for no grant.
+  //
+  // What has counted goes on to count under its grant until it has ended, whichever grants its lane
+  // has meanwhile, on the same entry, too. Operations of a lane on one entry end in their order.
   virtual void submitted(EntryId entry, LaneId lane) = 0;
   virtual void retired(EntryId entry, LaneId lane, std::uint32_t operations) = 0;
   // One more operation was submitted, wherever it went: the client gets on.

@@ -41,12 +41,19 @@ struct ReadyOperation {
 // now.
 inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
 struct Choice {
-  EntryId entry = kWholeDevice;
-  std::uint32_t launches = 1;
+  constexpr Choice(EntryId of = kWholeDevice, std::uint32_t count = 1, std::uint64_t ahead = kNever,
+                   bool counts = false)
+      : entry(of), leased(counts), launches(count), ahead_ns(ahead) {}
+  EntryId entry;
+  // What is launched under the answer counts as outstanding until it was seen to end
+  // (Arbiter::submitted). Of a part it always does, whatever is said here.
+  bool leased;
+  std::uint32_t launches;
   // While the answer stands, submission runs ahead of completion by no more predicted time than
   // this: what is still to drain when it ends. kNever: as far as is configured.
-  std::uint64_t ahead_ns = kNever;
+  std::uint64_t ahead_ns;
 };
+static_assert(sizeof(Choice) == 16);  // answered in registers
 
 // An operation that is expected and is not yet bindable; or the next one of a lane that waits or
 // has a grant, when demand has changed.

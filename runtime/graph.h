@@ -8,7 +8,8 @@
 // long as it made the application's own; a launch that is submitted later goes to the whole device
 // instead, on the application's own stream, as natively. Executables for other entries are made by
 // the pipeline's thread, while launches go where there is one. Where a policy grants the whole
-// device nothing is looked at or made.
+// device nothing is made, and a graph is looked at only under a grant that has to know when its
+// work ends (Arbiter::submitted).
 //
 // Natively an executable never runs beside itself. The executables for entries do not know of each
 // other, so each launch comes behind the one before, wherever that went.
@@ -64,16 +65,17 @@ class Graph : public std::enable_shared_from_this<Graph> {
   void changed() {
     ++version;
     launches = 0;
-    looked = asked = false;
+    looked = asked = ends_by_itself = false;
   }
 
   const std::shared_ptr<hal::GraphSource> source;
-  bool gone = false;           // destroyed by the application, or its context is
-  std::uint64_t version = 1;   // of what it does
-  std::uint64_t launches = 0;  // of this version
-  bool asked = false;          // the pipeline's thread is to look at this version
-  bool looked = false;         // what follows is known
-  bool in_work = false;        // a thread calls its source, without the lock
+  bool gone = false;            // destroyed by the application, or its context is
+  std::uint64_t version = 1;    // of what it does
+  std::uint64_t launches = 0;   // of this version
+  bool asked = false;           // the pipeline's thread is to look at this version
+  bool looked = false;          // what follows is known
+  bool ends_by_itself = false;  // looked at, and none of its kernels waits for other processes
+  bool in_work = false;         // a thread calls its source, without the lock
   // Why no entry takes it, whatever the policy says.
   std::optional<stats::GraphReason> stays;
   Kernel kernel;             // what stands for it where kernels are spoken of

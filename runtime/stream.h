@@ -260,6 +260,7 @@ struct Stream {
     std::uint32_t batch_room = 0;
     std::uint64_t asked_in = 0;  // the round (MarkerPool) in which a batch had not ended
     bool reported = false;       // the arbiter is to hear of it (Completion::report)
+    bool leased_whole = false;   // work on the whole device counts (Completion::look_at_whole)
   } submitted;
 
   // --- what the next operation comes behind, besides its tail (Ordering) -----------------------

@@ -126,7 +126,7 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
 
 void DeviceArbiter::had_before(ClientId id, EntryId entry, std::uint64_t until_ns) {
   Client* const client = find(id);
-  if (client == nullptr || entry >= layout_.size() || entry == runtime::kWholeDevice) return;
+  if (client == nullptr || entry >= layout_.size()) return;
   note({.kind = Kind::kBefore, .entry = entry, .client = id, .a = until_ns});
   client->before[entry] = until_ns;
 }
@@ -211,10 +211,10 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& 
     return;
   }
   if (hold->open) publish(id, returned.head.lane, lane, 0);
-  const scheduler::GrantId grant = hold->grant;
+  const Hold ended = *hold;
   lane.holds.erase(hold);
-  dropped(id, client, static_cast<EntryId>(returned.entry));
-  scheduler_.returned(id, returned.head.lane, grant, now_ns);
+  dropped(id, client, ended);
+  scheduler_.returned(id, returned.head.lane, ended.grant, now_ns);
   ask_again(id, lane, now_ns);
 }
 
@@ -274,6 +274,7 @@ std::uint64_t DeviceArbiter::believed_until(ClientId id, const Client& client, E
       before != client.before.end() && now_ns < before->second)
     return before->second;
   if (protocol::epoch_of(word) != 0 || client.traits.process == 0) return 0;
+  if (entry == runtime::kWholeDevice) return 0;  // as a home it is shared
   const bool was_home = std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
     return other.first != id && other.second.traits.process == client.traits.process &&
            other.second.home.entry == entry;
@@ -284,22 +285,20 @@ std::uint64_t DeviceArbiter::believed_until(ClientId id, const Client& client, E
 // Every hold comes and goes by these two.
 void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold) {
   lane.holds.push_back(hold);
-  if (client.lanes_on[hold.entry]++ == 0 && hold.entry != runtime::kWholeDevice)
-    outlet_.holds(id, hold.entry, true);
+  if (hold.is_lease() && client.lanes_on[hold.entry]++ == 0) outlet_.holds(id, hold.entry, true);
 }
 
-void DeviceArbiter::dropped(ClientId id, Client& client, EntryId entry) {
-  if (--client.lanes_on[entry] == 0 && entry != runtime::kWholeDevice)
-    outlet_.holds(id, entry, false);
+void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold) {
+  if (hold.is_lease() && --client.lanes_on[hold.entry] == 0) outlet_.holds(id, hold.entry, false);
 }
 
 // Its share may have become smaller than what it has, by as much as its home.
 bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
-  if (client.traits.terms.limits.max_sms == 0 || entry == runtime::kWholeDevice) return true;
+  if (client.traits.terms.limits.max_sms == 0) return true;
   hal::ComputeSet units = layout_.at(entry).compute;
   for (const auto& [id, lane] : client.lanes)
     for (const Hold& hold : lane.holds)
-      if (hold.entry != runtime::kWholeDevice) units |= layout_.at(hold.entry).compute;
+      if (hold.is_lease()) units |= layout_.at(hold.entry).compute;
   std::uint32_t processors = 0;
   for (EntryId id = 0; id < layout_.size(); ++id)
     if (layout_.at(id).compute.count() == 1 && layout_.at(id).compute.overlaps(units))
@@ -320,7 +319,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
       leave(id, client, lane_id, now_ns);
       for (const Hold& hold : lane.holds) {
         all.emplace_back(lane_id, hold);
-        dropped(id, client, hold.entry);
+        dropped(id, client, hold);
         scheduler_.returned(id, lane_id, hold.grant, now_ns);
       }
       lane.holds.clear();
@@ -336,7 +335,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
     const std::vector<Hold>& holds = heir.lanes[lane_id].holds;
     const bool again = std::any_of(holds.begin(), holds.end(),
                                    [&](const Hold& other) { return other.entry == hold.entry; });
-    if (again || hold.entry == runtime::kWholeDevice) continue;  // the whole is nobody's lease
+    if (again || !hold.is_lease()) continue;
     adopt(to, heir, lane_id, hold, now_ns);
   }
 }
@@ -345,7 +344,7 @@ void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_
   for (auto& [lane_id, lane] : client.lanes)
     std::erase_if(lane.holds, [&, lane_id = lane_id](const Hold& hold) {
       if (!hold.unnamed) return false;
-      dropped(id, client, hold.entry);
+      dropped(id, client, hold);
       scheduler_.returned(id, lane_id, hold.grant, now_ns);
       return true;
     });
@@ -503,7 +502,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   publish(id, decision.stream, lane, 0);
   close_gates(id);  // of the grant that it had
   lane.holds.pop_back();
-  dropped(id, client, decision.partition);
+  dropped(id, client, hold);
   lost_.push_back({id, decision.stream, decision.grant, false});
 }
 
@@ -533,6 +532,7 @@ bool DeviceArbiter::send(ClientId id, const scheduler::Decision& decision, Lease
   grant.amends = amends;
   grant.entry = decision.partition;
   grant.launches = decision.launches != 0 ? decision.launches : runtime::kUntilChanged;
+  grant.exclusive = decision.mode == Mode::kExclusive ? 1 : 0;
   if (decision.run_ahead_ns != kNever)
     grant.ahead_ns = std::clamp<std::uint64_t>(decision.run_ahead_ns, 1, protocol::kLongest);
   const bool delivered = outlet_.grant(id, grant);
@@ -608,13 +608,12 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
           ++i;
         } else {
           ++counters_.overdue;
-          const EntryId entry = hold.entry;
-          const scheduler::GrantId grant = hold.grant;
+          const Hold ended = hold;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
-          dropped(id, client, entry);
+          dropped(id, client, ended);
           // Who does not answer wants nothing, until it says so again.
           leave(id, client, lane_id, now_ns);
-          scheduler_.returned(id, lane_id, grant, now_ns);
+          scheduler_.returned(id, lane_id, ended.grant, now_ns);
         }
       }
     }

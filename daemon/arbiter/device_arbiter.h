@@ -85,7 +85,8 @@ class Outlet {
   // Words of the client were closed since the last call.
   virtual void gates_closed(ClientId client) = 0;
   // The client holds the entry, on one lane or several, from now on, which is told before its grant
-  // is; or it does not hold it any more. Not told when it is forgotten.
+  // is; or it does not hold it any more. Not told when it is forgotten, nor of the whole device
+  // where that is shared.
   virtual void holds(ClientId, EntryId, bool) {}
   // The client is to report its progress (DaemonSegment::reporting), or not any more.
   virtual void reports(ClientId, bool) {}
@@ -182,6 +183,8 @@ class DeviceArbiter {
     bool unnamed = false;         // of an older session; nobody has said yet that work runs there
     std::uint64_t until_ns = kNever;  // of a former daemon's time: it ends then at last
     bool is_called(protocol::LeaseWord said) const;
+    // Its work is waited for. A share of the whole device promises nothing.
+    bool is_lease() const { return entry != runtime::kWholeDevice || !shared; }
   };
   struct Lane {
     protocol::LeaseWord word = 0;  // as published
@@ -210,7 +213,7 @@ class DeviceArbiter {
     std::uint64_t credit_ns = 0, credited_ns = 0;
     bool drains_long = false;  // when it was looked at last
     std::map<LaneId, Lane> lanes;
-    std::vector<std::uint32_t> lanes_on;      // of each entry: that hold it
+    std::vector<std::uint32_t> lanes_on;      // of each entry: that lease it
     std::map<EntryId, std::uint64_t> before;  // had_before()
   };
 
@@ -230,7 +233,7 @@ class DeviceArbiter {
   void credit(Client& client, std::uint64_t now_ns);
   void adopt(ClientId id, Client& client, LaneId lane, Hold hold, std::uint64_t now_ns);
   void add(ClientId id, Client& client, Lane& lane, const Hold& hold);
-  void dropped(ClientId id, Client& client, EntryId entry);
+  void dropped(ClientId id, Client& client, const Hold& hold);
   void ask_again(ClientId id, Lane& lane, std::uint64_t now_ns);
   std::uint64_t believed_until(ClientId id, const Client& client, EntryId entry,
                                protocol::LeaseWord word, std::uint64_t now_ns) const;

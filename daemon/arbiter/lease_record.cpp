@@ -202,8 +202,9 @@ std::vector<runtime::EntryId> LeaseRecord::before(const ProcessIdentity& process
   if (!process) return entries;
   for (const Past& past : past_) {
     if (past.process != process || past.device != device) continue;
-    for (std::size_t entry = 1; entry < runtime::kEntriesMax; ++entry)
-      if (entry == past.home || (past.held[entry / 64] >> entry % 64 & 1) != 0)
+    for (std::size_t entry = 0; entry < runtime::kEntriesMax; ++entry)
+      if ((entry == past.home && entry != runtime::kWholeDevice) ||
+          (past.held[entry / 64] >> entry % 64 & 1) != 0)
         entries.push_back(static_cast<runtime::EntryId>(entry));
   }
   std::sort(entries.begin(), entries.end());

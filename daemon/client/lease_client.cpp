@@ -94,7 +94,7 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
     // home, is told as one, which lasts until the last of it has ended.
     std::vector<Drain> remain;
     for (const Drain& drain : lane.drains) {
-      if (drain.outstanding == 0 || drain.entry == kWholeDevice) continue;
+      if (drain.outstanding == 0) continue;
       const auto same = std::find_if(remain.begin(), remain.end(), [&](const Drain& other) {
         return other.entry == drain.entry;
       });
@@ -123,6 +123,10 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
 }
 
 void LeaseClient::tell_of_old_work(LaneId id, Drain& drain, std::uint64_t now_ns) {
+  if (drain.entry == kWholeDevice && link_.daemon_minor < 8) {
+    drain.known = Known::kNot;
+    return;
+  }
   protocol::Holding holding;
   holding.head.lane = id;
   holding.word = drain.word;
@@ -155,7 +159,7 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
       lane.told = true;
       lane.unclaimed_ns = 0;
       set_waiting(lane, false);
-      return {lane.entry, lane.launches, lane.ahead_ns};
+      return {lane.entry, lane.launches, lane.ahead_ns, lane.leased};
     }
     put_down(lane);
     give_back(index, lane, now_ns);
@@ -188,8 +192,9 @@ Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation
     lane.word = kHomeWord;
     lane.launches = lane.left = kUntilChanged;
     lane.outstanding = 0;
+    lane.leased = entry != kWholeDevice;
   }
-  return {entry, fits ? kUntilChanged : 1};
+  return {entry, fits ? kUntilChanged : 1, runtime::kNever, lane.leased};
 }
 
 void LeaseClient::leave_for_home() {
@@ -318,6 +323,7 @@ void LeaseClient::take_grants(std::uint64_t now_ns) {
     lane.launches = lane.left = grant.launches;
     lane.ahead_ns = grant.ahead_ns != 0 ? grant.ahead_ns : runtime::kNever;
     lane.outstanding = outstanding;
+    lane.leased = lane.entry != kWholeDevice || grant.exclusive != 0;
     lane.told = false;
     lane.unused_ns = now_ns;
     // Grants that follow each other unclaimed are one wait.

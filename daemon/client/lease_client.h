@@ -6,12 +6,13 @@
 // preloaded library runs it over shared memory, the simulator over its own.
 //
 // A lane (one logical stream) holds at most one open grant: an entry on which it may submit while
-// its lease word says so. Grants that were closed stay, as *drains*, until nothing submitted under
-// them is outstanding; then they are returned.
+// its lease word says so. Grants that were closed stay, as *drains*, until nothing that counts
+// under them is outstanding (runtime/arbiter.h says what counts); then they are returned.
 //
 //     ask()            Ready -->                 the lane has something to submit
 //     admits()         one load                  may it be submitted now?
-//     submitted(), retired()                     what is outstanding under the grant
+//     submitted(), retired()                     what is outstanding under the grant, where
+//                                                its Choice says that it counts
 //     service()        <-- grants, closed gates; Returned, Draining, Idle -->
 //
 // Without a daemon (before the first connection, or after it was lost) every word reads as closed,
@@ -153,6 +154,7 @@ class LeaseClient {
     std::uint32_t left = 0;  // launches not yet submitted
     std::uint64_t ahead_ns = runtime::kNever;
     std::uint32_t outstanding = 0;
+    bool leased = false;   // what is submitted under it counts (runtime::Arbiter::submitted)
     bool told = false;     // the pipeline was told of it
     bool wanting = false;  // the daemon believes that the lane has something to submit
     bool waiting = false;  // an operation of it waits for a grant

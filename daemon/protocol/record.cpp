@@ -41,7 +41,6 @@ Verdict check(const Draining& draining, const Bounds& bounds) {
   return in_pool(draining.entry, bounds);
 }
 Verdict check(const Holding& holding, const Bounds& bounds) {
-  if (holding.entry == runtime::kWholeDevice) return wrong("a lease on the whole device");
   return in_pool(holding.entry, bounds);
 }
 Verdict check(const HintRecord& hint, const Bounds& bounds) {
@@ -61,6 +60,7 @@ Verdict check(const Timed& timed, const Bounds& bounds) {
 Verdict check(const Grant& grant, const Bounds& bounds) {
   if (grant.launches == 0) return wrong("a grant for nothing");
   if (grant.ahead_ns > kLongest) return wrong("a time beyond reason");
+  if (grant.exclusive > 1) return wrong("a flag that is neither 0 nor 1");
   return in_pool(grant.entry, bounds);
 }
 

@@ -110,7 +110,7 @@ struct Holding {
   static constexpr Type kType = Type::kHolding;
   Head head{};
   LeaseWord word = 0;  // what its Returned will say
-  std::uint32_t entry = 0;
+  std::uint32_t entry = 0;  // the whole device: since 1.8
   std::uint32_t outstanding = 0;
   std::uint64_t unused[5] = {};
 };
@@ -152,7 +152,12 @@ struct Grant {
   // on; 0: another grant, also on the same entry. Before 1.7 a grant of the same entry took the
   // place of the lane's open one, and the daemon grants no entry to a lane that drains there.
   LeaseWord amends = 0;
-  std::uint64_t unused[3] = {};
+  // Since 1.8: no exclusive grant of another client overlaps it, so that the client returns it when
+  // its work has ended, on the whole device, too (runtime::Arbiter::submitted). Who does not know
+  // it returns a grant of the whole device at once.
+  std::uint8_t exclusive = 0;
+  std::uint8_t unused8[7] = {};
+  std::uint64_t unused[2] = {};
 };
 
 using Request = std::variant<Ready, Idle, Returned, Draining, Holding, HintRecord, Timed>;

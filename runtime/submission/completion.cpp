@@ -2,6 +2,7 @@
 #include "runtime/submission/completion.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/audit/audit.h"
 #include "runtime/capture_safe_scope.h"
@@ -71,10 +72,7 @@ void Completion::submitted(Stream& stream, PhysicalQueue& queue, const Load& loa
   take_places(stream, load.places);
   work.ahead_ns += load.predicted_ns;
   open.predicted_ns += load.predicted_ns;
-  if (load.leased) {
-    core_.arbiter->submitted(queue.entry, stream.lane);
-    ++open.leased;
-  }
+  if (load.leased) count_leased(stream);
   if (stream.kind == StreamKind::kLegacy && queue.whole() && blocking_streams_) tail_marker(stream);
   // A stream that may move soon must know its progress to the operation.
   const Choice& grant = stream.placing.grant;
@@ -100,10 +98,16 @@ void Completion::submitted_straight_on(Stream& stream, const Kernel& kernel) {
   ++work.open.launches;
   work.open.work += kernel.work;
   core_.arbiter->progressed();
-  if (!work.tail->whole()) {
-    core_.arbiter->submitted(work.tail->entry, stream.lane);
-    ++work.open.leased;
-  }
+  if (stream.placing.grant.leased) count_leased(stream);
+}
+
+// The operation that is the stream's tail now.
+inline void Completion::count_leased(Stream& stream) {
+  Stream::Submitted& work = stream.submitted;
+  core_.arbiter->submitted(work.tail->entry, stream.lane);
+  ++work.open.leased;
+  if (work.tail->whole() && !std::exchange(work.leased_whole, true)) [[unlikely]]
+    leased_whole_.push_back(&stream);
 }
 
 void Completion::submitted_elsewhere(Stream& stream, MarkerRef marker) {
@@ -195,7 +199,9 @@ bool Completion::ended(Stream& stream) {
   if (work.tail != nullptr || !work.batches.empty()) return false;
   if (!core_.markers.fired(work.tail_marker) || !core_.markers.fired(work.gate)) return false;
   if (work.tail_marker) all_complete(stream, stream.timeline.submitted);
-  return stream.timeline.completed == stream.timeline.issued;
+  if (stream.timeline.completed != stream.timeline.issued) return false;
+  if (work.leased_whole) std::erase(leased_whole_, &stream);
+  return true;
 }
 
 void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
@@ -210,8 +216,9 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   if (reporting_ && work.open.launches > 0)
     core_.arbiter->completed(work.tail != nullptr ? work.tail->entry : kNoEntry, stream.lane,
                              work.open.launches, work.open.work);
-  if (work.tail != nullptr && !work.tail->whole()) {
+  if (work.tail != nullptr && work.open.leased > 0)
     core_.arbiter->retired(work.tail->entry, stream.lane, work.open.leased);
+  if (work.tail != nullptr && !work.tail->whole()) {
     work.tail_marker.reset();
     leave(stream, *work.tail);
   }
@@ -237,6 +244,16 @@ void Completion::release_idle() {
       core_.arbiter->release(entry.id, holder->lane);
     }
   }
+}
+
+void Completion::look_at_whole() {
+  std::erase_if(leased_whole_, [&](Stream* stream) {
+    close_batch(*stream);
+    poll(*stream);
+    if (stream->timeline.submitted != stream->timeline.completed) return false;
+    stream->submitted.leased_whole = false;
+    return true;
+  });
 }
 
 // --- gates of the host -------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Completion {
     std::uint64_t places = 1;
     std::uint64_t predicted_ns = 0;
     std::uint32_t work = 0;  // of a launch (Kernel::work); 0: it is none
-    bool leased = false;     // outstanding on a leased entry until it is observed complete
+    bool leased = false;     // it counts under the stream's grant (Arbiter::submitted)
   };
   // The driver took the operation on `queue`: it is the stream's tail now.
   void submitted(Stream& stream, PhysicalQueue& queue, const Load& load);
@@ -72,8 +72,11 @@ class Completion {
   bool ended(Stream& stream);
   // Everything submitted of the stream, up to a serial, was seen complete.
   void all_complete(Stream& stream, std::uint64_t submitted);
-  // Gives the leases of lanes back whose work has all ended; a lane that comes again asks again.
+  // Gives the leases of lanes on parts back whose work has all ended; a lane that comes again asks
+  // again.
   void release_idle();
+  // Looks for the end of what counts on the whole device.
+  void look_at_whole();
 
   // --- gates of the host -----------------------------------------------------------------------
   // The stream's newest work lies behind something that needs the host and was not seen to end.
@@ -142,6 +145,7 @@ class Completion {
     stream.submitted.open.held += count;
   }
   void note_outstanding(Stream& stream);
+  void count_leased(Stream& stream);
   std::uint32_t batch_operations(std::uint64_t ahead_ns) const;
   bool fits_queue(Stream& stream, std::span<const Predecessor> after, std::uint64_t places);
   void end_batch(Stream& stream);
@@ -156,6 +160,9 @@ class Completion {
   const bool unobserved_;
   const std::uint32_t batch_operations_;  // a marker behind so many operations of a stream
   bool blocking_streams_ = false;
+  // Streams that look_at_whole() looks at: something on the whole device has counted since it saw
+  // them idle last.
+  std::vector<Stream*> leased_whole_;
   // Streams that report() looks at, and since when there are any, or when it was called last.
   bool reporting_ = false;
   std::vector<Stream*> outstanding_;

@@ -113,12 +113,15 @@ void GraphCache::look_at(Lock& lock, const std::shared_ptr<Graph>& graph) {
 void GraphCache::describe(Graph& graph, const hal::GraphContents& contents) {
   graph.shape = contents.shape;
   graph.needed = 1;
+  graph.ends_by_itself = true;
   graph.libraries.clear();
   for (const hal::KernelLaunch& launch : contents.kernels) {
     Kernel& kernel = core_.kernels.find(launch.kernel);
     graph.needed = std::max(graph.needed, kernel.processors_needed(core_.device, launch));
-    if (kernel.collective || (core_.options.cooperative_collective && launch.cooperative))
+    if (kernel.collective || (core_.options.cooperative_collective && launch.cooperative)) {
       graph.stays = GraphReason::kCollective;
+      graph.ends_by_itself = false;
+    }
     const auto known = std::find_if(graph.libraries.begin(), graph.libraries.end(),
                                     [&](const auto& one) { return one.first == kernel.library; });
     if (known != graph.libraries.end())

@@ -47,6 +47,7 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   GraphPlace place{&stream.own, nullptr, operation.stays().value_or(GraphReason::kHostGated)};
   if (!own_stream) {
     place.reason = GraphReason::kFresh;
+    place.leased = placement_.leases_whole(stream);
     if (const auto reason = stays(graph)) {
       place.reason = *reason;
     } else if (!placement_.may_move(stream, graph.kernel, graph.needed)) {
@@ -73,7 +74,9 @@ SubmitResult Pipeline::launch_graph_now(Stream& stream, Submission& submission,
   count(stream, graph, place);
   completion_.submitted(
       stream, *place.queue,
-      {.predicted_ns = predicted, .work = graph.kernel.work, .leased = !place.queue->whole()});
+      {.predicted_ns = predicted,
+       .work = graph.kernel.work,
+       .leased = place.leased && (place.made != nullptr || graph.ends_by_itself)});
   // A graph whose kernels wait for each other may hang where they do not all fit.
   if (place.made != nullptr && watchdog_.wants(graph.kernel, place.queue->processors))
     watchdog_.watch(graph.kernel, place.queue->processors,
@@ -107,23 +110,29 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
   const Placement::Binding binding =
       placement_.bind(stream, graph.kernel, &stands_for, graph.needed);
   if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoLease};
-  if (binding.queue->whole()) return {&stream.own, nullptr, reason_of(binding.reason)};
+  if (binding.queue->whole()) {
+    // Whether it counts depends on what it holds.
+    if (!graph.looked && binding.leased) {
+      if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoEntry};
+      want_look(graph);
+    }
+    return {&stream.own, nullptr, reason_of(binding.reason), binding.leased};
+  }
   const EntryId entry = binding.queue->entry;
-  if (Graph::Made* made = graph.ready(entry)) return {binding.queue, made};
+  if (Graph::Made* made = graph.ready(entry))
+    return {binding.queue, made, GraphReason::kPolicy, binding.leased};
   placement_.give_up(stream, *binding.queue);
   if (!graph.looked) {
-    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, kNoEntry};
-    if (!graph.asked && !graph.gone) {
-      graph.asked = true;
-      graphs_.want(graph.shared_from_this(), kNoEntry);
-    }
+    if (may_prepare) return {&stream.own, nullptr, GraphReason::kFresh, false, kNoEntry};
+    want_look(graph);
     return {&stream.own, nullptr, GraphReason::kFresh};
   }
   // Meanwhile the policy chooses among the entries that there are executables for.
   ready_.clear();
   for (const EntryId id : placement_.eligible(stream, graph.kernel, graph.needed))
     if (graph.ready(id) != nullptr) ready_.push_back(id);
-  if (ready_.empty() && may_prepare) return {&stream.own, nullptr, GraphReason::kNotMade, entry};
+  if (ready_.empty() && may_prepare)
+    return {&stream.own, nullptr, GraphReason::kNotMade, false, entry};
   graphs_.want(graph.shared_from_this(), entry);
   if (!ready_.empty()) {
     const Choice choice = placement_.ask(stream, graph.kernel, &stands_for, graph.needed, ready_);
@@ -131,11 +140,18 @@ Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool ma
     stream.placing.grant = {kWholeDevice, 0};
     if (choice.entry != kNoEntry && choice.entry != kWholeDevice) {
       if (PhysicalQueue* queue = queues_.free_queue(stream, choice.entry))
-        return {queue, graph.ready(choice.entry)};
+        return {queue, graph.ready(choice.entry), GraphReason::kPolicy, choice.leased};
       if (!core_.lanes_share) core_.arbiter->release(choice.entry, stream.lane);
     }
   }
   return {&stream.own, nullptr, GraphReason::kNotMade};
+}
+
+// By the worker, once for each version.
+void Pipeline::want_look(Graph& graph) {
+  if (graph.asked || graph.gone) return;
+  graph.asked = true;
+  graphs_.want(graph.shared_from_this(), kNoEntry);
 }
 
 NativeStatus Pipeline::launch_graph_on(Stream& stream, GraphOperation& operation,

@@ -112,6 +112,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
     placement_.refused(stream, kernel, *binding.queue);
     const Placement::Binding wider = placement_.bind(stream, kernel, operation, needed);
     binding.queue = wider.queue != nullptr ? wider.queue : &stream.own;
+    binding.leased = wider.leased;
     binding.reason = WholeReason::kEntryRefused;
     status = launch_on(stream, submission, after, *binding.queue);
   }
@@ -125,7 +126,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
                         {.places = kernel.places,
                          .predicted_ns = predicted,
                          .work = kernel.work,
-                         .leased = !queue.whole()});
+                         .leased = binding.leased});
   if (gates) completion_.note_gate(stream, completion_.tail_marker(stream));
   if (!computes && !queue.whole()) watch(kernel, stream, queue, *launch);
   return {};

@@ -110,6 +110,7 @@ class Pipeline final : private SubmitsNow {
     PhysicalQueue* queue;
     Graph::Made* made = nullptr;  // null: the application's own executable, on its own stream
     stats::GraphReason reason = stats::GraphReason::kPolicy;  // why that
+    bool leased = false;                                      // Placement::Binding
     // The graph has to be prepared first, for this entry (SubmitResult::entry).
     std::optional<EntryId> prepare = std::nullopt;
   };
@@ -149,6 +150,7 @@ class Pipeline final : private SubmitsNow {
                                 bool may_prepare);
   std::optional<stats::GraphReason> stays(const Graph& graph) const;
   GraphPlace place_graph(Stream& stream, Graph& graph, bool may_prepare);
+  void want_look(Graph& graph);
   hal::NativeStatus launch_graph_on(Stream& stream, GraphOperation& operation,
                                     std::span<const Predecessor> after, const MarkerRef& behind,
                                     const GraphPlace& place);

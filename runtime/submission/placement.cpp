@@ -26,6 +26,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
   Binding binding;
   if (needed > widest_ || !parts()) {
     binding.queue = &stream.own;
+    binding.leased = leases_whole(stream);
     binding.reason = kernel.resident          ? WholeReason::kResident
                      : needed > core_.whole() ? WholeReason::kCluster
                      : !parts()               ? WholeReason::kPoolMissing
@@ -38,6 +39,7 @@ Placement::Binding Placement::bind(Stream& stream, Kernel& kernel, const LaunchO
     // On the whole device it still wants: else every launch would wait anew for what never comes.
     if (!queue.whole()) stream.placing.queue_wanted_since.reset();
     binding.queue = &queue;
+    binding.leased = grant.leased;
     return binding;
   };
   if (grant_stands(stream, kernel, needed)) {
@@ -160,7 +162,8 @@ Choice Placement::ask(Stream& stream, const Kernel& kernel, const LaunchOperatio
     ready.deadline_ns = advice->deadline_ns;
     ready.queued_ns = advice->queued_ns;
   }
-  const Choice choice = core_.arbiter->grant(ready, eligible);
+  Choice choice = core_.arbiter->grant(ready, eligible);
+  choice.leased = choice.leased || choice.entry != kWholeDevice;
   // An arbiter elsewhere has not heard the question when a grant that stands has answered it.
   if (advice != nullptr && core_.between_processes && choice.entry != kNoEntry)
     announce_step(stream, advice);

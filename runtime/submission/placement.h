@@ -27,6 +27,9 @@ class Placement {
     PhysicalQueue* queue = nullptr;  // null: deferred by the policy or for want of a lease
     stats::WholeReason reason = stats::WholeReason::kPolicy;  // why the whole device, if it is that
     bool narrow_eligible = false;
+    // The launch counts under the stream's grant (Arbiter::submitted), though that may be revoked
+    // before the driver has it.
+    bool leased = false;
   };
   // `operation`: null for a call of the vendor that computes. `needed`: processors.
   Binding bind(Stream& stream, Kernel& kernel, const LaunchOperation* operation,
@@ -38,6 +41,12 @@ class Placement {
   void refused(Stream& stream, Kernel& kernel, PhysicalQueue& queue);
   // The grant of the entry is given up, unless the stream's earlier work is on the queue.
   void give_up(Stream& stream, const PhysicalQueue& queue);
+  // The stream has a grant of the whole device under which a launch counts that begins now.
+  bool leases_whole(const Stream& stream) const {
+    const Choice& grant = stream.placing.grant;
+    return grant.leased && grant.entry == kWholeDevice &&
+           core_.arbiter->admits(kWholeDevice, stream.lane);
+  }
   // One of `eligible`, which the arbiter chooses for this launch.
   Choice ask(Stream& stream, const Kernel& kernel, const LaunchOperation* operation,
              std::uint32_t needed, std::span<const EntryId> eligible);

@@ -14,7 +14,11 @@ import unittest
 
 from time_limit import time_limit, wait_until
 
+<<<<<<< HEAD
 MAJOR, MINOR = 1, 7  # daemon/protocol/version.h
+=======
+MAJOR, MINOR = 1, 8  # protocol/version.h
+>>>>>>> wholegrant
 
 
 def open_width(status, clients):

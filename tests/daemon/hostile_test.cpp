@@ -67,6 +67,7 @@ struct Honest {
   struct Operation {
     EntryId entry;
     std::uint64_t ends_ns;
+    bool leased;
   };
   struct Lane {
     runtime::Choice choice{kNoEntry, 0};
@@ -286,8 +287,7 @@ class Node final : public daemon::Outlet {
     const auto index = static_cast<LaneId>(below(c.lanes.size()));
     Honest::Lane& lane = c.lanes[index];
     while (!lane.running.empty() && lane.running.front().ends_ns <= now_) {
-      if (lane.running.front().entry != kWholeDevice)
-        c.leases.retired(lane.running.front().entry, index, 1);
+      if (lane.running.front().leased) c.leases.retired(lane.running.front().entry, index, 1);
       lane.running.pop_front();
     }
     if (below(4) == 0) c.leases.service(now_);
@@ -302,8 +302,8 @@ class Node final : public daemon::Outlet {
     if (lane.choice.launches != runtime::kUntilChanged) --lane.choice.launches;
     const EntryId entry = lane.choice.entry;
     c.leases.progressed();
-    if (entry != kWholeDevice) c.leases.submitted(entry, index);
-    lane.running.push_back({entry, now_ + 500 + below(20'000)});
+    if (lane.choice.leased) c.leases.submitted(entry, index);
+    lane.running.push_back({entry, now_ + 500 + below(20'000), lane.choice.leased});
     ++result_.all;
     result_.on_parts += entry != kWholeDevice && !c.leases.at_home() ? 1 : 0;
   }

@@ -78,7 +78,8 @@ class Node final : public daemon::Outlet {
     runtime::Choice choice;
     while ((choice = client.grant(lane, operation, eligible, now)).entry == runtime::kNoEntry)
       turn();
-    client.submitted(choice.entry, lane);
+    leased = choice.leased;
+    if (leased) client.submitted(choice.entry, lane);
     return choice.entry;
   }
 
@@ -107,6 +108,7 @@ class Node final : public daemon::Outlet {
   daemon::LeaseRecord record;
   std::size_t slot = daemon::LeaseRecord::kNoSlot;
   client::LeaseClient client;
+  bool leased = false;          // what was submitted last counts
   protocol::Ready ready;        // what the daemon heard last
   protocol::HintRecord hinted;  // and of what is to come
   std::uint32_t epoch = 0;
@@ -363,9 +365,57 @@ TEST_CASE("a grant that no operation waited for is kept while who reports has wo
   CHECK(node.arbiter->held().empty());
 }
 
+TEST_CASE("a lease of the whole device is returned when its work has ended, a share at once") {
+  for (const bool leased : {true, false}) {
+    CAPTURE(leased);
+    Node node(leased ? "exclusive" : "fifo");
+    node.start_daemon();
+    CHECK(node.submit(0) == runtime::kWholeDevice);
+    CHECK(node.submit(0) == runtime::kWholeDevice);
+    CHECK(node.leased == leased);
+    CHECK(node.client.outstanding(0, runtime::kWholeDevice) == (leased ? 2 : 0));
+    node.set_word(kClient, 0, 0);
+    node.gates_closed(kClient);
+    for (int i = 0; i < 3; ++i) node.turn();
+    CHECK(node.arbiter->held().empty() == !leased);
+    if (!leased) continue;
+    node.client.retired(runtime::kWholeDevice, 0, 1);
+    for (int i = 0; i < 3; ++i) node.turn();
+    CHECK(node.arbiter->held().size() == 1);
+    node.client.retired(runtime::kWholeDevice, 0, 1);
+    for (int i = 0; i < 3; ++i) node.turn();
+    CHECK(node.arbiter->held().empty());
+    CHECK(node.arbiter->counters().stale == 0);
+  }
+}
+
+// It may be lost between the two, as long as its process lives.
+TEST_CASE("the next daemon is told of work under a lease of the whole device, not under a share") {
+  for (const bool leased : {true, false}) {
+    CAPTURE(leased);
+    Node node(leased ? "exclusive" : "fifo");
+    node.start_daemon();
+    CHECK(node.submit(0) == runtime::kWholeDevice);
+    node.client.lose();
+    node.start_daemon();
+    for (int i = 0; i < 3; ++i) node.turn();
+    REQUIRE(node.arbiter->held().size() == (leased ? 1 : 0));
+    if (leased) {
+      CHECK(node.arbiter->held()[0].entry == runtime::kWholeDevice);
+      CHECK(node.arbiter->held()[0].adopted);
+      CHECK_FALSE(node.arbiter->held()[0].shared);
+      node.client.retired(runtime::kWholeDevice, 0, 1);
+    }
+    for (int i = 0; i < 3; ++i) node.turn();
+    CHECK(node.arbiter->held().empty());
+    CHECK(node.arbiter->counters().stale == 0);
+    CHECK_FALSE(node.client.draining());
+  }
+}
+
 // Work under a grant whose terms change is work under that grant, whenever the client sees it.
 TEST_CASE("other terms of a grant are taken up, unless it was given back") {
-  Node node("fifo");
+  Node node("exclusive");
   node.start_daemon();
   node.submit(0);
   const auto amend = [&](std::uint64_t ahead_ns) {
@@ -376,6 +426,7 @@ TEST_CASE("other terms of a grant are taken up, unless it was given back") {
     grant.word = word;
     grant.amends = before;
     grant.entry = runtime::kWholeDevice;
+    grant.exclusive = 1;
     grant.launches = runtime::kUntilChanged;
     grant.ahead_ns = ahead_ns;
     node.set_word(kClient, 0, word);

@@ -72,6 +72,18 @@ TEST_CASE("the next daemon knows what each process held, and its home") {
   CHECK(next.before({}, 5).empty());
 }
 
+TEST_CASE("the whole device is known to the next daemon where it was leased, not as a home") {
+  const Folder folder;
+  {
+    LeaseRecord record = open(folder, kSecond);
+    record.holds(record.begin(kOne, 5, runtime::kWholeDevice), runtime::kWholeDevice, true);
+    static_cast<void>(record.begin(kOther, 5, runtime::kWholeDevice));
+  }
+  const LeaseRecord next = open(folder, 2 * kSecond);
+  CHECK(next.before(kOne, 5) == Entries{runtime::kWholeDevice});
+  CHECK(next.before(kOther, 5).empty());
+}
+
 TEST_CASE("what a former daemon's clients had outlives one that ends soon, and no other") {
   const Folder folder;
   {

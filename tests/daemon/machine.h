@@ -101,6 +101,7 @@ class Machine final : public daemon::Outlet {
       double useful, whole_ns;
       bool ends_round, ends_phase;
       EntryId entry = kNoEntry;
+      bool leased = false;
     };
     std::deque<Kernel> made;     // launched, and not yet submitted
     std::deque<Kernel> running;  // submitted
@@ -242,8 +243,9 @@ class Machine final : public daemon::Outlet {
       Client::Kernel kernel = c.made.front();
       c.made.pop_front();
       kernel.entry = c.choice.entry;
+      kernel.leased = c.choice.leased;
       c.ahead_ns += kernel.whole_ns;
-      if (kernel.entry != kWholeDevice) c.leases->submitted(kernel.entry, 0);
+      if (kernel.leased) c.leases->submitted(kernel.entry, 0);
       c.leases->progressed();
       c.running.push_back(kernel);
       if (!kernel.ends_round || !c.program.tells_rounds) continue;
@@ -295,7 +297,7 @@ class Machine final : public daemon::Outlet {
     ++c.kernels_ended;
     if (c.leases->reports())
       c.leases->completed(kernel.entry, 0, 1, static_cast<std::uint64_t>(kernel.whole_ns));
-    if (kernel.entry != kWholeDevice) c.leases->retired(kernel.entry, 0, 1);
+    if (kernel.leased) c.leases->retired(kernel.entry, 0, 1);
     if (!kernel.ends_phase) return;
     ++c.phases_ended;
     if (c.program.waits) c.host_ns = std::max(c.host_ns, now_ + kBetweenRounds);

@@ -123,17 +123,17 @@ class Lane {
     }
     if (choice_.launches != runtime::kUntilChanged) --choice_.launches;
     arbiter_.progressed();
-    if (choice_.entry != runtime::kWholeDevice) arbiter_.submitted(choice_.entry, id_);
-    outstanding_.push_back(choice_.entry);
+    if (choice_.leased) arbiter_.submitted(choice_.entry, id_);
+    outstanding_.emplace_back(choice_.entry, choice_.leased);
     if (arbiter_.reports()) arbiter_.outstanding(true);
     if (outstanding_.size() > 3) end_one();
     return choice_.entry;
   }
   void end_one() {
     if (outstanding_.empty()) return;
-    const runtime::EntryId entry = outstanding_.front();
+    const auto [entry, leased] = outstanding_.front();
     outstanding_.erase(outstanding_.begin());
-    if (entry != runtime::kWholeDevice) arbiter_.retired(entry, id_, 1);
+    if (leased) arbiter_.retired(entry, id_, 1);
     if (!arbiter_.reports()) return;
     arbiter_.completed(entry, id_, 1, 1'000);
     arbiter_.busy(1'000);
@@ -145,7 +145,7 @@ class Lane {
   runtime::LaneId id_;
   std::span<const runtime::EntryId> eligible_;
   runtime::Choice choice_{runtime::kNoEntry, 0};
-  std::vector<runtime::EntryId> outstanding_;
+  std::vector<std::pair<runtime::EntryId, bool>> outstanding_;  // and whether it counts
 };
 
 int work(const std::string& socket, long operations,

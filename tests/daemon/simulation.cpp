@@ -40,6 +40,7 @@ struct Operation {
   EntryId entry;
   std::uint64_t ends_ns;
   std::uint64_t epoch;  // of the daemon; at home: 0
+  bool leased;          // it counts (runtime::Arbiter::submitted)
   bool shared;          // its grant promises nothing
 };
 
@@ -219,6 +220,10 @@ class Node final : public daemon::Outlet {
       if (below(2) == 0) link.progress = nullptr;
       link.daemon_minor = link.progress == nullptr ? 3 : 6;
       traits.minor = link.daemon_minor;
+      // It cannot tell what runs on the whole device.
+      for (SimulatedLane& lane : c.lanes)
+        for (Operation& running : lane.running)
+          if (running.entry == kWholeDevice) running.epoch = 0;
     }
     if (some_come_first() && c.process % 3 == 0)
       traits.terms.slo.latency_ns = c.process % 2 == 0 ? 2'000'000 : 1;
@@ -312,7 +317,7 @@ class Node final : public daemon::Outlet {
     const auto entry = static_cast<EntryId>(holding.entry);
     if (taken) {
       for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
-        if (running.entry == entry) running.epoch = epoch_;
+        if (running.entry == entry && running.leased) running.epoch = epoch_;
       ++result_.adopted;
     } else if (!c.excused && !holds(session, holding)) {
       const hal::ComputeSet units = layout_.at(entry).compute;
@@ -387,13 +392,14 @@ class Node final : public daemon::Outlet {
     const bool home = c.leases->at_home();
     check_submission(c, index, entry, home);
     c.leases->progressed();
-    if (entry != kWholeDevice) c.leases->submitted(entry, index);
+    const bool leased = lane.choice.leased;
+    if (leased) c.leases->submitted(entry, index);
     bool shared = entry == kWholeDevice;
     if (up_ && !home)
       for (const auto& held : arbiter_->held())
         if (held.open && held.client == c.id() && held.lane == index) shared = held.shared;
     lane.running.push_back(
-        {lane.next++, entry, now_ + 500 + below(20'000), home ? 0 : epoch_, shared});
+        {lane.next++, entry, now_ + 500 + below(20'000), home ? 0 : epoch_, leased, shared});
     c.leases->outstanding(true);
     --lane.left;
     ++result_.submitted;
@@ -408,7 +414,7 @@ class Node final : public daemon::Outlet {
         const Operation operation = lane.running.front();
         lane.running.pop_front();
         if (operation.number != ++lane.ended) fail("an operation ends twice or out of order");
-        if (operation.entry != kWholeDevice) c.leases->retired(operation.entry, index, 1);
+        if (operation.leased) c.leases->retired(operation.entry, index, 1);
         if (c.leases->reports()) {
           c.leases->completed(operation.entry, index, 1, 1000);
           c.leases->busy(2'000);
@@ -557,7 +563,7 @@ class Node final : public daemon::Outlet {
   }
 
   void check_submission(const Client& c, LaneId lane, EntryId entry, bool home) {
-    if (home || entry == kWholeDevice) return;
+    if (home) return;
     if (!c.excused && c.attached) {
       bool open = false;
       for (const auto& held : arbiter_->held())
@@ -573,7 +579,7 @@ class Node final : public daemon::Outlet {
       if (other.get() == &c || other->excused || c.excused) continue;
       for (const SimulatedLane& theirs : other->lanes)
         for (const Operation& running : theirs.running)
-          if (running.entry != kWholeDevice && !running.shared && running.epoch == epoch_ &&
+          if (running.leased && !running.shared && running.epoch == epoch_ &&
               running.ends_ns > now_ && layout_.at(running.entry).compute.overlaps(units))
             fail("two clients have work on the same units");
     }
@@ -583,9 +589,10 @@ class Node final : public daemon::Outlet {
   void check_counts(const Client& c) {
     for (LaneId index = 0; index < kLanes; ++index)
       for (const Operation& one : c.lanes[index].running) {
-        if (one.entry == kWholeDevice) continue;
+        if (!one.leased) continue;
         std::uint32_t running = 0;
-        for (const Operation& other : c.lanes[index].running) running += other.entry == one.entry;
+        for (const Operation& other : c.lanes[index].running)
+          running += other.leased && other.entry == one.entry;
         if (c.leases->outstanding(index, one.entry) != running)
           return fail("client " + std::to_string(c.process) + " counts wrongly on entry " +
                       std::to_string(one.entry));

@@ -47,10 +47,6 @@ class Scripts(unittest.TestCase):
             self.assertGreater(len(lines), 1, result.stdout + result.stderr)
             return [line for line in lines if "header" not in line]
 
-    # A known defect: launches on the whole device are not counted under a grant of it, so that an
-    # exclusive grant of the whole device is returned while its last kernels run, and turns of
-    # `temporal` overlap by those. Grants of parts are waited for.
-    @unittest.expectedFailure
     def test_nobody_is_granted_what_anothers_kernel_still_runs_on(self):
         records = self.run_script("processes.py", "reclaim", "--seconds", "0.4")
         self.assertEqual(len(records), 6)

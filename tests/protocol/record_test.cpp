@@ -67,7 +67,6 @@ TEST_CASE("what no correct client sends is refused") {
   CHECK(accepted(Returned{.entry = 59}));
   CHECK_FALSE(accepted(Returned{.entry = 60}));
   CHECK_FALSE(accepted(Draining{.entry = 1u << 20}));
-  CHECK_FALSE(accepted(Holding{.entry = 0}));  // the whole device is not leased
   CHECK_FALSE(accepted(HintRecord{.cancelled = 2}));
   CHECK(accepted(Ready{.kind = 3}));
   CHECK_FALSE(accepted(Ready{.kind = 4}));

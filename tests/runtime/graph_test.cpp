@@ -13,6 +13,7 @@
 #include "hal/graph.h"
 #include "runtime/audit/audit.h"
 #include "tests/runtime/fixture.h"
+#include "tests/runtime/leases.h"
 #include "tests/soft/kernels.h"
 
 namespace vitamin::tests {
@@ -64,6 +65,11 @@ TEST_CASE("Every mistake in a graph changes its shape") {
   CHECK(swapped.shape() != shape);
 }
 
+// By its name a kernel that waits for other processes.
+VITAMIN_KERNEL(ncclDevKernel_graph, unsigned* total) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, 1U); }
+}
+
 // Stands for the vendor's executable of one busy kernel.
 class Executable final : public hal::GraphExecutable {
  public:
@@ -93,7 +99,8 @@ class Source final : public hal::GraphSource {
     const InCall in_call(*this);
     ++looks;
     hal::KernelLaunch launch;
-    launch.kernel = VITAMIN_SOFT_KERNEL(busy);
+    launch.kernel =
+        collective ? VITAMIN_SOFT_KERNEL(ncclDevKernel_graph) : VITAMIN_SOFT_KERNEL(busy);
     launch.block = {32, 1, 1};
     return hal::GraphContents{chain(nodes).shape(), {launch}};
   }
@@ -114,6 +121,7 @@ class Source final : public hal::GraphSource {
   }
   unsigned nodes = 4, lost = 0;
   bool busy = false;
+  bool collective = false;  // it holds a kernel that waits for other processes
   std::function<void()> meanwhile;  // called once, in the middle of make()
   unsigned looks = 0, makes = 0, updates = 0, alive = 0;
   std::atomic<bool> overlapped{false};  // two calls of it
@@ -187,6 +195,28 @@ TEST_CASE("A graph is neither looked at nor made where the policy grants the who
   CHECK(f.source->looks == 0);
   CHECK(f.source->makes == 0);
   CHECK(f.page.graphs.bound.get() == 0);
+}
+
+TEST_CASE("A graph counts under a lease of the whole device once it is known to end by itself") {
+  for (const bool leased : {true, false})
+    for (const bool collective : {false, true}) {
+      CAPTURE(leased);
+      CAPTURE(collective);
+      Leases leases;
+      leases.leased = leased;
+      leases.brief = !collective;
+      GraphFixture f({.make_arbiter = Leasing::maker(leases)});
+      f.source->collective = collective;
+      runtime::Stream& stream = f.stream();
+      for (int i = 0; i < 10; ++i) CHECK(f.replay(stream) == hal::kNativeOk);
+      CHECK(f.source->looks == (leased ? 1 : 0));
+      CHECK(f.source->makes == 0);
+      const std::uint64_t counted = leased && !collective ? 10 : 0;
+      CHECK(leases.submitted == counted);
+      CHECK(f.context->synchronize(stream) == hal::kNativeOk);
+      CHECK(leases.retired == counted);
+      CHECK(f.page.other.graph_launches.get() == 10);
+    }
 }
 
 TEST_CASE("A graph whose executable would have to wait runs on the whole device until it is made") {
