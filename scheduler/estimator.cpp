@@ -107,8 +107,7 @@ void Estimator::leave(std::uint64_t now_ns) {
   const double stayed = static_cast<double>(now_ns - context_->entered_ns);
   ++context_->visits;
   context_->dwell_ns += (stayed - context_->dwell_ns) / std::min(4U, context_->visits);
-  context_->look_arm = Race::kNone;
-  context_->has_before = false;
+  context_->kept_run = 0;
   context_->used_ns = time_ns_;
   context_ = nullptr;
 }
@@ -224,8 +223,7 @@ void Estimator::offer(std::span<const Candidate> candidates) {
   c.now().best.assign(c.slots, std::numeric_limits<double>::quiet_NaN());
   c.now().began_ns = c.time_ns;
   c.credit_s = 0;
-  c.look_arm = Race::kNone;
-  c.has_before = false;
+  c.kept_run = 0;
   recall(c);
 }
 

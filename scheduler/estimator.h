@@ -7,9 +7,13 @@
 //   race    short blocks under each candidate, in shuffled rounds (scheduler/race.h), until one is
 //           best or 1.5 s have passed in which every client reported
 //   keep    blocks under the winner
-//   look    now and then a block under another candidate between two kept ones. What looks and
-//           changes cost together is at most kLookShare of the time; a candidate that seems better
-//           is looked at again at once, until it is shown to be, or not to be
+//   look    now and then a block under another candidate, compared with the kept one before. What
+//           looks and changes cost together is at most kLookShare of the time; a candidate that
+//           seems better is looked at again soon, until it is shown to be, or not to be
+//   prove   behind a change programs run what they submitted while the device drained, faster than
+//           their hosts let them later. So blocks right behind a change flatter what holds a host
+//           back, and a candidate that beat sharing in such blocks must hold in settled ones:
+//           sharing is looked at once more, and what this shows of the flattery is remembered
 //   regime  a client may change what it does without saying so. Two kept blocks in a row far from
 //           what this client did here before end the regime: one that is known (by the work of a
 //           launch, which depends on what runs and not on where) is gone back to, else a new race
@@ -204,7 +208,7 @@ class Estimator final : public Estimates {
   void learn(unsigned arm, double weight);
   bool unfinished() const;
   void kept(double value, double length_s);
-  void looked(double after);
+  void looked(double value);
   bool differs();
   bool alike(const Regime& regime) const;
   void change_regime();

@@ -3,6 +3,7 @@
 // What the estimator runs next, and what it concludes from a block.
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "scheduler/estimator.h"
 #include "scheduler/estimator_context.h"
@@ -60,8 +61,16 @@ constexpr std::size_t kRegimes = 4;
 // What was known of a regime that was left, in variance.
 constexpr double kStale = 4;
 
+// Blocks behind a change until what programs submitted during it has run. A long block holds a step
+// of most trainings, and as much as a queue of launches.
+constexpr unsigned kSettledBlocks = 2;
+
 constexpr unsigned kAloneTries = 3;
 constexpr std::uint64_t kMostExtensions = 4;
+
+// How many of the kept blocks in a row say what is compared with: not the first, which is right
+// behind a change, and no old ones.
+double settled_blocks(unsigned run) { return std::clamp(run, 2U, 5U) - 1; }
 
 double loss(double gap) { return -std::expm1(std::min(0.0, gap)); }
 
@@ -92,7 +101,7 @@ std::uint64_t Estimator::block_ns(Purpose purpose) const {
   const bool noisy = c.now().race.rounds() > 1 && c.now().race.block_sd() > kNoisySd;
   if (purpose == Purpose::kLook && noisy) return kLongBlockNs;
   // A kept block that decides something is not longer than what it is compared with.
-  const bool decides = c.look_arm != Race::kNone || c.now().strange > 0;
+  const bool decides = c.now().strange > 0;
   return purpose == Purpose::kKeep && !decides ? kLongBlockNs : block;
 }
 
@@ -117,8 +126,7 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
   const bool measured = 2 * elapsed >= length_ns_ && take(now_ns);
   if (!measured) {
     if (purpose_ == Purpose::kRace && !cut) r.race.discard();
-    if (purpose_ == Purpose::kLook) c.look_measured = false;
-    if (purpose_ == Purpose::kKeep) c.look_arm = Race::kNone, c.has_before = false;
+    c.kept_run = 0;
     return true;
   }
   const double length_s = static_cast<double>(elapsed) / 1e9;
@@ -133,7 +141,7 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
   }
   ++r.arms[arm_].blocks;
   if (purpose_ == Purpose::kRace) r.race.add(v);
-  if (purpose_ == Purpose::kLook) c.look_measured = true, c.look_value = v;
+  if (purpose_ == Purpose::kLook) looked(v);
   if (purpose_ != Purpose::kKeep) return true;
   if (!odd) {
     r.strange = 0;
@@ -151,10 +159,8 @@ void Estimator::kept(double value, double length_s) {
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (!samples_[i].paused) r.rates[i].add(samples_[i].log_rate);
   c.credit_s = std::min(kCreditS, c.credit_s + kLookShare * length_s);
-  if (c.look_arm != Race::kNone && c.look_measured) looked(value);
-  c.look_arm = Race::kNone;
-  c.kept_before = value;
-  c.has_before = arm_ == r.chosen;
+  if (arm_ == r.chosen) ++c.kept_run;
+  c.kept_before += (value - c.kept_before) / settled_blocks(c.kept_run);
 }
 
 double Estimator::look_cost_s(const ArmState& arm) const {
@@ -162,24 +168,26 @@ double Estimator::look_cost_s(const ArmState& arm) const {
   return block * loss(arm.gap) + 2 * settle_ns_ / 1e9;
 }
 
-void Estimator::looked(double after) {
+void Estimator::looked(double value) {
   Context& c = *context_;
   Regime& r = c.now();
-  ArmState& arm = r.arms[c.look_arm];
-  const double reference = c.has_before ? (c.kept_before + after) / 2 : after;
+  ArmState& arm = r.arms[arm_];
   const double sd = r.race.rounds() > 1 ? r.race.block_sd() : kBlockSd;
-  const double noise = sd * sd * (c.has_before ? 1.5 : 2);
+  const double noise = sd * sd * (1 + 1 / settled_blocks(c.kept_run));
+  c.kept_run = 0;
   // A hiccup is no property of a configuration: what is far from expected counts as less far.
   const double prior = arm.variance_at(c.time_ns), reach = 3 * std::sqrt(prior + noise);
-  const double away = std::clamp(c.look_value - reference - arm.gap, -reach, reach);
+  if (r.chosen == c.sheltered) value -= r.flattery;
+  const double away = std::clamp(value - c.kept_before - arm.gap, -reach, reach);
   const double gain = prior / (prior + noise);
+  if (arm_ == c.sheltered) r.flattery = std::max(0.0, r.flattery + gain * away);
   arm.gap += gain * away;
   arm.variance = (1 - gain) * prior;
   arm.at_ns = c.time_ns;
   const double doubt = r.chosen == c.sheltered ? kBeyondDoubt : kLikely;
   if (arm.gap < std::max(kWorthMoving, doubt * std::sqrt(arm.variance))) return;
   if (arm.gap * dwell_ns() < settle_ns_) return;
-  change_chosen(c.look_arm, Choice::kLooked);
+  change_chosen(arm_, Choice::kLooked);
 }
 
 void Estimator::change_chosen(unsigned arm, Choice why) {
@@ -196,7 +204,8 @@ void Estimator::change_chosen(unsigned arm, Choice why) {
   r.why = why;
   r.rates.assign(c.slots, {});
   r.strange = 0;
-  c.has_before = false;
+  r.unproved = c.sheltered != Race::kNone && arm != c.sheltered;
+  c.kept_run = 0;
 }
 
 // Whether a kept block is far from what kept blocks of this regime are.
@@ -229,8 +238,7 @@ void Estimator::change_regime() {
   Context& c = *context_;
   Regime& old = c.now();
   old.used_ns = c.time_ns;
-  c.look_arm = Race::kNone;
-  c.has_before = false;
+  c.kept_run = 0;
   if (alike(old)) {  // the same launches, faster or slower
     if (c.time_ns - old.raced_ns >= kCalmNs) begin_race(old);
     old.rates.assign(c.slots, {});
@@ -298,8 +306,10 @@ void Estimator::settle_race(Regime& r) {
   if (first) r.decided_s = static_cast<double>(c.time_ns - r.began_ns) / 1e9;
   r.rates.assign(c.slots, {});
   c.looked_ns = c.time_ns;
-  c.look_arm = Race::kNone;
-  c.has_before = false;
+  c.kept_run = 0;
+  r.unproved = c.sheltered != Race::kNone && chosen != c.sheltered;
+  // What the race saw of sharing, it saw right behind changes.
+  if (r.unproved) r.arms[c.sheltered].variance = kUnknownSd * kUnknownSd;
 }
 
 // The candidate whose block is worth most for what it costs, or none.
@@ -349,14 +359,13 @@ void Estimator::choose(std::uint64_t now_ns) {
     if (arm != Race::kNone) return begin_block(arm, Purpose::kRace, now_ns);
     settle_race(r);
   }
-  if (purpose_ != Purpose::kLook && c.has_before && r.strange == 0 && open_) {
-    const unsigned arm = worth_a_look();
+  const bool settled = c.kept_run >= (dwell_ns() < kLongVisits ? 1 : kSettledBlocks);
+  if (settled && r.strange == 0 && open_) {
+    const unsigned arm = std::exchange(r.unproved, false) ? c.sheltered : worth_a_look();
     if (arm != Race::kNone) {
       const double cost = look_cost_s(r.arms[arm]);
       c.credit_s = std::max(-kCreditS, c.credit_s - cost);
       c.spent_s += cost, spent_s_ += cost;
-      c.look_arm = arm;
-      c.look_measured = false;
       c.looked_ns = c.time_ns;
       return begin_block(arm, Purpose::kLook, now_ns);
     }

@@ -51,6 +51,8 @@ struct Estimator::Regime {
   std::vector<Watch> rates, mixes;  // by slot; rates: under the chosen arm
   std::vector<double> best;         // by slot: the highest log rate since the race began, or NaN
   double alarm = 1;                 // false alarms made the watch less sensitive by this factor
+  bool unproved = false;            // left sharing, and sharing was not looked at since
+  double flattery = 0;              // what a block right behind a change shows parts better by
   unsigned strange = 0;             // kept blocks in a row that differ from the usual
   std::uint64_t used_ns = 0;
 };
@@ -75,10 +77,8 @@ struct Estimator::Context {
   double dwell_ns = 0;  // of visits, smoothed
   double credit_s = 0, spent_s = 0;
   std::uint64_t looked_ns = 0;
-  // A look that waits for the kept block behind it.
-  unsigned look_arm = Race::kNone;
-  double look_value = 0, kept_before = 0;
-  bool look_measured = false, has_before = false;
+  unsigned kept_run = 0;   // kept blocks in a row, measured without a change before or between
+  double kept_before = 0;  // the value of the newest settled ones
 
   const Place& place(unsigned arm, std::size_t slot) const { return places[arm * slots + slot]; }
   Regime& now() { return regimes[regime]; }

@@ -116,6 +116,25 @@ TEST_CASE("Training pairs stay shared, and looking costs less than 1 %") {
     }
 }
 
+TEST_CASE("What was submitted during a change does not let parts win for long") {
+  // W3 on an H200: in blocks right behind a drain the hosts of both trainings do not matter, and
+  // parts seem better; kept, they are 8 % worse than sharing.
+  unsigned wrong = 0;
+  double loss = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    World world({Job{}, Job{}}, pair_speeds(training_pair(0.08)), seed);
+    world.backlog_s = 0.2;
+    world.backlog_parts = 1.3;
+    world.run(4);
+    wrong += world.regret() > 0.02;
+    world.run(60);
+    loss += world.loss_s() / 60 / 100;
+  }
+  MESSAGE("wrong after 4 s: " << wrong << " of 100, lost " << 100 * loss << " % of a minute");
+  CHECK(wrong <= 10);
+  CHECK(loss <= 0.01);
+}
+
 TEST_CASE("Steps of any length and hiccups of the host do not deceive a race for long") {
   for (const double step_s : {0.03, 0.15, 0.4})
     for (const bool training : {false, true}) {
@@ -127,7 +146,7 @@ TEST_CASE("Steps of any length and hiccups of the host do not deceive a race for
       report(training ? "uneven steps, training" : "uneven steps, decode", step_s, s);
       CHECK(s.undecided == 0);
       CHECK(s.wrong <= 30);  // 0.15 s and 0.4 s: blocks of a race see parts of steps
-      CHECK(s.loss <= 0.02);
+      CHECK(s.loss <= (step_s < 0.4 ? 0.02 : 0.025));  // no block holds a step of 0.4 s
     }
 }
 
