@@ -107,7 +107,8 @@ struct PolicyDescription {
   std::span<const Parameter> parameters{};
   // A stream that waits is not granted by age: baselines that are compared for that.
   bool may_starve = false;
-  // Bounds of latency (Client::slo) are kept.
+  // Bounds of latency (Client::slo) are kept: allocate() is called when a client with one pauses,
+  // and when it goes on.
   bool keeps_bounds = false;
   // Exclusive grants of different streams of one client conflict, too.
   bool isolate_streams = false;

@@ -100,6 +100,11 @@ void Scheduler::note_change(ClientState& client) {
   replan_ = true;
 }
 
+// A client with a bound begins to pause, or has something to do again.
+void Scheduler::pause_changed(ClientState& client) {
+  if (policy_.description.keeps_bounds && client.value.slo.any()) note_change(client);
+}
+
 void Scheduler::sets_state(StreamDemand& demand, State state) {
   if (demand.state == State::kWaiting) --waiting_;
   demand.state = state;
@@ -141,6 +146,8 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
       client.value.active = true;
       client.value.active_since_ns = now_;
       note_change(client);
+    } else if (client.demands.size() == 1) {
+      pause_changed(client);
     }
     return mark(index);
   }
@@ -172,6 +179,7 @@ void Scheduler::demand_ends(StreamIndex index) {
   client.demands.pop_back();
   client.demanding.pop_back();
   if (client.demands.empty()) {
+    pause_changed(client);
     client.busy_ns = now_;
     if (!std::exchange(client.timer, true))
       add_timer(

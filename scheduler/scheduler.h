@@ -20,8 +20,9 @@
 // The policy is asked again, twice per decide() at most, when the set of active clients changes, a
 // stream needs more than its row has, limits change, a row's launches are used up or its time ends,
 // the policy's wake_ns comes, a stream has waited for too long, and, where the policy says so
-// (PolicyDescription), when steps, returned grants or waiting streams change. Not when a stream of
-// a known client comes or goes, work drains or counters grow.
+// (PolicyDescription), when steps, returned grants or waiting streams change, or a client with a
+// bound pauses or goes on. Not when another stream of a client comes or goes, work drains or
+// counters grow.
 //
 // A client is active while a stream of it waits or runs, and for `idle_after_ns` after that.
 //
@@ -244,6 +245,7 @@ class Scheduler {
   Step* put_step(const Step& step);
   void set_phase(ClientState& client);
   void note_change(ClientState& client);
+  void pause_changed(ClientState& client);
   void isolate();
 
   // scheduler_decide.cpp
@@ -259,7 +261,7 @@ class Scheduler {
   void wait(StreamIndex stream);
   void block(StreamIndex stream, const Ledger::Terms& terms);
   void unblock(StreamIndex stream);
-  void meanwhile(StreamIndex stream, PartitionId partition);
+  void meanwhile(StreamIndex stream, PartitionId partition, std::uint64_t run_ahead_ns);
   void opened(StreamIndex stream, GrantId grant);
   void revoke(StreamIndex stream, Reason reason);
   void decide_on(Decision::Kind kind, const Grant& grant, Reason reason);

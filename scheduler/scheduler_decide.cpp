@@ -12,6 +12,12 @@ namespace vitamin::scheduler {
 
 using State = StreamDemand::State;
 
+namespace {
+
+constexpr std::uint64_t kMeanwhileAheadNs = 2'000'000;
+
+}  // namespace
+
 std::span<const Decision> Scheduler::decide(std::uint64_t now_ns) {
   advance(now_ns);
   decisions_.clear();
@@ -186,7 +192,7 @@ void Scheduler::unblock(StreamIndex index) {
 }
 
 // What is free inside its partition, while the rest drains.
-void Scheduler::meanwhile(StreamIndex index, PartitionId target) {
+void Scheduler::meanwhile(StreamIndex index, PartitionId target, std::uint64_t run_ahead_ns) {
   const Stream& stream = streams_[index];
   if (ledger_.open_grant(index) != nullptr || ledger_.full(index)) return;
   const std::uint32_t min_sms = clients_[stream.client].demands[stream.demand].min_sms;
@@ -202,6 +208,8 @@ void Scheduler::meanwhile(StreamIndex index, PartitionId target) {
     terms.partition = partition.id;
     terms.mode = Mode::kExclusive;
     terms.reason = Reason::kMeanwhile;
+    // What is submitted there stays there when the rest is free.
+    terms.run_ahead_ns = std::min(run_ahead_ns, kMeanwhileAheadNs);
     const GrantId grant = ledger_.open(index, terms, now_);
     if (grant != kNoGrant) opened(index, grant);
     return;
@@ -213,11 +221,13 @@ void Scheduler::serve_freed() {
   const hal::ComputeSet freed = ledger_.take_freed();
   for (std::size_t i = 0; i < blocked_.size() && !freed.empty();) {
     const StreamIndex index = blocked_[i];
-    const PartitionId target = ledger_.pending_grant(index)->partition;
-    const GrantId grant =
-        pool_[target].compute.overlaps(freed) ? ledger_.promote(index, now_) : kNoGrant;
+    const Grant& pending = *ledger_.pending_grant(index);
+    const PartitionId target = pending.partition;
+    const std::uint64_t run_ahead_ns = pending.run_ahead_ns;
+    const bool meets = pool_[target].compute.overlaps(freed);
+    const GrantId grant = meets ? ledger_.promote(index, now_) : kNoGrant;
     if (grant == kNoGrant) {
-      if (pool_[target].compute.overlaps(freed)) meanwhile(index, target);
+      if (meets) meanwhile(index, target, run_ahead_ns);
       ++i;
       continue;
     }
@@ -298,7 +308,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
     return opened(index, grant);
   }
   block(index, terms);
-  meanwhile(index, terms.partition);
+  meanwhile(index, terms.partition, terms.run_ahead_ns);
   wait(index);
 }
 

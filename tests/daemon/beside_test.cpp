@@ -156,14 +156,12 @@ TEST_CASE("While a latency client is there, others submit little ahead; not for 
   machine.run(0.2e9);
   CHECK(job.choice.ahead_ns == runtime::kNever);
   Machine::Client& service = machine.add(decoder(), kService, poisson(5, machine.now(), 1e9, 3));
-  std::uint64_t most = 0, bounded = 0;
+  machine.run(machine.now() + 1e6);
+  std::uint64_t most = 0;  // also while the service is idle: it may come back at any time
   while (machine.now() < 1.2e9) {
     machine.run(machine.now() + 1e6);
-    if (service.running.empty() || job.choice.ahead_ns == runtime::kNever) continue;
-    ++bounded;
-    most = std::max(most, job.choice.ahead_ns);
+    if (job.choice.entry != kNoEntry) most = std::max(most, job.choice.ahead_ns);
   }
-  CHECK(bounded > 0);
   CHECK(most <= 2 * kMs);  // scheduler::kRunAheadNs
   machine.remove(service);
   machine.run(1.6e9);

@@ -42,16 +42,18 @@ struct Phase {
   double host_ns;    // for each launch
   double kernel_ns;  // on the whole device, alone
   double useful;     // processors beyond which it gains nothing
+  // What the program says of it (vitamin_expect); kUnknown: nothing.
+  runtime::OperationClass kind = runtime::OperationClass::kUnknown;
 };
 
 // A program: phases, each waited for by its host where `waits`; then the next request, or step.
 struct Program {
   std::vector<Phase> phases;
-  bool waits = true;        // for the end of each phase
-  std::uint32_t ahead = 0;  // rounds that may be under way when it does not wait
-  double step_ns = 0;       // it says that a step takes so long
-  double due_ns = 0;    // and of each, also on a grant that it has, when it is due; 0: it does not
-  double slower = 1.8;  // its kernels, where they meet another client's
+  bool waits = true;          // for the end of each phase
+  std::uint32_t ahead = 0;    // rounds that may be under way when it does not wait
+  double step_ns = 0;         // it says that a step takes so long
+  double slower = 1.8;        // its kernels, where they meet another client's
+  double beside = 1;          // and where another client's run elsewhere on the device
   bool tells_rounds = false;  // when each has ended (vitamin_iteration_end())
 };
 
@@ -60,19 +62,26 @@ inline Program decoder() {
   const Phase prefill{330, 20e3, 35.8e3, 132}, step{330, 20e3, 14.2e3, 72};
   return {{prefill, step, step, step}, true, 0, 6.8e6};
 }
-// A step of 62.7 ms, of which the device is busy for 33.
-// Requests of tokens only, each due after so long.
-inline Program tokens(unsigned count, double due_ns) {
-  return {std::vector<Phase>(count, {330, 20e3, 14.2e3, 72}), true, 0, 6.8e6, due_ns};
+// The same, which says of each phase what it is.
+inline Program announcing_decoder() {
+  Program program = decoder();
+  program.phases[0].kind = runtime::OperationClass::kPrefill;
+  for (std::size_t i = 1; i < program.phases.size(); ++i)
+    program.phases[i].kind = runtime::OperationClass::kDecode;
+  return program;
 }
 // A step of 50 ms that all processors are busy for.
 inline Program busy_training() { return {{{1000, 5e3, 50e3, 132}}, false, 2}; }
+// A step of 62.7 ms, of which the device is busy for 33.
 inline Program training() { return {{{2617, 24e3, 12.7e3, 100}}, false, 2}; }
 
 class Machine final : public daemon::Outlet {
  public:
-  explicit Machine(const std::string& policy)
-      : layout_(runtime::PoolLayout::build(device_like_an_h200())) {
+  // `tick_ns`: as fine as the host's pace asks for; a multiple of it is 32 us.
+  explicit Machine(const std::string& policy, double tick_ns = 4e3)
+      : tick_(tick_ns),
+        look_(static_cast<std::uint64_t>(kLookNs / tick_ns)),
+        layout_(runtime::PoolLayout::build(device_like_an_h200())) {
     for (const runtime::PoolEntry& entry : layout_.entries())
       if (!entry.whole()) eligible_.push_back(entry.id);
     eligible_.push_back(kWholeDevice);
@@ -146,17 +155,17 @@ class Machine final : public daemon::Outlet {
   }
 
   void run(double until_ns) {
-    for (; now_ < until_ns; now_ += kTick) {
+    for (; now_ < until_ns; now_ += tick_) {
       for (auto& c : clients_) host(*c);
       advance();
-      if (++ticks_ % kLook == 0)  // the clients' threads look, then the daemon
+      if (++ticks_ % look_ == 0)  // the clients' threads look, then the daemon
         for (auto& c : clients_) {
           if (c->leases->reports() && !c->running.empty())
-            c->leases->busy(static_cast<std::uint64_t>(kTick * kLook));
+            c->leases->busy(static_cast<std::uint64_t>(kLookNs));
           c->leases->outstanding(!c->running.empty());
           c->leases->service(static_cast<std::uint64_t>(now_));
         }
-      if (ticks_ % kLook == kLook / 2) daemon();
+      if (ticks_ % look_ == look_ / 2) daemon();
     }
   }
 
@@ -186,8 +195,7 @@ class Machine final : public daemon::Outlet {
   }
 
  private:
-  static constexpr double kTick = 4e3;
-  static constexpr std::uint64_t kLook = 8;        // ticks between two looks of a thread
+  static constexpr double kLookNs = 32e3;          // between two looks of a thread
   static constexpr double kBetweenRounds = 300e3;  // of a host that has waited
   static constexpr std::size_t kDepth = 900;       // what a queue takes
 
@@ -206,19 +214,18 @@ class Machine final : public daemon::Outlet {
         if (c.program.waits && c.phases_ended < c.phases_made) break;  // for the device
         if (!c.program.waits && c.round >= c.rounds_ended + c.program.ahead) break;
       }
-      if (c.in_phase == 0 && c.program.due_ns > 0) {  // vitamin_expect()
+      const Phase& phase = phases[c.phase];
+      if (c.in_phase == 0 && phase.kind != runtime::OperationClass::kUnknown) {  // vitamin_expect()
         runtime::Hint step;
         step.processors = 1;
-        step.kind = runtime::OperationClass::kDecode;
+        step.kind = phase.kind;
         step.queued_ns = static_cast<std::uint64_t>(c.program.step_ns);
-        step.deadline_ns = static_cast<std::uint64_t>(now_ + c.program.due_ns);
         c.leases->hint(step, static_cast<std::uint64_t>(now_));
       }
-      const Phase& phase = phases[c.phase];
       const bool ends_phase = ++c.in_phase == phase.launches;
       const bool ends_round = ends_phase && c.phase + 1 == phases.size();
       c.made.push_back({phase.kernel_ns, phase.useful, phase.kernel_ns, ends_round, ends_phase});
-      c.host_ns = std::max(c.host_ns, now_ - kTick) + phase.host_ns;
+      c.host_ns = std::max(c.host_ns, now_ - tick_) + phase.host_ns;
       if (!ends_phase) continue;
       ++c.phases_made;
       c.in_phase = 0;
@@ -268,9 +275,9 @@ class Machine final : public daemon::Outlet {
     const double wide = std::min<double>(layout_.at(kernel.entry).processors, kernel.useful);
     double slower = kernel.useful / wide;
     for (const auto& other : clients_)
-      if (other.get() != &c && !other->running.empty() &&
-          meet(kernel, other->running.front(), layout_))
-        slower *= c.program.slower;
+      if (other.get() != &c && !other->running.empty())
+        slower *=
+            meet(kernel, other->running.front(), layout_) ? c.program.slower : c.program.beside;
     return 1 / slower;
   }
 
@@ -280,7 +287,7 @@ class Machine final : public daemon::Outlet {
       if (!clients_[i]->running.empty()) rates[i] = rate(*clients_[i]);
     for (std::size_t i = 0; i < clients_.size(); ++i) {
       Client& c = *clients_[i];
-      double done = kTick * rates[i];
+      double done = tick_ * rates[i];
       while (!c.running.empty() && done > 0) {
         Client::Kernel& kernel = c.running.front();
         const double part = std::min(done, kernel.left_ns);
@@ -311,21 +318,23 @@ class Machine final : public daemon::Outlet {
 
   void daemon() {
     const auto now = static_cast<std::uint64_t>(now_);
-    if (arbiter_->wants_progress(now))
-      for (auto& c : clients_)
-        arbiter_->progressed(c->id,
-                             {c->own.work.load(), c->own.busy_ns.load(), c->own.misplaced.load(),
-                              c->own.launches.load()},
-                             now);
     for (auto& c : clients_) {
       protocol::Record copy;
       while (c->rings.requests.read(copy) == protocol::RingState::kOk)
         arbiter_->request(c->id, *protocol::decode_request(copy, {layout_.size(), 132}), now);
       c->rings.requests.release();
     }
+    if (arbiter_->wants_progress(now))
+      for (auto& c : clients_)
+        arbiter_->progressed(c->id,
+                             {c->own.work.load(), c->own.busy_ns.load(), c->own.misplaced.load(),
+                              c->own.launches.load()},
+                             now);
     arbiter_->step(now);
   }
 
+  double tick_;
+  std::uint64_t look_;  // ticks
   runtime::PoolLayout layout_;
   std::vector<EntryId> eligible_;
   std::unique_ptr<daemon::DeviceArbiter> arbiter_;

@@ -177,6 +177,8 @@ TEST_CASE("a stream uses what is free inside its partition until the rest has dr
     CHECK(decisions[1].client == 2);
     CHECK(decisions[1].reason == Reason::kMeanwhile);
     CHECK(decisions[1].partition == part(layout, 4 - held, 4));
+    // What is submitted there stays there when the rest is free.
+    CHECK(decisions[1].run_ahead_ns == 2'000'000);
     scheduler.returned(1, 0, first, 3);
     decisions = decide(scheduler, 3);
     REQUIRE(decisions.size() == 1);
@@ -286,6 +288,36 @@ TEST_CASE("other terms for a grant that stays are told without a move") {
   CHECK(decisions[0].kind == Decision::Kind::kAmend);
   CHECK(decisions[0].grant == grant);
   CHECK(decisions[0].run_ahead_ns == 500'000);
+}
+
+TEST_CASE("a policy that keeps bounds is asked when a client with a bound pauses and goes on") {
+  const PoolLayout layout = h200();
+  PolicyDescription description;
+  description.keeps_bounds = true;
+  Scheduler scheduler(layout.entries(),
+                      policy(
+                          [](const Snapshot& snapshot, Allocation& out) {
+                            for (const Client& client : snapshot.clients)
+                              out.rows.push_back(row(client.id, kWholeDevice, Mode::kShared));
+                          },
+                          description));
+  ClientTerms bounded;
+  bounded.slo.latency_ns = 1;
+  scheduler.attach(1, bounded, 1);
+  for (const ClientId client : {1U, 2U}) scheduler.wants(client, demand(0), 1);
+  decide(scheduler, 1);
+  std::uint64_t plans = scheduler.counters().plans;
+  for (const ClientId client : {1U, 2U}) {
+    CAPTURE(client);
+    const unsigned asked = client == 1 ? 1 : 0;
+    scheduler.idle(client, 0, 2);
+    decide(scheduler, 2);
+    CHECK(scheduler.counters().plans == plans + asked);
+    scheduler.wants(client, demand(0), 3);  // before it counts as idle
+    decide(scheduler, 3);
+    CHECK(scheduler.counters().plans == plans + 2 * asked);
+    plans = scheduler.counters().plans;
+  }
 }
 
 TEST_CASE("the policy is asked again at its wake time and when a row ends, but not without end") {

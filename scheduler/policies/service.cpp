@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/policies/service.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace vitamin::scheduler {
+namespace {
+
+// Steps, and periods, whose scatter says what alone takes.
+constexpr double kKnown = 20, kKnownPeriods = 10;
+// One of so many periods is left alone, so that what is known stays true.
+constexpr std::uint64_t kControls = 8;
+// The latency alone at the quantile, of the mean period (service.h), which is that of the newest
+// hundred or so.
+constexpr double kTailOfMean = 1.5, kNewest = 64;
+// What stopping the others costs is the most that was seen, and forgotten by so much a period.
+constexpr double kForgets = 0.02, kLeastMarginNs = 1e6;
+// This part of what may be lost is kept for arrangements in which hardly anything is.
+constexpr double kReserve = 0.15;
+
+// A pace is that of the newest second or so, of 20 ms at least, and is learned anew after ten
+// seconds.
+constexpr double kPaceNs = 1e9, kLeastPaceNs = 20e6;
+constexpr std::uint64_t kPaceLastsNs = 10'000'000'000;
+
+// Work that is late by so many bounds is lost, and others wait for it no longer: work that never
+// ends, or a client that is given more than it can serve.
+constexpr std::uint64_t kLost = 4;
+// Of periods, so many times their quantile: at a high load some are long, and what is lost in them
+// is lost for many requests. Where the quantile is not known yet, after so long.
+constexpr double kLostPeriods = 20;
+constexpr std::uint64_t kUnknownLostNs = 5'000'000'000;
+
+// Steps between two corrections: 1 % of 300 are 3, the fewest whose excess can be told from chance.
+// So much of the bound is given up where more were late than may be, some taken back where fewer
+// than half as many were: of what will wait behind a step nothing is known when it begins.
+constexpr std::uint64_t kWindow = 300;
+constexpr double kGiveUp = 0.15, kTakeBack = 0.01, kLeastUsable = 0.5;
+
+// Work of which nothing is known is taken to be so many times its bound: it runs alone, which is
+// where it is learned what it takes.
+constexpr std::uint64_t kUnknownWork = 100;
+// A step that has done all that was expected of it has this part of it left.
+constexpr double kOverrun = 0.05;
+
+// A step that is announced for within this time is about to begin: others are moved out of its way
+// meanwhile.
+constexpr std::uint64_t kLeadNs = 5'000'000;
+
+// A client that pauses says so after so long (client/lease_client.h).
+constexpr std::uint64_t kSaysPauseNs = 1'000'000;
+
+double to_double(std::uint64_t ns) { return static_cast<double>(ns); }
+
+// x with P(normal <= x) = p.
+double normal_quantile(double p) {
+  double low = -8, high = 8;
+  for (int i = 0; i < 60; ++i) {
+    const double x = (low + high) / 2;
+    (0.5 * std::erfc(-x / std::sqrt(2.0)) < p ? low : high) = x;
+  }
+  return high;
+}
+
+EstimateKey key_of(Program program, StepKind kind, bool period) {
+  return {program, kByItself, 0, kind, period ? Quantity::kBusy : Quantity::kStep};
+}
+
+bool works(const Client& client) {
+  return std::any_of(client.streams.begin(), client.streams.end(),
+                     [](const auto& s) { return s.state != StreamDemand::State::kIdle; });
+}
+
+}  // namespace
+
+std::uint64_t bound_of(const Slo& slo, StepKind kind) {
+  switch (kind) {
+    case StepKind::kPrefill:
+      return slo.ttft_ns;
+    case StepKind::kDecode:
+      return slo.tpot_ns;
+    case StepKind::kIteration:
+      return slo.step_ns;
+    case StepKind::kUnknown:
+    case StepKind::kBestEffort:
+      break;
+  }
+  return slo.latency_ns;
+}
+
+void Service::Pace::add(double work_done, double passed_ns, std::uint64_t now_ns) {
+  const double kept = std::exp2(-passed_ns / kPaceNs);
+  work = kept * work + work_done;
+  ns = kept * ns + passed_ns;
+  at_ns = now_ns;
+}
+
+bool Service::Pace::known(std::uint64_t now_ns) const {
+  return ns >= kLeastPaceNs && work > 0 && now_ns - std::min(now_ns, at_ns) < kPaceLastsNs;
+}
+
+std::uint64_t Service::alone_ns(const EstimateStore& store, StepKind kind, bool period) const {
+  const Estimate* const known = store.find(key_of(program_, kind, period));
+  if (known == nullptr || known->n_eff < kKnown) return 0;
+  return static_cast<std::uint64_t>(std::exp(known->log_mean + z_ * std::sqrt(known->variance)));
+}
+
+void Service::leave() {
+  units_.clear();
+  working_ = expects_ = false;
+  looked_ns_ = 0;
+  speed_ = -1;
+}
+
+bool Service::counts(std::uint64_t now_ns) const {
+  return working_ || expects_ || (!units_.empty() && now_ns - idle_ns_ < kPausesNs);
+}
+
+void Service::begin_step(const Step& step, std::uint64_t ready_ns, const EstimateStore& store) {
+  Unit unit;
+  ++begun_;
+  unit.id = step.id;
+  unit.kind = step.kind;
+  unit.seen = true;
+  unit.ready_ns = ready_ns;
+  unit.bound_ns = bound_of(slo_, step.kind);
+  const std::uint64_t promised_ns = unit.bound_ns;
+  const std::uint64_t alone = alone_ns(store, step.kind, false);
+  // What cannot be met alone is as late as alone, and not later.
+  if (alone > unit.bound_ns) unit.bound_ns = alone;
+  unit.due_ns = ready_ns + unit.bound_ns;
+  if (cumulative_) {
+    if (step.due_ns != 0)
+      unit.due_ns = step.due_ns;
+    else if (step.request != 0 && step.request == last_request_)
+      unit.due_ns = last_due_ns_ + unit.bound_ns;
+  }
+  unit.promised_ns = unit.due_ns - (unit.bound_ns - promised_ns);
+  last_request_ = step.request;
+  last_due_ns_ = unit.due_ns;
+  // The steps before, the client's own word, or as good as for ever.
+  unit.work_ns = to_double(alone != 0          ? alone
+                           : step.work_ns != 0 ? step.work_ns
+                                               : kUnknownWork * unit.bound_ns);
+  units_.push_back(unit);
+}
+
+double Service::Cycles::mean_ns() const {
+  if (count < kKnownPeriods || done_ns >= span_ns) return 0;
+  return done_ns / (span_ns - done_ns) * pause_ns / count;
+}
+
+void Service::begin_period(std::uint64_t now_ns, const EstimateStore& store) {
+  if (began_ns_ != 0 && ended_ns_ > began_ns_) {
+    const double kept = 1 - 1 / kNewest;
+    cycles_.count = kept * cycles_.count + 1;
+    cycles_.done_ns = kept * cycles_.done_ns + last_done_ns_;
+    cycles_.pause_ns = kept * cycles_.pause_ns + to_double(now_ns - ended_ns_);
+    cycles_.span_ns = kept * cycles_.span_ns + to_double(now_ns - began_ns_);
+  }
+  began_ns_ = now_ns;
+  Unit unit;
+  ++begun_;
+  unit.kind = phase_;
+  unit.period = unit.seen = true;
+  unit.ready_ns = now_ns;
+  unit.due_ns = ~std::uint64_t{0};
+  unit.lost_from_ns = to_double(kUnknownLostNs);
+  const Estimate* const known = store.find(key_of(program_, StepKind::kUnknown, true));
+  const double mean = cycles_.mean_ns();
+  unit.control = true;
+  if (known != nullptr && known->n_eff >= kKnownPeriods && mean > 0) {
+    const double most = std::exp(known->log_mean + z_ * std::sqrt(known->variance));
+    const double bound = to_double(slo_.latency_ns);
+    unit.work_ns = mean;
+    unit.allowance_ns = bound > most ? bound - most : kAsAlone * std::min(kTailOfMean * mean, most);
+    unit.lost_from_ns = kLostPeriods * std::max(bound, most);
+    unit.control = periods_++ % kControls == 0;
+  }
+  units_.push_back(unit);
+}
+
+void Service::stops(bool stop) {
+  for (Unit& unit : units_) {
+    if (!unit.period) continue;
+    const double lost = unit.worked_ns - unit.done_ns;
+    if (unit.stopped) margin_ns_ = std::max(margin_ns_, lost - unit.stopped_ns);
+    unit.stopped = stop;
+    unit.stopped_ns = lost;
+  }
+}
+
+void Service::correct(bool late) {
+  window_late_ += late ? 1 : 0;
+  if (++window_ < kWindow) return;
+  const double permitted = (1 - static_cast<double>(slo_.quantile)) * to_double(window_);
+  if (to_double(window_late_) > permitted)
+    usable_ -= kGiveUp;
+  else if (to_double(window_late_) <= permitted / 2)
+    usable_ += kTakeBack;
+  usable_ = std::clamp(usable_, kLeastUsable, 1.0);
+  window_ = window_late_ = 0;
+}
+
+void Service::finish(const Unit& unit, std::uint64_t now_ns, EstimateStore& store,
+                     std::uint64_t store_ns) {
+  ++finished_;
+  if (!unit.period) {
+    late_ += now_ns > unit.promised_ns;
+    correct(now_ns > unit.due_ns);
+    if (unit.done_ns > 0)
+      store.add(key_of(program_, unit.kind, false), std::log(unit.done_ns), 1, store_ns);
+    return;
+  }
+  late_ += unit.worked_ns > to_double(slo_.latency_ns);
+  ended_ns_ = now_ns;
+  last_done_ns_ = unit.done_ns;
+  margin_ns_ = std::max((1 - kForgets) * margin_ns_, kLeastMarginNs);
+  if (unit.stopped)
+    margin_ns_ = std::max(margin_ns_, unit.worked_ns - unit.done_ns - unit.stopped_ns);
+  if (!unit.control || unit.worked_ns <= 0) return;
+  if (unit.kind == StepKind::kUnknown)
+    paces_[static_cast<std::size_t>(unit.kind)].add(unit.work, unit.worked_ns, now_ns);
+  store.add(key_of(program_, StepKind::kUnknown, true), std::log(unit.worked_ns), 1, store_ns);
+}
+
+// What it did since the last look, in the phase that it was in. What it reports after it began to
+// pause it did before.
+void Service::advance(const Client& client, const Since& since) {
+  double passed =
+      looked_ns_ != 0 && since.now_ns > looked_ns_ ? to_double(since.now_ns - looked_ns_) : 0;
+  if (!working_) passed = 0;
+  const double work = to_double(client.progress.work);
+  const double done = std::max(0.0, work - before_);
+  before_ = work;
+  looked_ns_ = since.now_ns;
+  speed_ = -1;
+  // Of work of which it is not said what it is, one part is faster than another: only the whole
+  // period has a pace.
+  const bool in_period = !units_.empty() && units_.back().period && phase_ == StepKind::kUnknown;
+  if (since.alone && since.settled && client.reports_progress && !in_period && passed > 0)
+    pace().add(done, passed, since.now_ns);
+  double got = since.alone ? passed : 0;  // of what is not known, the worst
+  if (client.reports_progress && pace().known(since.now_ns)) {
+    got = done * pace().ns / pace().work;
+    if (since.settled && passed > 0) speed_ = got / passed;
+  }
+  for (Unit& unit : units_) {  // one after the other
+    if (unit.period) {
+      unit.worked_ns += passed;
+      unit.work += done;
+      unit.done_ns += got;
+      unit.control = unit.control && (since.alone || passed == 0);
+      continue;
+    }
+    const bool last = &unit == &units_.back() || (&unit + 1)->period;
+    const double part = last ? got : std::min(got, std::max(0.0, unit.work_ns - unit.done_ns));
+    unit.done_ns += part;
+    got -= part;
+  }
+}
+
+void Service::look(const Client& client, Program program, const Since& since, EstimateStore& store,
+                   std::uint64_t store_ns) {
+  if (slo_ != client.slo || z_ == 0) {
+    slo_ = client.slo;
+    z_ = normal_quantile(static_cast<double>(slo_.quantile));
+  }
+  program_ = program;
+  advance(client, since);
+  const std::uint64_t now = since.now_ns;
+  phase_ = client.phase;
+  for (Unit& unit : units_) unit.seen = false;
+  expects_ = false;
+  bool steps = false;
+  for (const Step& step : client.steps) {
+    if (bound_of(slo_, step.kind) == 0) continue;
+    if (slo_.latency_ns < kNoNumberNs && bound_of(slo_, step.kind) == slo_.latency_ns) continue;
+    const std::uint64_t ready = step.begin_ns != 0 ? step.begin_ns : step.ready_ns;
+    if (ready > now + kLeadNs) continue;
+    steps = expects_ = true;
+    const auto known = std::find_if(units_.begin(), units_.end(),
+                                    [&](const Unit& u) { return !u.period && u.id == step.id; });
+    if (known != units_.end())
+      known->seen = true;
+    else
+      begin_step(step, std::min(ready, step.ready_ns != 0 ? step.ready_ns : ready), store);
+  }
+  const bool worked = std::exchange(working_, works(client));
+  if (worked && !working_) {
+    idle_ns_ = now - std::min(now, kSaysPauseNs);
+    for (Unit& unit : units_)
+      if (unit.period) unit.worked_ns -= std::min(unit.worked_ns, to_double(kSaysPauseNs));
+  }
+  const auto period =
+      std::find_if(units_.begin(), units_.end(), [](const Unit& u) { return u.period; });
+  if (period != units_.end()) {
+    // A period that is lost is a backlog, which a client that shares may never work off: when the
+    // others have had as long as it had, another one begins.
+    period->seen = !steps && client.active && period->worked_ns < 2 * period->lost_from_ns;
+  }
+  for (const Unit& unit : units_)
+    if (!unit.seen) finish(unit, now, store, store_ns);
+  std::erase_if(units_, [](const Unit& unit) { return !unit.seen; });
+  if (!steps && working_ && slo_.latency_ns != 0 && units_.empty()) begin_period(now, store);
+  std::sort(units_.begin(), units_.end(),
+            [](const Unit& a, const Unit& b) { return a.due_ns < b.due_ns; });
+}
+
+Service::Slack Service::slack(std::uint64_t now_ns) const {
+  Slack worst;
+  worst.margin_ns = to_double(kPausesNs);
+  worst.learns = working_ && !pace().known(now_ns);
+  worst.lost = !units_.empty();
+  double at = to_double(now_ns);
+  for (const Unit& unit : units_) {
+    if (unit.period ? unit.worked_ns > unit.lost_from_ns
+                    : now_ns > unit.due_ns + kLost * unit.bound_ns)
+      continue;
+    worst.lost = false;
+    double ns = 0, left = unit.work_ns;
+    if (unit.period) {
+      worst.learns = worst.learns || unit.control;
+      worst.margin_ns = margin_ns_ + kReserve * unit.allowance_ns;
+      ns = unit.allowance_ns - (unit.worked_ns - unit.done_ns);
+    } else {
+      left = std::max(kOverrun * unit.work_ns, unit.work_ns - unit.done_ns);
+      at = std::max(at, to_double(unit.ready_ns)) + left;
+      ns = to_double(unit.due_ns) - (1 - usable_) * to_double(unit.bound_ns) - at;
+    }
+    worst.remaining_ns += left;
+    worst.ns = std::min(worst.ns, ns);
+  }
+  return worst;
+}
+
+}  // namespace vitamin::scheduler

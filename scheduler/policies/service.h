@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one client with a bound of latency (a service) has under way, and how much later it is than
+// it would be alone.
+//
+// Two kinds of work are under way:
+//
+//   a step    announced, of a kind that the class bounds: ttft (prefill), tpot (decode), step
+//             (iteration), latency (any other). Deadlines of a request add up: token k is due at
+//             the first token's deadline + k * tpot.
+//   a period  the client has something to do and bounds a latency, and no such step is announced.
+//             It ends when the client is no longer active.
+//
+// Lost time. The client's counter of completed work, over its pace (work per nanosecond while
+// nothing ran beside it), says how long the work would have taken alone; what passed beyond that is
+// lost. In a queue that is served one by one no request ends later than alone by more than its
+// period has lost until then, whatever the arrivals are. So a bound on what each period may lose
+// (its allowance) bounds every quantile of the requests' latencies, and it need not be known which
+// requests there were.
+//
+// The allowance of a period is its bound, less the quantile of the periods alone. Where the bound
+// is no number, or cannot be met alone, it is kAsAlone of the latency alone at the quantile. That
+// is taken to be 1.5 times the mean period that Poisson arrivals have alone, load / (1 - load) *
+// mean pause (it is 2 to 2.2 times for equal requests at loads of 0.2 to 0.8, and more for less
+// equal ones), and no more than the quantile of the periods alone (for regular arrivals).
+//
+// What is alone is learned where nothing runs beside the service: in all periods until some are
+// known, and in one of eight afterwards.
+//
+// Threads: as AllocationPolicy.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/estimate_store.h"
+#include "scheduler/types.h"
+
+namespace vitamin::scheduler {
+
+// Of a latency alone: what others may add to it where the class gives no number.
+inline constexpr double kAsAlone = 0.15;
+
+// A service that pauses for longer than this has ended its work, unless it comes back before the
+// scheduler takes it to be idle: as long as the others' work takes to drain when it comes back.
+inline constexpr std::uint64_t kPausesNs = 2'000'000;
+// A bound that is no number: latencies as if the client were alone.
+inline constexpr std::uint64_t kNoNumberNs = 1'000;
+
+// A bound that applies to steps of this kind; 0: none.
+std::uint64_t bound_of(const Slo& slo, StepKind kind);
+
+class Service {
+ public:
+  // What was in force since the last look.
+  struct Since {
+    std::uint64_t now_ns = 0;
+    bool alone = false;    // nothing else ran, or was to run
+    bool settled = false;  // for so long that the work before has drained
+  };
+
+  Service(ClientId client, bool cumulative) : client_(client), cumulative_(cumulative) {}
+
+  // What the client did since the last call.
+  void look(const Client& client, Program program, const Since& since, EstimateStore& store,
+            std::uint64_t store_ns);
+  // It is attached no longer, or has no bound.
+  void leave();
+
+  ClientId client() const { return client_; }
+  const Slo& slo() const { return slo_; }
+  StepKind phase() const { return phase_; }
+  // It has work, is about to have, or paused a moment ago.
+  bool counts(std::uint64_t now_ns) const;
+  bool working() const { return working_; }
+  std::uint64_t pauses_ns() const { return idle_ns_; }  // since then; while not working()
+  // How fast it was since the last look, relative to alone; negative: not known.
+  double speed() const { return speed_; }
+
+  // Time that may still be lost; negative: too much was. `lost`: all work is late beyond hope.
+  struct Slack {
+    double ns = 1e18;
+    double margin_ns = 0;     // is lost while the others are being stopped
+    double remaining_ns = 0;  // of the work under way, alone
+    bool lost = false;
+    bool learns = false;  // nothing is to run beside it
+  };
+  Slack slack(std::uint64_t now_ns) const;
+  // The others are stopped, since nothing more may be lost; or go on again.
+  void stops(bool stop);
+
+  // Of work of this kind alone, at the quantile; 0: not known.
+  std::uint64_t alone_ns(const EstimateStore& store, StepKind kind, bool period) const;
+  std::uint64_t begun() const { return begun_; }  // steps and periods
+  std::uint64_t finished() const { return finished_; }
+  std::uint64_t late() const { return late_; }
+  double usable() const { return usable_; }  // part of the bound of steps
+
+ private:
+  struct Unit {
+    std::uint64_t id = 0;  // of the step
+    StepKind kind = StepKind::kUnknown;
+    bool period = false, seen = false;
+    std::uint64_t ready_ns = 0;
+    double done_ns = 0;  // alone
+    // Of a step.
+    std::uint64_t due_ns = 0, bound_ns = 0;
+    std::uint64_t promised_ns = 0;  // by the bound itself, where due_ns is by what alone takes
+    double work_ns = 0;             // alone, at the quantile
+    // Of a period.
+    double worked_ns = 0;  // pauses of the client left out
+    double work = 0;
+    double allowance_ns = 0;  // of worked_ns - done_ns
+    double lost_from_ns = 0;  // of worked_ns
+    bool stopped = false;     // the others are
+    double stopped_ns = 0;    // lost when they were
+    bool control = false;     // nothing ran beside it
+  };
+  struct Pace {
+    double work = 0, ns = 0;
+    std::uint64_t at_ns = 0;
+    void add(double work_done, double passed_ns, std::uint64_t now_ns);
+    bool known(std::uint64_t now_ns) const;
+  };
+
+  void advance(const Client& client, const Since& since);
+  void begin_step(const Step& step, std::uint64_t ready_ns, const EstimateStore& store);
+  void begin_period(std::uint64_t now_ns, const EstimateStore& store);
+  void correct(bool late);
+  void finish(const Unit& unit, std::uint64_t now_ns, EstimateStore& store, std::uint64_t store_ns);
+  Pace& pace() { return paces_[static_cast<std::size_t>(phase_)]; }
+  const Pace& pace() const { return paces_[static_cast<std::size_t>(phase_)]; }
+
+  ClientId client_;
+  bool cumulative_;
+  Slo slo_;
+  double z_ = 0;  // of the quantile
+  Program program_ = 0;
+  StepKind phase_ = StepKind::kUnknown;
+  std::vector<Unit> units_;  // by due time; at most one period
+  std::uint64_t last_request_ = 0, last_due_ns_ = 0;
+  std::array<Pace, 5> paces_;  // by phase
+  bool working_ = false, expects_ = false;
+  std::uint64_t looked_ns_ = 0, idle_ns_ = 0;
+  double before_ = 0, speed_ = -1;
+  // Of the newest periods: how many, what they took alone, the pauses behind them, all of the time.
+  struct Cycles {
+    double count = 0, done_ns = 0, pause_ns = 0, span_ns = 0;
+    double mean_ns() const;  // of a period alone, if arrivals are Poisson; 0: not known
+  };
+  Cycles cycles_;
+  double last_done_ns_ = 0;
+  std::uint64_t began_ns_ = 0, ended_ns_ = 0;  // the last period
+  double margin_ns_ = kPausesNs;
+  std::uint64_t periods_ = 0, begun_ = 0, finished_ = 0, late_ = 0;
+  std::uint64_t window_ = 0, window_late_ = 0;
+  double usable_ = 1;
+};
+
+}  // namespace vitamin::scheduler
