@@ -560,26 +560,6 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   out.wake_ns = wake != kNever ? wake : now + kMostMeasureNs;
 }
 
-void SloPolicy::promises(std::vector<Promise>& out) const {
-  for (const Bounded& b : bounded_) {
-    if (!b.present) continue;
-    Promise& promise = out.emplace_back();
-    promise.client = b.client;
-    const StepKind kind = b.slo.tpot_ns != 0   ? StepKind::kDecode
-                          : b.slo.ttft_ns != 0 ? StepKind::kPrefill
-                          : b.slo.step_ns != 0 ? StepKind::kIteration
-                                               : b.phase;
-    promise.bound_ns = bound_of(b.slo, kind);
-    promise.alone_ns = std::max(alone_ns(b, kind, true), alone_ns(b, kind, false));
-    promise.feasible = promise.alone_ns <= promise.bound_ns;
-    promise.finished = b.finished;
-    promise.late = b.late;
-    promise.usable = b.usable;
-    promise.standing = b.standing;
-    promise.costs = could_ > 0 ? 1 - got_ / could_ : 0;
-  }
-}
-
 namespace {
 
 constexpr Parameter kParameters[] = {
@@ -597,6 +577,7 @@ Policy make_slo(const SloOptions& options, Estimator& estimator, std::span<const
   description.summary = "latency bounds of classes are met, the other clients get what is left";
   description.parameters = kParameters;
   description.keeps_bounds = true;
+  description.weighs = true;
   description.uses_steps = true;
   description.uses_progress = true;
   return {description, std::make_unique<SloPolicy>(options, estimator, pool), nullptr};

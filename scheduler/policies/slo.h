@@ -55,24 +55,13 @@ struct SloOptions {
   bool cumulative = true;  // deadlines of one request
 };
 
-// What becomes of the bound of one client.
-struct Promise {
-  ClientId client = kNoClient;
-  std::uint64_t bound_ns = 0;
-  std::uint64_t alone_ns = 0;  // the bound's quantile of the work alone; 0: not known yet
-  bool feasible = true;        // alone_ns <= bound_ns
-  std::uint64_t finished = 0, late = 0;
-  double usable = 1;  // part of the bound that the controller uses
-  PartitionId standing = kNoPartition;
-  double costs = 0;  // part of the other clients' progress that keeping all bounds has cost, 0 to 1
-};
-
 class SloPolicy final : public AllocationPolicy {
  public:
   SloPolicy(const SloOptions& options, Estimator& estimator, std::span<const Partition> pool);
   void allocate(const Snapshot& snapshot, Allocation& out) override;
   void forget(ClientId client) override;
-  void promises(std::vector<Promise>& out) const;
+  void promises(std::vector<Promise>& out) const override;
+  bool explain(Findings& out) const override;
 
  private:
   struct Unit {            // of work that has a deadline
