@@ -24,10 +24,16 @@ Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
   if (share < 100) limits.max_sms = std::max(1U, processors * share / 100);
   if (workload == nullptr) return traits;
   limits.reserved_sms = workload->reservation;
+  traits.terms.weight = static_cast<float>(workload->weight);
   scheduler::Slo& slo = traits.terms.slo;
+  slo.ttft_ns = workload->ttft_ns;
   slo.tpot_ns = workload->tpot_ns;
+  slo.step_ns = workload->step_ns;
+  slo.quantile = static_cast<float>(workload->percentile) / 100;
   // Programs that announce no steps: what they do without a pause is one.
-  slo.latency_ns = workload->tpot_ns;
+  for (const std::uint64_t bound :
+       {workload->latency_ns, workload->tpot_ns, workload->ttft_ns, workload->step_ns})
+    if (slo.latency_ns == 0) slo.latency_ns = bound;
   // Whoever must not wait, and has no bound: as if it were alone (policies/slo.h: a bound that
   // cannot be met alone becomes what it takes alone).
   if (workload->kind == config::Kind::kLatency && !slo.any()) slo.latency_ns = 1;

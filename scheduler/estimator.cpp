@@ -109,6 +109,7 @@ void Estimator::leave(std::uint64_t now_ns) {
   context_->dwell_ns += (stayed - context_->dwell_ns) / std::min(4U, context_->visits);
   context_->kept_run = 0;
   context_->used_ns = time_ns_;
+  context_->left_ns = now_ns;
   context_ = nullptr;
 }
 
@@ -167,6 +168,7 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   if (slots_.empty()) return false;
   if (!stays) {
     context_ = &find_context(hash);
+    context_->clients = slots_;
     context_->entered_ns = now_ns_;
   }
   if (context_->arms != 0 && context_->terms == terms) return false;
@@ -297,18 +299,23 @@ Block Estimator::next(std::uint64_t now_ns, bool in_force) {
   return {configuration_, wake, number_, purpose_};
 }
 
+EstimateKey Estimator::rate_key(const Context& context, std::span<const Slot> slots,
+                                std::size_t slot, std::uint64_t configuration) {
+  return {slots[slot].program, mix(configuration, slot), mix(context.hash, context.regime),
+          slots[slot].phase, Quantity::kRate};
+}
+
 EstimateKey Estimator::rate_key(std::size_t slot, std::uint64_t configuration) const {
-  return {slots_[slot].program, mix(configuration, slot), mix(context_->hash, context_->regime),
-          slots_[slot].phase, Quantity::kRate};
+  return rate_key(*context_, slots_, slot, configuration);
 }
 
 EstimateKey Estimator::rate_key(std::size_t slot, unsigned arm) const {
   return rate_key(slot, context_->hashes[arm]);
 }
 
-double Estimator::log_alone(std::size_t slot) const {
+double Estimator::log_alone(const Slot& slot) const {
   const Estimate* const found =
-      store_.find({slots_[slot].program, kByItself, 0, slots_[slot].phase, Quantity::kRate});
+      store_.find({slot.program, kByItself, 0, slot.phase, Quantity::kRate});
   return found != nullptr && found->n_eff >= 1 ? found->log_mean
                                                : std::numeric_limits<double>::quiet_NaN();
 }

@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,29 +75,40 @@ enum class Choice : std::uint8_t {
   kNoLead,      // no other leads sharing beyond doubt
   kLooked,      // a look showed it to be better
   kRemembered,  // from an earlier visit, another process or a file
+  // Of policies that keep bounds of latency:
+  kBounds,  // of those that keep every bound, the others get on best
+  kLate,    // none keeps every bound: the worst bound is missed by least
 };
 
 struct ClientReport {
   ClientId client = kNoClient;
-  double speed = 0, error = 0;  // relative to alone; 0: alone is not known
-  double rate = 0;   // relative to the same client in the chosen configuration; 0: unknown
+  double speed = 0, error = 0;  // relative to alone; 0: not known
+  // Relative to the same client in the chosen configuration; 0: unknown.
+  double rate = 0, rate_error = 0;
   double costs = 0;  // what this client lacks against the candidate that is best for it, 0 to 1
+  bool measured = false;  // here, in this context; else the model's
 };
 
 struct CandidateReport {
-  std::vector<Assignment> assignments;
-  std::vector<ClientReport> clients;
-  double lead = 0, error = 0;  // of the objective over the chosen one, relative; of one's error
-  double predicted = 0;
-  unsigned blocks = 0;  // measured, in this regime
+  std::vector<Assignment> assignments;  // by client
+  std::vector<ClientReport> clients;    // of the same index
+  double lead = 0, error = 0;  // of the objective over the chosen one, relative; 0: not known
+  double predicted = 0;        // the lead, as the model has it
+  unsigned blocks = 0;         // measured, in this regime
   bool chosen = false, dropped = false;
+  bool remembered = false;   // `lead` is of an earlier visit, another process or a file
+  bool keeps_bounds = true;  // of latency, as far as is known
 };
 
 struct Findings {
   Choice choice = Choice::kUnmeasured;
+  // What `lead` is of: "proportional", "sum", "fair", or "others": the progress of the clients
+  // without a bound.
+  std::string_view objective;
   unsigned contexts = 0, regime = 0, regimes = 0;
-  double decided_s = 0;  // context time from the first block to the choice
-  double spent = 0;      // part of the context's time that races, looks and changes cost
+  std::uint64_t left_ns = 0;  // the context was left then; 0: it is the present one
+  double decided_s = 0;       // context time from the first block to the choice
+  double spent = 0;           // part of the context's time that races, looks and changes cost
   std::vector<CandidateReport> candidates;
 };
 
@@ -156,7 +168,10 @@ class Estimator final : public Estimates {
   // Whether alone has been measured; work per busy nanosecond.
   bool alone(ClientId client, double* rate) const;
 
+  // The choice of the present context; without one there are no candidates.
   void explain(Findings& out) const;
+  // The same of the last context before it in which there was a choice. False: there was none.
+  bool explain_before(Findings& out) const;
 
   EstimateStore& store() { return store_; }
   const EstimateStore& store() const { return store_; }
@@ -203,7 +218,11 @@ class Estimator final : public Estimates {
   void choose(std::uint64_t now_ns);
   void baseline(std::uint64_t now_ns);
   void bound_lies(Sample& sample, std::size_t slot, unsigned arm) const;
-  double log_alone(std::size_t slot) const;
+  double log_alone(const Slot& slot) const;
+  double log_alone(std::size_t slot) const { return log_alone(slots_[slot]); }
+  void report(const Context& context, std::span<const Slot> slots, Findings& out) const;
+  ClientReport report(const Context& context, std::span<const Slot> slots, std::size_t slot,
+                      unsigned arm, unsigned chosen) const;
   double value() const;
   void learn(unsigned arm, double weight);
   bool unfinished() const;
@@ -220,6 +239,8 @@ class Estimator final : public Estimates {
   bool too_short() const;  // the visit is expected to end before a block could
   std::uint64_t block_ns(Purpose purpose) const;
   double look_cost_s(const ArmState& arm) const;
+  static EstimateKey rate_key(const Context& context, std::span<const Slot> slots, std::size_t slot,
+                              std::uint64_t configuration);
   EstimateKey rate_key(std::size_t slot, std::uint64_t configuration) const;
   EstimateKey rate_key(std::size_t slot, unsigned arm) const;
   void materialize(unsigned arm);

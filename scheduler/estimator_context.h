@@ -64,6 +64,8 @@ struct Estimator::Context {
   };
   std::uint64_t hash = 0, terms = 0;
   std::size_t slots = 0;
+  std::vector<Slot> clients;  // by slot, of the last visit
+  std::uint64_t left_ns = 0;  // when that ended
   std::vector<Place> places;  // by arm, then slot
   std::array<std::uint64_t, kMostArms> hashes{};
   std::array<double, kMostArms> predicted{};

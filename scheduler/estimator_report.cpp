@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the estimator can be asked for, and what outlives it.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -129,53 +130,101 @@ Estimator::LogSpeed Estimator::log_speed(ClientId client, std::span<const Assign
   return answer;
 }
 
+// --- why the choice is what it is -------------------------------------------------------------
+
 void Estimator::explain(Findings& out) const {
   out = {};
   out.contexts = static_cast<unsigned>(contexts_.size());
-  if (context_ == nullptr || context_->arms == 0) return;
-  const Context& c = *context_;
+  if (context_ != nullptr && context_->arms > 0) report(*context_, slots_, out);
+}
+
+bool Estimator::explain_before(Findings& out) const {
+  out = {};
+  const Context* last = nullptr;
+  for (const auto& context : contexts_)
+    if (context.get() != context_ && context->racing_arms > 1 &&
+        (last == nullptr || context->left_ns > last->left_ns))
+      last = context.get();
+  if (last == nullptr) return false;
+  report(*last, last->clients, out);
+  out.left_ns = last->left_ns;
+  return true;
+}
+
+// Of one client in one configuration.
+ClientReport Estimator::report(const Context& c, std::span<const Slot> slots, std::size_t i,
+                               unsigned arm, unsigned chosen) const {
+  ClientReport client;
+  client.client = slots[i].client;
+  const auto rate_of = [&](unsigned of) {
+    const Estimate* const found = store_.find(rate_key(c, slots, i, c.hashes[of]));
+    return found != nullptr && found->n_eff > 0 ? found : nullptr;
+  };
+  const Estimate* const own = rate_of(arm);
+  if (own == nullptr) return client;
+  client.measured = true;
+  if (const double reference = log_alone(slots[i]); !std::isnan(reference)) {
+    client.speed = std::exp(own->log_mean - reference);
+    client.error = client.speed * own->error();
+  }
+  if (const Estimate* const there = rate_of(chosen); there != nullptr) {
+    client.rate = std::exp(own->log_mean - there->log_mean);
+    if (arm != chosen) client.rate_error = client.rate * std::hypot(own->error(), there->error());
+  }
+  double best = own->log_mean;
+  for (unsigned other = 0; other < c.racing_arms; ++other)
+    if (const Estimate* const found = rate_of(other); found != nullptr)
+      best = std::max(best, found->log_mean);
+  client.costs = std::max(0.0, -std::expm1(own->log_mean - best));
+  return client;
+}
+
+void Estimator::report(const Context& c, std::span<const Slot> slots, Findings& out) const {
+  static constexpr std::string_view kAims[] = {"proportional", "sum", "fair"};
   const Regime& r = c.now();
-  out.choice = r.why;
+  out.contexts = static_cast<unsigned>(contexts_.size());
+  const bool present = &c == context_, racing = r.racing && present;
+  const bool tries = racing && r.why != Choice::kUncounted && r.why != Choice::kShort;
+  out.choice = tries ? Choice::kUnmeasured : r.why;  // what the race before found is over
+  out.objective = kAims[static_cast<std::size_t>(objective_.aim)];
   out.regime = c.regime;
   out.regimes = static_cast<unsigned>(c.regimes.size());
   out.decided_s = r.decided_s;
   out.spent = c.time_ns > 0 ? c.spent_s / (static_cast<double>(c.time_ns) / 1e9) : 0;
-  const unsigned chosen = r.racing ? arm_ : r.chosen;
-  std::vector<double> best(c.slots, -std::numeric_limits<double>::infinity());
-  for (unsigned arm = 0; arm < c.racing_arms; ++arm)
-    for (std::size_t i = 0; i < c.slots; ++i)
-      if (const Estimate* const e = store_.find(rate_key(i, arm)); e != nullptr && e->n_eff > 0)
-        best[i] = std::max(best[i], e->log_mean);
+  const unsigned chosen = racing ? arm_ : r.chosen;
   for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
-    CandidateReport report;
+    CandidateReport& report = out.candidates.emplace_back();
     report.chosen = arm == chosen;
-    report.dropped = r.racing ? r.race.dropped(arm) : r.arms[arm].dropped;
+    report.dropped = racing ? r.race.dropped(arm) : r.arms[arm].dropped;
     report.blocks = r.arms[arm].blocks;
-    report.predicted = c.predicted[arm];
-    const Lead running = r.racing && arm != chosen ? r.race.lead(arm, chosen) : Lead{};
-    report.lead = r.racing ? running.mean : std::expm1(r.arms[arm].gap);
-    report.error = report.chosen ? 0
-                   : r.racing    ? std::min(running.error, kUnknownSd)
-                                 : std::sqrt(r.arms[arm].variance_at(c.time_ns));
+    if (c.predicted[chosen] > kInfeasible / 2)
+      report.predicted = std::expm1(c.predicted[arm] - c.predicted[chosen]);
+    const Lead running = racing && arm != chosen ? r.race.lead(arm, chosen) : Lead{};
+    const double variance = r.arms[arm].variance_at(c.time_ns);
+    report.remembered = !racing && report.blocks == 0 && variance < kUnknownSd * kUnknownSd;
+    const bool known = racing ? running.rounds > 0 : report.blocks > 0 || report.remembered;
+    if (known && !report.chosen) {
+      report.lead = std::expm1(racing ? running.mean : r.arms[arm].gap);
+      report.error = racing ? std::min(running.error, kUnknownSd) : std::sqrt(variance);
+    }
     for (std::size_t i = 0; i < c.slots; ++i) {
       const Context::Place& place = c.place(arm, i);
-      if (place.mode == Mode::kPaused) continue;
-      report.assignments.push_back({slots_[i].client, place.partition, place.mode});
-      ClientReport client{slots_[i].client, 0, 0, 0, 0};
-      const Estimate* const e = store_.find(rate_key(i, arm));
-      const Estimate* const there = store_.find(rate_key(i, chosen));
-      const double reference = log_alone(i);
-      if (e != nullptr && e->n_eff > 0) {
-        if (!std::isnan(reference)) {
-          client.speed = std::exp(e->log_mean - reference);
-          client.error = client.speed * e->error();
-        }
-        if (there != nullptr) client.rate = std::exp(e->log_mean - there->log_mean);
-        client.costs = std::max(0.0, -std::expm1(e->log_mean - best[i]));
+      if (place.mode != Mode::kPaused)
+        report.assignments.push_back({slots[i].client, place.partition, place.mode});
+    }
+    const auto by_client = [](const auto& a, const auto& b) { return a.client < b.client; };
+    std::sort(report.assignments.begin(), report.assignments.end(), by_client);
+    for (std::size_t i = 0; i < c.slots; ++i) {
+      if (c.place(arm, i).mode == Mode::kPaused) continue;
+      ClientReport client = this->report(c, slots, i, arm, chosen);
+      if (!client.measured && present) {  // the model's
+        const LogSpeed modelled = log_speed(client.client, report.assignments, c.hashes[arm]);
+        client.speed = std::exp(modelled.log_mean);
+        client.error = client.speed * modelled.error;
       }
       report.clients.push_back(client);
     }
-    out.candidates.push_back(std::move(report));
+    std::sort(report.clients.begin(), report.clients.end(), by_client);
   }
 }
 

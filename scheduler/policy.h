@@ -63,12 +63,33 @@ struct Snapshot {
   const Client* find(ClientId id) const;
 };
 
+// What becomes of one latency bound of a client.
+struct Promise {
+  ClientId client = kNoClient;
+  // Of the steps that it bounds; kUnknown: of requests whose steps are not announced.
+  StepKind kind = StepKind::kUnknown;
+  std::uint64_t bound_ns = 0;  // 0: none, but latencies as if it were alone
+  std::uint64_t alone_ns = 0;  // the bound's quantile of the work alone; 0: not known yet
+  bool feasible = true;        // alone_ns <= bound_ns. False: the bound is refused
+  // Of all bounds of the client together.
+  std::uint64_t finished = 0, late = 0;
+  double usable = 1;  // part of the bound that the controller uses
+  PartitionId standing = kNoPartition;
+  double costs = 0;  // part of the other clients' progress that keeping all bounds has cost, 0 to 1
+};
+
+struct Findings;  // scheduler/estimator.h
+
 class AllocationPolicy {
  public:
   virtual ~AllocationPolicy() = default;
   // Writes at most one row for each client and each stream. An active client without a row waits.
   virtual void allocate(const Snapshot& snapshot, Allocation& out) = 0;
   virtual void forget(ClientId client) { static_cast<void>(client); }
+  // Adds a line for each bound of a client that the policy knows. None: it keeps no bounds.
+  virtual void promises(std::vector<Promise>& out) const { static_cast<void>(out); }
+  // The alternatives among which the policy chooses now. False: those of the estimator, or none.
+  virtual bool explain(Findings& out) const { return static_cast<void>(out), false; }
 };
 
 // One launch that is to be placed.
@@ -110,6 +131,8 @@ struct PolicyDescription {
   // Bounds of latency (Client::slo) are kept: allocate() is called when a client with one pauses,
   // and when it goes on.
   bool keeps_bounds = false;
+  // Client::weight counts.
+  bool weighs = false;
   // Exclusive grants of different streams of one client conflict, too.
   bool isolate_streams = false;
   // allocate() is called when a step is announced, begins, ends or is cancelled.

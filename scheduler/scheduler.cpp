@@ -408,6 +408,7 @@ void Scheduler::explain(std::vector<Explanation>& out, std::uint64_t now_ns) con
     Explanation& of = out.emplace_back();
     of.client = client.value.id;
     of.active = client.value.active;
+    of.busy_ns = client.value.active ? std::max(now_ns, now_) : client.busy_ns;
     if (client.row != kNone) of.planned = plan_[client.row];
     of.since_ns = client.row_since_ns;
     for (const StreamDemand& demand : client.demands) {
@@ -417,11 +418,19 @@ void Scheduler::explain(std::vector<Explanation>& out, std::uint64_t now_ns) con
       of.longest_wait_ns = std::max(of.longest_wait_ns, now - demand.waiting_since_ns);
     }
   }
-  for (const Grant& grant : ledger_.grants()) {
+  const auto find = [&](ClientId client) {
     const auto at =
-        std::lower_bound(out.begin(), out.end(), grant.client,
+        std::lower_bound(out.begin(), out.end(), client,
                          [](const Explanation& of, ClientId wanted) { return of.client < wanted; });
-    if (at == out.end() || at->client != grant.client) continue;
+    return at != out.end() && at->client == client ? at : out.end();
+  };
+  for (const Planned& planned : plan_)
+    if (const auto at = find(planned.row.client);
+        at != out.end() && planned.row.stream != kAllStreams)
+      at->streams.push_back(planned);
+  for (const Grant& grant : ledger_.grants()) {
+    const auto at = find(grant.client);
+    if (at == out.end()) continue;
     switch (grant.state) {
       case Grant::State::kOpen:
         ++at->open;

@@ -113,11 +113,13 @@ struct SchedulerCounters {
 struct Explanation {
   ClientId client = kNoClient;
   bool active = false;
+  std::uint64_t busy_ns = 0;                          // it had something to do until then; 0: never
   Planned planned;                                    // its row; reason kNone: it has none
   std::uint64_t since_ns = 0;                         // the row is in force since then
   std::uint32_t open = 0, pending = 0, draining = 0;  // grants
   std::uint32_t waiting = 0;                          // streams without a grant
   std::uint64_t longest_wait_ns = 0;
+  std::vector<Planned> streams;  // rows of single streams, which override the client's
 };
 
 class Scheduler {
@@ -172,6 +174,8 @@ class Scheduler {
   void replan() { replan_ = true; }
 
   const PolicyDescription& policy() const { return policy_.description; }
+  // For what only the policy can say; null: a PlacementPolicy decides.
+  const AllocationPolicy* allocation_policy() const { return policy_.allocation.get(); }
   // Why the policy was replaced; empty: it was not.
   const std::string& fault() const { return fault_; }
   const Ledger& ledger() const { return ledger_; }

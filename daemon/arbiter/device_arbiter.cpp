@@ -624,6 +624,17 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
 
 std::uint64_t DeviceArbiter::wake_at() const { return std::min(overdue_at_, scheduler_.wake_at()); }
 
+void DeviceArbiter::explain(scheduler::Findings& out) const {
+  const scheduler::AllocationPolicy* const policy = scheduler_.allocation_policy();
+  if (policy == nullptr || !policy->explain(out)) estimator_.explain(out);
+}
+
+std::vector<scheduler::Promise> DeviceArbiter::promises() const {
+  std::vector<scheduler::Promise> promises;
+  if (const auto* const policy = scheduler_.allocation_policy()) policy->promises(promises);
+  return promises;
+}
+
 std::vector<DeviceArbiter::Held> DeviceArbiter::held() const {
   std::vector<Held> all;
   for (const auto& [id, client] : clients_)

@@ -161,6 +161,10 @@ class DeviceArbiter {
   const runtime::PoolLayout& layout() const { return layout_; }
   const scheduler::Scheduler& scheduler() const { return scheduler_; }
   const scheduler::Estimator& estimator() const { return estimator_; }
+  // Among what the policy chooses now: its own alternatives, or the estimator's.
+  void explain(scheduler::Findings& out) const;
+  // What becomes of the latency bounds of all clients.
+  std::vector<scheduler::Promise> promises() const;
   const ArbiterCounters& counters() const { return counters_; }
   const runtime::Profile& profile() const { return profile_; }
   const WaitHistogram& waits() const { return waits_; }

@@ -40,11 +40,12 @@ struct Device {
   std::uint64_t seed = 0;
   runtime::PoolLimits pool;
   std::size_t sessions = 0;
-  uid_t user = 0;             // who came first of those
-  std::uint64_t left = 0;     // in the order in which they were left
-  Exposition::Labels labels;  // of its metrics
-  bool drained = false;       // no new client
-  bool touched = false;       // something was said since the last step
+  uid_t user = 0;               // who came first of those
+  std::uint64_t left = 0;       // in the order in which they were left
+  Exposition::Labels labels;    // of its metrics
+  bool drained = false;         // no new client
+  bool touched = false;         // something was said since the last step
+  std::uint64_t bounds_ns = 0;  // its clients' bounds were looked at then
 };
 
 class Devices {

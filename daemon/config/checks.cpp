@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "daemon/config/pattern.h"
 #include "scheduler/policies/nearest.h"
@@ -130,26 +131,73 @@ bool takes_all_of(const WorkloadClass& first, const WorkloadClass& second) {
          all_covered(first.slurm_qos, second.slurm_qos, covers);
 }
 
-// Of a shared object nothing is known.
-bool keeps_bounds(const std::string& policy) {
-  if (policy.find('/') != policy.npos) return true;
-  const std::string plain = policy.substr(0, policy.find(':'));
-  for (const scheduler::PolicyDescription& description : scheduler::list())
-    if (description.name == plain) return description.keeps_bounds;
-  return true;  // it is a problem already
+// What a policy makes of classes. Of a shared object nothing is known, and what cannot be made is a
+// problem already.
+scheduler::Checked facts_of(const Policy& policy) {
+  constexpr scheduler::Checked kAny{true, true, true};
+  if (policy.name.find('/') != policy.name.npos) return kAny;
+  return scheduler::check(policy.specification()).value_or(kAny);
 }
 
-bool any_keeps_bounds(const Configuration& configuration) {
-  if (keeps_bounds(configuration.policy.name)) return true;
-  return std::any_of(configuration.devices.begin(), configuration.devices.end(), [](const auto& r) {
-    const auto name = r.settings.find("policy.name");
-    return name != r.settings.end() && keeps_bounds(std::get<std::string>(name->second));
-  });
+// Whether some device's policy does that.
+bool any_policy(const Configuration& configuration, bool scheduler::Checked::*fact) {
+  if (facts_of(configuration.policy).*fact) return true;
+  return std::any_of(
+      configuration.devices.begin(), configuration.devices.end(), [&](const DeviceRule& rule) {
+        Configuration alone = configuration;  // as for a device that only this rule names
+        alone.devices = {{"x", rule.settings}};
+        return facts_of(alone.for_device("x", "").policy).*fact;
+      });
+}
+
+// "slo, tpot-first"
+std::string names_of_policies(bool scheduler::PolicyDescription::*fact) {
+  std::string names;
+  for (const scheduler::PolicyDescription& description : scheduler::list())
+    if (description.*fact) names += (names.empty() ? "" : ", ") + std::string(description.name);
+  return names;
+}
+
+// Bounds and weights that contradict the class or that no policy looks at.
+void check_bounds(const Layer::Class& read, const WorkloadClass& made, Loaded& loaded) {
+  const std::string policy = "the policy '" + loaded.configuration.policy.specification() + "' ";
+  const auto complain = [&](const char* key, std::string message) {
+    loaded.problems.push_back(problem_at(said(read.settings, key), std::move(message)));
+  };
+  const auto vain = [&](const char* key, std::string message) {
+    loaded.no_effect.push_back(problem_at(said(read.settings, key), std::move(message)));
+  };
+  const bool latency = made.kind == Kind::kLatency;
+  const bool keeps = any_policy(loaded.configuration, &scheduler::Checked::keeps_bounds);
+  for (const auto& [key, bound] : {std::pair{"ttft", made.ttft_ns},
+                                   {"tpot", made.tpot_ns},
+                                   {"latency", made.latency_ns},
+                                   {"step", made.step_ns}}) {
+    if (bound == 0) continue;
+    const std::string named = "'" + std::string(key) + "' of the class '" + made.name + "'";
+    if (!latency)
+      complain(key, named + " is a bound, which is for a class of kind \"latency\": add kind = " +
+                        "\"latency\", or remove the bound");
+    else if (!keeps)
+      vain(key, policy + "keeps no latency bounds: " + named +
+                    " has no effect; policies that do: " +
+                    names_of_policies(&scheduler::PolicyDescription::keeps_bounds));
+  }
+  if (said(read.settings, "percentile") != nullptr) {
+    const std::string named = "'percentile' of the class '" + made.name + "'";
+    if (!latency)
+      complain("percentile", named + " is for a class of kind \"latency\" with a bound: remove it");
+    else if (!keeps)
+      vain("percentile", policy + "keeps no latency bounds: " + named + " has no effect");
+  }
+  if (made.weight != 1 && !any_policy(loaded.configuration, &scheduler::Checked::weighs))
+    vain("weight", policy + "weighs no clients: 'weight' of the class '" + made.name +
+                       "' has no effect; policies that do: " +
+                       names_of_policies(&scheduler::PolicyDescription::weighs));
 }
 
 void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
   const auto& classes = loaded.configuration.classes;
-  const bool targets = any_keeps_bounds(loaded.configuration);
   for (std::size_t i = 0; i < read.size(); ++i) {
     const WorkloadClass& made = classes[i];
     auto complain = [&](const char* key, std::string message) {
@@ -171,15 +219,7 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
            "the class '" + made.name + "' matches no program: '" + first->name +
                "', which is tried before it, matches all of them; only who names it is of it",
            read[i].line});
-    if (made.tpot_ns != 0 && made.kind == Kind::kLatency && !targets) {
-      const SaidOnce& where = read[i].settings.at("tpot");
-      loaded.no_effect.push_back(
-          problem_at(&where, "the policy '" + loaded.configuration.policy.name +
-                                 "' serves no targets: the class '" + made.name +
-                                 "' is served as one without tpot (vitamin policy list)"));
-    }
-    if (made.tpot_ns != 0 && made.kind != Kind::kLatency)
-      complain("tpot", "a target is for a class of kind \"latency\"");
+    check_bounds(read[i], made, loaded);
     if (made.reservation != 0 && made.kind == Kind::kBatch)
       complain("reservation", "nothing is reserved for a class of kind \"batch\"");
   }

@@ -102,7 +102,13 @@ struct WorkloadClass {
 
   Kind kind = Kind::kUnspecified;
   std::uint32_t reservation = 0;  // processors that are kept for each client; 0: none
-  std::uint64_t tpot_ns = 0;      // target of a step; 0: none
+  // Bounds of latency; 0: none.
+  std::uint64_t ttft_ns = 0;      // of the first token
+  std::uint64_t tpot_ns = 0;      // of each further token
+  std::uint64_t latency_ns = 0;   // of a request whose steps are not announced
+  std::uint64_t step_ns = 0;      // of an iteration
+  std::uint32_t percentile = 99;  // so many percent are to meet the bound
+  std::uint32_t weight = 1;       // of a client's progress in the policy's objective
   std::uint32_t share = 100;      // percent of the device that one client may have at most
   std::string memory;             // daemon/config/value.h; empty: as much as there is
   MemoryOf memory_of = MemoryOf::kProcess;

@@ -41,6 +41,7 @@ class Merge {
     });
     classes_.insert(classes_.begin(), std::make_move_iterator(layer.classes.begin()),
                     std::make_move_iterator(layer.classes.end()));
+    for (Layer::Class& amended : layer.amended) amend(amended);
   }
 
   void finish(Loaded& loaded) {
@@ -60,10 +61,25 @@ class Merge {
                                    text_of(*find_setting(path), said.value), said.place});
       }
     }
+    for (Problem& problem : problems_) loaded.problems.push_back(std::move(problem));
     check({settings_, classes_, devices_}, loaded);
   }
 
  private:
+  void amend(Layer::Class& amended) {
+    std::vector<std::string> known;
+    for (Layer::Class& read : classes_) {
+      known.push_back(read.name);
+      if (read.name != amended.name) continue;
+      for (auto& [path, said] : amended.settings) read.settings[path] = std::move(said);
+      return;
+    }
+    problems_.push_back({amended.place,
+                         "no file has a class '" + amended.name + "'" +
+                             scheduler::did_you_mean(amended.name, known),
+                         {}});
+  }
+
   static void settle(Said& into, Said& from) {
     // Parameters belong to the policy that was named with them.
     if (from.contains("policy.name")) into.erase("policy.parameters");
@@ -85,6 +101,7 @@ class Merge {
   }
 
   Said settings_;
+  std::vector<Problem> problems_;  // between layers
   std::vector<Layer::Class> classes_;
   std::vector<Layer::Device> devices_;
 };

@@ -7,7 +7,8 @@
 //
 // The later layer wins, key by key; within a file a [nodes."..."] section that matches this host
 // wins over what stands outside. Classes of a later layer are tried before those of an earlier one,
-// and one of the same name takes its place.
+// and one of the same name takes its place. A word of the command line, class.NAME.KEY=VALUE,
+// changes one key of a class.
 //
 // All or nothing: with any problem the result is not to be used. Every problem is found in one go.
 #pragma once

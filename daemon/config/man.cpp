@@ -79,8 +79,14 @@ Read after it, by name.
 .Sh EXAMPLES
 .Bd -literal
 [policy]
-name = "tpot-first"
-parameters = { target = 30 }
+name = "slo"
+
+[[class]]
+name = "serving"
+command = "serve*"
+kind = "latency"
+ttft = "500ms"
+tpot = "30ms"
 
 [[class]]
 name = "training"

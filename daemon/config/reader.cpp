@@ -379,7 +379,8 @@ class Reader {
 };
 
 // A value as one word, as the environment and the command line have it.
-tl::expected<Value, std::string> from_word(const SettingKey& key, const std::string& word) {
+template <class Target>
+tl::expected<Value, std::string> from_word(const Key<Target>& key, const std::string& word) {
   if (key.type == Type::kBoolean) {
     if (word == "true" || word == "1") return true;
     if (word == "false" || word == "0") return false;
@@ -422,28 +423,75 @@ Layer read_toml(std::string_view text, const std::string& name, const std::strin
   return Reader(text, name, problems).read(host);
 }
 
+namespace {
+
+template <class Target>
+void assign(const Key<Target>& key, const Assignment& assignment, Said& settings,
+            std::vector<Problem>& problems) {
+  const Place place{assignment.source};
+  if (!is_utf8(assignment.text)) {
+    problems.push_back({place, "'" + assignment.path + "' must be UTF-8", {}});
+    return;
+  }
+  auto value = from_word(key, assignment.text);
+  if (value)
+    settings[key.path] = {std::move(*value), place};
+  else
+    problems.push_back({place, "'" + assignment.path + "' " + value.error(), {}});
+}
+
+// class.NAME.KEY: the name may have dots, and stand in quotes as `config show` writes it.
+void assign_to_class(const Assignment& assignment, Layer& layer, std::vector<Problem>& problems) {
+  const std::string_view path = assignment.path;
+  const std::size_t first = path.find('.'), last = path.rfind('.');
+  std::string_view name = first < last ? path.substr(first + 1, last - first - 1) : "";
+  if (name.size() > 1 && name.front() == '"' && name.back() == '"')
+    name = name.substr(1, name.size() - 2);
+  if (name.empty()) {
+    problems.push_back({{assignment.source},
+                        "'" + assignment.path + "' is no class.NAME.KEY like class.serving.tpot",
+                        {}});
+    return;
+  }
+  const std::string key(path.substr(last + 1));
+  std::vector<std::string> known;
+  for (const ClassKey& candidate : class_keys()) {
+    known.push_back(candidate.path);
+    if (candidate.path != key) continue;
+    Layer::Class& amended = layer.amended.emplace_back();
+    amended.name = name;
+    amended.place = {assignment.source};
+    assign(candidate, assignment, amended.settings, problems);
+    for (const auto& [written, said] : amended.settings)
+      if (const auto* const table = std::get_if<TextTable>(&said.value))
+        for (const auto& [variable, pattern] : *table)
+          if (auto wrong = pattern_problem(pattern))
+            problems.push_back({amended.place, "the pattern: " + *wrong, {}});
+    return;
+  }
+  problems.push_back({{assignment.source},
+                      "a class has no '" + key + "'" + scheduler::did_you_mean(key, known),
+                      {}});
+}
+
+}  // namespace
+
 Layer read_assignment(const Assignment& assignment, std::vector<Problem>& problems) {
   Layer layer;
-  const SettingKey* const key = find_setting(assignment.path);
-  const Place place{assignment.source};
-  if (key == nullptr) {
-    std::vector<std::string> known;
-    for (const SettingKey& candidate : setting_keys()) known.push_back(candidate.path);
-    problems.push_back(
-        {place,
-         "unknown key '" + assignment.path + "'" + scheduler::did_you_mean(assignment.path, known),
-         {}});
+  if (assignment.path.starts_with("class.")) {
+    assign_to_class(assignment, layer, problems);
     return layer;
   }
-  if (!is_utf8(assignment.text)) {
-    problems.push_back({place, "'" + key->path + "' must be UTF-8", {}});
+  if (const SettingKey* const key = find_setting(assignment.path)) {
+    assign(*key, assignment, layer.settings, problems);
     return layer;
   }
-  auto value = from_word(*key, assignment.text);
-  if (value)
-    layer.settings[key->path] = {std::move(*value), place};
-  else
-    problems.push_back({place, "'" + key->path + "' " + value.error(), {}});
+  std::vector<std::string> known;
+  for (const SettingKey& candidate : setting_keys()) known.push_back(candidate.path);
+  problems.push_back(
+      {{assignment.source},
+       "unknown key '" + assignment.path + "'" + scheduler::did_you_mean(assignment.path, known),
+       {}});
   return layer;
 }
 

@@ -34,6 +34,7 @@ struct Layer {
   };
   Said settings;
   std::vector<Class> classes;
+  std::vector<Class> amended;  // keys of classes that earlier layers name
   std::vector<Device> devices;
 };
 

@@ -67,6 +67,10 @@ SettingKey of_device(SettingKey key) {
 #define VITAMIN_CLASS(type, member, meaning)                     \
   key < WorkloadClass, [](auto& c) -> auto& { return c.member; } \
   > (Type::type, #member, meaning)
+#define VITAMIN_BOUND(member, name, meaning)                                                  \
+  within(0, 3600 * kSecond,                                                                   \
+         key<WorkloadClass, [](auto& c) -> auto& { return c.member; }>(Type::kDuration, name, \
+                                                                       meaning))
 
 std::vector<SettingKey> daemon_keys() {
   return {
@@ -187,10 +191,22 @@ std::span<const ClassKey> class_keys() {
       within(0, 65'536,
              VITAMIN_CLASS(kInteger, reservation,
                            "processors that are kept for each client of the class")),
-      within(0, 3600 * kSecond,
-             key<WorkloadClass, [](auto& c) -> auto& { return c.tpot_ns; }>(
-                 Type::kDuration, "tpot",
-                 "target time of an output token; none, of a latency class: the right of way")),
+      VITAMIN_BOUND(ttft_ns, "ttft",
+                    "bound of the time to the first token (prefill steps); 0: none"),
+      VITAMIN_BOUND(tpot_ns, "tpot",
+                    "bound of the time of each further token (decode steps); a latency class "
+                    "without any bound: latencies as if it were alone"),
+      VITAMIN_BOUND(latency_ns, "latency",
+                    "bound of a request of a program that announces no steps: from when it has "
+                    "something to run until it has nothing; 0: tpot, ttft or step"),
+      VITAMIN_BOUND(step_ns, "step", "bound of an iteration that the program announces; 0: none"),
+      within(50, 99,
+             VITAMIN_CLASS(kInteger, percentile,
+                           "so many percent of steps or requests are to meet the bound")),
+      within(1, 1000,
+             VITAMIN_CLASS(kInteger, weight,
+                           "how much the progress of each client of the class counts in the "
+                           "policy's objective, against 1 of others")),
       within(
           1, 100,
           VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),

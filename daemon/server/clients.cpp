@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "daemon/arbiter/decisions.h"
 #include "daemon/from_configuration.h"
 #include "daemon/json_text.h"
 #include "daemon/log.h"
@@ -175,6 +177,37 @@ std::uint64_t processor_time_ns() {
 }
 
 }  // namespace
+
+// Once for each bound that its client does not meet even alone, as soon as that is known: with the
+// first plan where the same program ran before, else when enough of its steps were seen.
+void Server::tell_of_bounds(Device& device, std::uint64_t now_ns) {
+  constexpr std::uint64_t kEvery = 1'000'000'000;
+  if (!device.arbiter->scheduler().policy().keeps_bounds || now_ns < device.bounds_ns + kEvery)
+    return;
+  device.bounds_ns = now_ns;
+  for (const scheduler::Promise& promise : device.arbiter->promises()) {
+    Session* const session = this->session(promise.client);
+    if (session == nullptr) continue;
+    const std::uint32_t kind = 1U << static_cast<unsigned>(promise.kind);
+    const bool told = (session->bounds_refused & kind) != 0;
+    if (promise.feasible) {
+      session->bounds_refused &= ~kind;
+    } else if (!told) {
+      session->bounds_refused |= kind;
+      // As vitamin.toml takes it, rounded up.
+      const double alone_ms = std::ceil(static_cast<double>(promise.alone_ns) / 1e4) / 100;
+      const std::string alone = fmt::format("{:.6g}ms", alone_ms);
+      log::warn(
+          "device {}: client {} ({}, class '{}'): {} = {} is refused: alone it takes {} at the "
+          "{:.0f}th percentile. It is served as if it were alone; bounds have cost the other "
+          "clients {:.0f} % of their progress so far. Set {} to {} or more [{}]",
+          device.info.uuid, session->id, session->program, session->standing.workload_class,
+          bound_name(promise.kind), config::duration_text(promise.bound_ns), alone,
+          100 * session->standing.traits.terms.slo.quantile, 100 * promise.costs,
+          bound_name(promise.kind), alone, runtime::code_of(runtime::Problem::kBound));
+    }
+  }
+}
 
 // Whose launches nobody waits for yet. Tools that ask all the time must not keep clients from
 // coming: they have a pace of their own, and wait for it here.

@@ -157,6 +157,7 @@ bool Server::turn(std::uint64_t time) {
     if (device.arbiter->wants_progress(time)) look_at_progress(device, time);
     device.arbiter->step(time);
     devices_.tell_of_fault(device);
+    tell_of_bounds(device, time);
     busy = true;
   }
   flush();

@@ -93,8 +93,9 @@ class Server final : public Outlet {
     std::uint64_t since_ns = 0;
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
-    bool granted = false;       // grants were written and not published yet
-    bool gates_closed = false;  // and gates closed
+    bool granted = false;              // grants were written and not published yet
+    bool gates_closed = false;         // and gates closed
+    std::uint32_t bounds_refused = 0;  // kinds of steps (StepKind) whose bound was said to be
   };
   explicit Server(const Settings& settings);
   hal::Status open();
@@ -131,6 +132,7 @@ class Server final : public Outlet {
   std::string obey(const std::string& verb, uid_t uid);
   std::string obey_operator(const std::string& name, const std::string& rest);
   void hear(Session& session);
+  void tell_of_bounds(Device& device, std::uint64_t now_ns);
   void look_for_dying(std::uint64_t now_ns);
   void remember(Session& session, EntryId home);
   void let_go(Session& session, std::string_view why, std::uint64_t now_ns);
@@ -163,7 +165,7 @@ class Server final : public Outlet {
   Jobs jobs_;
   Claims claims_;
   mutable MemoryQuotas memory_quotas_;  // a look at them takes back what the dead had
-  std::string configuration_problem_;  // of the last reload; empty: it was good
+  std::string configuration_problem_;   // of the last reload; empty: it was good
   ClientId next_client_ = 1;
   std::uint64_t turns_ = 0;
   std::uint64_t started_ns_ = 0;

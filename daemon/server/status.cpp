@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "daemon/arbiter/decisions.h"
 #include "daemon/server/server.h"
 #include "runtime/clock.h"
 
@@ -29,6 +31,18 @@ std::vector<DeviceArbiter::Held> by_entry(std::vector<DeviceArbiter::Held> holds
   std::stable_sort(holds.begin(), holds.end(),
                    [](const auto& a, const auto& b) { return key_of(a) < key_of(b); });
   return holds;
+}
+
+// The latency bounds of its class.
+json bounds_status(const scheduler::Slo& slo) {
+  constexpr std::uint64_t kNoNumberNs = 1'000;  // from_configuration.cpp: as if it were alone
+  const bool as_alone = slo.latency_ns != 0 && slo.latency_ns < kNoNumberNs;
+  return {{"ttft_ns", slo.ttft_ns},
+          {"tpot_ns", slo.tpot_ns},
+          {"latency_ns", as_alone ? 0 : slo.latency_ns},
+          {"step_ns", slo.step_ns},
+          {"as_alone", as_alone},
+          {"percentile", std::lround(100 * slo.quantile)}};
 }
 
 std::vector<pid_t> others_alone(const Device& device) {
@@ -75,6 +89,9 @@ json Server::client_status(const Session& session) const {
           {"container", standing.container.name},
           {"container_id", standing.container.id},
           {"processors_most", standing.traits.terms.limits.max_sms},
+          {"processors_reserved", standing.traits.terms.limits.reserved_sms},
+          {"weight", standing.traits.terms.weight},
+          {"bounds", bounds_status(standing.traits.terms.slo)},
           {"process", session.peer.pid},
           {"user", session.peer.uid},
           {"device", session.device->info.uuid},
@@ -83,83 +100,6 @@ json Server::client_status(const Session& session) const {
           {"completed", session.memory.client->launches.load(std::memory_order_relaxed)},
           {"up_ns", looked_ns_ - session.since_ns}};
 }
-
-namespace {
-
-const char* name_of(scheduler::Mode mode) {
-  switch (mode) {
-    case scheduler::Mode::kExclusive:
-      return "exclusive";
-    case scheduler::Mode::kShared:
-      return "shared";
-    case scheduler::Mode::kPaused:
-      return "paused";
-  }
-  return "unknown";
-}
-
-// What each client is to have, since when and why: the row in force.
-json allocation_status(const Device& device, std::uint64_t now_ns) {
-  json rows = json::array();
-  std::vector<scheduler::Explanation> clients;
-  device.arbiter->scheduler().explain(clients, now_ns);
-  for (const scheduler::Explanation& of : clients) {
-    json row{{"client", of.client},
-             {"active", of.active},
-             {"waiting", of.waiting},
-             {"open", of.open},
-             {"draining", of.draining},
-             {"longest_wait_ns", of.longest_wait_ns},
-             {"why", to_string(of.planned.reason)}};
-    if (of.planned.reason != scheduler::Reason::kNone) {
-      const runtime::PoolEntry& entry = device.arbiter->layout().at(of.planned.row.partition);
-      row["mode"] = name_of(of.planned.row.mode);
-      row["entry"] = entry.id;
-      row["units"] = entry.compute.bits();
-      row["processors"] = entry.processors;
-      row["for_ns"] = now_ns - std::min(now_ns, of.since_ns);
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
-// What was measured of the clients that are active: the alternatives, best known first or not.
-json findings_status(const Device& device) {
-  scheduler::Findings found;
-  device.arbiter->estimator().explain(found);
-  json candidates = json::array();
-  for (const scheduler::CandidateReport& candidate : found.candidates) {
-    json clients = json::array();
-    for (const scheduler::ClientReport& of : candidate.clients)
-      clients.push_back({{"client", of.client},
-                         {"speed", of.speed},
-                         {"error", of.error},
-                         {"rate", of.rate},
-                         {"costs", of.costs}});
-    json has = json::array();
-    for (const scheduler::Assignment& one : candidate.assignments)
-      has.push_back({{"client", one.client},
-                     {"processors", device.arbiter->layout().at(one.partition).processors},
-                     {"mode", name_of(one.mode)}});
-    candidates.push_back({{"has", has},
-                          {"clients", clients},
-                          {"lead", candidate.lead},
-                          {"error", candidate.error},
-                          {"predicted", candidate.predicted},
-                          {"blocks", candidate.blocks},
-                          {"chosen", candidate.chosen},
-                          {"dropped", candidate.dropped}});
-  }
-  static constexpr const char* kChoices[] = {"only", "unmeasured", "uncounted", "short",
-                                             "won",  "no lead",    "looked",    "remembered"};
-  return {{"why", kChoices[static_cast<std::size_t>(found.choice)]},
-          {"decided_s", found.decided_s},
-          {"spent", found.spent},
-          {"candidates", candidates}};
-}
-
-}  // namespace
 
 json Server::status() const {
   json result{{"schema", 1},
@@ -212,30 +152,30 @@ json Server::status() const {
                       {"open", hold->open}});
       hold = next;
     }
-    result["devices"].push_back({{"uuid", device.info.uuid},
-                                 {"view", device.view},
-                                 {"views_in_use", in_use[device.info.uuid]},
-                                 {"name", device.info.name},
-                                 {"processors", device.info.processors},
-                                 {"processors_per_unit", device.info.processors_per_unit},
-                                 {"policy", device.policy},
-                                 {"drained", device.drained},
-                                 {"not_clients", others_alone(device)},
-                                 {"waiting", arbiter.scheduler().waiting()},
-                                 {"held", held},
-                                 {"allocation", allocation_status(device, looked_ns_)},
-                                 {"found", findings_status(device)},
-                                 {"fault", arbiter.scheduler().fault()},
-                                 {"requests", arbiter.counters().requests},
-                                 {"grants", decided.grants},
-                                 {"moves", moved.moved},
-                                 {"gates_closed", decided.revoked},
-                                 {"plans", decided.plans},
-                                 {"served_by_age", decided.aged},
-                                 {"overdue", arbiter.counters().overdue},
-                                 {"stale", arbiter.counters().stale},
-                                 {"undelivered", arbiter.counters().undelivered},
-                                 {"overlaps", arbiter.counters().overlaps}});
+    json shown{{"uuid", device.info.uuid},
+               {"view", device.view},
+               {"views_in_use", in_use[device.info.uuid]},
+               {"name", device.info.name},
+               {"processors", device.info.processors},
+               {"processors_per_unit", device.info.processors_per_unit},
+               {"policy", device.policy},
+               {"drained", device.drained},
+               {"not_clients", others_alone(device)},
+               {"waiting", arbiter.scheduler().waiting()},
+               {"held", held},
+               {"fault", arbiter.scheduler().fault()},
+               {"requests", arbiter.counters().requests},
+               {"grants", decided.grants},
+               {"moves", moved.moved},
+               {"gates_closed", decided.revoked},
+               {"plans", decided.plans},
+               {"served_by_age", decided.aged},
+               {"overdue", arbiter.counters().overdue},
+               {"stale", arbiter.counters().stale},
+               {"undelivered", arbiter.counters().undelivered},
+               {"overlaps", arbiter.counters().overlaps}};
+    add_decisions(device, looked_ns_, shown);
+    result["devices"].push_back(std::move(shown));
   }
   for (const auto& [id, session] : sessions_) result["clients"].push_back(client_status(*session));
   return result;

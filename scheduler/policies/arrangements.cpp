@@ -105,6 +105,14 @@ std::size_t Arrangements::narrowest(double alone_ns, double most_ns, StepKind ph
   return best;
 }
 
+Arrangements::Measured Arrangements::measured(std::size_t i, StepKind phase,
+                                               std::uint64_t now_ns) const {
+  if (i == alone()) return {true, 1, 0};
+  const Tally& known = tally(i, phase);
+  if (!known.known(now_ns) || idle_.work <= 0) return {};
+  return {true, known.speed(), known.others() / idle_.others()};
+}
+
 double Arrangements::most(StepKind phase) const {
   double most = 0;
   for (std::size_t i = 0; i < all_.size(); ++i)

@@ -3,7 +3,7 @@
 // The ways to arrange clients with a bound of latency (services) and the others on one device, and
 // what each is measured to be worth:
 //
-//   shared    everybody on the whole device
+//   shared    all clients on the whole device
 //   parts     the services on one part, the others on the rest
 //   alone     the others are paused
 //
@@ -57,6 +57,13 @@ class Arrangements {
                         std::uint64_t now_ns) const;
   // Whether slack remains to go on under arrangement `i`.
   bool bears(std::size_t i, const Service::Slack& slack, StepKind phase) const;
+  // What was measured of it: how fast the service gets on relative to alone, and the others relative
+  // to when no service works. Not known: nothing was measured lately.
+  struct Measured {
+    bool known = false;
+    double service = 1, others = 0;
+  };
+  Measured measured(std::size_t i, StepKind phase, std::uint64_t now_ns) const;
   // The most that the others are known to do per nanosecond in any of them.
   double most(StepKind phase) const;
 

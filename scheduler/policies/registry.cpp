@@ -233,7 +233,8 @@ hal::Result<Checked> check(std::string_view specification) {
   Estimator estimator({&kNothing, 1});
   auto made = make(specification, {{&kNothing, 1}, estimator});
   if (!made) return tl::unexpected(made.error());
-  return Checked{made->description.uses_kernel_times};
+  const PolicyDescription& description = made->description;
+  return Checked{description.uses_kernel_times, description.keeps_bounds, description.weighs};
 }
 
 }  // namespace vitamin::scheduler

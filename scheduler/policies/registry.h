@@ -36,7 +36,7 @@ hal::Result<Policy> make(std::string_view specification, const PolicyContext& co
 
 // Whether make() would succeed, or why not.
 struct Checked {
-  bool uses_kernel_times = false;  // PolicyDescription
+  bool uses_kernel_times = false, keeps_bounds = false, weighs = false;  // PolicyDescription
 };
 hal::Result<Checked> check(std::string_view specification);
 

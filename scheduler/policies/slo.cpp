@@ -241,28 +241,6 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
   out.wake_ns = wake_ns(now);
 }
 
-void SloPolicy::promises(std::vector<Promise>& out) const {
-  for (const Kept& kept : services_) {
-    const Slo& slo = kept.service.slo();
-    Promise& promise = out.emplace_back();
-    promise.client = kept.service.client();
-    const StepKind kind = slo.tpot_ns != 0   ? StepKind::kDecode
-                          : slo.ttft_ns != 0 ? StepKind::kPrefill
-                          : slo.step_ns != 0 ? StepKind::kIteration
-                                             : StepKind::kUnknown;
-    promise.bound_ns = bound_of(slo, kind);
-    const EstimateStore& store = estimator_.store();
-    promise.alone_ns = std::max(kept.service.alone_ns(store, kind, false),
-                                kept.service.alone_ns(store, StepKind::kUnknown, true));
-    promise.feasible = promise.alone_ns <= promise.bound_ns;
-    promise.finished = kept.service.finished();
-    promise.late = kept.service.late();
-    promise.usable = kept.service.usable();
-    if (kept.standing != 0) promise.standing = arrangements_[kept.standing].left;
-    promise.costs = could_ > 0 ? std::clamp(1 - got_ / could_, 0.0, 1.0) : 0;
-  }
-}
-
 namespace {
 
 constexpr Parameter kParameters[] = {
@@ -280,6 +258,7 @@ Policy make_slo(const SloOptions& options, Estimator& estimator, std::span<const
   description.summary = "latency bounds of classes are met, the other clients get what is left";
   description.parameters = kParameters;
   description.keeps_bounds = true;
+  description.weighs = true;
   description.uses_steps = true;
   description.uses_progress = true;
   return {description, std::make_unique<SloPolicy>(options, estimator, pool), nullptr};

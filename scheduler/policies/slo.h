@@ -37,24 +37,13 @@ struct SloOptions {
   bool cumulative = true;  // deadlines of one request
 };
 
-// What becomes of the bound of one client.
-struct Promise {
-  ClientId client = kNoClient;
-  std::uint64_t bound_ns = 0;
-  std::uint64_t alone_ns = 0;  // the bound's quantile of the work alone; 0: not known yet
-  bool feasible = true;        // alone_ns <= bound_ns
-  std::uint64_t finished = 0, late = 0;
-  double usable = 1;  // part of the bound that is used
-  PartitionId standing = kNoPartition;
-  double costs = 0;  // part of the other clients' progress that keeping all bounds has cost, 0 to 1
-};
-
 class SloPolicy final : public AllocationPolicy {
  public:
   SloPolicy(const SloOptions& options, Estimator& estimator, std::span<const Partition> pool);
   void allocate(const Snapshot& snapshot, Allocation& out) override;
   void forget(ClientId client) override;
-  void promises(std::vector<Promise>& out) const;
+  void promises(std::vector<Promise>& out) const override;
+  bool explain(Findings& out) const override;
 
  private:
   struct Kept {  // of one client
@@ -82,6 +71,7 @@ class SloPolicy final : public AllocationPolicy {
   void leave(const Snapshot& snapshot, Allocation& out);
   void write(const Snapshot& snapshot, Allocation& out) const;
   std::uint64_t wake_ns(std::uint64_t now_ns) const;
+  CandidateReport report(std::size_t arrangement, const Service::Slack& slack) const;
   Service::Slack worst(std::uint64_t now_ns) const;
   bool stands() const;
 

@@ -189,6 +189,7 @@ Policy make_throughput(const ThroughputOptions& options, Estimator& estimator,
   description.parameters = kParameters;
   const bool measured = options.model == ThroughputOptions::Model::kMeasured;
   description.uses_progress = measured;
+  description.weighs = measured;
   description.uses_kernel_times = !measured;
   if (!measured)
     return {description, std::make_unique<Algorithm1>(options.against_narrowest, pool, profile),

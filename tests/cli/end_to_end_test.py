@@ -225,6 +225,74 @@ class EndToEnd(unittest.TestCase):
                 self.assertGreaterEqual(len(lines), 1, done.stderr)
                 self.assertEqual(file.read_text(), text)
 
+    def background(self, *words, **changes):
+        process = subprocess.Popen(words, env=self.environment(**changes), text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait, time_limit(60))
+        self.addCleanup(process.terminate)
+        return process
+
+    def explain(self, socket, *words):
+        return self.native(PREFIX / "bin/vitamin", "explain", "--socket", socket, *words)
+
+    def until_explained(self, socket, what):
+        """The document as soon as what(its only device) holds."""
+        until = time.monotonic() + time_limit(60)
+        while time.monotonic() < until:
+            answer = self.explain(socket, "--json")
+            if answer.returncode == 0:
+                device, = json.loads(answer.stdout)["devices"]
+                if what(device):
+                    return device
+            time.sleep(0.05)
+        self.fail(f"not explained: {answer.stdout}{answer.stderr}")
+
+    def assert_refused(self, result, *parts):
+        self.assertEqual((result.returncode, result.stdout), (125, ""))
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def test_explain_says_for_two_programs_what_each_has_why_and_what_else_was_measured(self):
+        socket = str(self.folder / "s")
+        self.assert_refused(self.explain(socket), "VIT-301", "vitamin run --daemon")
+        self.background(PREFIX / "bin/vitamind", "--socket", socket, "--lock-directory",
+                        self.folder, "--policy", "throughput", VITAMIN_CONFIG="/dev/null")
+        until = time.monotonic() + time_limit(60)
+        while not os.path.exists(socket) and time.monotonic() < until:
+            time.sleep(0.01)
+        self.assert_refused(self.explain(socket), "it has no client", "VIT-304")
+        run = [PREFIX / "bin/vitamin", "run", "--quiet", "--daemon", "--socket", socket, "--"]
+        self.background(*run, PREFIX / "bin/demo-train", "1000000")
+        alone = self.until_explained(socket, lambda device: device["clients"][0]["has"]["active"])
+        self.assertEqual(alone["clients"][0]["program"], "demo-train")
+        self.assertIn(alone["clients"][0]["has"]["mode"], ("shared", "exclusive"))
+        self.background(*run, PREFIX / "bin/demo-train", "1000000")
+
+        def measured(device):
+            choice = device["choice"]
+            return choice is not None and any(each["measured"] for each in choice["arrangements"])
+        device = self.until_explained(socket, measured)
+        arrangements = device["choice"]["arrangements"]
+        self.assertGreater(len(arrangements), 2)
+        self.assertEqual([each["chosen"] for each in arrangements],
+                         [True] + [False] * (len(arrangements) - 1))
+        for each in arrangements:
+            self.assertEqual([client["client"] for client in each["clients"]], [1, 2])
+            self.assertEqual(each["measured"], each["blocks"] > 0)
+        self.assertEqual([client["why"] for client in device["clients"]], ["policy", "policy"])
+        text = self.explain(socket)
+        self.assertEqual((text.returncode, text.stderr), (0, ""))
+        self.assertRegex(text.stdout, r"(?m)^  > +A +in force ")
+        for client in (1, 2):
+            self.assertRegex(text.stdout, rf"(?m)^  client {client} \(demo-train\) has ")
+        one = self.explain(socket, "2").stdout
+        self.assertIn("client 2 (demo-train) has ", one)
+        self.assertNotRegex(one, r"(?m)^  client 1 ")
+        self.assert_refused(self.explain(socket, "demo-tarin"), "'demo-tarin'", "1 (demo-train)",
+                            "VIT-101")
+
     def test_doctor_finds_the_software_device(self):
         result = self.native(PREFIX / "bin/vitamin", "doctor")
         self.assertEqual(result.returncode, 0, result.stdout)

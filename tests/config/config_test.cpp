@@ -3,6 +3,7 @@
 // vitamin.toml: what is read, what is refused and where, which layer wins, which class matches.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -281,29 +282,105 @@ TEST_CASE("a class that earlier ones leave no program is said in vain, and no ot
   }
 }
 
-TEST_CASE("a target under a policy that serves none is said in vain, and the rest is used") {
-  const std::string serving = "[[class]]\nname = \"s\"\nkind = \"latency\"\ntpot = \"30ms\"\n";
-  for (const char* policy : {"fifo", "throughput", "random:max=4"}) {
-    const Loaded loaded = read("policy.name = \"" + std::string(policy) + "\"\n" + serving);
-    CHECK(loaded.valid());
-    REQUIRE(loaded.no_effect.size() == 1);
-    const std::string said = text_of(loaded.no_effect.front(), false);
-    CHECK(said.find("5:1: the policy '" + std::string(policy)) != said.npos);
+TEST_CASE("bounds, percentile and weight of a class are read") {
+  const Loaded loaded = read(
+      "policy.name = \"slo\"\n[[class]]\nname = \"s\"\nkind = \"latency\"\nttft = \"0.5s\"\n"
+      "tpot = \"30ms\"\nlatency = \"2s\"\nstep = \"1min\"\npercentile = 95\nweight = 3\n");
+  CHECK(loaded.why() == "");
+  CHECK(loaded.no_effect.empty());
+  const WorkloadClass& made = loaded.configuration.classes[0];
+  CHECK(made.ttft_ns == 500'000'000);
+  CHECK(made.tpot_ns == 30'000'000);
+  CHECK(made.latency_ns == 2'000'000'000);
+  CHECK(made.step_ns == 60'000'000'000);
+  CHECK(made.percentile == 95);
+  CHECK(made.weight == 3);
+}
+
+TEST_CASE("a bound under a policy that keeps none is said in vain, and the rest is used") {
+  for (const std::string key : {"ttft", "tpot", "latency", "step"}) {
+    CAPTURE(key);
+    const std::string serving =
+        "[[class]]\nname = \"s\"\nkind = \"latency\"\n" + key + " = \"30ms\"\n";
+    for (const char* policy : {"fifo", "throughput", "random:max=4"}) {
+      const Loaded loaded = read("policy.name = \"" + std::string(policy) + "\"\n" + serving);
+      CHECK(loaded.valid());
+      REQUIRE(loaded.no_effect.size() == 1);
+      CHECK(text_of(loaded.no_effect.front(), false) ==
+            "v.toml:5:1: the policy '" + std::string(policy) + "' keeps no latency bounds: '" +
+                key + "' of the class 's' has no effect; policies that do: slo, tpot-first");
+    }
+    for (const char* policy : {"slo", "tpot-first", "/opt/mine.so"})
+      CHECK(read("policy.name = \"" + std::string(policy) + "\"\n" + serving).no_effect.empty());
+    // One device whose policy does keep them.
+    CHECK(read("policy.name = \"fifo\"\n[devices.\"GPU-1*\"]\npolicy.name = \"tpot-first\"\n" +
+               serving)
+              .no_effect.empty());
   }
-  for (const char* policy : {"slo", "tpot-first", "/opt/mine.so"})
-    CHECK(read("policy.name = \"" + std::string(policy) + "\"\n" + serving).no_effect.empty());
-  // One device whose policy does serve them.
-  CHECK(
-      read("policy.name = \"fifo\"\n[devices.\"GPU-1*\"]\npolicy.name = \"tpot-first\"\n" + serving)
-          .no_effect.empty());
+  const Loaded both = read(
+      "[[class]]\nname = \"s\"\nkind = \"latency\"\ntpot = \"30ms\"\nstep = \"1s\"\n"
+      "percentile = 95\n");
+  CHECK(both.no_effect.size() == 3);
+}
+
+TEST_CASE("a weight under a policy that weighs nothing is said in vain") {
+  const auto said = [](const std::string& policy) {
+    const Loaded loaded = read(policy + "\n[[class]]\nname = \"s\"\nweight = 2\n");
+    CHECK(loaded.valid());
+    return loaded.no_effect.empty() ? "" : text_of(loaded.no_effect.front(), false);
+  };
+  CHECK(said("policy.name = \"fifo\"") ==
+        "v.toml:4:1: the policy 'fifo' weighs no clients: 'weight' of the class 's' has no effect; "
+        "policies that do: throughput, slo, tpot-first");
+  CHECK(said("policy.name = \"throughput\"") == "");
+  CHECK(said("policy = { name = \"throughput\", parameters = { model = \"algorithm1\" } }") != "");
+  CHECK(said("policy.name = \"slo\"") == "");
+}
+
+TEST_CASE("the command line changes keys of classes that a file has") {
+  const std::vector<Text> files = {
+      {"v.toml",
+       "policy.name = \"slo\"\n[[class]]\nname = \"a.b\"\nkind = \"latency\"\ntpot = \"9ms\"\n"}};
+  const auto load = [&](const std::string& path, const std::string& text) {
+    const std::vector<Assignment> words = {{path, text, "the command line"}};
+    return load_texts(files, words, "gpu1");
+  };
+  for (const std::string path : {"class.a.b.tpot", "class.\"a.b\".tpot"}) {
+    const Loaded loaded = load(path, "30ms");
+    CHECK(loaded.why() == "");
+    REQUIRE(loaded.configuration.classes.size() == 1);
+    CHECK(loaded.configuration.classes[0].tpot_ns == 30'000'000);
+    CHECK(loaded.configuration.classes[0].kind == Kind::kLatency);
+    const auto shown = std::find_if(loaded.settings.begin(), loaded.settings.end(),
+                                    [](const auto& s) { return s.path == "class.\"a.b\".tpot"; });
+    REQUIRE(shown != loaded.settings.end());
+    CHECK(shown->place.text() == "the command line");
+  }
+  CHECK(load("class.a.b.step", "1s").configuration.classes[0].step_ns == 1'000'000'000);
+  CHECK(load("class.a.b.tpott", "1s").why() ==
+        "the command line: a class has no 'tpott'; did you mean 'tpot'?\n");
+  CHECK(load("class.a.c.tpot", "1s").why() ==
+        "the command line: no file has a class 'a.c'; did you mean 'a.b'?\n");
+  CHECK(load("class.tpot", "1s").why() ==
+        "the command line: 'class.tpot' is no class.NAME.KEY like class.serving.tpot\n");
+  CHECK(load("class.a.b.weight", "0").why() ==
+        "the command line: 'class.a.b.weight' must be a whole number from 1 to 1000\n");
+  CHECK_FALSE(load("class.a.b.kind", "batch").valid());  // it has a bound
+  CHECK_FALSE(load("class.a.b.environment", "X=[").valid());
 }
 
 TEST_CASE("classes that can never match or that make no sense are problems") {
   CHECK(problems("[[class]]\nname = \"all\"\n[[class]]\nname = \"x\"\nuser = \"y\"\n")
             .find("3:1 the class 'x' is never reached") == 0);
   CHECK(problems("[[class]]\nuser = \"y\"\n") == "1:1 a class needs a name\n");
-  CHECK(problems("[[class]]\nname = \"x\"\ntpot = \"3ms\"\nkind = \"batch\"\n") ==
-        "3:1 a target is for a class of kind \"latency\"\n");
+  CHECK(
+      problems("[[class]]\nname = \"x\"\ntpot = \"3ms\"\nkind = \"batch\"\n") ==
+      "3:1 'tpot' of the class 'x' is a bound, which is for a class of kind \"latency\": add kind "
+      "= \"latency\", or remove the bound\n");
+  CHECK(problems("[[class]]\nname = \"x\"\nstep = \"3ms\"\n").find("3:1 'step' of") == 0);
+  CHECK(problems("[[class]]\nname = \"x\"\npercentile = 90\n").find("3:1 'percentile' of") == 0);
+  CHECK(problems("[[class]]\nname = \"x\"\npercentile = 100\n") ==
+        "3:14 'percentile' must be a whole number from 50 to 99\n");
   CHECK(problems("[class]\nname = \"x\"\n").find("double brackets") != std::string::npos);
   CHECK(problems("[[class]]\nname = \"x\"\ncomand = \"y\"\n") ==
         "3:1 a class has no 'comand'; did you mean 'command'?\n");

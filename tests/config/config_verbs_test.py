@@ -91,6 +91,10 @@ class Layers(unittest.TestCase):
         # Of another node the devices are not known, nor of a machine without any.
         self.assertEqual(config("check", "--config", file, "--host", "gpu1", **here).returncode, 0)
         self.assertEqual(config("check", "--config", file).returncode, 0)
+        file = self.write("bounded.toml", '[[class]]\nname = "b"\nkind = "latency"\nshare = 50\n'
+                                          'reservation = 9\n')
+        self.assertIn("bounded.toml:5:1: the class 'b' reserves 9 processors for each client and "
+                      "bounds it to 8", config("check", "--config", file, **here).stdout)
         file = self.write("fits.toml", '[[class]]\nname = "fits"\nkind = "latency"\n'
                                        'reservation = 16\n')
         self.assertEqual(config("check", "--config", file, **here).returncode, 0)

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import time
 import unittest
 
 from harness import DaemonTest, answers, signal_is_expected
@@ -115,9 +116,65 @@ class Configured(DaemonTest):
     def test_what_is_said_in_vain_is_in_the_log_and_the_rest_is_used(self):
         daemon = self.configured('policy.name = "fifo"\n[[class]]\nname = "wide"\n'
                                  'kind = "latency"\ntpot = "30ms"\nreservation = 60000\n')
-        self.assertIn("the policy 'fifo' serves no targets", daemon.log())
+        self.assertIn("the policy 'fifo' keeps no latency bounds: 'tpot' of the class 'wide'",
+                      daemon.log())
         self.hold(daemon)
         self.assertIn("the class 'wide' reserves 60000 processors for each client", daemon.log())
+
+    def test_a_bound_that_alone_is_missed_is_refused_and_the_next_client_is_told_at_once(self):
+        daemon = self.configured('[policy]\nname = "slo"\n'
+                                 '[[class]]\nname = "hasty"\ncommand = "no-such"\n'
+                                 'kind = "latency"\nlatency = "20us"\npercentile = 90\n')
+        batch = self.member(daemon, "work", 0)
+        self.until(lambda: daemon.status()["devices"] and self.held(daemon))
+
+        def bound_of(client):
+            for bound in daemon.status()["devices"][0]["bounds"]:
+                if bound["client"] == client:
+                    return bound
+            return {"refused": False, "finished": 0}
+
+        def serve_until(service, client, what):
+            """Serves requests until it is so; one that is over at once may be seen by no plan."""
+            until = time.monotonic() + time_limit(60)
+            while not what():
+                self.assertLess(time.monotonic(), until, bound_of(client))
+                for word in "xx":  # a request begins, and ends
+                    service.stdin.write(word)
+                    service.stdin.flush()
+                    time.sleep(0.01)
+
+        def said(client):
+            return [line for line in daemon.log().splitlines()
+                    if f"client {client} (member, class 'hasty'): latency = 20us is refused: alone "
+                       "it takes" in line and "at the 90th percentile" in line
+                    and "Set latency to" in line and line.endswith("[VIT-406]")]
+        service = self.member(daemon, "serve", environment={"MEMBER_CLASS": "hasty"})
+        serve_until(service, 2, lambda: bound_of(2)["refused"])
+        self.assertEqual(bound_of(2)["of"], "latency")
+        self.assertGreater(bound_of(2)["alone_ns"], 20_000)
+        serve_until(service, 2, lambda: said(2))
+        self.result(service)
+        # What the program takes alone is known by now.
+        again = self.member(daemon, "serve", environment={"MEMBER_CLASS": "hasty"})
+        serve_until(again, 3, lambda: bound_of(3)["finished"] > 0)
+        self.assertTrue(bound_of(3)["refused"])
+        serve_until(again, 3, lambda: said(3))
+        self.result(again)
+        self.assertEqual(len(said(2)), 1)  # once
+        self.result(batch)
+
+    def test_bounds_and_weight_of_a_class_are_in_the_status(self):
+        daemon = self.configured('[policy]\nname = "slo"\n'
+                                 '[[class]]\nname = "serving"\ncommand = "no-such"\n'
+                                 'kind = "latency"\nttft = "300ms"\ntpot = "30ms"\nweight = 4\n',
+                                 "--set", "class.serving.tpot=40ms")
+        self.hold(daemon, "serving")
+        client, = daemon.status()["clients"]
+        self.assertEqual(client["weight"], 4)
+        self.assertEqual(client["bounds"],
+                         {"ttft_ns": 300_000_000, "tpot_ns": 40_000_000, "latency_ns": 40_000_000,
+                          "step_ns": 0, "as_alone": False, "percentile": 99})
 
     def test_a_class_that_is_not_for_this_user_is_not_believed(self):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "root"\n'

@@ -74,7 +74,8 @@ class Pages(unittest.TestCase):
         while not socket.exists() and time.monotonic() < end:
             time.sleep(0.01)
 
-    def run_page(self, name):
+    def run_page(self, name, together=False):
+        """`together`: what a page starts in the background runs beside the rest of it."""
         page = SOURCE / "docs" / f"{name}.md"
         lines = commands(page)
         self.assertTrue(lines)
@@ -85,8 +86,12 @@ class Pages(unittest.TestCase):
             told = "{ echo " + shlex.quote("failed: " + line.rstrip("& ")) + "; failed=1; }"
             if MAY_FAIL.match(line):
                 script.append(f"{line} || true")
+            elif line.rstrip().endswith("&") and together:
+                script.append(f"{line} trap 'kill $(jobs -p)' EXIT")
             elif line.rstrip().endswith("&"):
                 script.append(f"{line} wait $! || {told}")
+            elif line.startswith("vitamin explain"):  # as soon as something was decided
+                script.append(f"until {line}; do sleep 0.1; done")
             else:
                 script.append(f"{line} || {told}")
         script.append("exit $failed")
@@ -120,6 +125,18 @@ class Pages(unittest.TestCase):
     def test_cost(self):
         self.run_page("cost")
 
+    def test_explain(self):
+        # Programs that run until they are ended; the page shows what was said of such.
+        self.executable(self.root / "bin/python",
+                        f"#!/bin/sh\nexec {PREFIX}/bin/demo-train 1000000\n")
+        said = self.run_page("explain", together=True)
+        shown, = blocks(SOURCE / "docs/explain.md", "text")
+        self.assertIn("SMs, policy throughput", shown)
+        for text in (shown, said):
+            self.assertRegex(text, r"(?m)^GPU-\S+  .+  \d+ SMs, policy throughput$")
+            self.assertRegex(text, r"(?m)^  client \d+ \(demo-train\) (has|is) ")
+        self.assertIn('"schema": 1', said)
+
     def test_limit_a_user(self):
         self.run_page("limit-a-user")
 
@@ -148,7 +165,7 @@ class Pages(unittest.TestCase):
         index = (SOURCE / "docs/README.md").read_text()
         listed = re.findall(r"\]\(([a-z-]+)\.md\)", index.partition("## Questions")[2]
                             .partition("\n## ")[0])
-        self.assertEqual(len(listed), 10)
+        self.assertEqual(len(listed), 11)
         for name in listed:
             self.assertTrue(hasattr(self, f"test_{name.replace('-', '_')}"), name)
 

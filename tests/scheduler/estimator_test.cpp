@@ -502,5 +502,50 @@ TEST_CASE("The choice is explained by what each candidate was measured to give")
   CHECK(chosen);
 }
 
+TEST_CASE("What was not measured yet is told as the model has it, and as not measured") {
+  World world({{}, {}}, pair_speeds(decode_beside_prefill()), 2);
+  world.run(0.3);  // the race has begun
+  scheduler::Findings findings;
+  world.estimator.explain(findings);
+  CHECK(findings.choice == scheduler::Choice::kUnmeasured);
+  CHECK(findings.objective == "proportional");
+  unsigned predicted = 0, chosen = 0;
+  for (const scheduler::CandidateReport& candidate : findings.candidates) {
+    chosen += candidate.chosen;
+    predicted += candidate.blocks == 0;
+    CHECK_FALSE(candidate.remembered);
+    REQUIRE(candidate.clients.size() == candidate.assignments.size());
+    for (std::size_t i = 0; i < candidate.clients.size(); ++i) {
+      CHECK(candidate.clients[i].client == candidate.assignments[i].client);
+      CHECK(candidate.clients[i].measured == (candidate.blocks > 0));
+      if (candidate.blocks > 0) continue;
+      CHECK(candidate.clients[i].speed > 0);
+      CHECK(candidate.lead == 0);
+    }
+  }
+  CHECK(predicted > 0);
+  CHECK(chosen == 1);
+}
+
+TEST_CASE("A choice can be asked for when one of its clients has nothing to run any more") {
+  World world({{}, {}}, pair_speeds(decode_beside_prefill()), 2);
+  world.run(10);
+  scheduler::Findings during, after;
+  world.estimator.explain(during);
+  CHECK(during.left_ns == 0);
+  CHECK_FALSE(world.estimator.explain_before(after));
+  world.set_active(1, false);
+  world.run(11);
+  world.estimator.explain(after);
+  CHECK(after.candidates.size() == 1);
+  REQUIRE(world.estimator.explain_before(after));
+  CHECK(after.left_ns >= 10 * kSecond);
+  REQUIRE(after.candidates.size() == during.candidates.size());
+  for (std::size_t i = 0; i < after.candidates.size(); ++i) {
+    CHECK(after.candidates[i].chosen == during.candidates[i].chosen);
+    CHECK(after.candidates[i].assignments == during.candidates[i].assignments);
+  }
+}
+
 }  // namespace
 }  // namespace vitamin::test

@@ -740,5 +740,27 @@ TEST_CASE("explain says for each client what it has, why and since when") {
   CHECK(to_string(all[2].planned.reason) == "paused");
 }
 
+TEST_CASE("explain names the rows of single streams, and whether a client ever had work") {
+  const PoolLayout layout = h200();
+  Scheduler scheduler(layout.entries(), policy([&](const Snapshot&, Allocation& out) {
+                        out.rows = {row(1, kWholeDevice, Mode::kShared)};
+                        Row& own = out.rows.emplace_back(row(1, part(layout, 0, 4), Mode::kShared));
+                        own.stream = 7;
+                      }));
+  scheduler.attach(2, {}, 1);
+  scheduler.wants(1, demand(0), 5);
+  scheduler.wants(1, demand(7), 5);
+  decide(scheduler, 5);
+  std::vector<Explanation> all;
+  scheduler.explain(all, 6);
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].planned.row.stream == kAllStreams);
+  REQUIRE(all[0].streams.size() == 1);
+  CHECK(all[0].streams[0].row.stream == 7);
+  CHECK(all[0].streams[0].reason == Reason::kPolicy);
+  CHECK(all[0].busy_ns == 6);
+  CHECK(all[1].busy_ns == 0);
+}
+
 }  // namespace
 }  // namespace vitamin::scheduler

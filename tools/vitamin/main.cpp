@@ -82,6 +82,23 @@ Examples:
   vitamin status --socket /run/vitamin/vitamind.sock  the machine's vitamind
 )";
 
+constexpr const char* kExplainFooter = R"(
+CLIENT is the number of a client as `vitamin status` shows it, a job, a pod or a program.
+
+Examples:
+  vitamin explain           why each client has what it has, and what else was tried
+  vitamin explain 3         of client 3 only
+  vitamin explain train     of every client that runs `train`
+  vitamin explain --json    the same for scripts
+
+How to read it:
+  A table has the arrangements among which the policy chooses: which SMs each client would have.
+    objective   how far the arrangement leads (+) or lags (-) the one in force, ± its error
+    blocks      how often it was measured; –: not, its numbers are predicted
+    client      its SMs there and its speed, 1 as alone; or × its speed in the one in force
+  Then a sentence for each client: what it has, what decided that, what it lacks.
+)";
+
 constexpr const char* kTopFooter = R"(
 Examples:
   vitamin top             until interrupted; a vitamind that is started again is found again
@@ -157,6 +174,7 @@ struct CommandLine {
   CLI::App* policy_list = nullptr;
   CLI::App* version = nullptr;
   CLI::App* status = nullptr;
+  CLI::App* explain = nullptr;
   CLI::App* top = nullptr;
   CLI::App* drain = nullptr;
   CLI::App* resume = nullptr;
@@ -168,7 +186,7 @@ struct CommandLine {
   TraceVerbs trace_verbs;
   ConfigVerbs config_verbs;
   bool json = false;
-  std::string device = "all";
+  std::string device = "all", client;
   std::string shell;
   std::string bundle;
   double seconds = 0.5;
@@ -195,7 +213,7 @@ struct CommandLine {
     add_daemon_verbs();
     completion = app.add_subcommand("completion", "Print a completion script for a shell");
     completion->add_option("SHELL", shell, "bash, zsh or fish")->required();
-    for (CLI::App* verb : {doctor, policy_list, version, status})
+    for (CLI::App* verb : {doctor, policy_list, version, status, explain})
       verb->add_flag("--json", json, "Answer as JSON");
     // Last: a verb begins with the footer that the program has at that time.
     app.footer(kMainFooter);
@@ -209,16 +227,19 @@ struct CommandLine {
  private:
   void add_daemon_verbs() {
     status = app.add_subcommand("status", "Show what vitamind does: devices, leases, clients");
+    explain = app.add_subcommand("explain", "Show why each client has what it has");
+    explain->add_option("CLIENT", client, "A client, job, pod or program (default: all)");
     top = app.add_subcommand("top", "The same, live: a cell for each unit of each device");
     drain = app.add_subcommand("drain", "Let no new client onto a device");
     resume = app.add_subcommand("resume", "End that");
-    for (CLI::App* verb : {status, top, drain, resume})
+    for (CLI::App* verb : {status, explain, top, drain, resume})
       verb->add_option("--socket", options.socket, "Where vitamind listens (default: as for run)");
     top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
     top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
     for (CLI::App* verb : {drain, resume})
       verb->add_option("DEVICE", device, "Its UUID or index, or all")->capture_default_str();
     status->footer(kStatusFooter);
+    explain->footer(kExplainFooter);
     top->footer(kTopFooter);
     drain->footer(kDrainFooter);
     resume->footer(kDrainFooter);
@@ -412,7 +433,8 @@ int dispatch(CommandLine& line) {
   if (!line.options.command.empty())
     return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
   for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version,
-                               line.status, line.top, line.drain, line.resume, line.completion})
+                               line.status, line.explain, line.top, line.drain, line.resume,
+                               line.completion})
     if (verb->parsed() && !verb->remaining().empty())
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json, line.bundle);
@@ -423,6 +445,8 @@ int dispatch(CommandLine& line) {
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
   if (line.status->parsed()) return show_status(line.options.socket, line.json);
+  if (line.explain->parsed())
+    return show_explanation(line.options.socket, line.client, line.json);
   if (line.top->parsed()) return top(line.options.socket, line.seconds, line.rounds);
   if (line.drain->parsed() || line.resume->parsed())
     return set_drained(line.options.socket, line.device, line.drain->parsed());
@@ -436,7 +460,7 @@ int parse_and_dispatch(int argc, char** argv) {
   CommandLine line;
   line.app.allow_extras();
   for (CLI::App* verb : {line.doctor, line.policy, line.policy_list, line.version, line.status,
-                         line.top, line.drain, line.resume})
+                         line.explain, line.top, line.drain, line.resume})
     verb->allow_extras();
   // What stands behind "--" is the command, whatever it looks like.
   char** const mark = std::find_if(argv + std::min(argc, 1), argv + argc,

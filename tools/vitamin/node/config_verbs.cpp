@@ -68,16 +68,21 @@ void compare_with_devices(config::Loaded& loaded) {
   const auto [processors, name] = widest_device();
   if (processors == 0) return;
   for (const config::WorkloadClass& made : classes) {
-    if (made.reservation <= processors) continue;
+    const std::uint64_t share = processors * made.share / 100;
+    if (made.reservation <= share) continue;
     const std::string path = "class." + config::toml_text(made.name) + ".reservation";
     const auto said =
         std::find_if(loaded.settings.begin(), loaded.settings.end(),
                      [&](const config::Setting& setting) { return setting.path == path; });
     loaded.no_effect.push_back(
         {said != loaded.settings.end() ? said->place : config::Place{"here"},
-         fmt::format("the class '{}' reserves {} processors for each client, and the widest device "
-                     "here, {}, has {}",
-                     made.name, made.reservation, name, processors),
+         made.reservation > processors
+             ? fmt::format("the class '{}' reserves {} processors for each client, and the widest "
+                           "device here, {}, has {}",
+                           made.name, made.reservation, name, processors)
+             : fmt::format("the class '{}' reserves {} processors for each client and bounds it to "
+                           "{} (share = {}, on {}): raise share or reserve less",
+                           made.name, made.reservation, share, made.share, name),
          {}});
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// vitamin status, top, drain, resume: the daemon's view, for people and for machines.
+// vitamin status, explain, top, drain, resume: the daemon's view, for people and for machines.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include "daemon/protocol/device_lock.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
+#include "tools/vitamin/node/explain.h"
 #include "tools/vitamin/interrupts.h"
 #include "tools/vitamin/node/probe.h"
 #include "tools/vitamin/text.h"
@@ -172,6 +173,19 @@ int show_status(const std::string& socket, bool as_json) {
   const auto status = ask_daemon(daemon_socket(socket), "status");
   if (!status) return failed(status.error());
   fmt::print("{}", as_json ? status->dump(2) + "\n" : status_text(*status));
+  return 0;
+}
+
+int show_explanation(const std::string& socket, const std::string& which, bool as_json) {
+  const auto status = ask_daemon(daemon_socket(socket), "status");
+  if (!status) return failed(status.error());
+  const auto explained = explain(*status, which);
+  if (!explained) {
+    say(explained.error().code == hal::Errc::kUnavailable ? Problem::kNoDecision : Problem::kUsage,
+        explained.error().message + ".");
+    return kExitFailed;
+  }
+  fmt::print("{}", as_json ? explained->dump(2) + "\n" : explanation_text(*explained));
   return 0;
 }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What slo and tpot-first can be asked for: what becomes of each bound, and among which
+// arrangements they choose.
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/policies/slo.h"
+
+namespace vitamin::scheduler {
+
+void SloPolicy::promises(std::vector<Promise>& out) const {
+  const EstimateStore& store = estimator_.store();
+  for (const Kept& kept : services_) {
+    const Service& service = kept.service;
+    const Slo& slo = service.slo();
+    const auto add = [&](StepKind kind, std::uint64_t bound_ns, std::uint64_t alone_ns) {
+      Promise& promise = out.emplace_back();
+      promise.client = service.client();
+      promise.kind = kind;
+      promise.bound_ns = bound_ns < kNoNumberNs ? 0 : bound_ns;
+      promise.alone_ns = alone_ns;
+      promise.feasible = promise.bound_ns == 0 || alone_ns <= bound_ns;
+      promise.finished = service.finished();
+      promise.late = service.late();
+      promise.usable = service.usable();
+      if (kept.standing != 0) promise.standing = arrangements_[kept.standing].left;
+      promise.costs = could_ > 0 ? std::clamp(1 - got_ / could_, 0.0, 1.0) : 0;
+    };
+    bool any = false;
+    for (const auto& [kind, bound_ns] : {std::pair{StepKind::kPrefill, slo.ttft_ns},
+                                         {StepKind::kDecode, slo.tpot_ns},
+                                         {StepKind::kIteration, slo.step_ns}}) {
+      if (bound_ns == 0) continue;
+      add(kind, bound_ns, service.alone_ns(store, kind, false));
+      any = true;
+    }
+    const std::uint64_t rest = std::max(service.alone_ns(store, StepKind::kUnknown, true),
+                                        service.alone_ns(store, StepKind::kUnknown, false));
+    // A program that announces its steps has no other requests.
+    if (slo.latency_ns != 0 && (!any || rest != 0)) add(StepKind::kUnknown, slo.latency_ns, rest);
+  }
+}
+
+// One arrangement, for the clients of the last allocation.
+CandidateReport SloPolicy::report(std::size_t arrangement, const Service::Slack& slack) const {
+  const Arrangement& at = arrangements_[arrangement];
+  const Arrangements::Measured known = arrangements_.measured(arrangement, phase_, looked_ns_);
+  CandidateReport report;
+  report.chosen = arrangement == chosen_;
+  report.keeps_bounds = arrangements_.bears(arrangement, slack, phase_);
+  const auto add = [&](ClientId client, PartitionId partition, bool only, double speed) {
+    const bool paused = partition == kNoPartition;
+    const Mode mode = paused                                ? Mode::kPaused
+                      : only && partition != kWholeDevice ? Mode::kExclusive
+                                                          : Mode::kShared;
+    report.assignments.push_back({client, paused ? kWholeDevice : partition, mode});
+    ClientReport& one = report.clients.emplace_back();
+    one.client = client;
+    one.measured = known.known;
+    if (known.known) one.speed = speed;
+  };
+  for (const Kept& kept : services_)
+    add(kept.service.client(), at.left, services_.size() == 1, known.service);
+  for (const Counter& other : before_)
+    add(other.client, at.right, before_.size() == 1, known.others);
+  const auto by_client = [](const auto& a, const auto& b) { return a.client < b.client; };
+  std::sort(report.assignments.begin(), report.assignments.end(), by_client);
+  std::sort(report.clients.begin(), report.clients.end(), by_client);
+  return report;
+}
+
+bool SloPolicy::explain(Findings& out) const {
+  if (chosen_ == kNone) return false;  // no service works
+  out = {};
+  out.objective = "others";
+  const Service::Slack slack = worst(looked_ns_);
+  const double present = arrangements_.measured(chosen_, phase_, looked_ns_).others;
+  for (std::size_t i = 0; i < arrangements_.size(); ++i) {
+    if (!arrangements_[i].raced && i != chosen_) continue;
+    CandidateReport& one = out.candidates.emplace_back(report(i, slack));
+    const Arrangements::Measured known = arrangements_.measured(i, phase_, looked_ns_);
+    if (present > 0 && known.known) one.lead = one.predicted = known.others / present - 1;
+  }
+  for (CandidateReport& one : out.candidates)
+    for (std::size_t i = 0; i < one.clients.size(); ++i) {
+      ClientReport& client = one.clients[i];
+      double best = client.speed;
+      for (const CandidateReport& other : out.candidates)
+        if (other.clients[i].measured) best = std::max(best, other.clients[i].speed);
+      if (best > 0 && client.measured) client.costs = 1 - client.speed / best;
+    }
+  out.choice = arrangements_.bears(chosen_, slack, phase_) && slack.ns >= 0 ? Choice::kBounds
+                                                                            : Choice::kLate;
+  return true;
+}
+
+}  // namespace vitamin::scheduler
