@@ -14,11 +14,7 @@ import unittest
 
 from time_limit import time_limit, wait_until
 
-<<<<<<< HEAD
-MAJOR, MINOR = 1, 7  # daemon/protocol/version.h
-=======
-MAJOR, MINOR = 1, 8  # protocol/version.h
->>>>>>> wholegrant
+MAJOR, MINOR = 1, 8  # daemon/protocol/version.h
 
 
 def open_width(status, clients):

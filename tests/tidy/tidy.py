@@ -75,6 +75,7 @@ VENDOR_DIRECTORIES = ("backends/cuda", "backends/hip", "backends/soft/libcuda",
 
 # Written so that this file does not contain them itself.
 BANNED = [
+    (re.compile("^(" + "<" * 7 + "|" + ">" * 7 + ") "), "a merge that is not finished"),
     (re.compile("\\b(FIX" + "ME|TO" + "DO|XX" + "X)\\b"), "finish it or open an issue"),
     (re.compile("^using " + "namespace (?!std::[a-z_]*literals;)(?!.*// NOLINT: )"),
      "name what is used"),
