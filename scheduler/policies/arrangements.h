@@ -3,7 +3,7 @@
 // The ways to arrange clients with a bound of latency (services) and the others on one device, and
 // what each is measured to be worth:
 //
-//   shared    all clients on the whole device
+//   shared    every client on the whole device
 //   parts     the services on one part, the others on the rest
 //   alone     the others are paused
 //

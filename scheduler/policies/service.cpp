@@ -49,7 +49,7 @@ constexpr double kOverrun = 0.05;
 // meanwhile.
 constexpr std::uint64_t kLeadNs = 5'000'000;
 
-// A client that pauses says so after so long (client/lease_client.h).
+// A client that pauses says so after so long (daemon/client/lease_client.h).
 constexpr std::uint64_t kSaysPauseNs = 1'000'000;
 
 double to_double(std::uint64_t ns) { return static_cast<double>(ns); }
