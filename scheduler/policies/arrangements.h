@@ -57,8 +57,8 @@ class Arrangements {
                         std::uint64_t now_ns) const;
   // Whether slack remains to go on under arrangement `i`.
   bool bears(std::size_t i, const Service::Slack& slack, StepKind phase) const;
-  // What was measured of it: how fast the service gets on relative to alone, and the others relative
-  // to when no service works. Not known: nothing was measured lately.
+  // What was measured of it: how fast the service gets on relative to alone, and the others
+  // relative to when no service works. Not known: nothing was measured lately.
   struct Measured {
     bool known = false;
     double service = 1, others = 0;

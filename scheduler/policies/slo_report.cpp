@@ -50,11 +50,10 @@ CandidateReport SloPolicy::report(std::size_t arrangement, const Service::Slack&
   report.chosen = arrangement == chosen_;
   report.keeps_bounds = arrangements_.bears(arrangement, slack, phase_);
   const auto add = [&](ClientId client, PartitionId partition, bool only, double speed) {
-    const bool paused = partition == kNoPartition;
-    const Mode mode = paused                                ? Mode::kPaused
-                      : only && partition != kWholeDevice ? Mode::kExclusive
-                                                          : Mode::kShared;
-    report.assignments.push_back({client, paused ? kWholeDevice : partition, mode});
+    if (partition == kNoPartition) return;  // paused
+    const bool part = partition != kWholeDevice;
+    report.assignments.push_back(
+        {client, partition, only && part ? Mode::kExclusive : Mode::kShared});
     ClientReport& one = report.clients.emplace_back();
     one.client = client;
     one.measured = known.known;
@@ -81,13 +80,14 @@ bool SloPolicy::explain(Findings& out) const {
     CandidateReport& one = out.candidates.emplace_back(report(i, slack));
     const Arrangements::Measured known = arrangements_.measured(i, phase_, looked_ns_);
     if (present > 0 && known.known) one.lead = one.predicted = known.others / present - 1;
+    if (i == arrangements_.alone() && !one.chosen) one.lead = one.predicted = -1;
   }
   for (CandidateReport& one : out.candidates)
-    for (std::size_t i = 0; i < one.clients.size(); ++i) {
-      ClientReport& client = one.clients[i];
+    for (ClientReport& client : one.clients) {
       double best = client.speed;
       for (const CandidateReport& other : out.candidates)
-        if (other.clients[i].measured) best = std::max(best, other.clients[i].speed);
+        for (const ClientReport& there : other.clients)
+          if (there.client == client.client && there.measured) best = std::max(best, there.speed);
       if (best > 0 && client.measured) client.costs = 1 - client.speed / best;
     }
   out.choice = arrangements_.bears(chosen_, slack, phase_) && slack.ns >= 0 ? Choice::kBounds
