@@ -169,7 +169,10 @@ ClientReport Estimator::report(const Context& c, std::span<const Slot> slots, st
   }
   if (const Estimate* const there = rate_of(chosen); there != nullptr) {
     client.rate = std::exp(own->log_mean - there->log_mean);
-    if (arm != chosen) client.rate_error = client.rate * std::hypot(own->error(), there->error());
+    if (arm != chosen) {  // std::hypot would need glibc 2.35
+      const double here = own->error(), other = there->error();
+      client.rate_error = client.rate * std::sqrt(here * here + other * other);
+    }
   }
   double best = own->log_mean;
   for (unsigned other = 0; other < c.racing_arms; ++other)

@@ -66,12 +66,15 @@ void print_query(NamedStream of, const char* busy) {
   print("query", of.name, busy, hipGetErrorName(hipStreamQuery(of.stream)));
 }
 
-// A wait for an event that has ended is itself some work of the stream, for a moment.
+// A wait for an event that has ended is itself some work of the stream, for a moment. Few queries:
+// each may put a marker into the queue, which must not become full.
 hipError_t settled_query(hipStream_t stream) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
   hipError_t answer = hipStreamQuery(stream);
-  while (answer == hipErrorNotReady && std::chrono::steady_clock::now() < limit)
+  while (answer == hipErrorNotReady && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
     answer = hipStreamQuery(stream);
+  }
   return answer;
 }
 
