@@ -9,7 +9,7 @@
 //
 // What cannot be done, and is said: a fault of one client takes their contexts from all of its
 // server, and no new one is let in before every one of them has ended, which may be over in 30 ms
-// (log.h) or last for as long as somebody stays; which of them it was MPS does not say; a
+// (log.h) or last for as long as a client stays; which of them it was MPS does not say; a
 // server belongs to one user at a time unless it was started for several; a sandboxed vitamind (the
 // system unit has no devices) cannot start one.
 //
