@@ -6,6 +6,7 @@
 // Threads: called with the device lock held, but for on_change(). Nothing here blocks.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -14,6 +15,10 @@
 #include "runtime/profile/profile.h"
 
 namespace vitamin::runtime {
+
+inline bool is_eligible(std::span<const EntryId> eligible, EntryId entry) {
+  return std::ranges::find(eligible, entry) != eligible.end();
+}
 
 class Arbiter {
  public:

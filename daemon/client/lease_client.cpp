@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <new>
 
+#include "runtime/arbiter.h"
+
 namespace vitamin::client {
 
 using protocol::kLanes;
+using runtime::is_eligible;
 using runtime::kNoEntry;
 using runtime::kUntilChanged;
 using runtime::kWholeDevice;
@@ -48,10 +51,6 @@ static_assert(static_cast<std::uint8_t>(runtime::OperationClass::kBestEffort) + 
 std::uint64_t from_now(std::uint64_t at_ns, std::uint64_t now_ns) {
   if (at_ns == 0) return 0;
   return at_ns > now_ns ? std::min(at_ns - now_ns, protocol::kLongest) : 1;
-}
-
-bool contains(std::span<const EntryId> entries, EntryId entry) {
-  return std::find(entries.begin(), entries.end(), entry) != entries.end();
 }
 
 }  // namespace
@@ -150,10 +149,10 @@ Choice LeaseClient::grant(LaneId id, const runtime::ReadyOperation& operation,
   if (lane.entry != kNoEntry) {
     const bool wide_enough = layout_.at(lane.entry).processors >= operation.processors;
     const bool fresh = !lane.told || lane.launches == kUntilChanged;
-    if (wide_enough && !contains(eligible, lane.entry)) {
+    if (wide_enough && !is_eligible(eligible, lane.entry)) {
       // The driver refused this kernel there, or no queue is free yet: this launch only goes wide.
       set_waiting(lane, false);
-      return contains(eligible, kWholeDevice) ? Choice{kWholeDevice, 1} : Choice{kNoEntry, 0};
+      return is_eligible(eligible, kWholeDevice) ? Choice{kWholeDevice, 1} : Choice{kNoEntry, 0};
     }
     if (wide_enough && fresh) {
       lane.told = true;
@@ -181,11 +180,11 @@ Choice LeaseClient::go_home(Lane& lane, const runtime::ReadyOperation& operation
   leave_for_home();
   set_waiting(lane, false);
   ++counters_.at_home;
-  const bool fits = link_.home != kWholeDevice && contains(eligible, link_.home) &&
+  const bool fits = link_.home != kWholeDevice && is_eligible(eligible, link_.home) &&
                     layout_.at(link_.home).processors >= operation.processors;
-  const EntryId entry = fits                               ? link_.home
-                        : contains(eligible, kWholeDevice) ? kWholeDevice
-                                                           : eligible.back();
+  const EntryId entry = fits                                  ? link_.home
+                        : is_eligible(eligible, kWholeDevice) ? kWholeDevice
+                                                              : eligible.back();
   if (lane.entry != entry) {
     put_down(lane);
     lane.entry = entry;

@@ -12,6 +12,7 @@ namespace vitamin::client {
 
 using runtime::Choice;
 using runtime::EntryId;
+using runtime::is_eligible;
 using runtime::kNoEntry;
 using runtime::kUntilChanged;
 using runtime::kWholeDevice;
@@ -19,10 +20,6 @@ using runtime::LaneId;
 using scheduler::Mode;
 
 namespace {
-
-bool contains(std::span<const EntryId> entries, EntryId entry) {
-  return std::find(entries.begin(), entries.end(), entry) != entries.end();
-}
 
 scheduler::StreamDemand demand_of(const runtime::ReadyOperation& operation) {
   scheduler::StreamDemand demand;
@@ -95,7 +92,8 @@ Choice LocalArbiter::place(const runtime::ReadyOperation& operation,
   } catch (...) {
     fault = "place() threw an exception";
   }
-  if (fault.empty() && placement.partition != kNoEntry && !contains(eligible, placement.partition))
+  if (fault.empty() && placement.partition != kNoEntry &&
+      !is_eligible(eligible, placement.partition))
     fault = "place() returned a partition that is not eligible";
   if (!fault.empty()) {
     tell_of_fault(name_ + ": " + fault);
@@ -142,7 +140,7 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
   obey(now_ns);
   const Lane& lane = lanes_[operation.lane];
   if (lane.grant == scheduler::kNoGrant) return {kNoEntry, 0};
-  if (contains(eligible, lane.entry))
+  if (is_eligible(eligible, lane.entry))
     return {lane.entry, lane.launches != 0 ? lane.launches : kUntilChanged, lane.ahead_ns};
   // The driver refused this kernel there, or no queue is free yet: a part of what was granted does
   // for this launch.
@@ -151,7 +149,7 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
     return id != kWholeDevice && granted.contains(layout_.at(id).compute);
   });
   if (inside != eligible.rend()) return {*inside, 1};
-  return {contains(eligible, kWholeDevice) ? kWholeDevice : eligible.back(), 1};
+  return {is_eligible(eligible, kWholeDevice) ? kWholeDevice : eligible.back(), 1};
 }
 
 // What ends is returned at once, which may be news.

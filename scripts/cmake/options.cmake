@@ -25,7 +25,13 @@ set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 
 set(VITAMIN_SANITIZE "" CACHE STRING "Sanitizers for every target, for example address,undefined")
 
-add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Werror)
+# Several sources a compilation: the headers of libraries take most of a compiler's time, and the
+# whole tree compiles in less than half of it. -DCMAKE_UNITY_BUILD=OFF compiles each alone.
+option(CMAKE_UNITY_BUILD "Compile several sources at a time" ON)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+
+# Of shadowing only that of locals: a local may have the name of a constant in another source.
+add_compile_options(-Wall -Wextra -Wshadow=local -Wconversion -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   add_compile_options(-Wno-restrict)  # GCC 12 sees overlaps in std::string that are not there
 endif()
@@ -36,12 +42,6 @@ endif()
 include_directories(${PROJECT_SOURCE_DIR})
 
 if(VITAMIN_SANITIZE)
-  # Eight sources a compilation: the headers of libraries take most of a compiler's time, and the
-  # whole tree compiles in less than half of it. A name of one source may shadow one of another;
-  # -Wshadow is checked without sanitizers, where each source is compiled alone.
-  set(CMAKE_UNITY_BUILD ON)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
-  add_compile_options(-Wno-shadow)
   # Whatever the build type says: unoptimised programs run several times longer, more optimisation
   # and full debug information compile up to twice as long. Assertions stay on (Debug). See also
   # vitamin_compile_quickly.

@@ -7,8 +7,6 @@
 namespace vitamin::determinism {
 namespace {
 
-constexpr unsigned kBlock = 256;
-
 unsigned quotient(unsigned a, unsigned b) { return (a + b - 1) / b; }
 Extent covering(unsigned elements) { return {std::min(quotient(elements, kBlock), 1024u)}; }
 

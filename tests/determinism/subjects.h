@@ -17,6 +17,8 @@
 
 namespace vitamin::determinism {
 
+constexpr unsigned kBlock = 256;  // threads
+
 // kSmall is for a device that computes on the CPU.
 enum class Scale { kSmall, kFull };
 

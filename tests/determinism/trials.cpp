@@ -9,25 +9,24 @@
 namespace vitamin::determinism {
 namespace {
 
-constexpr unsigned kBlock = 256;
 constexpr unsigned kPoison = 0xffffffff;
 
 unsigned input_seed(const TrialOptions& options, unsigned trial) {
   return options.seed * 0x9e3779b9u + 16 * trial;
 }
 
-Extent covering(unsigned words) { return {std::min((words + kBlock - 1) / kBlock, 256u)}; }
+Extent blocks_over(unsigned words) { return {std::min((words + kBlock - 1) / kBlock, 256u)}; }
 
 // An output nobody has written reads as a NaN, never as the right answer of an earlier trial.
 void compute(Launcher& launch, Subject& subject, std::uint64_t out, unsigned setting) {
-  launch("set_words", covering(subject.outputs()), {kBlock}, out, subject.outputs(), kPoison);
+  launch("set_words", blocks_over(subject.outputs()), {kBlock}, out, subject.outputs(), kPoison);
   subject.run(launch, out, setting);
 }
 
 std::uint64_t zeroed(Launcher& launch, std::size_t bytes) {
   const std::uint64_t address = launch.machine().allocate(bytes);
   const auto words = static_cast<unsigned>(bytes / 4);
-  launch("set_words", covering(words), {kBlock}, address, words, 0u);
+  launch("set_words", blocks_over(words), {kBlock}, address, words, 0u);
   return address;
 }
 
@@ -44,7 +43,7 @@ class Exact {
   // Of the inputs drawn last.
   void compute() { subject_.exact(launch_, exact_); }
   void measure(std::uint64_t out, unsigned trial) {
-    launch_("measure_error", covering(subject_.outputs()), {kBlock}, out, exact_,
+    launch_("measure_error", blocks_over(subject_.outputs()), {kBlock}, out, exact_,
             subject_.outputs(), errors_ + trial * sizeof(Error));
   }
   // For each trial; the machine is read once.
@@ -95,7 +94,7 @@ Drift compared(Machine& machine, Subject& subject, const TrialOptions& options,
       error.compute();
       error.measure(b, trial);
     }
-    launch("compare_floats", covering(subject.outputs()), {kBlock}, a, b, subject.outputs(),
+    launch("compare_floats", blocks_over(subject.outputs()), {kBlock}, a, b, subject.outputs(),
            differences + trial * sizeof(Difference));
   }
   std::vector<Difference> read(options.trials);
@@ -132,7 +131,7 @@ std::vector<Digest> digests(Machine& machine, Subject& subject, const TrialOptio
   for (unsigned trial = 0; trial < options.trials; ++trial) {
     subject.draw(launch, input_seed(options, trial));
     compute(launch, subject, out, own);
-    launch("digest_words", covering(subject.outputs()), {kBlock}, out, subject.outputs(),
+    launch("digest_words", blocks_over(subject.outputs()), {kBlock}, out, subject.outputs(),
            results + trial * sizeof(Digest));
   }
   std::vector<Digest> read(options.trials);

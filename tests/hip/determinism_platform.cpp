@@ -18,7 +18,7 @@
 namespace vitamin::determinism {
 namespace {
 
-void check(int status, const std::string& what) {
+void expect_success(int status, const std::string& what) {
   if (status != hipSuccess)
     throw std::runtime_error(what + ": HIP error " + std::to_string(status));
 }
@@ -30,7 +30,7 @@ class Module {
     const char* name = std::getenv("VITAMIN_TEST_KERNELS");
     std::ifstream file(name != nullptr ? name : "", std::ios::binary);
     const std::string image{std::istreambuf_iterator<char>(file), {}};
-    check(hipModuleLoadData(&module_, image.data()), "VITAMIN_TEST_KERNELS");
+    expect_success(hipModuleLoadData(&module_, image.data()), "VITAMIN_TEST_KERNELS");
     if (!interpose::read_layouts(std::as_bytes(std::span(image)), layouts_))
       throw std::runtime_error("the kernels' parameters cannot be read");
   }
@@ -38,7 +38,7 @@ class Module {
     hip::Kernel& kernel = kernels_[name];
     if (kernel.native != nullptr) return &kernel;
     hipFunction_t function = nullptr;
-    check(hipModuleGetFunction(&function, module_, name.c_str()), name);
+    expect_success(hipModuleGetFunction(&function, module_, name.c_str()), name);
     kernel = {hip::Kernel::Kind::kFunction, function, name, "determinism", layouts_.at(name)};
     return &kernel;
   }
@@ -63,21 +63,23 @@ class HipPlatform final : public Platform {
   }
   std::uint64_t allocate(std::size_t bytes) override {
     void* address = nullptr;
-    check(hipMalloc(&address, bytes), "hipMalloc");
+    expect_success(hipMalloc(&address, bytes), "hipMalloc");
     blocks_.push_back(address);
     return reinterpret_cast<std::uint64_t>(address);
   }
   void read(void* to, std::uint64_t from, std::size_t bytes) override {
-    check(hipMemcpy(to, reinterpret_cast<const void*>(from), bytes, hipMemcpyDeviceToHost), "copy");
+    expect_success(hipMemcpy(to, reinterpret_cast<const void*>(from), bytes, hipMemcpyDeviceToHost),
+                   "copy");
   }
   void* make_stream() override {
     hipStream_t stream = nullptr;
-    check(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking), "hipStreamCreateWithFlags");
+    expect_success(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking),
+                   "hipStreamCreateWithFlags");
     streams_.push_back(stream);
     return stream;
   }
   void* legacy_stream() override { return nullptr; }
-  void settle() override { check(hipDeviceSynchronize(), "hipDeviceSynchronize"); }
+  void settle() override { expect_success(hipDeviceSynchronize(), "hipDeviceSynchronize"); }
 
  private:
   std::unique_ptr<hal::Device> device_;

@@ -337,10 +337,17 @@ def unbuilt(files, compiled):
 
 
 def compiled_files(root, path):
-    """Names, relative to the root, of what a compile_commands.json compiles."""
+    """Names, relative to the root, of what a compile_commands.json compiles.
+
+    A source that CMake makes for a unity build stands for those that it includes.
+    """
     root = root.resolve()
-    paths = (pathlib.Path(entry["directory"], entry["file"]).resolve()
-             for entry in json.loads(path.read_text()))
+    paths = set()
+    for entry in json.loads(path.read_text()):
+        source = pathlib.Path(entry["directory"], entry["file"]).resolve()
+        paths.add(source)
+        if source.parent.name == "Unity" and source.exists():
+            paths.update(map(pathlib.Path, re.findall(r'#include "(/[^"]+)"', source.read_text())))
     return {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
 
 

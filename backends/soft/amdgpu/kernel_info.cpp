@@ -13,7 +13,7 @@ namespace vitamin::soft::amdgpu {
 namespace {
 
 constexpr std::uint32_t kMetadataNote = 32;
-constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kImageAlignment = 4096;
 
 template <class T>
 const T* at(std::uint64_t address) {
@@ -24,9 +24,9 @@ const T* at(std::uint64_t address) {
 std::uint64_t find_image(const Memory& memory, std::uint64_t descriptor) {
   const auto allocation = memory.find(descriptor);
   if (!allocation) return 0;
-  for (std::uint64_t page = descriptor & ~(kPage - 1);; page -= kPage) {
+  for (std::uint64_t page = descriptor & ~(kImageAlignment - 1);; page -= kImageAlignment) {
     if (std::memcmp(at<char>(page), ELFMAG, SELFMAG) == 0) return page;
-    if (page < allocation->begin + kPage) return 0;
+    if (page < allocation->begin + kImageAlignment) return 0;
   }
 }
 

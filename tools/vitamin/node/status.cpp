@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-std::uint64_t number(const json& object, const char* name) {
+std::uint64_t unsigned_of(const json& object, const char* name) {
   return object.value(name, std::uint64_t{0});
 }
 
@@ -50,8 +50,8 @@ std::string strip(const json& device) {
   std::string cells(units, '.'), drains(units, ' ');
   for (const json& hold : device["held"]) {
     if (hold.value("whole", false)) continue;
-    const std::uint64_t set = number(hold, "units");
-    const char who = letter(number(hold, "client"));
+    const std::uint64_t set = unsigned_of(hold, "units");
+    const char who = letter(unsigned_of(hold, "client"));
     for (std::size_t unit = 0; unit < units; ++unit) {
       if ((set >> unit & 1) == 0) continue;
       cells[unit] = cells[unit] == '.' || cells[unit] == who ? who : '*';
@@ -63,14 +63,14 @@ std::string strip(const json& device) {
 
 std::string device_text(const json& device) {
   std::string text = fmt::format("{}  {}  {} processors, policy {}{}\n", device.value("uuid", ""),
-                                 device.value("name", ""), number(device, "processors"),
+                                 device.value("name", ""), unsigned_of(device, "processors"),
                                  device.value("policy", ""),
                                  device.value("drained", false) ? ", takes no new client" : "");
   text += strip(device);
   text += fmt::format("  grants {}, moves {}, gates closed {}, waiting {}, overdue {}, stale {}\n",
-                      grouped(number(device, "grants")), grouped(number(device, "moves")),
-                      grouped(number(device, "gates_closed")), number(device, "waiting"),
-                      number(device, "overdue"), number(device, "stale"));
+                      grouped(unsigned_of(device, "grants")), grouped(unsigned_of(device, "moves")),
+                      grouped(unsigned_of(device, "gates_closed")), unsigned_of(device, "waiting"),
+                      unsigned_of(device, "overdue"), unsigned_of(device, "stale"));
   if (const auto others = device.find("not_clients"); others != device.end())
     for (const json& process : *others)
       text += fmt::format("  {} decides for itself alone and takes these processors, too\n",
@@ -84,11 +84,11 @@ std::string memory_text(const json& status) {
   const auto memory = status.find("memory");
   if (memory == status.end()) return text;
   for (const json& each : *memory) {
-    const std::uint64_t processes = number(each, "processes");
+    const std::uint64_t processes = unsigned_of(each, "processes");
     text += fmt::format("memory {} (class {}) on {}: {} of {}, {} process{}\n",
                         each.value("whose", ""), each.value("class", ""), each.value("device", ""),
-                        bytes(number(each, "used")), bytes(number(each, "quota")), processes,
-                        processes == 1 ? "" : "es");
+                        bytes(unsigned_of(each, "used")), bytes(unsigned_of(each, "quota")),
+                        processes, processes == 1 ? "" : "es");
   }
   return text.empty() ? text : text + "\n";
 }
@@ -108,8 +108,8 @@ std::string mps_text(const json& status) {
 std::string status_text(const json& status) {
   const json& daemon = status["daemon"];
   std::string text =
-      fmt::format("vitamind  process {}, up {}, at {}\n\n", number(daemon, "process"),
-                  duration(number(daemon, "up_ns")), daemon.value("socket", ""));
+      fmt::format("vitamind  process {}, up {}, at {}\n\n", unsigned_of(daemon, "process"),
+                  duration(unsigned_of(daemon, "up_ns")), daemon.value("socket", ""));
   for (const json& device : status["devices"]) text += device_text(device) + "\n";
   if (status["devices"].empty()) text += "No client has used a device yet.\n\n";
   text += memory_text(status);
@@ -120,12 +120,12 @@ std::string status_text(const json& status) {
     std::size_t narrow = 0, whole = 0;
     for (const json& device : status["devices"])
       for (const json& hold : device["held"])
-        if (number(hold, "client") == number(client, "client"))
+        if (unsigned_of(hold, "client") == unsigned_of(client, "client"))
           ++(hold.value("whole", false) ? whole : narrow);
-    text +=
-        fmt::format("  {}  {:>8} {:>8} {:>5} {:>11} {:>6}  {}\n", letter(number(client, "client")),
-                    number(client, "client"), number(client, "process"), number(client, "user"),
-                    narrow, whole, client.value("program", "") + container_text(client));
+    text += fmt::format("  {}  {:>8} {:>8} {:>5} {:>11} {:>6}  {}\n",
+                        letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
+                        unsigned_of(client, "process"), unsigned_of(client, "user"), narrow, whole,
+                        client.value("program", "") + container_text(client));
   }
   return text;
 }
@@ -218,7 +218,7 @@ int set_drained(const std::string& socket, const std::string& device, bool drain
   const std::string verb = fmt::format("{} {}", drained ? "drain" : "resume", which);
   const auto answer = ask_daemon(daemon_socket(socket), verb);
   if (!answer) return failed(answer.error());
-  fmt::print("{} devices {}\n", number(*answer, "devices"),
+  fmt::print("{} devices {}\n", unsigned_of(*answer, "devices"),
              drained ? "take no new client; those that run go on" : "take clients");
   return 0;
 }

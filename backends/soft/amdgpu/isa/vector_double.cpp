@@ -25,7 +25,7 @@ U32 saturate_unsigned(double x) {
 }
 
 // As in single precision: v_div_fixup_f64 computes the exact quotient.
-void divide_scale(Wave& wave, const Instruction& instruction) {
+void divide_scale_double(Wave& wave, const Instruction& instruction) {
   alignas(64) U32 scratch[2][kLanes];
   const unsigned reg = instruction.operand[0].reg;
   const U32* const low = source_row<8>(wave, instruction.operand[2], 0, scratch[0]);
@@ -63,7 +63,7 @@ void add_vector_double(InstructionSet& set) {
             if (std::isfinite(x)) std::frexp(x, &exponent);
             return I32{exponent};
           }>());
-  set.add("v_div_scale_f64", {.execute = divide_scale,
+  set.add("v_div_scale_f64", {.execute = divide_scale_double,
                               .first_source = 2,
                               .sources = {Type::kF64, Type::kF64, Type::kF64},
                               .result = Type::kF64});

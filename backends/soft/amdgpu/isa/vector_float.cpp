@@ -105,7 +105,7 @@ void paired(Wave& wave, const Instruction& instruction) {
 
 // dst, flag, x, denominator, numerator. Sources are scaled so that the quotient neither overflows
 // nor loses bits on the way; v_div_fixup computes the exact quotient here, so no scale is needed.
-void divide_scale(Wave& wave, const Instruction& instruction) {
+void divide_scale_float(Wave& wave, const Instruction& instruction) {
   alignas(64) U32 scratch[kLanes];
   write_row(wave, instruction.operand[0].reg,
             source_row<4>(wave, instruction.operand[2], 0, scratch));
@@ -167,7 +167,7 @@ void add_functions(InstructionSet& set) {
 }
 
 void add_division(InstructionSet& set) {
-  set.add("v_div_scale_f32", {.execute = divide_scale,
+  set.add("v_div_scale_f32", {.execute = divide_scale_float,
                               .first_source = 2,
                               .sources = {Type::kF32, Type::kF32, Type::kF32},
                               .result = Type::kF32});
