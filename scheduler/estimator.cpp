@@ -251,6 +251,7 @@ void Estimator::begin_block(unsigned arm, Purpose purpose, std::uint64_t now_ns)
   open_ = true;
   told_ = !moved;
   counting_ = false;
+  counts_from_ns_ = 0;
   if (moved && purpose != Purpose::kOnly) return;
   baseline(now_ns);
 }
@@ -271,31 +272,35 @@ void Estimator::settled(std::span<const Client> clients, std::uint64_t now_ns) {
   }
   const double took = static_cast<double>(now_ns - began_ns_);
   settle_ns_ = std::clamp(settle_ns_ + 0.2 * (took - settle_ns_), kLeastSettleNs, kMostSettleNs);
-  baseline(now_ns);
+  in_force(now_ns);
   told_ = true;
 }
 
-Block Estimator::next(std::uint64_t now_ns, bool in_force) {
+Block Estimator::next(std::uint64_t now_ns, bool granted) {
   now_ns = std::max(now_ns, now_ns_);
   if (context_ == nullptr || context_->arms == 0) {
     configuration_.clear();
     return {configuration_, kNever, number_, Purpose::kOnly};
   }
   bool over = !open_;
-  if (open_ && !counting_) {
+  if (open_ && !counting_ && counts_from_ns_ != 0) {
+    if (now_ns >= counts_from_ns_) baseline(now_ns);
+  } else if (open_ && !counting_) {
     const double waited = static_cast<double>(now_ns - began_ns_);
     // Without a report the time of settling is found by trying: shorter until it is too short.
     if (waited >= settle_ns_) {
-      settle_ns_ = std::clamp(settle_ns_ * (in_force ? 0.95 : 1.3), kLeastSettleNs, kMostSettleNs);
-      if (in_force || waited >= kMostSettleNs) baseline(now_ns);
+      settle_ns_ = std::clamp(settle_ns_ * (granted ? 0.95 : 1.3), kLeastSettleNs, kMostSettleNs);
+      if (granted || waited >= kMostSettleNs) in_force(now_ns);
     }
   } else if (open_ && now_ns - counted_ns_ >= length_ns_) {
     over = close_block(now_ns, false);
   }
   if (over) choose(now_ns);
   const auto settling = static_cast<std::uint64_t>(std::ceil(settle_ns_));
-  const std::uint64_t wake =
-      counting_ ? counted_ns_ + length_ns_ : std::max(began_ns_ + settling, now_ns + settling / 4);
+  const std::uint64_t wake = counting_ ? counted_ns_ + length_ns_
+                             : counts_from_ns_ != 0
+                                 ? counts_from_ns_
+                                 : std::max(began_ns_ + settling, now_ns + settling / 4);
   return {configuration_, wake, number_, purpose_};
 }
 

@@ -7,13 +7,15 @@
 //   race    short blocks under each candidate, in shuffled rounds (scheduler/race.h), until one is
 //           best or 1.5 s have passed in which every client reported
 //   keep    blocks under the winner
-//   look    now and then a block under another candidate, compared with the kept one before. What
-//           looks and changes cost together is at most kLookShare of the time; a candidate that
-//           seems better is looked at again soon, until it is shown to be, or not to be
-//   prove   behind a change programs run what they submitted while the device drained, faster than
-//           their hosts let them later. So blocks right behind a change flatter what holds a host
-//           back, and a candidate that beat sharing in such blocks must hold in settled ones:
-//           sharing is looked at once more, and what this shows of the flattery is remembered
+//   look    now and then blocks under another candidate, compared with the kept ones before. They
+//           do not count right behind the change, and go on while they are worth more than they
+//           cost. What looks and changes cost together is at most kLookShare of the time, and
+//           kProveS behind each race
+//   prove   behind a change programs run what they submitted while the device drained, and steps
+//           that began before it end, so blocks of a race mislead by several per cent. Looks begin
+//           at once behind a race. They flatter what holds a host back for longer than that, so a
+//           candidate that beat sharing must hold in settled blocks: sharing is looked at first,
+//           and what this shows of the flattery is remembered
 //   regime  a client may change what it does without saying so. Two kept blocks in a row far from
 //           what this client did here before end the regime: one that is known (by the work of a
 //           launch, which depends on what runs and not on where) is gone back to, else a new race
@@ -140,8 +142,8 @@ class Estimator final : public Estimates {
   // begins with [0].
   void offer(std::span<const Candidate> candidates);
   // What to run now. Closes a block that has ended, with the counters that enter() was given.
-  // `in_force`: no grant is revoked or pending. While one is, a block does not begin to count.
-  Block next(std::uint64_t now_ns, bool in_force = true);
+  // `granted`: no grant is revoked or pending. While one is, a block does not begin to count.
+  Block next(std::uint64_t now_ns, bool granted = true);
   // The present block's allocation is in force: grants of the one before are returned.
   void settled(std::span<const Client> clients, std::uint64_t now_ns);
 
@@ -227,7 +229,10 @@ class Estimator final : public Estimates {
   void learn(unsigned arm, double weight);
   bool unfinished() const;
   void kept(double value, double length_s);
-  void looked(double value);
+  void in_force(std::uint64_t now_ns);
+  void looked(double value, double length_s);
+  bool worth_staying() const;
+  void pay(double cost_s);
   bool differs();
   bool alike(const Regime& regime) const;
   void change_regime();
@@ -263,6 +268,7 @@ class Estimator final : public Estimates {
   Purpose purpose_ = Purpose::kOnly;
   bool open_ = false, counting_ = false, told_ = false;
   std::uint64_t number_ = 0, began_ns_ = 0, counted_ns_ = 0, length_ns_ = 0;
+  std::uint64_t counts_from_ns_ = 0;  // in force, and counts from then; 0: not known yet
   std::vector<Progress> base_, now_;  // by slot
   std::vector<bool> seen_;            // by slot: in the last call's clients
   std::vector<Sample> samples_;

@@ -35,14 +35,20 @@ constexpr std::uint64_t kRaceNs = 1'500'000'000;
 constexpr double kBlockSd = 0.06;
 
 // All blocks of a race fall into a second or two. What jobs do more slowly than that does not show
-// in how they scatter, so a race is believed no better than this, and soon looked at again.
-constexpr double kRaceSd = 0.05;
+// in how they scatter, and they lie right behind changes, so a race is believed no better than this
+// (on an H200 one candidate in six was 0.1 off), and looked at again at once.
+constexpr double kRaceSd = 0.08;
+
+// Right behind a change a look does not count: on an H200 decoders and prefills run at their speed
+// 80 ms behind a change.
+constexpr std::uint64_t kUnsettledNs = 100'000'000;
+constexpr unsigned kMostBlocksOfLook = 8;
+constexpr double kProveS = 0.2;  // what looks behind a race may cost
 
 // Of the time: a third of the 1 % that races, looks and changes may cost together.
 constexpr double kNoisySd = 0.05;  // of a block of a race: then looks use long blocks
 constexpr double kLookShare = 0.003;
 constexpr double kCreditS = 0.3;  // saved up at most: a minute's
-constexpr std::uint64_t kLookEveryNs = 2'000'000'000;
 constexpr double kHorizonS = static_cast<double>(kHalfLifeNs) / 1e9;  // what a look finds is worth
 
 // A candidate that is better by so much is looked at without pause, and taken when that is shown:
@@ -73,6 +79,8 @@ constexpr std::uint64_t kMostExtensions = 4;
 double settled_blocks(unsigned run) { return std::clamp(run, 2U, 5U) - 1; }
 
 double loss(double gap) { return -std::expm1(std::min(0.0, gap)); }
+
+double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 }  // namespace
 
@@ -141,7 +149,7 @@ bool Estimator::close_block(std::uint64_t now_ns, bool cut) {
   }
   ++r.arms[arm_].blocks;
   if (purpose_ == Purpose::kRace) r.race.add(v);
-  if (purpose_ == Purpose::kLook) looked(v);
+  if (purpose_ == Purpose::kLook) looked(v, length_s);
   if (purpose_ != Purpose::kKeep) return true;
   if (!odd) {
     r.strange = 0;
@@ -163,31 +171,59 @@ void Estimator::kept(double value, double length_s) {
   c.kept_before += (value - c.kept_before) / settled_blocks(c.kept_run);
 }
 
-double Estimator::look_cost_s(const ArmState& arm) const {
-  const double block = static_cast<double>(block_ns(Purpose::kLook)) / 1e9;
-  return block * loss(arm.gap) + 2 * settle_ns_ / 1e9;
+// The configuration of the present block is in force.
+void Estimator::in_force(std::uint64_t now_ns) {
+  if (purpose_ != Purpose::kLook || dwell_ns() < kLongVisits) return baseline(now_ns);
+  counts_from_ns_ = now_ns + kUnsettledNs;
 }
 
-void Estimator::looked(double value) {
+double Estimator::look_cost_s(const ArmState& arm) const {
+  return seconds(kUnsettledNs + block_ns(Purpose::kLook)) * loss(arm.gap) + 2 * settle_ns_ / 1e9;
+}
+
+void Estimator::pay(double cost_s) {
+  Context& c = *context_;
+  c.credit_s = std::max(-kCreditS, c.credit_s - cost_s);
+  c.spent_s += cost_s, spent_s_ += cost_s;
+}
+
+void Estimator::looked(double value, double length_s) {
   Context& c = *context_;
   Regime& r = c.now();
   ArmState& arm = r.arms[arm_];
+  Look& look = c.look;
+  if (look.blocks == 0)
+    look = {0, 0, 0, look.kept_s, arm.gap, arm.variance_at(c.time_ns), r.flattery};
+  ++look.blocks;
+  look.length_s += length_s;
+  look.sum += value - c.kept_before;
   const double sd = r.race.rounds() > 1 ? r.race.block_sd() : kBlockSd;
-  const double noise = sd * sd * (1 + 1 / settled_blocks(c.kept_run));
-  c.kept_run = 0;
+  const double noise = sd * sd * seconds(kBlockNs) * (1 / look.length_s + 1 / look.kept_s);
+  double mean = look.sum / look.blocks;
+  if (r.chosen == c.sheltered) mean -= r.flattery;
   // A hiccup is no property of a configuration: what is far from expected counts as less far.
-  const double prior = arm.variance_at(c.time_ns), reach = 3 * std::sqrt(prior + noise);
-  if (r.chosen == c.sheltered) value -= r.flattery;
-  const double away = std::clamp(value - c.kept_before - arm.gap, -reach, reach);
-  const double gain = prior / (prior + noise);
-  if (arm_ == c.sheltered) r.flattery = std::max(0.0, r.flattery + gain * away);
-  arm.gap += gain * away;
-  arm.variance = (1 - gain) * prior;
+  const double reach = 3 * std::sqrt(look.variance + noise);
+  const double away = std::clamp(mean - look.gap, -reach, reach);
+  const double gain = look.variance / (look.variance + noise);
+  if (arm_ == c.sheltered) r.flattery = std::max(0.0, look.flattery + gain * away);
+  arm.gap = look.gap + gain * away;
+  arm.variance = (1 - gain) * look.variance;
   arm.at_ns = c.time_ns;
   const double doubt = r.chosen == c.sheltered ? kBeyondDoubt : kLikely;
   if (arm.gap < std::max(kWorthMoving, doubt * std::sqrt(arm.variance))) return;
   if (arm.gap * dwell_ns() < settle_ns_) return;
   change_chosen(arm_, Choice::kLooked);
+}
+
+// Whether another block of the present look is worth what it costs, which is no change.
+bool Estimator::worth_staying() const {
+  const Context& c = *context_;
+  if (!open_ || purpose_ != Purpose::kLook || arm_ == c.now().chosen) return false;
+  if (c.look.blocks == 0 || c.look.blocks >= kMostBlocksOfLook) return false;
+  const ArmState& arm = c.now().arms[arm_];
+  const double cost = seconds(block_ns(Purpose::kLook)) * loss(arm.gap);
+  if (c.credit_s < cost) return false;
+  return kHorizonS * expected_gain(arm.gap, std::sqrt(arm.variance)) > cost;
 }
 
 void Estimator::change_chosen(unsigned arm, Choice why) {
@@ -239,7 +275,8 @@ void Estimator::change_regime() {
   Regime& old = c.now();
   old.used_ns = c.time_ns;
   c.kept_run = 0;
-  if (alike(old)) {  // the same launches, faster or slower
+  c.credit_s = std::min(c.credit_s, 0.0);  // it was saved for looks at what has ended
+  if (alike(old)) {                        // the same launches, faster or slower
     if (c.time_ns - old.raced_ns >= kCalmNs) begin_race(old);
     old.rates.assign(c.slots, {});
     return;
@@ -285,7 +322,7 @@ void Estimator::settle_race(Regime& r) {
   const unsigned before = r.chosen, chosen = r.race.finish();
   const bool first = r.decided_s == 0;
   r.racing = false;
-  const double block = static_cast<double>(block_ns(Purpose::kRace)) / 1e9;
+  const double block = seconds(block_ns(Purpose::kRace));
   for (unsigned arm = 0; arm < c.racing_arms; ++arm) {
     ArmState& state = r.arms[arm];
     const Lead lead = r.race.lead(arm, chosen);
@@ -305,7 +342,7 @@ void Estimator::settle_race(Regime& r) {
   r.why = chosen == c.sheltered ? Choice::kNoLead : Choice::kWon;
   if (first) r.decided_s = static_cast<double>(c.time_ns - r.began_ns) / 1e9;
   r.rates.assign(c.slots, {});
-  c.looked_ns = c.time_ns;
+  c.credit_s = std::max(c.credit_s, kProveS);
   c.kept_run = 0;
   r.unproved = c.sheltered != Race::kNone && chosen != c.sheltered;
   // What the race saw of sharing, it saw right behind changes.
@@ -322,7 +359,6 @@ unsigned Estimator::worth_a_look() const {
     if (arm == r.chosen) continue;
     const ArmState& state = r.arms[arm];
     const bool promising = state.gap > kWorthwhile;
-    if (!promising && c.time_ns - c.looked_ns < kLookEveryNs) continue;
     const double cost = look_cost_s(state);
     if (!promising && c.credit_s < cost) continue;
     const double gain =
@@ -359,14 +395,17 @@ void Estimator::choose(std::uint64_t now_ns) {
     if (arm != Race::kNone) return begin_block(arm, Purpose::kRace, now_ns);
     settle_race(r);
   }
+  if (worth_staying()) {
+    pay(seconds(block_ns(Purpose::kLook)) * loss(r.arms[arm_].gap));
+    return begin_block(arm_, Purpose::kLook, now_ns);
+  }
   const bool settled = c.kept_run >= (dwell_ns() < kLongVisits ? 1 : kSettledBlocks);
   if (settled && r.strange == 0 && open_) {
     const unsigned arm = std::exchange(r.unproved, false) ? c.sheltered : worth_a_look();
     if (arm != Race::kNone) {
-      const double cost = look_cost_s(r.arms[arm]);
-      c.credit_s = std::max(-kCreditS, c.credit_s - cost);
-      c.spent_s += cost, spent_s_ += cost;
-      c.looked_ns = c.time_ns;
+      pay(look_cost_s(r.arms[arm]));
+      c.look = {.kept_s = settled_blocks(c.kept_run) * seconds(block_ns(Purpose::kKeep))};
+      c.kept_run = 0;
       return begin_block(arm, Purpose::kLook, now_ns);
     }
   }

@@ -57,6 +57,15 @@ struct Estimator::Regime {
   std::uint64_t used_ns = 0;
 };
 
+// The present look, of one block or several in a row under the same arm.
+struct Look {
+  unsigned blocks = 0;
+  double sum = 0;                   // of the blocks' values over that of the kept blocks before
+  double length_s = 0, kept_s = 1;  // of both
+  double gap = 0, variance = 0;     // of the arm, as believed before
+  double flattery = 0;              // of the regime, as believed before
+};
+
 struct Estimator::Context {
   struct Place {
     PartitionId partition = kWholeDevice;
@@ -78,7 +87,7 @@ struct Estimator::Context {
   unsigned visits = 0;
   double dwell_ns = 0;  // of visits, smoothed
   double credit_s = 0, spent_s = 0;
-  std::uint64_t looked_ns = 0;
+  Look look;
   unsigned kept_run = 0;   // kept blocks in a row, measured without a change before or between
   double kept_before = 0;  // the value of the newest settled ones
 

@@ -123,8 +123,10 @@ TEST_CASE("What was submitted during a change does not let parts win for long") 
   double loss = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     World world({Job{}, Job{}}, pair_speeds(training_pair(0.08)), seed);
-    world.backlog_s = 0.2;
-    world.backlog_parts = 1.3;
+    world.unsettled_s = 0.2;
+    world.unsettled = [](auto configuration) {
+      return configuration[0].mode == Mode::kExclusive ? 1.3 : 1;
+    };
     world.run(4);
     wrong += world.regret() > 0.02;
     world.run(60);
@@ -133,6 +135,40 @@ TEST_CASE("What was submitted during a change does not let parts win for long") 
   MESSAGE("wrong after 4 s: " << wrong << " of 100, lost " << 100 * loss << " % of a minute");
   CHECK(wrong <= 10);
   CHECK(loss <= 0.01);
+}
+
+TEST_CASE("Among parts, those that seem best right behind a change are not kept") {
+  // Decode beside prefill on an H200: 36 + 96 SMs led by 10 % in the blocks of each race, and are
+  // 4 % worse than 64 + 68 once steps that began before the change have ended.
+  const PairTable table{0.25,
+                        0.91,
+                        {{12, {0.30, 0.72}},
+                         {20, {0.47, 0.68}},
+                         {36, {0.61, 0.66}},
+                         {64, {0.75, 0.58}},
+                         {68, {0.76, 0.54}},
+                         {96, {0.80, 0.27}},
+                         {116, {0.85, 0.15}}}};
+  unsigned wrong = 0;
+  double loss = 0, overhead = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    World world({Job{}, Job{}}, pair_speeds(table), seed);
+    world.unsettled_s = 0.1;
+    world.unsettled = [&](auto configuration) {
+      const std::uint32_t width = world.sms(configuration, 0);
+      return width == 36 ? 1.08 : width == 64 ? 0.95 : 1;
+    };
+    world.run(10);
+    wrong += world.regret() > 0.02;
+    world.run(60);
+    loss += world.loss_s() / 60 / 100;
+    overhead += world.overhead_s() / 60 / 100;
+  }
+  MESSAGE("wrong after 10 s: " << wrong << " of 100, lost " << 100 * loss << " % of a minute, "
+                               << 100 * overhead << " % outside of kept blocks");
+  CHECK(wrong <= 10);
+  CHECK(loss <= 0.012);
+  CHECK(overhead <= 0.012);
 }
 
 TEST_CASE("Steps of any length and hiccups of the host do not deceive a race for long") {
@@ -146,7 +182,7 @@ TEST_CASE("Steps of any length and hiccups of the host do not deceive a race for
       report(training ? "uneven steps, training" : "uneven steps, decode", step_s, s);
       CHECK(s.undecided == 0);
       CHECK(s.wrong <= 30);  // 0.15 s and 0.4 s: blocks of a race see parts of steps
-      CHECK(s.loss <= (step_s < 0.4 ? 0.02 : 0.025));  // no block holds a step of 0.4 s
+      CHECK(s.loss <= 0.02);
     }
 }
 

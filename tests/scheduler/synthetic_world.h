@@ -94,9 +94,10 @@ class World {
   double hiccup = 0;     // chance in each 20 ms that all stand still for most of it
   double settle_ms = 3;  // of a change, in which nothing runs
   bool report_settled = true;
-  // What programs submitted while a change drained the device: for so long behind it they run
-  // faster than their hosts let them, by this on parts.
-  double backlog_s = 0, backlog_parts = 1;
+  // For so long behind a change programs run at other speeds than later, by this factor: they run
+  // what they submitted while the device drained, or end what they began before.
+  double unsettled_s = 0;
+  std::function<double(std::span<const Assignment>)> unsettled;
   scheduler::Objective objective;
 
   // Runs to `until_s`. Losses accumulate over calls.
@@ -189,7 +190,7 @@ class World {
     const auto settled = static_cast<std::uint64_t>(settle_ms * 1e6);
     lose(settled);
     now_ += settled;
-    backlog_until_ = now_ + static_cast<std::uint64_t>(backlog_s * 1e9);
+    unsettled_until_ = now_ + static_cast<std::uint64_t>(unsettled_s * 1e9);
     if (report_settled) {
       publish();
       estimator.settled(clients_, clock());
@@ -224,7 +225,7 @@ class World {
     state_[i].busy += dt * job.busy;
     if (at == nullptr) return;
     double rate = speeds_(i, by_job(applied_)) * factor_[i] * host_ * job.busy;
-    if (now_ < backlog_until_ && at->mode == scheduler::Mode::kExclusive) rate *= backlog_parts;
+    if (now_ < unsettled_until_) rate *= unsettled(applied_);
     const double done = rate * dt;
     double counted = done;
     if (job.step_s > 0) {
@@ -271,7 +272,7 @@ class World {
   std::vector<State> state_;
   std::vector<double> factor_;
   double host_ = 1;
-  std::uint64_t now_ = 0, clock_offset_ = 1000, tick_ = ~0ULL, backlog_until_ = 0;
+  std::uint64_t now_ = 0, clock_offset_ = 1000, tick_ = ~0ULL, unsettled_until_ = 0;
   std::vector<Assignment> applied_, kept_;
   mutable std::vector<Assignment> scratch_;
   scheduler::Purpose purpose_ = scheduler::Purpose::kOnly;
