@@ -16,6 +16,7 @@ import steps
 
 FIXED = ("parts:", "shared")  # arms that do not decide
 WITHIN = 0.97  # of the best fixed arrangement
+LATE = 0.1  # s, of the first marks of jobs that begin with a block
 LOADS = (0.2, 0.5, 0.8)
 
 
@@ -51,21 +52,26 @@ def found_of(samples):
     answer = []
     for block in samples.blocks("found"):
         lines = [samples.timelines.get(("ours", i)) for i in range(len(samples.jobs))]
-        if not all(line and line.covers(block["begin"], block["end"] - 0.2) for line in lines):
+        if not all(line and line.times for line in lines):
+            continue
+        # Where the block is the first of its jobs, they begin to count a moment behind it.
+        begin = max(block["begin"], *(line.times[0] for line in lines))
+        if begin > block["begin"] + LATE or not all(line.covers(begin, block["end"] - 0.2)
+                                                    for line in lines):
             continue
         relative = lambda begin, end: [
             max(line.speed(begin, min(end, line.times[-1])) or 0, 1e-9) / b
             for line, b in zip(lines, base)]
         objective = lambda begin, end: paired.geometric_mean(relative(begin, end)) / best[0]
-        at = block["begin"]
+        at = begin
         while at + 1 <= block["end"] and objective(at, at + 1) < WITHIN:
             at += 0.1
         found = at + 1 <= block["end"]
         answer.append({"arm": block["block"], "found_s": at - block["begin"] if found else None,
                        "seconds": block["end"] - block["begin"], "best": best[1],
-                       "speeds": relative(at if found else block["begin"], block["end"]),
+                       "speeds": relative(at if found else begin, block["end"]),
                        "after": objective(at, block["end"]) if found else
-                       objective(block["begin"], block["end"])})
+                       objective(begin, block["end"])})
     return answer
 
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation"), str(BENCH / "decision")]
@@ -413,6 +414,32 @@ class Report(unittest.TestCase):
         # Other requests are not compared.
         records[1]["requests"].pop()
         self.assertEqual(requirements.traces(records), {})
+
+
+class Found(unittest.TestCase):
+    """Two jobs at 10 steps a second alone; the best fixed arrangement gives each 0.6."""
+
+    def found(self, late_s):
+        jobs = {("ours", job): progress.Timeline([run_of(late_s, [0.25] * 8 + [1 / 6] * 60)])
+                for job in range(2)}
+        samples = types.SimpleNamespace(
+            jobs=[0, 1], timelines=jobs,
+            blocks=lambda step: [{"block": "ours:throughput", "begin": 0.0, "end": 10.0}])
+        table, alone = {"parts:0-7/8-15": [[6, 6], [6, 6]]}, [[10, 10], [10, 10]]
+        with unittest.mock.patch.object(requirements, "speeds_of", lambda _: (table, alone)):
+            return requirements.found_of(samples)
+
+    def test_a_policy_that_takes_two_seconds_is_found_after_two(self):
+        found, = self.found(0.0)
+        self.assertAlmostEqual(found["found_s"], 2.0, delta=0.11)
+        self.assertAlmostEqual(found["after"], 1.0, delta=0.01)
+
+    def test_jobs_that_begin_to_count_a_moment_behind_the_block_are_reported(self):
+        found, = self.found(0.0003)
+        self.assertAlmostEqual(found["found_s"], 2.0, delta=0.11)
+
+    def test_jobs_that_begin_to_count_late_are_not_reported(self):
+        self.assertEqual(self.found(0.5), [])
 
 
 class Orders(unittest.TestCase):
