@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract that every backend signs: Device, PhysicalContext, Queue, Event.
+// The contract that every backend signs: Device, PhysicalContext, Queue, Event execute; what a
+// device says of kernels is in kernel_inspector.h, what its status codes mean in
+// error_classifier.h.
 //
 // Threads. Every function may be called from any thread. Calls on one Queue are made by one thread
 // at a time (the runtime holds the device lock); a backend need not lock them against each other.
 // Order. A Queue is in order. Nothing orders two queues but Queue::wait.
 // Errors. Set-up calls return Result; calls on the dispatch path return the vendor's own code,
-// which Device::classify explains. Nothing throws, logs or exits.
+// which Device::errors() explains. Nothing throws, logs or exits.
 // Ownership. The creator of an object destroys it; a PhysicalContext must outlive its queues, the
 // Device everything.
 // Validation is the caller's: the runtime checks descriptor compatibility, dependencies and leases
@@ -17,13 +19,14 @@
 // cuDevResourceGenerateDesc). The illegal case cannot be said.
 #pragma once
 
-#include <climits>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "hal/compute_set.h"
+#include "hal/error_classifier.h"
+#include "hal/kernel_inspector.h"
 #include "hal/operation.h"
 #include "hal/result.h"
 
@@ -52,6 +55,9 @@ struct DeviceInfo {
   std::uint32_t pool_queues_max = 0;
   // PhysicalContext::create_queue heeds its priority.
   bool pool_priorities = true;
+  // The native handle that the runtime has for the legacy default stream is that stream itself,
+  // which the driver orders with the application's blocking streams.
+  bool driver_orders_legacy_stream = true;
 
   unsigned units() const { return static_cast<unsigned>(processors_per_unit.size()); }
   std::uint32_t processors_of(ComputeSet set) const {
@@ -61,9 +67,6 @@ struct DeviceInfo {
     return sum;
   }
 };
-
-// No code of any vendor: what a launch answers is not known before it is made.
-inline constexpr NativeStatus kOnlyTheCallTells = INT_MIN;
 
 // A native event: a cheap value, recorded again and again. A wait captures the record that is
 // newest when the wait is made, so a handle may be re-recorded while older waits are pending.
@@ -99,6 +102,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const noexcept = 0;
+  // Live as long as the device.
+  virtual KernelInspector& kernels() noexcept = 0;
+  virtual const ErrorClassifier& errors() const noexcept = 0;
 
   virtual Result<std::unique_ptr<PhysicalContext>> create_context(ComputeSet compute) = 0;
   // Wraps a stream of the application (whole device). Does not own the native stream.
@@ -120,33 +126,8 @@ class Device {
   // Device time between two timed events that have fired, as precise as the vendor's clock is.
   virtual NativeStatus elapsed(Event from, Event to, double& ns) noexcept = 0;
 
-  // Where a kernel's parameters lie. kUnsupported: this kernel's arguments cannot be copied, so it
-  // must be submitted while the caller's pointers are valid.
-  virtual Result<KernelLayout> kernel_layout(KernelHandle kernel) = 0;
-  virtual std::string kernel_name(KernelHandle kernel) = 0;
-  // The library that the kernel came from, for the coverage report ("libcudnn_cnn.so.9", "jit").
-  virtual std::string kernel_origin(KernelHandle kernel) = 0;
-
-  // How many processors a launch needs at least so that it runs *unchanged*: 1 for an ordinary
-  // grid; for a cooperative grid enough to hold every block at once; for a cluster what one cluster
-  // needs. processors + 1: only the whole device (through the application's own stream) may take
-  // it. `resident`: treat an ordinary grid as if it were cooperative (a kernel that spins).
-  virtual std::uint32_t processors_needed(const KernelLaunch& launch, bool resident) = 0;
-
-  // How many blocks of the launch one processor holds at once; 0: unknown. Off the fast path.
-  virtual std::uint32_t resident_blocks(const KernelLaunch& launch) = 0;
-
-  // The error that the launch would return natively, at once, for a launch that is only copied now
-  // and submitted later (bad block, too much shared memory, too large a cooperative grid or
-  // cluster). kOnlyTheCallTells: then the launch is not copied but made. Off the fast path.
-  virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
-
   // Free memory of the device, to all processes; 0: unknown. Unit: bytes.
   virtual std::uint64_t free_bytes() noexcept { return 0; }
-
-  virtual Outcome classify(NativeStatus status) const noexcept = 0;
-  virtual NativeStatus not_ready() const noexcept = 0;      // the vendor's "still running"
-  virtual NativeStatus out_of_memory() const noexcept = 0;  // the vendor's "out of host memory"
 
   // Called once by each thread of ours before it makes any other call (vendors whose calls depend
   // on the thread's current context or device).

@@ -10,74 +10,20 @@
 // executable is launched as Queue says.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
+#include "hal/content_hash.h"
 #include "hal/device.h"
 
 namespace vitamin::hal {
-
-// Whether eight aligned bytes of arguments are left out of comparisons between runs, since
-// addresses differ from run to run. Addresses of x86-64, and of the devices that share its address
-// space, lie in [2^32, 2^57); doubles and small numbers do not. Two small numbers side by side, as
-// a kernel's parameter structure has them (a processor count beside a split count), would: they are
-// told by both halves being small. An address that looks like that is compared, and would be
-// reported where it differs. Of an address the lowest bits are compared (kStableAddressBits): what
-// shuffles addresses moves whole pages, and a number that was taken for one shows there.
-constexpr bool looks_like_address(std::uint64_t word) {
-  const std::uint64_t high = word >> 32, low = word & 0xffffffff;
-  return high != 0 && word >> 57 == 0 && !(high < (1U << 14) && low < (1U << 20));
-}
-inline constexpr std::uint64_t kStableAddressBits = 0xf;
-
-// FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes, and
-// equal inputs are all that is asked of it.
-class ContentHash {
- public:
-  void add(std::uint64_t word) { state_ = (state_ ^ mixed(word)) * 0x100000001b3ULL; }
-  void bytes(const void* data, std::size_t count) {
-    const auto* at = static_cast<const unsigned char*>(data);
-    for (; count >= 8; at += 8, count -= 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, at, 8);
-      add(word);
-    }
-    std::uint64_t rest = count;
-    for (std::size_t i = 0; i < count; ++i) rest = rest << 8 | at[i];
-    add(rest);
-  }
-  std::uint64_t value() const { return mixed(state_); }
-
- private:
-  static std::uint64_t mixed(std::uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-  std::uint64_t state_ = 0xcbf29ce484222325ULL;
-};
-
-// Of argument bytes, without what looks like an address.
-inline std::uint64_t masked_hash(const void* data, std::size_t count) {
-  const auto* at = static_cast<const std::byte*>(data);
-  ContentHash hash;
-  for (; count >= 8; at += 8, count -= 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, at, 8);
-    hash.add(looks_like_address(word) ? word & kStableAddressBits : word);
-  }
-  hash.bytes(at, count);
-  return hash.value();
-}
 
 // What a graph is, independent of its handle and of the order in which its nodes are listed.
 struct GraphShape {
   std::uint32_t nodes = 0, edges = 0;  // those of graphs inside it, too
   std::uint64_t structure = 0;  // kinds, kernels, geometry, attributes, and who waits for whom
-  std::uint64_t arguments = 0;  // with what looks like an address left out
+  std::uint64_t arguments = 0;  // by an ArgumentHash
   std::uint64_t exact = 0;      // everything, to the byte
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
 };
@@ -153,7 +99,7 @@ class GraphExecutable {
   std::uint64_t bytes = 0;  // of device memory, as far as can be told
 };
 
-// What a graph asks of the processors that run it.
+// What a graph asks of the SMs that run it.
 struct GraphContents {
   GraphShape shape;
   // Of its kernels: handle, geometry and what decides where they can run; no arguments.
@@ -165,11 +111,12 @@ class GraphSource {
  public:
   virtual ~GraphSource() = default;
   // kUnsupported: it can run nowhere but where the application put it.
-  virtual Result<GraphContents> look(Device& device) = 0;
+  virtual Result<GraphContents> look(KernelInspector& kernels) = 0;
   // An executable of the same nodes that runs on the entry, or `older`, which is one of an earlier
   // state, brought up to date. kUnsupported: as look(); kInternal: what came out is not the same
   // graph; kBusy: `may_wait` is false, and it would have to wait for calls of the application.
-  virtual Result<std::shared_ptr<GraphExecutable>> make(Device& device, PhysicalContext& entry,
+  virtual Result<std::shared_ptr<GraphExecutable>> make(KernelInspector& kernels,
+                                                        PhysicalContext& entry,
                                                         std::shared_ptr<GraphExecutable> older,
                                                         bool may_wait) = 0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What backends have in common when they answer Device::processors_needed.
+// What backends have in common when they answer KernelInspector::sms_needed.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace vitamin::hal {
 
-// How many processors hold `blocks` blocks at once, where each holds `resident` (0: unknown).
-// processors + 1: more than there are.
-inline std::uint32_t processors_to_hold(const DeviceInfo& device, std::uint64_t blocks,
-                                        std::uint64_t resident) {
+// How many SMs hold `blocks` blocks at once, where each holds `resident` (0: unknown).
+// All SMs + 1: more than there are.
+inline std::uint32_t sms_to_hold(const DeviceInfo& device, std::uint64_t blocks,
+                                 std::uint64_t resident) {
   if (resident == 0 || blocks > resident * device.processors) return device.processors + 1;
   return static_cast<std::uint32_t>((blocks + resident - 1) / resident);
 }

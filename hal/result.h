@@ -40,7 +40,7 @@ inline tl::unexpected<Error> fail(Errc code, std::string message, int native = 0
 }
 
 // The vendor's status of one call on the dispatch path. 0 is success for CUDA, HIP and the software
-// device; every other value is opaque to vendor-neutral code, which asks Device::classify.
+// device; every other value is opaque to vendor-neutral code, which asks Device::errors().
 using NativeStatus = int;
 inline constexpr NativeStatus kNativeOk = 0;
 

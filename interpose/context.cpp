@@ -170,7 +170,6 @@ Context* make_context_now(NativeContext handle, int ordinal) {
   Configuration configuration = interpose::configuration();
   configuration.dispatch.page = &counters;
   configuration.dispatch.audit = make_audit(ordinal);
-  configuration.dispatch.native_legacy_order = kLegacyIsReal;
   configuration.dispatch.blocking_covers_legacy = blocking_covers_legacy();
 
   auto device = open_device(ordinal, handle);

@@ -39,7 +39,7 @@ template <class Call>
 Answer bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::UnboundReason reason,
                Call call) {
   runtime::VirtualContext& context = way.context();
-  const std::string origin = context.device().kernel_origin(kernel);
+  const std::string origin = context.device().kernels().origin(kernel);
   auto operation = runtime::call(
       [&](void* native) {
         const Answer answer = call(static_cast<NativeStream>(native));

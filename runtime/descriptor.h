@@ -18,9 +18,9 @@ namespace vitamin::runtime {
 class LaunchOperation : public Operation {
  public:
   // `advice`, null or borrowed as the launch is.
-  LaunchOperation(hal::Device& device, const hal::KernelLaunch& launch,
+  LaunchOperation(hal::KernelInspector& kernels, const hal::KernelLaunch& launch,
                   const Advice* advice = nullptr)
-      : device_(device), launch_(&launch), advice_(advice) {}
+      : kernels_(kernels), launch_(&launch), advice_(advice) {}
   const LaunchOperation* as_launch() const override { return this; }
   hal::NativeStatus submit(hal::Queue& queue) noexcept override { return queue.launch(*launch_); }
   // Null when the kernel's parameter layout is unknown to the vendor.
@@ -29,7 +29,7 @@ class LaunchOperation : public Operation {
   const Advice* advice() const { return advice_; }  // null: nothing is said
 
  private:
-  hal::Device& device_;
+  hal::KernelInspector& kernels_;
   const hal::KernelLaunch* launch_;
   const Advice* advice_;
 };
@@ -46,8 +46,5 @@ struct PackedParameters {
 };
 // Borrowed from `list`, which is not null.
 PackedParameters packed_parameters(void* const* list);
-
-// Bytes of one vendor attribute record (CUlaunchAttribute: 4-byte id, padding, 64-byte value).
-inline constexpr std::size_t kAttributeRecordBytes = 72;
 
 }  // namespace vitamin::runtime

@@ -23,7 +23,7 @@ bool is_collective(std::string_view name) {
 
 }  // namespace
 
-std::uint32_t Kernel::processors_needed(hal::Device& device, const hal::KernelLaunch& launch) {
+std::uint32_t Kernel::sms_needed(hal::Device& device, const hal::KernelLaunch& launch) {
   const bool needs_all_blocks = launch.cooperative || resident;
   const bool plain = !needs_all_blocks && !doubted && launch.cluster_blocks <= 1;
   if (plain && plain_processors_ != 0) return plain_processors_;
@@ -33,10 +33,10 @@ std::uint32_t Kernel::processors_needed(hal::Device& device, const hal::KernelLa
     configuration = mix(configuration, launch.grid.volume() * 2 + (needs_all_blocks ? 1 : 0));
   for (const Need& need : needs_)
     if (need.configuration == configuration) return need.processors;
-  std::uint32_t processors = device.processors_needed(launch, resident || doubted);
+  std::uint32_t processors = device.kernels().sms_needed(launch, resident || doubted);
   if (doubted && !needs_all_blocks && processors > device.info().processors &&
-      device.resident_blocks(launch) != 0)
-    processors = device.processors_needed(launch, false);
+      device.kernels().resident_blocks(launch) != 0)
+    processors = device.kernels().sms_needed(launch, false);
   // A program with ever new shapes of one cooperative kernel must not grow this without bound.
   if (needs_.size() >= 64) needs_.clear();
   needs_.push_back({configuration, processors});
@@ -69,16 +69,16 @@ Kernel& KernelTable::add(hal::KernelHandle handle) {
   }
   auto kernel = std::make_unique<Kernel>();
   kernel->handle = handle;
-  kernel->name = device_.kernel_name(handle);
+  kernel->name = device_.kernels().name(handle);
   kernel->name_hash = name_hash(kernel->name);
-  kernel->library = &page_.library(device_.kernel_origin(handle).c_str());
+  kernel->library = &page_.library(device_.kernels().origin(handle).c_str());
   kernel->collective = is_collective(kernel->name) ||
                        std::any_of(collectives_.begin(), collectives_.end(),
                                    [&](auto& prefix) { return kernel->name.starts_with(prefix); });
   kernel->resident = wide_only_.contains(kernel->name);
   kernel->doubted = cautious_ && !kernel->collective;
   if (const std::uint32_t bytes = device_.info().parameter_bytes_of_place; bytes != 0)
-    if (const hal::Result<hal::KernelLayout> layout = device_.kernel_layout(handle))
+    if (const hal::Result<hal::KernelLayout> layout = device_.kernels().layout(handle))
       kernel->places = std::max(1U, (layout->bytes + bytes - 1) / bytes);
   std::size_t i = slot_of(handle);
   while (slots_[i]) i = (i + 1) & mask_;

@@ -45,7 +45,7 @@ struct Kernel {
   std::uint32_t holders = 0;  // KernelRefs
 
   // How many processors this launch needs; asks the device once for each distinct configuration.
-  std::uint32_t processors_needed(hal::Device& device, const hal::KernelLaunch& launch);
+  std::uint32_t sms_needed(hal::Device& device, const hal::KernelLaunch& launch);
   // The same for an ordinary launch, if it was asked before; else 0.
   std::uint32_t known_processors(const hal::KernelLaunch& launch) const {
     const bool plain = !launch.cooperative && !resident && !doubted && launch.cluster_blocks <= 1;

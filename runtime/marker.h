@@ -98,7 +98,7 @@ class MarkerPool {
     const hal::NativeStatus status = device_.query(marker->event);
     device_.leave_internal();
     // A sticky error ends all waiting: what comes next gets the error itself from the driver.
-    if (device_.classify(status) != hal::Outcome::kNotReady) marker->fired = true;
+    if (device_.errors().classify(status) != hal::Outcome::kNotReady) marker->fired = true;
     return marker->fired;
   }
 

@@ -167,8 +167,8 @@ class VirtualContext {
   void forget_kernels();
   // `call` sets attributes on the real stream. When it succeeds, `change` does the same to the
   // records that are made explicit on every launch that is bound elsewhere (vendor records of
-  // kAttributeRecordBytes each). A launch has the attributes of the time when it was issued, so
-  // what is deferred is submitted first.
+  // hal::KernelInspector::attribute_record_bytes each). A launch has the attributes of the time
+  // when it was issued, so what is deferred is submitted first.
   hal::NativeStatus set_stream_attributes(
       Stream& stream, const VendorCall& call,
       const std::function<void(std::vector<std::byte>&)>& change);

@@ -42,11 +42,11 @@ bool has_graphs(const Api& api) {
          api.cuGraphNodeFindInClone && api.cuGraphNodeSetEnabled &&
          api.cuGraphChildGraphNodeGetGraph && api.cuGraphKernelNodeGetParams_v2 &&
          api.cuGraphKernelNodeSetParams_v2 && api.cuGraphKernelNodeGetAttribute &&
-         api.cuGraphKernelNodeSetAttribute &&
-         api.cuGraphMemcpyNodeGetParams && api.cuGraphMemcpyNodeSetParams &&
-         api.cuGraphMemsetNodeGetParams && api.cuGraphMemsetNodeSetParams &&
-         api.cuGraphInstantiateWithFlags && api.cuGraphExecUpdate_v2 && api.cuGraphExecDestroy &&
-         api.cuGraphLaunch && api.cuStreamBeginCaptureToGraph && api.cuStreamEndCapture &&
+         api.cuGraphKernelNodeSetAttribute && api.cuGraphMemcpyNodeGetParams &&
+         api.cuGraphMemcpyNodeSetParams && api.cuGraphMemsetNodeGetParams &&
+         api.cuGraphMemsetNodeSetParams && api.cuGraphInstantiateWithFlags &&
+         api.cuGraphExecUpdate_v2 && api.cuGraphExecDestroy && api.cuGraphLaunch &&
+         api.cuStreamBeginCaptureToGraph && api.cuStreamEndCapture &&
          api.cuStreamGetCaptureInfo_v3 && api.cuKernelGetParamInfo && api.cuFuncGetParamInfo;
 }
 
@@ -60,15 +60,15 @@ hal::Result<std::shared_ptr<RememberedGraph>> RememberedGraph::clone(
 
 RememberedGraph::~RememberedGraph() { api_.cuGraphDestroy(graph_); }
 
-hal::Result<GraphReading> RememberedGraph::read(hal::Device& device) {
-  hal::Result<GraphReading> reading = read_graph(api_, device, graph_);
+hal::Result<GraphReading> RememberedGraph::read(hal::KernelInspector& kernels) {
+  hal::Result<GraphReading> reading = GraphReader(api_, kernels, options_.hash).read(graph_);
   if (reading) shape_ = reading->description.shape();
   return reading;
 }
 
-hal::Result<hal::GraphContents> RememberedGraph::look(hal::Device& device) {
+hal::Result<hal::GraphContents> RememberedGraph::look(hal::KernelInspector& kernels) {
   const std::lock_guard lock(mutex_);
-  hal::Result<GraphReading> reading = read(device);
+  hal::Result<GraphReading> reading = read(kernels);
   if (!reading) return tl::unexpected(reading.error());
   for (const CUcontext context : reading->contexts)
     if (context != options_.home)
@@ -78,17 +78,17 @@ hal::Result<hal::GraphContents> RememberedGraph::look(hal::Device& device) {
 }
 
 hal::Result<std::shared_ptr<hal::GraphExecutable>> RememberedGraph::make(
-    hal::Device& device, hal::PhysicalContext& entry, std::shared_ptr<hal::GraphExecutable> older,
-    bool may_wait) {
+    hal::KernelInspector& kernels, hal::PhysicalContext& entry,
+    std::shared_ptr<hal::GraphExecutable> older, bool may_wait) {
   auto& context = static_cast<GreenContext&>(entry);
-  MovedGraph moved(api_, device, context, options_.captures);
+  MovedGraph moved(api_, kernels, context, options_);
   std::vector<CUgraphNode> disabled;
   hal::GraphShape shape;
   {
     // The application's changes do not wait for what follows: that goes on with a copy.
     const std::lock_guard lock(mutex_);
     if (!shape_) {
-      if (const auto reading = read(device); !reading) return tl::unexpected(reading.error());
+      if (const auto reading = read(kernels); !reading) return tl::unexpected(reading.error());
     }
     shape = *shape_;
     disabled = disabled_;

@@ -37,14 +37,27 @@ struct GraphReading {
   std::vector<hal::KernelLaunch> kernels;
   std::vector<CUcontext> contexts;
 };
-// kUnsupported: it holds something that is not read here.
-hal::Result<GraphReading> read_graph(const Api& api, hal::Device& device, CUgraph graph);
-// A kernel node with these parameters and attributes (GraphDescription::Node::attributes).
-hal::Result<hal::GraphDescription::Node> describe_kernel(hal::Device& device,
-                                                         const CUDA_KERNEL_NODE_PARAMS& parameters,
-                                                         std::uint64_t attributes);
-hal::GraphDescription::Node describe_copy(const CUDA_MEMCPY3D& box);
-hal::GraphDescription::Node describe_fill(const CUDA_MEMSET_NODE_PARAMS& fill);
+
+// Describes graphs and nodes. Borrows what it is made of.
+class GraphReader {
+ public:
+  GraphReader(const Api& api, hal::KernelInspector& kernels, hal::ArgumentHash hash)
+      : api_(api), kernels_(kernels), hash_(hash) {}
+
+  // kUnsupported: it holds something that is not read here.
+  hal::Result<GraphReading> read(CUgraph graph) const;
+  // A kernel node with these parameters and attributes (GraphDescription::Node::attributes).
+  hal::Result<hal::GraphDescription::Node> kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
+                                                  std::uint64_t attributes) const;
+  hal::GraphDescription::Node copy(const CUDA_MEMCPY3D& box) const;
+  hal::GraphDescription::Node fill(const CUDA_MEMSET_NODE_PARAMS& fill) const;
+
+ private:
+  class Walk;
+  const Api& api_;
+  hal::KernelInspector& kernels_;
+  hal::ArgumentHash hash_;
+};
 
 // Whether the driver has all that this needs.
 bool has_graphs(const Api& api);
@@ -65,6 +78,7 @@ struct RememberOptions {
   unsigned long long flags = 0;      // that the application instantiated it with
   CUcontext home = nullptr;          // of the kernel nodes of graphs that may move
   CaptureGuard* captures = nullptr;  // null: no other code makes calls
+  hal::ArgumentHash hash = nullptr;  // required
 };
 
 // Threads: any; it has a lock of its own.
@@ -74,10 +88,10 @@ class RememberedGraph final : public hal::GraphSource {
                                                              const RememberOptions& options);
   ~RememberedGraph() override;
 
-  hal::Result<hal::GraphContents> look(hal::Device& device) override;
+  hal::Result<hal::GraphContents> look(hal::KernelInspector& kernels) override;
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
-      hal::Device& device, hal::PhysicalContext& entry, std::shared_ptr<hal::GraphExecutable> older,
-      bool may_wait) override;
+      hal::KernelInspector& kernels, hal::PhysicalContext& entry,
+      std::shared_ptr<hal::GraphExecutable> older, bool may_wait) override;
 
   // What the application did to its executable. Nodes are those of the graph that it was made from.
   // False: it cannot be followed.
@@ -91,7 +105,7 @@ class RememberedGraph final : public hal::GraphSource {
   RememberedGraph(const Api& api, CUgraph graph, const RememberOptions& options)
       : api_(api), options_(options), graph_(graph) {}
   CUgraphNode own_node(CUgraphNode node);
-  hal::Result<GraphReading> read(hal::Device& device);
+  hal::Result<GraphReading> read(hal::KernelInspector& kernels);
   bool changed(CUresult status);
 
   const Api& api_;

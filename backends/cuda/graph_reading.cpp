@@ -20,7 +20,9 @@ tl::unexpected<hal::Error> unsupported(const char* what) {
 // A node that is made of words: what shapes it, and addresses.
 class Words {
  public:
-  explicit Words(CUgraphNodeType type) { shape(static_cast<std::uint64_t>(type)); }
+  Words(CUgraphNodeType type, hal::ArgumentHash hash) : hash_(hash) {
+    shape(static_cast<std::uint64_t>(type));
+  }
   void shape(std::uint64_t word) {
     structure_.add(word);
     exact_.add(word);
@@ -28,13 +30,14 @@ class Words {
   void value(std::uint64_t word) { argument(&word, sizeof word); }
   void address(std::uint64_t word) { value(word); }
   void argument(const void* bytes, std::size_t count) {
-    arguments_.add(hal::masked_hash(bytes, count));
+    arguments_.add(hash_(bytes, count));
     exact_.bytes(bytes, count);
   }
   void exactly(std::uint64_t word) { exact_.add(word); }
   Node node() const { return {structure_.value(), arguments_.value(), exact_.value()}; }
 
  private:
+  hal::ArgumentHash hash_;
   hal::ContentHash structure_, arguments_, exact_;
 };
 
@@ -59,18 +62,21 @@ bool add_packed(void** extra, Words& words) {
   return true;
 }
 
-struct Reader {
-  const Api& api;
-  hal::Device& device;
-  GraphReading& reading;
+}  // namespace
+
+// Reads one graph and those inside it.
+class GraphReader::Walk {
+ public:
+  Walk(const GraphReader& reader, GraphReading& into)
+      : reader_(reader), api_(reader.api_), reading_(into) {}
 
   hal::Status graph(CUgraph graph, hal::GraphDescription& description,
                     std::vector<CUgraphNode>& handles, int depth) {
     std::size_t count = 0;
-    if (depth > kGraphDepthMax || api.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
+    if (depth > kGraphDepthMax || api_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS)
       return unsupported("a graph does not tell its nodes");
     handles.resize(count);
-    if (count > 0 && api.cuGraphGetNodes(graph, handles.data(), &count) != CUDA_SUCCESS)
+    if (count > 0 && api_.cuGraphGetNodes(graph, handles.data(), &count) != CUDA_SUCCESS)
       return unsupported("a graph does not tell its nodes");
     std::map<CUgraphNode, std::uint32_t> index;
     for (const CUgraphNode handle : handles) {
@@ -82,15 +88,16 @@ struct Reader {
     return edges(graph, index, description);
   }
 
+ private:
   hal::Status edges(CUgraph graph, const std::map<CUgraphNode, std::uint32_t>& index,
                     hal::GraphDescription& description) {
     std::size_t count = 0;
-    if (api.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count) != CUDA_SUCCESS)
+    if (api_.cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count) != CUDA_SUCCESS)
       return unsupported("a graph does not tell its edges");
     std::vector<CUgraphNode> from(count), to(count);
     std::vector<CUgraphEdgeData> data(count);
     if (count > 0 &&
-        api.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count) != CUDA_SUCCESS)
+        api_.cuGraphGetEdges_v2(graph, from.data(), to.data(), data.data(), &count) != CUDA_SUCCESS)
       return unsupported("a graph does not tell its edges");
     for (std::size_t i = 0; i < count; ++i)
       description.edges.push_back({index.at(from[i]), index.at(to[i]),
@@ -102,25 +109,25 @@ struct Reader {
 
   hal::Result<Node> node(CUgraphNode handle, int depth) {
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    if (api.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS)
+    if (api_.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS)
       return unsupported("a node does not tell its type");
     switch (type) {
       case CU_GRAPH_NODE_TYPE_KERNEL:
         return kernel(handle);
       case CU_GRAPH_NODE_TYPE_MEMCPY: {
         CUDA_MEMCPY3D box{};
-        if (api.cuGraphMemcpyNodeGetParams(handle, &box) != CUDA_SUCCESS)
+        if (api_.cuGraphMemcpyNodeGetParams(handle, &box) != CUDA_SUCCESS)
           return unsupported("a copy does not tell its parameters");
-        return describe_copy(box);
+        return reader_.copy(box);
       }
       case CU_GRAPH_NODE_TYPE_MEMSET: {
         CUDA_MEMSET_NODE_PARAMS fill{};
-        if (api.cuGraphMemsetNodeGetParams(handle, &fill) != CUDA_SUCCESS)
+        if (api_.cuGraphMemsetNodeGetParams(handle, &fill) != CUDA_SUCCESS)
           return unsupported("a fill does not tell its parameters");
-        return describe_fill(fill);
+        return reader_.fill(fill);
       }
       case CU_GRAPH_NODE_TYPE_EMPTY:
-        return Words(type).node();
+        return Words(type, reader_.hash_).node();
       case CU_GRAPH_NODE_TYPE_GRAPH:
         return child(handle, depth);
       default:
@@ -130,14 +137,14 @@ struct Reader {
 
   hal::Result<Node> child(CUgraphNode handle, int depth) {
     CUgraph inner = nullptr;
-    if (api.cuGraphChildGraphNodeGetGraph(handle, &inner) != CUDA_SUCCESS)
+    if (api_.cuGraphChildGraphNodeGetGraph(handle, &inner) != CUDA_SUCCESS)
       return unsupported("a child graph does not tell its nodes");
     hal::GraphDescription description;
     std::vector<CUgraphNode> handles;
     if (const hal::Status read = graph(inner, description, handles, depth + 1); !read)
       return tl::unexpected(read.error());
     const hal::GraphShape shape = description.shape();
-    Words words(CU_GRAPH_NODE_TYPE_GRAPH);
+    Words words(CU_GRAPH_NODE_TYPE_GRAPH, reader_.hash_);
     words.shape(shape.structure);
     words.value(shape.arguments);
     words.exactly(shape.exact);
@@ -149,7 +156,7 @@ struct Reader {
 
   hal::Result<Node> kernel(CUgraphNode handle) {
     CUDA_KERNEL_NODE_PARAMS parameters{};
-    if (api.cuGraphKernelNodeGetParams_v2(handle, &parameters) != CUDA_SUCCESS)
+    if (api_.cuGraphKernelNodeGetParams_v2(handle, &parameters) != CUDA_SUCCESS)
       return unsupported("a kernel node does not tell its parameters");
     hal::KernelLaunch launch;
     launch.kernel = handle_of(parameters);
@@ -161,35 +168,37 @@ struct Reader {
     for (int id = 1; id < kAttributes; ++id) {
       CUlaunchAttributeValue value{};
       const auto attribute = static_cast<CUlaunchAttributeID>(id);
-      if (api.cuGraphKernelNodeGetAttribute(handle, attribute, &value) != CUDA_SUCCESS) continue;
+      if (api_.cuGraphKernelNodeGetAttribute(handle, attribute, &value) != CUDA_SUCCESS) continue;
       attributes.add(static_cast<std::uint64_t>(id));
-      attributes.add(hal::masked_hash(&value, sizeof value));
+      attributes.add(reader_.hash_(&value, sizeof value));
       facts.read(attribute, value);
     }
     if (facts.updatable_node) return unsupported("kernels change a node of the graph");
     facts.describe(launch);
     launch.programmatic = false;  // of a node, its edges say so
-    reading.kernels.push_back(launch);
-    reading.contexts.push_back(parameters.ctx);
-    return describe_kernel(device, parameters, attributes.value());
+    reading_.kernels.push_back(launch);
+    reading_.contexts.push_back(parameters.ctx);
+    return reader_.kernel(parameters, attributes.value());
   }
+
+  const GraphReader& reader_;
+  const Api& api_;
+  GraphReading& reading_;
 };
 
-}  // namespace
-
-hal::Result<GraphReading> read_graph(const Api& api, hal::Device& device, CUgraph graph) {
+hal::Result<GraphReading> GraphReader::read(CUgraph graph) const {
   GraphReading reading;
-  Reader reader{api, device, reading};
-  if (const hal::Status read = reader.graph(graph, reading.description, reading.handles, 0); !read)
+  Walk walk(*this, reading);
+  if (const hal::Status read = walk.graph(graph, reading.description, reading.handles, 0); !read)
     return tl::unexpected(read.error());
   return reading;
 }
 
-hal::Result<Node> describe_kernel(hal::Device& device, const CUDA_KERNEL_NODE_PARAMS& parameters,
-                                  std::uint64_t attributes) {
+hal::Result<Node> GraphReader::kernel(const CUDA_KERNEL_NODE_PARAMS& parameters,
+                                      std::uint64_t attributes) const {
   const void* const kernel = handle_of(parameters);
-  const std::string name = device.kernel_name(kernel);
-  Words words(CU_GRAPH_NODE_TYPE_KERNEL);
+  const std::string name = kernels_.name(kernel);
+  Words words(CU_GRAPH_NODE_TYPE_KERNEL, hash_);
   hal::ContentHash named;
   named.bytes(name.data(), name.size());
   words.shape(named.value());
@@ -201,7 +210,7 @@ hal::Result<Node> describe_kernel(hal::Device& device, const CUDA_KERNEL_NODE_PA
   if (parameters.extra != nullptr && parameters.kernelParams == nullptr) {
     if (!add_packed(parameters.extra, words)) return unsupported("arguments of an unknown form");
   } else {
-    const hal::Result<hal::KernelLayout> layout = device.kernel_layout(kernel);
+    const hal::Result<hal::KernelLayout> layout = kernels_.layout(kernel);
     if (!layout) return tl::unexpected(layout.error());
     if (!layout->parameters.empty() && parameters.kernelParams == nullptr)
       return unsupported("a kernel node does not tell its arguments");
@@ -215,10 +224,10 @@ hal::Result<Node> describe_kernel(hal::Device& device, const CUDA_KERNEL_NODE_PA
 
 // The driver tells a copy in other words than it was given: where its first byte lies and how far
 // apart rows and layers are is what both agree on.
-Node describe_copy(const CUDA_MEMCPY3D& box) {
+Node GraphReader::copy(const CUDA_MEMCPY3D& box) const {
   const std::uint64_t rows = std::max<std::size_t>(box.Height, 1);
   const std::uint64_t layers = std::max<std::size_t>(box.Depth, 1);
-  Words words(CU_GRAPH_NODE_TYPE_MEMCPY);
+  Words words(CU_GRAPH_NODE_TYPE_MEMCPY, hash_);
   for (const std::uint64_t size : {std::uint64_t{box.WidthInBytes}, rows, layers})
     words.shape(size);
   const auto side = [&](CUmemorytype type, const void* host, CUdeviceptr device, CUarray array,
@@ -241,8 +250,8 @@ Node describe_copy(const CUDA_MEMCPY3D& box) {
   return words.node();
 }
 
-Node describe_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
-  Words words(CU_GRAPH_NODE_TYPE_MEMSET);
+Node GraphReader::fill(const CUDA_MEMSET_NODE_PARAMS& fill) const {
+  Words words(CU_GRAPH_NODE_TYPE_MEMSET, hash_);
   for (const std::uint64_t word :
        {std::uint64_t{fill.width}, std::uint64_t{fill.height}, std::uint64_t{fill.elementSize},
         std::uint64_t{fill.height > 1 ? fill.pitch : 0}})

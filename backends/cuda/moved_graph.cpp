@@ -13,8 +13,8 @@ namespace {
 // The arguments of a node, copied: what the driver hands out belongs to the node that is changed.
 class Arguments {
  public:
-  hal::Status copy(hal::Device& device, const void* kernel, void** given) {
-    const hal::Result<hal::KernelLayout> layout = device.kernel_layout(kernel);
+  hal::Status copy(hal::KernelInspector& kernels, const void* kernel, void** given) {
+    const hal::Result<hal::KernelLayout> layout = kernels.layout(kernel);
     if (!layout) return tl::unexpected(layout.error());
     bytes_.resize(layout->bytes);
     for (const hal::KernelLayout::Parameter& parameter : layout->parameters) {
@@ -124,7 +124,7 @@ hal::Status MovedGraph::move(CUgraph graph, CUgraphNode node) {
     const void* const kernel = parameters.kern != nullptr
                                    ? static_cast<const void*>(parameters.kern)
                                    : static_cast<const void*>(parameters.func);
-    if (const hal::Status copied = arguments.copy(device_, kernel, parameters.kernelParams);
+    if (const hal::Status copied = arguments.copy(kernels_, kernel, parameters.kernelParams);
         !copied)
       return copied;
     parameters.kernelParams = arguments.pointers();
@@ -219,7 +219,7 @@ hal::Status MovedGraph::capture(CUgraph graph, CUlaunchConfig config,
 }
 
 hal::Status MovedGraph::compare(const hal::GraphShape& wanted) {
-  const hal::Result<GraphReading> reading = read_graph(api_, device_, graph_);
+  const hal::Result<GraphReading> reading = GraphReader(api_, kernels_, hash_).read(graph_);
   if (!reading) return tl::unexpected(reading.error());
   shape_ = reading->description.shape();
   if (shape_ != wanted)

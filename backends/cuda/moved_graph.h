@@ -15,8 +15,13 @@ namespace vitamin::cuda {
 
 class MovedGraph {
  public:
-  MovedGraph(const Api& api, hal::Device& device, GreenContext& entry, CaptureGuard* captures)
-      : api_(api), device_(device), entry_(entry), captures_(captures) {}
+  MovedGraph(const Api& api, hal::KernelInspector& kernels, GreenContext& entry,
+             const RememberOptions& options)
+      : api_(api),
+        kernels_(kernels),
+        entry_(entry),
+        captures_(options.captures),
+        hash_(options.hash) {}
   ~MovedGraph();
   MovedGraph(const MovedGraph&) = delete;
   MovedGraph& operator=(const MovedGraph&) = delete;
@@ -45,9 +50,10 @@ class MovedGraph {
                       const CUDA_KERNEL_NODE_PARAMS& parameters, CUgraphNode* made);
 
   const Api& api_;
-  hal::Device& device_;
+  hal::KernelInspector& kernels_;
   GreenContext& entry_;
   CaptureGuard* captures_;
+  hal::ArgumentHash hash_;
   bool may_wait_ = false;
   CUgraph graph_ = nullptr;
   hal::GraphShape shape_;

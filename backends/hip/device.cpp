@@ -2,30 +2,32 @@
 #include "backends/hip/device.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "backends/hip/green_split.h"
+#include "backends/hip/kernel_inspector.h"
 #include "backends/hip/mask_plan.h"
 #include "backends/hip/shape.h"
 #include "backends/hip/status.h"
 #include "backends/hip/stream_queue.h"
-#include "hal/residency.h"
 
 namespace vitamin::hip {
 namespace {
 
 using hal::NativeStatus;
 
-const Kernel& kernel_of(hal::KernelHandle handle) { return *static_cast<const Kernel*>(handle); }
-
 class HipDevice final : public hal::Device {
  public:
   HipDevice(const Api& api, const DeviceOptions& options)
-      : api_(api), options_(options), queues_(api_, options_.ordinal, options_.notice) {}
+      : api_(api),
+        options_(options),
+        queues_(api_, options_.ordinal, options_.notice),
+        kernels_(api_, options_.ordinal, info_) {}
   hal::Status open();
 
   const hal::DeviceInfo& info() const noexcept override { return info_; }
+  hal::KernelInspector& kernels() noexcept override { return kernels_; }
+  const hal::ErrorClassifier& errors() const noexcept override { return errors_; }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(hal::ComputeSet set) override;
   std::unique_ptr<hal::Queue> adopt_queue(void* native_stream) override {
     return std::make_unique<StreamQueue>(api_, options_.ordinal,
@@ -57,24 +59,11 @@ class HipDevice final : public hal::Device {
     ns = static_cast<double>(milliseconds) * 1e6;
     return status;
   }
-  hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override;
-  std::string kernel_name(hal::KernelHandle kernel) override;
-  std::string kernel_origin(hal::KernelHandle kernel) override {
-    return kernel_of(kernel).origin.empty() ? "(unknown)" : kernel_of(kernel).origin;
-  }
-  std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override;
-  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override;
-  NativeStatus validate(const hal::KernelLaunch& launch) noexcept override;
-  hal::Outcome classify(NativeStatus status) const noexcept override {
-    return hip::classify(status);
-  }
   std::uint64_t free_bytes() noexcept override {
     const CurrentDevice current(api_, options_.ordinal);
     std::size_t free = 0, total = 0;
     return api_.hipMemGetInfo(&free, &total) == hipSuccess ? free : 0;
   }
-  NativeStatus not_ready() const noexcept override { return hipErrorNotReady; }
-  NativeStatus out_of_memory() const noexcept override { return hipErrorOutOfMemory; }
   void attach_thread() noexcept override;
   void enter_internal() noexcept override;
   void leave_internal() noexcept override;
@@ -100,6 +89,8 @@ class HipDevice final : public hal::Device {
   MaskPlan plan_;                    // of no units: the pool has none
   std::optional<GreenSplit> split_;  // none: entries are CU-masked streams
   PoolQueues queues_;
+  KernelInspector kernels_;
+  ErrorClassifier errors_;
 };
 
 hal::Status HipDevice::open() {
@@ -117,6 +108,7 @@ hal::Status HipDevice::open() {
     return hal::fail(hal::Errc::kInternal, "the device does not say how many CUs it has");
   info_.processors = static_cast<std::uint32_t>(processors);
   info_.pool_priorities = false;
+  info_.driver_orders_legacy_stream = false;
   plan_units();
   return {};
 }
@@ -184,86 +176,6 @@ hal::Result<hal::Event> HipDevice::make_event(unsigned flags) {
   const hipError_t status = api_.hipEventCreateWithFlags(&event, flags);
   if (status != hipSuccess) return failed("an event cannot be created", status);
   return hal::Event{event};
-}
-
-// --- kernels ---------------------------------------------------------------------------------
-
-hal::Result<hal::KernelLayout> HipDevice::kernel_layout(hal::KernelHandle handle) {
-  if (handle == nullptr) return hal::fail(hal::Errc::kInvalidArgument, "the kernel handle is null");
-  if (!kernel_of(handle).layout)
-    return hal::fail(
-        hal::Errc::kUnsupported,
-        "the kernel's code object has no readable metadata (" + kernel_name(handle) + ")");
-  return *kernel_of(handle).layout;
-}
-
-std::string HipDevice::kernel_name(hal::KernelHandle handle) {
-  const Kernel& kernel = kernel_of(handle);
-  if (!kernel.name.empty()) return kernel.name;
-  const char* name = nullptr;
-  if (kernel.kind == Kernel::Kind::kFunction && api_.hipKernelNameRef != nullptr)
-    name = api_.hipKernelNameRef(kernel.function());
-  else if (kernel.kind == Kernel::Kind::kHostFunction && api_.hipKernelNameRefByPtr != nullptr)
-    name = api_.hipKernelNameRefByPtr(kernel.native, nullptr);
-  return name != nullptr ? name : "(unnamed kernel)";
-}
-
-std::uint32_t HipDevice::processors_needed(const hal::KernelLaunch& launch, bool resident) {
-  // The runtime sends cooperative grids to a queue of its own on the whole device, whatever stream
-  // they are launched on: on a pool entry they would escape its mask.
-  if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
-    return info_.processors + 1;
-  if (!resident) return 1;
-  return hal::processors_to_hold(info_, launch.grid.volume(), resident_blocks(launch));
-}
-
-std::uint32_t HipDevice::resident_blocks(const hal::KernelLaunch& launch) {
-  const Kernel& kernel = kernel_of(launch.kernel);
-  const CurrentDevice current(api_, options_.ordinal);
-  const int threads = static_cast<int>(launch.block.volume());
-  int blocks = 0;
-  const hipError_t status = kernel.kind == Kernel::Kind::kFunction
-                                ? api_.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
-                                      &blocks, kernel.function(), threads, launch.shared_bytes)
-                                : api_.hipOccupancyMaxActiveBlocksPerMultiprocessor(
-                                      &blocks, kernel.native, threads, launch.shared_bytes);
-  return status == hipSuccess ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
-}
-
-NativeStatus HipDevice::validate(const hal::KernelLaunch& launch) noexcept {
-  if (launch.kernel == nullptr || kernel_of(launch.kernel).native == nullptr)
-    return hipErrorInvalidDeviceFunction;
-  const Kernel& kernel = kernel_of(launch.kernel);
-  if (launch.arguments != nullptr && launch.extra != nullptr) return hipErrorInvalidValue;
-  const bool module = kernel.kind == Kernel::Kind::kFunction;
-  if (launch.extra != nullptr && !module) return hipErrorInvalidValue;
-  // The codes are those of HIP 5.2.3, the conformance suite compares them.
-  if (launch.grid.volume() == 0 || launch.block.volume() == 0) return hipErrorInvalidValue;
-  const CurrentDevice current(api_, options_.ordinal);
-  int threads = 1024;
-  if (module) {
-    if (const hipError_t status = api_.hipFuncGetAttribute(
-            &threads, HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel.function());
-        status != hipSuccess)
-      return status;
-  } else {
-    hipFuncAttributes attributes{};
-    if (const hipError_t status = api_.hipFuncGetAttributes(&attributes, kernel.native);
-        status != hipSuccess)
-      return status;
-    threads = attributes.maxThreadsPerBlock;
-  }
-  if (launch.block.volume() > static_cast<std::uint64_t>(threads))
-    return hipErrorInvalidConfiguration;
-  if (launch.shared_bytes >
-      static_cast<std::uint32_t>(attribute(hipDeviceAttributeMaxSharedMemoryPerBlock)))
-    return hipErrorOutOfMemory;
-  if (launch.cooperative) {
-    const std::uint64_t blocks = resident_blocks(launch);
-    if (blocks == 0) return hal::kOnlyTheCallTells;
-    if (launch.grid.volume() > blocks * info_.processors) return hipErrorCooperativeLaunchTooLarge;
-  }
-  return hipSuccess;
 }
 
 // --- threads ---------------------------------------------------------------------------------

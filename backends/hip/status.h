@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "hal/result.h"
+#include "hal/error_classifier.h"
 
 namespace vitamin::hip {
 
@@ -22,17 +22,22 @@ inline tl::unexpected<hal::Error> failed(const char* what, hipError_t status) {
       status);
 }
 
-inline hal::Outcome classify(hal::NativeStatus status) noexcept {
-  switch (static_cast<hipError_t>(status)) {
-    case hipSuccess:
-      return hal::Outcome::kOk;
-    case hipErrorNotReady:
-      return hal::Outcome::kNotReady;
-    case hipErrorCooperativeLaunchTooLarge:
-      return hal::Outcome::kEntryRefused;
-    default:
-      return hal::Outcome::kError;
+class ErrorClassifier final : public hal::ErrorClassifier {
+ public:
+  hal::Outcome classify(hal::NativeStatus status) const noexcept override {
+    switch (static_cast<hipError_t>(status)) {
+      case hipSuccess:
+        return hal::Outcome::kOk;
+      case hipErrorNotReady:
+        return hal::Outcome::kNotReady;
+      case hipErrorCooperativeLaunchTooLarge:
+        return hal::Outcome::kEntryRefused;
+      default:
+        return hal::Outcome::kError;
+    }
   }
-}
+  hal::NativeStatus not_ready() const noexcept override { return hipErrorNotReady; }
+  hal::NativeStatus out_of_memory() const noexcept override { return hipErrorOutOfMemory; }
+};
 
 }  // namespace vitamin::hip

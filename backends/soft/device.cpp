@@ -10,20 +10,6 @@
 
 namespace vitamin::soft {
 
-hal::Outcome classify(hal::NativeStatus status) noexcept {
-  switch (status) {
-    case kOk:
-      return hal::Outcome::kOk;
-    case kNotReady:
-      return hal::Outcome::kNotReady;
-    case kCooperativeTooLarge:
-    case kClusterTooLarge:
-      return hal::Outcome::kEntryRefused;
-    default:
-      return hal::Outcome::kError;
-  }
-}
-
 namespace {
 
 const KernelDescriptor* descriptor(hal::KernelHandle kernel) {
@@ -174,12 +160,91 @@ class SoftContext final : public hal::PhysicalContext {
   SmSet sms_;
 };
 
+class SoftKernels final : public hal::KernelInspector {
+ public:
+  SoftKernels(const Engine& engine, const ClusterRule& unit_rule, const ClusterRule& whole_rule)
+      : engine_(engine), unit_rule_(unit_rule), whole_rule_(whole_rule) {}
+
+  hal::Result<hal::KernelLayout> layout(hal::KernelHandle kernel) override {
+    if (kernel == nullptr)
+      return hal::fail(hal::Errc::kInvalidArgument, "The kernel handle is null.");
+    const KernelDescriptor& from = *descriptor(kernel);
+    hal::KernelLayout layout;
+    for (std::uint32_t i = 0; i < from.parameter_count; ++i)
+      layout.parameters.push_back({from.parameters[i].offset, from.parameters[i].size});
+    layout.bytes = from.parameter_bytes;
+    return layout;
+  }
+  std::string name(hal::KernelHandle kernel) override { return descriptor(kernel)->name; }
+  std::string origin(hal::KernelHandle kernel) override {
+    Dl_info info{};
+    if (::dladdr(kernel, &info) == 0 || info.dli_fname == nullptr) return "unknown";
+    const std::string path = info.dli_fname;
+    return path.substr(path.find_last_of('/') + 1);
+  }
+
+  std::uint32_t sms_needed(const hal::KernelLaunch& launch, bool resident) override {
+    const Launch translated = translate(launch);
+    const std::uint32_t whole_only = engine_.device().sms() + 1;
+    const std::uint32_t each = engine_.blocks_per_sm(*translated.kernel, translated.block.volume(),
+                                                     translated.dynamic_shared);
+    const std::uint32_t cluster = translated.cluster_blocks;
+    if (each == 0 || cluster > unit_rule_.max_blocks) return whole_only;
+    std::uint64_t needed = (cluster + each - 1) / each;
+    if (launch.cooperative || resident) {
+      const std::uint64_t blocks = translated.grid.volume();
+      const std::uint64_t all =
+          cluster > 1 ? std::uint64_t{cluster} * engine_.max_active_clusters(engine_.device().all(),
+                                                                             unit_rule_, translated)
+                      : std::uint64_t{each} * engine_.device().sms();
+      if (blocks > all) return whole_only;
+      // With clusters a unit's odd SMs stay empty, so ask for the share of the whole.
+      needed = (blocks * engine_.device().sms() + all - 1) / all;
+    }
+    return static_cast<std::uint32_t>(needed);
+  }
+  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
+    const Launch translated = translate(launch);
+    return engine_.blocks_per_sm(*translated.kernel, translated.block.volume(),
+                                 translated.dynamic_shared);
+  }
+  hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
+    return engine_.check_launch(engine_.device().all(), whole_rule_, translate(launch));
+  }
+  std::size_t attribute_record_bytes() const noexcept override { return sizeof(LaunchAttribute); }
+
+ private:
+  const Engine& engine_;
+  const ClusterRule& unit_rule_;
+  const ClusterRule& whole_rule_;
+};
+
+class SoftErrors final : public hal::ErrorClassifier {
+ public:
+  hal::Outcome classify(hal::NativeStatus status) const noexcept override {
+    switch (status) {
+      case kOk:
+        return hal::Outcome::kOk;
+      case kNotReady:
+        return hal::Outcome::kNotReady;
+      case kCooperativeTooLarge:
+      case kClusterTooLarge:
+        return hal::Outcome::kEntryRefused;
+      default:
+        return hal::Outcome::kError;
+    }
+  }
+  hal::NativeStatus not_ready() const noexcept override { return kNotReady; }
+  hal::NativeStatus out_of_memory() const noexcept override { return kOutOfMemory; }
+};
+
 class SoftDevice final : public Device {
  public:
   explicit SoftDevice(std::unique_ptr<Engine> engine)
       : engine_(std::move(engine)),
         unit_rule_(std::make_shared<const ClusterRule>(engine_->device().unit_rule())),
-        whole_rule_(std::make_shared<const ClusterRule>(engine_->device().whole_rule())) {
+        whole_rule_(std::make_shared<const ClusterRule>(engine_->device().whole_rule())),
+        kernels_(*engine_, *unit_rule_, *whole_rule_) {
     const DeviceDescription& device = engine_->device();
     info_.vendor = hal::Vendor::kSoftware;
     info_.name = device.name;
@@ -192,6 +257,8 @@ class SoftDevice final : public Device {
   Status make_legacy_stream() { return make_stream(SyncClass::kLegacy, 0, &legacy_); }
 
   const hal::DeviceInfo& info() const noexcept override { return info_; }
+  hal::KernelInspector& kernels() noexcept override { return kernels_; }
+  const hal::ErrorClassifier& errors() const noexcept override { return errors_; }
   Engine& engine() noexcept override { return *engine_; }
 
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(
@@ -255,60 +322,6 @@ class SoftDevice final : public Device {
     return engine_->synchronize(event_of(event));
   }
 
-  hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override {
-    if (kernel == nullptr)
-      return hal::fail(hal::Errc::kInvalidArgument, "The kernel handle is null.");
-    const KernelDescriptor& from = *descriptor(kernel);
-    hal::KernelLayout layout;
-    for (std::uint32_t i = 0; i < from.parameter_count; ++i)
-      layout.parameters.push_back({from.parameters[i].offset, from.parameters[i].size});
-    layout.bytes = from.parameter_bytes;
-    return layout;
-  }
-  std::string kernel_name(hal::KernelHandle kernel) override { return descriptor(kernel)->name; }
-  std::string kernel_origin(hal::KernelHandle kernel) override {
-    Dl_info info{};
-    if (::dladdr(kernel, &info) == 0 || info.dli_fname == nullptr) return "unknown";
-    const std::string path = info.dli_fname;
-    return path.substr(path.find_last_of('/') + 1);
-  }
-
-  std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override {
-    const Launch translated = translate(launch);
-    const std::uint32_t whole_only = info_.processors + 1;
-    const std::uint32_t each = engine_->blocks_per_sm(*translated.kernel, translated.block.volume(),
-                                                      translated.dynamic_shared);
-    const std::uint32_t cluster = translated.cluster_blocks;
-    if (each == 0 || cluster > unit_rule_->max_blocks) return whole_only;
-    std::uint64_t needed = (cluster + each - 1) / each;
-    if (launch.cooperative || resident) {
-      const std::uint64_t blocks = translated.grid.volume();
-      const std::uint64_t all =
-          cluster > 1
-              ? std::uint64_t{cluster} *
-                    engine_->max_active_clusters(engine_->device().all(), *unit_rule_, translated)
-              : std::uint64_t{each} * info_.processors;
-      if (blocks > all) return whole_only;
-      // With clusters a unit's odd SMs stay empty, so ask for the share of the whole.
-      needed = (blocks * info_.processors + all - 1) / all;
-    }
-    return static_cast<std::uint32_t>(needed);
-  }
-  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
-    const Launch translated = translate(launch);
-    return engine_->blocks_per_sm(*translated.kernel, translated.block.volume(),
-                                  translated.dynamic_shared);
-  }
-  hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
-    return engine_->check_launch(engine_->device().all(), *whole_rule_, translate(launch));
-  }
-
-  hal::Outcome classify(hal::NativeStatus status) const noexcept override {
-    return soft::classify(status);
-  }
-  hal::NativeStatus not_ready() const noexcept override { return kNotReady; }
-  hal::NativeStatus out_of_memory() const noexcept override { return kOutOfMemory; }
-
   // The software device has no captures, so no call of it is ever unsafe.
   void enter_internal() noexcept override {}
   void leave_internal() noexcept override {}
@@ -326,6 +339,8 @@ class SoftDevice final : public Device {
   std::unique_ptr<Engine> engine_;
   std::atomic<std::uint64_t> queries_{0}, outstanding_{0};
   std::shared_ptr<const ClusterRule> unit_rule_, whole_rule_;
+  SoftKernels kernels_;
+  SoftErrors errors_;
   hal::DeviceInfo info_;
   soft::Queue* legacy_ = nullptr;
 };

@@ -50,7 +50,4 @@ class Device : public hal::Device {
 
 hal::Result<std::unique_ptr<Device>> open_device(EngineOptions options = {});
 
-// hal::Device::classify for this backend's codes.
-hal::Outcome classify(hal::NativeStatus status) noexcept;
-
 }  // namespace vitamin::soft

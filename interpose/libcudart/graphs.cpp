@@ -11,6 +11,7 @@
 #include "backends/cuda/graph.h"
 #include "interpose/libcudart/backend.h"
 #include "interpose/libcudart/handlers.h"
+#include "runtime/audit/argument_hash.h"
 
 namespace vitamin::interpose {
 namespace {
@@ -51,11 +52,16 @@ struct CudaGraph final : FollowedGraph {
     shape = reading.description.shape();
   }
   bool read(CUgraph from) {
-    auto read = cuda::read_graph(*driver_functions(), home->virtual_context->device(), from);
+    auto read = reader().read(from);
     if (!read) return false;
     reading = std::move(*read);
     shape = reading.description.shape();
     return true;
+  }
+
+  cuda::GraphReader reader() const {
+    return {*driver_functions(), home->virtual_context->device().kernels(),
+            &runtime::argument_hash};
   }
 
   std::shared_ptr<cuda::RememberedGraph> source;
@@ -104,21 +110,20 @@ bool set_kernel(FollowedGraph& followed, CUgraphNode node,
                 const CUDA_KERNEL_NODE_PARAMS& parameters) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto& before) {
-    return cuda::describe_kernel(graph.home->virtual_context->device(), parameters,
-                                 before.attributes);
+    return graph.reader().kernel(parameters, before.attributes);
   });
   return graph.source->set_kernel(node, parameters);
 }
 
 bool set_copy(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
   CudaGraph& graph = cuda_graph(followed);
-  graph.describe(node, [&](const auto&) { return std::optional(cuda::describe_copy(box)); });
+  graph.describe(node, [&](const auto&) { return std::optional(graph.reader().copy(box)); });
   return graph.source->set_copy(node, box);
 }
 
 bool set_fill(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
   CudaGraph& graph = cuda_graph(followed);
-  graph.describe(node, [&](const auto&) { return std::optional(cuda::describe_fill(fill)); });
+  graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
   return graph.source->set_fill(node, fill);
 }
 
@@ -185,6 +190,7 @@ std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphR
   options.flags = flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
   options.home = followed->home->handle;
   options.captures = capture_guard();
+  options.hash = &runtime::argument_hash;
   auto source = cuda::RememberedGraph::clone(*api, graph, options);
   if (!source) return none(GraphReason::kRefused);
   followed->source = std::move(*source);

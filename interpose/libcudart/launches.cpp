@@ -15,8 +15,6 @@ namespace vitamin::interpose {
 namespace stats = runtime::stats;
 using runtime::EventState;
 
-static_assert(sizeof(CUlaunchAttribute) == runtime::kAttributeRecordBytes);
-
 CUresult launch_kernel(Via<decltype(::cuLaunchKernel)> via, CUfunction kernel, unsigned grid_x,
                        unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                        unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,

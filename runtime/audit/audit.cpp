@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/audit/argument_hash.h"
 #include "runtime/descriptor.h"
 #include "runtime/graph.h"
 
@@ -158,6 +159,9 @@ class WatchedDevice final : public hal::Device {
   ~WatchedDevice() override { audit_->device_ = nullptr; }
 
   const hal::DeviceInfo& info() const noexcept override { return device_->info(); }
+  hal::KernelInspector& kernels() noexcept override { return device_->kernels(); }
+  const hal::ErrorClassifier& errors() const noexcept override { return device_->errors(); }
+  std::uint32_t pool_queues_now() override { return device_->pool_queues_now(); }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(
       hal::ComputeSet compute) override {
     auto context = device_->create_context(compute);
@@ -189,7 +193,7 @@ class WatchedDevice final : public hal::Device {
   hal::NativeStatus query(hal::Event event) noexcept override {
     return observed(event, [&] {
       const hal::NativeStatus status = device_->query(event);
-      if (status != hal::kNativeOk && device_->classify(status) != hal::Outcome::kNotReady)
+      if (status != hal::kNativeOk && device_->errors().classify(status) != hal::Outcome::kNotReady)
         audit_->broken_ = true;
       return status;
     });
@@ -197,30 +201,7 @@ class WatchedDevice final : public hal::Device {
   hal::NativeStatus synchronize(hal::Event event) noexcept override {
     return observed(event, [&] { return device_->synchronize(event); });
   }
-  hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override {
-    return device_->kernel_layout(kernel);
-  }
-  std::string kernel_name(hal::KernelHandle kernel) override {
-    return device_->kernel_name(kernel);
-  }
-  std::string kernel_origin(hal::KernelHandle kernel) override {
-    return device_->kernel_origin(kernel);
-  }
-  std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override {
-    return device_->processors_needed(launch, resident);
-  }
-  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
-    return device_->resident_blocks(launch);
-  }
-  hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
-    return device_->validate(launch);
-  }
-  hal::Outcome classify(hal::NativeStatus status) const noexcept override {
-    return device_->classify(status);
-  }
   std::uint64_t free_bytes() noexcept override { return device_->free_bytes(); }
-  hal::NativeStatus not_ready() const noexcept override { return device_->not_ready(); }
-  hal::NativeStatus out_of_memory() const noexcept override { return device_->out_of_memory(); }
   void attach_thread() noexcept override { device_->attach_thread(); }
   void enter_internal() noexcept override { device_->enter_internal(); }
   void leave_internal() noexcept override { device_->leave_internal(); }
@@ -266,11 +247,12 @@ hal::PhysicalContext& Audit::watched(hal::PhysicalContext& context) {
 Audit::KernelFacts& Audit::facts_of(hal::KernelHandle kernel) {
   const auto known = kernels_.find(kernel);
   if (known != kernels_.end()) return known->second;
-  const std::string text = device_->kernel_origin(kernel) + ": " + device_->kernel_name(kernel);
+  const std::string text =
+      device_->kernels().origin(kernel) + ": " + device_->kernels().name(kernel);
   Hash hash;
   hash.bytes(text.data(), text.size());
   return kernels_
-      .emplace(kernel, KernelFacts{device_->kernel_layout(kernel), name_of(text), hash.value()})
+      .emplace(kernel, KernelFacts{device_->kernels().layout(kernel), name_of(text), hash.value()})
       .first->second;
 }
 
@@ -285,7 +267,7 @@ void Audit::hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& f
   Hash exact, arguments;
   auto add = [&](const void* bytes, std::size_t count) {
     exact.bytes(bytes, count);
-    arguments.add(hal::masked_hash(bytes, count));
+    arguments.add(argument_hash(bytes, count));
   };
   if (launch.extra != nullptr) {
     const PackedParameters packed = packed_parameters(launch.extra);
@@ -315,18 +297,21 @@ Audit::Shape Audit::shape_of(const hal::KernelLaunch& launch) {
   shape.exact = head.value();
   shape.blocks = static_cast<std::uint32_t>(launch.grid.volume());
   shape.programmatic = launch.programmatic;
-  shape.attributes = attributes_of(launch.attributes.records, launch.attributes.count);
+  shape.attributes =
+      attributes_of(launch.attributes.records,
+                    launch.attributes.count * device_->kernels().attribute_record_bytes());
   hash_arguments(launch, facts, shape);
   return shape;
 }
 
 // A record begins with the number of its attribute.
-std::vector<Audit::Attribute> Audit::attributes_of(const void* records, std::size_t count) {
-  std::vector<Attribute> attributes(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto* record = static_cast<const std::byte*>(records) + i * kAttributeRecordBytes;
+std::vector<Audit::Attribute> Audit::attributes_of(const void* records, std::size_t bytes) const {
+  const std::size_t record_bytes = device_->kernels().attribute_record_bytes();
+  std::vector<Attribute> attributes(bytes / record_bytes);
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    const auto* record = static_cast<const std::byte*>(records) + i * record_bytes;
     Hash hash;
-    hash.bytes(record, kAttributeRecordBytes);
+    hash.bytes(record, record_bytes);
     std::memcpy(&attributes[i].id, record, sizeof attributes[i].id);
     attributes[i].hash = hash.value();
   }
@@ -351,9 +336,7 @@ bool Audit::is_changed(const Stream& stream, const PhysicalQueue& queue, const P
   // lend them; then the launch's own.
   const std::vector<Attribute>& own = pending.shape.attributes;
   std::vector<Attribute> wanted;
-  if (!queue.whole())
-    wanted =
-        attributes_of(stream.attributes.data(), stream.attributes.size() / kAttributeRecordBytes);
+  if (!queue.whole()) wanted = attributes_of(stream.attributes.data(), stream.attributes.size());
   std::erase_if(wanted, [&](const Attribute& lent) {
     return std::any_of(own.begin(), own.end(), [&](const Attribute& a) { return a.id == lent.id; });
   });

@@ -188,7 +188,8 @@ class Audit {
 
   explicit Audit(std::unique_ptr<audit::Log> log) : log_(std::move(log)) {}
   Shape shape_of(const hal::KernelLaunch& launch);
-  static std::vector<Attribute> attributes_of(const void* records, std::size_t count);
+  // Of the vendor's records, one behind another.
+  std::vector<Attribute> attributes_of(const void* records, std::size_t bytes) const;
   std::vector<Edge> default_stream_edges(const Stream& stream) const;
   void hash_arguments(const hal::KernelLaunch& launch, const KernelFacts& facts, Shape& shape);
   KernelFacts& facts_of(hal::KernelHandle kernel);

@@ -105,7 +105,7 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::function<void(
   const hal::NativeStatus began = device_.query(stopwatch->begin);
   device_.leave_internal();
   if (recorded != hal::kNativeOk) return abandon(stopwatch);
-  stopwatch->dry = device_.classify(began) != hal::Outcome::kNotReady;
+  stopwatch->dry = device_.errors().classify(began) != hal::Outcome::kNotReady;
   stopwatch->calibrates = stopwatch->searched = false;
   stopwatch->kernel = 0;
   stopwatch->told = std::move(told);
@@ -122,7 +122,8 @@ void Profiler::stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kerne
   stopwatch->kernel = kernel;
   stopwatch->processors = processors;
   if (const KernelProfile* known = learnt_.find(kernel); known == nullptr || known->blocks == 0) {
-    const std::uint32_t resident = launch.kernel != nullptr ? device_.resident_blocks(launch) : 0;
+    const std::uint32_t resident =
+        launch.kernel != nullptr ? device_.kernels().resident_blocks(launch) : 0;
     for (Profile* profile : {&profile_, &learnt_})
       profile->describe(kernel, name, launch.grid.volume(), resident);
   }
@@ -138,7 +139,7 @@ bool Profiler::read(Stopwatch* stopwatch) {
   device_.enter_internal();
   const hal::NativeStatus status = device_.query(stopwatch->end);
   double ns = 0;
-  const bool pending = device_.classify(status) == hal::Outcome::kNotReady;
+  const bool pending = device_.errors().classify(status) == hal::Outcome::kNotReady;
   const bool timed = status == hal::kNativeOk &&
                      device_.elapsed(stopwatch->begin, stopwatch->end, ns) == hal::kNativeOk;
   device_.leave_internal();

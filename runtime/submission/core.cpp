@@ -10,6 +10,8 @@ namespace vitamin::runtime {
 Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions& chosen,
            PoolLayout of_pool)
     : device(of),
+      inspector(of.kernels()),
+      errors(of.errors()),
       options(chosen),
       page(*chosen.page),
       layout(std::move(of_pool)),
@@ -18,6 +20,7 @@ Core::Core(hal::Device& of, std::unique_ptr<Arbiter> made, const DispatchOptions
       arbiter(std::move(made)),
       kernels(device, page, options.wide_only, options.collectives, options.cautious),
       lanes_share(arbiter->lanes_share()),
+      driver_orders_legacy_stream(of.info().driver_orders_legacy_stream),
       between_processes(arbiter->between_processes()) {
   // What takes a place is bounded by the queue; what takes none blocks no caller natively.
   if (device.info().queue_depth_measured)

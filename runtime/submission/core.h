@@ -63,6 +63,8 @@ struct Core {
              std::uint64_t a = 0);
 
   hal::Device& device;
+  hal::KernelInspector& inspector;     // the device's
+  const hal::ErrorClassifier& errors;  // the device's
   DispatchOptions options;
   stats::DevicePage& page;
   PoolLayout layout;
@@ -72,6 +74,7 @@ struct Core {
   std::unique_ptr<Arbiter> arbiter;
   KernelTable kernels;
   bool lanes_share = true;
+  const bool driver_orders_legacy_stream;  // hal::DeviceInfo
   bool between_processes = false;
   bool stopping = false;
 

@@ -97,7 +97,7 @@ void GraphCache::look_at(Lock& lock, const std::shared_ptr<Graph>& graph) {
   lock.unlock();
   const hal::Result<hal::GraphContents> contents = [&] {
     const CaptureSafeScope safe(core_.device);
-    return graph->source->look(core_.device);
+    return graph->source->look(core_.inspector);
   }();
   lock.lock();
   if (graph->gone || graph->version != version) return;
@@ -117,7 +117,7 @@ void GraphCache::describe(Graph& graph, const hal::GraphContents& contents) {
   graph.libraries.clear();
   for (const hal::KernelLaunch& launch : contents.kernels) {
     Kernel& kernel = core_.kernels.find(launch.kernel);
-    graph.needed = std::max(graph.needed, kernel.processors_needed(core_.device, launch));
+    graph.needed = std::max(graph.needed, kernel.sms_needed(core_.device, launch));
     if (kernel.collective || (core_.options.cooperative_collective && launch.cooperative)) {
       graph.stays = GraphReason::kCollective;
       graph.ends_by_itself = false;
@@ -160,7 +160,7 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   const std::uint64_t free_before = core_.device.free_bytes();
   hal::Result<std::shared_ptr<hal::GraphExecutable>> made = [&] {
     const CaptureSafeScope safe(core_.device);
-    return graph->source->make(core_.device, context, older, may_wait);
+    return graph->source->make(core_.inspector, context, older, may_wait);
   }();
   const std::uint64_t free_after = core_.device.free_bytes();
   lock.lock();
@@ -173,7 +173,7 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   if (!made) {
     if (!may_wait && made.error().code == hal::Errc::kBusy) return want(graph, entry);
     // This entry's own refusal, or one that every entry will answer.
-    if (core_.device.classify(made.error().native) == hal::Outcome::kEntryRefused)
+    if (core_.errors.classify(made.error().native) == hal::Outcome::kEntryRefused)
       graph->kernel.refused.set(entry);
     else
       graph->stays = made.error().code == hal::Errc::kUnsupported ? GraphReason::kNodes

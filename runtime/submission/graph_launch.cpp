@@ -106,7 +106,7 @@ std::optional<GraphReason> Pipeline::stays(const Graph& graph) const {
 
 Pipeline::GraphPlace Pipeline::place_graph(Stream& stream, Graph& graph, bool may_prepare) {
   if (graph.unsettled()) return {&stream.own, nullptr, GraphReason::kFresh};
-  const LaunchOperation stands_for(core_.device, graph.launch);
+  const LaunchOperation stands_for(core_.inspector, graph.launch);
   const Placement::Binding binding =
       placement_.bind(stream, graph.kernel, &stands_for, graph.needed);
   if (binding.queue == nullptr) return {&stream.own, nullptr, GraphReason::kNoLease};

@@ -44,7 +44,7 @@ bool Pipeline::launch_fast_path(Stream& stream, Kernel& kernel, const hal::Kerne
   placement_.announce_step(stream, advice);
   status = queue->queue->launch(launch);
   if (status != hal::kNativeOk) [[unlikely]] {
-    if (narrow && core_.device.classify(status) == Outcome::kEntryRefused) return false;
+    if (narrow && core_.errors.classify(status) == Outcome::kEntryRefused) return false;
     core_.page.launches.failed.add();
     return true;
   }
@@ -78,7 +78,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   if (!completion_.room(stream, after, !own_stream, kernel.places, predicted))
     return {Blocked::kWindow};
 
-  std::uint32_t needed = computes ? 1 : kernel.processors_needed(core_.device, *launch);
+  std::uint32_t needed = computes ? 1 : kernel.sms_needed(core_.device, *launch);
   const bool fits_narrow = needed <= placement_.widest_narrow();
   needed = placement_.widened(stream, operation, needed);
   Placement::Binding binding;
@@ -107,7 +107,7 @@ SubmitResult Pipeline::launch_now(Stream& stream, Submission& submission,
   NativeStatus status = launch_on(stream, submission, after, *binding.queue);
   // The driver knows better than our arithmetic: a wider entry, at last the whole device, which
   // answers what the application would have got natively.
-  while (!binding.queue->whole() && core_.device.classify(status) == Outcome::kEntryRefused) {
+  while (!binding.queue->whole() && core_.errors.classify(status) == Outcome::kEntryRefused) {
     core_.page.launches.retried.add();
     placement_.refused(stream, kernel, *binding.queue);
     const Placement::Binding wider = placement_.bind(stream, kernel, operation, needed);
@@ -202,20 +202,21 @@ NativeStatus Pipeline::native_launch(Stream& stream, Submission& submission, Phy
 hal::AttributeList Pipeline::with_stream_attributes(const Stream& stream,
                                                     const hal::AttributeList& asked) {
   const auto* own = static_cast<const std::byte*>(asked.records);
-  const std::size_t own_bytes = asked.count * kAttributeRecordBytes;
+  const std::size_t record_bytes = core_.inspector.attribute_record_bytes();
+  const std::size_t own_bytes = asked.count * record_bytes;
   auto sets = [&](const std::byte* record) {  // a record begins with the id of its attribute
-    for (std::size_t at = 0; at < own_bytes; at += kAttributeRecordBytes)
+    for (std::size_t at = 0; at < own_bytes; at += record_bytes)
       if (std::memcmp(own + at, record, sizeof(std::uint32_t)) == 0) return true;
     return false;
   };
   attributes_.clear();
-  for (std::size_t at = 0; at < stream.attributes.size(); at += kAttributeRecordBytes) {
+  for (std::size_t at = 0; at < stream.attributes.size(); at += record_bytes) {
     const std::byte* record = stream.attributes.data() + at;
     if (sets(record)) continue;
-    attributes_.insert(attributes_.end(), record, record + kAttributeRecordBytes);
+    attributes_.insert(attributes_.end(), record, record + record_bytes);
   }
   attributes_.insert(attributes_.end(), own, own + own_bytes);
-  const std::size_t count = attributes_.size() / kAttributeRecordBytes;
+  const std::size_t count = attributes_.size() / record_bytes;
   return {attributes_.data(), static_cast<std::uint32_t>(count)};
 }
 

@@ -70,9 +70,6 @@ struct DispatchOptions {
   std::shared_ptr<Audit> audit;            // null: none (runtime/audit/audit.h)
   std::shared_ptr<trace::Recorder> trace;  // null: none (runtime/trace/trace.h)
   MakeArbiter make_arbiter;                // unset, or null made: create()'s own
-  // Whether the native handle that stands for the legacy default stream is that stream itself,
-  // which the driver orders with the application's blocking streams.
-  bool native_legacy_order = true;
   // Whether a query of a blocking stream and a wait for it cover what is outstanding on the legacy
   // default stream, too. Versions of a vendor's runtime differ in it.
   bool blocking_covers_legacy = false;

@@ -79,8 +79,8 @@ NativeStatus Ordering::order(Stream& stream, hal::Queue& queue, const PhysicalQu
     const MarkerRef marker = completion_.tail_marker(before);
     // There are markers enough (takes()), so the driver refused the record: the queue is broken.
     if (!marker && status == hal::kNativeOk) status = tail->queue->query();
-    if (!marker && core_.device.classify(status) == Outcome::kNotReady)
-      status = core_.device.out_of_memory();
+    if (!marker && core_.errors.classify(status) == Outcome::kNotReady)
+      status = core_.errors.out_of_memory();
     wait_for(marker);
   };
   come_behind(stream, false);
@@ -89,7 +89,7 @@ NativeStatus Ordering::order(Stream& stream, hal::Queue& queue, const PhysicalQu
     Stream::Order& before = p.stream->order;
     // The driver itself orders real legacy and real blocking streams against each other.
     const PhysicalQueue* const tail = p.stream->submitted.tail;
-    const bool native = core_.options.native_legacy_order && physical != nullptr &&
+    const bool native = core_.driver_orders_legacy_stream && physical != nullptr &&
                         physical->whole() && tail != nullptr && tail->whole();
     if (!p.token.completed()) come_behind(*p.stream, native);
     // Allocations of it, unless its state stands for another stream by now.

@@ -185,7 +185,8 @@ SubmitResult Pipeline::submit_now(Stream& stream, Submission& submission,
 NativeStatus Pipeline::defer_or_flush(Lock& lock, Stream& stream, Submission& submission) {
   bool may_wait = !submission.now;
   if (submission.kernel.get() != nullptr) {
-    const NativeStatus invalid = core_.device.validate(submission.operation->as_launch()->launch());
+    const NativeStatus invalid =
+        core_.inspector.validate(submission.operation->as_launch()->launch());
     if (invalid == hal::kOnlyTheCallTells)
       may_wait = false;
     else if (invalid != hal::kNativeOk)

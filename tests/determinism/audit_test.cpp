@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "runtime/audit/argument_hash.h"
 #include "runtime/audit/audit.h"
 #include "tests/determinism/between.h"
 #include "tests/determinism/hal_machine.h"
@@ -240,12 +241,12 @@ TEST_CASE("two small numbers side by side are no address, so a leaked count in a
   };
   for (const std::uint64_t word : {pair(132, 33), pair(66, 16), pair(4096, 4096), pair(0, 1),
                                    pair(1'000'000, 132), std::uint64_t{132}})
-    CHECK_FALSE(hal::looks_like_address(word));
+    CHECK_FALSE(runtime::looks_like_address(word));
   for (const std::uint64_t word :
        {0x7f1234567000ULL, 0x7f1200000000ULL, 0x555555556000ULL, 0x302000000ULL, 0x10'0200'0000ULL})
-    CHECK(hal::looks_like_address(word));
+    CHECK(runtime::looks_like_address(word));
   for (const double value : {1.0, -0.5, 1e-30})  // exponents put doubles above all addresses
-    CHECK_FALSE(hal::looks_like_address(std::bit_cast<std::uint64_t>(value)));
+    CHECK_FALSE(runtime::looks_like_address(std::bit_cast<std::uint64_t>(value)));
 }
 
 }  // namespace

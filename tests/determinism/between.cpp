@@ -54,6 +54,9 @@ class SeenDevice final : public hal::Device {
   }
   ~SeenDevice() override { between_->closed(*device_); }
   const hal::DeviceInfo& info() const noexcept override { return device_->info(); }
+  hal::KernelInspector& kernels() noexcept override { return device_->kernels(); }
+  const hal::ErrorClassifier& errors() const noexcept override { return device_->errors(); }
+  std::uint32_t pool_queues_now() override { return device_->pool_queues_now(); }
   hal::Result<std::unique_ptr<hal::PhysicalContext>> create_context(
       hal::ComputeSet compute) override {
     auto context = device_->create_context(compute);
@@ -78,29 +81,7 @@ class SeenDevice final : public hal::Device {
   hal::NativeStatus synchronize(hal::Event event) noexcept override {
     return device_->synchronize(event);
   }
-  hal::Result<hal::KernelLayout> kernel_layout(hal::KernelHandle kernel) override {
-    return device_->kernel_layout(kernel);
-  }
-  std::string kernel_name(hal::KernelHandle kernel) override {
-    return device_->kernel_name(kernel);
-  }
-  std::string kernel_origin(hal::KernelHandle kernel) override {
-    return device_->kernel_origin(kernel);
-  }
-  std::uint32_t processors_needed(const hal::KernelLaunch& launch, bool resident) override {
-    return device_->processors_needed(launch, resident);
-  }
-  std::uint32_t resident_blocks(const hal::KernelLaunch& launch) override {
-    return device_->resident_blocks(launch);
-  }
-  hal::NativeStatus validate(const hal::KernelLaunch& launch) noexcept override {
-    return device_->validate(launch);
-  }
-  hal::Outcome classify(hal::NativeStatus status) const noexcept override {
-    return device_->classify(status);
-  }
-  hal::NativeStatus not_ready() const noexcept override { return device_->not_ready(); }
-  hal::NativeStatus out_of_memory() const noexcept override { return device_->out_of_memory(); }
+  std::uint64_t free_bytes() noexcept override { return device_->free_bytes(); }
   void attach_thread() noexcept override { device_->attach_thread(); }
   void enter_internal() noexcept override { device_->enter_internal(); }
   void leave_internal() noexcept override { device_->leave_internal(); }

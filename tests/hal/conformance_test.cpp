@@ -63,7 +63,7 @@ struct Fixture {
     return *made;
   }
   bool ready(hal::Event event_) {
-    const Outcome outcome = device.classify(device.query(event_));
+    const Outcome outcome = device.errors().classify(device.query(event_));
     REQUIRE((outcome == Outcome::kOk || outcome == Outcome::kNotReady));
     return outcome == Outcome::kOk;
   }
@@ -208,7 +208,7 @@ TEST_CASE_FIXTURE(Fixture, "a queue is in order") {
   REQUIRE(add(*this, *made, value, value, 1, &held) == hal::kNativeOk);
   for (std::uint64_t i = 1; i < 50; ++i)
     REQUIRE(add(*this, *made, value, value, 1) == hal::kNativeOk);
-  CHECK(device.classify(made->query()) == Outcome::kNotReady);
+  CHECK(device.errors().classify(made->query()) == Outcome::kNotReady);
   held.end();
   REQUIRE(made->synchronize() == hal::kNativeOk);
   CHECK(made->query() == hal::kNativeOk);
@@ -261,8 +261,8 @@ TEST_CASE_FIXTURE(Fixture, "an event is not ready before its work has ended and 
   Held held(*this);
   REQUIRE(add(*this, *made, value, value, 1, &held) == hal::kNativeOk);
   REQUIRE(made->record(done) == hal::kNativeOk);
-  CHECK(device.query(done) == device.not_ready());
-  CHECK(device.classify(made->query()) == Outcome::kNotReady);
+  CHECK(device.query(done) == device.errors().not_ready());
+  CHECK(device.errors().classify(made->query()) == Outcome::kNotReady);
   held.end();
   CHECK(device.synchronize(done) == hal::kNativeOk);
   CHECK(ready(done));
@@ -365,7 +365,7 @@ TEST_CASE_FIXTURE(Fixture, "a pool queue takes no part in the legacy stream's or
 // --- kernels -----------------------------------------------------------------------------------
 
 TEST_CASE_FIXTURE(Fixture, "a kernel has a layout, a name and an origin") {
-  const auto layout = device.kernel_layout(subject->kernel("add_later"));
+  const auto layout = device.kernels().layout(subject->kernel("add_later"));
   REQUIRE(layout.has_value());
   REQUIRE(layout->parameters.size() == 4);
   for (std::uint32_t i = 0; i < 4; ++i) {
@@ -373,9 +373,9 @@ TEST_CASE_FIXTURE(Fixture, "a kernel has a layout, a name and an origin") {
     CHECK(layout->parameters[i].size == 8);
   }
   CHECK(layout->bytes == 32);
-  CHECK(device.kernel_name(subject->kernel("add_later")) == "add_later");
-  CHECK_FALSE(device.kernel_origin(subject->kernel("add_later")).empty());
-  CHECK_FALSE(device.kernel_layout(nullptr).has_value());
+  CHECK(device.kernels().name(subject->kernel("add_later")) == "add_later");
+  CHECK_FALSE(device.kernels().origin(subject->kernel("add_later")).empty());
+  CHECK_FALSE(device.kernels().layout(nullptr).has_value());
 }
 
 TEST_CASE_FIXTURE(Fixture,
@@ -385,8 +385,8 @@ TEST_CASE_FIXTURE(Fixture,
   std::uint32_t before = 0;
   for (const unsigned blocks : {1U, 64U, 300U, 1000U, 1U << 20}) {
     HalCall call(subject->kernel("places"), {blocks, 1, 1}, {1024, 1, 1}, seen);
-    CHECK(device.processors_needed(call.launch, false) == 1);
-    const std::uint32_t needed = device.processors_needed(call.launch, true);
+    CHECK(device.kernels().sms_needed(call.launch, false) == 1);
+    const std::uint32_t needed = device.kernels().sms_needed(call.launch, true);
     CHECK(needed >= before);
     CHECK(needed <= processors + 1);
     before = needed;
@@ -399,7 +399,7 @@ TEST_CASE_FIXTURE(Fixture, "a context that is as wide as a cooperative grid need
   HalCall call(subject->kernel("places"), {64, 1, 1}, {1024, 1, 1}, seen);
   call.launch.form = hal::LaunchForm::kCooperative;
   call.launch.cooperative = true;
-  const std::uint32_t needed = device.processors_needed(call.launch, false);
+  const std::uint32_t needed = device.kernels().sms_needed(call.launch, false);
   for (unsigned units = 1; units <= device.info().units(); units += 3) {
     const auto context = device.create_context(ComputeSet::range(0, units));
     REQUIRE(context.has_value());
@@ -416,10 +416,10 @@ TEST_CASE_FIXTURE(Fixture, "what a launch would answer natively is known without
   const auto adopted = device.adopt_queue(stream);
   unsigned* seen = static_cast<unsigned*>(subject->memory(64));
   HalCall call(subject->kernel("places"), {1, 1, 1}, {64, 1, 1}, seen);
-  CHECK(device.validate(call.launch) == hal::kNativeOk);
+  CHECK(device.kernels().validate(call.launch) == hal::kNativeOk);
   auto refused = [&](hal::KernelLaunch launch) {
-    const hal::NativeStatus status = device.validate(launch);
-    CHECK(device.classify(status) == Outcome::kError);
+    const hal::NativeStatus status = device.kernels().validate(launch);
+    CHECK(device.errors().classify(status) == Outcome::kError);
     CHECK(adopted->launch(launch) == status);
   };
   hal::KernelLaunch wide = call.launch, no_threads = wide, no_blocks = wide, greedy = wide;
@@ -436,9 +436,9 @@ TEST_CASE_FIXTURE(Fixture, "what a launch would answer natively is known without
 }
 
 TEST_CASE_FIXTURE(Fixture, "codes mean what the runtime takes them for") {
-  CHECK(device.classify(hal::kNativeOk) == Outcome::kOk);
-  CHECK(device.classify(device.not_ready()) == Outcome::kNotReady);
-  CHECK(device.classify(device.out_of_memory()) == Outcome::kError);
+  CHECK(device.errors().classify(hal::kNativeOk) == Outcome::kOk);
+  CHECK(device.errors().classify(device.errors().not_ready()) == Outcome::kNotReady);
+  CHECK(device.errors().classify(device.errors().out_of_memory()) == Outcome::kError);
   device.enter_internal();
   device.enter_internal();
   const hal::Event never = event();

@@ -95,7 +95,7 @@ class Executable final : public hal::GraphExecutable {
 
 class Source final : public hal::GraphSource {
  public:
-  hal::Result<hal::GraphContents> look(hal::Device&) override {
+  hal::Result<hal::GraphContents> look(hal::KernelInspector&) override {
     const InCall in_call(*this);
     ++looks;
     hal::KernelLaunch launch;
@@ -105,7 +105,7 @@ class Source final : public hal::GraphSource {
     return hal::GraphContents{chain(nodes).shape(), {launch}};
   }
   hal::Result<std::shared_ptr<hal::GraphExecutable>> make(
-      hal::Device&, hal::PhysicalContext&, std::shared_ptr<hal::GraphExecutable> older,
+      hal::KernelInspector&, hal::PhysicalContext&, std::shared_ptr<hal::GraphExecutable> older,
       bool may_wait) override {
     const InCall in_call(*this);
     if (busy && !may_wait) return hal::fail(hal::Errc::kBusy, "the application makes a call");
@@ -121,7 +121,7 @@ class Source final : public hal::GraphSource {
   }
   unsigned nodes = 4, lost = 0;
   bool busy = false;
-  bool collective = false;  // it holds a kernel that waits for other processes
+  bool collective = false;          // it holds a kernel that waits for other processes
   std::function<void()> meanwhile;  // called once, in the middle of make()
   unsigned looks = 0, makes = 0, updates = 0, alive = 0;
   std::atomic<bool> overlapped{false};  // two calls of it
@@ -299,7 +299,7 @@ TEST_CASE("A launch that waits for its turn holds back the next one of the same 
   CHECK(f.replay(held) == hal::kNativeOk);
   CHECK(f.replay(other) == hal::kNativeOk);
   for (int i = 0; i < 1000; ++i) f.engine->advance();
-  CHECK(f.context->query(other) == f.context->device().not_ready());
+  CHECK(f.context->query(other) == f.context->device().errors().not_ready());
   CHECK(f.stays.empty());
   f.engine->open_gate(gate);
   for (runtime::Stream* stream : {&held, &other})

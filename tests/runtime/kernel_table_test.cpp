@@ -22,12 +22,12 @@ TEST_CASE("Of a kernel that is doubted all of a grid that fits is there at once,
   std::uint32_t counter = 0;
   const auto needed = [&](runtime::Kernel& kernel, std::uint32_t blocks) {
     HalCall call(VITAMIN_SOFT_KERNEL(count_blocks), {blocks, 1, 1}, {1024, 1, 1}, &counter);
-    const std::uint32_t processors = kernel.processors_needed(device, call.launch);
-    CHECK(kernel.processors_needed(device, call.launch) == processors);
+    const std::uint32_t processors = kernel.sms_needed(device, call.launch);
+    CHECK(kernel.sms_needed(device, call.launch) == processors);
     return processors;
   };
   HalCall one(VITAMIN_SOFT_KERNEL(count_blocks), {1, 1, 1}, {1024, 1, 1}, &counter);
-  const std::uint32_t each = device.resident_blocks(one.launch);
+  const std::uint32_t each = device.kernels().resident_blocks(one.launch);
   REQUIRE(each > 0);
 
   runtime::Kernel trusted, doubted;

@@ -25,7 +25,8 @@ std::uint64_t key_of(const Fixture& f, const soft::KernelDescriptor* kernel, uns
   hal::KernelLaunch launch;
   launch.grid = {blocks, 1, 1};
   launch.block = {32, 1, 1};
-  return runtime::launch_key(runtime::name_hash(f.context->device().kernel_name(kernel)), launch);
+  return runtime::launch_key(runtime::name_hash(f.context->device().kernels().name(kernel)),
+                             launch);
 }
 
 TEST_CASE("What was learnt is what the device took, width by width") {

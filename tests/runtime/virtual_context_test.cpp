@@ -709,7 +709,7 @@ TEST_CASE("a_blocking_stream_covers_the_legacy_stream_only_where_the_vendor_says
     soft::Gate* const gate = f.hold(other);
     CHECK(f.context->query(blocking) == 0);
     REQUIRE(add(f.context->legacy()) == 0);
-    const hal::NativeStatus outstanding = f.context->device().not_ready();
+    const hal::NativeStatus outstanding = f.context->device().errors().not_ready();
     CHECK(f.context->query(blocking) == (covers ? outstanding : hal::kNativeOk));
     CHECK(f.context->query(free) == 0);
     CHECK(f.context->synchronize(free) == 0);

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/hip/kernel_inspector.h"
+
+#include <algorithm>
+
+#include "backends/hip/kernel.h"
+#include "backends/hip/status.h"
+#include "backends/hip/stream_queue.h"
+#include "hal/residency.h"
+
+namespace vitamin::hip {
+
+using hal::NativeStatus;
+
+namespace {
+const Kernel& as_kernel(hal::KernelHandle handle) { return *static_cast<const Kernel*>(handle); }
+}  // namespace
+
+std::size_t KernelInspector::attribute_record_bytes() const noexcept {
+  return sizeof(ExtendedLaunch);
+}
+
+std::string KernelInspector::origin(hal::KernelHandle kernel) {
+  return as_kernel(kernel).origin.empty() ? "(unknown)" : as_kernel(kernel).origin;
+}
+
+int KernelInspector::shared_bytes_max() const {
+  int bytes = 0;
+  const hipError_t status =
+      api_.hipDeviceGetAttribute(&bytes, hipDeviceAttributeMaxSharedMemoryPerBlock, ordinal_);
+  return status == hipSuccess ? bytes : 0;
+}
+
+hal::Result<hal::KernelLayout> KernelInspector::layout(hal::KernelHandle handle) {
+  if (handle == nullptr) return hal::fail(hal::Errc::kInvalidArgument, "the kernel handle is null");
+  if (!as_kernel(handle).layout)
+    return hal::fail(hal::Errc::kUnsupported,
+                     "the kernel's code object has no readable metadata (" + name(handle) + ")");
+  return *as_kernel(handle).layout;
+}
+
+std::string KernelInspector::name(hal::KernelHandle handle) {
+  const Kernel& kernel = as_kernel(handle);
+  if (!kernel.name.empty()) return kernel.name;
+  const char* found = nullptr;
+  if (kernel.kind == Kernel::Kind::kFunction && api_.hipKernelNameRef != nullptr)
+    found = api_.hipKernelNameRef(kernel.function());
+  else if (kernel.kind == Kernel::Kind::kHostFunction && api_.hipKernelNameRefByPtr != nullptr)
+    found = api_.hipKernelNameRefByPtr(kernel.native, nullptr);
+  return found != nullptr ? found : "(unnamed kernel)";
+}
+
+std::uint32_t KernelInspector::sms_needed(const hal::KernelLaunch& launch, bool resident) {
+  // The runtime sends cooperative grids to a queue of its own on the whole device, whatever stream
+  // they are launched on: on a pool entry they would escape its mask.
+  if (launch.cooperative || launch.form == hal::LaunchForm::kCooperative)
+    return info_.processors + 1;
+  if (!resident) return 1;
+  return hal::sms_to_hold(info_, launch.grid.volume(), resident_blocks(launch));
+}
+
+std::uint32_t KernelInspector::resident_blocks(const hal::KernelLaunch& launch) {
+  const Kernel& kernel = as_kernel(launch.kernel);
+  const CurrentDevice current(api_, ordinal_);
+  const int threads = static_cast<int>(launch.block.volume());
+  int blocks = 0;
+  const hipError_t status = kernel.kind == Kernel::Kind::kFunction
+                                ? api_.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+                                      &blocks, kernel.function(), threads, launch.shared_bytes)
+                                : api_.hipOccupancyMaxActiveBlocksPerMultiprocessor(
+                                      &blocks, kernel.native, threads, launch.shared_bytes);
+  return status == hipSuccess ? static_cast<std::uint32_t>(std::max(0, blocks)) : 0;
+}
+
+NativeStatus KernelInspector::validate(const hal::KernelLaunch& launch) noexcept {
+  if (launch.kernel == nullptr || as_kernel(launch.kernel).native == nullptr)
+    return hipErrorInvalidDeviceFunction;
+  const Kernel& kernel = as_kernel(launch.kernel);
+  if (launch.arguments != nullptr && launch.extra != nullptr) return hipErrorInvalidValue;
+  const bool module = kernel.kind == Kernel::Kind::kFunction;
+  if (launch.extra != nullptr && !module) return hipErrorInvalidValue;
+  // The codes are those of HIP 5.2.3, the conformance suite compares them.
+  if (launch.grid.volume() == 0 || launch.block.volume() == 0) return hipErrorInvalidValue;
+  const CurrentDevice current(api_, ordinal_);
+  int threads = 1024;
+  if (module) {
+    if (const hipError_t status = api_.hipFuncGetAttribute(
+            &threads, HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel.function());
+        status != hipSuccess)
+      return status;
+  } else {
+    hipFuncAttributes attributes{};
+    if (const hipError_t status = api_.hipFuncGetAttributes(&attributes, kernel.native);
+        status != hipSuccess)
+      return status;
+    threads = attributes.maxThreadsPerBlock;
+  }
+  if (launch.block.volume() > static_cast<std::uint64_t>(threads))
+    return hipErrorInvalidConfiguration;
+  if (launch.shared_bytes > static_cast<std::uint32_t>(shared_bytes_max()))
+    return hipErrorOutOfMemory;
+  if (launch.cooperative) {
+    const std::uint64_t blocks = resident_blocks(launch);
+    if (blocks == 0) return hal::kOnlyTheCallTells;
+    if (launch.grid.volume() > blocks * info_.processors) return hipErrorCooperativeLaunchTooLarge;
+  }
+  return hipSuccess;
+}
+
+}  // namespace vitamin::hip

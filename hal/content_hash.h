@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A hash of what an operation holds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace vitamin::hal {
+
+// FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes, and
+// equal inputs are all that is asked of it.
+class ContentHash {
+ public:
+  void add(std::uint64_t word) { state_ = (state_ ^ mixed(word)) * 0x100000001b3ULL; }
+  void bytes(const void* data, std::size_t count) {
+    const auto* at = static_cast<const unsigned char*>(data);
+    for (; count >= 8; at += 8, count -= 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, at, 8);
+      add(word);
+    }
+    std::uint64_t rest = count;
+    for (std::size_t i = 0; i < count; ++i) rest = rest << 8 | at[i];
+    add(rest);
+  }
+  std::uint64_t value() const { return mixed(state_); }
+
+ private:
+  static std::uint64_t mixed(std::uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+// A hash of arguments of kernels and attributes. Which of their bytes count is for the caller of a
+// backend to say: runs that are compared have other addresses (runtime/audit/argument_hash.h).
+using ArgumentHash = std::uint64_t (*)(const void* bytes, std::size_t count);
+
+}  // namespace vitamin::hal

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the vendor's status codes mean to the runtime, which knows none of them.
+#pragma once
+
+#include "hal/result.h"
+
+namespace vitamin::hal {
+
+// Threads: any. Pure: a status has one meaning for the life of the device.
+class ErrorClassifier {
+ public:
+  virtual ~ErrorClassifier() = default;
+  virtual Outcome classify(NativeStatus status) const noexcept = 0;
+  virtual NativeStatus not_ready() const noexcept = 0;      // the vendor's "still running"
+  virtual NativeStatus out_of_memory() const noexcept = 0;  // the vendor's "out of host memory"
+};
+
+}  // namespace vitamin::hal
