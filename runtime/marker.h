@@ -50,7 +50,7 @@ class MarkerRef {
 
 class MarkerPool {
  public:
-  MarkerPool(hal::Device& device, std::size_t ready) : device_(device) {
+  MarkerPool(hal::Device& device, std::size_t ready) : device_(device), errors_(device.errors()) {
     free_.reserve(2 * ready);
     grow(ready);
   }
@@ -98,7 +98,7 @@ class MarkerPool {
     const hal::NativeStatus status = device_.query(marker->event);
     device_.leave_internal();
     // A sticky error ends all waiting: what comes next gets the error itself from the driver.
-    if (device_.errors().classify(status) != hal::Outcome::kNotReady) marker->fired = true;
+    if (errors_.classify(status) != hal::Outcome::kNotReady) marker->fired = true;
     return marker->fired;
   }
 
@@ -113,6 +113,7 @@ class MarkerPool {
     }
   }
   hal::Device& device_;
+  const hal::ErrorClassifier& errors_;
   std::uint64_t rounds_ = 0, round_ = 0;  // round_ 0: none
   std::vector<std::unique_ptr<Marker>> all_;
   std::vector<Marker*> free_;

@@ -417,7 +417,7 @@ NativeStatus VirtualContext::query(EventState& event, const VendorCall& call) {
     const Lock lock(pipeline_->mutex());
     if (event.pending != nullptr && !event.pending->submitted) {
       pipeline_->pump(*event.pending->stream);
-      if (!event.pending->submitted) return device_->errors().not_ready();
+      if (!event.pending->submitted) return pipeline_->core().errors.not_ready();
     }
   }
   return told(event, call());
@@ -490,7 +490,7 @@ NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> part
   if (const NativeStatus error = pipeline_->deferred().take_error(); error != hal::kNativeOk)
     return error;
   for (Stream* part : parts) {
-    if (!part->deferral.operations.empty()) return device_->errors().not_ready();
+    if (!part->deferral.operations.empty()) return pipeline_->core().errors.not_ready();
     const std::uint64_t submitted = part->timeline.submitted;
     NativeStatus status = hal::kNativeOk;
     if (part->submitted.tail != nullptr)
@@ -500,7 +500,7 @@ NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> part
     else if (part == &stream)
       status = part->own.queue->query();
     // Every operation of the application is complete; only a marker of the runtime is outstanding.
-    if (status == device_->errors().not_ready() &&
+    if (status == pipeline_->core().errors.not_ready() &&
         part->timeline.completed == part->timeline.issued)
       status = hal::kNativeOk;
     if (status == hal::kNativeOk) status = query_allocations(*part);
