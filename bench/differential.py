@@ -17,8 +17,8 @@ import tempfile
 import harness
 
 
-def ask(folder, options, policy=None):
-    command = [harness.program("differential"), "--all", "--out", str(folder), "--jobs",
+def ask(directory, options, policy=None):
+    command = [harness.program("differential"), "--all", "--out", str(directory), "--jobs",
                str(options.jobs), "--timeout", "40"]
     if policy:
         command = harness.under_vitamin(command, policy)
@@ -26,7 +26,7 @@ def ask(folder, options, policy=None):
                          {"VITAMIN_DIFFERENTIAL_PATIENCE_MS": str(options.patience)})
     trouble = result.why() if result.code not in (0, 1) else ""
     print(result.output.strip()[-3000:], trouble, flush=True)
-    return {p.stem: p.read_text() for p in sorted(folder.glob("*.trace"))}
+    return {p.stem: p.read_text() for p in sorted(directory.glob("*.trace"))}
 
 
 def first_difference(a, b):

@@ -214,7 +214,7 @@ def needed(name, options):
 def run(name, options):
     """One experiment; the exit code."""
     old = report.read(options.out, name) if options.resume else []
-    with tempfile.TemporaryDirectory(prefix="vitamin-eval-") as folder:
+    with tempfile.TemporaryDirectory(prefix="vitamin-eval-") as directory:
         try:
             check_tree()
             check_packages(needed(name, options))
@@ -226,10 +226,10 @@ def run(name, options):
                                       + ", ".join(f"{scale:g}" for scale in load.SCALES))
             results = harness.Results(options.out, name, more=options.resume)
             with modes.awake(2 * options.pin * options.gpus if options.awake else 0), \
-                    modes.Surroundings(folder, options.device,
+                    modes.Surroundings(directory, options.device,
                                        load.SLO["interactive"][1] * options.slo_scale) \
                         as surroundings:
-                session = experiments.Session(options, results, old, folder, surroundings, free)
+                session = experiments.Session(options, results, old, directory, surroundings, free)
                 if options.device == "cuda":
                     session.clocks = clocks
                 try:

@@ -41,14 +41,14 @@ def vitamin(*words):
 
 
 def library_path():
-    """Folders of cuBLAS, cuDNN, cuFFT, NVRTC and the CUDA runtime: pip's wheels, then a toolkit."""
-    folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
-    roots = [pathlib.Path(p) for p in folders if p]
+    """Directories of cuBLAS, cuDNN, cuFFT, NVRTC, CUDA's runtime: pip's wheels, then a toolkit."""
+    places = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    roots = [pathlib.Path(p) for p in places if p]
     found = []
     for root in roots:
-        for folder in [*sorted(root.glob("nvidia/*/lib")), *sorted(root.glob("nvidia/*/lib64"))]:
-            if folder not in found:
-                found.append(folder)
+        for directory in [*sorted(root.glob("nvidia/*/lib")), *sorted(root.glob("nvidia/*/lib64"))]:
+            if directory not in found:
+                found.append(directory)
     for toolkit in [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]:
         if toolkit and (pathlib.Path(toolkit) / "lib64").is_dir():
             found.append(pathlib.Path(toolkit) / "lib64")

@@ -27,8 +27,8 @@ class Measurement:
         self.lines = {}
 
     def run(self, arm, command, policy=None, window=None, environment=None, round_=0):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "report.json"
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "report.json"
             if policy:
                 command = harness.under_vitamin(command, policy, path, window=window)
             result = harness.run(command, self.timeout, environment)
@@ -156,12 +156,12 @@ def gemm(options, results):
 
 
 class Mps:
-    """An MPS daemon of our own, with its pipes and logs in a folder of our own."""
+    """An MPS daemon of our own, with its pipes and logs in a directory of our own."""
 
     def __init__(self):
-        self.folder = tempfile.mkdtemp(prefix="vitamin-mps-")
-        self.environment = {"CUDA_MPS_PIPE_DIRECTORY": f"{self.folder}/pipe",
-                            "CUDA_MPS_LOG_DIRECTORY": f"{self.folder}/log"}
+        self.directory = tempfile.mkdtemp(prefix="vitamin-mps-")
+        self.environment = {"CUDA_MPS_PIPE_DIRECTORY": f"{self.directory}/pipe",
+                            "CUDA_MPS_LOG_DIRECTORY": f"{self.directory}/log"}
         for path_ in self.environment.values():
             os.makedirs(path_)
         self.control = shutil.which("nvidia-cuda-mps-control") or next(
@@ -181,11 +181,11 @@ class Mps:
             quit_ = harness.run(["sh", "-c", f"echo quit | {self.control}"], 10, self.environment)
             if not quit_.ok:
                 self._kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _kill(self):
-        """Control daemon and servers: those processes whose environment names our folder."""
-        mine = f"CUDA_MPS_PIPE_DIRECTORY={self.folder}/pipe".encode()
+        """Control daemon and servers: those processes whose environment names our directory."""
+        mine = f"CUDA_MPS_PIPE_DIRECTORY={self.directory}/pipe".encode()
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 if b"nvidia-cuda-mps" in (entry / "cmdline").read_bytes() and \

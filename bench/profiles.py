@@ -37,11 +37,11 @@ def words(job, steps):
     return [sys.executable, str(HERE / "workloads.py"), job, "--steps", str(steps)]
 
 
-def told(folder):
+def told(directory):
     """By kernel and width: nanoseconds that a policy is told, and what was timed; and the brackets
     of the device."""
     curves, bracket = {}, {}
-    for path in pathlib.Path(folder).glob("*.profile"):
+    for path in pathlib.Path(directory).glob("*.profile"):
         shown = subprocess.run(harness.vitamin("profile", "show", "--json", "--kernels", "1000000",
                                                str(path)),
                                capture_output=True, text=True, check=True)
@@ -121,11 +121,11 @@ def main():
     jobs = ["demo-train", "demo-serve"] if options.device == "soft" else options.jobs.split(",")
     results = harness.Results(options.out, "profiles")
 
-    with tempfile.TemporaryDirectory() as folder, common.Surroundings(options.device) as around:
+    with tempfile.TemporaryDirectory() as directory, common.Surroundings(options.device) as around:
         environment = around.environment | {
             "CUDA_DEVICE_MAX_CONNECTIONS": str(options.connections)}
         print(around.words, flush=True)
-        alone, beside = pathlib.Path(folder, "alone"), pathlib.Path(folder, "beside")
+        alone, beside = pathlib.Path(directory, "alone"), pathlib.Path(directory, "beside")
         for job in jobs:
             run = harness.run([*harness.vitamin("profile", "--profiles", str(alone)), "--",
                                *words(job, options.offline_steps)], options.timeout, environment)

@@ -7,7 +7,7 @@
 A plan is TOML, a table for each command (bench/plans has the whole evaluation):
 
     [E6]
-    run = "bench/evaluate.py E6 --budget 200 --out {out}"   # {out}: its folder, DIR/E6
+    run = "bench/evaluate.py E6 --budget 200 --out {out}"   # {out}: its directory, DIR/E6
     gpus = 1        # how many; 0: processors only
     cores = 16      # how many; without it, an even part of the machine's for each of its GPUs
     minutes = 4     # at most: then it is killed, with what it started
@@ -111,16 +111,16 @@ class Machine:
         self.cores = sorted(self.cores + mine[1])
 
 
-def start(command, mine, folder):
+def start(command, mine, directory):
     gpus, cores = mine
-    folder.mkdir(parents=True, exist_ok=True)
-    words = shlex.split(command.run.replace("{out}", shlex.quote(str(folder))))
+    directory.mkdir(parents=True, exist_ok=True)
+    words = shlex.split(command.run.replace("{out}", shlex.quote(str(directory))))
     if words[0].endswith(".py"):
         words = [sys.executable, *words]
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     command.mine = mine
     command.begin = time.monotonic()
-    with open(folder / "log", "a") as log:
+    with open(directory / "log", "a") as log:
         command.process = subprocess.Popen(
             words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True, preexec_fn=lambda: os.sched_setaffinity(0, cores))

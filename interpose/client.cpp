@@ -130,14 +130,14 @@ protocol::Claim claim_of_environment() {
 
 // That this process decides about the device for itself alone is to be seen by those who come after
 // it, until it ends, and who was there before is said. No more than that: natively it would run
-// there, too. A folder that cannot be used hides it (`vitamin doctor` says so).
+// there, too. A directory that cannot be used hides it (`vitamin doctor` says so).
 void decide_alone(const std::string& uuid) {
   // A process is there once, however often its contexts are made anew. Called under the adoption
   // lock.
   static auto* seen = new std::unordered_map<std::string, protocol::DeviceLock>;
-  const std::string folder = lock_folder();
-  if (folder.empty() || seen->contains(uuid)) return;
-  auto lock = protocol::DeviceLock::alone(folder, uuid);
+  const std::string directory = lock_directory();
+  if (directory.empty() || seen->contains(uuid)) return;
+  auto lock = protocol::DeviceLock::alone(directory, uuid);
   if (!lock) return;
   const protocol::DeviceUsers others = lock->others();
   seen->emplace(uuid, std::move(*lock));
@@ -223,7 +223,7 @@ stats::ProcessPage& page() {
     page_error.store(made == nullptr ? errno : 0, std::memory_order_relaxed);
   }
   if (made == nullptr) made = reinterpret_cast<stats::ProcessPage*>(nowhere);
-  // Two threads at once: one page too many lies in the folder, empty.
+  // Two threads at once: one page too many lies in the directory, empty.
   if (the_page.compare_exchange_strong(current, made, std::memory_order_acq_rel)) current = made;
   return *current;
 }
@@ -307,9 +307,9 @@ Configuration configuration() {
   return result;
 }
 
-std::string lock_folder() {
-  const char* const folder = std::getenv(environment::kLockFolder);
-  return folder != nullptr ? folder : environment::kUsualLockFolder;
+std::string lock_directory() {
+  const char* const directory = std::getenv(environment::kLockFolder);
+  return directory != nullptr ? directory : environment::kUsualLockFolder;
 }
 
 std::shared_ptr<runtime::Audit> make_audit(int ordinal) {
@@ -354,9 +354,9 @@ std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::Dev
 }
 
 void set_up_profile(runtime::DispatchOptions& options, const std::string& model, int ordinal) {
-  const char* folder = std::getenv(environment::kProfiles);
-  if (folder == nullptr || *folder == '\0') return;
-  const std::string path = runtime::profile_path(folder, model);
+  const char* directory = std::getenv(environment::kProfiles);
+  if (directory == nullptr || *directory == '\0') return;
+  const std::string path = runtime::profile_path(directory, model);
   if (::access(path.c_str(), F_OK) == 0) {
     auto known = runtime::read_profile(path, model);
     if (known)

@@ -76,10 +76,10 @@ struct Configuration {
 };
 Configuration configuration();
 // Where processes on one GPU keep what they share out; empty: nowhere.
-std::string lock_folder();
-// Null unless VITAMIN_AUDIT names a folder.
+std::string lock_directory();
+// Null unless VITAMIN_AUDIT names a directory.
 std::shared_ptr<runtime::Audit> make_audit(int ordinal);
-// Null unless VITAMIN_TRACE names a folder.
+// Null unless VITAMIN_TRACE names a directory.
 std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::DeviceInfo& info,
                                                      const Configuration& configuration);
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# vitamin_interposer(<target> VENDOR <folder of interpose/> TABLE <its .def file> SOURCES <files>
-#                    BACKEND <target> INCLUDES <folders of the vendor's headers>)
+# vitamin_interposer(<target> VENDOR <directory of interpose/> TABLE <its .def file> SOURCES <files>
+#                    BACKEND <target> INCLUDES <directories of the vendor's headers>)
 #
-# A library that `vitamin run` preloads: the shared sources of this folder, compiled in one vendor's
-# words, and that vendor's own. It needs libc and the dynamic loader only, whatever the program
-# brings along; that may be an older glibc than the one here (floor/floor.cmake).
+# A library that `vitamin run` preloads: the shared sources of this directory, compiled in one
+# vendor's words, and that vendor's own. It needs libc and the dynamic loader only, whatever the
+# program brings along; that may be an older glibc than the one here (floor/floor.cmake).
 include(${CMAKE_CURRENT_LIST_DIR}/floor/floor.cmake)
 
 function(vitamin_interposer target)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vendor's words for what the shared code speaks of. The sources of this directory are compiled
-// once into each vendor's library; the build says which folder that is:
+// once into each vendor's library; the build says which directory that is:
 //
 //   VITAMIN_VENDOR_WORDS   "interpose/libcudart/words.h": types, constants, names of entry points
 //   VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
@@ -20,7 +20,7 @@
 //   may_be_entry_point, per_thread_variant, base_name of an entry point's name
 //   VITAMIN_CALLED(USE)                               functions that are called, not overridden
 //
-// Functions that a vendor's folder defines are declared in context.h and treatments.h.
+// Functions that a vendor's directory defines are declared in context.h and treatments.h.
 #pragma once
 
 #include VITAMIN_VENDOR_WORDS

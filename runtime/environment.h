@@ -14,7 +14,7 @@ inline constexpr const char* kWindow = "VITAMIN_WINDOW_NS";
 // For measurements: how many operations of a stream may be unfinished when it moves (see
 // DispatchOptions::ahead_of_move). Decimal. Unset: the default.
 inline constexpr const char* kAheadOfMove = "VITAMIN_AHEAD_OF_MOVE";
-// Folder of the statistics pages (runtime/stats.h). Unset: the process keeps none.
+// Directory of the statistics pages (runtime/stats.h). Unset: the process keeps none.
 inline constexpr const char* kRunDirectory = "VITAMIN_RUN_DIR";
 // "1": warnings go to the page only, not to stderr as well, but for those that must be seen.
 inline constexpr const char* kQuiet = "VITAMIN_QUIET";
@@ -26,9 +26,9 @@ inline constexpr const char* kWideOnly = "VITAMIN_WIDE_ONLY";
 // "1": any other kernel may, too (DispatchOptions::cautious). Unset: none does until it is caught.
 inline constexpr const char* kCautious = "VITAMIN_CAUTIOUS";
 
-// Folder of the profiles, one file for each GPU model (runtime/profile/file.h): read at start, and
-// one launch in so many is timed (decimal; unset: ProfilerOptions). What this process learns goes
-// to <pid>.<ordinal>.profile in the run directory. Unset: nothing is known, nothing is timed.
+// Directory of the profiles, one file for each GPU model (runtime/profile/file.h): read at start,
+// and one launch in so many is timed (decimal; unset: ProfilerOptions). What this process learns
+// goes to <pid>.<ordinal>.profile in the run directory. Unset: nothing is known, nothing is timed.
 inline constexpr const char* kProfiles = "VITAMIN_PROFILES";
 inline constexpr const char* kProfileEvery = "VITAMIN_PROFILE_EVERY";
 
@@ -40,9 +40,9 @@ inline constexpr const char* kDaemon = "VITAMIN_DAEMON";
 // failure.absent = "closed"), decimal. Unset: it decides for itself alone.
 inline constexpr const char* kAbsent = "VITAMIN_ABSENT";
 
-// Folder where processes on one GPU keep what they share out (backends/hip/queue_ledger.h) and who
-// decides on it (daemon/protocol/device_lock.h). Unset: /run/lock; empty: nowhere.
-inline constexpr const char* kLockFolder = "VITAMIN_LOCK_FOLDER";
+// Directory where processes on one GPU keep what they share out (backends/hip/queue_ledger.h) and
+// who decides on it (daemon/protocol/device_lock.h). Unset: /run/lock; empty: nowhere.
+inline constexpr const char* kLockFolder = "VITAMIN_LOCK_DIRECTORY";
 inline constexpr const char* kUsualLockFolder = "/run/lock";
 // Beginnings of the names of kernels that wait for other processes, between commas, besides NCCL's.
 inline constexpr const char* kCollectives = "VITAMIN_COLLECTIVES";
@@ -66,10 +66,10 @@ inline constexpr const char* kMemory = "VITAMIN_MEMORY";
 // graphs stay on the whole device. Unset: the default (DispatchOptions).
 inline constexpr const char* kGraphMemory = "VITAMIN_GRAPH_MEMORY";
 
-// Folder of the audit's logs (runtime/audit/audit.h). Unset: nothing is audited.
+// Directory of the audit's logs (runtime/audit/audit.h). Unset: nothing is audited.
 inline constexpr const char* kAudit = "VITAMIN_AUDIT";
 
-// Folder of the traces (runtime/trace/trace.h). Unset: nothing is recorded.
+// Directory of the traces (runtime/trace/trace.h). Unset: nothing is recorded.
 inline constexpr const char* kTrace = "VITAMIN_TRACE";
 
 }  // namespace vitamin::runtime::environment

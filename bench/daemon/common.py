@@ -27,10 +27,10 @@ class Surroundings:
 
     def __enter__(self):
         if self.device != "cuda":
-            self.folder = tempfile.TemporaryDirectory(prefix="vitamin-soft-")
+            self.directory = tempfile.TemporaryDirectory(prefix="vitamin-soft-")
             soft = harness.prefix() / "lib" / "soft"
             self.environment = {"LD_LIBRARY_PATH": f"{soft}:{harness.library_path()}",
-                                "VITAMIN_SOFT_LEDGER": f"{self.folder.name}/ledger"}
+                                "VITAMIN_SOFT_LEDGER": f"{self.directory.name}/ledger"}
             self.words = "without a GPU"
             return self
         if not self.wanted:
@@ -45,21 +45,21 @@ class Surroundings:
         if self.mps:
             self.mps.__exit__(*problem)
         elif self.device != "cuda":
-            self.folder.cleanup()
+            self.directory.cleanup()
 
 
 class Daemon:
     """A vitamind with a socket of its own, looked at all the time."""
 
     def __init__(self, policy, environment, *options, trace=False, watch=True):
-        self.folder = tempfile.TemporaryDirectory(prefix="vitamind-")
+        self.directory = tempfile.TemporaryDirectory(prefix="vitamind-")
         if trace:
-            options = [*options, "--trace", self.folder.name]
-        self.socket = pathlib.Path(self.folder.name) / "s"
+            options = [*options, "--trace", self.directory.name]
+        self.socket = pathlib.Path(self.directory.name) / "s"
         self.log = harness.Output()
         self.process = subprocess.Popen(
             [str(harness.prefix() / "bin" / "vitamind"), "--socket", str(self.socket),
-             "--lock-directory", self.folder.name, "--policy", policy, "--set", "mps.mode=off",
+             "--lock-directory", self.directory.name, "--policy", policy, "--set", "mps.mode=off",
              *options], stdout=self.log, stderr=self.log,
             env=harness.environment_with(environment | {"VITAMIN_CONFIG": "/dev/null"}))
         self.looks, self.overlaps, self.last, self.most = 0, [], {}, 0
@@ -111,9 +111,9 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self.process.kill()
         text = self.log.text()
-        if list(pathlib.Path(self.folder.name).glob("daemon.*.trace")):
-            self.decisions = decisions.Decisions(self.folder.name)
-        self.folder.cleanup()
+        if list(pathlib.Path(self.directory.name).glob("daemon.*.trace")):
+            self.decisions = decisions.Decisions(self.directory.name)
+        self.directory.cleanup()
         return text
 
 
@@ -121,8 +121,8 @@ class Job:
     """A command in the background and what it says."""
 
     def __init__(self, command, environment, daemon=None, words=(), talk=False, policy=None):
-        self.folder = tempfile.TemporaryDirectory()
-        self.report = pathlib.Path(self.folder.name) / "report.json"
+        self.directory = tempfile.TemporaryDirectory()
+        self.report = pathlib.Path(self.directory.name) / "report.json"
         place = ["--daemon", "--socket", str(daemon.socket)] if daemon is not None else \
             ["--policy", policy] if policy else None
         if place:
@@ -158,7 +158,7 @@ class Job:
         seconds = time.monotonic() - self.begin
         result = harness.Result([], code, self.out.text(), self.err.text(), seconds, timed_out)
         self.coverage = harness.coverage(harness.read_report(self.report))
-        self.folder.cleanup()
+        self.directory.cleanup()
         return result
 
 

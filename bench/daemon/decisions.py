@@ -41,8 +41,8 @@ def entries(units, per_unit, leaf=1):
 class Decisions:
     """One device's trace: `events` in order, `units` of each entry."""
 
-    def __init__(self, folder):
-        path, = pathlib.Path(folder).glob("daemon.*.trace")
+    def __init__(self, directory):
+        path, = pathlib.Path(directory).glob("daemon.*.trace")
         raw = path.read_bytes()
         word = lambda at, form: struct.unpack_from(form, raw, at)[0]
         self.dropped = word(DROPPED, "<Q")

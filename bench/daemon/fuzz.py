@@ -4,8 +4,8 @@
 
     fuzz.py [decode] [config] [--executions N] [--seconds N] [--processes N] [--out DIR]
 
-Each process is one libFuzzer of its own seed; they take each other's finds from one folder. It may
-be run again and again (`--seconds` is of one run): what was found and counted so far lies under
+Each process is one libFuzzer of its own seed; they take each other's finds from one directory. It
+may be run again and again (`--seconds` is of one run): what was found and counted so far lies under
 --out, and executions add up. A crash's input is kept there too, and the exit code is 1 then.
 Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/),
 inputs to start from out of the repository.
@@ -56,12 +56,12 @@ def number(name, text):
 
 def fuzz(name, options):
     program, corpus, words = FUZZERS[name]
-    folder = pathlib.Path(options.out)
-    before = earlier(folder / f"fuzz_{name}.jsonl")
-    results = harness.Results(folder, f"fuzz_{name}", more=before > 0)
+    directory = pathlib.Path(options.out)
+    before = earlier(directory / f"fuzz_{name}.jsonl")
+    results = harness.Results(directory, f"fuzz_{name}", more=before > 0)
     left = max(0, options.executions - before)
     each = -(-left // options.processes)
-    found = folder / f"fuzz_{name}_found"
+    found = directory / f"fuzz_{name}_found"
     found.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="vitamin-fuzz-") as scratch:
         logs = [open(pathlib.Path(scratch) / f"log{i}", "w+", errors="replace")
@@ -69,8 +69,9 @@ def fuzz(name, options):
         begin = time.monotonic()
         running = [subprocess.Popen(
             [harness.program(program), *words, "-entropic=0", "-timeout=60", "-print_final_stats=1",
-             f"-artifact_prefix={folder}/fuzz_{name}_", f"-runs={each}", f"-seed={before + 1 + i}",
-             f"-max_total_time={options.seconds}", "-reload=10", str(found), str(ROOT / corpus)],
+             f"-artifact_prefix={directory}/fuzz_{name}_", f"-runs={each}",
+             f"-seed={before + 1 + i}", f"-max_total_time={options.seconds}", "-reload=10",
+             str(found), str(ROOT / corpus)],
             stdout=log, stderr=log, cwd=scratch, preexec_fn=without_randomisation,
             env={**os.environ, "ASAN_OPTIONS": OPTIONS})
             for i, log in enumerate(logs)] if left else []

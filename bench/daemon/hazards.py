@@ -114,7 +114,7 @@ def main():
                     neighbour.kill()
                 log.append(daemon.end()[-2000:])
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for name in options.names:
             log = []
             alone = {}
@@ -125,7 +125,7 @@ def main():
                     results.add({"hazard": name, "mode": mode, "said": alone[mode],
                                  "surroundings": surroundings.words, "why": result.why()})
             native = alone["native"]
-            known = pathlib.Path(folder) / f"{name}.wide-only"
+            known = pathlib.Path(directory) / f"{name}.wide-only"
             attempts = [(0, ())]
             if name in UNSAID:
                 attempts = [(0, ("--cautious",)), (0, ()), (1, ())]

@@ -48,9 +48,9 @@ def runs(daemon):
 
 def logs(facts):
     """What MPS itself wrote, its end."""
-    folder = pathlib.Path(facts.get("directory") or "/nowhere")
+    directory = pathlib.Path(facts.get("directory") or "/nowhere")
     return {path.name: path.read_text(errors="replace")[-3000:]
-            for path in sorted(folder.rglob("*.log"))}
+            for path in sorted(directory.rglob("*.log"))}
 
 
 def one(daemon):

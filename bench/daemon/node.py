@@ -323,8 +323,8 @@ class Scheduled:
     LINE = re.compile(r"(\d+)/(\d+)\s+([\d.]+):\s+sched:(\w+):\s+(.*)")
     SWITCH = re.compile(r"prev_pid=(\d+) .*prev_state=(\w).* next_pid=(\d+) ")
 
-    def __init__(self, folder):
-        self.file = os.path.join(folder, "perf")
+    def __init__(self, directory):
+        self.file = os.path.join(directory, "perf")
         self.perf = subprocess.Popen(
             ["perf", "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-m", "4096", "-o", self.file,
              "-e", "sched:sched_switch", "-e", "sched:sched_process_exit"],
@@ -371,7 +371,7 @@ def waits(node, tries):
         yield {"measurement": "where the time to home goes", "skipped": "needs perf, as root"}
         return
     for clients in (1, 4, 16):
-        scheduled = Scheduled(node.folder.name)
+        scheduled = Scheduled(node.directory.name)
         seen = list(deaths(node, clients, tries))
         scheduled.end()
         death, blocked, notice, turn, own = [], [], [], [], []
@@ -443,14 +443,14 @@ class Program:
     STEPS = "400"
 
     def __init__(self, node, number, daemon=None):
-        self.folder, self.number, self.daemon = node.folder.name, number, daemon
+        self.directory, self.number, self.daemon = node.directory.name, number, daemon
         self.runs, self.process = [], None
 
     def command(self):
         return [str(harness.prefix() / "bin" / "demo-train"), self.STEPS]
 
     def begin(self):
-        self.report = os.path.join(self.folder, f"report{self.number}")
+        self.report = os.path.join(self.directory, f"report{self.number}")
         self.process = subprocess.Popen(
             harness.vitamin("run", "--daemon", "--socket", str(self.daemon.socket), "--quiet",
                             "--report", self.report, "--", *self.command()),
@@ -458,7 +458,7 @@ class Program:
 
     def environment(self):
         return {**os.environ, "LD_LIBRARY_PATH": str(harness.prefix() / "lib" / "soft"),
-                "VITAMIN_SOFT_LEDGER": os.path.join(self.folder, "ledger"),
+                "VITAMIN_SOFT_LEDGER": os.path.join(self.directory, "ledger"),
                 "VITAMIN_CONFIG": "/dev/null"}
 
     def native(self):
@@ -507,7 +507,7 @@ def restarts_of_programs(node, tries):
 
 def costs(node, tries):
     """Google Benchmark's, each the best and the worst of a few."""
-    out = os.path.join(node.folder.name, "costs")
+    out = os.path.join(node.directory.name, "costs")
     program = harness.program("daemon_bench")
     subprocess.run([program, f"--benchmark_repetitions={min(tries, 5)}", f"--benchmark_out={out}",
                     "--benchmark_out_format=json"], check=True, stdout=subprocess.DEVNULL,
@@ -570,12 +570,12 @@ def main():
                              "%Y-%m-%d %H:%M UTC")}}]
     for part in options.parts:
         node = Node()
-        node.folder = tempfile.TemporaryDirectory(prefix="vitamind-")
+        node.directory = tempfile.TemporaryDirectory(prefix="vitamind-")
         for line in PARTS[part](node, options.tries):
             print(json.dumps(line), flush=True)
             lines.append(line)
         node.doCleanups()
-        node.folder.cleanup()
+        node.directory.cleanup()
     if options.out:
         pathlib.Path(options.out).write_text("".join(json.dumps(line) + "\n" for line in lines))
 

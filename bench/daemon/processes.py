@@ -68,7 +68,7 @@ def jobs(options, results, mps):
     for policy in options.policies.split(","):
         for names in options.sets:
             daemon = Daemon(policy, mps)
-            go = pathlib.Path(daemon.folder.name) / "go"
+            go = pathlib.Path(daemon.directory.name) / "go"
             running = [Job(words_of(job, options, go), mps, daemon) for job in names]
             start_together(running, go, options.timeout)
             before, started = daemon.counters(), time.monotonic()
@@ -255,12 +255,12 @@ class SmallModels:
     """PyTorch: the survivor, and victims forked by a nursery, so that they start quickly."""
 
     def __init__(self, environment, daemon, count, more=()):
-        self.folder = tempfile.TemporaryDirectory(prefix="vitamin-victims-")
+        self.directory = tempfile.TemporaryDirectory(prefix="vitamin-victims-")
         self.environment = environment
         self.words = [sys.executable, str(HERE / "small_model.py"), *more]
         self.survivor = Resident([*self.words, "--until-told"], environment, daemon)
-        self.nursery = Resident([*self.words, "--nursery", "--go", self.folder.name], environment,
-                                daemon)
+        self.nursery = Resident([*self.words, "--nursery", "--go", self.directory.name],
+                                environment, daemon)
         for i in range(count):
             self.nursery.tell(str(100 + i))
         self.process = {}
@@ -271,7 +271,7 @@ class SmallModels:
             pass
 
     def begin(self, i):
-        (pathlib.Path(self.folder.name) / str(100 + i)).touch()
+        (pathlib.Path(self.directory.name) / str(100 + i)).touch()
 
     def in_mid_step(self, i):
         """Waits until the victim has told a few steps."""
@@ -290,7 +290,7 @@ class SmallModels:
     def end(self):
         result = self.survivor.end()
         self.nursery.kill()
-        self.folder.cleanup()
+        self.directory.cleanup()
         self.lines = [line for line in result.lines if "hash" in line]
         self.hashes = [(line["name"], line["hash"]) for line in self.lines]
         return result

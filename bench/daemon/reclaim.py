@@ -72,18 +72,19 @@ def measured(window, lengths, options, environment):
     daemon = common.Daemon("temporal", environment, "--quantum", "2", trace=True, watch=False)
     pair = []
     cells = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for name in "ab":  # one after the other: clients are numbered as they come
             pair.append(common.occupant(environment, daemon, ("--window", window)))
-            pair[-1].ask(f"occupy 0 20000 0.05 2 {folder}/warm-{name}")
+            pair[-1].ask(f"occupy 0 20000 0.05 2 {directory}/warm-{name}")
         for us in lengths:
             at = time.monotonic_ns() + 50_000_000
             ahead = 4 if window == "0" else max(4, 4 * 1000 // us)
             for index, one in enumerate(pair):
-                one.tell(f"occupy {at} {1000 * us} {options.seconds} {ahead} {folder}/{us}-{index}")
+                one.tell(f"occupy {at} {1000 * us} {options.seconds} {ahead} "
+                         f"{directory}/{us}-{index}")
             answers = [one.next(60 + 10 * options.seconds) for one in pair]
             cells.append((us, at, time.monotonic_ns(), answers,
-                          [spans(f"{folder}/{us}-{i}") for i in range(2)]))
+                          [spans(f"{directory}/{us}-{i}") for i in range(2)]))
         status = daemon.status()
         for one in pair:
             one.end()

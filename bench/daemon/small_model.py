@@ -9,7 +9,7 @@
 A decoder in ordinary PyTorch, which knows nothing of Vitamin. `--until-told` trains
 until its standard input is closed. A nursery has PyTorch loaded and forks a trainer for each line
 that it reads, `SEED`; a trainer is ready when it says so, and begins when a file of that name
-(`--go FOLDER`, FOLDER/SEED) appears, so that starting takes no time when it must not.
+(`--go DIRECTORY`, DIRECTORY/SEED) appears, so that starting takes no time when it must not.
 """
 import argparse
 import hashlib
@@ -183,7 +183,7 @@ def main():
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--until-told", action="store_true")
     parser.add_argument("--nursery", action="store_true")
-    parser.add_argument("--go", default=None, help="begin when the file FOLDER/SEED exists")
+    parser.add_argument("--go", default=None, help="begin when the file DIRECTORY/SEED exists")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=1)

@@ -27,12 +27,12 @@ NCCL = {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "lo"
         "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def ranks_of(job, options, environment, folder, daemon, timed):
+def ranks_of(job, options, environment, directory, daemon, timed):
     more = ["--size", "tiny", "--device", "cpu"] if options.device != "cuda" else \
         ["--size", options.size]
     return [Job([sys.executable, str(HERE / "small_model.py"), "--rank", str(rank), "--world",
-                 str(RANKS), "--store", f"{folder}/{job}.store", "--seed", str(JOBS[job]), "--go",
-                 folder, "--steps", str(options.steps), "--timed", str(timed), *more],
+                 str(RANKS), "--store", f"{directory}/{job}.store", "--seed", str(JOBS[job]),
+                 "--go", directory, "--steps", str(options.steps), "--timed", str(timed), *more],
                 {**environment, **NCCL}, daemon) for rank in range(RANKS)]
 
 
@@ -43,14 +43,15 @@ def ready(ranks):
 def together(names, options, environment, daemon, timed):
     """Runs jobs at once; for each its ranks' results, hashes, rates."""
     limit = time.monotonic() + options.timeout
-    with tempfile.TemporaryDirectory(prefix="vitamin-ddp-") as folder:
-        jobs = {name: ranks_of(name, options, environment, folder, daemon, timed) for name in names}
+    with tempfile.TemporaryDirectory(prefix="vitamin-ddp-") as directory:
+        jobs = {name: ranks_of(name, options, environment, directory, daemon, timed)
+                for name in names}
         everybody = [rank for ranks in jobs.values() for rank in ranks]
         while ready(everybody) < len(everybody) and time.monotonic() < limit and \
                 all(rank.process.poll() is None for rank in everybody):
             time.sleep(0.01)
         for name in names:  # all begin at once
-            (pathlib.Path(folder) / str(JOBS[name])).touch()
+            (pathlib.Path(directory) / str(JOBS[name])).touch()
         ended = {name: [rank.wait(max(1, limit - time.monotonic())) for rank in ranks]
                  for name, ranks in jobs.items()}
     found = {}

@@ -48,5 +48,5 @@ def widths_text(by_kernel):
     return "".join(f"{width} {kernel}\n" for kernel, all_ in by_kernel.items() for width in all_)
 
 
-def read_folder(folder):
-    return [read(path) for path in sorted(pathlib.Path(folder).glob("*.audit"))]
+def read_directory(directory):
+    return [read(path) for path in sorted(pathlib.Path(directory).glob("*.audit"))]

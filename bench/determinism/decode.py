@@ -212,10 +212,10 @@ def main():
     import tenants
     results = harness.Results(options.out, "decode")
     problems = []
-    with tempfile.TemporaryDirectory() as folder, tenants.daemon() as environment:
-        audit = pathlib.Path(folder) / "audit"
+    with tempfile.TemporaryDirectory() as directory, tenants.daemon() as environment:
+        audit = pathlib.Path(directory) / "audit"
         audit.mkdir()
-        widths = pathlib.Path(folder) / "widths"
+        widths = pathlib.Path(directory) / "widths"
 
         def run(name, *words, under=(), changes=None):
             command = [*under, sys.executable, str(HERE / "decode.py"), "--inner", "--size",
@@ -258,7 +258,7 @@ def main():
         if others.problem:
             problems.append(others.problem)
         judge(OURS, native, got, must_equal=True)
-        logs = audit_log.read_folder(audit)
+        logs = audit_log.read_directory(audit)
         operations = [o for log in logs for o in log]
         wrong = sum(o.flags & (audit_log.CHANGED | audit_log.UNCOVERED) != 0 for o in operations)
         if wrong:

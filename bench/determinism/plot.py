@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and plots of what the scripts of this folder measured.
+"""Tables and plots of what the scripts of this directory measured.
 
     plot.py DIR       reads DIR/{determinism_*,decode,training_*}.jsonl; writes, of what is there,
                       determinism.svg, drift.svg, decode.svg, determinism.md, and determinism.html,

@@ -59,12 +59,12 @@ TAKING_TURNS = "ours: random, tenant, taking turns (no MPS)"
 
 
 class Suite:
-    def __init__(self, options, part, folder):
-        self.options, self.folder = options, pathlib.Path(folder)
+    def __init__(self, options, part, directory):
+        self.options, self.directory = options, pathlib.Path(directory)
         self.results = harness.Results(options.out, f"determinism_{part}")
         self.records = []
         self.excluded = set(NOT_DETERMINISTIC)
-        self.digests = self.folder / "native"
+        self.digests = self.directory / "native"
         self.widths = {}
         self.wrong = 0
         self.done = 0
@@ -75,7 +75,7 @@ class Suite:
         command = [harness.program("determinism"), "--scale", self.options.scale, "--trials",
                    str(trials), "--errors", str(min(trials, self.options.errors)),
                    *map(str, words)]
-        report = self.folder / "report.json"
+        report = self.directory / "report.json"
         report.unlink(missing_ok=True)
         if under is not None:
             command = [*harness.vitamin("run", "--quiet", "--strict", "--report", str(report)),
@@ -123,13 +123,13 @@ class Suite:
 
     def main(self, environment):
         """The treatment whose every launch is audited, and whose widths are kept."""
-        folder = self.folder / "audit"
-        folder.mkdir()
+        directory = self.directory / "audit"
+        directory.mkdir()
         under, beside = OURS[MAIN]
         self.against(MAIN, under=under, beside=beside,
-                     environment=dict(environment, VITAMIN_AUDIT=str(folder)))
+                     environment=dict(environment, VITAMIN_AUDIT=str(directory)))
         # The tenants are audited as well; their logs hold nothing but their own kernel.
-        logs = audit_log.read_folder(folder)
+        logs = audit_log.read_directory(directory)
         operations = [operation for log in logs for operation in log]
         self.wrong = sum(o.flags & (audit_log.CHANGED | audit_log.UNCOVERED) != 0
                          for o in operations)
@@ -170,7 +170,7 @@ class Suite:
                 if percentage:
                     changed["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
                 self.against(name, environment=changed, beside=1, beside_under=None)
-        path = self.folder / "widths"
+        path = self.directory / "widths"
         path.write_text(audit_log.widths_text(self.widths))
         for treatment in ("reshape", "atoms"):
             self.run(treatment, ["--treatment", treatment, "--widths", path])
@@ -222,8 +222,8 @@ def main():
     results, problems = 0, []
     for part in ("ours", "others") if options.part == "all" else (options.part,):
         print(f"part {part}", flush=True)
-        with tempfile.TemporaryDirectory() as folder:
-            suite = Suite(options, part, folder)
+        with tempfile.TemporaryDirectory() as directory:
+            suite = Suite(options, part, directory)
             suite.native()
             suite.ours() if part == "ours" else suite.others()
         problems += suite.problems()

@@ -150,8 +150,8 @@ class Libraries:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
             result = run()
             torch.cuda.synchronize()
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "trace.json"
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "trace.json"
             trace.export_chrome_trace(str(path))
             events = json.loads(path.read_text())["traceEvents"]
         kernels = sorted((e["ts"], e["name"], e["args"]["grid"], e["args"]["block"])

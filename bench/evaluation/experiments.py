@@ -69,8 +69,8 @@ class OutOfTime(Exception):
 class Session:
     """One command: its clock, results, surroundings and jobs."""
 
-    def __init__(self, options, results, old, folder, surroundings, free_gib):
-        self.options, self.results, self.folder = options, results, folder
+    def __init__(self, options, results, old, directory, surroundings, free_gib):
+        self.options, self.results, self.directory = options, results, directory
         self.surroundings, self.free_gib, self.old = surroundings, free_gib, old
         self.begin = time.monotonic()
         # Unique, so that results of several machines can be put into one file.
@@ -116,7 +116,7 @@ class Session:
     def start(self, setting, specs):
         """Processes of one setting; not yet ready."""
         jobs = []
-        link = f"{self.folder}/{setting.replace(':', '-').replace('/', '-')}"
+        link = f"{self.directory}/{setting.replace(':', '-').replace('/', '-')}"
         self.started += 1
         try:
             for index, s in enumerate(specs):

@@ -42,7 +42,7 @@ import harness  # noqa: E402
 sys.path.append(str(harness.prefix() / "lib" / "vitamin" / "python"))
 try:
     import vitamin_advice as advice
-except ImportError:  # a build folder, or a tree without Vitamin
+except ImportError:  # a build directory, or a tree without Vitamin
     import contextlib
     advice = types.SimpleNamespace(
         prefill=contextlib.nullcontext, decode=lambda **_: contextlib.nullcontext(),

@@ -119,10 +119,10 @@ URGENT = ("latency", "tokens")  # before others, where a mode knows such a thing
 class Daemon:
     """A vitamind of our own, its policy changed while it runs."""
 
-    def __init__(self, folder, environment, tpot_s=load.SLO["interactive"][1]):
-        self.folder, self.socket = pathlib.Path(folder), f"{folder}/vitamind.sock"
+    def __init__(self, directory, environment, tpot_s=load.SLO["interactive"][1]):
+        self.directory, self.socket = pathlib.Path(directory), f"{directory}/vitamind.sock"
         self.tpot_ms = 1e3 * tpot_s
-        self.file, self.policy = self.folder / "vitamin.toml", None
+        self.file, self.policy = self.directory / "vitamin.toml", None
         self.environment = harness.environment_with(environment)
         self.process = None
 
@@ -137,16 +137,16 @@ class Daemon:
                 tpot=f"{self.tpot_ms:g}ms") for class_, more in CLASSES.items()))
 
     def _log(self):
-        return (self.folder / "vitamind.log").read_text(errors="replace")
+        return (self.directory / "vitamind.log").read_text(errors="replace")
 
     def start(self, policy):
-        self.folder.mkdir(exist_ok=True)
+        self.directory.mkdir(exist_ok=True)
         self._write(policy)
         self.policy = policy
-        log = open(self.folder / "vitamind.log", "w")
+        log = open(self.directory / "vitamind.log", "w")
         self.process = subprocess.Popen(
             [str(harness.prefix() / "bin" / "vitamind"), "--socket", self.socket, "--config",
-             str(self.file), "--lock-directory", str(self.folder)], stdout=log, stderr=log,
+             str(self.file), "--lock-directory", str(self.directory)], stdout=log, stderr=log,
             stdin=subprocess.DEVNULL, env=self.environment)
         limit = time.monotonic() + 30
         while not self.status():  # the socket is there a moment before anybody listens
@@ -291,9 +291,9 @@ def awake(cores):
 class Surroundings:
     """MPS and vitamind, each started when the first job needs it, ended with the run."""
 
-    def __init__(self, folder, device, tpot_s):
+    def __init__(self, directory, device, tpot_s):
         """`tpot_s`: the target of the class "tokens"."""
-        self.folder, self.device, self.tpot_s = pathlib.Path(folder), device, tpot_s
+        self.directory, self.device, self.tpot_s = pathlib.Path(directory), device, tpot_s
         self.mps = self.daemon = None
 
     def __enter__(self):
@@ -320,7 +320,7 @@ class Surroundings:
             return {}
         soft = str(harness.prefix() / "lib" / "soft")
         return {"LD_LIBRARY_PATH": ":".join(filter(None, [soft, harness.library_path()])),
-                "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
+                "VITAMIN_SOFT_LEDGER": str(self.directory / "ledger")}
 
     def environment(self, setting):
         """Of a process of this setting, MPS started where it needs one."""
@@ -348,7 +348,7 @@ class Surroundings:
             return [*harness.vitamin("run", "--quiet", "--policy", f"static:units={units}"),
                     "--"], environment
         if self.daemon is None:
-            self.daemon = Daemon(self.folder, environment, self.tpot_s)
+            self.daemon = Daemon(self.directory, environment, self.tpot_s)
             self.daemon.start("throughput")
         if setting == "ours-priority":
             environment["CUDA_MPS_CLIENT_PRIORITY"] = "0" if preferred else "1"

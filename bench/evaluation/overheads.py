@@ -72,9 +72,9 @@ class Dispatch:
         environment = self.session.surroundings.base()
         words = list(arm.words)
         if arm.daemon:
-            folder = f"{self.session.folder}/{self.name}-{len(arm.name)}-{arm.name[-4:]}".replace(
-                " ", "-")
-            daemon = modes.Daemon(folder, environment)
+            name = f"{self.name}-{len(arm.name)}-{arm.name[-4:]}".replace(" ", "-")
+            directory = f"{self.session.directory}/{name}"
+            daemon = modes.Daemon(directory, environment)
             daemon.start(arm.daemon)
             stack.callback(daemon.stop)
             words = daemon.run("batch")

@@ -51,17 +51,17 @@ def words_of(mode):
 
 
 class Simulator:
-    def __init__(self, program, folder):
-        self.program, self.folder, self.wall_s = program, pathlib.Path(folder), 0.0
+    def __init__(self, program, directory):
+        self.program, self.directory, self.wall_s = program, pathlib.Path(directory), 0.0
 
     def run(self, jobs, words):
         """`jobs`: (text of a job, requests or None) each; the one result."""
         arguments = []
         for number, (text, requests) in enumerate(jobs):
-            path = self.folder / f"{number}.job"
+            path = self.directory / f"{number}.job"
             path.write_text(text)
             if requests is not None:
-                arrivals = self.folder / f"{number}.csv"
+                arrivals = self.directory / f"{number}.csv"
                 arrivals.write_text("t_s,prompt_tokens,output_tokens,host_pace\n" + "".join(
                     f"{at:.6f},1,{tokens},{pace:.4f}\n" for at, tokens, pace in requests))
                 path = f"{path}@{arrivals}"
@@ -263,17 +263,17 @@ def show(rows):
     return summary
 
 
-def recorded(folder):
+def recorded(directory):
     """Every job that was recorded on the whole device, compiled; by its name."""
     jobs = {}
-    for native in sorted(folder.glob("*-native.json.gz")):
+    for native in sorted(directory.glob("*-native.json.gz")):
         name = native.name.removesuffix("-native.json.gz")
         raws = {132: streams.read(native)}
-        for path in folder.glob(f"{name}-units*.json.gz"):
+        for path in directory.glob(f"{name}-units*.json.gz"):
             raw = streams.read(path)
             if streams.times(raw):
                 raws[8 * int(path.name.split("-units")[1].split(".")[0])] = raw
-        bubble = folder / f"{name}-bubble.json.gz"
+        bubble = directory / f"{name}-bubble.json.gz"
         bubble = streams.read(bubble) if bubble.exists() else None
         jobs[name], alike = streams.compile_(name, raws, bubble=bubble)
         parts = ", ".join(f"{part}: {len(step.calls)} calls" for part, step in jobs[name].parts)
@@ -295,8 +295,8 @@ def main():
         jobs = recorded(options.streams)
         if not jobs:
             raise harness.Refusal(f"nothing is recorded in {options.streams}: record.py")
-        with tempfile.TemporaryDirectory(prefix="vitamin-predict-") as folder:
-            simulator = Simulator(options.vitamin, folder)
+        with tempfile.TemporaryDirectory(prefix="vitamin-predict-") as directory:
+            simulator = Simulator(options.vitamin, directory)
             predictions = Predictions(simulator, jobs)
             for name in ("E3", "E4", "pairs"):
                 training_pairs(predictions, options.results, name)

@@ -161,10 +161,10 @@ class Ranks:
 
 def counts(job):
     """What Vitamin has counted for the job and whatever it started; None where it is not there."""
-    folder = (job.ready or {}).get("counts")
-    if not folder:
+    directory = (job.ready or {}).get("counts")
+    if not directory:
         return None
-    lines = harness.run([harness.program("launch_counts"), folder], 10).lines
+    lines = harness.run([harness.program("launch_counts"), directory], 10).lines
     return lines[0] if lines else None
 
 

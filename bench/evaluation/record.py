@@ -35,7 +35,7 @@ import streams  # noqa: E402
 from processes import Job, JobFailed  # noqa: E402
 
 
-def settings(options, folder):
+def settings(options, directory):
     """Name and what stands before the command."""
     quiet = ["run", "--quiet", "--policy"]
     bound = {f"units{n}": harness.vitamin(*quiet, f"static:units=0-{n - 1}", "--")
@@ -44,7 +44,7 @@ def settings(options, folder):
         half = harness.vitamin(*quiet, "static:units=0-7", "--")
         return {"bubble": half, "mps": []}
     return {"native": [], **bound,
-            "profile": [*harness.vitamin("profile", "--profiles", str(folder)), "--"]}
+            "profile": [*harness.vitamin("profile", "--profiles", str(directory)), "--"]}
 
 
 class Neighbour:
@@ -180,8 +180,8 @@ def one_job(name, options, results, done, beside=None):
     if options.pin:
         arguments += ["--cpus", f"0-{options.pin - 1}"]
     out = pathlib.Path(options.out) / "streams"
-    with tempfile.TemporaryDirectory(prefix="vitamin-record-") as folder:
-        wanted = {s: words for s, words in settings(options, folder).items()
+    with tempfile.TemporaryDirectory(prefix="vitamin-record-") as directory:
+        wanted = {s: words for s, words in settings(options, directory).items()
                   if (name, s) not in done}
         kept, more = (0, 0) if options.device == "cpu" else \
             experiments.needs([experiments.spec(role, name)])
@@ -207,7 +207,7 @@ def one_job(name, options, results, done, beside=None):
             finally:
                 for job in jobs.values():
                     job.end()  # `vitamin profile` writes then
-            for profile in pathlib.Path(folder).glob("*.profile"):
+            for profile in pathlib.Path(directory).glob("*.profile"):
                 shutil.copy(profile, out / f"{name}.profile")
 
 
@@ -231,13 +231,13 @@ def main():
     parser.add_argument("--out", default=os.environ.get("OUT") or
                         str(harness.ROOT / "bench" / "results" / "policies"))
     options = parser.parse_args()
-    folder = pathlib.Path(options.out) / "streams"
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = pathlib.Path(options.out) / "streams"
+    directory.mkdir(parents=True, exist_ok=True)
     kind = "bubble" if options.bubble else "record"
-    known = [json.loads(line) for line in open(folder / f"{kind}.jsonl")] \
-        if options.resume and (folder / f"{kind}.jsonl").exists() else []
+    known = [json.loads(line) for line in open(directory / f"{kind}.jsonl")] \
+        if options.resume and (directory / f"{kind}.jsonl").exists() else []
     done = {(r["job"], r["setting"]) for r in known if r.get("ok")}
-    results = harness.Results(folder, kind, more=options.resume)
+    results = harness.Results(directory, kind, more=options.resume)
     begin = time.monotonic()
     with modes.awake(options.pin if options.awake else 0):
         if options.bubble:

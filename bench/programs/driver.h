@@ -144,16 +144,16 @@ class Device {
  private:
   void load() {
     namespace fs = std::filesystem;
-    const fs::path folder =
+    const fs::path directory =
         fs::read_symlink("/proc/self/exe").parent_path() / "../../../lib/vitamin/bench";
     CUresult status = CUDA_ERROR_FILE_NOT_FOUND;
     for (const char* name : {"portable_kernels.fatbin", "portable_kernels.so"}) {
-      std::ifstream file(folder / name, std::ios::binary);
+      std::ifstream file(directory / name, std::ios::binary);
       const std::string image{std::istreambuf_iterator<char>(file), {}};
       if (!image.empty() && (status = cu.cuModuleLoadData(&module_, image.data())) == CUDA_SUCCESS)
         return;
     }
-    Driver::stop("the kernels of " + folder.native() +
+    Driver::stop("the kernels of " + directory.native() +
                  " cannot be loaded: " + std::to_string(static_cast<int>(status)));
   }
 

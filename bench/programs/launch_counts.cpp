@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the processes of a `vitamin run` have counted so far, while they run: launch_counts FOLDER,
-// where FOLDER is what it told them in VITAMIN_RUN_DIR. One JSON line, the sums of all of them:
-// launches seen, bound, moved to another entry than the one before in their stream, submitted later
-// by the runtime, device-side waits, how many ran on each number of processors, and why those on
-// the whole device did.
+// What the processes of a `vitamin run` have counted so far, while they run: launch_counts
+// DIRECTORY, where DIRECTORY is what it told them in VITAMIN_RUN_DIR. One JSON line, the sums of
+// all of them: launches seen, bound, moved to another entry than the one before in their stream,
+// submitted later by the runtime, device-side waits, how many ran on each number of processors, and
+// why those on the whole device did.
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace stats = vitamin::runtime::stats;
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "usage: launch_counts FOLDER\n");
+    std::fprintf(stderr, "usage: launch_counts DIRECTORY\n");
     return 2;
   }
   std::uint64_t processes = 0, seen = 0, bound = 0, moved = 0, deferred = 0, edges = 0;

@@ -50,7 +50,7 @@ endfunction()
 # ONE_THREAD: not in the short form of a build with sanitizers, or with ThreadSanitizer
 # (scripts/cmake/forms.cmake). A test that hangs is ended by `ctest --timeout` (scripts/test), for
 # all tests the same and no verdict on speed; TIMEOUT sets another limit above 600 s. Where a test
-# does not say otherwise VITAMIN_LOCK_FOLDER is empty: tests side by side are no neighbours on
+# does not say otherwise VITAMIN_LOCK_DIRECTORY is empty: tests side by side are no neighbours on
 # a GPU, and VITAMIN_LOCK_RULE is set (hal/lock_rule.h).
 function(vitamin_test target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;SERIAL;PLAIN_ONLY;ONE_THREAD"
@@ -76,7 +76,7 @@ function(vitamin_test target)
 
   _vitamin_component_target(${arg_COMPONENT} "${labels}" ${target})
 
-  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
+  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_DIRECTORY="
       "VITAMIN_LOCK_RULE=1" ${arg_ENVIRONMENT})
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   add_custom_command(
@@ -119,7 +119,7 @@ function(vitamin_python_tests)
   if(arg_NAME)
     set(stem ${arg_NAME})
   endif()
-  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_FOLDER="
+  set(environment ${VITAMIN_SANITIZER_ENVIRONMENT} "VITAMIN_LOCK_DIRECTORY="
       "VITAMIN_LOCK_RULE=1" "VITAMIN_TEST_SANITIZERS=${VITAMIN_SANITIZE}"
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/tests")
   set(python ${VITAMIN_PYTHON})

@@ -43,7 +43,7 @@ class SoftwareAmd(unittest.TestCase):
         """Each test's GPU is its own, so what processes on one share lies in the test's folder."""
         result = {name: value for name, value in os.environ.items()
                   if not name.startswith(OF_USERS)}
-        return result | DEVICE | {"VITAMIN_LOCK_FOLDER": str(self.folder)} | settings
+        return result | DEVICE | {"VITAMIN_LOCK_DIRECTORY": str(self.folder)} | settings
 
     def new_file(self, name):
         return self.folder / f"{name}{len(list(self.folder.iterdir()))}"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever happens around programs under `vitamin run --daemon`, who is not killed ends natively.
 
-Needs in the environment: BUILD (the build folder), MEMBER, ATTACKER, GRAPHS, TEST_KERNELS,
+Needs in the environment: BUILD (the build directory), MEMBER, ATTACKER, GRAPHS, TEST_KERNELS,
 JUMPING_CLOCK_LIBRARY. VITAMIN_TEST_LONG=1: an hour instead of less than a minute.
 """
 import fcntl
@@ -36,9 +36,9 @@ def programs():
 
 class Chaos(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-chaos-", dir="/tmp")
-        self.addCleanup(folder.cleanup)
-        self.world = storm.World(folder.name, programs())
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-chaos-", dir="/tmp")
+        self.addCleanup(directory.cleanup)
+        self.world = storm.World(directory.name, programs())
         self.addCleanup(self.world.unmount)
 
     def test_a_storm_leaves_everything_as_it_was(self):
@@ -95,16 +95,16 @@ class Chaos(unittest.TestCase):
                 process.send_signal(storm.signal.SIGSEGV)
         self.assert_found("vitamind ended with -11", spoil)
 
-    def test_a_folder_that_stays_is_found(self):
+    def test_a_directory_that_stays_is_found(self):
         def spoil(weather, index):
-            path = self.world.folder / "run/vitamin-run-stays"
+            path = self.world.directory / "run/vitamin-run-stays"
             path.touch()
-        self.assert_found("folders of runs: ", spoil, seconds=1)
+        self.assert_found("directories of runs: ", spoil, seconds=1)
 
     def test_a_lock_that_stays_is_found(self):
         def spoil(weather, index):
             if index == 0:
-                file = open(self.world.folder / "locks/kept", "w", encoding="ascii")
+                file = open(self.world.directory / "locks/kept", "w", encoding="ascii")
                 self.addCleanup(file.close)
                 fcntl.flock(file, fcntl.LOCK_EX)
         self.assert_found("locks held|descriptors of this process", spoil, seconds=1)

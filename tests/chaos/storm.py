@@ -81,7 +81,7 @@ def number_in_status(pid, name):
 
 
 class Place:
-    """A folder that can be full: a small file system of its own where that may be made."""
+    """A directory that can be full: a small file system of its own where that may be made."""
 
     def __init__(self, path, mebibytes):
         self.path = pathlib.Path(path)
@@ -104,34 +104,34 @@ class Place:
 
 
 class World:
-    """Folders, the environment of clients, and what this machine lets us do."""
+    """Directories, the environment of clients, and what this machine lets us do."""
 
-    def __init__(self, folder, programs):
-        self.folder = pathlib.Path(folder)
+    def __init__(self, directory, programs):
+        self.directory = pathlib.Path(directory)
         self.programs = programs
         self.root = os.geteuid() == 0 and bool(os.environ.get("CHAOS_OWN_MOUNTS"))
         self.places = {}
         for name, mebibytes in (("run", 1), ("state", 2), ("locks", 1), ("trace", 2)):
-            (self.folder / name).mkdir()
+            (self.directory / name).mkdir()
             if self.root:
-                self.places[name] = Place(self.folder / name, mebibytes)
+                self.places[name] = Place(self.directory / name, mebibytes)
         if self.root:
             self.places["shm"] = Place("/dev/shm", 4)
         self.full = self.root and all(place.small for place in self.places.values())
         self.namespaces = self.root and subprocess.run(
             ["unshare", "-T", "--monotonic", "1", "--fork", "true"], capture_output=True,
             check=False).returncode == 0
-        self.clock = self.folder / "clock"
+        self.clock = self.directory / "clock"
         self.clock.write_text("0")
         self.amd = os.path.exists(programs.get("train_hip", ""))
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith(("VITAMIN", "CUDA_", "LD_"))}
         self.environment |= {
-            "LD_LIBRARY_PATH": programs["driver"], "XDG_RUNTIME_DIR": str(self.folder / "run"),
-            "HOME": str(self.folder / "state"), "XDG_STATE_HOME": str(self.folder / "state"),
-            "VITAMIN_LOCK_FOLDER": str(self.folder / "locks"), "VITAMIN_CONFIG": "/dev/null",
-            "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger"),
-            "VITAMIN_SOFT_AMDGPU_LEDGER": str(self.folder / "ledger-amd"),
+            "LD_LIBRARY_PATH": programs["driver"], "XDG_RUNTIME_DIR": str(self.directory / "run"),
+            "HOME": str(self.directory / "state"), "XDG_STATE_HOME": str(self.directory / "state"),
+            "VITAMIN_LOCK_DIRECTORY": str(self.directory / "locks"), "VITAMIN_CONFIG": "/dev/null",
+            "VITAMIN_SOFT_LEDGER": str(self.directory / "ledger"),
+            "VITAMIN_SOFT_AMDGPU_LEDGER": str(self.directory / "ledger-amd"),
             "DRIVER_DOOR": "dlsym", "TEST_KERNELS": programs["kernels"]}
 
     def unmount(self):
@@ -169,9 +169,10 @@ KINDS = {
     "few descriptors": Kind("sh -c 'ulimit -n 20; exec {train} 300'"),
     "small files": Kind("sh -c 'ulimit -f 200; exec {train} 300 >/dev/null'"),
     "another time": Kind("unshare -T --monotonic 1000000 --fork {train} 300", needs="namespaces"),
-    "learns": Kind("{train} 300", "run --daemon --socket {socket} --profiles {folder}/state/times"),
-    "records": Kind("{train} 300", "trace record --daemon --output {folder}/trace/{number}"),
-    "own daemon": Kind("{serve} 100", "run --daemon --socket {folder}/run/own"),
+    "learns": Kind("{train} 300",
+                   "run --daemon --socket {socket} --profiles {directory}/state/times"),
+    "records": Kind("{train} 300", "trace record --daemon --output {directory}/trace/{number}"),
+    "own daemon": Kind("{serve} 100", "run --daemon --socket {directory}/run/own"),
     "no driver": Kind("sh -c 'exit 5'"),
     "fails": Kind("{train} 0"),
     "amd": Kind("{train_hip} 20", needs="amd"),
@@ -184,8 +185,8 @@ class Client:
 
     def __init__(self, world, number, kind, daemon_socket, chance):
         self.kind, self.number = kind, number
-        self.output = world.folder / "clients" / str(number)
-        names = world.programs | {"socket": daemon_socket, "folder": world.folder,
+        self.output = world.directory / "clients" / str(number)
+        names = world.programs | {"socket": daemon_socket, "directory": world.directory,
                                   "number": number}
         environment = dict(world.environment)
         if chance.random() < 0.3:  # a clock that jumps
@@ -246,9 +247,9 @@ class Daemons:
 
     def __init__(self, world):
         self.world = world
-        self.socket = world.folder / "run/s"
-        self.file = world.folder / "vitamin.toml"
-        self.log = world.folder / "daemon.log"
+        self.socket = world.directory / "run/s"
+        self.file = world.directory / "vitamin.toml"
+        self.log = world.directory / "daemon.log"
         self.running = {}  # process -> signals it was sent
         self.retry_at = 0.0
 
@@ -259,7 +260,8 @@ class Daemons:
         with open(self.log, "ab") as log:
             process = subprocess.Popen(
                 [self.world.programs["vitamind"], "--socket", str(self.socket), "--config",
-                 str(self.file), "--lock-directory", str(self.world.folder / "locks"), "--quiet"],
+                 str(self.file), "--lock-directory", str(self.world.directory / "locks"),
+                 "--quiet"],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
         self.running[process] = set()
         return process
@@ -298,7 +300,7 @@ class Daemons:
 class Storm:
     def __init__(self, world, seed, say=None):
         self.world, self.seed = world, seed
-        (world.folder / "clients").mkdir(exist_ok=True)
+        (world.directory / "clients").mkdir(exist_ok=True)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.begin = time.monotonic()
         self.say = say
@@ -546,7 +548,7 @@ class Storm:
 
     @event(4)
     def jump_clock(self, chance):
-        temporary = self.world.folder / "clock.new"
+        temporary = self.world.directory / "clock.new"
         temporary.write_text(str(chance.choice([-1, 1]) * chance.choice([1, 3600, 10 ** 9])))
         temporary.rename(self.world.clock)
 
@@ -683,13 +685,13 @@ class Storm:
             raise Broken(f"vitamind ended with {daemon.returncode}")
         del self.daemons.running[daemon]
         time_limit.wait_until(self.is_alone, "the end of every process")
-        inodes = {str(path.stat().st_ino) for path in (self.world.folder / "locks").iterdir()}
+        inodes = {str(path.stat().st_ino) for path in (self.world.directory / "locks").iterdir()}
         locks = [line for line in read("/proc/locks").decode().splitlines()
                  if line.split()[-3].rpartition(":")[2] in inodes]
         return measured | {
             "descriptors of this process": descriptors(os.getpid()),
             "locks held": locks,
-            "folders of runs": self.files("run", "vitamin-run-*"),
+            "directories of runs": self.files("run", "vitamin-run-*"),
             "sockets": self.files("run", "s"),
             "shared memory": sorted(os.listdir("/dev/shm")) if self.world.root else [],
         }
@@ -729,7 +731,7 @@ class Storm:
         return not children(os.getpid())
 
     def files(self, place, pattern):
-        return sorted(path.name for path in (self.world.folder / place).glob(pattern))
+        return sorted(path.name for path in (self.world.directory / place).glob(pattern))
 
     def end(self):
         """Whatever is still there."""

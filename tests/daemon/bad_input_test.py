@@ -101,7 +101,7 @@ class BadInput(DaemonTest):
         self.works(daemon)
 
     def test_a_file_that_is_no_socket_is_left_alone(self):
-        (pathlib.Path(self.folder.name) / "s").write_text("mine")
+        (pathlib.Path(self.directory.name) / "s").write_text("mine")
         daemon = self.daemon()
         self.assertEqual(daemon.process.wait(time_limit(10)), 1)
         self.assertEqual(daemon.socket.read_text(), "mine")
@@ -109,14 +109,14 @@ class BadInput(DaemonTest):
 
     def test_a_folder_that_does_not_exist_is_named(self):
         ended = subprocess.run([os.environ["VITAMIND"], "--socket",
-                                f"{self.folder.name}/a/b/c/s"], text=True, capture_output=True,
+                                f"{self.directory.name}/a/b/c/s"], text=True, capture_output=True,
                                timeout=time_limit(20), check=False)
         self.assertEqual(ended.returncode, 1)
         self.assertIn("/a/b/c/s", ended.stderr)
 
     @unittest.skipUnless(ROOT, "another user is needed")
     def test_another_users_daemon_cannot_be_joined_and_the_machines_can(self):
-        os.chmod(self.folder.name, 0o755)
+        os.chmod(self.directory.name, 0o755)
         own = self.daemon()
         copy = self.readable_member()
         answer = self.nobody(copy, str(own.socket), "work", "1")
@@ -133,16 +133,16 @@ class BadInput(DaemonTest):
 
     @unittest.skipUnless(ROOT, "another user is needed")
     def test_another_users_daemon_may_not_arbitrate_the_same_device(self):
-        os.chmod(self.folder.name, 0o777)
+        os.chmod(self.directory.name, 0o777)
         own = self.daemon()
         self.member(own, "hold").stdout.readline()
-        theirs = pathlib.Path(self.folder.name, "theirs")
+        theirs = pathlib.Path(self.directory.name, "theirs")
         theirs.mkdir()
         user = pwd.getpwnam("nobody")
         os.chown(theirs, user.pw_uid, user.pw_gid)
         daemon = self.readable(os.environ["VITAMIND"], "vitamind")
         second = subprocess.Popen([daemon, "--socket", str(theirs / "s"), "--lock-directory",
-                                   self.folder.name], user=user.pw_uid, group=user.pw_gid,
+                                   self.directory.name], user=user.pw_uid, group=user.pw_gid,
                                   extra_groups=[], stderr=subprocess.DEVNULL)
         self.addCleanup(second.wait)
         self.addCleanup(second.kill)
@@ -154,7 +154,7 @@ class BadInput(DaemonTest):
 
     def readable(self, program, name):
         """A copy that another user can execute, wherever the build is."""
-        copy = pathlib.Path(self.folder.name, name)
+        copy = pathlib.Path(self.directory.name, name)
         copy.write_bytes(pathlib.Path(program).read_bytes())
         copy.chmod(0o755)
         return str(copy)
@@ -163,7 +163,7 @@ class BadInput(DaemonTest):
         return self.readable(MEMBER, "member")
 
     def test_a_lock_folder_that_cannot_be_used_is_named_to_the_client(self):
-        daemon = self.daemon("--lock-directory", f"{self.folder.name}/none")
+        daemon = self.daemon("--lock-directory", f"{self.directory.name}/none")
         self.assertIn("the lock of the device cannot be made", self.refused(daemon))
         self.assertEqual(daemon.status()["devices"], [])
 
@@ -225,7 +225,7 @@ class BadInput(DaemonTest):
         return connection, *parsed(taken(connection)[0])
 
     def test_names_that_are_no_utf8_are_shown_and_harm_nobody(self):
-        daemon = self.daemon("--metrics", str(pathlib.Path(self.folder.name) / "m"))
+        daemon = self.daemon("--metrics", str(pathlib.Path(self.directory.name) / "m"))
         kept = []
         for name in (b"caf\xe9", "caf\u00e9".encode(), b"\xf0\x9f", b"\xc2\x9bm", b"\xed\xa0\x80",
                      b"x" * 62 + b"\xc3"):
@@ -235,7 +235,7 @@ class BadInput(DaemonTest):
         self.assertEqual(names, ["caf?", "caf\u00e9", "??", "??m", "???", "x" * 62 + "?"])
         self.assertIn("GPU-caf?", daemon.ask("metrics")["text"])
         with socket.socket(socket.AF_UNIX) as scrape:
-            scrape.connect(str(pathlib.Path(self.folder.name) / "m"))
+            scrape.connect(str(pathlib.Path(self.directory.name) / "m"))
             scrape.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
             with scrape.makefile("rb") as file:
                 self.assertIn('UUID="GPU-caf\u00e9"', file.read().decode())
@@ -278,9 +278,9 @@ class BadInput(DaemonTest):
         self.works(daemon)
 
     def test_an_answer_is_whole_however_long_it_is(self):
-        configuration = pathlib.Path(self.folder.name, "vitamin.toml")
+        configuration = pathlib.Path(self.directory.name, "vitamin.toml")
         configuration.write_text("[daemon]\nclients = 700\nclients_of_user = 700\n")
-        scrape = str(pathlib.Path(self.folder.name, "m"))
+        scrape = str(pathlib.Path(self.directory.name, "m"))
         daemon = self.daemon("--quiet", "--metrics", scrape,
                              environment={"VITAMIN_CONFIG": str(configuration)})
         for i in range(640):
@@ -303,7 +303,7 @@ class BadInput(DaemonTest):
         self.assertEqual(body.count("\nvitamin_gpu_wait_seconds_count"), 64)
 
     def locks(self):
-        return len(list(pathlib.Path(self.folder.name).glob("vitamin-*.lock")))
+        return len(list(pathlib.Path(self.directory.name).glob("vitamin-*.lock")))
 
     def test_devices_that_are_made_up_are_bounded_and_forgotten(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
@@ -321,7 +321,7 @@ class BadInput(DaemonTest):
 
     @unittest.skipUnless(ROOT, "another user is needed")
     def test_a_user_of_many_devices_leaves_the_others_theirs(self):
-        os.chmod(self.folder.name, 0o755)
+        os.chmod(self.directory.name, 0o755)
         daemon = self.daemon("--system", "--quiet")
         kept = [self.stay(daemon, hello(MINOR, uuid=b"GPU-%d" % i)) for i in range(64)]
         self.assertEqual({kind for _, kind, _ in kept}, {2})
@@ -376,9 +376,9 @@ class BadInput(DaemonTest):
         first = self.daemon()
         self.works(first)
         self.until(lambda: not first.status()["clients"])
-        folder = pathlib.Path(self.folder.name, "second")
+        folder = pathlib.Path(self.directory.name, "second")
         folder.mkdir()
-        second = Daemon(folder, "--lock-directory", self.folder.name)
+        second = Daemon(folder, "--lock-directory", self.directory.name)
         self.addCleanup(second.end)
         self.member(second, "hold").stdout.readline()
         self.assertIn("another vitamind arbitrates", self.refused(first))
@@ -386,7 +386,7 @@ class BadInput(DaemonTest):
         self.works(first)
 
     def test_a_daemon_that_ends_in_the_middle_of_a_greeting_has_gone_away(self):
-        path = pathlib.Path(self.folder.name) / "s"
+        path = pathlib.Path(self.directory.name) / "s"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
             listener.listen()
@@ -637,7 +637,7 @@ class BadInput(DaemonTest):
         member = self.member(daemon, "hold")
         member.stdout.readline()
         lease, = self.held(daemon)
-        self.assertEqual(len(list(pathlib.Path(self.folder.name).glob("*.leases"))), 1)
+        self.assertEqual(len(list(pathlib.Path(self.directory.name).glob("*.leases"))), 1)
         daemon.kill()
         daemon.start()
         with session(daemon) as liar:
@@ -653,7 +653,7 @@ class BadInput(DaemonTest):
         member.wait()
         self.until(lambda: not daemon.status()["clients"])
         daemon.end()
-        self.assertEqual(list(pathlib.Path(self.folder.name).glob("*.leases*")), [])
+        self.assertEqual(list(pathlib.Path(self.directory.name).glob("*.leases*")), [])
 
     # --- clocks and namespaces -------------------------------------------------------------
 
@@ -690,10 +690,10 @@ class BadInput(DaemonTest):
 
     @unittest.skipUnless(may_unshare("--pid", "--fork"), "no pid namespaces here")
     def test_a_daemon_that_cannot_name_its_clients_processes_sees_them_end_all_the_same(self):
-        path = os.path.join(self.folder.name, "s")
+        path = os.path.join(self.directory.name, "s")
         daemon = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child",
                                    os.environ["VITAMIND"], "--socket", path, "--lock-directory",
-                                   self.folder.name], stderr=subprocess.DEVNULL)
+                                   self.directory.name], stderr=subprocess.DEVNULL)
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.kill)
         self.until(lambda: answers(path))

@@ -15,7 +15,7 @@ from time_limit import time_limit
 
 class Configured(DaemonTest):
     def configure(self, text):
-        file = pathlib.Path(self.folder.name, "vitamin.toml")
+        file = pathlib.Path(self.directory.name, "vitamin.toml")
         file.write_text(text)
         return str(file)
 
@@ -224,7 +224,7 @@ class Configured(DaemonTest):
         self.assertEqual(self.result(self.member(daemon, "work", 100))["submitted"], 100)
 
     def test_who_is_told_to_read_again_while_it_starts_does_so_then(self):
-        pipe = pathlib.Path(self.folder.name, "vitamin.toml")
+        pipe = pathlib.Path(self.directory.name, "vitamin.toml")
         os.mkfifo(pipe)
         daemon = self.daemon("--config", str(pipe), start=False)
 

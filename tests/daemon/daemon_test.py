@@ -112,7 +112,7 @@ class Clients(DaemonTest):
 
     def test_a_client_killed_at_every_shared_access_leaves_nothing_behind(self):
         daemon = self.daemon("--policy", "random:max=32", "--quiet")
-        count = os.path.join(self.folder.name, "count")
+        count = os.path.join(self.directory.name, "count")
 
         def life(**more):
             return self.member(daemon, "work", 20, program="MEMBER_FAULTY",
@@ -227,7 +227,7 @@ class Clients(DaemonTest):
         self.assertIn(f"version {MAJOR + 1}.{MINOR} ", answer["refused"])
 
     def test_a_daemon_of_another_version_is_refused_by_the_client(self):
-        path = os.path.join(self.folder.name, "s")
+        path = os.path.join(self.directory.name, "s")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(listener.close)
         listener.bind(path)
@@ -282,7 +282,7 @@ class Daemons(DaemonTest):
         self.assertLess(min(delays), 0.05, delays)
 
     def test_a_daemon_killed_at_every_shared_access_costs_no_operation(self):
-        count = pathlib.Path(self.folder.name, "count")
+        count = pathlib.Path(self.directory.name, "count")
         daemon = self.daemon("--policy", "random:max=32", "--quiet",
                              program=os.environ["VITAMIND_FAULTY"],
                              environment={"VITAMIN_FAULT_COUNT": str(count)})
@@ -346,9 +346,9 @@ class Daemons(DaemonTest):
         first = self.daemon()
         holder = self.member(first, "hold")
         holder.stdout.readline()
-        other = os.path.join(self.folder.name, "other")
+        other = os.path.join(self.directory.name, "other")
         second = subprocess.Popen([os.environ["VITAMIND"], "--socket", other, "--lock-directory",
-                                   self.folder.name, "--quiet"])
+                                   self.directory.name, "--quiet"])
         self.addCleanup(second.wait)
         self.addCleanup(second.kill)
         self.until(lambda: answers(other))
@@ -359,7 +359,7 @@ class Daemons(DaemonTest):
         output, _ = member.communicate(timeout=time_limit(10))
         self.assertEqual(member.returncode, 3)
         self.assertIn("another vitamind arbitrates", output)
-        self.assertIn(f"(process {first.process.pid}, lock {self.folder.name}", output)
+        self.assertIn(f"(process {first.process.pid}, lock {self.directory.name}", output)
 
     def test_a_second_daemon_at_the_same_socket_ends_with_a_reason(self):
         first = self.daemon()
@@ -371,7 +371,7 @@ class Daemons(DaemonTest):
     def test_a_daemon_that_ends_leaves_the_socket_of_another_one(self):
         first = self.daemon()
         os.unlink(first.socket)
-        second = Daemon(self.folder.name)
+        second = Daemon(self.directory.name)
         self.addCleanup(second.end)
         first.end()
         self.assertEqual(first.process.returncode, 0)
@@ -402,7 +402,7 @@ class Daemons(DaemonTest):
         self.assertFalse(os.path.exists(daemon.socket))
 
     def test_it_tells_the_service_manager(self):
-        path = os.path.join(self.folder.name, "notify")
+        path = os.path.join(self.directory.name, "notify")
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(manager.close)
         manager.bind(path)
@@ -486,7 +486,7 @@ class Tools(DaemonTest):
 
     def test_without_a_daemon_the_verbs_say_so_and_what_to_do(self):
         for verb in ("status", "top", "drain", "resume"):
-            shown = self.vitamin(verb, "--socket", os.path.join(self.folder.name, "none"))
+            shown = self.vitamin(verb, "--socket", os.path.join(self.directory.name, "none"))
             self.assertEqual(shown.returncode, 125)
             self.assertIn("no vitamind answers", shown.stderr)
             for step in ("vitamin run --daemon", "systemctl start vitamind", "--socket"):

@@ -67,10 +67,10 @@ class Daemon:
     """A vitamind of this test, in a folder of its own."""
 
     def __init__(self, folder, *options, program=None, environment=None, start=True):
-        self.folder = pathlib.Path(folder)
-        self.socket = self.folder / "s"
+        self.directory = pathlib.Path(folder)
+        self.socket = self.directory / "s"
         self.words = [program or os.environ["VITAMIND"], "--socket", str(self.socket),
-                      "--lock-directory", str(self.folder), *options]
+                      "--lock-directory", str(self.directory), *options]
         # Nothing of the machine's own configuration.
         self.environment = {"VITAMIN_CONFIG": "/dev/null"} | (environment or {})
         self.process = None
@@ -78,7 +78,7 @@ class Daemon:
             self.start()
 
     def start(self, wait=True):
-        with open(self.folder / "log", "ab") as log:
+        with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(self.words, env=os.environ | self.environment,
                                             stdout=log, stderr=log)
         if wait:
@@ -96,7 +96,7 @@ class Daemon:
         self.process.wait()
 
     def log(self):
-        return (self.folder / "log").read_text()
+        return (self.directory / "log").read_text()
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -135,11 +135,11 @@ def settled_descriptors(daemon):
 
 class DaemonTest(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="vitamind-")
-        self.addCleanup(self.folder.cleanup)
+        self.directory = tempfile.TemporaryDirectory(prefix="vitamind-")
+        self.addCleanup(self.directory.cleanup)
 
     def daemon(self, *options, **more):
-        daemon = Daemon(self.folder.name, *options, **more)
+        daemon = Daemon(self.directory.name, *options, **more)
         self.addCleanup(daemon.end)
         return daemon
 

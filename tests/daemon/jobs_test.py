@@ -140,7 +140,7 @@ class Jobs(DaemonTest):
         self.assertEqual((client["class"], client["processors_most"]), ("small", 26))
 
     def file(self, text):
-        path = os.path.join(self.folder.name, "vitamin.toml")
+        path = os.path.join(self.directory.name, "vitamin.toml")
         with open(path, "w", encoding="ascii") as file:
             file.write(text)
         return path

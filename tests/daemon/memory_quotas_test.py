@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 class Quotas(DaemonTest):
     def configured(self, text):
-        file = pathlib.Path(self.folder.name, "vitamin.toml")
+        file = pathlib.Path(self.directory.name, "vitamin.toml")
         file.write_text(text)
         return self.daemon("--config", str(file))
 
@@ -31,8 +31,8 @@ class Quotas(DaemonTest):
             [os.environ["MEMORY"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             text=True, env=os.environ | {
                 "LD_PRELOAD": os.environ["LIBRARY"], "LD_LIBRARY_PATH": os.environ["DRIVER"],
-                "VITAMIN_SOFT_LEDGER": os.path.join(self.folder.name, "ledger"),
-                "VITAMIN_LOCK_FOLDER": "", "VITAMIN_DAEMON": str(daemon.socket)} | environment)
+                "VITAMIN_SOFT_LEDGER": os.path.join(self.directory.name, "ledger"),
+                "VITAMIN_LOCK_DIRECTORY": "", "VITAMIN_DAEMON": str(daemon.socket)} | environment)
 
         def end():
             process.kill()
@@ -111,7 +111,7 @@ class Quotas(DaemonTest):
         program = self.program(daemon)
         self.assertEqual(self.ask(program, f"take cuMemAlloc {40 * MIB} a"), OK)
         for size, total, free in (("32MiB", 32 * MIB, 0), ("1%", (16 << 30) // 100, None)):
-            pathlib.Path(self.folder.name, "vitamin.toml").write_text(text.format(size))
+            pathlib.Path(self.directory.name, "vitamin.toml").write_text(text.format(size))
             daemon.process.send_signal(signal.SIGHUP)
             self.until(lambda: self.memory(daemon)[0]["quota"] == total)
             if free is None:

@@ -19,7 +19,7 @@ LIBRARY = pathlib.Path(os.environ["VITAMIN"]).parents[1] / "lib" / "libvitamin_c
 class Mps(DaemonTest):
     def setUp(self):
         super().setUp()
-        self.mps = pathlib.Path(self.folder.name, "mps")
+        self.mps = pathlib.Path(self.directory.name, "mps")
         self.addCleanup(self.end_control)
 
     def end_control(self):
@@ -276,7 +276,7 @@ class Mps(DaemonTest):
     @unittest.skipUnless(LIBRARY.exists(), "the library for CUDA is not built here")
     def test_classes_and_settings_become_what_mps_asks_of_its_clients(self):
         daemon = self.watched()
-        file = pathlib.Path(self.folder.name) / "classes.toml"
+        file = pathlib.Path(self.directory.name) / "classes.toml"
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("CUDA_MPS_CLIENT_PRIORITY", "CUDA_DEVICE_MAX_CONNECTIONS",
                                     "LD_PRELOAD")}

@@ -28,10 +28,10 @@ class UnderDaemon(DaemonTest):
         super().setUp()
         self.environment = os.environ | {
             "LD_LIBRARY_PATH": os.environ["DRIVER"],
-            "VITAMIN_SOFT_LEDGER": os.path.join(self.folder.name, "ledger")}
+            "VITAMIN_SOFT_LEDGER": os.path.join(self.directory.name, "ledger")}
 
     def run_under(self, daemon, name, number, socket=None):
-        report = os.path.join(self.folder.name, f"report{number}")
+        report = os.path.join(self.directory.name, f"report{number}")
         process = subprocess.Popen(
             [os.environ["VITAMIN"], "run", "--daemon", "--socket", str(socket or daemon.socket),
              "--strict", "--quiet", "--report", report, "--", *self.program(name)],
@@ -146,7 +146,7 @@ class Programs(UnderDaemon):
 
     def test_without_a_daemon_the_program_starts_one_which_ends(self):
         expected = self.alone("demo-train")
-        socket = os.path.join(self.folder.name, "own")
+        socket = os.path.join(self.directory.name, "own")
         output, _ = self.finish(self.run_under(None, "demo-train", 0, socket=socket))
         self.assertEqual(hash_of(output), expected)
         self.assertTrue(os.path.exists(socket))
@@ -171,7 +171,7 @@ class Programs(UnderDaemon):
 
     def test_under_a_daemon_of_another_version_it_runs_natively_and_says_so(self):
         expected = self.alone("demo-train")
-        path = os.path.join(self.folder.name, "another")
+        path = os.path.join(self.directory.name, "another")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(listener.close)
         listener.bind(path)
@@ -219,7 +219,7 @@ class Asked(UnderDaemon):
         for part in ("--policy fifo and --seed 6", str(daemon.socket), "random:max=32", "seed 5"):
             self.assertIn(part, line)
         self.assertIn("launches bound (100 %), policy random:max=32", done.stderr)
-        file = pathlib.Path(self.folder.name, "report")
+        file = pathlib.Path(self.directory.name, "report")
         self.train(daemon, "--policy", "fifo", "--quiet", "--report", str(file))
         self.assertEqual(json.loads(file.read_text())["policy"], "random:max=32")
 

@@ -22,11 +22,11 @@ CODE = "[VIT-511]"
 class SecondArbiter(DaemonTest):
     def setUp(self):
         super().setUp()
-        self.locks = pathlib.Path(self.folder.name)
+        self.locks = pathlib.Path(self.directory.name)
         self.environment = os.environ | {
             "LD_LIBRARY_PATH": os.environ["DRIVER"], "VITAMIN_CONFIG": "/dev/null",
-            "VITAMIN_LOCK_FOLDER": str(self.locks),
-            "VITAMIN_SOFT_LEDGER": os.path.join(self.folder.name, "ledger")}
+            "VITAMIN_LOCK_DIRECTORY": str(self.locks),
+            "VITAMIN_SOFT_LEDGER": os.path.join(self.directory.name, "ledger")}
 
     def begin(self, *words, steps=1_000_000, user=None):
         program = os.path.join(os.environ["PROGRAMS"], "demo-train")
@@ -108,7 +108,7 @@ class SecondArbiter(DaemonTest):
     def test_two_that_decide_for_themselves(self):
         expected, _ = self.complete()
         _, process = self.begin_alone()
-        report = os.path.join(self.folder.name, "report")
+        report = os.path.join(self.directory.name, "report")
         got, errors = self.complete("--report", report)
         self.assertEqual(got, expected)
         line, = self.lines(errors)
@@ -174,12 +174,12 @@ class SecondArbiter(DaemonTest):
         expected, _ = self.complete()
         for folder in ("", "none", "file"):
             (self.locks / "file").write_text("")
-            self.environment["VITAMIN_LOCK_FOLDER"] = folder and str(self.locks / folder)
+            self.environment["VITAMIN_LOCK_DIRECTORY"] = folder and str(self.locks / folder)
             got, errors = self.complete()
             self.assertEqual((got, self.lines(errors)), (expected, []))
 
     def test_the_configurations_folder_is_the_programs(self):
-        del self.environment["VITAMIN_LOCK_FOLDER"]
+        del self.environment["VITAMIN_LOCK_DIRECTORY"]
         settings = self.locks / "vitamin.toml"
         settings.write_text(f'[daemon]\nlock_directory = "{self.locks}"\n')
         self.environment["VITAMIN_CONFIG"] = str(settings)

@@ -90,13 +90,13 @@ def program_of(unit):
 class Unit(DaemonTest):
     def setUp(self):
         super().setUp()
-        os.chmod(self.folder.name, 0o755)
+        os.chmod(self.directory.name, 0o755)
         self.unit = settings()
-        self.runtime = pathlib.Path(self.folder.name, "run")
+        self.runtime = pathlib.Path(self.directory.name, "run")
         self.runtime.mkdir(mode=int(self.unit["RuntimeDirectoryMode"][0], 8))
         user = pwd.getpwnam("nobody")  # stands for the unit's, which is not there before install
         os.chown(self.runtime, user.pw_uid, user.pw_gid)
-        self.program = pathlib.Path(self.folder.name, "vitamind")
+        self.program = pathlib.Path(self.directory.name, "vitamind")
         shutil.copy(os.environ["VITAMIND"], self.program)
         self.socket = self.runtime / "s"
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

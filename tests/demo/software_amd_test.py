@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/demo/demo.py on the software AMD GPU. Needs in the environment: DEMO and PREFIX (a build
-folder)."""
+directory)."""
 import json
 import os
 import pathlib
@@ -81,12 +81,12 @@ class BothVendors(unittest.TestCase):
 
     def test_one_run_binds_the_launches_of_programs_of_both(self):
         programs = [PREFIX / "bin/demo-train", PREFIX / "bin/demo-train-hip"]
-        with tempfile.TemporaryDirectory(prefix="vitamin-demo-") as folder:
-            report = pathlib.Path(folder) / "report"
+        with tempfile.TemporaryDirectory(prefix="vitamin-demo-") as directory:
+            report = pathlib.Path(directory) / "report"
             result = run([PREFIX / "bin/vitamin", "run", "--strict", "--policy", "random",
                           "--report", report, "--", "sh", "-c",
                           f"{programs[0]} 2 && {programs[1]} 2"],
-                         VITAMIN_LOCK_FOLDER=folder, **self.SOFTWARE)
+                         VITAMIN_LOCK_DIRECTORY=directory, **self.SOFTWARE)
             self.assertEqual(result.returncode, 0, result.stderr)
             processes = json.loads(report.read_text())["processes"]
         devices = {process["program"]: process["devices"] for process in processes}

@@ -23,16 +23,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Folder {
+class Directory {
  public:
-  Folder() {
+  Directory() {
     std::string name = (fs::temp_directory_path() / "vitamin-audit-XXXXXX").native();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     path_ = name;
   }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  ~Directory() { fs::remove_all(path_); }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
   const fs::path& path() const { return path_; }
 
  private:
@@ -141,9 +141,9 @@ struct Outcome {
 
 Outcome audited(const std::shared_ptr<Mistake>& mistake, const std::string& policy = "random",
                 std::uint64_t window_ns = ~0ULL) {
-  const Folder folder;
+  const Directory directory;
   Colocation colocation{.policy = policy, .window_ns = window_ns, .tenants = 2, .seed = 9};
-  colocation.audit = runtime::Audit::create(folder.path().c_str(), 0);
+  colocation.audit = runtime::Audit::create(directory.path().c_str(), 0);
   REQUIRE(colocation.audit != nullptr);
   if (mistake)
     colocation.planted = [&](std::unique_ptr<hal::Device> device) {
@@ -215,19 +215,20 @@ TEST_CASE("a launch that may overlap its predecessor without having asked for it
 
 // What the subjects launched, as the audit of a run wrote it down. `leaked`: the processors that
 // the program is told.
-// The audit's files lie in `folder` and are read when they are compared.
-tools::Observation structure_of(const Folder& folder, const std::string& policy, unsigned leaked) {
+// The audit's files lie in `directory` and are read when they are compared.
+tools::Observation structure_of(const Directory& directory, const std::string& policy,
+                                unsigned leaked) {
   Colocation colocation{.policy = policy, .tenants = 0, .leaked_processors = leaked};
-  colocation.audit = runtime::Audit::create(folder.path().c_str(), 0);
+  colocation.audit = runtime::Audit::create(directory.path().c_str(), 0);
   all(*shared_machine(1, colocation));
   tools::Observation run;
   run.audited = true;
-  run.processes = tools::read_audit(folder.path());
+  run.processes = tools::read_audit(directory.path());
   return run;
 }
 
 TEST_CASE("a leaked processor count is caught, and the launch that it changed is named") {
-  const Folder of_alone, of_random, of_leaked;
+  const Directory of_alone, of_random, of_leaked;
   const tools::Observation alone = structure_of(of_alone, "fifo", 0);
   CHECK_FALSE(tools::structure_difference(alone, structure_of(of_random, "random", 0)));
   const auto found = tools::structure_difference(alone, structure_of(of_leaked, "random", 24));

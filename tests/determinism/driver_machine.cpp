@@ -15,13 +15,15 @@
 namespace vitamin::determinism {
 namespace {
 
-#define DRIVER_CALLS(X)                                                                         \
-  X(cuInit) X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) \
-  X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemcpyDtoH)    \
-  X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize)
-#define GREEN_CALLS(X)                                                                      \
-  X(cuDeviceGetDevResource) X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc)     \
-  X(cuGreenCtxCreate) X(cuGreenCtxStreamCreate)
+#define DRIVER_CALLS(X)                                                                           \
+  X(cuInit)                                                                                       \
+  X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain)            \
+      X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemAlloc) X(cuMemcpyDtoH) \
+          X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize)
+#define GREEN_CALLS(X)                                                            \
+  X(cuDeviceGetDevResource)                                                       \
+  X(cuDevSmResourceSplitByCount) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) \
+      X(cuGreenCtxStreamCreate)
 
 struct Driver {
 #define MEMBER(name) decltype(&::name) name = nullptr;
@@ -37,8 +39,8 @@ Driver load() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(::dlerror());
   Driver driver;
-#define NEEDED(name)                                                                       \
-  driver.name = reinterpret_cast<decltype(driver.name)>(::dlsym(library, SYMBOL(name)));   \
+#define NEEDED(name)                                                                     \
+  driver.name = reinterpret_cast<decltype(driver.name)>(::dlsym(library, SYMBOL(name))); \
   if (driver.name == nullptr) throw std::runtime_error("the driver has no " SYMBOL(name));
   DRIVER_CALLS(NEEDED)
 #define OPTIONAL(name) \
@@ -66,8 +68,10 @@ class Program final : public DriverMachine {
     if (policy != nullptr && std::strcmp(policy, "fifo") != 0) processors_ /= 2;
 #endif
     load_kernels();
-    if (options.green_processors > 0) make_green_stream(options.green_processors);
-    else check(driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    if (options.green_processors > 0)
+      make_green_stream(options.green_processors);
+    else
+      check(driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
 
   unsigned processors() const override { return processors_; }
@@ -98,16 +102,16 @@ class Program final : public DriverMachine {
   // The same kernels for a GPU and for the software driver; the driver takes what it understands.
   void load_kernels() {
     namespace fs = std::filesystem;
-    const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+    const fs::path directory = fs::read_symlink("/proc/self/exe").parent_path();
     CUresult status = CUDA_ERROR_FILE_NOT_FOUND;
     for (const char* name : {"determinism_kernels.fatbin", "determinism_kernels.so"}) {
-      std::ifstream file(folder / name, std::ios::binary);
+      std::ifstream file(directory / name, std::ios::binary);
       const std::string bytes{std::istreambuf_iterator<char>(file), {}};
       if (bytes.empty()) continue;
       status = driver_.cuModuleLoadData(&module_, bytes.data());
       if (status == CUDA_SUCCESS) return;
     }
-    check(status, "loading the kernels from " + folder.native());
+    check(status, "loading the kernels from " + directory.native());
   }
 
   void make_green_stream(unsigned processors) {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite's program and `vitamin verify` over the software driver, as a user runs them.
 
-Needs in the environment: PREFIX (build folder), LEAKY (the program with a planted leak), COPIES
+Needs in the environment: PREFIX (build directory), LEAKY (the program with a planted leak), COPIES
 (the one that copies to the host in every way), BENCH (bench/determinism).
 """
 import functools
@@ -39,9 +39,9 @@ def audit_log():
 
 class Base(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-verify-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-verify-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
 
     def environment(self, **changes):
         result = {name: value for name, value in os.environ.items()
@@ -49,7 +49,7 @@ class Base(unittest.TestCase):
         result |= {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft"), "LC_ALL": "C.UTF-8",
                    "ASAN_OPTIONS": "detect_leaks=0",
                    # All processes of a test contend for the processors of one device.
-                   "VITAMIN_SOFT_LEDGER": str(self.folder / "ledger")}
+                   "VITAMIN_SOFT_LEDGER": str(self.directory / "ledger")}
         result |= changes
         return {name: value for name, value in result.items() if value is not None}
 
@@ -78,7 +78,7 @@ class Suite(Base):
     """The interposer and the real CUDA backend over the software driver."""
 
     def reference(self):
-        path = self.folder / "digests"
+        path = self.directory / "digests"
         self.program("--trials", "4", "--digests", path)
         return path
 
@@ -118,13 +118,13 @@ class Suite(Base):
 
     def widths(self):
         """The processors at which the launches of a random run ran, from its audit."""
-        audit = self.folder / "audit"
+        audit = self.directory / "audit"
         audit.mkdir()
         self.program("--trials", "4", under=("--policy", "random", "--seed", "3"),
                      VITAMIN_AUDIT=str(audit))
-        widths = audit_log().widths(audit_log().read_folder(audit))
+        widths = audit_log().widths(audit_log().read_directory(audit))
         self.assertGreater(len({w for kernel in widths.values() for w in kernel}), 5)
-        path = self.folder / "widths"
+        path = self.directory / "widths"
         path.write_text(audit_log().widths_text(widths))
         return path
 
@@ -150,11 +150,11 @@ class Suite(Base):
     def test_the_script_of_the_evaluation_finds_no_problem(self):
         script = pathlib.Path(os.environ["BENCH"]) / "run.py"
         # No ledger: a dozen treatments whose processes wait for each other take minutes.
-        result = self.call(sys.executable, "-B", script, "--smoke", "--out", self.folder,
+        result = self.call(sys.executable, "-B", script, "--smoke", "--out", self.directory,
                            VITAMIN_PREFIX=str(PREFIX), VITAMIN_SOFT_LEDGER=None)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("0 problems", result.stdout)
-        page = (self.folder / "determinism.html").read_text()
+        page = (self.directory / "determinism.html").read_text()
         self.assertEqual(page.count("</svg>"), 2)
         self.assertIn("reshape", page)
         self.assertNotIn("http", page.replace("http://www.w3.org/2000/svg", ""))
@@ -164,12 +164,12 @@ class Results(Base):
     """What copies bring to the host is seen, whichever call brought it."""
 
     def results(self, value, *under):
-        audit = self.folder / f"audit-{value}-{len(under)}"
+        audit = self.directory / f"audit-{value}-{len(under)}"
         audit.mkdir()
         result = self.call(PREFIX / "bin/vitamin", "run", "--quiet", *under, "--",
                            os.environ["COPIES"], value, VITAMIN_AUDIT=str(audit))
         self.assertEqual((result.returncode, result.stdout), (0, "13 copies\n"), result.stderr)
-        return [(o.structure, o.content) for log in audit_log().read_folder(audit) for o in log
+        return [(o.structure, o.content) for log in audit_log().read_directory(audit) for o in log
                 if o.kind == audit_log().RESULT]
 
     def test_every_call_that_copies_to_the_host_gives_the_digest_of_the_same_result(self):
@@ -184,7 +184,7 @@ class Results(Base):
 
 class Verify(Base):
     def test_a_deterministic_program_passes_every_schedule_beside_a_tenant(self):
-        page = self.folder / "report.html"
+        page = self.directory / "report.html"
         result, found = self.verify("--runs", "7", "--check", "stdout,memory", "--report", page,
                                     command=[PROGRAM, "--trials", "20", "--only", "sum"],
                                     tenant=TENANT)
@@ -223,18 +223,18 @@ class Verify(Base):
             self.assertIn("cuobjdump", found["advice"])
 
     def test_code_outside_the_contract_is_named_where_it_was_launched(self):
-        tool = self.folder / "cuobjdump"
+        tool = self.directory / "cuobjdump"
         tool.write_text("#!/bin/sh\nprintf '\\t\\tFunction : histogram\\n"
                         "  REDG.E.ADD.F32.FTZ.RN.STRONG.GPU [R2], R5 ;\\n  CS2R R2, SR_CLOCKLO ;\\n"
                         "  S2R R0, SR_VIRTUALSMID ;\\n\\t\\tFunction : elsewhere\\n"
                         "  S2R R0, SR_VIRTUALSMID ;\\n'\n")
         tool.chmod(0o755)
-        path = f"{self.folder}:/usr/bin:/bin"
+        path = f"{self.directory}:/usr/bin:/bin"
         command = [PROGRAM, "--trials", "4", "--only", "histogram"]
         _, found = self.verify("--runs", "1", command=command, PATH=path)
         self.assertEqual(found["outside_contract"], {
             "histogram": ["float atomics", "reads %smid", "reads a clock"]})
-        page = self.folder / "page.html"
+        page = self.directory / "page.html"
         text = self.call(PREFIX / "bin/vitamin", "verify", "--tenant", "", "--runs", "1",
                          "--report", page, "--", *command, PATH=path).stdout
         for what in ("float atomics", "reads %smid", "reads a clock"):
@@ -316,7 +316,7 @@ class Verify(Base):
         self.assertIn("'1GB' is no size", result.stderr)
 
     def test_files_are_compared_and_a_file_that_is_not_written_is_named(self):
-        out = self.folder / "out"
+        out = self.directory / "out"
         command = ["sh", "-c", f"{PROGRAM} --trials 2 --only sum --digests {out}"]
         result, _ = self.verify("--runs", "2", "--file", out, command=command)
         self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)
@@ -327,10 +327,10 @@ class Verify(Base):
 
     def test_a_file_that_is_never_written_shows_nothing(self):
         command = [PROGRAM, "--trials", "1", "--only", "sum"]
-        result, found = self.verify("--file", self.folder / "never", command=command)
+        result, found = self.verify("--file", self.directory / "never", command=command)
         self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout)
         self.assertIn("never", found["reason"])
-        result, _ = self.verify("--file", self.folder, command=command)
+        result, _ = self.verify("--file", self.directory, command=command)
         self.assertEqual(result.returncode, FAILED, result.stdout)
         self.assertIn("is a folder", result.stderr)
 
@@ -341,16 +341,16 @@ class Verify(Base):
         self.assertIn("the tenant ended with exit code 1", found["reason"])
         self.assertEqual(len(found["runs"]), 4)
         # A copy of the command line that has no demo beside it.
-        (self.folder / "bin").mkdir()
-        shutil.copy(PREFIX / "bin/vitamin", self.folder / "bin")
-        os.symlink(PREFIX / "lib", self.folder / "lib")
-        result = self.call(self.folder / "bin/vitamin", "verify", "--json", "--", *command)
+        (self.directory / "bin").mkdir()
+        shutil.copy(PREFIX / "bin/vitamin", self.directory / "bin")
+        os.symlink(PREFIX / "lib", self.directory / "lib")
+        result = self.call(self.directory / "bin/vitamin", "verify", "--json", "--", *command)
         self.assertEqual(result.returncode, INCONCLUSIVE, result.stdout + result.stderr)
         self.assertIn("demo-train", json.loads(result.stdout)["reason"])
 
     def shared(self):
         """How many processes were on one processor at most, and how long more than one was."""
-        words = self.call(os.environ["SHARING"], self.folder / "ledger").stdout.split()
+        words = self.call(os.environ["SHARING"], self.directory / "ledger").stdout.split()
         return int(words[0]), int(words[1])
 
     def test_the_tenant_contends_for_the_processors(self):
@@ -389,7 +389,7 @@ class Verify(Base):
         self.assertIn("launched nothing while", found["reason"])
 
     def test_ctrl_c_ends_the_children_and_leaves_a_partial_report(self):
-        page = self.folder / "report.html"
+        page = self.directory / "report.html"
         process = subprocess.Popen(
             [PREFIX / "bin/vitamin", "verify", "--report", page, "--tenant", "sleep 77777", "--",
              *map(str, self.subject("hangs"))],
@@ -455,7 +455,7 @@ class Verify(Base):
                 self.assertEqual(result.stderr.count("\n"), 1)
 
     def test_a_command_that_is_not_there_is_127(self):
-        page = self.folder / "report.html"
+        page = self.directory / "report.html"
         result, found = self.verify("--report", page, command=["/nowhere/program"])
         self.assertEqual(result.returncode, 127)
         self.assertEqual(found["exit_code"], 127)

@@ -53,7 +53,7 @@ class Pages(unittest.TestCase):
         self.environment = {
             "PATH": f"{self.root}/bin:{PREFIX}/bin:{os.environ['PATH']}", "HOME": str(self.root),
             "XDG_RUNTIME_DIR": str(self.root), "LD_LIBRARY_PATH": str(PREFIX / "lib/soft"),
-            "VITAMIN_LOCK_FOLDER": str(self.root), "TMPDIR": str(self.root)}
+            "VITAMIN_LOCK_DIRECTORY": str(self.root), "TMPDIR": str(self.root)}
 
     def executable(self, path, text):
         path.write_text(text)

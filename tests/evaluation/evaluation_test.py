@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/evaluate.py where there is no GPU: its experiments on the software device, its figures from
 known samples, and what it says when it cannot run. Needs in the environment: BENCH and
-VITAMIN_PREFIX (a build folder)."""
+VITAMIN_PREFIX (a build directory)."""
 import contextlib
 import json
 import os
@@ -40,13 +40,13 @@ esac
 
 class Evaluation(unittest.TestCase):
     def setUp(self):
-        self._folder = tempfile.TemporaryDirectory(prefix="vitamin-evaluation-")
-        self.addCleanup(self._folder.cleanup)
-        self.folder = pathlib.Path(self._folder.name)
-        self.out = self.folder / "out"
+        self._directory = tempfile.TemporaryDirectory(prefix="vitamin-evaluation-")
+        self.addCleanup(self._directory.cleanup)
+        self.directory = pathlib.Path(self._directory.name)
+        self.out = self.directory / "out"
 
     def program(self, name, text):
-        path = self.folder / "bin" / name
+        path = self.directory / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -55,7 +55,7 @@ class Evaluation(unittest.TestCase):
         return [sys.executable, "-B", str(BENCH / "evaluate.py"), *words, "--out", str(self.out)]
 
     def environment(self, **more):
-        return {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+        return {**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}",
                 "PYTHONDONTWRITEBYTECODE": "1", **more}
 
     def evaluate(self, *words, code=0, **more):
@@ -74,7 +74,7 @@ class Evaluation(unittest.TestCase):
 
 class Smoke(Evaluation):
     def test_colocated_training_in_every_mode(self):
-        log = self.folder / "mps.log"
+        log = self.directory / "mps.log"
         self.program("nvidia-cuda-mps-control", FAKE_MPS.format(log=log))
         self.evaluate("E3", "--smoke")
         found = self.by_mode("E3")
@@ -124,14 +124,14 @@ class Smoke(Evaluation):
     def clients_of(evaluation):
         """Its jobs under vitamind, each the leader of a process group."""
         found = []
-        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        for directory in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-                words = (folder / "cmdline").read_bytes().split(b"\0")
+                parent = (directory / "stat").read_text().rpartition(")")[2].split()[1]
+                words = (directory / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
             if parent == str(evaluation) and b"--daemon" in words:
-                found.append(int(folder.name))
+                found.append(int(directory.name))
         return sorted(found)
 
     def test_a_machine_without_mps_says_so_and_runs_the_rest(self):
@@ -267,9 +267,9 @@ class BadInput(Evaluation):
 
     def package(self, *names):
         for name in names:
-            (self.folder / "python" / name).mkdir(parents=True)
-            (self.folder / "python" / name / "__init__.py").write_text("")
-        return {"PYTHONPATH": str(self.folder / "python")}
+            (self.directory / "python" / name).mkdir(parents=True)
+            (self.directory / "python" / name / "__init__.py").write_text("")
+        return {"PYTHONPATH": str(self.directory / "python")}
 
     ALL = ("torch", "numpy", "transformers", "peft", "torchvision")
 
@@ -315,7 +315,7 @@ case "$*" in *compute-apps*) echo "4711, 9000" ;; *) echo "100, 130000, 1980" ;;
 
     def test_no_tree(self):
         self.assertIn("run bench/install_tree",
-                      self.refused("E3", "--smoke", VITAMIN_PREFIX=str(self.folder)))
+                      self.refused("E3", "--smoke", VITAMIN_PREFIX=str(self.directory)))
 
     def test_unknown_pairs_modes_and_traces(self):
         self.assertIn("no training pair 'W99'", self.refused("E3", "--smoke", "--pairs", "W99"))
@@ -396,8 +396,8 @@ class Figures(unittest.TestCase):
 
     def written(self, name, *records):
         """The report of records, a header before each session."""
-        with tempfile.TemporaryDirectory() as folder:
-            with open(pathlib.Path(folder) / f"{name}.jsonl", "w") as file:
+        with tempfile.TemporaryDirectory() as directory:
+            with open(pathlib.Path(directory) / f"{name}.jsonl", "w") as file:
                 session = None
                 for r in records:
                     if r.get("session") != session:
@@ -406,7 +406,7 @@ class Figures(unittest.TestCase):
                             "command": "c", "commit": "0", "gpu": "g", "driver": "d",
                             "date": "then"}}) + "\n")
                     file.write(json.dumps(r) + "\n")
-            return report.write(folder)
+            return report.write(directory)
 
     def test_ratios_are_formed_within_a_session(self):
         found = [report.normalised(cells)[0].get("mps", []) for _, _, cells in report.by_session([
@@ -578,8 +578,8 @@ class Figures(unittest.TestCase):
         self.assertEqual(started, ["native", "ours", "ours", "ours"])
 
     def test_what_was_not_run_is_named_with_its_command(self):
-        with tempfile.TemporaryDirectory() as folder:
-            text = report.write(folder)
+        with tempfile.TemporaryDirectory() as directory:
+            text = report.write(directory)
         for name in ("E3", "E4", "E5", "E6", "E7", "E8", "E9"):
             self.assertIn(f"`python3 bench/evaluate.py {name}", text)
         self.assertIn("**Not run.**", text)

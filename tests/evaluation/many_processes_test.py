@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The measurements of bench/daemon on the software device: they must not rot where there is no GPU,
 and what they read from a vitamind's trace must be what it did. Needs in the environment: BENCH and
-VITAMIN_PREFIX (a build folder)."""
+VITAMIN_PREFIX (a build directory)."""
 import json
 import os
 import pathlib
@@ -35,14 +35,14 @@ class Jobs(unittest.TestCase):
 class Scripts(unittest.TestCase):
     def run_script(self, script, *words):
         """The records that it wrote, without the header."""
-        with tempfile.TemporaryDirectory(prefix="vitamin-bench-") as folder:
+        with tempfile.TemporaryDirectory(prefix="vitamin-bench-") as directory:
             result = subprocess.run(
                 [sys.executable, "-B", str(BENCH / "daemon" / script), *words, "--device", "soft",
-                 "--out", folder], capture_output=True, text=True,
+                 "--out", directory], capture_output=True, text=True,
                  timeout=time_limit(200), check=False,
                 env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-            lines = [json.loads(line) for path in pathlib.Path(folder).glob("*.jsonl")
+            lines = [json.loads(line) for path in pathlib.Path(directory).glob("*.jsonl")
                      for line in path.read_text().splitlines()]
             self.assertGreater(len(lines), 1, result.stdout + result.stderr)
             return [line for line in lines if "header" not in line]

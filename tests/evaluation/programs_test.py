@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments of bench/evaluate.py that need programs of bench/: dispatch, memory, hazards, and
 what is counted while a job runs. Needs in the environment: BENCH and VITAMIN_PREFIX (a build
-folder)."""
+directory)."""
 import json
 import os
 import pathlib
@@ -22,9 +22,9 @@ import report  # noqa: E402
 
 class Programs(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-programs-")
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name)
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-programs-")
+        self.addCleanup(directory.cleanup)
+        self.out = pathlib.Path(directory.name)
 
     def evaluate(self, *words):
         result = subprocess.run(
@@ -81,7 +81,7 @@ class Programs(unittest.TestCase):
         self.assertGreater(sum(c["moved"] for c in cells["ours:random"]["launches"]), 0)
         self.assertIn("launches by processors", (self.out / "report.md").read_text())
 
-    def test_a_folder_that_is_not_there_is_named(self):
+    def test_a_directory_that_is_not_there_is_named(self):
         result = harness.run([harness.program("launch_counts"), str(self.out / "none")], 20)
         self.assertEqual(result.code, 1)
         self.assertIn("none: No such file", result.errors)

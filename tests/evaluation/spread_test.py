@@ -30,17 +30,17 @@ TELL = ("import json, os, pathlib, sys, time\n"
 
 class Spread(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-spread-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.out = self.folder / "out"
-        self.tell = self.folder / "tell.py"
+        directory = tempfile.TemporaryDirectory(prefix="vitamin-spread-")
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+        self.out = self.directory / "out"
+        self.tell = self.directory / "tell.py"
         self.tell.write_text(TELL)
 
     def plan(self, **commands):
         text = "".join(f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in table.items())
                        for name, table in commands.items())
-        path = self.folder / "plan.toml"
+        path = self.directory / "plan.toml"
         path.write_text(text)
         return path
 
@@ -91,11 +91,11 @@ class Spread(unittest.TestCase):
         self.assertEqual(sum(line["name"] == "good" for line in lines), 1)
 
     def test_what_takes_too_long_is_ended_with_what_it_started(self):
-        plan = self.plan(long={"run": f"sh -c 'sleep 1234 & echo $! >{self.folder}/pid; wait'",
+        plan = self.plan(long={"run": f"sh -c 'sleep 1234 & echo $! >{self.directory}/pid; wait'",
                                "minutes": time_limit(0.6) / 60})
         done = self.spread(plan, code=1)
         self.assertIn("long: killed", done.stdout)
-        child = int((self.folder / "pid").read_text())
+        child = int((self.directory / "pid").read_text())
         wait_until(lambda: not os.path.exists(f"/proc/{child}"), "the end of what it started")
 
     def test_nothing_begins_that_would_not_end_in_time(self):
@@ -119,7 +119,7 @@ class Spread(unittest.TestCase):
         self.assertTrue((self.out / "long" / "told").exists())
 
     def test_what_is_wrong_with_a_plan_is_said_at_once(self):
-        path = self.folder / "plan.toml"
+        path = self.directory / "plan.toml"
         for text, said in (
                 ("[a]\nrun = 3\nminute = 1\n", ("a.minute: there is no such key", "a.minutes: it "
                                                 "is missing", "a.run: it cannot be 3")),

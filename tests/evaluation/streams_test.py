@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/evaluation/streams.py: what a profiler saw becomes a job that the simulator runs as fast as
-it ran. Needs in the environment: BENCH, VITAMIN_PREFIX (a build folder)."""
+it ran. Needs in the environment: BENCH, VITAMIN_PREFIX (a build directory)."""
 import json
 import os
 import pathlib
@@ -55,10 +55,10 @@ class Machine:
 
 class Streams(unittest.TestCase):
     def setUp(self):
-        self._folder = tempfile.TemporaryDirectory(prefix="vitamin-streams-")
-        self.addCleanup(self._folder.cleanup)
-        self.folder = pathlib.Path(self._folder.name)
-        self.simulator = predict.Simulator(str(VITAMIN), self.folder)
+        self._directory = tempfile.TemporaryDirectory(prefix="vitamin-streams-")
+        self.addCleanup(self._directory.cleanup)
+        self.directory = pathlib.Path(self._directory.name)
+        self.simulator = predict.Simulator(str(VITAMIN), self.directory)
 
     def recorded(self, step, name="job"):
         machine = Machine()
@@ -67,7 +67,7 @@ class Streams(unittest.TestCase):
             step(machine)
             machine.wait("cudaDeviceSynchronize")
         machine.mark()
-        trace, path = self.folder / "trace.json", self.folder / f"{name}.json.gz"
+        trace, path = self.directory / "trace.json", self.directory / f"{name}.json.gz"
         trace.write_text(json.dumps({"traceEvents": machine.events}))
         streams.reduce(trace, path)
         return path
@@ -133,7 +133,7 @@ class Streams(unittest.TestCase):
         self.assertEqual(streams.resident([1024, 1, 1], 227 << 10, 64), 1)
 
     def test_a_file_that_is_wrong_is_named(self):
-        path = self.folder / "wrong.job"
+        path = self.directory / "wrong.job"
         path.write_text("vitamin-job 1\nprocessors 0\n")
         done = subprocess.run([str(VITAMIN), "simulate", "--job", str(path), "--until", "1"],
                               capture_output=True, text=True)

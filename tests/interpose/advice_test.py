@@ -33,8 +33,8 @@ class Advice(unittest.TestCase):
         """What the script prints, its stderr, and the lines of the policy."""
         if os.environ["SANITIZED"] == "1":
             self.skipTest("Python is not sanitised")
-        with tempfile.TemporaryDirectory() as folder:
-            log = pathlib.Path(folder) / "log"
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory) / "log"
             log.touch()
             environment = {"VITAMIN_POLICY": os.environ["LISTENING"], "LISTENING_LOG": str(log),
                            "ADVISED": os.environ["ADVISED"],

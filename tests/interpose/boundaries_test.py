@@ -45,10 +45,10 @@ class Compared(unittest.TestCase):
         self.assertEqual(expected[0], 0, expected)
         pages = []
         for policy, seed in POLICIES:
-            with tempfile.TemporaryDirectory() as folder:
-                self.assertEqual(run(scenario, policy, seed, folder, self.program), expected,
+            with tempfile.TemporaryDirectory() as directory:
+                self.assertEqual(run(scenario, policy, seed, directory, self.program), expected,
                                  (scenario, policy, seed))
-                pages.append(programs_test.page_of(folder).get(self.program, {}))
+                pages.append(programs_test.page_of(directory).get(self.program, {}))
         return pages
 
 

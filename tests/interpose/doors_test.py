@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a program gets to through dlsym, cuGetProcAddress and the loader, with our library.
 
-Environment: LIBRARY (libvitamin_cuda.so), PROGRAMS (folder of the test programs), DRIVER (folder of
-the software libcuda.so.1), CUDA_INCLUDE, SOURCE, FIRST (what must be preloaded ahead: the runtime
-of a sanitizer, or nothing).
+Environment: LIBRARY (libvitamin_cuda.so), PROGRAMS (directory of the test programs), DRIVER
+(directory of the software libcuda.so.1), CUDA_INCLUDE, SOURCE, FIRST (what must be preloaded ahead:
+the runtime of a sanitizer, or nothing).
 """
 import os
 import pathlib

@@ -68,9 +68,9 @@ class Rounds:
 class Flat(unittest.TestCase):
     def compare(self, kind, objects, at_a_time=1, policy="fifo", audited=False):
         bare = Rounds(kind, objects, at_a_time, preload=False)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             ours = Rounds(kind, objects, at_a_time, preload=True, policy=policy,
-                          audit=folder if audited else None)
+                          audit=directory if audited else None)
         grown = ours.growth("heap") - bare.growth("heap")
         where = (kind, at_a_time, policy, audited, ours.rounds, bare.rounds)
         self.assertLessEqual(grown, USUAL_NOISE + BYTES_PER_OBJECT * objects, where)

@@ -15,9 +15,9 @@ import programs_test
 COUNTERS = ("launched", "bound", "narrow", "moved", "made", "updated", "evicted")
 
 
-def graphs_of(folder):
+def graphs_of(directory):
     """The counters of graphs, and {reason: launches on the whole device}, of all processes."""
-    text = subprocess.run([str(doors_test.PROGRAMS / "pages"), folder], capture_output=True,
+    text = subprocess.run([str(doors_test.PROGRAMS / "pages"), directory], capture_output=True,
                           text=True, check=True).stdout
     sums, reasons = dict.fromkeys(COUNTERS, 0), {}
     for line in text.splitlines():
@@ -44,10 +44,10 @@ class Graphs(unittest.TestCase):
         changed = {"VITAMIN_GRAPH_MEMORY": memory, "VITAMIN_AUDIT": audit, "PAUSE_MS": str(pause)}
         os.environ.update({k: v for k, v in changed.items() if v is not None})
         try:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as directory:
                 done = programs_test.start("graph_scenarios", scenario, policy=policy, form=form,
-                                           window=window, run_directory=folder)
-                sums, reasons = graphs_of(folder)
+                                           window=window, run_directory=directory)
+                sums, reasons = graphs_of(directory)
         finally:
             for name in changed:
                 os.environ.pop(name, None)
@@ -151,12 +151,12 @@ class Graphs(unittest.TestCase):
         self.assertEqual((sums["bound"], set(reasons)), (0, {"unsupported"}))
 
     def test_the_audit_finds_the_same_graphs_everywhere(self):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             for scenario in ("replays_of_functions", "node_updates", "updates", "built_by_hand"):
-                self.moves(scenario, policy="static:units=2-3", audit=folder)
+                self.moves(scenario, policy="static:units=2-3", audit=directory)
             changed = launches = 0
-            for name in os.listdir(folder):
-                with open(os.path.join(folder, name), "rb") as log:
+            for name in os.listdir(directory):
+                with open(os.path.join(directory, name), "rb") as log:
                     count, records = records_of(log.read())
                 self.assertEqual(count, len(records))
                 launches += sum(kind == KIND_GRAPH for kind, _ in records)

@@ -2,7 +2,7 @@
 """Every function of the installed cuda.h whose place among stream operations matters has a row in
 interpose/libcudart/driver.def, and the library exports what the rows say and nothing else.
 
-Environment: CXX, CUDA_INCLUDE (folder of cuda.h), SOURCE (root of the tree), LIBRARY (the built
+Environment: CXX, CUDA_INCLUDE (directory of cuda.h), SOURCE (root of the tree), LIBRARY (the built
 libvitamin_cuda.so), SANITIZED ("1": the library was built with a sanitizer).
 """
 import functools

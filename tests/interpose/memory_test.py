@@ -36,12 +36,12 @@ KINDS = LINEAR + ARRAYS + PHYSICAL + POOLED
 class Program:
     """The test program; answers are lists of numbers."""
 
-    def __init__(self, quota=QUOTA, folder=None, preload=True, **environment):
+    def __init__(self, quota=QUOTA, directory=None, preload=True, **environment):
         if quota is not None:
             environment["VITAMIN_MEMORY"] = str(quota)
-        if folder is not None:
-            environment["VITAMIN_RUN_DIR"] = str(folder)
-        environment["VITAMIN_LOCK_FOLDER"] = ""  # nothing is said of other tests' processes
+        if directory is not None:
+            environment["VITAMIN_RUN_DIR"] = str(directory)
+        environment["VITAMIN_LOCK_DIRECTORY"] = ""  # nothing is said of other tests' processes
         environment["NATIVE_MEMORY"] = os.environ["NATIVE_MEMORY"]
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
@@ -89,8 +89,8 @@ class Program:
 class Ledger:
     """The ledger of a run's only device, as daemon/protocol/quota_ledger.h has it."""
 
-    def __init__(self, folder):
-        path, = pathlib.Path(folder).glob("quota-*")
+    def __init__(self, directory):
+        path, = pathlib.Path(directory).glob("quota-*")
         with path.open("r+b") as file:
             self.memory = mmap.mmap(file.fileno(), 0)
 
@@ -223,29 +223,29 @@ class Ends(unittest.TestCase):
             self.assertEqual(program.free(), QUOTA)
 
     def test_an_executed_program_begins_with_nothing_in_use(self):
-        with tempfile.TemporaryDirectory() as folder, Program(folder=folder) as program:
+        with tempfile.TemporaryDirectory() as directory, Program(directory=directory) as program:
             self.assertEqual(program.ask(f"take cuMemAlloc {40 * MIB} a"), OK)
             self.assertEqual(program.ask("exec"), OK)
             self.assertEqual(program.ask("info"), [OK, QUOTA, QUOTA])
             self.assertEqual(program.ask(f"take cuMemAlloc {QUOTA} a"), OK)
 
     def test_a_forked_child_is_answered_as_natively_and_charged_nothing(self):
-        with tempfile.TemporaryDirectory() as folder, Program(folder=folder) as program, \
+        with tempfile.TemporaryDirectory() as directory, Program(directory=directory) as program, \
                 Program(quota=None, preload=False) as native:
             program.ask(f"take cuMemAlloc {40 * MIB} a")
             for command in ("info", f"take cuMemAlloc {2 * QUOTA} b"):
                 self.assertEqual(program.ask("fork " + command), native.ask("fork " + command))
-            self.assertEqual(Ledger(folder).used(), 40 * MIB)
+            self.assertEqual(Ledger(directory).used(), 40 * MIB)
             self.assertEqual(program.free(), 24 * MIB)
 
 
 class Groups(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
 
     def member(self, **environment):
-        program = Program(folder=self.folder.name, **environment)
+        program = Program(directory=self.directory.name, **environment)
         self.addCleanup(program.__exit__)
         return program
 
@@ -282,7 +282,7 @@ class Groups(unittest.TestCase):
                     member.send(f"take {kind} {QUOTA // 4} a")
                 answers = [member.read() for member in members]
                 self.assertEqual(sorted(answers), [[OK]] * 4 + [[NO_MEMORY]] * 4)
-                self.assertEqual(Ledger(self.folder.name).used(), QUOTA)
+                self.assertEqual(Ledger(self.directory.name).used(), QUOTA)
                 for member in members:
                     member.__exit__()
 
@@ -295,7 +295,7 @@ class Groups(unittest.TestCase):
             self.assertGreaterEqual(refused, 0)
         for member in members:
             self.assertEqual(member.free(), QUOTA)
-        self.assertEqual(Ledger(self.folder.name).used(), 0)
+        self.assertEqual(Ledger(self.directory.name).used(), 0)
 
     def test_processes_that_are_killed_while_they_take_and_give_lose_no_byte(self):
         survivor = self.member()
@@ -317,7 +317,7 @@ class Groups(unittest.TestCase):
         program = self.member()
         self.assertEqual(program.ask(f"take cuMemAlloc {20 * MIB} a"), OK)
         self.assertEqual(program.ask(f"take cuMemAlloc {20 * MIB} b"), OK)
-        Ledger(self.folder.name).set_quota(30 * MIB)
+        Ledger(self.directory.name).set_quota(30 * MIB)
         self.assertEqual(program.ask("info"), [OK, 0, 30 * MIB])
         self.assertEqual(program.ask(f"take cuMemAlloc {2 * MIB} c"), NO_MEMORY)
         self.assertEqual(program.ask("give a"), OK)
@@ -363,7 +363,7 @@ class Lines(unittest.TestCase):
                                r"quota leaves 64.0 MiB; processes without a quota.*\[VIT-513\]")
 
     def test_a_directory_that_cannot_be_used_bounds_each_process_alone(self):
-        with Program(folder="/proc") as program:
+        with Program(directory="/proc") as program:
             text = self.said(program, f"take cuMemAlloc {40 * MIB} a")
             self.assertEqual(program.free(), 24 * MIB)
         self.assertIn("the quota holds for each process alone", text)

@@ -24,10 +24,10 @@ WINDOWS = ("0", "8000", "max")
 STAGE_MANAGED = 3
 
 
-def page_of(folder):
+def page_of(directory):
     """{program: {counter: sum over the processes of that program}} of a run's pages."""
     names = ("seen", "bound", "bridged", "passed", "captured", "narrow", "moved", "deferred")
-    text = subprocess.run([str(doors_test.PROGRAMS / "pages"), folder], capture_output=True,
+    text = subprocess.run([str(doors_test.PROGRAMS / "pages"), directory], capture_output=True,
                           text=True, check=True).stdout
     pages = {}
     for line in text.splitlines():
@@ -67,10 +67,10 @@ class Scenarios(unittest.TestCase):
     def compare(self, scenario, reach, door, form, policy, window):
         expected = bare(scenario, reach, door, form)
         self.assertEqual(expected[0], 0, expected)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             done = start("scenarios", scenario, reach=reach, door=door, form=form, policy=policy,
-                         window=window, run_directory=folder)
-            page = page_of(folder).get(f"scenarios_{reach}"[:15], {})
+                         window=window, run_directory=directory)
+            page = page_of(directory).get(f"scenarios_{reach}"[:15], {})
         where = (scenario, reach, door, form, policy, window)
         self.assertEqual((done.returncode, done.stdout), expected, (where, done.stderr))
         self.assertEqual(done.stderr, "", where)
@@ -188,8 +188,8 @@ class Scenarios(unittest.TestCase):
 
 class Watchdog(unittest.TestCase):
     def test_a_kernel_that_waits_for_its_own_blocks_is_named_and_remembered(self):
-        with tempfile.TemporaryDirectory() as folder:
-            known = pathlib.Path(folder) / "wide-only"
+        with tempfile.TemporaryDirectory() as directory:
+            known = pathlib.Path(directory) / "wide-only"
             environment = doors_test.changed_environment(environment={
                 "VITAMIN_POLICY": "static:units=0-0", "VITAMIN_WIDE_ONLY": str(known)})
             command = [str(doors_test.PROGRAMS / "scenarios_found_legacy"), "hand_written_barrier"]
@@ -212,8 +212,8 @@ class Watchdog(unittest.TestCase):
 
 
     def test_with_caution_it_does_not_hang_the_first_time(self):
-        with tempfile.TemporaryDirectory() as folder:
-            known = pathlib.Path(folder) / "wide-only"
+        with tempfile.TemporaryDirectory() as directory:
+            known = pathlib.Path(directory) / "wide-only"
             environment = doors_test.changed_environment(environment={
                 "VITAMIN_POLICY": "static:units=0-0", "VITAMIN_WIDE_ONLY": str(known),
                 "VITAMIN_CAUTIOUS": "1"})

@@ -77,7 +77,7 @@ def promtool(test):
 class Metrics(DaemonTest):
     def serve(self, address="0", *options):
         daemon = self.daemon("--metrics", address, *options)
-        log = pathlib.Path(self.folder.name, "log").read_text()
+        log = pathlib.Path(self.directory.name, "log").read_text()
         found = re.search(r"metrics at (\S+)", log)
         self.assertTrue(found, log)
         return daemon, found[1]
@@ -144,7 +144,7 @@ class Metrics(DaemonTest):
         self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
 
     def test_a_socket_in_the_file_system_serves_too_and_goes_with_the_daemon(self):
-        path = os.path.join(self.folder.name, "metrics")
+        path = os.path.join(self.directory.name, "metrics")
         daemon, where = self.serve(path)
         self.assertEqual(where, path)
         connection = http.client.HTTPConnection("localhost")
@@ -159,12 +159,12 @@ class Metrics(DaemonTest):
     def test_a_socket_that_the_service_manager_opened_is_served(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            path = os.path.join(self.folder.name, "s")
+            path = os.path.join(self.directory.name, "s")
             # As sd_listen_fds(3) has it: descriptor 3, for this very process.
             daemon = subprocess.Popen(
                 ["bash", "-c", f'exec 3<&{listener.fileno()}; export LISTEN_FDS=1 LISTEN_PID=$$; '
                  'exec "$0" "$@"', os.environ["VITAMIND"], "--socket", path, "--lock-directory",
-                 self.folder.name, "--metrics", "systemd", "--quiet"],
+                 self.directory.name, "--metrics", "systemd", "--quiet"],
                 pass_fds=[listener.fileno()])
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.kill)
@@ -199,7 +199,7 @@ class Metrics(DaemonTest):
             port = taken.getsockname()[1]
             daemon = self.daemon("--metrics", str(port), "--quiet")
             self.assertEqual(daemon.process.wait(time_limit(20)), 1)
-        log = pathlib.Path(self.folder.name, "log").read_text()
+        log = pathlib.Path(self.directory.name, "log").read_text()
         self.assertEqual(len(log.splitlines()), 1, log)
         self.assertRegex(log, rf"the metrics cannot be served at {port} \(.*in use.*\[VIT-404\]")
         self.assertFalse(os.path.exists(daemon.socket))
@@ -209,7 +209,7 @@ class Metrics(DaemonTest):
                         "systemd"):
             daemon = self.daemon("--metrics", address, "--quiet")
             self.assertEqual(daemon.process.wait(time_limit(60)), 1, address)
-            log = pathlib.Path(self.folder.name, "log").read_text()
+            log = pathlib.Path(self.directory.name, "log").read_text()
             self.assertRegex(log.splitlines()[-1], r"\[VIT-404\]", address)
 
     def test_names_of_clients_cannot_break_the_format(self):
@@ -287,7 +287,7 @@ class JsonLog(DaemonTest):
         daemon = self.daemon("--log", "json")
         self.result(self.member(daemon, "work", 5))
         daemon.end()
-        lines = pathlib.Path(self.folder.name, "log").read_text().splitlines()
+        lines = pathlib.Path(self.directory.name, "log").read_text().splitlines()
         self.assertGreater(len(lines), 3)
         for line in lines:
             record = json.loads(line)
@@ -299,7 +299,7 @@ class JsonLog(DaemonTest):
     def test_a_code_is_a_field_of_its_own(self):
         daemon = self.daemon("--log", "json", "--metrics", "/no/such/folder/s")
         self.assertEqual(daemon.process.wait(time_limit(20)), 1)
-        last = json.loads(pathlib.Path(self.folder.name, "log").read_text().splitlines()[-1])
+        last = json.loads(pathlib.Path(self.directory.name, "log").read_text().splitlines()[-1])
         self.assertEqual((last["code"], last["level"]), ("VIT-404", "error"))
         self.assertNotIn("VIT", last["text"])
 

@@ -3,7 +3,7 @@
 
     compare.py FIRST COUNT [--policy NAME ...] [--without KIND,...] [--stop-at-first]
 
-Environment: PROGRAM, RANDOM_KERNELS, DRIVER (folder of libcuda.so.1), LIBRARY (preloaded), FIRST
+Environment: PROGRAM, RANDOM_KERNELS, DRIVER (directory of libcuda.so.1), LIBRARY (preloaded), FIRST
 (a library that must come before it: a sanitizer's).
 """
 import argparse

@@ -351,12 +351,13 @@ TEST_CASE("An executable that goes to make room while it is brought up to date i
 }
 
 std::pair<std::uint64_t, std::uint64_t> audited(unsigned lost) {
-  std::string folder = (std::filesystem::temp_directory_path() / "vitamin-graph-XXXXXX").native();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  std::string directory =
+      (std::filesystem::temp_directory_path() / "vitamin-graph-XXXXXX").native();
+  REQUIRE(::mkdtemp(directory.data()) != nullptr);
   std::pair<std::uint64_t, std::uint64_t> found;
   {
     FixtureOptions options{.policy = "static"};
-    options.audit = runtime::Audit::create(folder.c_str(), 0);
+    options.audit = runtime::Audit::create(directory.c_str(), 0);
     REQUIRE(options.audit != nullptr);
     GraphFixture f(options);
     f.source->lost = lost;
@@ -366,7 +367,7 @@ std::pair<std::uint64_t, std::uint64_t> audited(unsigned lost) {
     CHECK(f.page.graphs.bound.get() == 10);
     found = {options.audit->operations(), options.audit->changed()};
   }
-  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(directory);
   return found;
 }
 

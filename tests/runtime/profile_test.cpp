@@ -305,7 +305,7 @@ TEST_CASE("Files: written whole or not at all, missing ones are named") {
   CHECK(missing.error().message.find(path + ": there is no such file") != std::string::npos);
   REQUIRE(write_profile(path, sample(), "NVIDIA H200").has_value());
   CHECK(read_profile(path, "NVIDIA H200").has_value());
-  CHECK(!write_profile(std::string(directory) + "/no/such/folder", sample(), "x").has_value());
+  CHECK(!write_profile(std::string(directory) + "/no/such/directory", sample(), "x").has_value());
   unsigned files = 0;
   for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(directory)) ++files;
   CHECK(files == 1);

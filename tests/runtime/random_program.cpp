@@ -261,8 +261,8 @@ void Execution::open() {
         s <= program_.blocking ? soft::SyncClass::kBlocking : soft::SyncClass::kNonBlocking));
   void* legacy = device.legacy_stream();
   std::unique_ptr<hal::Device> seen = std::move(*opened);
-  if (!setting_.audit_folder.empty()) {
-    audit_ = dispatch.audit = runtime::Audit::create(setting_.audit_folder.c_str(), 0);
+  if (!setting_.audit_directory.empty()) {
+    audit_ = dispatch.audit = runtime::Audit::create(setting_.audit_directory.c_str(), 0);
     if (audit_ == nullptr) throw std::string("no audit");
     seen = runtime::Audit::watch(audit_, std::move(seen));
   }
@@ -453,12 +453,12 @@ void Execution::check_order() {
   if (arrived_hashes_ != submitted_hashes_) fail("a launch arrived other than it was submitted");
 }
 
-// The one log in the folder, read and removed.
-std::string audited(const std::string& folder) {
+// The one log in the directory, read and removed.
+std::string audited(const std::string& directory) {
   namespace fs = std::filesystem;
   namespace audit = runtime::audit;
   std::map<unsigned, std::ostringstream> lanes;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
     std::ifstream file(entry.path(), std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     std::uint64_t count = 0;
@@ -537,7 +537,7 @@ Outcome Execution::run() {
   states_.clear();
   context_.reset();
   audit_.reset();
-  if (!setting_.audit_folder.empty()) outcome_.audited = audited(setting_.audit_folder);
+  if (!setting_.audit_directory.empty()) outcome_.audited = audited(setting_.audit_directory);
   return outcome_;
 }
 

@@ -16,13 +16,13 @@
 namespace vitamin::tests {
 
 enum class StepKind : std::uint8_t {
-  kLaunch,       // a kernel
-  kCopy,         // an async copy: enqueue
-  kPageableCopy, // one that cannot be deferred
-  kBridged,      // an unvirtualised call
+  kLaunch,        // a kernel
+  kCopy,          // an async copy: enqueue
+  kPageableCopy,  // one that cannot be deferred
+  kBridged,       // an unvirtualised call
   kHostFunction,
-  kValueWait,    // waits for flag `event`; opened by kOpenFlag
-  kAllocate,     // a stream-ordered allocation
+  kValueWait,  // waits for flag `event`; opened by kOpenFlag
+  kAllocate,   // a stream-ordered allocation
   kRecord,
   kWait,
   // Steps of the host.
@@ -33,7 +33,7 @@ enum class StepKind : std::uint8_t {
   kQueryEvent,
   kBlockingCopy,  // the host waits for it
   kDrain,
-  kAdvance,       // device time passes
+  kAdvance,  // device time passes
 };
 
 struct Step {
@@ -66,8 +66,8 @@ struct Setting {
   std::uint64_t window_ns = ~0ULL;
   std::uint64_t seed = 1;
   unsigned units = 16;
-  unsigned refusing_units = 0;  // so many one-unit entries refuse two launches each
-  std::string audit_folder = {};  // empty: no structure audit
+  unsigned refusing_units = 0;       // so many one-unit entries refuse two launches each
+  std::string audit_directory = {};  // empty: no structure audit
 };
 
 struct Outcome {

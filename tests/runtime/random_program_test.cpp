@@ -81,19 +81,21 @@ TEST_CASE("Long random programs keep their order and descriptors") {
 }
 
 TEST_CASE("The audit finds nothing in random programs and sees the same under every allocation") {
-  std::string folder = (std::filesystem::temp_directory_path() / "vitamin-audit-XXXXXX").native();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  std::string directory =
+      (std::filesystem::temp_directory_path() / "vitamin-audit-XXXXXX").native();
+  REQUIRE(::mkdtemp(directory.data()) != nullptr);
   std::uint64_t audited = 0;
   const std::uint64_t first = base(500'000);
   for (std::uint64_t seed = first; seed < first + programs(150); ++seed) {
     const Program program = random_program(seed, {});
-    const Outcome exclusive = run(program, {.seed = seed, .audit_folder = folder});
+    const Outcome exclusive = run(program, {.seed = seed, .audit_directory = directory});
     audited += exclusive.audited.size();
     for (const std::string& policy : kPolicies)
       for (const std::uint64_t window_ns : {30'000ULL, ~0ULL}) {
-        const Outcome shared = run(
-            program,
-            {.policy = policy, .window_ns = window_ns, .seed = seed + 1, .audit_folder = folder});
+        const Outcome shared = run(program, {.policy = policy,
+                                             .window_ns = window_ns,
+                                             .seed = seed + 1,
+                                             .audit_directory = directory});
         if (shared.error.empty() && shared.audited == exclusive.audited) continue;
         FAIL("seed " << seed << ", policy " << policy << ", window " << window_ns << ": "
                      << shared.error << "\n"
@@ -102,7 +104,7 @@ TEST_CASE("The audit finds nothing in random programs and sees the same under ev
       }
   }
   CHECK(audited > 0);
-  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(directory);
 }
 
 TEST_CASE("Random programs survive refusals of single entries") {

@@ -139,7 +139,7 @@ def main():
             return 1
         return 0
     if arguments.build is None:
-        parser.error("a build folder is needed")
+        parser.error("a build directory is needed")
     listing = subprocess.run(["ctest", "--test-dir", arguments.build, "--show-only=json-v1"],
                              capture_output=True, text=True, check=True)
     there = {need for need in ("cuda", "amd") if getattr(arguments, need) == "yes"}

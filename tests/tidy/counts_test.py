@@ -64,8 +64,8 @@ class Counts(unittest.TestCase):
             counts.read_expected("hal many -\n")
 
     def results(self, body, read=counts.results):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "results.xml"
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "results.xml"
             path.write_text(f"<testsuite>{body}</testsuite>")
             return read(path)
 

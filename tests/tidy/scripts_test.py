@@ -52,11 +52,11 @@ FAILED = '<testcase name="b" status="fail"><failure/><system-out>1 != 2</system-
 
 
 class Machine:
-    """A folder with a copy of the scripts, and a PATH of fakes."""
+    """A directory with a copy of the scripts, and a PATH of fakes."""
 
-    def __init__(self, folder):
-        self.root = pathlib.Path(folder) / "vitamin"
-        self.bin = pathlib.Path(folder) / "bin"
+    def __init__(self, directory):
+        self.root = pathlib.Path(directory) / "vitamin"
+        self.bin = pathlib.Path(directory) / "bin"
         self.bin.mkdir()
         shutil.copytree(SOURCE / "scripts", self.root / "scripts")
         shutil.copytree(SOURCE / ".ci", self.root / ".ci")
@@ -108,9 +108,9 @@ class Machine:
 
 class ScriptsTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.machine = Machine(folder.name)
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.machine = Machine(directory.name)
 
     def assert_stops(self, done, line):
         """With one line that says why, before anything is built, and counted as failed."""
@@ -221,7 +221,7 @@ class ScriptsTest(unittest.TestCase):
         for jobs in ("abc", "0", "-1", "2 3", "1e9"):
             self.assert_stops(self.machine.run(VITAMIN_JOBS=jobs), f"VITAMIN_JOBS is '{jobs}', not")
 
-    def test_a_build_folder_that_cannot_be_written(self):
+    def test_a_build_directory_that_cannot_be_written(self):
         (self.machine.root / "build").touch()
         self.assert_stops(self.machine.run(), "build cannot be written")
 

@@ -23,12 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Folder {
-  Folder() {
+struct Directory {
+  Directory() {
     char text[] = "/tmp/vitamin-trace-XXXXXX";
     path = ::mkdtemp(text);
   }
-  ~Folder() { fs::remove_all(path); }
+  ~Directory() { fs::remove_all(path); }
   std::string path;
 };
 
@@ -37,9 +37,9 @@ struct File {
   std::vector<Record> records;
 };
 
-File read(const std::string& folder) {
+File read(const std::string& directory) {
   File file;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const auto& entry : fs::directory_iterator(directory)) {
     std::ifstream in(entry.path(), std::ios::binary);
     char page[kHeaderBytes];
     in.read(page, sizeof page);
@@ -62,15 +62,15 @@ Record record(std::uint64_t serial) {
 }  // namespace
 
 TEST_CASE("everything that found room is in the file, in order, and the rest is counted") {
-  const Folder folder;
+  const Directory directory;
   constexpr std::uint64_t kMany = 200'000;
   {
     // Far smaller than what comes: some is dropped, whatever the machine does.
-    const auto recorder = Recorder::create(folder.path.c_str(), {}, 64);
+    const auto recorder = Recorder::create(directory.path.c_str(), {}, 64);
     REQUIRE(recorder);
     for (std::uint64_t i = 1; i <= kMany; ++i) recorder->add(record(i));
   }
-  const File file = read(folder.path);
+  const File file = read(directory.path);
   CHECK(file.header.magic == kMagic);
   CHECK(file.header.closed == 1);
   CHECK(file.header.disk_error == 0);
@@ -87,16 +87,16 @@ TEST_CASE("everything that found room is in the file, in order, and the rest is 
 }
 
 TEST_CASE("with room for all nothing is dropped") {
-  const Folder folder;
+  const Directory directory;
   {
-    const auto recorder = Recorder::create(folder.path.c_str(), {});
+    const auto recorder = Recorder::create(directory.path.c_str(), {});
     REQUIRE(recorder);
     for (std::uint64_t i = 1; i <= 5'000; ++i) recorder->add(record(i));
     recorder->name(7, std::string(200, 'k'));
     const std::string bytes(sizeof(Record), 'b');
     recorder->add(record(9), bytes.data());
   }
-  const File file = read(folder.path);
+  const File file = read(directory.path);
   CHECK(file.header.dropped == 0);
   REQUIRE(file.records.size() == 5'000 + 1 + 4 + 2);
   for (std::size_t i = 0; i < 5'000; ++i) REQUIRE(file.records[i].serial == i + 1);
@@ -107,20 +107,20 @@ TEST_CASE("with room for all nothing is dropped") {
 }
 
 TEST_CASE("a full disk drops records, says so, and holds nobody up") {
-  const Folder folder;
+  const Directory directory;
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   rlimit small = before;
   small.rlim_cur = kHeaderBytes + 100 * sizeof(Record) + 10;  // in the middle of a record
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
   {
-    const auto recorder = Recorder::create(folder.path.c_str(), {});
+    const auto recorder = Recorder::create(directory.path.c_str(), {});
     REQUIRE(recorder);
     for (std::uint64_t i = 1; i <= 1'000; ++i) recorder->add(record(i));
     recorder->stop();
   }
   ::setrlimit(RLIMIT_FSIZE, &before);
-  const File file = read(folder.path);
+  const File file = read(directory.path);
   CHECK(file.header.disk_error != 0);
   CHECK(file.records.size() == 100);
   CHECK(file.header.dropped == 900);
@@ -128,14 +128,14 @@ TEST_CASE("a full disk drops records, says so, and holds nobody up") {
   CHECK(file.records.back().serial == 100);
 }
 
-TEST_CASE("a folder that cannot be written is told at once") {
-  CHECK(Recorder::create("/no/such/folder", {}) == nullptr);
+TEST_CASE("a directory that cannot be written is told at once") {
+  CHECK(Recorder::create("/no/such/directory", {}) == nullptr);
   CHECK(errno == ENOENT);
 }
 
 TEST_CASE("a record costs little beside a system call") {
-  const Folder folder;
-  const auto recorder = Recorder::create(folder.path.c_str(), {});
+  const Directory directory;
+  const auto recorder = Recorder::create(directory.path.c_str(), {});
   REQUIRE(recorder);
   using Clock = std::chrono::steady_clock;
   // The best of many short rounds: a busy machine only slows. The unit is a system call that does

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vitamin trace: recorded, drawn, decided again.
 
-Needs in the environment: VITAMIN, VITAMIND, MEMBER, SOURCE; for whole programs also DRIVER (folder
-of the software libcuda.so.1) and PROGRAMS (of the demo).
+Needs in the environment: VITAMIN, VITAMIND, MEMBER, SOURCE; for whole programs also DRIVER
+(directory of the software libcuda.so.1) and PROGRAMS (of the demo).
 """
 import collections
 import json
@@ -97,7 +97,7 @@ class Events:
 class TraceTest(DaemonTest):
     def setUp(self):
         super().setUp()
-        self.trace = pathlib.Path(self.folder.name, "trace")
+        self.trace = pathlib.Path(self.directory.name, "trace")
 
     def export(self):
         result = vitamin("trace", "export", self.trace)
@@ -139,7 +139,7 @@ class OfDaemon(TraceTest):
             self.daemon_trace(policy)
             lines = []
             for i in range(2):
-                decisions = pathlib.Path(self.folder.name, f"decisions{i}")
+                decisions = pathlib.Path(self.directory.name, f"decisions{i}")
                 result = vitamin("trace", "replay", "--decisions", decisions, self.trace)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn("every one the same", result.stdout)
@@ -199,7 +199,7 @@ class BadInput(TraceTest):
         for part in (f"[{code}]", *parts):
             self.assertIn(part, result.stderr)
 
-    def test_no_folder_no_trace_and_what_is_no_trace_are_one_line_each(self):
+    def test_no_directory_no_trace_and_what_is_no_trace_are_one_line_each(self):
         for verb in ("export", "replay"):
             self.check_refused([verb, self.trace], "VIT-109", "cannot be read")
         self.trace.mkdir()
@@ -227,8 +227,8 @@ class BadInput(TraceTest):
             self.change(path, at, b"\xff")
             self.assertIn(vitamin("trace", "replay", self.trace).returncode, (0, 1, 125), at)
 
-    def test_a_folder_that_cannot_be_written_stops_before_the_program(self):
-        marker = pathlib.Path(self.folder.name, "ran")
+    def test_a_directory_that_cannot_be_written_stops_before_the_program(self):
+        marker = pathlib.Path(self.directory.name, "ran")
         self.check_refused(["record", "--output", "/proc/no", "--", "touch", marker], "VIT-108")
         self.trace.mkdir()
         (self.trace / "something").touch()
@@ -243,11 +243,11 @@ class BadInput(TraceTest):
         self.check_refused(["export"], "VIT-101", "FOLDER")
 
     def test_vitamind_goes_on_without_its_trace(self):
-        daemon = self.daemon("--trace", "/no/such/folder", "--quiet")
+        daemon = self.daemon("--trace", "/no/such/directory", "--quiet")
         self.result(self.member(daemon, "work", 5))
         daemon.end()
-        log = pathlib.Path(self.folder.name, "log").read_text()
-        self.assertRegex(log, r"the trace cannot be written to /no/such/folder .*\[VIT-405\]")
+        log = pathlib.Path(self.directory.name, "log").read_text()
+        self.assertRegex(log, r"the trace cannot be written to /no/such/directory .*\[VIT-405\]")
 
 
 @unittest.skipUnless("DRIVER" in os.environ, "built without the headers of CUDA")
@@ -256,7 +256,7 @@ class OfPrograms(TraceTest):
         super().setUp()
         self.environment = os.environ | {
             "LD_LIBRARY_PATH": os.environ["DRIVER"],
-            "VITAMIN_SOFT_LEDGER": os.path.join(self.folder.name, "ledger")}
+            "VITAMIN_SOFT_LEDGER": os.path.join(self.directory.name, "ledger")}
 
     def program(self, name, steps):
         return [os.path.join(os.environ["PROGRAMS"], name), str(steps)]
@@ -310,15 +310,15 @@ class OfPrograms(TraceTest):
         nearly every pair by far."""
         def seconds(traced, number):
             environment = dict(self.environment)
-            folder = pathlib.Path(self.folder.name, f"cost{number}")
-            folder.mkdir()
+            directory = pathlib.Path(self.directory.name, f"cost{number}")
+            directory.mkdir()
             if traced:
-                environment["VITAMIN_TRACE"] = str(folder)
+                environment["VITAMIN_TRACE"] = str(directory)
             result = vitamin("run", "--quiet", "--", *self.program("demo-train", 120),
                              env=environment)
             self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertEqual(bool(list(folder.iterdir())), traced)
-            shutil.rmtree(folder)
+            self.assertEqual(bool(list(directory.iterdir())), traced)
+            shutil.rmtree(directory)
             return float(re.search(r"([0-9.]+) seconds", result.stdout)[1])
         ratios = []
         while len(ratios) < 60:

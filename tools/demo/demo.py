@@ -98,7 +98,7 @@ def software_amd(prefix, reason, folder):
         "  placement and bits; its times say nothing of AMD silicon, on which this never ran.",
         {"LD_LIBRARY_PATH": library_path(prefix / "lib/soft"),
          "VITAMIN_SOFT_AMDGPU_LEDGER": str(folder / "ledger"),
-         "VITAMIN_LOCK_FOLDER": str(folder)},
+         "VITAMIN_LOCK_DIRECTORY": str(folder)},
         (20, 100), "-hip", "compute units")
 
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Says what the processes of a run counted: one line for each statistics page of a folder.
+// Says what the processes of a run counted: one line for each statistics page of a directory.
 //
-//   pages FOLDER   program stage seen bound bridged passed captured narrow moved deferred warnings
+//   pages DIRECTORY   program stage seen bound bridged passed captured narrow moved deferred
+//   warnings
 //                    graphs: launched bound narrow moved made updated evicted reason=whole...
 #include <filesystem>
 #include <fstream>

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes fixes out one by one and lets the random CUDA programs find what is broken then.
 
-    mutations.py [--programs N] [--scratch FOLDER] [NAME ...]
+    mutations.py [--programs N] [--scratch DIRECTORY] [NAME ...]
 
 Each *.patch beside this file takes one fix out. A line "Kinds: a,b" at its head names the kinds of
 fragments that are run (compare.py --only); without it, all are. In a scratch copy of the tree the
@@ -45,13 +45,13 @@ def build(tree, configure):
 def copy_tree(tree):
     """Copies what differs, with the time of now: an object that was built of a patched file is
     then built again."""
-    for folder, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
-        there = tree / pathlib.Path(folder).relative_to(ROOT)
+    for directory, directories, names in os.walk(ROOT):
+        directories[:] = [name for name in directories if name not in LEFT_OUT]
+        there = tree / pathlib.Path(directory).relative_to(ROOT)
         there.mkdir(parents=True, exist_ok=True)
-        links = [name for name in folders if (pathlib.Path(folder) / name).is_symlink()]
+        links = [name for name in directories if (pathlib.Path(directory) / name).is_symlink()]
         for name in names + links:
-            source, copy = pathlib.Path(folder) / name, there / name
+            source, copy = pathlib.Path(directory) / name, there / name
             if source.is_symlink():
                 copy.unlink(missing_ok=True)
                 copy.symlink_to(source.readlink())
