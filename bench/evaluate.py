@@ -49,7 +49,7 @@ PAIRS = {"E3": ["W1", "W2"], "E4": ["M1"], "pairs": ["W1", "W2", "RN+D0.6", "M1"
 # Units of training and of inference, of 16: 16, 32, 64 and 100 SMs of 132 for inference.
 FRONTIER = ("static:2-15/0-1", "static:4-15/0-3", "static:8-15/0-7", "static:0-3/4-15")
 KINDS = {"E3": "training ", "E4": "mixed ", "pairs": ""}
-BUSY_MIB = 2048  # more than this on an idle GPU is somebody's
+BUSY_MIB = 2048  # more than this on an idle GPU is another user's
 
 
 def gpu_query(what):
@@ -67,7 +67,7 @@ def gpu_query(what):
 
 
 def free_memory(options):
-    """GiB; refuses a GPU that somebody else uses."""
+    """GiB; refuses a GPU that another process uses."""
     if options.device != "cuda":
         return min(options.memory, 1e6)
     gpus = gpu_query(["--query-gpu=memory.used,memory.free,clocks.sm"])

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Refusal(Exception):
-    """What makes a run impossible, as a sentence for whoever started it."""
+    """What makes a run impossible, as a sentence for the user who started it."""
 
 
 def prefix():
@@ -88,7 +88,7 @@ class Result:
 
 class Output:
     """What a program says, given to it as its output, that can be read while it runs. The program
-    shares the place in the file with whoever reads it, so what it writes is appended."""
+    shares the place in the file with the script that reads it, so what it writes is appended."""
 
     def __init__(self):
         self._file = tempfile.TemporaryFile("w+", errors="replace")

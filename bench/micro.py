@@ -191,7 +191,7 @@ class Mps:
                 if b"nvidia-cuda-mps" in (entry / "cmdline").read_bytes() and \
                         mine in (entry / "environ").read_bytes().split(b"\0"):
                     os.kill(int(entry.name), signal.SIGKILL)
-            except (OSError, ValueError):  # no process, gone, or somebody else's
+            except (OSError, ValueError):  # no process, gone, or another user's
                 continue
 
 

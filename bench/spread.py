@@ -86,7 +86,7 @@ def gpus_here():
 
 
 class Machine:
-    """Which GPUs and processors nobody has."""
+    """Which GPUs and processors are free."""
 
     def __init__(self, gpus):
         self.gpus = list(gpus)

@@ -185,7 +185,7 @@ std::unique_ptr<runtime::Arbiter> connect_to_daemon(const hal::DeviceInfo& info,
   auto arbiter = client::RemoteArbiter::connect(options, info);
   if (!arbiter) {
     refuse_alone(arbiter.error().message.c_str());
-    warn(Problem::kSharedWithNobody, "%s; this process shares the device with nobody",
+    warn(Problem::kSharedWithNobody, "%s; this process runs without coordination",
          arbiter.error().message.c_str());
     decide_alone(info.uuid);
     return nullptr;
@@ -255,7 +255,7 @@ void warn(Problem problem, const char* format, ...) {
   page().warn(text);
   char line[272];
   std::snprintf(line, sizeof line, "%s [%s]", text, runtime::code_of(problem));
-  // That the device is shared out by nobody is a problem of everybody on it.
+  // A process that runs without coordination disturbs all others on the device.
   problem == Problem::kSharedWithNobody ? say(line) : note(line);
 }
 
@@ -338,7 +338,8 @@ std::shared_ptr<runtime::trace::Recorder> make_trace(int ordinal, const hal::Dev
          directory, std::strerror(errno));
     return nullptr;
   }
-  // What is in memory when the process ends is written out then, whoever still holds it.
+  // What is in memory when the process ends is written out then, though other threads may still
+  // hold it.
   static std::mutex mutex;
   static std::vector<std::weak_ptr<runtime::trace::Recorder>> all;
   const std::lock_guard lock(mutex);

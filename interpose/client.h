@@ -47,8 +47,8 @@ void loaded(const char* name);
 
 // The statistics page of this process, made at the first use. Never null.
 runtime::stats::ProcessPage& page();
-// The part of it that counts what a device does; where there is no room for it, memory that nobody
-// reads, and a line says so. Called under the adoption lock.
+// The part of it that counts what a device does; where there is no room for it, memory that no
+// process reads, and a line says so. Called under the adoption lock.
 runtime::stats::DevicePage& device_page(unsigned ordinal);
 
 // One line, on stderr (unless VITAMIN_QUIET) with the problem's code, and in the page.

@@ -144,7 +144,7 @@ std::vector<CaptureOrigin>& capture_origins() {
   return *origins;
 }
 
-// Reads the times that nobody has read yet, and makes no more calls where they would fault. A child
+// Reads the times that were not read yet, and makes no more calls where they would fault. A child
 // has none of our threads, and threads that it has not may hold our locks.
 void before_runtime_ends(Context& context) {
   if (passive.load(std::memory_order_relaxed)) return;
@@ -292,7 +292,7 @@ EventRecord& find_event(NativeEvent event) {
   const std::lock_guard lock(adoption());
   if (EventRecord* record = events.find(event)) return *record;
   auto* record = new EventRecord;
-  record->state.foreign = true;  // nobody saw whether it was recorded
+  record->state.foreign = true;  // whether it was recorded is unknown
   events.insert(event, record);
   return *record;
 }

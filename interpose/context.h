@@ -7,8 +7,8 @@
 // the application confined to a part of the device itself, devices whose pool could not be made.
 // Work on foreign streams goes straight to the driver.
 //
-// Handles that nobody announced (made before we were asked, or by a door that we do not know) are
-// looked up at the driver once, when they are first used.
+// Handles that were never registered (made before we were asked, or by a door that we do not know)
+// are looked up at the driver once, when they are first used.
 #pragma once
 
 #include <atomic>
@@ -65,7 +65,7 @@ Context* current_context();  // by the vendor
 Context* known_current_context();  // by the vendor
 // Makes the context of a device, with its pool. Null after a warning. The pool waits for the
 // device, so the adoption lock, which is held, is dropped meanwhile: others who want a context wait
-// for this one, everybody else goes on.
+// for this one, all other threads go on.
 Context* make_context(std::unique_lock<std::mutex>& adoption, NativeContext handle, int ordinal);
 // Calls `function` for each managed context.
 template <class Function>
@@ -96,7 +96,7 @@ void reset_settings(Context& context, const StreamRecord& record);
 
 // --- streams -------------------------------------------------------------------------------------
 
-// What the vendor says about a stream that nobody announced.
+// What the vendor says about a stream that was never registered.
 struct StreamFacts {
   Context* context = nullptr;  // null: foreign
   runtime::StreamKind kind = runtime::StreamKind::kBlocking;
@@ -121,7 +121,7 @@ EventRecord& find_event(NativeEvent event);
 void announce_event(NativeEvent event, unsigned flags);
 // Null when the handle was not known.
 std::unique_ptr<EventRecord> take_event(NativeEvent event);
-// Its newest record was made by somebody who is not virtualised, outside a capture.
+// Its newest record was made by code that is not virtualised, outside a capture.
 void mark_foreign(EventRecord& event);
 // A graph or another process may record it or look at it from now on.
 void mark_shared(EventRecord& event);

@@ -79,7 +79,7 @@ class GraphLaunch final : public runtime::GraphOperation {
   std::optional<hal::GraphShape> asked_;
 };
 
-void let_go(GraphRecord* record) {
+void release(GraphRecord* record) {
   if (record != nullptr && record->followed != nullptr)
     record->followed->home->virtual_context->forget(*record->followed->graph);
   delete record;
@@ -94,7 +94,7 @@ Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph grap
   look_at(graph, *record, 0);
   const Inside ours;
   if (record->stays == GraphReason::kCount) record->followed = follow(graph, flags, record->stays);
-  let_go(graphs.insert(*executable, record));
+  release(graphs.insert(*executable, record));
   return answer;
 }
 
@@ -142,7 +142,7 @@ Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
   if (way.route == Route::kForeign) return via.real(graph, stream);
   if (way.route == Route::kCaptured) return via.real(graph, way.native());
   const Inside ours;
-  // A legacy operation goes to the real stream while anybody captures.
+  // A legacy operation goes to the real stream while any thread captures.
   const bool real_legacy = captures_open() && way.record->legacy;
   const auto stays = real_legacy ? std::optional(GraphReason::kCapture) : std::nullopt;
   if (record.followed != nullptr && record.followed->home == way.record->context) {

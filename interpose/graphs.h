@@ -18,7 +18,7 @@ namespace vitamin::interpose {
 // An executable graph whose launches may follow the allocation.
 struct FollowedGraph {
   virtual ~FollowedGraph() = default;
-  // What the application's executable holds, for the audit; empty: nobody asked.
+  // What the application's executable holds, for the audit; empty: not asked for.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
 
   Context* home = nullptr;  // of its kernels
@@ -27,7 +27,7 @@ struct FollowedGraph {
 
 // What is known of an executable graph. Unknown ones are taken for the worst.
 struct GraphRecord {
-  bool gate = true;                         // somebody outside must act before it ends
+  bool gate = true;                         // the host or another device must act before it ends
   bool waits_events = true;                 // events of the application, when it is launched
   std::shared_ptr<FollowedGraph> followed;  // null: it stays on the whole device, because:
   runtime::stats::GraphReason stays = runtime::stats::GraphReason::kUnknown;
@@ -58,7 +58,7 @@ Answer change_graph(GraphExec executable, const runtime::VendorCall& call,
                     const std::function<bool(FollowedGraph&, Answer)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
-// A graph that records an event does so whenever it is launched: nobody knows from the calls when.
+// A graph that records an event does so whenever it is launched: the calls do not tell when.
 void note_recorded(NativeEvent event);
 
 template <class Call>

@@ -154,13 +154,13 @@ class HandleMap {
     Value* value = slot.value.exchange(nullptr);
     slot.key.store(kErased, std::memory_order_release);
     --size_;
-    empty_what_nobody_passes(table, static_cast<std::size_t>(&slot - table.slots));
+    empty_unpassed_slots(table, static_cast<std::size_t>(&slot - table.slots));
     return value;
   }
   // An erased slot is needed where the search for a handle passes it. All others in the run of
   // slots around `erased` become empty: programs that make and destroy handles for ever would fill
   // the table with erased slots otherwise.
-  void empty_what_nobody_passes(Table& table, std::size_t erased) {
+  void empty_unpassed_slots(Table& table, std::size_t erased) {
     const auto key_at = [&](std::size_t i) {
       return table.slots[i].key.load(std::memory_order_relaxed);
     };

@@ -23,7 +23,7 @@ Answer event_query(Via<Answer(NativeEvent)> via, NativeEvent event);
 Answer event_synchronize(Via<Answer(NativeEvent)> via, NativeEvent event);
 Answer event_elapsed_time(Via<Answer(float*, NativeEvent, NativeEvent)> via, float* milliseconds,
                           NativeEvent start, NativeEvent end);
-// Before anybody outside looks at the event.
+// Before code that is not virtualised looks at the event.
 void settle(EventRecord& event);
 struct Way;
 // Records the event on a managed stream by `operation`.

@@ -100,7 +100,7 @@ Answer across(std::span<const Way> ways, Call call) {
 
 enum class GateKind : std::uint8_t { kHostFunction, kValueWait };
 
-// A call on the real stream that ends only when somebody outside the stream acts. Everything that
+// A call on the real stream that ends only when the host or another stream acts. Everything that
 // `call` holds is a value, so it can wait its turn where the vendor does not refuse it
 // (`accepted`).
 template <class Call, class Accepted>

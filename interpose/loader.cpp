@@ -82,7 +82,7 @@ DlsymFunction real_dlsym() {
   return function;
 }
 
-// The dlsym behind ours: another vendor's library of this project, somebody else's, or the real
+// The dlsym behind ours: another vendor's library of this project, a foreign one, or the real
 // one.
 DlsymFunction next_dlsym() {
   static constinit std::atomic<DlsymFunction> cached{nullptr};
@@ -127,8 +127,8 @@ void* overridden_dlsym(void* handle, const char* name) {
     // none, the program must be told so, with the message that it would get without us.
     return driver && real != nullptr ? hook_addresses[index] : real_dlsym()(RTLD_NEXT, name);
   }
-  // Somebody else's function of the same name (a wrapper of the driver inside a framework) is
-  // theirs.
+  // A foreign function of the same name (a wrapper of the driver inside a framework) stays
+  // foreign.
   return found == real ? hook_addresses[index] : found;
 }
 

@@ -96,7 +96,7 @@ struct ChargedMemory {
 };
 // `handle`: its address, or the handle of an array.
 void note_charged(const void* handle, const ChargedMemory& memory);
-// Before it is freed: whoever gets the same address then finds none. Null: not known.
+// Before it is freed: the next owner of the same address finds none. Null: not known.
 std::unique_ptr<ChargedMemory> take_charged(const void* handle);
 // The context has ended, and all its memory with it.
 void give_back_context(NativeContext context);

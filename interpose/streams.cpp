@@ -48,7 +48,7 @@ Answer stream_query(Via<Answer(NativeStream)> via, NativeStream stream) {
   const Way way = way_of(stream, via.per_thread);
   if (way.route == Route::kForeign) return via.real(stream);
   if (way.route == Route::kCaptured) return via.real(way.native());
-  // Whether a stream may be asked while somebody captures is the driver's to say.
+  // Whether a stream may be asked while a thread captures is the driver's to say.
   if (captures_open() && (way.record->legacy || kCaptureForbidsQuestions)) {
     const Answer answer = via.real(way.record->legacy ? stream : way.native());
     if (answer != kSuccess && answer != kNotReady) return answer;

@@ -22,7 +22,7 @@ Answer flushed_from(int ordinal, const runtime::VendorCall& call) {
   return result(call());
 }
 
-// Few frees are deferred at a time, and nobody looks but who frees or defers one.
+// Few frees are deferred at a time, and only threads that free or defer one look.
 constinit std::mutex frees_mutex;
 std::unordered_set<std::uint64_t>& deferred_frees() {
   static auto* const frees = new std::unordered_set<std::uint64_t>;  // leaked at exit on purpose

@@ -80,8 +80,8 @@ inline Way way_of(NativeStream stream, bool per_thread) {
   return {Route::kManaged, record};
 }
 
-// Whoever submits a deferred operation may have another context current, or none: copies and fills
-// want one, and the legacy stream's handle means the stream of the current one.
+// The thread that submits a deferred operation may have another context current, or none: copies
+// and fills want one, and the legacy stream's handle means the stream of the current one.
 class CurrentContext {
  public:
   explicit CurrentContext(NativeContext wanted) { enter(wanted); }
@@ -207,8 +207,8 @@ struct Fill {
         },
         [=] { return surely_accepted(args...); });
     const Inside ours;
-    // A legacy operation goes to the real stream while anybody captures: the driver decides there
-    // whether it is allowed.
+    // A legacy operation goes to the real stream while any thread captures: the driver decides
+    // there whether it is allowed.
     if (way.record->confined || (captures_open() && way.record->legacy))
       return result(way.context().bridge(way.stream(), operation));
     return result(kFillsAreKernels ? way.context().compute(way.stream(), operation)
@@ -359,7 +359,7 @@ struct Allocate {
 };
 
 // A free that waits for its turn. Natively the call takes the memory from the application at once:
-// whoever frees it again meanwhile is refused by that call.
+// that call refuses to free it again meanwhile.
 class DeferredFree {
  public:
   explicit DeferredFree(std::uint64_t address);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one seam between a client and whoever decides where its work runs: an object in this process
+// The one seam between a client and what decides where its work runs: an object in this process
 // (daemon/client/local_arbiter.h), or a daemon behind rings (daemon/client/remote_arbiter.h).
 //
 // Threads: called with the device lock held, but for on_change(). Nothing here blocks.
@@ -80,7 +80,7 @@ class Arbiter {
   virtual void on_change(std::function<void()> wake) { (void)wake; }
   virtual bool wants_service() const { return false; }
   virtual void service() {}
-  // Grants were closed on which work is outstanding: somebody must look for its end.
+  // Grants were closed on which work is outstanding: a thread must look for its end.
   virtual bool draining() const { return false; }
 };
 

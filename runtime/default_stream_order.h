@@ -18,8 +18,8 @@ namespace vitamin::runtime {
 
 class DefaultStreamOrder {
  public:
-  // Adds to `after` what the next operation of `stream` comes behind, as of now: whoever drops the
-  // lock before the operation is issued asks again.
+  // Adds to `after` what the next operation of `stream` comes behind, as of now: a caller that
+  // drops the lock before the operation is issued asks again.
   void list(const Stream& stream, Stream& legacy, std::vector<Predecessor>& after) const;
   // list() would add nothing.
   bool adds_nothing(const Stream& stream) const {
@@ -30,8 +30,8 @@ class DefaultStreamOrder {
   // The stream's next operation is issued, behind what list() says. An operation that does not come
   // about is never issued, so nothing has to be taken back.
   void issue(Stream& stream);
-  // An operation that was issued ends only now, after the lock was dropped: whoever took its stream
-  // for seen, or for clean, meanwhile has to look again.
+  // An operation that was issued ends only now, after the lock was dropped: a stage that took its
+  // stream for seen, or for clean, meanwhile has to look again.
   void end_late(Stream& stream);
   // A destroyed stream whose work has all ended: nothing comes behind it any more.
   void forget(Stream& stream);

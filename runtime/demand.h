@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a client asks of whoever decides where its work runs (runtime/arbiter.h), and the answer. No
-// behavior.
+// What a client asks of the arbiter (runtime/arbiter.h), and the answer. No behavior.
 //
 // Units: nanoseconds of CLOCK_MONOTONIC; processors are SMs or CUs.
 #pragma once
@@ -37,7 +36,7 @@ struct ReadyOperation {
 };
 
 // `launches`: for how many launches of this lane the answer stands while the entry stays eligible;
-// kUntilChanged: until the grant is revoked, so that the launch path asks nobody. kNoEntry: not
+// kUntilChanged: until the grant is revoked, so that the launch path asks no more. kNoEntry: not
 // now.
 inline constexpr std::uint32_t kUntilChanged = 0xffffffff;
 struct Choice {

@@ -56,7 +56,7 @@ class KeptLaunch final : public LaunchOperation {
   hal::KernelLaunch launch_;
   Advice advice_;
   // Parameters are at most 64-byte aligned (CUtensorMap); std::byte vectors from the global
-  // allocator are 16-byte aligned, which matters to nobody: the driver copies byte-wise.
+  // allocator are 16-byte aligned, which is enough: the driver copies byte-wise.
   std::vector<std::byte> buffer_;
   std::vector<std::byte> attributes_;
   std::vector<void*> pointers_;

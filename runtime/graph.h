@@ -107,7 +107,7 @@ class GraphOperation : public Operation {
   GraphOperation* as_graph() override { return this; }
   const std::shared_ptr<Graph>& graph() const { return graph_; }
   std::optional<stats::GraphReason> stays() const { return stays_; }
-  // What the application's own executable holds, for the audit; empty: nobody asked.
+  // What the application's own executable holds, for the audit; empty: not asked for.
   virtual std::optional<hal::GraphShape> asked() const { return std::nullopt; }
   // Null: the application's own.
   void use(std::shared_ptr<hal::GraphExecutable> executable) {

@@ -99,7 +99,8 @@ class KernelTable {
       if (kernel->handle == handle) return *kernel;
     }
   }
-  // Handles may be given out again after a module was unloaded. What nobody holds is freed.
+  // Handles may be given out again after a module was unloaded. Kernels without a KernelRef are
+  // freed.
   void clear();
   // For the rest of this process; DispatchOptions::on_hang may remember it for later ones.
   void remember_wide_only(Kernel& kernel);

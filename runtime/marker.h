@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Markers: native events of ours, recorded behind an operation, shared by whoever has to know when
-// it ended (an edge to another queue, a gate, a checkpoint).
+// Markers: native events of ours, recorded behind an operation, shared by all that have to know
+// when it ended (an edge to another queue, a gate, a checkpoint).
 //
 // A wait that was issued has captured its record, so a marker may be recorded again as soon as the
-// last holder lets go of it; nobody has to wait for it to fire. Made in bulk at start: the dispatch
+// last holder drops it, fired or not. Made in bulk at start: the dispatch
 // path allocates none. Guarded by the lock of the device.
 #pragma once
 
@@ -22,7 +22,7 @@ class MarkerPool;
 struct Marker {
   hal::Event event;
   std::uint32_t holders = 0;
-  bool fired = false;          // observed; never goes back while somebody holds it
+  bool fired = false;          // observed; never goes back while it is held
   std::uint64_t asked_in = 0;  // the round in which it was asked for last, and had not fired
   MarkerPool* pool = nullptr;
 };
@@ -75,8 +75,8 @@ class MarkerPool {
     if (free_.size() < count) grow(count - free_.size() + 64);
     return free_.size() >= count;
   }
-  // While it lives, a marker that has not fired is asked for once, whoever wants to know: a query
-  // costs 1.3 us on an H200.
+  // While it lives, a marker that has not fired is asked for once, however many callers ask: a
+  // query costs 1.3 us on an H200.
   class Round {
    public:
     explicit Round(MarkerPool& pool) : pool_(pool) { pool_.round_ = ++pool_.rounds_; }

@@ -14,7 +14,7 @@
 // devices that device() has answered. Where there is no room (a full file system), nothing is
 // touched, and the process goes on without counting.
 //
-// Threads. The counters of one DevicePage are written by whoever holds that device's lock: `add` is
+// Threads. The counters of one DevicePage are written under that device's lock: `add` is
 // a load and a store, not a locked instruction. What threads share without a lock (process-wide
 // counters, warnings) uses `add_shared`. Readers may be a counter behind.
 //
@@ -145,7 +145,7 @@ enum class GraphReason : std::uint32_t {
   kMemory,       // its executables would not fit in the memory that graphs may have
   kRefused,      // the driver refused to make it for an entry, or made something else
   kUnfollowed,   // it was changed in a way that is not followed
-  kUnknown,      // nobody saw how it was made
+  kUnknown,      // how it was made is unknown
   kCapture,      // a capture is open
   kUnsupported,  // the vendor has no way to do it, or it was switched off
   kCount,

@@ -38,7 +38,7 @@ class Ring {
     (*this)[size_++] = std::move(item);
   }
   void pop() {
-    items_[first_] = T();  // lets go of what it held
+    items_[first_] = T();  // releases what it held
     first_ = (first_ + 1) & (items_.size() - 1);
     --size_;
   }
@@ -127,7 +127,7 @@ struct EventVersion {
   std::uint64_t serial = 0;  // of the record, in its stream
 };
 
-// Belongs to whoever keeps the application's event; forgotten (VirtualContext::forget) or destroyed
+// Belongs to the owner of the application's event; forgotten (VirtualContext::forget) or destroyed
 // before the virtual context in which it was recorded.
 //
 // A wait means the newest record at the time when it is issued. While that is deferred it is an
@@ -142,7 +142,7 @@ struct EventState {
   // Another process, or a graph when it is launched, may look at it or record it at any time: its
   // records are never deferred, and only the driver knows what it means.
   std::atomic<bool> shared{false};
-  std::atomic<bool> foreign{false};  // recorded by somebody who is not virtualised
+  std::atomic<bool> foreign{false};  // recorded by code that is not virtualised
 };
 
 // A predecessor that the default-stream rules add: that stream's operations up to a token. The
@@ -187,7 +187,7 @@ struct Submission {
   std::shared_ptr<EventVersion> version;
   // What a wait waits for, once that is submitted. `gate` unfired: it lies downstream of a gate.
   MarkerRef marker, gate;
-  Block frees;          // what it frees: the driver cannot give that to anybody yet
+  Block frees;          // what it frees: the driver cannot give that out again yet
   bool traced = false;  // its arrival is in the trace
 
   // Once it is deferred: what it comes behind, and the places that it will take in a queue of the
@@ -219,7 +219,7 @@ struct HostGate {
 };
 
 // The state of a destroyed stream stands for a new one once all its work was seen to end. Its lane
-// and its timeline go on: serials of a lane are never given out twice, so whoever still holds a
+// and its timeline go on: serials of a lane are never given out twice, so a holder of a
 // token of the former stream finds it completed.
 //
 // Each part belongs to one stage of the pipeline (runtime/submission), which is named with it.

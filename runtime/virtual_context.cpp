@@ -84,11 +84,11 @@ Stream& VirtualContext::adopt(void* native, StreamKind kind, int priority) {
 }
 
 Stream* VirtualContext::adopt_per_thread(void* thread_handle) {
-  auto stand_in = device_->create_whole_queue(0);
-  if (!stand_in) return nullptr;
+  auto substitute = device_->create_whole_queue(0);
+  if (!substitute) return nullptr;
   const Lock lock(pipeline_->mutex());
   Stream& stream = add_stream(StreamKind::kBlocking, 0);
-  stream.own.queue = std::move(*stand_in);
+  stream.own.queue = std::move(*substitute);
   stream.thread_queue = device_->adopt_queue(thread_handle);
   return &stream;
 }
@@ -510,8 +510,8 @@ NativeStatus VirtualContext::query(Stream& stream, std::span<Stream* const> part
   return hal::kNativeOk;
 }
 
-// An allocation in stream order is work of its stream, too: it may wait for whoever freed the
-// memory.
+// An allocation in stream order is work of its stream, too: it may wait for the stream that
+// freed the memory.
 NativeStatus VirtualContext::query_allocations(Stream& stream) {
   NativeStatus status = hal::kNativeOk;
   if (stream.order.allocated) status = stream.own.queue->query();

@@ -8,7 +8,7 @@
 // entry's queue or on the stream itself (the whole device), and the next operation, wherever it is
 // bound, is ordered behind the tail by queue order, by an event recorded behind it, or by its
 // observed completion. An application's event is always really recorded behind the work that it
-// covers before anybody who is not virtualised can look at it.
+// covers before code that is not virtualised can look at it.
 //
 //        application            VirtualContext                     physical queues
 //     launch(stream, k) --> Submission                   --> Pipeline: what it comes behind, which
@@ -53,7 +53,7 @@ class VirtualContext {
   ~VirtualContext();
 
   // No thread of ours calls the vendor any more: the process ends. What is deferred moves on only
-  // while somebody waits.
+  // while a call waits.
   void stop() { pipeline_->stop(); }
   // Reads the times of what has ended, and hands over what was learnt.
   void finish_timing() { pipeline_->finish_timing(); }
@@ -149,7 +149,7 @@ class VirtualContext {
   // makes sure that it is really recorded, waiting for nothing (deferred work ahead of it goes onto
   // its own stream).
   void settle(EventState& event);
-  // The event is recorded by somebody who is not virtualised, or destroyed: a record of it that is
+  // The event is recorded by code that is not virtualised, or destroyed: a record of it that is
   // still deferred will leave the real event alone.
   void forget(EventState& event);
 

@@ -3,7 +3,7 @@
 // The engine's insides: operations in queues, kernels in flight, the event heap, and who may touch
 // what.
 //
-// Everything is guarded by Impl::mutex. Device state moves only in the *stepper*: whoever is inside
+// Everything is guarded by Impl::mutex. Device state moves only in the *stepper*: the thread inside
 // step(), one thread at a time (the device thread in real time, a caller of advance() in virtual
 // time). The stepper lets the mutex go while it runs code that is not the engine's (kernels,
 // copies, host functions in virtual time); others may then enqueue, but not step. What others cause
@@ -280,7 +280,7 @@ struct Engine::Impl {
   const std::chrono::steady_clock::time_point epoch = std::chrono::steady_clock::now();
   std::shared_ptr<const ClusterRule> whole_rule;
   mutable std::mutex mutex;
-  std::condition_variable done_changed;    // somebody waits for completions
+  std::condition_variable done_changed;    // wakes threads that wait for completions
   std::condition_variable device_changed;  // the device thread sleeps
   std::condition_variable host_changed;    // the host threads sleep
   std::condition_variable stepper_left;    // another thread wants to step

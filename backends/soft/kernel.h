@@ -24,7 +24,7 @@
 // Parameters are trivially copyable values. Their layout is derived from the types, by the rule
 // that CUDA uses (each at its natural alignment, in order).
 //
-// Modules. A shared object made of such kernels exports kModuleSymbol; whoever loads it finds the
+// Modules. A shared object made of such kernels exports kModuleSymbol; its loader finds the
 // kernels there, each with its name, layout and limits. A program that links kernels in uses
 // VITAMIN_SOFT_KERNEL(name).
 #pragma once
@@ -142,9 +142,7 @@ struct GpuBlock {
   __device__ uint3 grid() const { return uint3{gridDim.x, gridDim.y, gridDim.z}; }
   __device__ uint3 dim() const { return uint3{blockDim.x, blockDim.y, blockDim.z}; }
   __device__ unsigned threads() const { return blockDim.x * blockDim.y * blockDim.z; }
-  __device__ uint3 thread(unsigned) const {
-    return uint3{threadIdx.x, threadIdx.y, threadIdx.z};
-  }
+  __device__ uint3 thread(unsigned) const { return uint3{threadIdx.x, threadIdx.y, threadIdx.z}; }
   __device__ unsigned linear_index() const {
     return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   }
@@ -343,7 +341,7 @@ class BlockContext {
   std::uint32_t cluster_rank() const { return cluster_rank_; }
   std::uint32_t cluster_blocks() const { return cluster_blocks_; }
 
-  // One static shared array. Nobody clears it: it holds what an earlier block left.
+  // One static shared array. It is never cleared: it holds what an earlier block left.
   template <class Array>
   Array& shared() {
     static_assert(std::is_trivial_v<std::remove_all_extents_t<Array> >);

@@ -120,7 +120,7 @@ Status Engine::check_launch(const Queue* queue, const Launch& launch) const {
 // --------------------------------------------------------------------------------------- placement
 
 // Fills free SMs. A kernel that could not place all its blocks holds its SMs against the kernels
-// behind it: nobody starves, and a gang gets its SMs in the end.
+// behind it: no launch starves, and a gang gets its SMs in the end.
 void Engine::Impl::dispatch(Lock& lock) {
   for (;;) {
     batch.clear();
@@ -289,7 +289,7 @@ void Engine::Impl::give_shared(Block& block) {
   BlockAccess::give_shared(block.context, block.shared ? block.shared.get() : scratch.get());
 }
 
-// Without the mutex: nothing here is touched by anybody but the stepper.
+// Without the mutex: only the stepper touches what is used here.
 void Engine::Impl::execute(Block& block) {
   KernelRun& run = *block.run;
   const KernelDescriptor& kernel = *run.launch.kernel;

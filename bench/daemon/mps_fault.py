@@ -4,8 +4,8 @@
 
     mps_fault.py [--tries N] [--out DIR]
 
-A client computes, another one's kernel faults: MPS takes their contexts from both, and says so to
-nobody else. vitamind must name the fault and who is affected, MPS must be ready when the last
+A client computes, another one's kernel faults: MPS takes their contexts from both, and tells
+no other process. vitamind must name the fault and who is affected, MPS must be ready when the last
 client has left (by itself, or because vitamind started it again), and the next clients must run;
 then the control daemon is killed, and the same must hold. How long each takes is what vitamind's
 status says of MPS, asked every 20 ms.

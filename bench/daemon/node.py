@@ -10,8 +10,8 @@
                the daemon's status is asked again and again)
     press      an honest client's operations a second beside one that floods the daemon with
                well-formed records, and another that scribbles over all it can write, each coming
-               back whenever it is let go, against beside the same two over memory of their own;
-               in short turns, one after the other
+               back whenever it is disconnected, against beside the same two over memory of their
+               own; in short turns, one after the other
     flood      the same beside one that holds 10,000 connections open and says nothing
                (they take two minutes for --tries 100, and at least ten processors to mean anything)
     delays     how long an honest client's requests wait beside each of the attackers of the two
@@ -146,8 +146,8 @@ class Counting:
 
 SLICE, SETTLE = 0.25, 0.02  # seconds of a turn, and before it counts
 DRAIN = 0.5  # in which a busy daemon takes 4,096 connections, where it has a processor
-# Each operation takes the honest one's host 5 us, and it asks for a grant every 64 of them; nobody
-# waits for a lease, so that what is seen is what the daemon is kept from.
+# Each operation takes the honest one's host 5 us, and it asks for a grant every 64 of them; no
+# client waits for a lease, so that what is seen is what the daemon is kept from.
 POLICY, OPERATION_NS = "random:every=64,whole=1,min=132", 5_000
 
 
@@ -200,7 +200,7 @@ def beside(node, tries, attack, what):
         rates[arm].append((honest.by(end) - honest.by(begin)) / (end - begin))
         others.end()
         if arm == "attack":
-            # Whoever ended in the queue of connections is not in the next turn's way.
+            # A process that ended in the queue of connections is not in the next turn's way.
             time.sleep(DRAIN if "crowd" in attack else 0)
             # An attacker that had no processor in its turn tells nothing.
             for name, value in others.told.items():

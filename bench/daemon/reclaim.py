@@ -113,7 +113,7 @@ def run(options, results, environment):
         closures = decided.closures()
         for us, begin, end, answers, ran in cells:
             slack = 2000 + max(a["clock_error_ns"] for a in answers)
-            # The last turn of a cell is not one: nobody waits any more.
+            # The last turn of a cell is not one: no client waits any more.
             mine = [c for c in closures if begin <= c["closed"] and
                     c["granted"] <= begin + int(options.seconds * 1e9) <= end]
             seen = judge(mine, dict(zip(clients, ran)), slack)

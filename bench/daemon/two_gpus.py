@@ -46,9 +46,9 @@ def together(names, options, environment, daemon, timed):
     with tempfile.TemporaryDirectory(prefix="vitamin-ddp-") as directory:
         jobs = {name: ranks_of(name, options, environment, directory, daemon, timed)
                 for name in names}
-        everybody = [rank for ranks in jobs.values() for rank in ranks]
-        while ready(everybody) < len(everybody) and time.monotonic() < limit and \
-                all(rank.process.poll() is None for rank in everybody):
+        all_ranks = [rank for ranks in jobs.values() for rank in ranks]
+        while ready(all_ranks) < len(all_ranks) and time.monotonic() < limit and \
+                all(rank.process.poll() is None for rank in all_ranks):
             time.sleep(0.01)
         for name in names:  # all begin at once
             (pathlib.Path(directory) / str(JOBS[name])).touch()

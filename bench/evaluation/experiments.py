@@ -707,7 +707,7 @@ class BitwiseTraining(Experiment):
         if not self.reference:
             raise JobFailed("nothing to compare with: `exclusive` did not run")
         steps, at = self.options.steps, time.monotonic() + self.lead
-        for job in jobs:  # whoever is to be killed has more to do
+        for job in jobs:  # a job that is to be killed has more to do
             job.tell(do="bits", at=at,
                      steps=20 * steps if mode.kill and job is jobs[1] else steps)
         survivors = jobs

@@ -158,7 +158,7 @@ class TorchMachine:
             self.torch.cuda.synchronize()
 
     def trim(self):
-        """Gives cached memory back for whoever runs the next window; MiB at the most, and kept."""
+        """Gives cached memory back for the job of the next window; MiB at the most, and kept."""
         if self.device.type != "cuda":
             return {"most_mib": 0}
         self.torch.cuda.synchronize()
@@ -403,7 +403,7 @@ class Prefill:
 
     def __init__(self, options, machine):
         self.machine, demo = machine, isinstance(machine, DemoMachine)
-        limit = now() + options.patience
+        limit = now() + options.start_timeout
         while True:
             try:
                 self.link = multiprocessing.connection.Client(options.link, "AF_UNIX")
@@ -511,7 +511,7 @@ class Decode:
                 active.append([slot, prompt, token, number, output - 1, first])
             if not active:
                 continue
-            # Whoever has waited longest since his last token, for room or for a step.
+            # The request that has waited longest since its last token, for room or for a step.
             last = min(row[-1] for row in [*active, *waiting])
             answer = self.engine.decode([tuple(row[:3]) for row in active], last)
             if taken:  # before the tokens that the step has answered
@@ -654,7 +654,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=512, help="tokens, at most")
     parser.add_argument("--output", type=int, default=32)
     parser.add_argument("--green", default="", help="libraries: green, or green-after")
-    parser.add_argument("--patience", type=float, default=300)
+    parser.add_argument("--start-timeout", type=float, default=300)
     parser.add_argument("--cpus", help="the first and last core, as 0-3")
     parser.add_argument("--nice", type=int, default=0, help="below 0: for root")
     options = parser.parse_args()

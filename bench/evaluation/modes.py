@@ -149,7 +149,7 @@ class Daemon:
              str(self.file), "--lock-directory", str(self.directory)], stdout=log, stderr=log,
             stdin=subprocess.DEVNULL, env=self.environment)
         limit = time.monotonic() + 30
-        while not self.status():  # the socket is there a moment before anybody listens
+        while not self.status():  # the socket is there a moment before vitamind listens
             if self.process.poll() is not None or time.monotonic() > limit:
                 raise harness.Refusal("vitamind does not start: "
                                       + " / ".join(self._log().strip().splitlines()[-3:]))

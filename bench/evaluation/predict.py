@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Does the simulator foretell what was measured of pairs? Needs no GPU.
+"""Does the simulator predict what was measured of pairs? Needs no GPU.
 
     predict.py [--streams DIR] [--results DIR] [--vitamin FILE] [--out DIR]
 
@@ -29,7 +29,7 @@ import streams  # noqa: E402
 # Processes without MPS get the device in turns. FITTED to one pair (E3, run 1: W1); not known: how
 # long a turn is.
 TURN_MS, SWITCH_US = 2.0, 220
-WHOLE = ["--policy", "fifo", "--quantum", 1e6]  # everybody on the whole device, nobody decides
+WHOLE = ["--policy", "fifo", "--quantum", 1e6]  # all on the whole device, no decisions
 SECONDS = 12  # that pairs of training jobs are simulated for
 MODES = {"mps": WHOLE, "ours:fifo": ["--policy", "fifo"],
          "ours-fifo": ["--policy", "fifo"],

@@ -195,7 +195,7 @@ def times(raw):
 
 def memory_share(blocks, curve, processors):
     """Of the bandwidth, on the whole device: ASSUMED from how a kernel with blocks for nearly
-    everybody scales from about half of the processors to all. Who gains nothing waits for memory.
+    all scales from about half of the processors to all. Who gains nothing waits for memory.
     (Checked for three jobs: the bytes of a step that follow are within a sixth of those that the
     bubble loses beside them.)"""
     half = min(curve, key=lambda m: abs(m - processors / 2), default=None)

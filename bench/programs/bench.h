@@ -183,7 +183,7 @@ class Gate {
   std::uint32_t* word_ = nullptr;
 };
 
-// Of this process, resident; of the device, by everybody.
+// Of this process, resident; of the device, by all processes.
 inline double resident_mib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)

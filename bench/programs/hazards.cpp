@@ -33,7 +33,7 @@ void say_where(int) {
   do digits[--at] = static_cast<char>('0' + step % 10);
   while ((step /= 10) > 0);
   const auto say = [](const char* text, std::size_t size) {
-    if (::write(STDERR_FILENO, text, size) < 0) return;  // nobody listens: nothing can be done
+    if (::write(STDERR_FILENO, text, size) < 0) return;  // stderr is closed: nothing can be done
   };
   say("late while ", 11);
   say(g_doing, std::strlen(g_doing));

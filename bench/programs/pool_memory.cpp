@@ -10,7 +10,7 @@
 //           many as the driver gives
 //
 // The driver's interface alone, so that it runs on the software device as far as that goes. Memory
-// of the device is everybody's: nothing else may run.
+// of the device is counted for all processes: nothing else may run.
 #include <algorithm>
 #include <cstring>
 

@@ -10,7 +10,7 @@
 # glibc >= 2.34 they are empty.
 set(VITAMIN_GLIBC_FLOOR 2.28)
 
-function(_vitamin_floor_stand_in name version)
+function(_vitamin_floor_stub name version)
   if(TARGET vitamin_floor_${name})
     return()
   endif()
@@ -18,7 +18,7 @@ function(_vitamin_floor_stand_in name version)
   set(map ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${name}.map)
   add_library(vitamin_floor_${name} SHARED ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/moved.cpp)
   target_compile_definitions(vitamin_floor_${name} PRIVATE VITAMIN_FLOOR_${upper})
-  # Programs of the build must never find these: a folder of their own, and no search path to it.
+  # Programs of the build must never find these: a directory of their own, and no search path to it.
   set_target_properties(vitamin_floor_${name} PROPERTIES
     OUTPUT_NAME ${name} PREFIX "" SUFFIX .so VERSION ${version} SOVERSION ${version}
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/glibc_floor LINK_DEPENDS ${map})
@@ -29,8 +29,8 @@ function(vitamin_glibc_floor target)
   if(VITAMIN_SANITIZE OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
     return()
   endif()
-  _vitamin_floor_stand_in(libdl 2)
-  _vitamin_floor_stand_in(libpthread 0)
+  _vitamin_floor_stub(libdl 2)
+  _vitamin_floor_stub(libpthread 0)
   target_sources(${target} PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/floor.cpp)
   set_source_files_properties(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/floor.cpp PROPERTIES
                               COMPILE_OPTIONS "-Wno-redundant-decls;-Wno-nonnull-compare")

@@ -2,7 +2,7 @@
 //
 // What the C++ library and ours call that glibc 2.28 does not have yet, in terms of what it has.
 // Linked into the preloaded libraries, which go into programs and containers of any age. Hidden:
-// nobody else's call ends here.
+// no call of another library ends here.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>

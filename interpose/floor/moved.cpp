@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Functions that glibc 2.34 moved from libdl and libpthread into libc, for the linker to find where
-// they were before. Never loaded: whoever links these stand-ins (glibc_floor.cmake) asks at run
+// they were before. Never loaded: a library that links these stubs (floor.cmake) asks at run
 // time for the real libdl.so.2 and libpthread.so.0, which every glibc has.
 #define STANDS_FOR(name) \
   extern "C" __attribute__((visibility("default"))) void name() {}

@@ -127,7 +127,7 @@ bool set_fill(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMSET_NODE_
   return graph.source->set_fill(node, fill);
 }
 
-// After an update that the driver refused nobody says what the executable holds.
+// After an update that the driver refused it is unknown what the executable holds.
 bool replaced(FollowedGraph& followed, CUresult answer, CUgraph by) {
   if (answer != CUDA_SUCCESS) return false;
   CudaGraph& graph = cuda_graph(followed);

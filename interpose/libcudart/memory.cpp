@@ -276,8 +276,7 @@ CUcontext primary_context(CUdevice device) {
 
 // --- pools ---------------------------------------------------------------------------------------
 
-PoolCharge charge_pool(CUmemoryPool handle, std::uint64_t bytes, CUstream stream,
-                       bool per_thread) {
+PoolCharge charge_pool(CUmemoryPool handle, std::uint64_t bytes, CUstream stream, bool per_thread) {
   PoolCharge charge{nullptr, bytes, false, is_captured(stream)};
   if (charge.captured) return charge;
   const int ordinal = ordinal_of_stream(stream, per_thread);
@@ -432,7 +431,7 @@ CUresult physical_release(Via<decltype(::cuMemRelease)> via, CUmemGenericAllocat
     if (const auto found = all.by_handle.find(handle); found != all.by_handle.end()) {
       memory = found->second;
       last = memory->handles == 1;
-      // Before the call: whoever is given the same handle afterwards finds none.
+      // Before the call: the next owner of the same handle finds none.
       if (last) all.by_handle.erase(found);
     }
   }

@@ -490,7 +490,7 @@ void Audit::submitted(const Stream& stream, const PhysicalQueue& queue) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t serial = stream.timeline.submitted;
   Lane& lane = this->lane(stream);
-  // One that got lost, or that nobody asked for.
+  // One that got lost, or that was not asked for.
   bool stray = false;
   for (; !lane.pending.empty() && lane.pending.front().serial < serial; lane.pending.pop_front())
     stray = true;

@@ -226,7 +226,7 @@ class Audit {
   std::vector<void*> blocking_;
   std::unordered_map<hal::KernelHandle, KernelFacts> kernels_;
   std::unordered_map<std::string, std::uint32_t> names_;
-  std::vector<Copied> copied_;  // that nobody has waited for yet
+  std::vector<Copied> copied_;  // whose end was not waited for yet
   std::vector<Launched> launched_;
   std::vector<LaunchedGraph> launched_graphs_;
   bool broken_ = false;  // after a device's fault nothing is waited for any more

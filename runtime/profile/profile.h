@@ -12,7 +12,7 @@
 // fitted to the measured widths by least squares of the relative errors, a, b, c >= 0.
 //
 // What is told of a width is what a launch takes when nothing disturbs it. A launch has a hard
-// lower edge, and whoever else is on the device only adds to it; found on an H200: beside another
+// lower edge, and other clients of the device only add to it; found on an H200: beside another
 // job a launch of 3 us is timed 1.1 us longer in the middle, but 3 us longer on average, and one in
 // five hardly longer. So a few launches are kept as they were, and the lowest quarter of these
 // counts: equally low whether a handful or thousands were timed. Means stay beside it, for what a

@@ -56,8 +56,8 @@ class Profiler {
   // it is: what a lane's launches take together is learnt from these alone. Which kernels are
   // common decides what they teach of each, so one launch of those in between is timed as well, of
   // a kernel and width that are little known (worth_timing), if some of the last `search` before
-  // the next regular one is such: rare kernels are soon known, and once all are, hardly anybody
-  // looks. It is given up slowly, for what is rare is found in few searches.
+  // the next regular one is such: rare kernels are soon known, and once all are, hardly any
+  // is searched for. It is given up slowly, for what is rare is found in few searches.
   enum class Turn { kNo, kSearch, kRegular };
   Turn turn() {
     if (countdown_ == 0 || --countdown_ > search_) return Turn::kNo;
@@ -88,8 +88,8 @@ class Profiler {
   struct Stopwatch;
   Stopwatch* start(hal::Queue& queue);
   // Of a launch on so many processors; of a kernel's first sample `launch` tells what it is, and
-  // nobody is asked about one without a handle. `searched`: see turn(). `told`, if set, gets the
-  // nanoseconds as well.
+  // the device is not asked about one without a handle. `searched`: see turn(). `told`, if set,
+  // gets the nanoseconds as well.
   void stop(Stopwatch* stopwatch, hal::Queue& queue, std::uint64_t kernel, const std::string& name,
             const hal::KernelLaunch& launch, std::uint32_t processors, bool searched = false,
             std::function<void(double ns)> told = {});

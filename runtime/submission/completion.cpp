@@ -212,7 +212,7 @@ void Completion::all_complete(Stream& stream, std::uint64_t submitted) {
   while (!work.batches.empty() && work.batches[0].serial <= submitted) end_batch(stream);
   stream.timeline.completed = std::max(stream.timeline.completed, submitted);
   if (stream.timeline.submitted != submitted) return;
-  // Nothing is outstanding: the next operation needs no edge, the queue is free for anybody.
+  // Nothing is outstanding: the next operation needs no edge, the queue is free for any stream.
   if (reporting_ && work.open.launches > 0)
     core_.arbiter->completed(work.tail != nullptr ? work.tail->entry : kNoEntry, stream.lane,
                              work.open.launches, work.open.work);

@@ -15,7 +15,7 @@ using stats::GraphReason;
 
 namespace {
 
-// What an executable takes at least before anybody has seen one, and what it is believed to take at
+// What an executable takes at least before one was made, and what it is believed to take at
 // most: others may allocate while it is made.
 constexpr std::uint64_t kLeastBytes = 16 << 10, kLeastNodeBytes = 2 << 10;
 constexpr std::uint64_t kMostBytes = 1 << 20, kMostNodeBytes = 64 << 10;
@@ -205,7 +205,7 @@ void GraphCache::make(Lock& lock, const std::shared_ptr<Graph>& graph, EntryId e
   core_.page.graphs.made.add();
   core_.page.graphs.held.add();
   core_.page.graphs.held_bytes.set(bytes_);
-  // It took more than anybody thought.
+  // It took more than was believed.
   auto more = make_room(0, *graph);
   std::move(more.begin(), more.end(), std::back_inserter(dropped));
   lock.unlock();

@@ -51,7 +51,7 @@ struct DispatchOptions {
   // waits so many times as long for the queue before it goes to the whole device.
   std::chrono::milliseconds leased_slots_stay{10};
   static constexpr int kWaitForSlot = 50;
-  // Device memory that executables of graphs for entries may take, as far as anybody can tell; 0:
+  // Device memory that executables of graphs for entries may take, as far as can be told; 0:
   // graphs stay on the whole device.
   std::uint64_t graph_bytes = std::uint64_t{256} << 20;
   std::size_t markers = 2048;  // native events made at start

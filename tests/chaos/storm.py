@@ -27,7 +27,7 @@ import harness
 import time_limit
 
 PR_SET_CHILD_SUBREAPER = 36
-# What a program takes that nobody disturbs, on an idle machine with four of them.
+# What an undisturbed program takes, on an idle machine with four of them.
 USUAL_SECONDS = 20
 CLIENTS = 4
 EVENTS = {}
@@ -309,7 +309,7 @@ class Storm:
         self.undos = []  # (when, number, words, how)
         self.clients, self.ended, self.number = [], 0, 0
         self.looks = 0  # at leases, while programs ran
-        self.hostile = []  # processes that nobody promises anything
+        self.hostile = []  # processes without any promise
         self.kinds = [name for name, kind in KINDS.items()
                       if not kind.needs or getattr(world, kind.needs, False)]
         self.native = {}  # kind -> its exit code and output
@@ -418,7 +418,7 @@ class Storm:
     def lose_socket(self, chance):
         with contextlib.suppress(OSError):
             self.daemons.socket.unlink()
-        # Nobody finds those who listened there: that is their operator's to end.
+        # No client finds the daemons that listened there: their operator has to end them.
         for process in list(self.daemons.running):
             self.daemons.send(process, signal.SIGTERM)
         self.daemons.start()
@@ -647,7 +647,7 @@ class Storm:
         self.end()
 
     def calm(self):
-        """Everything is undone, everybody ends, and everything is as it was."""
+        """Everything is undone, every process ends, and everything is as it was."""
         self.undo(float("inf"))
         while self.clients or self.hostile:
             self.look()

@@ -458,7 +458,7 @@ class RunFolders(CliTest):
         self.addCleanup(process.kill)
         return process
 
-    def test_a_run_that_is_told_to_end_early_leaves_no_folder(self):
+    def test_a_run_that_is_told_to_end_early_leaves_no_directory(self):
         # How long it takes until the command runs, when nobody interrupts it.
         begin = time.monotonic()
         first = self.started("print('on')")
@@ -472,7 +472,7 @@ class RunFolders(CliTest):
             self.assertEqual(process.wait(time_limit(60)), -signal.SIGTERM)
             self.assertEqual(self.folders(), [])
 
-    def test_the_folder_of_a_killed_run_is_removed_by_a_later_one(self):
+    def test_the_directory_of_a_killed_run_is_removed_by_a_later_one(self):
         process = self.started("print(1); input()")
         process.stdout.readline()
         process.kill()
@@ -550,7 +550,7 @@ class NoRoom(CliTest):
                 pass
         return folder
 
-    def test_a_full_runtime_folder_is_passed_over(self):
+    def test_a_full_runtime_directory_is_passed_over(self):
         result = self.python("print('out'); raise SystemExit(4)", ["--quiet"],
                              STAND_IN_PAGE=BOUND, XDG_RUNTIME_DIR=str(self.full_folder()))
         self.assertEqual((result.returncode, result.stdout, result.stderr), (4, "out\n", ""))

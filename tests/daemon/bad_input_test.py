@@ -620,7 +620,7 @@ class BadInput(DaemonTest):
         self.until(lambda: not daemon.status()["clients"])
         self.assertEqual(self.held(daemon), [])
 
-    def test_nobody_holds_parts_by_telling_of_work_that_never_was(self):
+    def test_no_client_holds_parts_by_telling_of_work_that_never_was(self):
         daemon = self.daemon("--policy", "static:units=0-15,parts=1")
         with session(daemon) as liar:
             entries = range(1, 50)
@@ -632,7 +632,7 @@ class BadInput(DaemonTest):
             result = self.result(self.member(daemon, "work", 300))
             self.assertEqual((result["submitted"], result["whole"]), (300, 0))
 
-    def test_after_a_restart_work_is_waited_for_of_processes_that_had_it_and_of_nobody_else(self):
+    def test_after_a_restart_work_is_waited_for_of_processes_that_had_it_and_of_no_other(self):
         daemon = self.daemon("--policy", "static:units=0-7,parts=1", "--quiet")
         member = self.member(daemon, "hold")
         member.stdout.readline()

@@ -238,7 +238,7 @@ class Asked(UnderDaemon):
             self.assertEqual(open_one.returncode, 0, open_one.stderr)
             line, = [line for line in open_one.stderr.splitlines() if "[VIT-302]" in line]
             self.assertIn("drained", line)
-            self.assertIn("shares the device with nobody", line)
+            self.assertIn("runs without coordination", line)
         for options in ([], ["--quiet"]):
             closed = self.train(daemon, "--set", "failure.absent=closed", *options)
             self.assertEqual((closed.returncode, closed.stdout), (75, ""), closed.stderr)

@@ -93,7 +93,7 @@ class Shared final : public HalMachine {
     options.window.ahead_ns = colocation.window_ns;
     options.markers = 64;
     options.idle = platform_->idle();
-    options.thread = !options.idle;  // virtual time moves only when somebody waits
+    options.thread = !options.idle;  // virtual time moves only when a call waits
     options.page = page_.get();
     options.slots_stay = std::chrono::milliseconds(2);
     options.audit = colocation.audit;

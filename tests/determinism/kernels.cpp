@@ -285,7 +285,7 @@ VITAMIN_DEVICE void element_wise_of(Block& block, const float* a, const float* b
   }
 }
 
-// Added by whoever comes first: the one kernel here that is not deterministic.
+// Added in the order of arrival: the one kernel here that is not deterministic.
 template <class Real>
 VITAMIN_DEVICE void histogram_of(Block& block, const float* in, Real* bins, unsigned bin_count,
                                  unsigned count) {

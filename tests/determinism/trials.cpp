@@ -17,7 +17,7 @@ unsigned input_seed(const TrialOptions& options, unsigned trial) {
 
 Extent blocks_over(unsigned words) { return {std::min((words + kBlock - 1) / kBlock, 256u)}; }
 
-// An output nobody has written reads as a NaN, never as the right answer of an earlier trial.
+// An output that was not written reads as a NaN, never as the right answer of an earlier trial.
 void compute(Launcher& launch, Subject& subject, std::uint64_t out, unsigned setting) {
   launch("set_words", blocks_over(subject.outputs()), {kBlock}, out, subject.outputs(), kPoison);
   subject.run(launch, out, setting);

@@ -371,7 +371,7 @@ class Verify(Base):
         for run in found["runs"][3:]:
             self.assertGreater(run["tenant_launches"], 0, run)
 
-    def test_without_a_tenant_nobody_contends(self):
+    def test_without_a_tenant_nothing_contends(self):
         command = [PROGRAM, "--trials", "2", "--only", "sum"]
         result, found = self.verify("--runs", "1", command=command)
         self.assertEqual(result.returncode, DETERMINISTIC, result.stdout)

@@ -72,7 +72,7 @@ std::vector<Call> calls_of_every_kind(Session& session, CUstream other, CUdevice
   };
 }
 
-// Calls that a tracker thread or a library might make while somebody captures.
+// Calls that a tracker thread or a library might make while a thread captures.
 std::vector<Call> bystander_calls(Session& session) {
   static CUstream other = session.stream(CU_STREAM_NON_BLOCKING);
   static CUstream blocking = session.stream();

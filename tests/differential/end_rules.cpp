@@ -64,7 +64,7 @@ void end_with_a_held_stream(Session& session, const std::function<CUresult()>& e
   std::atomic<bool> returned{false};
   std::atomic<bool> opened{false};
   std::thread opener([&] {
-    const auto until = std::chrono::steady_clock::now() + patience();
+    const auto until = std::chrono::steady_clock::now() + timeout();
     while (!returned && std::chrono::steady_clock::now() < until)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     opened = !returned;

@@ -9,7 +9,7 @@
 namespace vitamin::differential {
 namespace {
 
-// A host function that notes when it ran and, where told to, waits to be let go.
+// A host function that notes when it ran and, where told to, waits to be released.
 struct HostFunction {
   std::atomic<bool> began{false};
   std::atomic<bool> may_end{true};

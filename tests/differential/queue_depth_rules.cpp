@@ -29,7 +29,7 @@ class FullQueue {
         }) {
     for (int seen = -1; made_ < enough_ && seen != made_;) {
       seen = made_;
-      std::this_thread::sleep_for(2 * patience());
+      std::this_thread::sleep_for(2 * timeout());
     }
   }
   ~FullQueue() {
@@ -604,7 +604,7 @@ class Waiting {
           must(call(), "a call that waits");
           inside_ = false;
         }) {
-    std::this_thread::sleep_for(2 * patience());
+    std::this_thread::sleep_for(2 * timeout());
   }
   ~Waiting() {
     gate_.open();

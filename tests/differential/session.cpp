@@ -78,9 +78,9 @@ std::string code(CUresult result) {
   return text;
 }
 
-std::chrono::milliseconds patience() {
+std::chrono::milliseconds timeout() {
   static const std::chrono::milliseconds value = [] {
-    const char* text = std::getenv("VITAMIN_DIFFERENTIAL_PATIENCE_MS");
+    const char* text = std::getenv("VITAMIN_DIFFERENTIAL_TIMEOUT_MS");
     return std::chrono::milliseconds(text != nullptr ? std::atoi(text) : 150);
   }();
   return value;
@@ -296,7 +296,7 @@ void Gate::open() { __atomic_store_n(word_, 1, __ATOMIC_SEQ_CST); }
 bool Gate::is_open() const { return __atomic_load_n(word_, __ATOMIC_SEQ_CST) != 0; }
 
 CUresult soon(const std::function<CUresult()>& ask) {
-  const auto deadline = std::chrono::steady_clock::now() + patience();
+  const auto deadline = std::chrono::steady_clock::now() + timeout();
   for (;;) {
     const CUresult answer = ask();
     if (answer != CUDA_ERROR_NOT_READY) return answer;
@@ -320,7 +320,7 @@ std::string waits_for(Gate& gate, const std::function<CUresult()>& call) {
   bool done = false;
   std::thread opener([&] {
     std::unique_lock lock(mutex);
-    if (!returned.wait_for(lock, patience(), [&] { return done; })) gate.open();
+    if (!returned.wait_for(lock, timeout(), [&] { return done; })) gate.open();
   });
   const CUresult result = call();
   {

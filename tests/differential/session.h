@@ -5,7 +5,7 @@
 //
 // A gate is a value wait on a word of pinned host memory: work behind it cannot run before the host
 // stores the word, on any driver. So "still pending" is certain. "Not pending" is a matter of
-// patience: the answer is asked for again until it is yes, or patience() has passed.
+// time: the answer is asked for again until it is yes, or timeout() has passed.
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,7 @@ class Say {
   static void print(std::string_view format, const std::vector<std::string>& values);
 };
 
-std::chrono::milliseconds patience();
+std::chrono::milliseconds timeout();
 
 // Throws when a step that every driver must manage fails: the rule cannot ask its question.
 void must(CUresult result, const char* what);
@@ -165,7 +165,7 @@ class Gate {
   CUdeviceptr address_ = 0;
 };
 
-// Asks until the answer is not NOT_READY or patience has run out; the last answer.
+// Asks until the answer is not NOT_READY or the time-out has passed; the last answer.
 CUresult soon(const std::function<CUresult()>& ask);
 std::string soon(CUstream stream);
 std::string soon(CUevent event);
@@ -173,7 +173,7 @@ std::string now(CUstream stream);
 std::string now(CUevent event);
 
 // Makes `call` on this thread. "returns 0" when it came back while the gate was closed, else "waits
-// for the gate, then 0" (the gate is opened from another thread once patience has run out).
+// for the gate, then 0" (the gate is opened from another thread once the time-out has passed).
 std::string waits_for(Gate& gate, const std::function<CUresult()>& call);
 
 // Everything on every stream of the primary context, then the trace may go on.

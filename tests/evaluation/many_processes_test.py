@@ -23,7 +23,7 @@ import reclaim  # noqa: E402
 
 
 class Jobs(unittest.TestCase):
-    def test_no_line_is_lost_that_is_written_while_somebody_reads(self):
+    def test_no_line_is_lost_that_is_written_while_the_file_is_read(self):
         writes = "for i in range(100_000): print('{\"i\": %d}' % i, flush=True)"
         job = common.Job([sys.executable, "-c", writes], {})
         while job.process.poll() is None:
@@ -47,7 +47,7 @@ class Scripts(unittest.TestCase):
             self.assertGreater(len(lines), 1, result.stdout + result.stderr)
             return [line for line in lines if "header" not in line]
 
-    def test_nobody_is_granted_what_anothers_kernel_still_runs_on(self):
+    def test_no_client_is_granted_what_anothers_kernel_still_runs_on(self):
         records = self.run_script("processes.py", "reclaim", "--seconds", "0.4")
         self.assertEqual(len(records), 6)
         # On a machine that is very busy a turn takes tens of milliseconds.

@@ -65,7 +65,7 @@ class Graphs(unittest.TestCase):
                 return sums, reasons
         self.fail((scenario, how, sums, reasons))
 
-    def test_captured_graphs_follow_whoever_launches_their_kernels(self):
+    def test_captured_graphs_follow_the_context_that_launches_their_kernels(self):
         for scenario in ("replays_of_functions", "replays_of_kernels"):
             for form in programs_test.FORMS:
                 self.moves(scenario, form=form, enough=lambda sums, reasons: sums["moved"] > 100

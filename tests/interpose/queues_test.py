@@ -20,25 +20,25 @@ class Queues(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout, done.stderr),
                                  (0, bare.stdout, ""), (policy, window))
 
-    def test_launches_and_records_that_a_driver_takes_block_nobody(self):
+    def test_launches_and_records_that_a_driver_takes_block_no_thread(self):
         self.check("launches_and_records", windows=programs_test.WINDOWS)
 
-    def test_legacy_launches_that_a_driver_takes_block_nobody(self):
+    def test_legacy_launches_that_a_driver_takes_block_no_thread(self):
         self.check("legacy_launches")
 
-    def test_more_records_than_a_driver_takes_launches_block_nobody(self):
+    def test_more_records_than_a_driver_takes_launches_block_no_thread(self):
         self.check("many_records_behind_a_gate", windows=programs_test.WINDOWS)
 
-    def test_what_a_driver_takes_behind_a_host_function_blocks_nobody(self):
+    def test_what_a_driver_takes_behind_a_host_function_blocks_no_thread(self):
         self.check("full_behind_a_host_function", windows=programs_test.WINDOWS)
 
-    def test_what_a_driver_takes_behind_the_legacy_stream_blocks_nobody(self):
+    def test_what_a_driver_takes_behind_the_legacy_stream_blocks_no_thread(self):
         self.check("full_behind_the_legacy_stream", windows=programs_test.WINDOWS)
 
-    def test_what_a_driver_takes_behind_a_kernel_blocks_nobody(self):
+    def test_what_a_driver_takes_behind_a_kernel_blocks_no_thread(self):
         self.check("full_behind_a_kernel", windows=programs_test.WINDOWS)
 
-    def test_what_a_driver_takes_behind_a_second_gate_blocks_nobody(self):
+    def test_what_a_driver_takes_behind_a_second_gate_blocks_no_thread(self):
         self.check("full_behind_a_second_gate")
 
     def test_launches_that_the_driver_refuses_hold_no_other_stream(self):

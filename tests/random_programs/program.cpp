@@ -373,7 +373,7 @@ void Program::order(Line& line, std::size_t place, bool writes) {
   }
 }
 
-// What is in the line now takes time; nobody need be ordered with it.
+// What is in the line now takes time; no operation need be ordered with it.
 void Program::add(Line& line) {
   line.before.set(operations_);
   line.maybe.set(operations_);

@@ -72,7 +72,7 @@ TEST_CASE("What was learnt is what the device took, width by width") {
   CHECK(samples > 200);
 }
 
-TEST_CASE("One launch in so many is timed, and none where nobody asked") {
+TEST_CASE("One launch in so many is timed, and none where times are not asked for") {
   for (const unsigned every : {0U, 1U, 7U}) {
     Profile learnt;
     FixtureOptions options;

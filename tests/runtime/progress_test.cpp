@@ -131,7 +131,7 @@ TEST_CASE("what waits for the host is busy time and no launch") {
   CHECK(p.reports.launches == 0);
 }
 
-// Nobody waits between the launches, so that each follows the one before on the same queue.
+// No call waits between the launches, so that each follows the one before on the same queue.
 TEST_CASE("work is outstanding from its launch to its end, whichever way it was launched") {
   ProgressFixture p;
   unsigned flags[3] = {};

@@ -65,7 +65,7 @@ Program random_program(std::uint64_t seed, const Shape& shape) {
   Program program;
   program.blocking = below(3);
   program.nonblocking = 1 + below(3);
-  std::vector<bool> closed(program.flags, false);  // somebody waits for it
+  std::vector<bool> closed(program.flags, false);  // an operation waits for it
   std::vector<bool> used(program.flags, false);
   auto open_all = [&] {
     for (unsigned flag = 0; flag < program.flags; ++flag)

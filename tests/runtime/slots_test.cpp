@@ -87,7 +87,7 @@ TEST_CASE("what a policy asks for takes the slot of an idle queue and there are 
   CHECK(queues > 8);
 }
 
-// Each owns a slot all the time, so nobody could move unless somebody goes elsewhere first.
+// Each owns a slot all the time, so none could move unless another goes elsewhere first.
 TEST_CASE("as many busy streams as there are slots do not stay where they are") {
   Fixture f(scarce(std::chrono::hours(1)));
   constexpr unsigned kStreams = 3, kLaunches = 100;

@@ -25,7 +25,7 @@ VITAMIN_KERNEL_WITH((.block_ns = 5000), add_kernel, unsigned* total, unsigned am
   VITAMIN_ONCE { vitamin::kernel::atomic_add(total, amount); }
 }
 
-// Hand-written grid barrier: every block waits for all others, and says so to nobody.
+// Hand-written grid barrier: every block waits for all others, and no attribute says so.
 VITAMIN_WAITING_KERNEL_WITH((.max_threads = 1024), barrier_kernel, unsigned* arrived) {
   VITAMIN_ONCE { vitamin::kernel::atomic_add(arrived, 1U); }
   VITAMIN_SPIN_UNTIL(vitamin::kernel::load_acquire(arrived) >= block.blocks());
@@ -104,7 +104,7 @@ TEST_CASE("With an open window dependent kernels are submitted ahead of completi
   for (std::size_t i = 1; i < f.stays.size(); ++i) CHECK(f.stays[i].start >= f.stays[i - 1].end);
 }
 
-// Answers what it is told to, to one client that has nobody beside it.
+// Answers what it is told to, to one client that is alone.
 class Answering final : public runtime::Arbiter {
  public:
   using Answer = std::function<runtime::Choice(const runtime::ReadyOperation&,
@@ -283,8 +283,8 @@ TEST_CASE("Streams that come and go leave no memory behind") {
   const std::size_t before = ::mallinfo2().uordblks;
   come_and_go(500);
   CHECK(total == 550);
-  // The device's own streams, which nobody destroys here, and what the fixture keeps of each launch
-  // take 800 bytes; what the runtime has of a stream is twice that.
+  // The device's own streams, which are not destroyed here, and what the fixture keeps of each
+  // launch take 800 bytes; what the runtime has of a stream is twice that.
   CHECK(::mallinfo2().uordblks < before + 500 * 1200);
 }
 
@@ -452,7 +452,7 @@ TEST_CASE("Exclusive lanes never hold the same processors at the same time") {
   CHECK(concurrent > 0);
 }
 
-TEST_CASE("Launches behind a held stream wait without blocking anybody") {
+TEST_CASE("Launches behind a held stream wait without blocking a thread") {
   Fixture f;
   runtime::Stream& held = f.stream();
   runtime::Stream& innocent = f.stream();
@@ -462,7 +462,7 @@ TEST_CASE("Launches behind a held stream wait without blocking anybody") {
   unsigned* other_address = &other;
   for (unsigned i = 0; i < 5000; ++i)
     REQUIRE(f.launch(held, VITAMIN_SOFT_KERNEL(add_kernel), {&address, &one}) == 0);
-  // Whoever is killed now has deferred none more than it has launched.
+  // A process that is killed now has deferred none more than it has launched.
   CHECK(f.page.launches.seen.get() == 0);
   CHECK(f.page.launches.deferred.get() == 0);
   CHECK(f.context->query(held) == soft::kNotReady);
@@ -631,7 +631,7 @@ TEST_CASE(
   REQUIRE(barrier(20) == 0);
   CHECK(test::eventually([] { return hangs == 1; }));
   CHECK(hung_width == 2);
-  // The planted kernel is let go by hand; no program could have done that.
+  // The planted kernel is released by hand; no program could have done that.
   vitamin::kernel::atomic_add(address, 100U);
   CHECK(f.context->synchronize(stream) == 0);
   // From now on its whole grid is resident: 20 blocks of 2 a processor need 10 of the 16.

@@ -112,18 +112,14 @@ RETIRED_SKIPPED = SKIPPED | {"results"}
 # Directories and files that still have retired words. An entry goes when it is clean (the check
 # says so), and none is added.
 NOT_YET_CLEAN = (
-    "backends/hip", "backends/soft", "bench/CMakeLists.txt", "bench/daemon", "bench/determinism",
-    "bench/differential.py", "bench/evaluate.py", "bench/evaluation", "bench/harness.py",
-    "bench/micro.py", "bench/profiles.py", "bench/programs", "bench/spread.py", "daemon",
-    "daemon/client", "daemon/config", "daemon/protocol", "deploy/README.md", "deploy/slurm",
-    "docs/errors.md", "docs/metrics.md", "interpose", "runtime", "scheduler/simulator",
-    "scripts", "scripts/cmake",
-    "tests/amdgpu", "tests/chaos", "tests/cli", "tests/config", "tests/counter_examples.md",
-    "tests/cuda", "tests/daemon", "tests/demo", "tests/determinism", "tests/differential",
-    "tests/docs", "tests/evaluation", "tests/hip", "tests/interpose", "tests/interpose_hip",
-    "tests/metrics", "tests/operations", "tests/protocol",
-    "tests/random_programs", "tests/runtime", "tests/simulate", "tests/tidy", "tests/trace",
-    "tools/README.md", "tools/demo", "tools/vitamin")
+    "backends/hip", "backends/soft/amdgpu", "bench/daemon", "daemon", "daemon/client",
+    "daemon/config", "daemon/protocol", "deploy/README.md", "deploy/slurm", "docs/metrics.md",
+    "interpose/libamdhip64", "scheduler/simulator", "scripts", "scripts/cmake", "tests/amdgpu",
+    "tests/cli", "tests/config", "tests/cuda", "tests/daemon", "tests/determinism",
+    # Two questions, as they stand in traces that are kept.
+    "tests/differential/refusal_rules.cpp",
+    "tests/hip", "tests/interpose_hip", "tests/metrics", "tests/operations", "tests/protocol",
+    "tests/simulate", "tests/trace", "tools/README.md", "tools/demo", "tools/vitamin")
 README_WORDS = 600
 # A mapped file can end a process by SIGBUS, a larger one by SIGXFSZ. What simulates a device's
 # memory maps it as a device would; a test does to itself what it likes.

@@ -106,7 +106,7 @@ TEST_CASE("with room for all nothing is dropped") {
   CHECK(std::memcmp(&file.records.back(), std::string(64, 'b').data(), 64) == 0);
 }
 
-TEST_CASE("a full disk drops records, says so, and holds nobody up") {
+TEST_CASE("a full disk drops records, says so, and holds no thread up") {
   const Directory directory;
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);

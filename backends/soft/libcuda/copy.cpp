@@ -397,8 +397,8 @@ namespace {
 
 // When a batched copy reads a source on the host, as measured: in stream order from pinned memory,
 // and from pageable memory after having waited for its turn. During the call, when that is asked
-// for: small pageable sources are staged, pinned ones waited for. Nobody waits for a large pageable
-// source, whatever was asked.
+// for: small pageable sources are staged, pinned ones waited for. The call never waits for a large
+// pageable source.
 CUresult batched_copy(std::unique_lock<std::mutex>& lock, Stream& stream, CopyCommand copy,
                       CUmemcpySrcAccessOrder order) {
   if (copy.bytes() == 0) return CUDA_SUCCESS;

@@ -23,7 +23,7 @@ constexpr int kComputeMajor = 9;
 constexpr int kComputeMinor = 0;
 
 CUuuid make_uuid(int ordinal) {
-  // Printed, this reads 56697461-6d69-6e00-5367-... : nobody's hardware.
+  // Printed, this reads 56697461-6d69-6e00-5367-... : no hardware's.
   CUuuid uuid{};
   std::memcpy(uuid.bytes, "Vitamin\0Soft\0\0\0", sizeof uuid.bytes);
   uuid.bytes[15] = static_cast<char>(ordinal);

@@ -276,7 +276,7 @@ struct Pool {
   std::size_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
 };
 
-// An array's elements lie in rows without gaps; nobody but the copy functions can tell.
+// An array's elements lie in rows without gaps; only the copy functions can tell.
 struct Array {
   Context* context = nullptr;
   CUDA_ARRAY3D_DESCRIPTOR descriptor{};

@@ -46,7 +46,7 @@ struct ExecNode {
   std::vector<std::size_t> dependencies;  // indices, all smaller than the node's own
   bool enabled = true;
   std::size_t lane = 0;
-  bool needs_event = false;  // somebody outside its lane waits for it
+  bool needs_event = false;  // a node outside its lane waits for it
   std::shared_ptr<vitamin::soft::Event> event;
 };
 

@@ -94,7 +94,7 @@ CUresult make_lane(GraphExec& exec, Context& context) {
   return CUDA_SUCCESS;
 }
 
-// A node continues the lane of a dependency that nobody continued yet; otherwise it opens one.
+// A node continues the lane of a dependency that no node continued yet; otherwise it opens one.
 CUresult assign_lanes(GraphExec& exec) {
   std::vector<std::size_t> last_of_lane;
   for (std::size_t i = 0; i < exec.nodes.size(); ++i) {

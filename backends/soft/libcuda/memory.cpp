@@ -60,7 +60,7 @@ CUresult allocate_on_device(CUdeviceptr* pointer, std::size_t bytes, MemoryKind 
   std::unique_lock lock(driver().mutex);
   Context* context = nullptr;
   if (const CUresult error = admit(&context); error != CUDA_SUCCESS) return error;
-  // Measured: a launch that waits for room in its stream holds up whoever allocates.
+  // Measured: a launch that waits for room in its stream holds up threads that allocate.
   driver().room.wait(lock, [&] { return context->root->waiting_for_room == 0; });
   if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   void* address = nullptr;
@@ -90,7 +90,7 @@ CUresult allocate_on_host(void** pointer, std::size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Gives an allocation's memory back. The caller waited for whoever might use it.
+// Gives an allocation's memory back. The caller waited for all work that might use it.
 void give_back(const Allocation& allocation) {
   void* address = reinterpret_cast<void*>(allocation.base);
   switch (allocation.kind) {
@@ -205,7 +205,7 @@ CUresult api::cuMemFree_v2(CUdeviceptr pointer) {
     const std::lock_guard lock(driver().mutex);
     if (const CUresult error = admit_free(); error != CUDA_SUCCESS) return error;
     if (pointer == 0) return CUDA_SUCCESS;
-    // Measured: memory of a pool goes back without waiting for anybody.
+    // Measured: memory of a pool goes back without waiting for work.
     const auto found = driver().allocations.find(static_cast<std::uintptr_t>(pointer));
     if (found != driver().allocations.end() && found->second.kind == MemoryKind::kPool) {
       const Allocation allocation = found->second;
@@ -374,8 +374,8 @@ CUresult api::cuMipmappedArrayCreate(CUmipmappedArray* handle,
     return made;
   }
   const std::lock_guard lock(driver().mutex);
-  *handle = reinterpret_cast<CUmipmappedArray>(
-      driver().own(std::move(array), Kind::kMipmappedArray));
+  *handle =
+      reinterpret_cast<CUmipmappedArray>(driver().own(std::move(array), Kind::kMipmappedArray));
   return CUDA_SUCCESS;
 }
 

@@ -3,7 +3,7 @@
 // Stream-ordered allocation. An allocation answers at once; what makes it usable is its place in
 // the stream. A freed block may be handed out again
 //   * to its own stream at once, because later work there runs behind the free;
-//   * to anybody when the free's place in its stream has been reached.
+//   * to any stream when the free's place in its stream has been reached.
 // A free that runs is visible: the block is overwritten. So a free that reaches an idle stream
 // while another stream still uses the block corrupts that user, as it does on real hardware once
 // the block has a new owner.

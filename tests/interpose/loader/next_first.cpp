@@ -12,7 +12,7 @@ extern "C" [[gnu::visibility("default")]] const char* vitamin_test_name() {
   using Function = const char* (*)();
   auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "vitamin_test_name"));
   static char text[64];
-  std::snprintf(text, sizeof text, "first before %s", next != nullptr ? next() : "nobody");
+  std::snprintf(text, sizeof text, "first before %s", next != nullptr ? next() : "none");
   --depth;
   return text;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Has RUNPATH $ORIGIN/inner and opens a neighbour by its bare name, as cuDNN does with its parts:
-// the loader looks in the RUNPATH of whoever calls dlopen.
+// the loader looks in the RUNPATH of the caller of dlopen.
 #include <dlfcn.h>
 
 extern "C" [[gnu::visibility("default")]] const char* vitamin_test_origin() {

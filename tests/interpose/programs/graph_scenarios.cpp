@@ -436,7 +436,7 @@ void graphs_of_threads() {
   std::atomic<bool> done{false};
   std::thread waiter([&] {
     check(drv.cuCtxSetCurrent(s.context));
-    // A wait for the context breaks captures that are open, so it is for nobody to make one.
+    // A wait for the context breaks captures that are open, so no thread may make one.
     const CUdeviceptr word = cells + 28;
     const CUstream own = s.stream();
     while (!done.load()) {

@@ -2,7 +2,7 @@
 //
 // Programs that fill streams as deep as the driver lets them, with more than launches, and programs
 // where one thread or device waits while another one must get on. A program that hangs is ended by
-// whoever started it.
+// the test that started it.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -307,7 +307,7 @@ void run(RunOptions options) {
     }
     if (!ready)
       say(Problem::kSharedWithNobody,
-          fmt::format("{}; the program shares the device with nobody.", ready.error().message));
+          fmt::format("{}; the program runs without coordination.", ready.error().message));
     else
       compare_with_daemon(given, daemon);
   }
