@@ -596,32 +596,4 @@ CUresult api::cuMemsetD2D32Async(CUdeviceptr target, size_t pitch, unsigned valu
   return run_fill(Form::kAsync, stream, target, pitch, value, 4, width, height);
 }
 
-// --------------------------------------------------------------------- migration: nothing to move
-
-CUresult api::cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice, CUstream handle) {
-  std::unique_lock lock(driver().mutex);
-  Stream* stream = nullptr;
-  if (const CUresult error = resolve_stream(handle, &stream); error != CUDA_SUCCESS) return error;
-  if (!inside_allocation(bytes_at(pointer), bytes)) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->capture != nullptr) return refuse_in_capture(*stream);
-  return enqueue(lock, *stream, EmptyCommand{});
-}
-
-CUresult api::cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
-                                    unsigned flags, CUstream stream) {
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return api::cuMemPrefetchAsync(pointer, bytes, location.id, stream);
-}
-
-CUresult api::cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t, unsigned) {
-  std::unique_lock lock(driver().mutex);
-  Stream* stream = nullptr;
-  if (const CUresult error = resolve_stream(handle, &stream); error != CUDA_SUCCESS) return error;
-  const Allocation* allocation = find_allocation(static_cast<std::uintptr_t>(pointer));
-  if (allocation == nullptr || allocation->kind != MemoryKind::kManaged)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (stream->capture != nullptr) return refuse_in_capture(*stream);
-  return enqueue(lock, *stream, EmptyCommand{});
-}
-
 }  // namespace vitamin::soft::driver

@@ -14,6 +14,14 @@ Place place_of(const void* address);
 bool inside_allocation(const void* address, std::size_t bytes);
 
 void make_default_pool(Device& device);
+// Memory of the current context's device; no capture may be open.
+CUresult allocate_on_device(CUdeviceptr* pointer, std::size_t bytes, MemoryKind kind,
+                            unsigned flags);
+// Frees of every sort: check, wait for the whole address space (as the native calls do), free.
+// `when_unknown`: the answer where no allocation begins at `base`, or none that is accepted.
+CUresult free_synchronously(std::uintptr_t base, CUresult when_unknown,
+                            bool (*accepts)(MemoryKind));
+
 // A context's own allocations; pools belong to the device and stay.
 void free_context_memory(Context& context);
 // A stream that goes away: blocks that it is freeing are no longer its private reserve.
