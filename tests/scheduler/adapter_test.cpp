@@ -11,6 +11,7 @@
 
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/fixture.h"
+#include "tests/scheduler/shorthand.h"
 #include "tests/scheduler/world.h"
 #include "tests/seed.h"
 
@@ -19,18 +20,6 @@ namespace {
 
 using hal::ComputeSet;
 using runtime::PoolLayout;
-
-StreamDemand demand(StreamId id, std::uint32_t min_sms = 1) {
-  StreamDemand demand;
-  demand.id = id;
-  demand.min_sms = min_sms;
-  return demand;
-}
-
-std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
-  const auto decisions = scheduler.decide(now);
-  return {decisions.begin(), decisions.end()};
-}
 
 Policy adapted(std::unique_ptr<CallbackPolicy> policy) {
   PolicyDescription description;
@@ -96,19 +85,7 @@ TEST_CASE("a grant of so many launches comes back, and Pick decides who is next"
     options.overdue_after_ns = 20'000'000;
     options.quantum_ns = 2'000'000;
     World world(layout, adapted(std::make_unique<RoundRobin>(1 + seed % 4)), options);
-    std::mt19937_64 random(seed);
-    std::vector<Work> all;
-    for (int i = 0; i < 60; ++i) {
-      Work work;
-      work.at_ns = random() % 20'000'000;
-      work.client = 1 + static_cast<ClientId>(random() % 6);
-      work.stream = static_cast<StreamId>(random() % 2);
-      work.min_sms = 1 + static_cast<std::uint32_t>(random() % (random() % 4 == 0 ? 32 : 8));
-      work.kernels = 1 + static_cast<unsigned>(random() % 20);
-      work.kernel_ns = 1'000 + random() % 400'000;
-      all.push_back(work);
-    }
-    world.run(all, 600'000'000'000);
+    world.run(random_work(seed, 6, 60, 32), 600'000'000'000);
     REQUIRE(world.complete());
     CHECK(world.scheduler().fault().empty());
     CHECK(world.longest_wait() <=

@@ -13,6 +13,7 @@
 
 #include "tests/property.h"
 #include "tests/scheduler/fixture.h"
+#include "tests/scheduler/shorthand.h"
 
 namespace vitamin::scheduler {
 namespace {
@@ -75,12 +76,6 @@ struct Scene {
   Allocation current;
   std::vector<Planned> out;
 };
-
-PartitionId part(const PoolLayout& layout, unsigned first, unsigned count) {
-  const PartitionId id = layout.find(ComputeSet::range(first, count));
-  REQUIRE(id != kNoPartition);
-  return id;
-}
 
 // --- the property ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@
 #include "scheduler/policies/flat.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/fixture.h"
+#include "tests/scheduler/shorthand.h"
 #include "tests/scheduler/world.h"
 
 namespace vitamin::scheduler {
@@ -38,17 +39,6 @@ std::string refusal(const std::string& path, const std::string& parameters = {})
 }
 
 const std::string kPlugins = PLUGINS "/", kExamples = EXAMPLES "/";
-
-StreamDemand demand(StreamId id) {
-  StreamDemand demand;
-  demand.id = id;
-  return demand;
-}
-
-std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
-  const auto decisions = scheduler.decide(now);
-  return {decisions.begin(), decisions.end()};
-}
 
 // --- fields ----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@
 #include "scheduler/policies/builtin.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/fixture.h"
+#include "tests/scheduler/shorthand.h"
 #include "tests/scheduler/world.h"
 #include "tests/seed.h"
 
@@ -41,24 +42,12 @@ std::vector<Policy> every_policy(std::uint64_t seed) {
   return all;
 }
 
-StreamDemand demand(StreamId id, std::uint32_t min_sms = 1) {
-  StreamDemand demand;
-  demand.id = id;
-  demand.min_sms = min_sms;
-  return demand;
-}
-
 Step iteration(ClientId client, std::uint64_t id) {
   Step step;
   step.id = id;
   step.client = client;
   step.kind = StepKind::kIteration;
   return step;
-}
-
-std::vector<Decision> decide(Scheduler& scheduler, std::uint64_t now) {
-  const auto decisions = scheduler.decide(now);
-  return {decisions.begin(), decisions.end()};
 }
 
 // A client that has `kernels` kernels from the beginning.
@@ -79,19 +68,7 @@ TEST_CASE("every policy runs any work to its end, and no two clients overlap unl
       CAPTURE(name);
       CAPTURE(seed);
       World world(layout, std::move(policy));
-      std::mt19937_64 random(seed);
-      std::vector<Work> all;
-      for (int i = 0; i < 60; ++i) {
-        Work work;
-        work.at_ns = random() % 20'000'000;
-        work.client = 1 + static_cast<ClientId>(random() % (2 + seed % 5));
-        work.stream = static_cast<StreamId>(random() % 2);
-        work.min_sms = 1 + static_cast<std::uint32_t>(random() % (random() % 4 == 0 ? 32 : 8));
-        work.kernels = 1 + static_cast<unsigned>(random() % 20);
-        work.kernel_ns = 1'000 + random() % 400'000;
-        all.push_back(work);
-      }
-      world.run(all, 600'000'000'000);
+      world.run(random_work(seed, 2 + static_cast<unsigned>(seed % 5), 60, 32), 600'000'000'000);
       REQUIRE(world.complete());
       CHECK(world.scheduler().fault().empty());
     }

@@ -121,19 +121,7 @@ TEST_CASE("policies that learn run any work to its end, and no two clients overl
       Made made(layout);
       World world(layout, made.policy(name, layout));
       bound(world.scheduler(), 4);
-      std::mt19937_64 random(seed);
-      std::vector<Work> all;
-      for (int i = 0; i < 60; ++i) {
-        Work work;
-        work.at_ns = random() % 20'000'000;
-        work.client = 1 + static_cast<ClientId>(random() % (2 + seed % 5));
-        work.stream = static_cast<StreamId>(random() % 2);
-        work.min_sms = 1 + static_cast<std::uint32_t>(random() % (random() % 4 == 0 ? 32 : 8));
-        work.kernels = 1 + static_cast<unsigned>(random() % 20);
-        work.kernel_ns = 1'000 + random() % 400'000;
-        all.push_back(work);
-      }
-      world.run(all, 600'000'000'000);
+      world.run(random_work(seed, 2 + static_cast<unsigned>(seed % 5), 60, 32), 600'000'000'000);
       REQUIRE(world.complete());
       CHECK(world.scheduler().fault().empty());
     }

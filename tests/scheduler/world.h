@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,24 @@ struct Work {
   unsigned kernels = 1;
   std::uint64_t kernel_ns = 10'000;  // on one unit of 8 SMs; an eighth on 64 and more
 };
+
+// `count` arrivals of `clients` clients at random, some of them as wide as `widest` SMs.
+inline std::vector<Work> random_work(std::uint64_t seed, unsigned clients, unsigned count,
+                                     std::uint32_t widest) {
+  std::mt19937_64 random(seed);
+  std::vector<Work> all;
+  for (unsigned i = 0; i < count; ++i) {
+    Work work;
+    work.at_ns = random() % 20'000'000;
+    work.client = 1 + static_cast<ClientId>(random() % clients);
+    work.stream = static_cast<StreamId>(random() % 2);
+    work.min_sms = 1 + static_cast<std::uint32_t>(random() % (random() % 4 == 0 ? widest : 8));
+    work.kernels = 1 + static_cast<unsigned>(random() % 20);
+    work.kernel_ns = 1'000 + random() % 400'000;
+    all.push_back(work);
+  }
+  return all;
+}
 
 class World {
  public:

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the answer of an arbiter means for as long as it stands.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/virtual_context.h"
+#include "tests/runtime/fixture.h"
+
+namespace vitamin::tests {
+namespace {
+
+VITAMIN_KERNEL_WITH((.block_ns = 5000), granted_kernel, unsigned* total, unsigned amount) {
+  VITAMIN_ONCE { vitamin::kernel::atomic_add(total, amount); }
+}
+
+// Answers what it is told to, to one client that is alone.
+class Answering final : public runtime::Arbiter {
+ public:
+  using Answer = std::function<runtime::Choice(const runtime::ReadyOperation&,
+                                               std::span<const runtime::EntryId>)>;
+  using Hear = std::function<void(const runtime::Hint&)>;
+  Answering(Answer answer, Hear hear) : answer_(std::move(answer)), hear_(std::move(hear)) {}
+  hal::ComputeSet barred(runtime::LaneId) const override { return {}; }
+  runtime::Choice grant(const runtime::ReadyOperation& operation,
+                        std::span<const runtime::EntryId> eligible) override {
+    return answer_(operation, eligible);
+  }
+  bool admits(runtime::EntryId, runtime::LaneId) const override { return true; }
+  void submitted(runtime::EntryId, runtime::LaneId) override {}
+  void retired(runtime::EntryId, runtime::LaneId, std::uint32_t) override {}
+  void release(runtime::EntryId, runtime::LaneId) override {}
+  bool lanes_share() const override { return true; }
+  void expect(const runtime::Hint& hint) override {
+    if (hear_) hear_(hint);
+  }
+
+ private:
+  Answer answer_;
+  Hear hear_;
+};
+runtime::MakeArbiter answering(const Answering::Answer& answer, const Answering::Hear& hear = {}) {
+  return [=](const hal::DeviceInfo&, runtime::PoolLimits&) {
+    return std::make_unique<Answering>(answer, hear);
+  };
+}
+
+// Whose answers say how far submission may run ahead while they stand.
+TEST_CASE("A grant bounds what is submitted ahead, on parts and on the whole device") {
+  const auto bounding = [](bool whole) {
+    return [whole](const runtime::ReadyOperation&, std::span<const runtime::EntryId> all) {
+      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged,
+                             50'000};
+    };
+  };
+  for (const bool whole : {false, true}) {
+    CAPTURE(whole);
+    Fixture f({.make_arbiter = answering(bounding(whole))});
+    runtime::Stream& stream = f.stream();
+    unsigned total = 0, one = 1;
+    unsigned* address = &total;
+    for (unsigned i = 0; i < 60; ++i)
+      REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+    CHECK(f.context->synchronize(stream) == 0);
+    CHECK(total == 60);
+    std::ptrdiff_t most = 0;
+    for (const Stay& stay : f.stays)
+      most = std::max(most, std::count_if(f.stays.begin(), f.stays.end(), [&](const Stay& other) {
+                        return other.enqueued <= stay.enqueued && other.end > stay.enqueued;
+                      }));
+    // A kernel of which nothing is known is taken to last 10 us; the first one is what asks.
+    CHECK(most <= 6);
+    CHECK(most >= 3);  // and no host waits for each of them
+    CHECK(f.page.launches.deferred.get() > 30);
+  }
+}
+
+// A standing grant is not asked for again, and what an engine says of its next step is heard all
+// the same, once.
+TEST_CASE("A step that begins while a grant stands is told once") {
+  struct Heard {
+    unsigned asked = 0;
+    std::vector<std::uint64_t> told;  // deadlines
+  };
+  for (const bool whole : {false, true}) {
+    CAPTURE(whole);
+    Heard heard;
+    const auto answer = [&](const runtime::ReadyOperation&, std::span<const runtime::EntryId> all) {
+      ++heard.asked;
+      return runtime::Choice{whole ? runtime::kWholeDevice : all.front(), runtime::kUntilChanged};
+    };
+    const auto hear = [&](const runtime::Hint& hint) { heard.told.push_back(hint.deadline_ns); };
+    Fixture f({.make_arbiter = answering(answer, hear)});
+    runtime::Stream& stream = f.stream();
+    unsigned total = 0, one = 1;
+    unsigned* address = &total;
+    const auto launch = [&](unsigned times) {
+      for (unsigned i = 0; i < times; ++i)
+        REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+    };
+    const auto say = [&](std::uint64_t deadline_ns) {
+      runtime::Advice advice;
+      advice.kind = runtime::OperationClass::kDecode;
+      advice.deadline_ns = deadline_ns;
+      f.context->advise(stream, advice);
+    };
+    say(1'000'000);
+    launch(5);
+    const unsigned asked = heard.asked;
+    CHECK(asked >= 1);
+    CHECK(heard.told.empty());  // with the question
+    say(2'000'000);
+    launch(5);
+    say(0);  // a range within it that knows of no deadline
+    launch(3);
+    say(3'000'000);
+    launch(2);
+    f.context->advise(stream, std::nullopt);
+    launch(5);
+    say(4'000'000);
+    CHECK(f.context->synchronize(stream) == 0);  // nothing was launched under it
+    CHECK(heard.asked == asked);
+    CHECK(heard.told == std::vector<std::uint64_t>{2'000'000, 3'000'000});
+    CHECK(total == 20);
+  }
+}
+
+TEST_CASE("An answer for so many launches stands for one iteration at most, and its end is told") {
+  struct Heard {
+    unsigned asked = 0, ends = 0;
+  };
+  for (const std::uint32_t launches : {1U << 30, runtime::kUntilChanged})
+    for (const bool told : {false, true}) {
+      CAPTURE(told);
+      CAPTURE(launches);
+      Heard heard;
+      const auto answer = [&](const runtime::ReadyOperation& operation,
+                              std::span<const runtime::EntryId> all) {
+        ++heard.asked;
+        heard.ends += operation.iteration_end ? 1 : 0;
+        return runtime::Choice{all.front(), launches};
+      };
+      Fixture f({.make_arbiter = answering(answer)});
+      runtime::Stream& stream = f.stream();
+      unsigned total = 0, one = 1;
+      unsigned* address = &total;
+      constexpr unsigned kIterations = 10;
+      for (unsigned iteration = 0; iteration < kIterations; ++iteration) {
+        for (unsigned i = 0; i < 20; ++i)
+          REQUIRE(f.launch(stream, VITAMIN_SOFT_KERNEL(granted_kernel), {&address, &one}) == 0);
+        if (told) f.context->iteration_ends(stream);
+      }
+      CHECK(f.context->synchronize(stream) == 0);
+      CHECK(total == 20 * kIterations);
+      const bool ends = told && launches != runtime::kUntilChanged;
+      CHECK(heard.asked == (ends ? kIterations : 1));
+      CHECK(heard.ends == (ends ? kIterations - 1 : 0));
+    }
+}
+
+}  // namespace
+}  // namespace vitamin::tests
