@@ -45,6 +45,18 @@ constexpr std::uint64_t kOverdueLooks = 256;
 // Where the profile holds all of a client's launches.
 std::uint64_t curve_of(ClientId client) { return std::uint64_t{client} + 1; }
 
+// What a record of a launch or a hint says of the step that it belongs to.
+template <class Record>
+scheduler::Announcement announcement_of(const Record& said, std::uint64_t now_ns) {
+  scheduler::Announcement announcement;
+  announcement.kind = static_cast<runtime::OperationClass>(said.kind);
+  announcement.ready_ns = now_ns + said.ready_in_ns;
+  announcement.due_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
+  announcement.work_ns = said.queued_ns;
+  announcement.min_sms = said.processors;
+  return announcement;
+}
+
 std::uint32_t distance(std::uint32_t from, std::uint32_t to) { return (to - from) & 0xff'ffff; }
 
 }  // namespace
@@ -161,12 +173,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
   if (lane.asked_ns == 0 && !lane.submits()) lane.asked_ns = now_ns;
-  scheduler::Announcement said;
-  said.kind = static_cast<runtime::OperationClass>(ready.kind);
-  said.ready_ns = now_ns + ready.ready_in_ns;
-  said.due_ns = ready.deadline_in_ns != 0 ? now_ns + ready.deadline_in_ns : 0;
-  said.work_ns = ready.queued_ns;
-  said.min_sms = ready.processors;
+  scheduler::Announcement said = announcement_of(ready, now_ns);
   said.iteration_end = ready.iteration_end != 0;
   lane.steps.launch(scheduler_, id, ready.head.lane, client.steps, said, now_ns);
   scheduler::StreamDemand demand;
@@ -356,13 +363,8 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::HintRecord
                          std::uint64_t now_ns) {
   scheduler::AnnouncedSteps& steps = client.lanes[said.head.lane].steps;
   if (said.cancelled != 0) return steps.cancel(scheduler_, id, now_ns);
-  scheduler::Announcement announced;
-  announced.kind = static_cast<runtime::OperationClass>(said.kind);
-  announced.ready_ns = now_ns + said.ready_in_ns;
-  announced.due_ns = said.deadline_in_ns != 0 ? now_ns + said.deadline_in_ns : 0;
-  announced.work_ns = said.queued_ns;
-  announced.min_sms = said.processors;
-  steps.announce(scheduler_, id, said.head.lane, client.steps, announced, now_ns);
+  steps.announce(scheduler_, id, said.head.lane, client.steps, announcement_of(said, now_ns),
+                 now_ns);
 }
 
 // --- what is measured ------------------------------------------------------------------------

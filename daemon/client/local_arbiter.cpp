@@ -31,6 +31,18 @@ scheduler::StreamDemand demand_of(const runtime::ReadyOperation& operation) {
   return demand;
 }
 
+// What a launch or a hint says of the step that it belongs to.
+template <class Said>
+scheduler::Announcement announcement_of(const Said& said) {
+  scheduler::Announcement announcement;
+  announcement.kind = said.kind;
+  announcement.ready_ns = said.ready_at_ns;
+  announcement.due_ns = said.deadline_ns;
+  announcement.work_ns = said.queued_ns;
+  announcement.min_sms = said.processors;
+  return announcement;
+}
+
 }  // namespace
 
 hal::Result<runtime::MakeArbiter> local_arbiter(const std::string& policy, std::uint64_t seed,
@@ -128,12 +140,7 @@ Choice LocalArbiter::allocate(const runtime::ReadyOperation& operation,
     scheduler_.returned(kSelf, operation.lane, before.grant, now_ns);
     lanes_[operation.lane].grant = scheduler::kNoGrant;
   }
-  scheduler::Announcement said;
-  said.kind = operation.kind;
-  said.ready_ns = operation.ready_at_ns;
-  said.due_ns = operation.deadline_ns;
-  said.work_ns = operation.queued_ns;
-  said.min_sms = operation.processors;
+  scheduler::Announcement said = announcement_of(operation);
   said.iteration_end = operation.iteration_end;
   lanes_[operation.lane].steps.launch(scheduler_, kSelf, operation.lane, steps_, said, now_ns);
   scheduler_.wants(kSelf, demand_of(operation), now_ns);
@@ -231,13 +238,7 @@ void LocalArbiter::expect(const runtime::Hint& hint) {
   if (hint.cancelled) {
     steps.cancel(scheduler_, kSelf, now);
   } else {
-    scheduler::Announcement said;
-    said.kind = hint.kind;
-    said.ready_ns = hint.ready_at_ns;
-    said.due_ns = hint.deadline_ns;
-    said.work_ns = hint.queued_ns;
-    said.min_sms = hint.processors;
-    steps.announce(scheduler_, kSelf, hint.lane, steps_, said, now);
+    steps.announce(scheduler_, kSelf, hint.lane, steps_, announcement_of(hint), now);
   }
   obey(now);
 }

@@ -322,7 +322,7 @@ TEST_CASE("a row with launches is granted once for each plan") {
 
 TEST_CASE("a policy that throws or returns invalid rows is replaced by fifo, with a reason") {
   const PoolLayout layout = h200();
-  const std::pair<Function::Call, std::string> faults[] = {
+  const std::pair<FunctionPolicy::Call, std::string> faults[] = {
       {[](const Snapshot&, Allocation&) { throw std::runtime_error("no"); },
        "test: allocate() failed: no"},
       {[](const Snapshot&, Allocation& out) { out.rows = {row(1, 60'000, Mode::kShared)}; },

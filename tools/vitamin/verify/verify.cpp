@@ -93,8 +93,9 @@ class Verifier {
   }
 
  private:
-  // False: no use to go on.
-  bool step(const std::string& name, const std::string& policy, std::uint64_t seed, bool tenant) {
+  // `policy`: empty for a native run.
+  Observation observed(const std::string& name, const std::string& policy, std::uint64_t seed,
+                       bool tenant) {
     RunRequest request;
     request.name = name;
     request.policy = policy;
@@ -105,7 +106,12 @@ class Verifier {
     if (tenant) request.tenant = result_.tenant;
     request.limit_seconds = limit();
     progress(name);
-    result_.runs.push_back(observe(request));
+    return observe(request);
+  }
+
+  // False: no use to go on.
+  bool step(const std::string& name, const std::string& policy, std::uint64_t seed, bool tenant) {
+    result_.runs.push_back(observed(name, policy, seed, tenant));
     Observation& seen = result_.runs.back();
     let_go(seen);
     if (seen.exec_error != 0) return false;
@@ -154,32 +160,14 @@ class Verifier {
 
   // False: its launches differ from those of the first run alone, or it was interrupted.
   bool exclusive_control() {
-    RunRequest request;
-    request.name = "exclusive again";
-    request.policy = "fifo";
-    request.seed = options_.seed;
-    request.command = options_.command;
-    request.files = options_.files;
-    request.memory = options_.memory;
-    request.limit_seconds = limit();
-    progress(request.name);
-    controls_.push_back(observe(request));
+    controls_.push_back(observed("exclusive again", "fifo", options_.seed, false));
     const Observation& seen = controls_.back();
     return !seen.interrupted && !structure_difference(result_.runs[1], seen);
   }
 
   // One more native run; false when it differs from the first one, or was interrupted.
   bool control(const std::string& name, bool tenant) {
-    RunRequest request;
-    request.name = name;
-    request.seed = options_.seed;
-    request.command = options_.command;
-    request.files = options_.files;
-    request.memory = options_.memory;
-    if (tenant) request.tenant = result_.tenant;
-    request.limit_seconds = limit();
-    progress(name);
-    controls_.push_back(observe(request));
+    controls_.push_back(observed(name, "", options_.seed, tenant));
     return !controls_.back().interrupted &&
            !difference(result_.runs.front(), controls_.back(), checks_);
   }
