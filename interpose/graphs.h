@@ -104,7 +104,8 @@ struct Instantiates {
   }
 };
 
-// The event that an argument makes a graph record: the vendor's words.h knows of more than these.
+// The event that an argument makes a graph record: the vendor's vendor_traits.h knows of more than
+// these.
 inline NativeEvent recorded_event(NativeEvent event) { return event; }
 template <class T>
 NativeEvent recorded_event(T) {

@@ -32,7 +32,7 @@ function(vitamin_interposer target)
     ${arg_SOURCES})
   target_compile_definitions(${target} PRIVATE
     VITAMIN_ADVICE_SYMBOL=vitamin_advice_${arg_ADVICE}
-    VITAMIN_VENDOR_WORDS="interpose/${arg_VENDOR}/words.h"
+    VITAMIN_VENDOR_TRAITS="interpose/${arg_VENDOR}/vendor_traits.h"
     VITAMIN_VENDOR_HOOKS="interpose/${arg_VENDOR}/handlers.h"
     VITAMIN_ENTRY_POINTS="interpose/${arg_VENDOR}/${arg_TABLE}")
   target_include_directories(${target} SYSTEM PRIVATE ${arg_INCLUDES})

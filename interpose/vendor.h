@@ -3,11 +3,11 @@
 // The vendor's words for what the shared code speaks of. The sources of this directory are compiled
 // once into each vendor's library; the build says which directory that is:
 //
-//   VITAMIN_VENDOR_WORDS   "interpose/libcudart/words.h": types, constants, names of entry points
-//   VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
+//   VITAMIN_VENDOR_TRAITS   "interpose/libcudart/vendor_traits.h": types, constants, names of entry
+//   points VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
 //   VITAMIN_VENDOR_HOOKS   "interpose/libcudart/handlers.h": what that table's rows name
 //
-// What words.h says (namespace vitamin::interpose):
+// What vendor_traits.h says (namespace vitamin::interpose):
 //   Answer, kSuccess, kNotReady, kNoSuchFunction      status of a call
 //   NativeStream, NativeEvent, NativeContext, MemoryPool  handles
 //   kLegacyStream, kThreadStream                      handles of the default streams
@@ -23,4 +23,4 @@
 // Functions that a vendor's directory defines are declared in context.h and treatments.h.
 #pragma once
 
-#include VITAMIN_VENDOR_WORDS
+#include VITAMIN_VENDOR_TRAITS

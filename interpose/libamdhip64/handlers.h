@@ -5,7 +5,7 @@
 
 #include "interpose/graphs.h"
 #include "interpose/handlers.h"
-#include "interpose/libamdhip64/words.h"
+#include "interpose/libamdhip64/vendor_traits.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {

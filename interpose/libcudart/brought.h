@@ -6,7 +6,7 @@
 // by what the driver says of a unified address. Graphs' copies are not calls and are not seen.
 #pragma once
 
-// Included by words.h, behind the types that it needs.
+// Included by vendor_traits.h, behind the types that it needs.
 
 #include <concepts>
 #include <cstddef>

@@ -7,7 +7,7 @@
 #include "interpose/handlers.h"
 #include "interpose/libcudart/memory.h"
 #include "interpose/libcudart/peers.h"
-#include "interpose/libcudart/words.h"
+#include "interpose/libcudart/vendor_traits.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {

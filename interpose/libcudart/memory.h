@@ -14,7 +14,7 @@
 // memory.txt classifies every function of cuda.h that has to do with device memory.
 #pragma once
 
-#include "interpose/libcudart/words.h"
+#include "interpose/libcudart/vendor_traits.h"
 #include "interpose/quotas.h"
 #include "interpose/treatments.h"
 
@@ -85,9 +85,8 @@ struct ChargesPitched {
   static constexpr std::uint64_t kPitch = 512;
 
   template <class Address, class Bytes>
-  static CUresult run(Via<CUresult(Address*, Bytes*, Bytes, Bytes, unsigned)> via,
-                      Address* address, Bytes* pitch, Bytes width, Bytes height,
-                      unsigned element) {
+  static CUresult run(Via<CUresult(Address*, Bytes*, Bytes, Bytes, unsigned)> via, Address* address,
+                      Bytes* pitch, Bytes width, Bytes height, unsigned element) {
     const auto call = [&] { return Inner::run(via, address, pitch, width, height, element); };
     if (no_quotas() || address == nullptr || pitch == nullptr || width == 0 || height == 0)
       return call();

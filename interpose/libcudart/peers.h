@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "interpose/libcudart/words.h"
+#include "interpose/libcudart/vendor_traits.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {
