@@ -20,7 +20,7 @@ function(vitamin_interposer target)
     ${shared}/advice.cpp
     ${shared}/client.cpp
     ${shared}/context.cpp
-    ${shared}/drift.cpp
+    ${shared}/unknown_entry_points.cpp
     ${shared}/events.cpp
     ${shared}/exports.cpp
     ${shared}/graphs.cpp

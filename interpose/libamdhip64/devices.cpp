@@ -4,10 +4,10 @@
 #include <cstdlib>
 
 #include "backends/hip/device.h"
-#include "interpose/drift.h"
 #include "interpose/libamdhip64/handlers.h"
 #include "interpose/libamdhip64/version_rules.h"
 #include "interpose/treatments.h"
+#include "interpose/unknown_entry_points.h"
 #include "runtime/environment.h"
 
 namespace vitamin::interpose {

@@ -3,9 +3,9 @@
 // The runtime's own front doors, the thread's last error, and what happens when we are loaded.
 #include <cstdlib>
 
-#include "interpose/drift.h"
 #include "interpose/libamdhip64/handlers.h"
 #include "interpose/libamdhip64/version_rules.h"
+#include "interpose/unknown_entry_points.h"
 #include "runtime/environment.h"
 
 namespace vitamin::interpose {

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "interpose/context.h"
-#include "interpose/drift.h"
 #include "interpose/libcudart/handlers.h"
+#include "interpose/unknown_entry_points.h"
 
 namespace vitamin::interpose {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interpose/drift.h"
+#include "interpose/unknown_entry_points.h"
 
 #include <dlfcn.h>
 #include <elf.h>
