@@ -26,7 +26,7 @@ function(vitamin_interposer target)
     ${shared}/graphs.cpp
     ${shared}/launches.cpp
     ${shared}/nvtx.cpp
-    ${shared}/origins.cpp
+    ${shared}/module_origins.cpp
     ${shared}/streams.cpp
     ${shared}/treatments.cpp
     ${arg_SOURCES})

@@ -6,7 +6,7 @@
 #include <thread>
 #include <unordered_set>
 
-#include "interpose/origins.h"
+#include "interpose/module_origins.h"
 
 namespace vitamin::interpose {
 namespace {

@@ -17,7 +17,7 @@
 #include "interpose/handle_map.h"
 #include "interpose/libamdhip64/code_object.h"
 #include "interpose/libamdhip64/handlers.h"
-#include "interpose/origins.h"
+#include "interpose/module_origins.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {

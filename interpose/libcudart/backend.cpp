@@ -5,7 +5,7 @@
 
 #include "backends/cuda/device.h"
 #include "interpose/context.h"
-#include "interpose/origins.h"
+#include "interpose/module_origins.h"
 
 namespace vitamin::interpose {
 namespace {

@@ -5,7 +5,7 @@
 #include "interpose/handle_map.h"
 #include "interpose/libcudart/backend.h"
 #include "interpose/libcudart/handlers.h"
-#include "interpose/origins.h"
+#include "interpose/module_origins.h"
 #include "interpose/treatments.h"
 
 namespace vitamin::interpose {

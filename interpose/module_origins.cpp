@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interpose/origins.h"
+#include "interpose/module_origins.h"
 
 #include <dlfcn.h>
 
