@@ -3,8 +3,8 @@
 // How calls of the application reach the overrides, and how overrides reach the driver.
 //
 // Three doors: exported symbols (exports.cpp) for programs that link the driver, a `dlsym` of our
-// own, and the vendor's own look-up (its doors.cpp), through which every libcudart since 11.3 gets
-// all of its functions.
+// own, and the vendor's own look-up (its symbol_lookup.cpp), through which every libcudart
+// since 11.3 gets all of its functions.
 //
 // `dlsym` and RTLD_NEXT: the loader finds the caller by its return address, so a wrapper that calls
 // the real dlsym would make every other preloaded library find itself. The entry below therefore

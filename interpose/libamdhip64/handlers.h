@@ -19,7 +19,7 @@ struct Asks : Handler<kFunction> {
 // What the runtime answered when it was asked whether there is a device.
 void note_runtime(hipError_t answer);
 
-// doors.cpp
+// symbol_lookup.cpp
 hipError_t init(Via<hipError_t(unsigned)> via, unsigned flags);
 hipError_t get_proc_address(Via<decltype(hipGetProcAddress)> via, const char* name, void** address,
                             int version, std::uint64_t flags, void* found);

@@ -12,7 +12,7 @@
 
 namespace vitamin::interpose {
 
-// doors.cpp
+// symbol_lookup.cpp
 CUresult init(Via<CUresult(unsigned)> via, unsigned flags);
 CUresult get_proc_address(Via<decltype(::cuGetProcAddress)> via, const char* name, void** address,
                           int version, cuuint64_t flags);
