@@ -121,8 +121,8 @@ Answer copied(const Way& way, Answer answer, Args... args) {
   runtime::Audit* audit = way.context().audit();
   if (audit == nullptr || answer != kSuccess) [[likely]]
     return answer;
-  each_brought_to_host([&](const runtime::HostBox& box) { audit->copied(way.stream(), box); },
-                       args...);
+  for_each_host_copy([&](const runtime::HostBox& box) { audit->copied(way.stream(), box); },
+                     args...);
   // Without a stream the host has waited already.
   if constexpr (kStreamArguments<Args...> == 0) audit->reached(way.stream(), ~0ULL);
   return answer;

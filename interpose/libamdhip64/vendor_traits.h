@@ -154,10 +154,10 @@ bool surely_accepted(Args...) {
 
 // visit(HostBox) for the host memory that a copy with these arguments writes, when they say so.
 template <class Visit, class... Args>
-void each_brought_to_host(const Visit&, Args...) {}
+void for_each_host_copy(const Visit&, Args...) {}
 template <class Visit, class... Rest>
-void each_brought_to_host(const Visit& visit, void* host, const void*, std::size_t bytes,
-                          hipMemcpyKind kind, Rest...) {
+void for_each_host_copy(const Visit& visit, void* host, const void*, std::size_t bytes,
+                        hipMemcpyKind kind, Rest...) {
   if (kind == hipMemcpyDeviceToHost && bytes > 0)
     visit(runtime::HostBox{static_cast<const std::byte*>(host), bytes});
 }

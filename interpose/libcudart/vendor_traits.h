@@ -191,7 +191,7 @@ bool surely_accepted(const CUDA_MEMCPY3D* copy, CUstream);
 
 }  // namespace vitamin::interpose
 
-#include "interpose/libcudart/brought.h"
+#include "interpose/libcudart/host_copies.h"
 
 // Functions that are not overridden and that the overrides themselves call.
 #define VITAMIN_CALLED(USE)       \

@@ -18,7 +18,7 @@ namespace vitamin::interpose {
 // Whether the driver calls it the host's memory, or does not know it.
 bool is_host_address(CUdeviceptr address);
 
-namespace brought {
+namespace host_copies {
 
 template <class Visit>
 void plain(const void* host, std::size_t bytes, const Visit& visit) {
@@ -78,12 +78,12 @@ void each(const Visit& visit, const T* copy, Rest...) {
   described(*copy, visit);
 }
 
-}  // namespace brought
+}  // namespace host_copies
 
 // visit(HostBox) for each piece of host memory that a copy with these arguments writes.
 template <class Visit, class... Args>
-void each_brought_to_host(const Visit& visit, Args... args) {
-  if constexpr (requires { brought::each(visit, args...); }) brought::each(visit, args...);
+void for_each_host_copy(const Visit& visit, Args... args) {
+  if constexpr (requires { host_copies::each(visit, args...); }) host_copies::each(visit, args...);
 }
 
 }  // namespace vitamin::interpose
