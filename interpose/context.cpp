@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
 #include "interpose/handle_map.h"
 #include "interpose/handlers.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

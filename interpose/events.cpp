@@ -14,8 +14,8 @@
 // An event that a graph or another process may record (shared) is asked of the driver from then on,
 // and its records by calls are never deferred: the driver sees all of them in the order of the
 // calls.
+#include "interpose/call_wrappers.h"
 #include "interpose/handlers.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 namespace {

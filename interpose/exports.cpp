@@ -4,8 +4,8 @@
 // through a slot. The slot is filled at compile time with an instance of Hook, whose type comes
 // from the vendor's header, so no signature is written a second time and a call costs one jump.
 #include VITAMIN_VENDOR_HOOKS
+#include "interpose/call_wrappers.h"
 #include "interpose/hook.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
+#include "interpose/call_wrappers.h"
 #include "interpose/hook.h"
-#include "interpose/treatments.h"
 #include "runtime/graph.h"
 
 namespace vitamin::interpose {

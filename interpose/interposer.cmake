@@ -28,7 +28,7 @@ function(vitamin_interposer target)
     ${shared}/nvtx.cpp
     ${shared}/module_origins.cpp
     ${shared}/streams.cpp
-    ${shared}/treatments.cpp
+    ${shared}/call_wrappers.cpp
     ${arg_SOURCES})
   target_compile_definitions(${target} PRIVATE
     VITAMIN_ADVICE_SYMBOL=vitamin_advice_${arg_ADVICE}

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "interpose/advice.h"
-#include "interpose/treatments.h"
+#include "interpose/call_wrappers.h"
 
 namespace vitamin::interpose {
 

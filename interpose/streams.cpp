@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "interpose/call_wrappers.h"
 #include "interpose/handlers.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

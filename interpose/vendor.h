@@ -20,7 +20,7 @@
 //   may_be_entry_point, per_thread_variant, base_name of an entry point's name
 //   VITAMIN_CALLED(USE)                               functions that are called, not overridden
 //
-// Functions that a vendor's directory defines are declared in context.h and treatments.h.
+// Functions that a vendor's directory defines are declared in context.h and call_wrappers.h.
 #pragma once
 
 #include VITAMIN_VENDOR_TRAITS

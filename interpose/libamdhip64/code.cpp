@@ -14,11 +14,11 @@
 #include <string_view>
 
 #include "hal/file_memory.h"
+#include "interpose/call_wrappers.h"
 #include "interpose/handle_map.h"
 #include "interpose/libamdhip64/code_object.h"
 #include "interpose/libamdhip64/handlers.h"
 #include "interpose/module_origins.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 namespace {

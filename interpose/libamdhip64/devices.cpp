@@ -4,9 +4,9 @@
 #include <cstdlib>
 
 #include "backends/hip/device.h"
+#include "interpose/call_wrappers.h"
 #include "interpose/libamdhip64/handlers.h"
 #include "interpose/libamdhip64/version_rules.h"
-#include "interpose/treatments.h"
 #include "interpose/unknown_entry_points.h"
 #include "runtime/environment.h"
 

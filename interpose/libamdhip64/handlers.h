@@ -3,10 +3,10 @@
 // The hand-written overrides of calls that only HIP has, or has in this form.
 #pragma once
 
+#include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
 #include "interpose/handlers.h"
 #include "interpose/libamdhip64/vendor_traits.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

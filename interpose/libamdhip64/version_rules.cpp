@@ -2,8 +2,8 @@
 #include "interpose/libamdhip64/version_rules.h"
 
 #include "backends/hip/version.h"
+#include "interpose/call_wrappers.h"
 #include "interpose/context.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 namespace {

@@ -2,11 +2,11 @@
 //
 // Calls that concern a whole context: waiting for it, its settings and its end, and the code that
 // was loaded into it.
+#include "interpose/call_wrappers.h"
 #include "interpose/handle_map.h"
 #include "interpose/libcudart/backend.h"
 #include "interpose/libcudart/handlers.h"
 #include "interpose/module_origins.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 namespace {

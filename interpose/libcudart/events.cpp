@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Events of other processes and of whole contexts.
+#include "interpose/call_wrappers.h"
 #include "interpose/libcudart/handlers.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

@@ -3,12 +3,12 @@
 // The hand-written overrides of calls that only CUDA has, or has in this form.
 #pragma once
 
+#include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
 #include "interpose/handlers.h"
 #include "interpose/libcudart/memory.h"
 #include "interpose/libcudart/peers.h"
 #include "interpose/libcudart/vendor_traits.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

@@ -14,9 +14,9 @@
 // memory.txt classifies every function of cuda.h that has to do with device memory.
 #pragma once
 
+#include "interpose/call_wrappers.h"
 #include "interpose/libcudart/vendor_traits.h"
 #include "interpose/quotas.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

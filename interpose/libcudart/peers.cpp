@@ -7,9 +7,9 @@
 // stream.
 #include <algorithm>
 
+#include "interpose/call_wrappers.h"
 #include "interpose/libcudart/handlers.h"
 #include "interpose/libcudart/peers.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "interpose/call_wrappers.h"
 #include "interpose/libcudart/vendor_traits.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 

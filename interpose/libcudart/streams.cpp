@@ -3,8 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "interpose/call_wrappers.h"
 #include "interpose/libcudart/handlers.h"
-#include "interpose/treatments.h"
 
 namespace vitamin::interpose {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interpose/treatments.h"
+#include "interpose/call_wrappers.h"
 
 #include <chrono>
 #include <mutex>
