@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "interpose/context.h"
-#include "interpose/handlers.h"
 #include "interpose/hook.h"
+#include "interpose/manual_overrides.h"
 #include "runtime/operation.h"
 #include "runtime/virtual_context.h"
 
@@ -498,7 +498,7 @@ struct Redirect {
   }
 };
 
-// A hand-written override: in handlers.h, the shared ones or the vendor's.
+// A hand-written override: in manual_overrides.h, the shared ones or the vendor's.
 template <auto kFunction>
 struct Handler {
   template <class Result, class... Args>

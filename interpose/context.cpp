@@ -13,7 +13,7 @@
 #include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
 #include "interpose/handle_map.h"
-#include "interpose/handlers.h"
+#include "interpose/manual_overrides.h"
 
 namespace vitamin::interpose {
 

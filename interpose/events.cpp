@@ -15,7 +15,7 @@
 // and its records by calls are never deferred: the driver sees all of them in the order of the
 // calls.
 #include "interpose/call_wrappers.h"
-#include "interpose/handlers.h"
+#include "interpose/manual_overrides.h"
 
 namespace vitamin::interpose {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "interpose/handle_map.h"
-#include "interpose/handlers.h"
+#include "interpose/manual_overrides.h"
 
 namespace vitamin::interpose {
 namespace {

@@ -33,7 +33,7 @@ function(vitamin_interposer target)
   target_compile_definitions(${target} PRIVATE
     VITAMIN_ADVICE_SYMBOL=vitamin_advice_${arg_ADVICE}
     VITAMIN_VENDOR_TRAITS="interpose/${arg_VENDOR}/vendor_traits.h"
-    VITAMIN_VENDOR_HOOKS="interpose/${arg_VENDOR}/handlers.h"
+    VITAMIN_VENDOR_HOOKS="interpose/${arg_VENDOR}/manual_overrides.h"
     VITAMIN_ENTRY_POINTS="interpose/${arg_VENDOR}/${arg_TABLE}")
   target_include_directories(${target} SYSTEM PRIVATE ${arg_INCLUDES})
   # Every entry point is overridden, those that the vendor would have programs give up as well.

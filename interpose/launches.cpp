@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/launches.h"
 
-#include "interpose/handlers.h"
+#include "interpose/manual_overrides.h"
 
 namespace vitamin::interpose {
 

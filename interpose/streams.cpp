@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interpose/call_wrappers.h"
-#include "interpose/handlers.h"
+#include "interpose/manual_overrides.h"
 
 namespace vitamin::interpose {
 

@@ -5,7 +5,7 @@
 //
 //   VITAMIN_VENDOR_TRAITS   "interpose/libcudart/vendor_traits.h": types, constants, names of entry
 //   points VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
-//   VITAMIN_VENDOR_HOOKS   "interpose/libcudart/handlers.h": what that table's rows name
+//   VITAMIN_VENDOR_HOOKS   "interpose/libcudart/manual_overrides.h": what that table's rows name
 //
 // What vendor_traits.h says (namespace vitamin::interpose):
 //   Answer, kSuccess, kNotReady, kNoSuchFunction      status of a call

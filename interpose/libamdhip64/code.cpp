@@ -17,7 +17,7 @@
 #include "interpose/call_wrappers.h"
 #include "interpose/handle_map.h"
 #include "interpose/libamdhip64/code_object.h"
-#include "interpose/libamdhip64/handlers.h"
+#include "interpose/libamdhip64/manual_overrides.h"
 #include "interpose/module_origins.h"
 
 namespace vitamin::interpose {

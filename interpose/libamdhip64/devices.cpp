@@ -5,7 +5,7 @@
 
 #include "backends/hip/device.h"
 #include "interpose/call_wrappers.h"
-#include "interpose/libamdhip64/handlers.h"
+#include "interpose/libamdhip64/manual_overrides.h"
 #include "interpose/libamdhip64/version_rules.h"
 #include "interpose/unknown_entry_points.h"
 #include "runtime/environment.h"

@@ -3,7 +3,7 @@
 // What HIP's graph nodes are.
 #include "interpose/graphs.h"
 
-#include "interpose/libamdhip64/handlers.h"
+#include "interpose/libamdhip64/manual_overrides.h"
 
 namespace vitamin::interpose {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "interpose/libamdhip64/code.h"
-#include "interpose/libamdhip64/handlers.h"
+#include "interpose/libamdhip64/manual_overrides.h"
 
 namespace vitamin::interpose {
 namespace {

@@ -3,7 +3,7 @@
 // The runtime's own front doors, the thread's last error, and what happens when we are loaded.
 #include <cstdlib>
 
-#include "interpose/libamdhip64/handlers.h"
+#include "interpose/libamdhip64/manual_overrides.h"
 #include "interpose/libamdhip64/version_rules.h"
 #include "interpose/unknown_entry_points.h"
 #include "runtime/environment.h"

@@ -5,7 +5,7 @@
 #include "interpose/call_wrappers.h"
 #include "interpose/handle_map.h"
 #include "interpose/libcudart/backend.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 #include "interpose/module_origins.h"
 
 namespace vitamin::interpose {

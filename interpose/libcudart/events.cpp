@@ -2,7 +2,7 @@
 //
 // Events of other processes and of whole contexts.
 #include "interpose/call_wrappers.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 
 namespace vitamin::interpose {
 

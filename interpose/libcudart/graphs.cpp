@@ -10,7 +10,7 @@
 
 #include "backends/cuda/graph.h"
 #include "interpose/libcudart/backend.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 #include "runtime/audit/argument_hash.h"
 
 namespace vitamin::interpose {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/launch_attributes.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 #include "runtime/descriptor.h"
 
 namespace vitamin::interpose {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "interpose/handle_map.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 
 namespace vitamin::interpose {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "interpose/call_wrappers.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 #include "interpose/libcudart/peers.h"
 
 namespace vitamin::interpose {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "interpose/call_wrappers.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 
 namespace vitamin::interpose {
 namespace {

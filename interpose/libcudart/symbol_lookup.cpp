@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "interpose/context.h"
-#include "interpose/libcudart/handlers.h"
+#include "interpose/libcudart/manual_overrides.h"
 #include "interpose/unknown_entry_points.h"
 
 namespace vitamin::interpose {

@@ -5,8 +5,8 @@
 
 #include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
-#include "interpose/handlers.h"
 #include "interpose/libamdhip64/vendor_traits.h"
+#include "interpose/manual_overrides.h"
 
 namespace vitamin::interpose {
 

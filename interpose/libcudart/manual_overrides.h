@@ -5,10 +5,10 @@
 
 #include "interpose/call_wrappers.h"
 #include "interpose/graphs.h"
-#include "interpose/handlers.h"
 #include "interpose/libcudart/memory.h"
 #include "interpose/libcudart/peers.h"
 #include "interpose/libcudart/vendor_traits.h"
+#include "interpose/manual_overrides.h"
 
 namespace vitamin::interpose {
 
