@@ -17,8 +17,8 @@
 #include <optional>
 
 #include "hal/open_captures.h"
-#include "interpose/client.h"
 #include "interpose/entry_points.h"
+#include "interpose/process_state.h"
 #include "runtime/virtual_context.h"
 
 namespace vitamin::interpose {

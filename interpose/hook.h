@@ -5,8 +5,8 @@
 
 #include <type_traits>
 
-#include "interpose/client.h"
 #include "interpose/entry_points.h"
+#include "interpose/process_state.h"
 
 namespace vitamin::interpose {
 

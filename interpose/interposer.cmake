@@ -18,7 +18,7 @@ function(vitamin_interposer target)
   add_library(${target} SHARED
     ${shared}/loader.cpp
     ${shared}/advice.cpp
-    ${shared}/client.cpp
+    ${shared}/process_state.cpp
     ${shared}/context.cpp
     ${shared}/unknown_entry_points.cpp
     ${shared}/events.cpp

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "interpose/advice/vitamin_advice.h"
-#include "interpose/client.h"
+#include "interpose/process_state.h"
 #include "runtime/clock.h"
 
 extern "C" const vitamin_advice_functions* VITAMIN_ADVICE_SYMBOL();

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "daemon/protocol/quota_file.h"
-#include "interpose/client.h"
+#include "interpose/process_state.h"
 #include "interpose/vendor.h"
 
 namespace vitamin::interpose {

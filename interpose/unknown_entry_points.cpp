@@ -12,8 +12,8 @@
 #include <string>
 #include <string_view>
 
-#include "interpose/client.h"
 #include "interpose/entry_points.h"
+#include "interpose/process_state.h"
 
 namespace vitamin::interpose {
 namespace {

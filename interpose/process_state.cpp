@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interpose/client.h"
+#include "interpose/process_state.h"
 
 #include <fcntl.h>
 #include <pthread.h>
