@@ -67,7 +67,7 @@ int on_stream(void* handle, Call call) {
   if (!managed() && !find_driver(false)) return VITAMIN_INACTIVE;
   const StreamRecord* record = find_stream(static_cast<NativeStream>(handle), false);
   if (record == nullptr || record->stream == nullptr) return VITAMIN_INACTIVE;
-  const Inside ours;
+  const ReentrancyGuard ours;
   return call(*record->context->virtual_context, *record->stream);
 }
 

@@ -76,33 +76,33 @@ bool ContextCall::keep_away(bool may_wait) {
 
 Answer flushed(const runtime::VendorCall& call) {
   const ContextCall held;
-  const Inside ours;
+  const ReentrancyGuard ours;
   return flushed_from(0, call);
 }
 
 Answer drained(Context* context, const runtime::VendorCall& call) {
   const ContextCall held;
   if (context == nullptr) return result(call());
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(context->virtual_context->drain(Drain::kWait, call));
 }
 
 Answer drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call) {
   if (context == nullptr || (accepted && !captures_open())) return drained(context, call);
   const ContextCall held;
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(context->virtual_context->drain(Drain::kFlush, call));
 }
 
 void forget_block(std::uint64_t address) {
-  const Inside ours;
+  const ReentrancyGuard ours;
   for_each_context([&](Context& context) { context.virtual_context->forget_block(address); });
 }
 
 Answer unloaded(const void* code, Answer answer) {
   if (answer != kSuccess) return answer;
   forget_origin(code);
-  const Inside ours;
+  const ReentrancyGuard ours;
   for_each_context([](Context& context) { context.virtual_context->forget_kernels(); });
   return answer;
 }

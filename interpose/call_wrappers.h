@@ -160,7 +160,7 @@ struct Bridge {
           return hal::NativeStatus(via.real(with_stream(args, native)...));
         },
         [=] { return kAllValues<Args...> && surely_accepted(args...); });
-    const Inside ours;
+    const ReentrancyGuard ours;
     return copied(way, result(way.context().bridge(way.stream(), operation, kBehind, kHost)),
                   args...);
   }
@@ -181,7 +181,7 @@ struct DefaultStream {
                                                      [&] { return via.real(args...); }));
         },
         Keep::kNo);
-    const Inside ours;
+    const ReentrancyGuard ours;
     if (via.per_thread)
       return copied(way, result(way.context().bridge_per_thread(way.stream(), operation)), args...);
     return copied(way, result(way.context().bridge(way.stream(), operation, Behind::kWork, kHost)),
@@ -206,7 +206,7 @@ struct Fill {
           return hal::NativeStatus(via.real(with_stream(args, native)...));
         },
         [=] { return surely_accepted(args...); });
-    const Inside ours;
+    const ReentrancyGuard ours;
     // A legacy operation goes to the real stream while any thread captures: the driver decides
     // there whether it is allowed.
     if (way.record->confined || (captures_open() && way.record->legacy))
@@ -253,7 +253,7 @@ struct Copy {
     const bool may_block = sides.pageable || !sides.device;
     const bool bridge =
         may_block || way.record->confined || (captures_open() && way.record->legacy);
-    const Inside ours;
+    const ReentrancyGuard ours;
     if (bridge && kBridged) {
       auto operation = runtime::call(
           [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
@@ -334,7 +334,7 @@ struct Allocate {
           return hal::NativeStatus(answer);
         },
         Keep::kNo);
-    const Inside ours;
+    const ReentrancyGuard ours;
     const auto made = [&] {
       return result(way.context().allocate(way.stream(), block, operation));
     };
@@ -417,7 +417,7 @@ struct Free {
       return via.real(address, way.route == Route::kForeign ? stream : way.native());
     }
     FreeOperation operation(via, address, way.record->context->handle);
-    const Inside ours;
+    const ReentrancyGuard ours;
     return result(way.context().free(way.stream(), freed, operation));
   }
 };

@@ -54,7 +54,7 @@ StreamRecord* adopt_stream(NativeStream stream) {
     record = new StreamRecord;
   *record = {};
   if (Context* context = facts->context) {
-    const Inside ours;
+    const ReentrancyGuard ours;
     record->context = context;
     record->stream = &context->virtual_context->adopt(stream, facts->kind, facts->priority);
   }
@@ -87,7 +87,7 @@ void watch_thread_end() {
 // The stand-in of a thread that has ended, if its work has, too: the default streams of two threads
 // do not wait for each other. Wants the lock.
 StreamRecord* take_idle_thread_stream(Context& context) {
-  const Inside ours;
+  const ReentrancyGuard ours;
   for (StreamRecord** at = &context.idle_thread_streams; *at != nullptr; at = &(*at)->next) {
     StreamRecord* idle = *at;
     if (!context.virtual_context->idle(*idle->stream)) continue;
@@ -108,12 +108,12 @@ StreamRecord* thread_stream(Context& context) {
   }
   if (mine != nullptr) {
     // The thread finds what a new stream has, not what the other thread set.
-    const Inside ours;
+    const ReentrancyGuard ours;
     context.virtual_context->advise(*mine->stream, std::nullopt);
     if (std::exchange(mine->settings, false)) reset_settings(context, *mine);
     return mine;
   }
-  const Inside ours;
+  const ReentrancyGuard ours;
   runtime::Stream* stream = context.virtual_context->adopt_per_thread(kThreadStream);
   if (stream == nullptr) {
     VITAMIN_WARN_ONCE(Problem::kNotManaged,
@@ -223,7 +223,7 @@ void finish_work(int ordinal, runtime::Drain how) {
   Context* context = context_of_device[ordinal].load(std::memory_order_acquire);
   if (context == nullptr) return;
   const ContextCall held;
-  const Inside ours;
+  const ReentrancyGuard ours;
   // An error is that of a context which ends: the driver's call answers for it.
   static_cast<void>(context->virtual_context->drain(how, [&] {
     return how == runtime::Drain::kWait ? hal::NativeStatus(wait_for_all(*context))
@@ -235,7 +235,7 @@ void tear_down(int ordinal) {
   if (ordinal < 0 || ordinal >= kMaxContexts) return;
   Context* context = context_of_device[ordinal].exchange(nullptr);
   if (context == nullptr) return;
-  const Inside ours;
+  const ReentrancyGuard ours;
   forget_captures(context->handle);
   forget_graphs(*context);
   std::unique_ptr<runtime::VirtualContext> ended;  // without the lock

@@ -76,7 +76,7 @@ Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bo
 // event means now only the driver knows: when the stream does not capture behind the call, the call
 // was an ordinary wait.
 Answer join_capture(const Way& way, runtime::Operation& wait) {
-  const Inside ours;
+  const ReentrancyGuard ours;
   const Answer answer = result(way.context().begin_capture(way.stream(), wait));
   if (answer != kSuccess || (captures_open() && is_capturing(*way.record))) return answer;
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
@@ -87,7 +87,7 @@ Answer join_capture(const Way& way, runtime::Operation& wait) {
 
 Answer record_managed(const Way& way, EventRecord& event, runtime::Operation& operation) {
   event.captured.store(false, std::memory_order_relaxed);
-  const Inside ours;
+  const ReentrancyGuard ours;
   // The home of an event changes with its record; the old home's is over.
   if (event.state.home != nullptr && event.state.home != &way.context())
     event.state.home.load()->forget(event.state);
@@ -104,7 +104,7 @@ void recorded_outside(const Way& way, NativeStream stream, bool per_thread, bool
 
 void settle(EventRecord& event) {
   if (event.state.home == nullptr) return;
-  const Inside ours;
+  const ReentrancyGuard ours;
   event.state.home.load()->settle(event.state);
 }
 
@@ -122,7 +122,7 @@ void event_opened(NativeEvent event) {
 Answer event_destroy(Via<Answer(NativeEvent)> via, NativeEvent event) {
   // Deferred waits hold what the event meant; a deferred record of it is not made any more.
   if (const auto record = take_event(event); record && record->state.home != nullptr) {
-    const Inside ours;
+    const ReentrancyGuard ours;
     record->state.home.load()->forget(record->state);
   }
   return via.real(event);
@@ -160,14 +160,14 @@ Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, N
   if (event.captured.load(std::memory_order_relaxed)) return join_capture(way, operation);
   if (flags != 0) {  // the driver's to refuse
     settle(event);
-    const Inside ours;
+    const ReentrancyGuard ours;
     return result(way.context().bridge(way.stream(), operation, Behind::kMarkerGate));
   }
   const bool elsewhere = event.state.home != &way.context();
   if (elsewhere && event.state.home == nullptr && !event.state.foreign && !event.state.shared)
     return via.real(way.native(), handle, flags);  // never recorded: nothing to wait for
   if (elsewhere) settle(event);
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(way.context().wait(way.stream(), event.state, operation));
 }
 
@@ -176,7 +176,7 @@ Answer event_query(Via<Answer(NativeEvent)> via, NativeEvent handle) {
   EventRecord& event = find_event(handle);
   if (!ours_to_answer(event)) return via.real(handle);
   if (const Answer answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(event.state.home.load()->query(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
@@ -186,7 +186,7 @@ Answer event_synchronize(Via<Answer(NativeEvent)> via, NativeEvent handle) {
   EventRecord& event = find_event(handle);
   if (!ours_to_answer(event)) return via.real(handle);
   if (const Answer answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(event.state.home.load()->synchronize(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
@@ -199,7 +199,7 @@ Answer event_elapsed_time(Via<Answer(float*, NativeEvent, NativeEvent)> via, flo
   EventRecord& second = find_event(end);
   // The driver refuses these before it looks whether they are ready.
   if (!has_time(first) || !has_time(second)) return result(elapsed());
-  const Inside ours;
+  const ReentrancyGuard ours;
   // "Not ready" when either record is still deferred.
   auto behind_end = [&] {
     return ours_to_answer(second) ? second.state.home.load()->query(second.state, elapsed)

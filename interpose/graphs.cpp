@@ -92,7 +92,7 @@ Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph grap
   if (answer != kSuccess) return answer;
   auto* record = new GraphRecord{false, false, nullptr, GraphReason::kCount};
   look_at(graph, *record, 0);
-  const Inside ours;
+  const ReentrancyGuard ours;
   if (record->stays == GraphReason::kCount) record->followed = follow(graph, flags, record->stays);
   release(graphs.insert(*executable, record));
   return answer;
@@ -103,7 +103,7 @@ Answer change_graph(GraphExec executable, const runtime::VendorCall& call,
   const GraphRecord* known = graphs.find(executable);
   if (known == nullptr || known->followed == nullptr) return result(call());
   const std::shared_ptr<FollowedGraph> followed = known->followed;
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(followed->home->virtual_context->change(
       *followed->graph, call,
       [&](hal::NativeStatus answer) { return change(*followed, result(answer)); }));
@@ -141,7 +141,7 @@ Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
   if (record.waits_events) static_cast<void>(flushed([] { return hal::kNativeOk; }));
   if (way.route == Route::kForeign) return via.real(graph, stream);
   if (way.route == Route::kCaptured) return via.real(graph, way.native());
-  const Inside ours;
+  const ReentrancyGuard ours;
   // A legacy operation goes to the real stream while any thread captures.
   const bool real_legacy = captures_open() && way.record->legacy;
   const auto stays = real_legacy ? std::optional(GraphReason::kCapture) : std::nullopt;
@@ -162,7 +162,7 @@ Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
 Answer graph_exec_destroy(Via<Answer(GraphExec)> via, GraphExec executable) {
   const std::unique_ptr<GraphRecord> record(graphs.erase(executable));
   if (record == nullptr || record->followed == nullptr) return via.real(executable);
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(record->followed->home->virtual_context->destroy(
       *record->followed->graph, [&] { return hal::NativeStatus(via.real(executable)); }));
 }

@@ -76,7 +76,7 @@ Answer begin_capture_with(NativeStream stream, bool per_thread, Call call) {
       [&](void* native) { return hal::NativeStatus(call(static_cast<NativeStream>(native))); },
       Keep::kNo);
   const NativeStream native = way.native();
-  const Inside ours;
+  const ReentrancyGuard ours;
   capture_begins(native);
   const Answer answer = result(way.context().begin_capture(way.stream(), operation));
   if (answer != kSuccess) capture_did_not_begin(native);

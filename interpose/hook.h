@@ -29,7 +29,7 @@ struct Hook<kSymbol, Treatment, Result(Args...)> {
     if (passes_natively()) [[unlikely]]
       return function(args...);
     // A runtime that calls its own exported functions comes by here again.
-    [[maybe_unused]] const std::conditional_t<kCallsItself, Inside, Outside> ours;
+    [[maybe_unused]] const std::conditional_t<kCallsItself, ReentrancyGuard, Outside> ours;
     const Via<Result(Args...)> via{function, info(kSymbol).per_thread};
     if constexpr (std::is_same_v<Result, Answer> && !requires { Treatment::kAsksOnly; }) {
       const Result answer = Treatment::run(via, args...);

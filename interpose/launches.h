@@ -63,7 +63,7 @@ Answer launched(NativeStream stream, bool per_thread, hal::KernelLaunch launch, 
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return passed(call(stream));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
-  const Inside ours;
+  const ReentrancyGuard ours;
   if (captures_open() && way.record->legacy)
     return bridged(way, launch.kernel, runtime::stats::UnboundReason::kCapture, call);
   if (way.record->confined)
@@ -78,7 +78,7 @@ Answer launched_there(NativeStream stream, bool per_thread, hal::KernelHandle ke
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return passed(call(stream));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
-  const Inside ours;
+  const ReentrancyGuard ours;
   return bridged(way, kernel, runtime::stats::UnboundReason::kOther, call);
 }
 
@@ -88,7 +88,7 @@ template <class Call>
 Answer across(std::span<const Way> ways, Call call) {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
   auto touch_all = [&] {
-    const Inside ours;
+    const ReentrancyGuard ours;
     for (const Way& way : ways)
       if (way.route == Route::kManaged) way.context().bridge(way.stream(), nothing);
   };
@@ -118,7 +118,7 @@ Answer gate(NativeStream stream, bool per_thread, GateKind kind, Call call, Acce
         return hal::NativeStatus(call(static_cast<NativeStream>(native)));
       },
       accepted);
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(
       way.context().bridge(way.stream(), operation, host ? Behind::kMarkerGate : Behind::kGate));
 }

@@ -30,11 +30,11 @@ extern constinit std::atomic<bool> passive;
 // there are not the application's.
 extern constinit thread_local int inside [[gnu::tls_model("initial-exec")]];
 
-class Inside {
+class ReentrancyGuard {
  public:
-  Inside() { ++inside; }
-  ~Inside() { --inside; }
-  Inside(const Inside&) = delete;
+  ReentrancyGuard() { ++inside; }
+  ~ReentrancyGuard() { --inside; }
+  ReentrancyGuard(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 };
 

@@ -82,7 +82,7 @@ DeviceQuotas* quotas_of(int ordinal) {
     const std::lock_guard lock(making);
     quotas = quotas_of_device[ordinal].load(std::memory_order_acquire);
     if (quotas == nullptr) {
-      const Inside ours;
+      const ReentrancyGuard ours;
       const auto facts = memory_facts(ordinal);
       if (!facts) return nullptr;
       std::unique_ptr<DeviceQuotas> made = DeviceQuotas::make(*facts);
@@ -126,9 +126,9 @@ void DeviceQuotas::add_groups(const MemoryFacts& facts) {
   const char* const daemon = value_of(environment::kDaemon);
   if (daemon == nullptr) return;
   const char* const workload = value_of(environment::kClass);
-  auto quotas = client::memory_quotas({daemon, facts.uuid, facts.total,
-                                       workload != nullptr ? workload : "",
-                                       ::program_invocation_short_name});
+  auto quotas =
+      client::memory_quotas({daemon, facts.uuid, facts.total, workload != nullptr ? workload : "",
+                             ::program_invocation_short_name});
   if (!quotas)
     return warn(Problem::kMemoryQuota, "%s; vitamind bounds no memory of this process",
                 quotas.error().message.c_str());
@@ -201,10 +201,11 @@ void DeviceQuotas::explain(std::uint64_t bytes) {
     const std::uint64_t quota = account.ledger->quota();
     const std::uint64_t used = account.ledger->add_up().used;
     if (account.slot != protocol::kNoQuotaSlot && used + bytes <= quota) continue;
-    const std::uint64_t own = account.slot == protocol::kNoQuotaSlot
-                                  ? 0
-                                  : protocol::bytes_in(account.ledger->slot(account.slot).used.load(
-                                        std::memory_order_relaxed));
+    const std::uint64_t own =
+        account.slot == protocol::kNoQuotaSlot
+            ? 0
+            : protocol::bytes_in(
+                  account.ledger->slot(account.slot).used.load(std::memory_order_relaxed));
     warn(Problem::kMemoryQuota,
          "an allocation of %s was refused: of the quota %s (%s) on device %s %s are in use, %s by "
          "this process; more lines are not written",

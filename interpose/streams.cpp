@@ -36,7 +36,7 @@ Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
   {
     // Of a captured stream nothing is outstanding that would have to be recorded: that was done
     // when it entered the capture.
-    const Inside ours;
+    const ReentrancyGuard ours;
     answer = result(was.context->virtual_context->retire(
         *was.stream, operation, kStreamDestroyWaits ? Host::kMayBlock : Host::kReturns));
   }
@@ -53,7 +53,7 @@ Answer stream_query(Via<Answer(NativeStream)> via, NativeStream stream) {
     const Answer answer = via.real(way.record->legacy ? stream : way.native());
     if (answer != kSuccess && answer != kNotReady) return answer;
   }
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(way.context().query(way.stream()));
 }
 
@@ -64,7 +64,7 @@ Answer stream_synchronize(Via<Answer(NativeStream)> via, NativeStream stream) {
   if (const Answer answer = forbidden_by_capture(way.native()); answer != kSuccess) return answer;
   if (captures_open() && way.record->legacy && !kCaptureForbidsQuestions)
     if (const Answer answer = via.real(stream); answer != kSuccess) return answer;
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(way.context().synchronize(way.stream()));
 }
 

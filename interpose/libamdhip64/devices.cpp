@@ -35,7 +35,7 @@ Context* context_of(int device) {
   std::unique_lock lock(adoption());
   if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
   if (refused[device].load(std::memory_order_acquire)) return nullptr;
-  const Inside ours;
+  const ReentrancyGuard ours;
   int count = 0;
   note_runtime(VITAMIN_REAL(hipGetDeviceCount)(&count));
   // A device that is not there is the runtime's to refuse, in every call.

@@ -47,7 +47,7 @@ const cuda::Api* driver_functions() {
 CUcontext context_of_entry(hal::PhysicalContext& entry) { return cuda::context_of(entry); }
 
 bool is_host_address(CUdeviceptr address) {
-  const Inside ours;
+  const ReentrancyGuard ours;
   const unsigned type = memory_type(address);
   return type == 0 || type == CU_MEMORYTYPE_HOST;
 }

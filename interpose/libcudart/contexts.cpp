@@ -54,7 +54,7 @@ int primary_of(CUcontext handle) {
 Context* adopt_context(CUcontext handle) {
   std::unique_lock lock(adoption());
   if (const ContextRecord* record = contexts.find(handle)) return record->context;
-  const Inside ours;
+  const ReentrancyGuard ours;
   const int ordinal = primary_of(handle);
   Context* const context = ordinal >= 0 ? make_context(lock, handle, ordinal) : nullptr;
   // Another thread may have come first meanwhile.
@@ -99,7 +99,7 @@ constinit std::atomic<int> application_references[kMaxContexts]{};
 // The same setting in the context of every pool entry, so that a launch finds it wherever it runs.
 template <class Call>
 void on_every_entry(Context& context, Call call) {
-  const Inside ours;
+  const ReentrancyGuard ours;
   context.virtual_context->for_each_entry([&](hal::PhysicalContext& entry) {
     const CurrentContext current(context_of_entry(entry));
     call();

@@ -70,7 +70,7 @@ CUresult launch_kernel_ex(Via<decltype(::cuLaunchKernelEx)> via, const CUlaunchC
                        find_event(attributes.recorded));
     return answer;
   }
-  const Inside ours;
+  const ReentrancyGuard ours;
   if (attributes.updatable_node || (captures_open() && way.record->legacy))
     return bridged(way, kernel, stats::UnboundReason::kCapture, call);
   if (attributes.recorded != nullptr) {

@@ -119,7 +119,7 @@ void landed(PoolRecord& pool, std::uint64_t bytes) {
 void make_room(const DeviceQuotas& quotas) {
   if (captures_open()) return;
   static_cast<void>(flushed([] { return hal::kNativeOk; }));
-  const Inside ours;
+  const ReentrancyGuard ours;
   pools.for_each([&](PoolRecord& pool) {
     if (pool.quotas != &quotas || pool.destroyed) return;
     VITAMIN_REAL(cuMemPoolTrimTo)(pool.handle, 0);
@@ -322,7 +322,7 @@ CUresult settle_allocation(const PoolCharge& charge, CUresult answer, CUdevicept
   }
   if (!fits) {
     // The pool took more of the device than was asked of it, and there is no room for that.
-    const Inside ours;
+    const ReentrancyGuard ours;
     forget_block(*address);
     VITAMIN_REAL(cuMemFreeAsync)(*address, stream);
     VITAMIN_REAL(cuMemPoolTrimTo)(pool.handle, 0);
@@ -342,7 +342,7 @@ CUresult settle_allocation(const PoolCharge& charge, CUresult answer, CUdevicept
 }
 
 void settle_pools() {
-  const Inside ours;
+  const ReentrancyGuard ours;
   bool again = false;
   pools.for_each([&](PoolRecord& pool) {
     if (pool.quotas == nullptr || pool.destroyed) return;

@@ -35,7 +35,7 @@ void Others::add_owner(CUdeviceptr address) {
 
 void Others::touch(Behind behind) const {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
-  const Inside ours;
+  const ReentrancyGuard ours;
   for (std::size_t i = 0; i < count_; ++i)
     all_[i]->virtual_context->bridge(*all_[i]->legacy.stream, nothing, behind);
 }

@@ -58,7 +58,7 @@ struct NeverDeferred {
       auto operation = runtime::call(
           [&](void* native) { return hal::NativeStatus(via.real(with_stream(args, native)...)); },
           Keep::kNo);
-      const Inside ours;
+      const ReentrancyGuard ours;
       return result(way.context().bridge(way.stream(), operation, Behind::kWork, kHost));
     }
   }

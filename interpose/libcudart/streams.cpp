@@ -66,7 +66,7 @@ CUresult stream_set_attribute(Via<decltype(::cuStreamSetAttribute)> via, CUstrea
     return via.real(record->legacy ? stream : context.native(*record), attribute, value);
   };
   if (value == nullptr || !inherited(attribute)) return set();
-  const Inside ours;
+  const ReentrancyGuard ours;
   return result(context.virtual_context->set_stream_attributes(
       *record->stream, [&] { return hal::NativeStatus(set()); },
       [&](std::vector<std::byte>& records) { set_record(records, attribute, *value); }));
@@ -82,7 +82,7 @@ CUresult stream_copy_attributes(Via<decltype(::cuStreamCopyAttributes)> via, CUs
   auto copy = [&] { return via.real(native(target, to), native(source, from)); };
   if (target != nullptr) target->settings = true;
   if (target == nullptr || source == nullptr) return copy();
-  const Inside ours;
+  const ReentrancyGuard ours;
   std::vector<std::byte> copied =
       source->context->virtual_context->stream_attributes(*source->stream);
   return result(target->context->virtual_context->set_stream_attributes(
