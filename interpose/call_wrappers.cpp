@@ -12,7 +12,7 @@ namespace vitamin::interpose {
 namespace {
 
 // Deferred work of every context goes onto the real streams; none is waited for but for room.
-Answer flushed_from(int ordinal, const runtime::VendorCall& call) {
+ApiStatus flushed_from(int ordinal, const runtime::VendorCall& call) {
   for (; ordinal < kMaxContexts; ++ordinal) {
     Context* context = context_of_device[ordinal].load(std::memory_order_acquire);
     if (context == nullptr) continue;
@@ -74,20 +74,20 @@ bool ContextCall::keep_away(bool may_wait) {
   return false;
 }
 
-Answer flushed(const runtime::VendorCall& call) {
+ApiStatus flushed(const runtime::VendorCall& call) {
   const ContextCall held;
   const ReentrancyGuard ours;
   return flushed_from(0, call);
 }
 
-Answer drained(Context* context, const runtime::VendorCall& call) {
+ApiStatus drained(Context* context, const runtime::VendorCall& call) {
   const ContextCall held;
   if (context == nullptr) return result(call());
   const ReentrancyGuard ours;
   return result(context->virtual_context->drain(Drain::kWait, call));
 }
 
-Answer drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call) {
+ApiStatus drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call) {
   if (context == nullptr || (accepted && !captures_open())) return drained(context, call);
   const ContextCall held;
   const ReentrancyGuard ours;
@@ -99,7 +99,7 @@ void forget_block(std::uint64_t address) {
   for_each_context([&](Context& context) { context.virtual_context->forget_block(address); });
 }
 
-Answer unloaded(const void* code, Answer answer) {
+ApiStatus unloaded(const void* code, ApiStatus answer) {
   if (answer != kSuccess) return answer;
   forget_origin(code);
   const ReentrancyGuard ours;

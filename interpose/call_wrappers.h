@@ -32,7 +32,7 @@ inline constexpr bool kBridged = false;
 inline constexpr bool kBridged = true;
 #endif
 
-inline Answer result(hal::NativeStatus status) { return static_cast<Answer>(status); }
+inline ApiStatus result(hal::NativeStatus status) { return static_cast<ApiStatus>(status); }
 
 template <class... Args>
 inline constexpr int kStreamArguments = (0 + ... + std::is_same_v<Args, NativeStream>);
@@ -97,19 +97,19 @@ class CurrentContext {
   NativeContext before_{};
   bool entered_ = false;
 };
-Answer synchronize_natively(NativeStream stream);  // by the vendor
+ApiStatus synchronize_natively(NativeStream stream);  // by the vendor
 // By the vendors whose captures may forbid it.
-Answer query_natively(NativeStream stream);
-Answer query_natively(NativeEvent event);
+ApiStatus query_natively(NativeStream stream);
+ApiStatus query_natively(NativeEvent event);
 
 // What a call that waits for the stream or the event answers because of a capture, which it breaks;
 // else success. The call itself cannot be made to know: what is deferred would be waited for first.
 template <class Handle>
-Answer forbidden_by_capture(Handle handle) {
+ApiStatus forbidden_by_capture(Handle handle) {
   if constexpr (kCaptureForbidsQuestions) {
     if (!captures_open()) [[likely]]
       return kSuccess;
-    const Answer answer = query_natively(handle);
+    const ApiStatus answer = query_natively(handle);
     return answer == kNotReady ? kSuccess : answer;
   }
   return kSuccess;
@@ -117,7 +117,7 @@ Answer forbidden_by_capture(Handle handle) {
 
 // A copy to the host that was made: the audit looks at its bytes when the host has waited for them.
 template <class... Args>
-Answer copied(const Way& way, Answer answer, Args... args) {
+ApiStatus copied(const Way& way, ApiStatus answer, Args... args) {
   runtime::Audit* audit = way.context().audit();
   if (audit == nullptr || answer != kSuccess) [[likely]]
     return answer;
@@ -130,11 +130,11 @@ Answer copied(const Way& way, Answer answer, Args... args) {
 
 // A call that runs on the real default stream, in the place of `native`, which stands for it.
 template <class Call>
-Answer on_default_stream(NativeStream native, Call call) {
+ApiStatus on_default_stream(NativeStream native, Call call) {
   if constexpr (kLegacyIsReal) return call();
   // The real one knows nothing of what `native` is behind, nor the other way round.
-  if (const Answer answer = synchronize_natively(native); answer != kSuccess) return answer;
-  if (const Answer answer = call(); answer != kSuccess) return answer;
+  if (const ApiStatus answer = synchronize_natively(native); answer != kSuccess) return answer;
+  if (const ApiStatus answer = call(); answer != kSuccess) return answer;
   return synchronize_natively(nullptr);
 }
 
@@ -149,7 +149,7 @@ inline constexpr bool kAllValues = (... && (!std::is_pointer_v<Args> ||
 template <Behind kBehind, Host kHost>
 struct Bridge {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     const Way way = way_of(stream_of(args...), via.per_thread);
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured || !kBridged)
@@ -169,7 +169,7 @@ struct Bridge {
 template <Host kHost>
 struct DefaultStream {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     const Way way = way_of(nullptr, via.per_thread);
     // Only a thread's own stream can be part of a capture. There the call is refused and breaks the
     // capture, as any call is that waits for a captured stream.
@@ -194,7 +194,7 @@ struct DefaultStream {
 
 struct Fill {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     const Way way = way_of(stream_of(args...), via.per_thread);
     if (way.route == Route::kForeign) return via.real(args...);
     if (way.route == Route::kCaptured) return via.real(with_stream(args, way.native())...);
@@ -241,7 +241,7 @@ bool is_null_descriptor(T argument) {
 template <Addresses kAddresses>
 struct Copy {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     // A missing descriptor is the driver's to refuse.
     if ((... || is_null_descriptor(args))) return via.real(args...);
     const Way way = way_of(stream_of(args...), via.per_thread);
@@ -272,8 +272,8 @@ struct Copy {
           return hal::NativeStatus(via.real(with_stream(kept.get(), native)...));
         },
         [=] { return !kBridged || surely_accepted(args...); });
-    const Answer answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
-                                              : way.context().enqueue(way.stream(), operation));
+    const ApiStatus answer = result(sides.kernel ? way.context().compute(way.stream(), operation)
+                                                 : way.context().enqueue(way.stream(), operation));
     return copied(way, answer, args...);
   }
 };
@@ -285,12 +285,12 @@ struct Copy {
 template <class Real, class Treatment>
 struct Twin {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
-    auto* twin = reinterpret_cast<Answer (*)(Args..., NativeStream)>(Real::address());
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
+    auto* twin = reinterpret_cast<ApiStatus (*)(Args..., NativeStream)>(Real::address());
     if (twin == nullptr) return DefaultStream<Host::kMayBlock>::run(via, args...);
     const NativeStream stream = via.per_thread ? kThreadStream : nullptr;
-    const Via<Answer(Args..., NativeStream)> there{twin, via.per_thread};
-    const Answer answer = Treatment::run(there, args..., stream);
+    const Via<ApiStatus(Args..., NativeStream)> there{twin, via.per_thread};
+    const ApiStatus answer = Treatment::run(there, args..., stream);
     if (answer != kSuccess) return answer;
     return stream_synchronize({&synchronize_natively, via.per_thread}, stream);
   }
@@ -309,14 +309,14 @@ void forget_block(std::uint64_t address);
 
 // Deferred work of every managed context goes onto the real streams before the call. It waits for
 // no device, but for room in the driver's queues.
-Answer flushed(const runtime::VendorCall& call);
+ApiStatus flushed(const runtime::VendorCall& call);
 
 // (address, bytes, [pool,] stream). Memory that deferred work frees, on whatever stream, is there
 // for an allocation natively: one that is refused is made again behind that work.
 struct Allocate {
   template <class Address, class... Rest>
-  static Answer run(Via<Answer(Address*, std::size_t, Rest...)> via, Address* address,
-                    std::size_t bytes, Rest... rest) {
+  static ApiStatus run(Via<ApiStatus(Address*, std::size_t, Rest...)> via, Address* address,
+                       std::size_t bytes, Rest... rest) {
     const Way way = way_of(stream_of(rest...), via.per_thread);
     if (way.route == Route::kCaptured)
       return taken(address, via.real(address, bytes, with_stream(rest, way.native())...));
@@ -329,7 +329,7 @@ struct Allocate {
     runtime::Block block{0, bytes, pool_of(*way.record->context, rest...)};
     auto operation = runtime::call(
         [&](void* native) {
-          const Answer answer = via.real(address, bytes, with_stream(rest, native)...);
+          const ApiStatus answer = via.real(address, bytes, with_stream(rest, native)...);
           if (answer == kSuccess) block.address = std::bit_cast<std::uint64_t>(*address);
           return hal::NativeStatus(answer);
         },
@@ -338,21 +338,21 @@ struct Allocate {
     const auto made = [&] {
       return result(way.context().allocate(way.stream(), block, operation));
     };
-    const Answer answer = made_again(made(), made);
+    const ApiStatus answer = made_again(made(), made);
     if (answer == kSuccess) *address = std::bit_cast<Address>(block.address);
     return answer;
   }
 
  private:
   template <class Made>
-  static Answer made_again(Answer answer, const Made& made) {
+  static ApiStatus made_again(ApiStatus answer, const Made& made) {
     if (answer != kOutOfMemory) [[likely]]
       return answer;
     static_cast<void>(flushed([] { return hal::kNativeOk; }));
     return made();
   }
   template <class Address>
-  static Answer taken(Address* address, Answer answer) {
+  static ApiStatus taken(Address* address, ApiStatus answer) {
     if (answer == kSuccess) forget_block(std::bit_cast<std::uint64_t>(*address));
     return answer;
   }
@@ -381,7 +381,7 @@ class DeferredFree {
 template <class Address>
 class FreeOperation final : public runtime::Operation {
  public:
-  FreeOperation(Via<Answer(Address, NativeStream)> via, Address address, NativeContext context)
+  FreeOperation(Via<ApiStatus(Address, NativeStream)> via, Address address, NativeContext context)
       : via_(via), address_(address), context_(context) {}
   hal::NativeStatus submit(hal::Queue& queue) noexcept override {
     const CurrentContext current(context_);
@@ -399,7 +399,7 @@ class FreeOperation final : public runtime::Operation {
   }
 
  private:
-  Via<Answer(Address, NativeStream)> via_;
+  Via<ApiStatus(Address, NativeStream)> via_;
   Address address_;
   NativeContext context_;
   std::optional<DeferredFree> deferred_;
@@ -408,7 +408,8 @@ class FreeOperation final : public runtime::Operation {
 // (address, stream)
 struct Free {
   template <class Address>
-  static Answer run(Via<Answer(Address, NativeStream)> via, Address address, NativeStream stream) {
+  static ApiStatus run(Via<ApiStatus(Address, NativeStream)> via, Address address,
+                       NativeStream stream) {
     const Way way = way_of(stream, via.per_thread);
     const auto freed = std::bit_cast<std::uint64_t>(address);
     if (DeferredFree::is_of(freed)) static_cast<void>(flushed([] { return hal::kNativeOk; }));
@@ -447,13 +448,13 @@ class ContextCall {
 // The call waits for the device of the context, as what is deferred there does first. It waits for
 // no other device, and neither do we (two_device_rules.cpp): work there may need the host, who may
 // be this thread. Null: foreign, the call is just made.
-Answer drained(Context* context, const runtime::VendorCall& call);
+ApiStatus drained(Context* context, const runtime::VendorCall& call);
 // The same for a call that the vendor may refuse, which it does without waiting. Unless it is
 // surely `accepted`, and no capture may forbid it, what is deferred goes onto the real streams, and
 // the call is made at once.
-Answer drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call);
+ApiStatus drained_or_refused(Context* context, bool accepted, const runtime::VendorCall& call);
 // The code is gone when `answer` says so: its handles may be given out again.
-Answer unloaded(const void* code, Answer answer);
+ApiStatus unloaded(const void* code, ApiStatus answer);
 
 // The managed context of the device that the memory belongs to; null: foreign, or not known.
 Context* owner_of(const void* address);  // by the vendor
@@ -466,7 +467,7 @@ inline const void* first_address(std::uintptr_t address) {
 // The call waits for no device, but what is deferred anywhere may use what it takes away.
 struct Flushed {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     return flushed([&] { return hal::NativeStatus(via.real(args...)); });
   }
 };
@@ -474,7 +475,7 @@ struct Flushed {
 // (address): frees memory of a device, or what it has of the host's.
 struct FreesMemory {
   template <class Address>
-  static Answer run(Via<Answer(Address)> via, Address address) {
+  static ApiStatus run(Via<ApiStatus(Address)> via, Address address) {
     forget_block(reinterpret_cast<std::uintptr_t>(first_address(address)));
     return drained(owner_of(first_address(address)),
                    [&] { return hal::NativeStatus(via.real(address)); });
@@ -484,14 +485,14 @@ struct FreesMemory {
 // Frees what belongs to the current context.
 struct FreesHere {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     return drained(known_current_context(), [&] { return hal::NativeStatus(via.real(args...)); });
   }
 };
 
 struct Redirect {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     const StreamRecord* record = known_stream(stream_of(args...), via.per_thread);
     if (record == nullptr || record->legacy) return via.real(args...);
     return via.real(with_stream(args, record->context->native(*record))...);

@@ -90,7 +90,7 @@ NativeContext native_current_context();
 // By the vendor: the context of a stream, of whatever kind; null: none, or not told.
 NativeContext context_of_stream(NativeStream stream);
 // By the vendor: waits for everything in the context.
-Answer wait_for_all(const Context& context);
+ApiStatus wait_for_all(const Context& context);
 // By the vendor: gives the stream the attributes of a new one.
 void reset_settings(Context& context, const StreamRecord& record);
 

@@ -45,8 +45,8 @@ bool captures_now(const Way& way, NativeStream stream) {
 }
 
 template <class Call>
-Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bool external,
-                    Keep keep, Call call) {
+ApiStatus record_event(NativeEvent handle, NativeStream stream, bool per_thread, bool external,
+                       Keep keep, Call call) {
   if (handle == nullptr) return call(stream);
   EventRecord& event = find_event(handle);
   event.launched_on.store(nullptr, std::memory_order_relaxed);
@@ -67,7 +67,7 @@ Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bo
   settle(event);
   // A node of the graph, which records the event whenever the graph is launched.
   if (external && captures_now(way, native_of(way, stream, per_thread))) mark_shared(event);
-  const Answer answer = call(way.route == Route::kForeign ? stream : way.native());
+  const ApiStatus answer = call(way.route == Route::kForeign ? stream : way.native());
   if (answer == kSuccess) recorded_outside(way, stream, per_thread, external, event);
   return answer;
 }
@@ -75,9 +75,9 @@ Answer record_event(NativeEvent handle, NativeStream stream, bool per_thread, bo
 // A managed stream waits for an event that a capture recorded, and joins that capture. But what the
 // event means now only the driver knows: when the stream does not capture behind the call, the call
 // was an ordinary wait.
-Answer join_capture(const Way& way, runtime::Operation& wait) {
+ApiStatus join_capture(const Way& way, runtime::Operation& wait) {
   const ReentrancyGuard ours;
-  const Answer answer = result(way.context().begin_capture(way.stream(), wait));
+  const ApiStatus answer = result(way.context().begin_capture(way.stream(), wait));
   if (answer != kSuccess || (captures_open() && is_capturing(*way.record))) return answer;
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
   return result(way.context().bridge(way.stream(), nothing, Behind::kMarkerGate));
@@ -85,7 +85,7 @@ Answer join_capture(const Way& way, runtime::Operation& wait) {
 
 }  // namespace
 
-Answer record_managed(const Way& way, EventRecord& event, runtime::Operation& operation) {
+ApiStatus record_managed(const Way& way, EventRecord& event, runtime::Operation& operation) {
   event.captured.store(false, std::memory_order_relaxed);
   const ReentrancyGuard ours;
   // The home of an event changes with its record; the old home's is over.
@@ -108,8 +108,9 @@ void settle(EventRecord& event) {
   event.state.home.load()->settle(event.state);
 }
 
-Answer event_create(Via<Answer(NativeEvent*, unsigned)> via, NativeEvent* event, unsigned flags) {
-  const Answer answer = via.real(event, flags);
+ApiStatus event_create(Via<ApiStatus(NativeEvent*, unsigned)> via, NativeEvent* event,
+                       unsigned flags) {
+  const ApiStatus answer = via.real(event, flags);
   if (answer == kSuccess) announce_event(*event, flags);
   return answer;
 }
@@ -119,7 +120,7 @@ void event_opened(NativeEvent event) {
   mark_foreign(find_event(event));
 }
 
-Answer event_destroy(Via<Answer(NativeEvent)> via, NativeEvent event) {
+ApiStatus event_destroy(Via<ApiStatus(NativeEvent)> via, NativeEvent event) {
   // Deferred waits hold what the event meant; a deferred record of it is not made any more.
   if (const auto record = take_event(event); record && record->state.home != nullptr) {
     const ReentrancyGuard ours;
@@ -128,22 +129,22 @@ Answer event_destroy(Via<Answer(NativeEvent)> via, NativeEvent event) {
   return via.real(event);
 }
 
-Answer event_record(Via<Answer(NativeEvent, NativeStream)> via, NativeEvent event,
-                    NativeStream stream) {
+ApiStatus event_record(Via<ApiStatus(NativeEvent, NativeStream)> via, NativeEvent event,
+                       NativeStream stream) {
   return record_event(event, stream, via.per_thread, false, Keep::kYes,
                       [=](NativeStream native) { return via.real(event, native); });
 }
 
-Answer event_record_with_flags(Via<Answer(NativeEvent, NativeStream, unsigned)> via,
-                               NativeEvent event, NativeStream stream, unsigned flags) {
+ApiStatus event_record_with_flags(Via<ApiStatus(NativeEvent, NativeStream, unsigned)> via,
+                                  NativeEvent event, NativeStream stream, unsigned flags) {
   // Outside a capture any flag is the driver's to refuse.
   return record_event(event, stream, via.per_thread, (flags & kEventRecordExternal) != 0,
                       flags == 0 ? Keep::kYes : Keep::kNo,
                       [=](NativeStream native) { return via.real(event, native, flags); });
 }
 
-Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, NativeStream stream,
-                         NativeEvent handle, unsigned flags) {
+ApiStatus stream_wait_event(Via<ApiStatus(NativeStream, NativeEvent, unsigned)> via,
+                            NativeStream stream, NativeEvent handle, unsigned flags) {
   if (handle == nullptr) return via.real(stream, handle, flags);
   EventRecord& event = find_event(handle);
   const Way way = way_of(stream, via.per_thread);
@@ -171,28 +172,28 @@ Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, N
   return result(way.context().wait(way.stream(), event.state, operation));
 }
 
-Answer event_query(Via<Answer(NativeEvent)> via, NativeEvent handle) {
+ApiStatus event_query(Via<ApiStatus(NativeEvent)> via, NativeEvent handle) {
   if (handle == nullptr) return via.real(handle);
   EventRecord& event = find_event(handle);
   if (!ours_to_answer(event)) return via.real(handle);
-  if (const Answer answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
+  if (const ApiStatus answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
   const ReentrancyGuard ours;
   return result(event.state.home.load()->query(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
 
-Answer event_synchronize(Via<Answer(NativeEvent)> via, NativeEvent handle) {
+ApiStatus event_synchronize(Via<ApiStatus(NativeEvent)> via, NativeEvent handle) {
   if (handle == nullptr) return via.real(handle);
   EventRecord& event = find_event(handle);
   if (!ours_to_answer(event)) return via.real(handle);
-  if (const Answer answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
+  if (const ApiStatus answer = forbidden_by_capture(handle); answer != kSuccess) return answer;
   const ReentrancyGuard ours;
   return result(event.state.home.load()->synchronize(
       event.state, [&] { return hal::NativeStatus(via.real(handle)); }));
 }
 
-Answer event_elapsed_time(Via<Answer(float*, NativeEvent, NativeEvent)> via, float* milliseconds,
-                          NativeEvent start, NativeEvent end) {
+ApiStatus event_elapsed_time(Via<ApiStatus(float*, NativeEvent, NativeEvent)> via,
+                             float* milliseconds, NativeEvent start, NativeEvent end) {
   auto elapsed = [&] { return hal::NativeStatus(via.real(milliseconds, start, end)); };
   if (milliseconds == nullptr || start == nullptr || end == nullptr) return result(elapsed());
   EventRecord& first = find_event(start);

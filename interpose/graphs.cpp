@@ -56,7 +56,7 @@ void look_at(Graph graph, GraphRecord& record, int depth) {
 // submitted before the application's next change of the executable, or its end.
 class GraphLaunch final : public runtime::GraphOperation {
  public:
-  GraphLaunch(Via<Answer(GraphExec, NativeStream)> via, GraphExec executable,
+  GraphLaunch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec executable,
               std::shared_ptr<FollowedGraph> followed, std::optional<GraphReason> stays)
       : GraphOperation(followed->graph, stays),
         via_(via),
@@ -73,7 +73,7 @@ class GraphLaunch final : public runtime::GraphOperation {
     const CurrentContext current(followed_->home->handle);
     return hal::NativeStatus(via_.real(executable_, static_cast<NativeStream>(native)));
   }
-  Via<Answer(GraphExec, NativeStream)> via_;
+  Via<ApiStatus(GraphExec, NativeStream)> via_;
   GraphExec executable_;
   std::shared_ptr<FollowedGraph> followed_;
   std::optional<hal::GraphShape> asked_;
@@ -87,8 +87,8 @@ void release(GraphRecord* record) {
 
 }  // namespace
 
-Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph graph,
-                          std::uint64_t flags) {
+ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Graph graph,
+                             std::uint64_t flags) {
   if (answer != kSuccess) return answer;
   auto* record = new GraphRecord{false, false, nullptr, GraphReason::kCount};
   look_at(graph, *record, 0);
@@ -98,8 +98,8 @@ Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph grap
   return answer;
 }
 
-Answer change_graph(GraphExec executable, const runtime::VendorCall& call,
-                    const std::function<bool(FollowedGraph&, Answer)>& change) {
+ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
+                       const std::function<bool(FollowedGraph&, ApiStatus)>& change) {
   const GraphRecord* known = graphs.find(executable);
   if (known == nullptr || known->followed == nullptr) return result(call());
   const std::shared_ptr<FollowedGraph> followed = known->followed;
@@ -122,18 +122,18 @@ void note_recorded(NativeEvent event) {
   if (event != nullptr) mark_shared(find_event(event));
 }
 
-Answer end_capture(Via<Answer(NativeStream, Graph*)> via, NativeStream stream, Graph* graph) {
+ApiStatus end_capture(Via<ApiStatus(NativeStream, Graph*)> via, NativeStream stream, Graph* graph) {
   const StreamRecord* record = known_stream(stream, via.per_thread);
   const NativeStream native =
       record == nullptr || record->legacy ? stream : record->context->native(*record);
-  const Answer answer = via.real(native, graph);
+  const ApiStatus answer = via.real(native, graph);
   // Also a capture that was broken has ended now, with an error.
   capture_may_have_ended(native, false);
   return answer;
 }
 
-Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
-                    NativeStream stream) {
+ApiStatus graph_launch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec graph,
+                       NativeStream stream) {
   const Way way = way_of(stream, via.per_thread);
   const GraphRecord* known = graphs.find(graph);
   const GraphRecord record = known != nullptr ? *known : GraphRecord{};
@@ -159,7 +159,7 @@ Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph,
       record.followed != nullptr ? GraphReason::kContexts : stays.value_or(record.stays)));
 }
 
-Answer graph_exec_destroy(Via<Answer(GraphExec)> via, GraphExec executable) {
+ApiStatus graph_exec_destroy(Via<ApiStatus(GraphExec)> via, GraphExec executable) {
   const std::unique_ptr<GraphRecord> record(graphs.erase(executable));
   if (record == nullptr || record->followed == nullptr) return via.real(executable);
   const ReentrancyGuard ours;

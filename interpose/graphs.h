@@ -44,30 +44,30 @@ enum class NodeKind : std::uint8_t {
 // By the vendor. `child`: set for kGraph.
 NodeKind kind_of(GraphNode node, Graph& child);
 // By the vendor: how many nodes, and, with `nodes`, which; not kSuccess: it does not tell.
-Answer nodes_of(Graph graph, GraphNode* nodes, std::size_t& count);
+ApiStatus nodes_of(Graph graph, GraphNode* nodes, std::size_t& count);
 // By the vendor: what it takes to follow the allocation with a graph that was instantiated with
 // these flags; null: it stays, because `stays`.
 std::shared_ptr<FollowedGraph> follow(Graph graph, std::uint64_t flags,
                                       runtime::stats::GraphReason& stays);
 
 // After the vendor's instantiation answered.
-Answer graph_instantiated(Answer answer, const GraphExec* executable, Graph graph,
-                          std::uint64_t flags);
+ApiStatus graph_instantiated(ApiStatus answer, const GraphExec* executable, Graph graph,
+                             std::uint64_t flags);
 // The application changes an executable by `call`; `change` does the same to what is followed.
-Answer change_graph(GraphExec executable, const runtime::VendorCall& call,
-                    const std::function<bool(FollowedGraph&, Answer)>& change);
+ApiStatus change_graph(GraphExec executable, const runtime::VendorCall& call,
+                       const std::function<bool(FollowedGraph&, ApiStatus)>& change);
 // The context goes away.
 void forget_graphs(const Context& context);
 // A graph that records an event does so whenever it is launched: the calls do not tell when.
 void note_recorded(NativeEvent event);
 
 template <class Call>
-Answer begin_capture_with(NativeStream stream, bool per_thread, Call call) {
+ApiStatus begin_capture_with(NativeStream stream, bool per_thread, Call call) {
   const Way way = way_of(stream, per_thread);
   // The legacy stream cannot be captured, and a stream that is captured already not again.
   if (way.route == Route::kForeign || way.record->legacy) {
     capture_begins(stream);
-    const Answer answer = call(stream);
+    const ApiStatus answer = call(stream);
     if (answer != kSuccess) capture_did_not_begin(stream);
     return answer;
   }
@@ -78,7 +78,7 @@ Answer begin_capture_with(NativeStream stream, bool per_thread, Call call) {
   const NativeStream native = way.native();
   const ReentrancyGuard ours;
   capture_begins(native);
-  const Answer answer = result(way.context().begin_capture(way.stream(), operation));
+  const ApiStatus answer = result(way.context().begin_capture(way.stream(), operation));
   if (answer != kSuccess) capture_did_not_begin(native);
   return answer;
 }
@@ -88,7 +88,8 @@ Answer begin_capture_with(NativeStream stream, bool per_thread, Call call) {
 // (stream, ...)
 struct BeginsCapture {
   template <class... Rest>
-  static Answer run(Via<Answer(NativeStream, Rest...)> via, NativeStream stream, Rest... rest) {
+  static ApiStatus run(Via<ApiStatus(NativeStream, Rest...)> via, NativeStream stream,
+                       Rest... rest) {
     return begin_capture_with(stream, via.per_thread,
                               [&](NativeStream native) { return via.real(native, rest...); });
   }
@@ -97,8 +98,8 @@ struct BeginsCapture {
 // (executable, graph, ...)
 struct Instantiates {
   template <class... Rest>
-  static Answer run(Via<Answer(GraphExec*, Graph, Rest...)> via, GraphExec* executable, Graph graph,
-                    Rest... rest) {
+  static ApiStatus run(Via<ApiStatus(GraphExec*, Graph, Rest...)> via, GraphExec* executable,
+                       Graph graph, Rest... rest) {
     const std::uint64_t flags = instantiation_flags(rest...);  // by the vendor
     return graph_instantiated(via.real(executable, graph, rest...), executable, graph, flags);
   }
@@ -114,7 +115,7 @@ NativeEvent recorded_event(T) {
 
 struct RecordsInGraph {
   template <class... Args>
-  static Answer run(Via<Answer(Args...)> via, Args... args) {
+  static ApiStatus run(Via<ApiStatus(Args...)> via, Args... args) {
     (note_recorded(recorded_event(args)), ...);
     return via.real(args...);
   }
@@ -125,11 +126,13 @@ struct RecordsInGraph {
 template <auto kFollow>
 struct ChangesGraph {
   template <class... Rest>
-  static Answer run(Via<Answer(GraphExec, Rest...)> via, GraphExec executable, Rest... rest) {
+  static ApiStatus run(Via<ApiStatus(GraphExec, Rest...)> via, GraphExec executable, Rest... rest) {
     (note_recorded(recorded_event(rest)), ...);
     return change_graph(
         executable, [&] { return hal::NativeStatus(via.real(executable, rest...)); },
-        [&](FollowedGraph& followed, Answer answer) { return kFollow(followed, answer, rest...); });
+        [&](FollowedGraph& followed, ApiStatus answer) {
+          return kFollow(followed, answer, rest...);
+        });
   }
 };
 

@@ -31,7 +31,7 @@ struct Hook<kSymbol, Treatment, Result(Args...)> {
     // A runtime that calls its own exported functions comes by here again.
     [[maybe_unused]] const std::conditional_t<kCallsItself, ReentrancyGuard, Outside> ours;
     const Via<Result(Args...)> via{function, info(kSymbol).per_thread};
-    if constexpr (std::is_same_v<Result, Answer> && !requires { Treatment::kAsksOnly; }) {
+    if constexpr (std::is_same_v<Result, ApiStatus> && !requires { Treatment::kAsksOnly; }) {
       const Result answer = Treatment::run(via, args...);
       finished(answer);
       return answer;
@@ -45,7 +45,7 @@ struct Hook<kSymbol, Treatment, Result(Args...)> {
     Outside() {}
   };
   static Result missing() {
-    if constexpr (std::is_same_v<Result, Answer>)
+    if constexpr (std::is_same_v<Result, ApiStatus>)
       return kNoSuchFunction;
     else
       return Result();

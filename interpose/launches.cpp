@@ -5,8 +5,8 @@
 
 namespace vitamin::interpose {
 
-Answer launch_host_function(Via<Answer(NativeStream, HostFunction, void*)> via, NativeStream stream,
-                            HostFunction function, void* data) {
+ApiStatus launch_host_function(Via<ApiStatus(NativeStream, HostFunction, void*)> via,
+                               NativeStream stream, HostFunction function, void* data) {
   return gate(
       stream, via.per_thread, GateKind::kHostFunction,
       [=](NativeStream native) { return via.real(native, function, data); },
@@ -21,7 +21,7 @@ struct Callback {
   void* data;
   NativeStream stream;
 };
-void call_back(NativeStream, Answer status, void* data) {
+void call_back(NativeStream, ApiStatus status, void* data) {
   const Callback callback = *static_cast<Callback*>(data);
   delete static_cast<Callback*>(data);
   callback.function(callback.stream, status, callback.data);
@@ -29,11 +29,11 @@ void call_back(NativeStream, Answer status, void* data) {
 
 }  // namespace
 
-Answer add_callback(Via<Answer(NativeStream, StreamCallback, void*, unsigned)> via,
-                    NativeStream stream, StreamCallback function, void* data, unsigned flags) {
+ApiStatus add_callback(Via<ApiStatus(NativeStream, StreamCallback, void*, unsigned)> via,
+                       NativeStream stream, StreamCallback function, void* data, unsigned flags) {
   if (function == nullptr) return via.real(stream, function, data, flags);
   auto* callback = new Callback{function, data, stream};
-  const Answer answer = gate(
+  const ApiStatus answer = gate(
       stream, via.per_thread, GateKind::kHostFunction,
       [=](NativeStream native) { return via.real(native, &call_back, callback, flags); },
       [=] { return flags == 0; });

@@ -24,25 +24,25 @@ inline hal::KernelLaunch launch_of(hal::KernelHandle kernel, hal::Dim3 grid, hal
 }
 
 // Made by the driver on a stream that is not ours.
-inline Answer passed(Answer answer) {
+inline ApiStatus passed(ApiStatus answer) {
   if (answer == kSuccess) page().passed_unmanaged.add_shared();
   return answer;
 }
 
-inline Answer captured(const Way& way, Answer answer) {
+inline ApiStatus captured(const Way& way, ApiStatus answer) {
   if (answer == kSuccess) way.page().launches.captured.add_shared();
   return answer;
 }
 
 // Made on the application's own stream by `call`, and counted as that.
 template <class Call>
-Answer bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::UnboundReason reason,
-               Call call) {
+ApiStatus bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::UnboundReason reason,
+                  Call call) {
   runtime::VirtualContext& context = way.context();
   const std::string origin = context.device().kernels().origin(kernel);
   auto operation = runtime::call(
       [&](void* native) {
-        const Answer answer = call(static_cast<NativeStream>(native));
+        const ApiStatus answer = call(static_cast<NativeStream>(native));
         if (answer != kSuccess) return hal::NativeStatus(answer);
         runtime::stats::DevicePage& counters = context.page();  // the lock is held here
         runtime::stats::LibrarySlot& library = counters.library(origin.c_str());
@@ -59,7 +59,7 @@ Answer bridged(const Way& way, hal::KernelHandle kernel, runtime::stats::Unbound
 
 // Binds a launch. `call` makes it as the application did, on a stream that it is given.
 template <class Call>
-Answer launched(NativeStream stream, bool per_thread, hal::KernelLaunch launch, Call call) {
+ApiStatus launched(NativeStream stream, bool per_thread, hal::KernelLaunch launch, Call call) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return passed(call(stream));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
@@ -74,7 +74,8 @@ Answer launched(NativeStream stream, bool per_thread, hal::KernelLaunch launch, 
 
 // A launch that stays on the application's own stream.
 template <class Call>
-Answer launched_there(NativeStream stream, bool per_thread, hal::KernelHandle kernel, Call call) {
+ApiStatus launched_there(NativeStream stream, bool per_thread, hal::KernelHandle kernel,
+                         Call call) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return passed(call(stream));
   if (way.route == Route::kCaptured) return captured(way, call(way.native()));
@@ -85,7 +86,7 @@ Answer launched_there(NativeStream stream, bool per_thread, hal::KernelHandle ke
 // One call on streams of several devices: everything ahead of it goes onto the real streams, and
 // behind it each stream's newest work is said to lie there.
 template <class Call>
-Answer across(std::span<const Way> ways, Call call) {
+ApiStatus across(std::span<const Way> ways, Call call) {
   auto nothing = runtime::call([](void*) { return hal::kNativeOk; }, Keep::kNo);
   auto touch_all = [&] {
     const ReentrancyGuard ours;
@@ -93,7 +94,7 @@ Answer across(std::span<const Way> ways, Call call) {
       if (way.route == Route::kManaged) way.context().bridge(way.stream(), nothing);
   };
   touch_all();
-  const Answer answer = passed(call());
+  const ApiStatus answer = passed(call());
   touch_all();
   return answer;
 }
@@ -104,7 +105,7 @@ enum class GateKind : std::uint8_t { kHostFunction, kValueWait };
 // `call` holds is a value, so it can wait its turn where the vendor does not refuse it
 // (`accepted`).
 template <class Call, class Accepted>
-Answer gate(NativeStream stream, bool per_thread, GateKind kind, Call call, Accepted accepted) {
+ApiStatus gate(NativeStream stream, bool per_thread, GateKind kind, Call call, Accepted accepted) {
   const Way way = way_of(stream, per_thread);
   if (way.route == Route::kForeign) return call(stream);
   if (way.route == Route::kCaptured) return call(way.native());
@@ -123,7 +124,7 @@ Answer gate(NativeStream stream, bool per_thread, GateKind kind, Call call, Acce
       way.context().bridge(way.stream(), operation, host ? Behind::kMarkerGate : Behind::kGate));
 }
 template <class Call>
-Answer gate(NativeStream stream, bool per_thread, GateKind kind, Call call) {
+ApiStatus gate(NativeStream stream, bool per_thread, GateKind kind, Call call) {
   return gate(stream, per_thread, kind, call, [] { return true; });
 }
 

@@ -11,23 +11,24 @@
 namespace vitamin::interpose {
 
 // events.cpp
-Answer event_create(Via<Answer(NativeEvent*, unsigned)> via, NativeEvent* event, unsigned flags);
-Answer event_destroy(Via<Answer(NativeEvent)> via, NativeEvent event);
-Answer event_record(Via<Answer(NativeEvent, NativeStream)> via, NativeEvent event,
-                    NativeStream stream);
-Answer event_record_with_flags(Via<Answer(NativeEvent, NativeStream, unsigned)> via,
-                               NativeEvent event, NativeStream stream, unsigned flags);
-Answer stream_wait_event(Via<Answer(NativeStream, NativeEvent, unsigned)> via, NativeStream stream,
-                         NativeEvent event, unsigned flags);
-Answer event_query(Via<Answer(NativeEvent)> via, NativeEvent event);
-Answer event_synchronize(Via<Answer(NativeEvent)> via, NativeEvent event);
-Answer event_elapsed_time(Via<Answer(float*, NativeEvent, NativeEvent)> via, float* milliseconds,
-                          NativeEvent start, NativeEvent end);
+ApiStatus event_create(Via<ApiStatus(NativeEvent*, unsigned)> via, NativeEvent* event,
+                       unsigned flags);
+ApiStatus event_destroy(Via<ApiStatus(NativeEvent)> via, NativeEvent event);
+ApiStatus event_record(Via<ApiStatus(NativeEvent, NativeStream)> via, NativeEvent event,
+                       NativeStream stream);
+ApiStatus event_record_with_flags(Via<ApiStatus(NativeEvent, NativeStream, unsigned)> via,
+                                  NativeEvent event, NativeStream stream, unsigned flags);
+ApiStatus stream_wait_event(Via<ApiStatus(NativeStream, NativeEvent, unsigned)> via,
+                            NativeStream stream, NativeEvent event, unsigned flags);
+ApiStatus event_query(Via<ApiStatus(NativeEvent)> via, NativeEvent event);
+ApiStatus event_synchronize(Via<ApiStatus(NativeEvent)> via, NativeEvent event);
+ApiStatus event_elapsed_time(Via<ApiStatus(float*, NativeEvent, NativeEvent)> via,
+                             float* milliseconds, NativeEvent start, NativeEvent end);
 // Before code that is not virtualised looks at the event.
 void settle(EventRecord& event);
 struct Way;
 // Records the event on a managed stream by `operation`.
-Answer record_managed(const Way& way, EventRecord& event, runtime::Operation& operation);
+ApiStatus record_managed(const Way& way, EventRecord& event, runtime::Operation& operation);
 // The driver recorded the event, on a stream that is foreign or captured: `stream` as the
 // application named it.
 void recorded_outside(const Way& way, NativeStream stream, bool per_thread, bool external,
@@ -36,24 +37,25 @@ void recorded_outside(const Way& way, NativeStream stream, bool per_thread, bool
 void event_opened(NativeEvent event);
 
 // streams.cpp
-Answer stream_created(Answer answer, const NativeStream* stream);
-Answer stream_create(Via<Answer(NativeStream*, unsigned)> via, NativeStream* stream,
-                     unsigned flags);
-Answer stream_create_with_priority(Via<Answer(NativeStream*, unsigned, int)> via,
-                                   NativeStream* stream, unsigned flags, int priority);
-Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream);
-Answer stream_query(Via<Answer(NativeStream)> via, NativeStream stream);
-Answer stream_synchronize(Via<Answer(NativeStream)> via, NativeStream stream);
+ApiStatus stream_created(ApiStatus answer, const NativeStream* stream);
+ApiStatus stream_create(Via<ApiStatus(NativeStream*, unsigned)> via, NativeStream* stream,
+                        unsigned flags);
+ApiStatus stream_create_with_priority(Via<ApiStatus(NativeStream*, unsigned, int)> via,
+                                      NativeStream* stream, unsigned flags, int priority);
+ApiStatus stream_destroy(Via<ApiStatus(NativeStream)> via, NativeStream stream);
+ApiStatus stream_query(Via<ApiStatus(NativeStream)> via, NativeStream stream);
+ApiStatus stream_synchronize(Via<ApiStatus(NativeStream)> via, NativeStream stream);
 
 // launches.cpp
-Answer launch_host_function(Via<Answer(NativeStream, HostFunction, void*)> via, NativeStream stream,
-                            HostFunction function, void* data);
-Answer add_callback(Via<Answer(NativeStream, StreamCallback, void*, unsigned)> via,
-                    NativeStream stream, StreamCallback function, void* data, unsigned flags);
+ApiStatus launch_host_function(Via<ApiStatus(NativeStream, HostFunction, void*)> via,
+                               NativeStream stream, HostFunction function, void* data);
+ApiStatus add_callback(Via<ApiStatus(NativeStream, StreamCallback, void*, unsigned)> via,
+                       NativeStream stream, StreamCallback function, void* data, unsigned flags);
 
 // graphs.cpp
-Answer end_capture(Via<Answer(NativeStream, Graph*)> via, NativeStream stream, Graph* graph);
-Answer graph_launch(Via<Answer(GraphExec, NativeStream)> via, GraphExec graph, NativeStream stream);
-Answer graph_exec_destroy(Via<Answer(GraphExec)> via, GraphExec executable);
+ApiStatus end_capture(Via<ApiStatus(NativeStream, Graph*)> via, NativeStream stream, Graph* graph);
+ApiStatus graph_launch(Via<ApiStatus(GraphExec, NativeStream)> via, GraphExec graph,
+                       NativeStream stream);
+ApiStatus graph_exec_destroy(Via<ApiStatus(GraphExec)> via, GraphExec executable);
 
 }  // namespace vitamin::interpose

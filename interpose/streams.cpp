@@ -4,33 +4,33 @@
 
 namespace vitamin::interpose {
 
-Answer stream_created(Answer answer, const NativeStream* stream) {
+ApiStatus stream_created(ApiStatus answer, const NativeStream* stream) {
   if (answer == kSuccess) forget_stream(*stream);
   return answer;
 }
 
-Answer stream_create(Via<Answer(NativeStream*, unsigned)> via, NativeStream* stream,
-                     unsigned flags) {
+ApiStatus stream_create(Via<ApiStatus(NativeStream*, unsigned)> via, NativeStream* stream,
+                        unsigned flags) {
   return stream_created(via.real(stream, flags), stream);
 }
 
-Answer stream_create_with_priority(Via<Answer(NativeStream*, unsigned, int)> via,
-                                   NativeStream* stream, unsigned flags, int priority) {
+ApiStatus stream_create_with_priority(Via<ApiStatus(NativeStream*, unsigned, int)> via,
+                                      NativeStream* stream, unsigned flags, int priority) {
   return stream_created(via.real(stream, flags, priority), stream);
 }
 
-Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
+ApiStatus stream_destroy(Via<ApiStatus(NativeStream)> via, NativeStream stream) {
   StreamRecord* record = known_stream(stream, false);
   // The default streams cannot be destroyed; the driver says so.
   if (record == nullptr || record->legacy || stream == kThreadStream) {
-    const Answer answer = via.real(stream);
+    const ApiStatus answer = via.real(stream);
     if (answer != kSuccess) return answer;
     forget_stream(stream);
     if (captures_open()) capture_may_have_ended(stream, true);
     return answer;
   }
   auto operation = runtime::call([=](void*) { return hal::NativeStatus(via.real(stream)); });
-  Answer answer;
+  ApiStatus answer;
   const StreamRecord was = *record;
   forget_stream(stream);  // before another thread is given the same handle
   {
@@ -44,26 +44,27 @@ Answer stream_destroy(Via<Answer(NativeStream)> via, NativeStream stream) {
   return answer;
 }
 
-Answer stream_query(Via<Answer(NativeStream)> via, NativeStream stream) {
+ApiStatus stream_query(Via<ApiStatus(NativeStream)> via, NativeStream stream) {
   const Way way = way_of(stream, via.per_thread);
   if (way.route == Route::kForeign) return via.real(stream);
   if (way.route == Route::kCaptured) return via.real(way.native());
   // Whether a stream may be asked while a thread captures is the driver's to say.
   if (captures_open() && (way.record->legacy || kCaptureForbidsQuestions)) {
-    const Answer answer = via.real(way.record->legacy ? stream : way.native());
+    const ApiStatus answer = via.real(way.record->legacy ? stream : way.native());
     if (answer != kSuccess && answer != kNotReady) return answer;
   }
   const ReentrancyGuard ours;
   return result(way.context().query(way.stream()));
 }
 
-Answer stream_synchronize(Via<Answer(NativeStream)> via, NativeStream stream) {
+ApiStatus stream_synchronize(Via<ApiStatus(NativeStream)> via, NativeStream stream) {
   const Way way = way_of(stream, via.per_thread);
   if (way.route == Route::kForeign) return via.real(stream);
   if (way.route == Route::kCaptured) return via.real(way.native());
-  if (const Answer answer = forbidden_by_capture(way.native()); answer != kSuccess) return answer;
+  if (const ApiStatus answer = forbidden_by_capture(way.native()); answer != kSuccess)
+    return answer;
   if (captures_open() && way.record->legacy && !kCaptureForbidsQuestions)
-    if (const Answer answer = via.real(stream); answer != kSuccess) return answer;
+    if (const ApiStatus answer = via.real(stream); answer != kSuccess) return answer;
   const ReentrancyGuard ours;
   return result(way.context().synchronize(way.stream()));
 }

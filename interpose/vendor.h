@@ -8,7 +8,7 @@
 //   VITAMIN_VENDOR_HOOKS   "interpose/libcudart/manual_overrides.h": what that table's rows name
 //
 // What vendor_traits.h says (namespace vitamin::interpose):
-//   Answer, kSuccess, kNotReady, kNoSuchFunction      status of a call
+//   ApiStatus, kSuccess, kNotReady, kNoSuchFunction      status of a call
 //   NativeStream, NativeEvent, NativeContext, MemoryPool  handles
 //   kLegacyStream, kThreadStream                      handles of the default streams
 //   kEventInterprocess                                flag of an event

@@ -7,7 +7,7 @@
 
 namespace vitamin::interpose {
 
-Answer nodes_of(hipGraph_t graph, hipGraphNode_t* nodes, std::size_t& count) {
+ApiStatus nodes_of(hipGraph_t graph, hipGraphNode_t* nodes, std::size_t& count) {
   return VITAMIN_REAL(hipGraphGetNodes)(graph, nodes, &count);
 }
 

@@ -16,12 +16,12 @@
 
 namespace vitamin::interpose {
 
-using Answer = hipError_t;
-inline constexpr Answer kSuccess = hipSuccess;
-inline constexpr Answer kNotReady = hipErrorNotReady;
-inline constexpr Answer kOutOfMemory = hipErrorOutOfMemory;
+using ApiStatus = hipError_t;
+inline constexpr ApiStatus kSuccess = hipSuccess;
+inline constexpr ApiStatus kNotReady = hipErrorNotReady;
+inline constexpr ApiStatus kOutOfMemory = hipErrorOutOfMemory;
 // Only a program that was linked with a newer runtime is told this.
-inline constexpr Answer kNoSuchFunction = hipErrorNotSupported;
+inline constexpr ApiStatus kNoSuchFunction = hipErrorNotSupported;
 
 // The runtime calls its own exported functions by way of ours.
 inline constexpr bool kCallsItself = true;
@@ -35,7 +35,7 @@ inline constexpr bool kFaultsAtExit = true;
 // What a capture forbids of others was not looked at; a broken one would be ours to answer.
 inline constexpr bool kCaptureForbidsQuestions = false;
 // After an override, with what the application is told.
-void finished(Answer answer);
+void finished(ApiStatus answer);
 
 using NativeStream = hipStream_t;
 using NativeEvent = hipEvent_t;

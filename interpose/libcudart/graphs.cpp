@@ -136,7 +136,7 @@ bool replaced(FollowedGraph& followed, CUresult answer, CUgraph by) {
 
 }  // namespace
 
-Answer nodes_of(CUgraph graph, CUgraphNode* nodes, std::size_t& count) {
+ApiStatus nodes_of(CUgraph graph, CUgraphNode* nodes, std::size_t& count) {
   return VITAMIN_REAL(cuGraphGetNodes)(graph, nodes, &count);
 }
 

@@ -17,12 +17,12 @@ static_assert(CUDA_VERSION >= 12040, "the interposer needs the headers of CUDA 1
 
 namespace vitamin::interpose {
 
-using Answer = CUresult;
-inline constexpr Answer kSuccess = CUDA_SUCCESS;
-inline constexpr Answer kNotReady = CUDA_ERROR_NOT_READY;
-inline constexpr Answer kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
+using ApiStatus = CUresult;
+inline constexpr ApiStatus kSuccess = CUDA_SUCCESS;
+inline constexpr ApiStatus kNotReady = CUDA_ERROR_NOT_READY;
+inline constexpr ApiStatus kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
 // Only a program that was linked without the driver, or with a newer one, is told this.
-inline constexpr Answer kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
+inline constexpr ApiStatus kNoSuchFunction = CUDA_ERROR_STUB_LIBRARY;
 
 // Whether the driver calls its own exported functions by way of ours.
 inline constexpr bool kCallsItself = false;
@@ -36,7 +36,7 @@ inline constexpr bool kStreamDestroyWaits = false;
 // When the process ends the driver answers that it is deinitialised.
 inline constexpr bool kFaultsAtExit = false;
 // After an override: the driver keeps no last error.
-inline void finished(Answer) {}
+inline void finished(ApiStatus) {}
 
 using NativeStream = CUstream;
 using NativeEvent = CUevent;
