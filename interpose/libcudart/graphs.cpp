@@ -36,7 +36,7 @@ cuda::CaptureGuard* capture_guard() {
   return guard;
 }
 
-struct CudaGraph final : FollowedGraph {
+struct CudaGraph final : RebindableGraph {
   ~CudaGraph() override { nodes_remembered.fetch_sub(nodes); }
   std::optional<hal::GraphShape> asked() const override { return shape; }
 
@@ -104,9 +104,9 @@ CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& parameters) {
   return wide;
 }
 
-CudaGraph& cuda_graph(FollowedGraph& followed) { return static_cast<CudaGraph&>(followed); }
+CudaGraph& cuda_graph(RebindableGraph& followed) { return static_cast<CudaGraph&>(followed); }
 
-bool set_kernel(FollowedGraph& followed, CUgraphNode node,
+bool set_kernel(RebindableGraph& followed, CUgraphNode node,
                 const CUDA_KERNEL_NODE_PARAMS& parameters) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto& before) {
@@ -115,20 +115,20 @@ bool set_kernel(FollowedGraph& followed, CUgraphNode node,
   return graph.source->set_kernel(node, parameters);
 }
 
-bool set_copy(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
+bool set_copy(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMCPY3D& box) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) { return std::optional(graph.reader().copy(box)); });
   return graph.source->set_copy(node, box);
 }
 
-bool set_fill(FollowedGraph& followed, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
+bool set_fill(RebindableGraph& followed, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& fill) {
   CudaGraph& graph = cuda_graph(followed);
   graph.describe(node, [&](const auto&) { return std::optional(graph.reader().fill(fill)); });
   return graph.source->set_fill(node, fill);
 }
 
 // After an update that the driver refused it is unknown what the executable holds.
-bool replaced(FollowedGraph& followed, CUresult answer, CUgraph by) {
+bool replaced(RebindableGraph& followed, CUresult answer, CUgraph by) {
   if (answer != CUDA_SUCCESS) return false;
   CudaGraph& graph = cuda_graph(followed);
   return (!graph.shape || graph.read(by)) && graph.source->replace(by);
@@ -166,7 +166,7 @@ NodeKind kind_of(CUgraphNode node, CUgraph& child) {
   }
 }
 
-std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphReason& stays) {
+std::shared_ptr<RebindableGraph> follow(CUgraph graph, std::uint64_t flags, GraphReason& stays) {
   constexpr std::uint64_t kFollowed = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                       CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
                                       CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
@@ -200,35 +200,35 @@ std::shared_ptr<FollowedGraph> follow(CUgraph graph, std::uint64_t flags, GraphR
 
 // --- changes -------------------------------------------------------------------------------------
 
-bool graph_updated(FollowedGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
+bool graph_updated(RebindableGraph& followed, CUresult answer, CUgraph by, CUgraphNode*,
                    CUgraphExecUpdateResult*) {
   return replaced(followed, answer, by);
 }
-bool graph_updated_v2(FollowedGraph& followed, CUresult answer, CUgraph by,
+bool graph_updated_v2(RebindableGraph& followed, CUresult answer, CUgraph by,
                       CUgraphExecUpdateResultInfo*) {
   return replaced(followed, answer, by);
 }
 // What the driver refused to set is as it was.
-bool kernel_set_v1(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+bool kernel_set_v1(RebindableGraph& followed, CUresult answer, CUgraphNode node,
                    const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return answer != CUDA_SUCCESS || set_kernel(followed, node, widened(*parameters));
 }
-bool kernel_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+bool kernel_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
                 const CUDA_KERNEL_NODE_PARAMS* parameters) {
   return answer != CUDA_SUCCESS || set_kernel(followed, node, *parameters);
 }
-bool copy_set(FollowedGraph& followed, CUresult answer, CUgraphNode node, const CUDA_MEMCPY3D* box,
-              CUcontext) {
+bool copy_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
+              const CUDA_MEMCPY3D* box, CUcontext) {
   return answer != CUDA_SUCCESS || set_copy(followed, node, *box);
 }
-bool fill_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+bool fill_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
               const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
   return answer != CUDA_SUCCESS || set_fill(followed, node, *fill);
 }
-bool child_set(FollowedGraph&, CUresult answer, CUgraphNode, CUgraph) {
+bool child_set(RebindableGraph&, CUresult answer, CUgraphNode, CUgraph) {
   return answer != CUDA_SUCCESS;
 }
-bool node_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
+bool node_set(RebindableGraph& followed, CUresult answer, CUgraphNode node,
               CUgraphNodeParams* parameters) {
   if (answer != CUDA_SUCCESS) return true;
   switch (parameters->type) {
@@ -249,7 +249,7 @@ bool node_set(FollowedGraph& followed, CUresult answer, CUgraphNode node,
       return false;
   }
 }
-bool node_enabled(FollowedGraph& followed, CUresult answer, CUgraphNode node, unsigned enabled) {
+bool node_enabled(RebindableGraph& followed, CUresult answer, CUgraphNode node, unsigned enabled) {
   return answer != CUDA_SUCCESS || cuda_graph(followed).source->set_enabled(node, enabled != 0);
 }
 
