@@ -26,7 +26,7 @@ namespace {
 
 constinit HandleMap<StreamRecord> streams;
 constinit HandleMap<EventRecord> events;
-constinit std::mutex adoption_mutex;
+constinit std::mutex context_registry_mutex;
 // Another thread may still be inside a call on what went away: records are used again, not freed.
 constinit StreamRecord* retired_streams = nullptr;
 constinit Context* retired_contexts = nullptr;
@@ -45,7 +45,7 @@ void retire(StreamRecord* record) {
 StreamRecord* adopt_stream(NativeStream stream) {
   const std::optional<StreamFacts> facts = stream_facts(stream);
   if (!facts) return nullptr;
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   if (StreamRecord* known = streams.find(stream)) return known->context ? known : nullptr;
   StreamRecord* record = retired_streams;
   if (record != nullptr)
@@ -68,7 +68,7 @@ void thread_ended(void*) {
   if (passive.load(std::memory_order_relaxed)) return;
   for (StreamRecord*& record : thread_streams) {
     if (record == nullptr) continue;
-    const std::lock_guard lock(adoption());
+    const std::lock_guard lock(registry_mutex());
     record->next = std::exchange(record->context->idle_thread_streams, record);
     record = nullptr;
   }
@@ -78,7 +78,7 @@ void watch_thread_end() {
   static constinit pthread_key_t key = 0;
   static constinit bool made = false;
   {
-    const std::lock_guard lock(adoption());
+    const std::lock_guard lock(registry_mutex());
     if (!made) made = pthread_key_create(&key, &thread_ended) == 0;
   }
   if (made) pthread_setspecific(key, &key);  // any value but null: the destructor runs
@@ -102,7 +102,7 @@ StreamRecord* thread_stream(Context& context) {
   if (mine != nullptr && mine->context == &context) return mine;
   watch_thread_end();
   {
-    const std::lock_guard lock(adoption());
+    const std::lock_guard lock(registry_mutex());
     if (mine != nullptr) retire(std::exchange(mine, nullptr));  // of a context that was torn down
     mine = take_idle_thread_stream(context);
   }
@@ -158,7 +158,7 @@ void before_runtime_ends(Context& context) {
 
 }  // namespace
 
-std::mutex& adoption() { return adoption_mutex; }
+std::mutex& registry_mutex() { return context_registry_mutex; }
 
 namespace {
 
@@ -202,17 +202,17 @@ Context* make_context_now(NativeContext handle, int ordinal) {
 
 }  // namespace
 
-Context* make_context(std::unique_lock<std::mutex>& adoption, NativeContext handle, int ordinal) {
-  static const hal::LockRule::Watched watched(adoption_mutex, "the adoption lock is held");
+Context* make_context(std::unique_lock<std::mutex>& registry, NativeContext handle, int ordinal) {
+  static const hal::LockRule::Watched watched(context_registry_mutex, "the registry lock is held");
   static bool making = false;
   static auto* const made =
       new std::condition_variable;  // never destroyed: a thread may wait at exit
-  made->wait(adoption, [] { return !making; });
+  made->wait(registry, [] { return !making; });
   if (Context* other = context_of_device[ordinal].load(std::memory_order_acquire)) return other;
   making = true;
-  adoption.unlock();
+  registry.unlock();
   Context* const context = make_context_now(handle, ordinal);
-  adoption.lock();
+  registry.lock();
   making = false;
   made->notify_all();
   return context;
@@ -239,7 +239,7 @@ void tear_down(int ordinal) {
   forget_captures(context->handle);
   forget_graphs(*context);
   std::unique_ptr<runtime::VirtualContext> ended;  // without the lock
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   context->next = retired_contexts;  // threads look at it to see that it is gone
   retired_contexts = context;
   streams.erase_if([&](const StreamRecord& record) { return record.context == context; },
@@ -283,13 +283,13 @@ void announce_confined(NativeStream stream) {
 }
 
 void forget_stream(NativeStream stream) {
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   if (StreamRecord* record = streams.erase(stream)) retire(record);
 }
 
 EventRecord& find_event(NativeEvent event) {
   if (EventRecord* record = events.find(event)) return *record;
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   if (EventRecord* record = events.find(event)) return *record;
   auto* record = new EventRecord;
   record->state.foreign = true;  // whether it was recorded is unknown
@@ -302,12 +302,12 @@ void announce_event(NativeEvent event, unsigned flags) {
   record->state.shared = (flags & kEventInterprocess) != 0;
   record->untimed = (flags & kEventDisableTiming) != 0;
   record->context = native_current_context();
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   delete events.insert(event, record.release());
 }
 
 std::unique_ptr<EventRecord> take_event(NativeEvent event) {
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   return std::unique_ptr<EventRecord>(events.erase(event));
 }
 
@@ -333,7 +333,7 @@ bool is_capturing(const StreamRecord& record) {
 void capture_begins(NativeStream origin) {
   const NativeContext context = context_of_stream(origin);
   {
-    const std::lock_guard lock(adoption());
+    const std::lock_guard lock(registry_mutex());
     capture_origins().push_back({origin, context});
   }
   open_captures.begins();
@@ -344,7 +344,7 @@ void capture_may_have_ended(NativeStream origin, bool destroyed) {
 }
 
 void capture_did_not_begin(NativeStream origin) {
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   auto& origins = capture_origins();
   const auto found = std::find_if(origins.begin(), origins.end(),
                                   [&](const CaptureOrigin& one) { return one.stream == origin; });
@@ -354,7 +354,7 @@ void capture_did_not_begin(NativeStream origin) {
 }
 
 void forget_captures(NativeContext context) {
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   const auto ended = std::erase_if(
       capture_origins(), [&](const CaptureOrigin& one) { return one.context == context; });
   open_captures.ended(static_cast<int>(ended));

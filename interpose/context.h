@@ -64,9 +64,9 @@ Context* current_context();  // by the vendor
 // The same, but never made.
 Context* known_current_context();  // by the vendor
 // Makes the context of a device, with its pool. Null after a warning. The pool waits for the
-// device, so the adoption lock, which is held, is dropped meanwhile: others who want a context wait
+// device, so the registry lock, which is held, is dropped meanwhile: others who want a context wait
 // for this one, all other threads go on.
-Context* make_context(std::unique_lock<std::mutex>& adoption, NativeContext handle, int ordinal);
+Context* make_context(std::unique_lock<std::mutex>& registry, NativeContext handle, int ordinal);
 // Calls `function` for each managed context.
 template <class Function>
 void for_each_context(Function function);
@@ -76,7 +76,7 @@ void finish_work(int ordinal, runtime::Drain how);
 // Before the driver destroys the primary context of a device, and with it our pool.
 void tear_down(int ordinal);
 // Making contexts and adopting handles: rare, so one lock for all of it.
-std::mutex& adoption();
+std::mutex& registry_mutex();
 
 // By the vendor: its backend for a device, on the driver's own functions.
 hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, NativeContext handle);

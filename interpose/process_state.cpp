@@ -132,7 +132,7 @@ protocol::Claim claim_of_environment() {
 // it, until it ends, and who was there before is said. No more than that: natively it would run
 // there, too. A directory that cannot be used hides it (`vitamin doctor` says so).
 void decide_alone(const std::string& uuid) {
-  // A process is there once, however often its contexts are made anew. Called under the adoption
+  // A process is there once, however often its contexts are made anew. Called under the registry
   // lock.
   static auto* seen = new std::unordered_map<std::string, protocol::DeviceLock>;
   const std::string directory = lock_directory();

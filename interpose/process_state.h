@@ -48,7 +48,7 @@ void loaded(const char* name);
 // The statistics page of this process, made at the first use. Never null.
 runtime::stats::ProcessPage& page();
 // The part of it that counts what a device does; where there is no room for it, memory that no
-// process reads, and a line says so. Called under the adoption lock.
+// process reads, and a line says so. Called under the registry lock.
 runtime::stats::DevicePage& device_page(unsigned ordinal);
 
 // One line, on stderr (unless VITAMIN_QUIET) with the problem's code, and in the page.

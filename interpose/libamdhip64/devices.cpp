@@ -32,7 +32,7 @@ Context* context_of(int device) {
   if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
   if (refused[device].load(std::memory_order_acquire)) return nullptr;
   start_managing();  // before the lock: a child that is forked meanwhile must not wait for it
-  std::unique_lock lock(adoption());
+  std::unique_lock lock(registry_mutex());
   if (Context* context = context_of_device[device].load(std::memory_order_acquire)) return context;
   if (refused[device].load(std::memory_order_acquire)) return nullptr;
   const ReentrancyGuard ours;

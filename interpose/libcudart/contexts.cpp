@@ -23,11 +23,11 @@ constinit HandleMap<CUcontext> contexts_of_modules;
 void note_module(CUmodule module) {
   auto* handle = new CUcontext{};
   VITAMIN_REAL(cuCtxGetCurrent)(handle);
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   delete contexts_of_modules.insert(module, handle);
 }
 void forget_module(CUmodule module) {
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   delete contexts_of_modules.erase(module);
 }
 
@@ -52,7 +52,7 @@ int primary_of(CUcontext handle) {
 }
 
 Context* adopt_context(CUcontext handle) {
-  std::unique_lock lock(adoption());
+  std::unique_lock lock(registry_mutex());
   if (const ContextRecord* record = contexts.find(handle)) return record->context;
   const ReentrancyGuard ours;
   const int ordinal = primary_of(handle);
@@ -81,7 +81,7 @@ Context* context_of_module(CUmodule module) {
 
 // The handle will not mean this context any more.
 void forget_context(CUcontext handle) {
-  const std::lock_guard lock(adoption());
+  const std::lock_guard lock(registry_mutex());
   delete contexts.erase(handle);
 }
 
