@@ -34,8 +34,8 @@ class ReentrancyGuard {
  public:
   ReentrancyGuard() { ++inside; }
   ~ReentrancyGuard() { --inside; }
-  ReentrancyGuard(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
+  ReentrancyGuard(const ReentrancyGuard&) = delete;
+  ReentrancyGuard& operator=(const ReentrancyGuard&) = delete;
 };
 
 inline bool passes_natively() { return inside > 0 || passive.load(std::memory_order_relaxed); }
