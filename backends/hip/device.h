@@ -32,7 +32,7 @@ struct DeviceOptions {
   // And all processes together, for which they keep a file in this folder (queue_ledger.h); empty:
   // each process knows of itself only.
   unsigned queues_of_gpu = 20;
-  std::string lock_folder = {};
+  std::string lock_directory = {};
   Settings settings = Settings::of_process();
   hal::OpenCaptures* open_captures = nullptr;  // of this process; null: never any
   // Told a sentence for a person, at most once each: what the user's settings cost, a queue that

@@ -81,7 +81,7 @@ hal::Result<std::unique_ptr<hal::Device>> open_device(int ordinal, int) {
   hip::DeviceOptions options;
   options.ordinal = ordinal;
   options.open_captures = &open_captures;
-  options.lock_folder = lock_folder();
+  options.lock_directory = lock_directory();
   options.notice = [](const char* sentence) { warn(Problem::kDeviceNotice, "%s", sentence); };
   return hip::open_device(*api, options);
 }
