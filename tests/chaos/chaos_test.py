@@ -20,6 +20,7 @@ sys.path += [str(HERE.parent), str(HERE.parent / "daemon")]
 import seed as seeds  # noqa: E402
 import storm  # noqa: E402
 import time_limit  # noqa: E402
+from world import World  # noqa: E402
 
 SHORT_EVENTS, LONG_SECONDS = 120, 3600
 
@@ -38,7 +39,7 @@ class Chaos(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory(prefix="vitamin-chaos-", dir="/tmp")
         self.addCleanup(directory.cleanup)
-        self.world = storm.World(directory.name, programs())
+        self.world = World(directory.name, programs())
         self.addCleanup(self.world.unmount)
 
     def test_a_storm_leaves_everything_as_it_was(self):
