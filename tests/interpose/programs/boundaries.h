@@ -36,3 +36,6 @@ inline CUcontext second_context(CUdevice device) {
 #endif
   return context;
 }
+
+// Of contexts that end and of copies between contexts, for the program `boundaries`.
+extern const Scenarios kContextBoundaries;
