@@ -140,7 +140,8 @@ void HipDevice::plan_units() {
 
 void HipDevice::share_queues(unsigned plain) {
   if (options_.lock_directory.empty()) return;
-  auto ledger = QueueLedger::open(options_.lock_directory, info_.uuid, options_.queues_of_gpu, plain);
+  auto ledger =
+      QueueLedger::open(options_.lock_directory, info_.uuid, options_.queues_of_gpu, plain);
   if (!ledger)
     return tell(ledger.error().message + ": each process holds its " +
                 std::to_string(info_.pool_queues_max) + ", whatever others hold.");
