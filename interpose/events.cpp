@@ -7,8 +7,7 @@
 //     on a managed stream             the VirtualContext (home) of that stream
 //     in a capture, on any stream     the driver: the wait makes the waiting stream join
 //     on a foreign stream             the driver; a managed stream that waits for it is gated,
-//     since
-//                                     what that work needs to end is unknown
+//                                     since what that work needs to end is unknown
 //     never                           the driver: it is complete, and a wait does nothing
 //
 // An event that a graph or another process may record (shared) is asked of the driver from then on,

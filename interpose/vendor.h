@@ -3,12 +3,12 @@
 // The vendor's words for what the shared code speaks of. The sources of this directory are compiled
 // once into each vendor's library; the build says which directory that is:
 //
-//   VITAMIN_VENDOR_TRAITS   "interpose/libcudart/vendor_traits.h": types, constants, names of entry
-//   points VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
+//   VITAMIN_VENDOR_TRAITS  "interpose/libcudart/vendor_traits.h": types, constants, names
+//   VITAMIN_ENTRY_POINTS   "interpose/libcudart/driver.def": the table of entry points
 //   VITAMIN_VENDOR_HOOKS   "interpose/libcudart/manual_overrides.h": what that table's rows name
 //
 // What vendor_traits.h says (namespace vitamin::interpose):
-//   ApiStatus, kSuccess, kNotReady, kNoSuchFunction      status of a call
+//   ApiStatus, kSuccess, kNotReady, kNoSuchFunction   status of a call
 //   NativeStream, NativeEvent, NativeContext, MemoryPool  handles
 //   kLegacyStream, kThreadStream                      handles of the default streams
 //   kEventInterprocess                                flag of an event

@@ -2,9 +2,9 @@
 //
 // Says what the processes of a run counted: one line for each statistics page of a directory.
 //
-//   pages DIRECTORY   program stage seen bound bridged passed captured narrow moved deferred
-//   warnings
-//                    graphs: launched bound narrow moved made updated evicted reason=whole...
+//   pages DIRECTORY  program stage seen bound bridged passed captured narrow moved deferred
+//                    warnings graphs: launched bound narrow moved made updated evicted
+//                    reason=whole...
 #include <filesystem>
 #include <fstream>
 #include <memory>
