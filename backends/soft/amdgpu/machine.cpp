@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/soft/amdgpu/machine.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <ctime>
 
-#include "backends/soft/amdgpu/thunk.h"
 
 namespace vitamin::soft::amdgpu {
 namespace {
@@ -50,12 +48,6 @@ void Machine::lose(Gpu& gpu, const char* why) {
   trace.line("lost gpu=%u reason=%s", gpu.number, why);
 }
 
-Gpu* Machine::gpu_of_node(std::uint32_t node) {
-  return node >= kFirstGpuNode && node - kFirstGpuNode < gpus.size()
-             ? gpus[node - kFirstGpuNode].get()
-             : nullptr;
-}
-
 // Leaked on purpose. What must be said at the end is said from a destructor function, which runs
 // while the runtime's threads still wait on the devices.
 Machine& machine() {
@@ -97,13 +89,3 @@ __attribute__((destructor)) void summarise() {
 
 }  // namespace
 }  // namespace vitamin::soft::amdgpu
-
-VITAMIN_THUNK hsaKmtOpenKFD() {
-  vitamin::soft::amdgpu::Machine& machine = vitamin::soft::amdgpu::machine();
-  vitamin::soft::amdgpu::note_opened(machine);
-  const bool any = std::any_of(machine.gpus.begin(), machine.gpus.end(),
-                               [](const auto& gpu) { return !gpu->lost; });
-  return any ? HSAKMT_STATUS_SUCCESS : HSAKMT_STATUS_KERNEL_IO_CHANNEL_NOT_OPENED;
-}
-
-VITAMIN_THUNK hsaKmtCloseKFD() { return HSAKMT_STATUS_SUCCESS; }
