@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/soft/amdgpu/machine.h"
 
-#include <cstdio>
-#include <ctime>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string_view>
 
 namespace vitamin::soft::amdgpu {
 namespace {
@@ -63,19 +67,30 @@ std::uint64_t now_ns() {
 }
 
 namespace {
-std::atomic<bool> opened{false};
+// The process that opened the device; 0: none yet. A child of a fork is another one.
+std::atomic<pid_t> opened_by{0};
 }  // namespace
 
 void note_opened(Machine& machine) {
-  if (!opened.exchange(true))
+  pid_t none = 0;
+  if (opened_by.compare_exchange_strong(none, ::getpid()))
     machine.trace.line("open part=%s cus=%u gpus=%zu", machine.part.name, machine.part.cus(),
                        machine.gpus.size());
 }
 
 namespace {
 
+void say_that_it_was_not_opened() {
+  const char* const log = std::getenv("VITAMIN_SOFT_AMDGPU_LOG");
+  if (log == nullptr || std::string_view(log) != "1") return;
+  std::fprintf(stderr, "software AMD GPU: %s (process %d) did not open /dev/kfd: it uses no HIP\n",
+               program_invocation_short_name, ::getpid());
+}
+
 __attribute__((destructor)) void summarise() {
-  if (!opened.load()) return;
+  const pid_t opener = opened_by.load();
+  if (opener == 0) return say_that_it_was_not_opened();
+  if (opener != ::getpid()) return;
   for (const auto& gpu : machine().gpus)
     machine().trace.line(
         "summary gpu=%u dispatches=%llu instructions=%llu queues=%llu masks=%llu preemptions=%llu "
