@@ -28,7 +28,6 @@ find_file(VITAMIN_DEVICE_LIBRARY ockl.bc
           PATHS /usr/lib/x86_64-linux-gnu/amdgcn/bitcode $ENV{ROCM_PATH}/amdgcn/bitcode
                 /opt/rocm/amdgcn/bitcode NO_DEFAULT_PATH)
 find_path(VITAMIN_HSA_INCLUDE_DIR hsa/amd_hsa_queue.h)
-find_path(VITAMIN_HSAKMT_INCLUDE_DIR hsakmt.h)
 find_path(VITAMIN_LLVM15_INCLUDE_DIR llvm-c/Disassembler.h
           PATHS /usr/lib/llvm-15/include NO_DEFAULT_PATH)
 find_library(VITAMIN_LLVM15_LIBRARY NAMES LLVM-15 PATHS /usr/lib/llvm-15/lib NO_DEFAULT_PATH)
@@ -38,7 +37,6 @@ _vitamin_amd_needs(VITAMIN_HIP_LIBRARY "libamdhip64 (libamdhip64-dev)")
 _vitamin_amd_needs(VITAMIN_HIPCC "hipcc (hipcc)")
 _vitamin_amd_needs(VITAMIN_DEVICE_LIBRARY "ockl.bc (rocm-device-libs)")
 _vitamin_amd_needs(VITAMIN_HSA_INCLUDE_DIR "hsa/amd_hsa_queue.h (libhsa-runtime-dev)")
-_vitamin_amd_needs(VITAMIN_HSAKMT_INCLUDE_DIR "hsakmt.h (libhsakmt-dev)")
 _vitamin_amd_needs(VITAMIN_LLVM15_INCLUDE_DIR "llvm-c/Disassembler.h of LLVM 15 (llvm-15-dev)")
 _vitamin_amd_needs(VITAMIN_LLVM15_LIBRARY "libLLVM-15 (llvm-15-dev)")
 

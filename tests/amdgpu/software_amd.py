@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests over the software AMD GPU share: an environment without the caller's own settings, a
-folder for each test, the GPU's trace.
+directory for each test, the GPU's trace.
 
-Needs in the environment: SOFT_LIBRARIES (where our libhsakmt.so.1 is) and PROGRAMS. With
-SOFT_DRIVER (our stand-in for the kernel driver) the runtime keeps its own libhsakmt instead.
+Needs in the environment: SOFT_DRIVER (our stand-in for the kernel driver) and PROGRAMS.
 """
 import os
 import pathlib
 import tempfile
 import unittest
 
-LIBRARIES = os.environ["SOFT_LIBRARIES"]
-DRIVER = os.environ.get("SOFT_DRIVER", "")
-# The variables by which a program finds the GPU, and without it.
-DEVICE = {"LD_PRELOAD": DRIVER} if DRIVER else {"LD_LIBRARY_PATH": LIBRARIES}
-NO_DEVICE = {name: "" for name in DEVICE}
+# The variable by which a program finds the GPU, and without it.
+DEVICE = {"LD_PRELOAD": os.environ["SOFT_DRIVER"]}
+NO_DEVICE = {"LD_PRELOAD": ""}
 OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
 
 

@@ -77,7 +77,8 @@ class Demo(unittest.TestCase):
 
 @unittest.skipUnless((PREFIX / "bin/demo-train").exists(), "the CUDA part was not built")
 class BothVendors(unittest.TestCase):
-    SOFTWARE = {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft")}
+    SOFTWARE = {"LD_LIBRARY_PATH": str(PREFIX / "lib/soft"),
+                "LD_PRELOAD": str(PREFIX / "lib/soft/libvitamin_soft_kfd.so")}
 
     def test_one_run_binds_the_launches_of_programs_of_both(self):
         programs = [PREFIX / "bin/demo-train", PREFIX / "bin/demo-train-hip"]

@@ -10,7 +10,7 @@ import unittest
 from time_limit import time_limit
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "amdgpu"))
-from software_amd import SoftwareAmd, read_trace  # noqa: E402
+from software_amd import NO_DEVICE, SoftwareAmd, read_trace  # noqa: E402
 
 PROBE = os.environ["PROBE"]
 KERNELS = os.environ["KERNELS"]
@@ -183,7 +183,7 @@ class Runtimes(Backend):
         self.assertEqual(self.probe("open", VITAMIN_TEST_VERSION="50300000")[1]["units"], "13")
 
     def test_without_a_device_the_error_says_so(self):
-        code, values, _, _ = self.probe("open", LD_LIBRARY_PATH="")
+        code, values, _, _ = self.probe("open", **NO_DEVICE)
         self.assertEqual(code, 1)
         self.assertRegex(values["error"], r"^0 the device cannot be asked for its name \(HIP error")
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 
 PROGRAMS = ("train", "serve")
+SOFTWARE_AMD = "lib/soft/libvitamin_soft_kfd.so"
 LIMIT_S = 300
 RESULT = re.compile(r"^(\w+): hash ([0-9a-f]{16}), (\d+) launches, ([0-9.]+) seconds$", re.M)
 
@@ -79,12 +80,12 @@ class Device:
         return [prefix / f"bin/demo-{name}{self.suffix}", str(work)]
 
 
-def library_path(folder):
-    return ":".join([str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+def search_path(first, variable):
+    return ":".join([str(first), *filter(None, [os.environ.get(variable)])])
 
 
 def amd_is_built(prefix):
-    files = ("bin/demo-train-hip", "bin/demo-serve-hip", "lib/soft/libhsakmt.so.1")
+    files = ("bin/demo-train-hip", "bin/demo-serve-hip", SOFTWARE_AMD)
     return all((prefix / file).exists() for file in files)
 
 
@@ -96,7 +97,7 @@ def software_amd(prefix, reason, folder):
         f"a SOFTWARE AMD GPU ({reason}): a stand-in for the kernel driver that interprets AMD\n"
         "  machine code on this CPU, under the real ROCm runtime and programs of hipcc. It shows\n"
         "  placement and bits; its times say nothing of AMD silicon, on which this never ran.",
-        {"LD_LIBRARY_PATH": library_path(prefix / "lib/soft"),
+        {"LD_PRELOAD": search_path(prefix / SOFTWARE_AMD, "LD_PRELOAD"),
          "VITAMIN_SOFT_AMDGPU_LEDGER": str(folder / "ledger"),
          "VITAMIN_LOCK_DIRECTORY": str(folder)},
         (20, 100), "-hip", "compute units")
@@ -107,7 +108,7 @@ def software_cuda(prefix, reason, folder):
     if not (driver / "libcuda.so.1").exists():
         raise DemoError(f"the software driver is missing ({driver}/libcuda.so.1)")
     return Device(f"a SOFTWARE device behind the CUDA driver's interface ({reason})",
-                  {"LD_LIBRARY_PATH": library_path(driver),
+                  {"LD_LIBRARY_PATH": search_path(driver, "LD_LIBRARY_PATH"),
                    "VITAMIN_SOFT_LEDGER": str(folder / "ledger")}, (600, 1000))
 
 

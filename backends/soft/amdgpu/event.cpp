@@ -2,12 +2,8 @@
 #include "backends/soft/amdgpu/event.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <vector>
-
-#include "backends/soft/amdgpu/machine.h"
-#include "backends/soft/amdgpu/thunk.h"
 
 namespace vitamin::soft::amdgpu {
 namespace {
@@ -20,8 +16,7 @@ constexpr std::chrono::milliseconds kLongestSleep{50};
 
 }  // namespace
 
-std::optional<std::uint32_t> Events::create(bool manual_reset, bool signalled,
-                                            std::uint32_t limit) {
+std::optional<std::uint32_t> Events::create(bool manual_reset, std::uint32_t limit) {
   const std::lock_guard lock(mutex_);
   std::uint32_t id = 1;
   for (const auto& [number, event] : events_) {
@@ -29,9 +24,7 @@ std::optional<std::uint32_t> Events::create(bool manual_reset, bool signalled,
     ++id;
   }
   if (id >= limit) return std::nullopt;
-  Event& event = events_[id];
-  event.manual_reset = manual_reset;
-  event.signalled = signalled;
+  events_[id].manual_reset = manual_reset;
   return id;
 }
 
@@ -100,55 +93,3 @@ bool Events::wait(std::span<const std::uint32_t> events, bool all, std::uint32_t
 }
 
 }  // namespace vitamin::soft::amdgpu
-
-namespace {
-
-// Packet processors store an event's number here before they raise it. No code reads it back.
-constexpr std::size_t kMailboxes = 4096;
-std::array<std::uint64_t, kMailboxes> mailboxes;
-
-}  // namespace
-
-using vitamin::soft::amdgpu::machine;
-
-VITAMIN_THUNK hsaKmtCreateEvent(HsaEventDescriptor* descriptor, bool manual_reset, bool signalled,
-                                HsaEvent** event) {
-  const auto id = machine().events.create(manual_reset, signalled, ~0u);
-  if (!id) return HSAKMT_STATUS_NO_MEMORY;
-  auto* const made = new HsaEvent{};
-  made->EventId = *id;
-  made->EventData.EventType = descriptor->EventType;
-  made->EventData.EventData.SyncVar = descriptor->SyncVar;
-  made->EventData.HWData2 = reinterpret_cast<HSAuint64>(&mailboxes[*id % kMailboxes]);
-  made->EventData.HWData3 = *id;
-  *event = made;
-  return HSAKMT_STATUS_SUCCESS;
-}
-
-VITAMIN_THUNK hsaKmtDestroyEvent(HsaEvent* event) {
-  machine().events.destroy(event->EventId);
-  delete event;
-  return HSAKMT_STATUS_SUCCESS;
-}
-
-VITAMIN_THUNK hsaKmtSetEvent(HsaEvent* event) {
-  machine().events.raise(event->EventId);
-  return HSAKMT_STATUS_SUCCESS;
-}
-
-VITAMIN_THUNK hsaKmtResetEvent(HsaEvent* event) {
-  machine().events.reset(event->EventId);
-  return HSAKMT_STATUS_SUCCESS;
-}
-
-VITAMIN_THUNK hsaKmtWaitOnMultipleEvents(HsaEvent* events[], HSAuint32 count, bool all,
-                                         HSAuint32 milliseconds) {
-  std::vector<std::uint32_t> ids;
-  for (HSAuint32 at = 0; at < count; ++at) ids.push_back(events[at]->EventId);
-  return machine().events.wait(ids, all, milliseconds) ? HSAKMT_STATUS_SUCCESS
-                                                       : HSAKMT_STATUS_WAIT_TIMEOUT;
-}
-
-VITAMIN_THUNK hsaKmtWaitOnEvent(HsaEvent* event, HSAuint32 milliseconds) {
-  return hsaKmtWaitOnMultipleEvents(&event, 1, true, milliseconds);
-}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Events that the runtime sleeps on, with the kernel driver's rule (kfd_events.c): raising an event
-// wakes everybody who waits for it; one that resets itself stays raised only if nobody did.
+// wakes every waiter; one that resets itself stays raised only if there was no waiter.
 // Thread-safe.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace vitamin::soft::amdgpu {
 class Events {
  public:
   // The lowest number from 1 that no event has; none below `limit`: nothing.
-  std::optional<std::uint32_t> create(bool manual_reset, bool signalled, std::uint32_t limit);
+  std::optional<std::uint32_t> create(bool manual_reset, std::uint32_t limit);
   // False: there is no such event.
   bool destroy(std::uint32_t id);
   bool raise(std::uint32_t id);

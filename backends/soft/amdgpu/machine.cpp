@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/soft/amdgpu/machine.h"
 
-#include <algorithm>
-#include <cstdio>
-#include <ctime>
+#include <unistd.h>
 
-#include "backends/soft/amdgpu/thunk.h"
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string_view>
 
 namespace vitamin::soft::amdgpu {
 namespace {
@@ -50,12 +52,6 @@ void Machine::lose(Gpu& gpu, const char* why) {
   trace.line("lost gpu=%u reason=%s", gpu.number, why);
 }
 
-Gpu* Machine::gpu_of_node(std::uint32_t node) {
-  return node >= kFirstGpuNode && node - kFirstGpuNode < gpus.size()
-             ? gpus[node - kFirstGpuNode].get()
-             : nullptr;
-}
-
 // Leaked on purpose. What must be said at the end is said from a destructor function, which runs
 // while the runtime's threads still wait on the devices.
 Machine& machine() {
@@ -71,19 +67,30 @@ std::uint64_t now_ns() {
 }
 
 namespace {
-std::atomic<bool> opened{false};
+// The process that opened the device; 0: none yet. A child of a fork is another one.
+std::atomic<pid_t> opened_by{0};
 }  // namespace
 
 void note_opened(Machine& machine) {
-  if (!opened.exchange(true))
+  pid_t none = 0;
+  if (opened_by.compare_exchange_strong(none, ::getpid()))
     machine.trace.line("open part=%s cus=%u gpus=%zu", machine.part.name, machine.part.cus(),
                        machine.gpus.size());
 }
 
 namespace {
 
+void say_that_it_was_not_opened() {
+  const char* const log = std::getenv("VITAMIN_SOFT_AMDGPU_LOG");
+  if (log == nullptr || std::string_view(log) != "1") return;
+  std::fprintf(stderr, "software AMD GPU: %s (process %d) did not open /dev/kfd: it uses no HIP\n",
+               program_invocation_short_name, ::getpid());
+}
+
 __attribute__((destructor)) void summarise() {
-  if (!opened.load()) return;
+  const pid_t opener = opened_by.load();
+  if (opener == 0) return say_that_it_was_not_opened();
+  if (opener != ::getpid()) return;
   for (const auto& gpu : machine().gpus)
     machine().trace.line(
         "summary gpu=%u dispatches=%llu instructions=%llu queues=%llu masks=%llu preemptions=%llu "
@@ -97,13 +104,3 @@ __attribute__((destructor)) void summarise() {
 
 }  // namespace
 }  // namespace vitamin::soft::amdgpu
-
-VITAMIN_THUNK hsaKmtOpenKFD() {
-  vitamin::soft::amdgpu::Machine& machine = vitamin::soft::amdgpu::machine();
-  vitamin::soft::amdgpu::note_opened(machine);
-  const bool any = std::any_of(machine.gpus.begin(), machine.gpus.end(),
-                               [](const auto& gpu) { return !gpu->lost; });
-  return any ? HSAKMT_STATUS_SUCCESS : HSAKMT_STATUS_KERNEL_IO_CHANNEL_NOT_OPENED;
-}
-
-VITAMIN_THUNK hsaKmtCloseKFD() { return HSAKMT_STATUS_SUCCESS; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every entry point of the thunk works on: the GPUs that a process sees, and what they have in
+// What every ioctl works on: the GPUs that a process sees, and what they have in
 // common. Made at the first use and never destroyed, because the runtime's threads outlive the
 // program's main().
 #pragma once
@@ -47,7 +47,6 @@ struct Machine {
   bool fails(FaultPoint point);
   // Every queue of the GPU reports an exception to the runtime and stops. Later calls fail.
   void lose(Gpu& gpu, const char* why);
-  Gpu* gpu_of_node(std::uint32_t node);  // null: no GPU
 
   const Settings settings;
   const Part& part;

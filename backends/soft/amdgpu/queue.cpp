@@ -4,7 +4,6 @@
 #include <hsa/amd_hsa_queue.h>
 #include <hsa/amd_hsa_signal.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <bit>
@@ -12,7 +11,6 @@
 #include <string>
 
 #include "backends/soft/amdgpu/machine.h"
-#include "backends/soft/amdgpu/thunk.h"
 
 namespace vitamin::soft::amdgpu {
 namespace {
@@ -105,14 +103,13 @@ void Queue::abandon(std::uint32_t error) {
   if (signal->event_mailbox_ptr != 0) machine().events.raise(signal->event_id);
 }
 
-HSAKMT_STATUS Queues::create(Machine& machine, Gpu& gpu, Queue::Kind kind,
-                             const QueueMemory& memory, std::uint32_t& id,
-                             std::uint64_t& doorbell) {
+QueueStatus Queues::create(Machine& machine, Gpu& gpu, Queue::Kind kind, const QueueMemory& memory,
+                           std::uint32_t& id, std::uint64_t& doorbell) {
   const bool compute = kind == Queue::Kind::kCompute;
-  if (gpu.lost) return HSAKMT_STATUS_ERROR;
+  if (gpu.lost) return QueueStatus::kLost;
   if (compute && machine.fails(FaultPoint::kCreateQueue)) {
     machine.trace.line("refused call=create_queue");
-    return HSAKMT_STATUS_OUT_OF_RESOURCES;
+    return QueueStatus::kNoResources;
   }
   const std::lock_guard lock(mutex_);
   id = 1;
@@ -120,7 +117,7 @@ HSAKMT_STATUS Queues::create(Machine& machine, Gpu& gpu, Queue::Kind kind,
     id = next_id_++;
   else
     while (queues_.contains(id)) ++id;
-  if (id >= memory.doorbell_count) return HSAKMT_STATUS_OUT_OF_RESOURCES;
+  if (id >= memory.doorbell_count) return QueueStatus::kNoResources;
   doorbell = id;
   memory.doorbells[id] = 0;
   auto queue = std::make_unique<Queue>(gpu, id, kind, memory);
@@ -129,7 +126,7 @@ HSAKMT_STATUS Queues::create(Machine& machine, Gpu& gpu, Queue::Kind kind,
                      compute ? "compute" : "copy", caller(), wide(gpu.count_preemption()));
   queue->start(machine);
   queues_.emplace(id, std::move(queue));
-  return HSAKMT_STATUS_SUCCESS;
+  return QueueStatus::kDone;
 }
 
 bool Queues::destroy(Machine& machine, std::uint64_t id) {
@@ -156,16 +153,15 @@ bool Queues::update(std::uint64_t id) {
   return true;
 }
 
-HSAKMT_STATUS Queues::set_mask(Machine& machine, std::uint64_t id,
-                               std::vector<std::uint32_t> mask) {
+QueueStatus Queues::set_mask(Machine& machine, std::uint64_t id, std::vector<std::uint32_t> mask) {
   const std::lock_guard lock(mutex_);
   const auto found = queues_.find(id);
-  if (found == queues_.end()) return HSAKMT_STATUS_INVALID_HANDLE;
+  if (found == queues_.end()) return QueueStatus::kNoQueue;
   Gpu& gpu = found->second->gpu();
-  if (gpu.lost) return HSAKMT_STATUS_ERROR;
+  if (gpu.lost) return QueueStatus::kLost;
   if (machine.fails(FaultPoint::kSetMask)) {
     machine.trace.line("refused call=set_mask queue=%llu", wide(id));
-    return HSAKMT_STATUS_ERROR;
+    return QueueStatus::kLost;
   }
   if (machine.fails(FaultPoint::kEmptyMask)) mask.assign(mask.size(), 0);
   ++gpu.masks;
@@ -174,75 +170,7 @@ HSAKMT_STATUS Queues::set_mask(Machine& machine, std::uint64_t id,
                      wide(id), mask.size() * 32, hex(mask).c_str(),
                      found->second->allowed_cus(machine).size(), caller(),
                      wide(gpu.count_preemption()));
-  return HSAKMT_STATUS_SUCCESS;
+  return QueueStatus::kDone;
 }
 
 }  // namespace vitamin::soft::amdgpu
-
-namespace {
-
-constexpr std::size_t kDoorbells = 8192;
-
-std::uint64_t* doorbells() {
-  static auto* const page = static_cast<std::uint64_t*>(
-      ::mmap(nullptr, kDoorbells * sizeof(std::uint64_t), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  return page;
-}
-
-// The thunk provides the indices of a copy queue. They are never freed: the runtime may look at
-// them when the queue is gone.
-void add_indices(HsaQueueResource& resource) {
-  auto* const indices = new std::uint64_t[2]{};
-  resource.Queue_read_ptr_aql = &indices[0];
-  resource.Queue_write_ptr_aql = &indices[1];
-}
-
-}  // namespace
-
-using vitamin::soft::amdgpu::machine;
-
-VITAMIN_THUNK hsaKmtCreateQueue(HSAuint32 node, HSA_QUEUE_TYPE type, HSAuint32, HSA_QUEUE_PRIORITY,
-                                void* ring, HSAuint64 bytes, HsaEvent*,
-                                HsaQueueResource* resource) {
-  using vitamin::soft::amdgpu::Queue;
-  vitamin::soft::amdgpu::Gpu* const gpu = machine().gpu_of_node(node);
-  if (gpu == nullptr) return HSAKMT_STATUS_INVALID_NODE_UNIT;
-  const bool compute = type == HSA_QUEUE_COMPUTE_AQL;
-  if (!compute) add_indices(*resource);
-  std::uint32_t id = 0;
-  std::uint64_t doorbell = 0;
-  const HSAKMT_STATUS status =
-      machine().queues.create(machine(), *gpu, compute ? Queue::Kind::kCompute : Queue::Kind::kCopy,
-                              {.ring = ring,
-                               .bytes = bytes,
-                               .read_index = resource->Queue_read_ptr_aql,
-                               .write_index = resource->Queue_write_ptr_aql,
-                               .doorbells = doorbells(),
-                               .doorbell_count = kDoorbells},
-                              id, doorbell);
-  if (status != HSAKMT_STATUS_SUCCESS) return status;
-  resource->QueueId = id;
-  resource->Queue_DoorBell_aql = doorbells() + doorbell;
-  return status;
-}
-
-VITAMIN_THUNK hsaKmtUpdateQueue(HSA_QUEUEID id, HSAuint32, HSA_QUEUE_PRIORITY, void*, HSAuint64,
-                                HsaEvent*) {
-  return machine().queues.update(id) ? HSAKMT_STATUS_SUCCESS : HSAKMT_STATUS_INVALID_HANDLE;
-}
-
-VITAMIN_THUNK hsaKmtDestroyQueue(HSA_QUEUEID id) {
-  return machine().queues.destroy(machine(), id) ? HSAKMT_STATUS_SUCCESS
-                                                 : HSAKMT_STATUS_INVALID_HANDLE;
-}
-
-VITAMIN_THUNK hsaKmtSetQueueCUMask(HSA_QUEUEID id, HSAuint32 bits, HSAuint32* mask) {
-  if (bits == 0 || bits % 32 != 0 || mask == nullptr) return HSAKMT_STATUS_INVALID_PARAMETER;
-  return machine().queues.set_mask(machine(), id, {mask, mask + bits / 32});
-}
-
-VITAMIN_THUNK hsaKmtAllocQueueGWS(HSA_QUEUEID, HSAuint32, HSAuint32* first) {
-  if (first != nullptr) *first = 0;
-  return HSAKMT_STATUS_SUCCESS;
-}

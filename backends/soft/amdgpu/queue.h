@@ -3,8 +3,6 @@
 // Hardware queues: a thread each, which reads packets from a ring that the runtime writes.
 #pragma once
 
-#include <hsakmt.h>
-
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -82,13 +80,19 @@ class Queue {
   std::thread thread_;
 };
 
+enum class QueueStatus : std::uint8_t {
+  kDone,
+  kNoResources,  // there are no more doorbells, or a fault of the settings
+  kNoQueue,      // there is no such queue
+  kLost,         // the GPU is lost, or a fault of the settings
+};
+
 class Queues {
  public:
-  // Out of resources when there are no more doorbells.
-  HSAKMT_STATUS create(Machine& machine, Gpu& gpu, Queue::Kind kind, const QueueMemory& memory,
-                       std::uint32_t& id, std::uint64_t& doorbell);
+  QueueStatus create(Machine& machine, Gpu& gpu, Queue::Kind kind, const QueueMemory& memory,
+                     std::uint32_t& id, std::uint64_t& doorbell);
   bool destroy(Machine& machine, std::uint64_t id);
-  HSAKMT_STATUS set_mask(Machine& machine, std::uint64_t id, std::vector<std::uint32_t> mask);
+  QueueStatus set_mask(Machine& machine, std::uint64_t id, std::vector<std::uint32_t> mask);
   bool update(std::uint64_t id);  // of the ring or the priority, which is nothing here
 
  private:

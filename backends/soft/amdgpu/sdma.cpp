@@ -24,7 +24,7 @@ enum Operation : std::uint32_t {
 
 std::uint64_t address_at(const std::uint32_t* packet, unsigned word) {
   const std::uint64_t address = packet[word] | static_cast<std::uint64_t>(packet[word + 1]) << 32;
-  return isa::host_address(address & ~isa::kUserAddressTag);
+  return isa::host_address(address);
 }
 
 template <class T>

@@ -85,7 +85,9 @@ Settings read_settings() {
   Settings settings;
   const std::string part = variable("VITAMIN_SOFT_AMDGPU");
   settings.part = part.empty() ? &known_parts().front() : find_part(part);
-  if (settings.part == nullptr) refuse("VITAMIN_SOFT_AMDGPU", part, part_names());
+  if (settings.part == nullptr)
+    refuse("VITAMIN_SOFT_AMDGPU", part,
+           "one part, which all GPUs of the process are: " + part_names());
   const std::string count = variable("VITAMIN_SOFT_AMDGPU_COUNT");
   const auto gpus = count.empty() ? std::optional<std::uint64_t>(1) : number(count);
   if (!gpus || *gpus < 1 || *gpus > kGpusMax)

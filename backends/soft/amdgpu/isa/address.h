@@ -14,7 +14,7 @@
 namespace vitamin::soft::amdgpu::isa {
 
 inline std::uint8_t* global_memory(std::uint64_t address) {
-  return reinterpret_cast<std::uint8_t*>(host_address(address & ~kUserAddressTag));
+  return reinterpret_cast<std::uint8_t*>(host_address(address));
 }
 
 // `bytes` of a lane's private memory. Throws Fault outside it.
@@ -34,7 +34,7 @@ inline std::uint8_t* shared_memory(Wave& wave, std::uint64_t offset, unsigned by
 
 inline std::uint8_t* flat_memory(Wave& wave, unsigned lane, std::uint64_t address, unsigned bytes) {
   const Dispatch& dispatch = wave.group->dispatch;
-  const auto upper = static_cast<std::uint32_t>((address & ~kUserAddressTag) >> 32);
+  const auto upper = static_cast<std::uint32_t>(address >> 32);
   const auto lower = static_cast<std::uint32_t>(address);
   if (upper == dispatch.private_aperture) [[unlikely]]
     return private_memory(wave, lane, lower, bytes);

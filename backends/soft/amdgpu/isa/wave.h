@@ -27,10 +27,6 @@ constexpr unsigned kScc = 253, kSink = 254;
 // Vector rows: v0…v255, a0…a255, and one for the permuted source of an instruction.
 constexpr unsigned kAccumulators = 256, kPermutedRow = 512, kVectorRows = 514;
 
-// User memory that is registered with the device has this bit in its device address, so that its
-// two addresses differ as they do on hardware; the runtime keys its maps by both.
-constexpr std::uint64_t kUserAddressTag = 1ull << 56;
-
 // The instruction stream did what the model cannot do: an unknown instruction, a trap, a wild jump.
 class Fault : public std::runtime_error {
  public:

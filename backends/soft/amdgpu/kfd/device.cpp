@@ -7,11 +7,12 @@
 #include "backends/soft/amdgpu/kfd/driver.h"
 #include "backends/soft/amdgpu/kfd/files.h"
 #include "backends/soft/amdgpu/kfd/sysfs.h"
-#include "backends/soft/amdgpu/thunk.h"
 
 namespace vitamin::soft::amdgpu::kfd {
 namespace {
 
+// Apertures of flat addresses, one page of 4 GiB each.
+constexpr std::uint64_t kSharedAperture = 0x1000000000000, kPrivateAperture = 0x2000000000000;
 constexpr std::uint64_t kApertureBytes = 1ull << 32;
 
 kfd_process_device_apertures apertures_of(unsigned gpu) {

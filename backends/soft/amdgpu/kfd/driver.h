@@ -6,6 +6,8 @@
 // Threads: any. One lock, as the kernel's process mutex; a wait for events does not hold it.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -40,6 +42,9 @@ class Driver {
  public:
   // Of this process. Made when /dev/kfd is opened first, and never destroyed.
   static Driver& instance();
+  // Whether this process is a child by fork of the one that made it. The kernel refuses calls
+  // through a descriptor of the parent's.
+  bool is_of_parent() const { return ::getpid() != process_; }
 
   // One ioctl, with the size that the caller's number names: structures grow at their ends, so less
   // is filled up with zeros and more is ignored.
@@ -101,6 +106,7 @@ class Driver {
                  std::vector<std::uint32_t>& ids) const;
 
   Machine& machine_;
+  const pid_t process_ = ::getpid();
   mutable std::mutex mutex_;
   std::uint32_t acquired_ = 0;               // a bit for each GPU on which the process has a VM
   std::map<std::uint64_t, Buffer> buffers_;  // by handle

@@ -21,7 +21,7 @@ Answer Driver::create_event(kfd_ioctl_create_event_args& a) {
   const bool signal =
       a.event_type == KFD_IOC_EVENT_SIGNAL || a.event_type == KFD_IOC_EVENT_DEBUG_EVENT;
   own_event_page_ |= signal && event_page_ == 0;
-  const auto id = machine_.events.create(a.auto_reset == 0, false, KFD_SIGNAL_EVENT_LIMIT);
+  const auto id = machine_.events.create(a.auto_reset == 0, KFD_SIGNAL_EVENT_LIMIT);
   if (!id) return -ENOSPC;
   a.event_id = *id;
   if (!signal) return 0;

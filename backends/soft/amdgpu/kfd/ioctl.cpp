@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -22,6 +23,7 @@ struct Entry {
   std::size_t bytes = 0;
   Answer (*call)(Driver&, void*) = nullptr;
   Answer refusal = -EINVAL;  // where there is no call
+  bool by_linux = false;     // Linux refuses it as well: nothing is missing here
 };
 
 template <class Arguments>
@@ -40,6 +42,10 @@ constexpr Entry served(unsigned number, const char* name) {
 constexpr Entry refused(unsigned number, const char* name, Answer refusal) {
   return {number, name, 0, nullptr, refusal};
 }
+// Where Linux 6.1 gives the same answer.
+constexpr Entry refused_by_linux(unsigned number, const char* name, Answer refusal) {
+  return {number, name, 0, nullptr, refusal, true};
+}
 
 constexpr Entry kEntries[] = {
     served<&Driver::get_version>(0x01, "GET_VERSION"),
@@ -54,10 +60,10 @@ constexpr Entry kEntries[] = {
     served<&Driver::set_event>(0x0a, "SET_EVENT"),
     served<&Driver::reset_event>(0x0b, "RESET_EVENT"),
     served<&Driver::wait_events>(0x0c, "WAIT_EVENTS"),
-    refused(0x0d, "DBG_REGISTER", -EPERM),  // the kernel's own answer since 6.0
-    refused(0x0e, "DBG_UNREGISTER", -EPERM),
-    refused(0x0f, "DBG_ADDRESS_WATCH", -EPERM),
-    refused(0x10, "DBG_WAVE_CONTROL", -EPERM),
+    refused_by_linux(0x0d, "DBG_REGISTER", -EPERM),  // the kernel's own answer since 6.0
+    refused_by_linux(0x0e, "DBG_UNREGISTER", -EPERM),
+    refused_by_linux(0x0f, "DBG_ADDRESS_WATCH", -EPERM),
+    refused_by_linux(0x10, "DBG_WAVE_CONTROL", -EPERM),
     served<&Driver::set_scratch_backing>(0x11, "SET_SCRATCH_BACKING_VA"),
     served<&Driver::get_tile_config>(0x12, "GET_TILE_CONFIG"),
     served<&Driver::set_trap_handler>(0x13, "SET_TRAP_HANDLER"),
@@ -81,14 +87,46 @@ constexpr Entry kEntries[] = {
     served<&Driver::export_dmabuf>(0x24, "EXPORT_DMABUF"),
     refused(0x25, "RUNTIME_ENABLE", -EINVAL),  // newer than the version that GET_VERSION tells
     refused(0x26, "DBG_TRAP", -EINVAL),
-    // AMD's driver packages only, as the rest.
+    // Of AMD's driver packages only.
     served<&Driver::ipc_import>(0x80, "IPC_IMPORT_HANDLE"),
     served<&Driver::ipc_export>(0x81, "IPC_EXPORT_HANDLE"),
-    refused(0x82, "DBG_TRAP (of AMD's packages)", -EINVAL),
-    refused(0x83, "CROSS_MEMORY_COPY", -EINVAL),
-    refused(0x84, "RLC_SPM", -EINVAL),
-    refused(0x85, "PC_SAMPLE", -EINVAL),
+    refused_by_linux(0x82, "DBG_TRAP (of AMD's packages)", -EINVAL),
+    refused_by_linux(0x83, "CROSS_MEMORY_COPY", -EINVAL),
+    refused_by_linux(0x84, "RLC_SPM", -EINVAL),
+    refused_by_linux(0x85, "PC_SAMPLE", -EINVAL),
 };
+
+// The table's size bounds the numbers that an ioctl can have.
+std::atomic<bool> said[256];
+std::atomic<bool> said_fork;
+
+template <class... Values>
+void say_once(std::atomic<bool>& before, const char* format, Values... values) {
+  if (before.exchange(true)) return;
+  std::fprintf(stderr, format, values...);
+  std::fputc('\n', stderr);
+}
+
+Answer refuse_unknown(unsigned number, std::size_t bytes) {
+  say_once(said[number % 256],
+           "software AMD GPU: the ioctl %#04x (%zu bytes) is not known here (EINVAL): this ROCm is "
+           "newer than version %u.%u of the driver, which it was told",
+           number, bytes, kMajorVersion, kMinorVersion);
+  return -EINVAL;
+}
+
+Answer refuse(Machine& machine, const Entry& entry, std::size_t bytes) {
+  if (!said[entry.number].load())
+    machine.trace.line("refused call=%s number=%#04x errno=%ld", entry.name, entry.number,
+                       -entry.refusal);
+  if (entry.by_linux && !machine.settings.verbose) {
+    said[entry.number] = true;
+    return entry.refusal;
+  }
+  say_once(said[entry.number], "software AMD GPU: the ioctl %s (%#04x, %zu bytes) is not served%s",
+           entry.name, entry.number, bytes, entry.by_linux ? ", nor is it by Linux" : "");
+  return entry.refusal;
+}
 
 bool copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, bool in) {
   if (bytes == 0) return true;
@@ -120,14 +158,17 @@ Driver& Driver::instance() {
 Driver::Driver() : machine_(machine()) { note_opened(machine_); }
 
 Answer Driver::ioctl(unsigned number, std::size_t bytes, void* argument) {
+  if (is_of_parent()) {
+    say_once(said_fork,
+             "software AMD GPU: process %d is a child of a fork and calls the driver through a "
+             "descriptor of its parent's (EBADF): use HIP in the parent or after exec",
+             ::getpid());
+    return -EBADF;
+  }
   const auto entry = std::find_if(std::begin(kEntries), std::end(kEntries),
                                   [&](const Entry& each) { return each.number == number; });
-  if (entry == std::end(kEntries) || entry->call == nullptr) {
-    const bool known = entry != std::end(kEntries);
-    std::fprintf(stderr, "software AMD GPU: the ioctl %s (%#04x, %zu bytes) is not served\n",
-                 known ? entry->name : "?", number, bytes);
-    return known ? entry->refusal : -EINVAL;
-  }
+  if (entry == std::end(kEntries)) return refuse_unknown(number, bytes);
+  if (entry->call == nullptr) return refuse(machine_, *entry, bytes);
   alignas(8) std::array<std::uint8_t, 512> arguments{};
   static_assert(sizeof(kfd_ioctl_get_process_apertures_args) <= arguments.size());
   const auto user = reinterpret_cast<std::uint64_t>(argument);

@@ -164,12 +164,12 @@ Answer Driver::map(Buffer& buffer, unsigned gpu) {
         (buffer.has(kAqlQueue) &&
          !map_at(buffer.va + buffer.bytes, buffer.bytes, buffer.file, buffer.offset)))
       return -ENOMEM;
-    machine_.memory.add_user(reinterpret_cast<void*>(buffer.va), buffer.bytes, {});
+    machine_.memory.add(buffer.va, buffer.bytes);
   }
   if (buffer.mapped == 0 && buffer.has(kUser)) {
     if (buffer.user != buffer.va && !isa::add_alias(buffer.va, buffer.bytes, buffer.user))
       return -ENOMEM;
-    machine_.memory.add_user(reinterpret_cast<void*>(buffer.va), buffer.bytes, {});
+    machine_.memory.add(buffer.va, buffer.bytes);
   }
   buffer.mapped |= 1u << gpu;
   return 0;
@@ -183,7 +183,7 @@ void Driver::unmap(Buffer& buffer, unsigned gpu) {
   if (buffer.file < 0 && !buffer.has(kUser)) return;
   isa::remove_alias(buffer.va);
   machine_.code.forget(buffer.va);
-  machine_.memory.forget(reinterpret_cast<void*>(buffer.va));
+  machine_.memory.remove(buffer.va);
 }
 
 }  // namespace vitamin::soft::amdgpu::kfd

@@ -42,7 +42,13 @@ int open_device(const char* path, int flags) {
   const std::string_view name(path);
   if (name == "/dev/kfd") {
     if (machine().gpus.empty()) return errno = ENXIO, -1;
-    Driver::instance();
+    if (Driver::instance().is_of_parent()) {
+      std::fprintf(stderr,
+                   "software AMD GPU: process %d is a child of a fork of a process that uses the "
+                   "driver and cannot open /dev/kfd (ENODEV): call exec first\n",
+                   ::getpid());
+      return errno = ENODEV, -1;
+    }
     return DeviceFiles::instance().open_kfd(flags);
   }
   if (!name.starts_with(kRender)) return kElsewhere;

@@ -50,9 +50,9 @@ Answer Driver::create_queue(kfd_ioctl_create_queue_args& a) {
   const auto kind = copy ? Queue::Kind::kCopy : Queue::Kind::kCompute;
   std::uint64_t doorbell = 0;
   switch (machine_.queues.create(machine_, *gpu, kind, memory, a.queue_id, doorbell)) {
-    case HSAKMT_STATUS_SUCCESS:
+    case QueueStatus::kDone:
       break;
-    case HSAKMT_STATUS_OUT_OF_RESOURCES:
+    case QueueStatus::kNoResources:
       return -ENOMEM;
     default:
       return -EIO;  // the GPU is lost
@@ -85,9 +85,9 @@ Answer Driver::set_cu_mask(kfd_ioctl_set_cu_mask_args& a) {
   std::vector<std::uint32_t> mask(std::min(a.num_cu_mask, kMaskBitsMax) / 32);
   if (!copy_in(mask.data(), a.cu_mask_ptr, mask.size() * sizeof mask[0])) return -EFAULT;
   switch (machine_.queues.set_mask(machine_, a.queue_id, std::move(mask))) {
-    case HSAKMT_STATUS_SUCCESS:
+    case QueueStatus::kDone:
       return 0;
-    case HSAKMT_STATUS_INVALID_HANDLE:
+    case QueueStatus::kNoQueue:
       return -EFAULT;
     default:
       return -EIO;

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the stand-in for the kernel driver says to programs that it does not serve.
+
+Needs in the environment what software_amd.py says. The programs here speak to the driver directly:
+Python opens /dev/kfd and calls ioctl() through libc, as ROCm's libhsakmt does.
+"""
+import os
+import subprocess
+import sys
+import unittest
+
+from software_amd import NO_DEVICE, SoftwareAmd, read_trace
+from time_limit import time_limit
+
+PRELUDE = """
+import fcntl, os
+def call(number, size=16):
+    try:
+        fcntl.ioctl(kfd, 3 << 30 | size << 16 | ord("K") << 8 | number, bytearray(size))
+        return 0
+    except OSError as error:
+        return error.errno
+"""
+OPEN = PRELUDE + 'kfd = os.open("/dev/kfd", os.O_RDWR)\n'
+EBADF, EPERM, EINVAL, ENODEV = 9, 1, 22, 19
+# A HIP program that forks while a stream of its own has a queue. 256 MiB: more than the runtime has
+# left of what it asked the driver for before.
+HIP_FORK = """
+import ctypes, os
+hip = ctypes.CDLL("libamdhip64.so.5")
+memory, stream, word = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint32(0)
+print(hip.hipMalloc(ctypes.byref(memory), 4096), hip.hipStreamCreate(ctypes.byref(stream)),
+      hip.hipMemsetD32Async(memory, 7, 16, stream), hip.hipStreamSynchronize(stream), flush=True)
+child = os.fork()
+if child == 0:
+    print(hip.hipMalloc(ctypes.byref(ctypes.c_void_p()), 1 << 28), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(hip.hipMemsetD32Async(memory, 9, 16, stream), hip.hipStreamSynchronize(stream),
+      hip.hipMemcpy(ctypes.byref(word), memory, 4, 2), word.value)
+"""
+
+
+class Direct(SoftwareAmd):
+    def python(self, program, **settings):
+        """Runs the program. What it printed, and the lines on stderr."""
+        result = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True,
+                                env=self.environment(**settings), timeout=time_limit(150))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result.stdout.split(), result.stderr.splitlines()
+
+
+class BadInput(Direct):
+    def test_an_ioctl_of_a_newer_rocm_is_refused_with_one_line_that_says_so(self):
+        answers, said = self.python(OPEN + "print(call(0x60, 24), call(0x60, 24))")
+        self.assertEqual(answers, [str(EINVAL)] * 2)
+        self.assertEqual(len(said), 1, said)
+        self.assertIn("the ioctl 0x60 (24 bytes) is not known here (EINVAL)", said[0])
+        self.assertRegex(said[0], r"this ROCm is newer than version 1\.\d+ of the driver")
+
+    def test_an_ioctl_that_is_not_served_is_named_once_and_refused_as_linux_does(self):
+        trace = self.new_file("trace")
+        answers, said = self.python(OPEN + "print(call(0x20), call(0x20), call(0x22))",
+                                    VITAMIN_SOFT_AMDGPU_TRACE=str(trace))
+        self.assertEqual(answers, [str(EPERM)] * 3)
+        self.assertEqual(said, [
+            "software AMD GPU: the ioctl SVM (0x20, 16 bytes) is not served",
+            "software AMD GPU: the ioctl CRIU_OP (0x22, 16 bytes) is not served"])
+        refused = [line["call"] for line in read_trace(trace) if line[""] == "refused"]
+        self.assertEqual(refused, ["SVM", "CRIU_OP"])
+
+    def test_an_ioctl_that_linux_refuses_too_is_named_on_request(self):
+        program = OPEN + "print(call(0x0d), call(0x82, 40))"
+        answers, said = self.python(program)
+        self.assertEqual((answers, said), ([str(EPERM), str(EINVAL)], []))
+        answers, said = self.python(program, VITAMIN_SOFT_AMDGPU_LOG="1")
+        self.assertEqual(answers, [str(EPERM), str(EINVAL)])
+        self.assertEqual([line.endswith("is not served, nor is it by Linux") for line in said],
+                         [True, True], said)
+
+    def test_a_program_without_hip_runs_as_without_the_driver(self):
+        out, said = self.python("print('alive')")
+        self.assertEqual((out, said), (["alive"], []))
+
+    def test_a_program_without_hip_is_named_on_request(self):
+        out, said = self.python("print('alive')", VITAMIN_SOFT_AMDGPU_LOG="1")
+        self.assertEqual((out, len(said)), (["alive"], 1), said)
+        self.assertRegex(said[0], r"python\S* \(process \d+\) did not open /dev/kfd: it uses no "
+                                  r"HIP")
+
+    @unittest.skipIf(os.path.exists("/dev/kfd"), "this machine has an AMD GPU")
+    def test_without_the_driver_there_is_no_device_file(self):
+        out, said = self.python("import os; print(os.path.exists('/dev/kfd'))", **NO_DEVICE)
+        self.assertEqual((out, said), (["False"], []))
+
+    def test_gpus_of_two_kinds_are_refused_with_what_is_possible(self):
+        result = subprocess.run([sys.executable, "-c", OPEN], text=True, capture_output=True,
+                                env=self.environment(VITAMIN_SOFT_AMDGPU="gfx90a,gfx1030"),
+                                timeout=time_limit(150))
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stderr.splitlines(), [
+            "software AMD GPU: VITAMIN_SOFT_AMDGPU=gfx90a,gfx1030 is not understood; it takes one "
+            "part, which all GPUs of the process are: gfx90a, gfx1030"])
+
+
+class Fork(Direct):
+    def in_child(self, statement, **settings):
+        return self.python(OPEN + f"""
+child = os.fork()
+if child == 0:
+    answer = {statement}
+    print(answer, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(call(0x01, 8))
+""", **settings)
+
+    def test_a_child_that_calls_through_its_parents_descriptor_is_refused_as_by_linux(self):
+        answers, said = self.in_child("call(0x01, 8)")
+        self.assertEqual(answers, [str(EBADF), "0"])
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], r"process \d+ is a child of a fork and calls the driver through "
+                                  r"a descriptor of its parent's \(EBADF\)")
+
+    def test_a_child_that_opens_the_driver_anew_is_told_to_call_exec_first(self):
+        answers, said = self.python(OPEN + """
+child = os.fork()
+if child == 0:
+    try:
+        os.open("/dev/kfd", os.O_RDWR)
+    except OSError as error:
+        print(error.errno, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(call(0x01, 8))
+""")
+        self.assertEqual(answers, [str(ENODEV), "0"])
+        self.assertEqual(len(said), 1, said)
+        self.assertIn("cannot open /dev/kfd (ENODEV): call exec first", said[0])
+
+    def test_a_child_of_a_program_with_queues_gets_an_error_and_the_parent_goes_on(self):
+        answers, said = self.python(HIP_FORK)
+        before, child, after = answers[:4], answers[4], answers[5:]
+        self.assertEqual((before, after), (["0"] * 4, ["0", "0", "0", "9"]), said)
+        self.assertNotEqual(child, "0")
+        self.assertEqual(len(said), 1, said)
+
+    def test_a_child_leaves_the_parents_trace_alone(self):
+        trace = self.new_file("trace")
+        self.python(OPEN + """
+child = os.fork()
+if child == 0:
+    raise SystemExit
+os.waitpid(child, 0)
+""", VITAMIN_SOFT_AMDGPU_TRACE=str(trace))
+        names = [line[""] for line in read_trace(trace)]
+        self.assertEqual(names, ["open", "summary"])
+
+
+if __name__ == "__main__":
+    unittest.main()
