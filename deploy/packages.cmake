@@ -112,6 +112,31 @@ socket of vitamind and the preloaded libraries.")
 set(CPACK_DEBIAN_KUBERNETES_PACKAGE_DEPENDS "vitamin-preload ${version}")
 set(CPACK_DEBIAN_KUBERNETES_PACKAGE_RECOMMENDS vitamind)
 
+# RPMs, by `cpack -G RPM` (needs rpmbuild): what the kinds of RHEL share. rpm finds out itself which
+# symbols of glibc are needed. Users and directories are made by systemd's own file triggers.
+set(CPACK_RPM_COMPONENT_INSTALL ON)
+set(CPACK_RPM_FILE_NAME RPM-DEFAULT)
+set(CPACK_RPM_PACKAGE_LICENSE Apache-2.0)
+set(CPACK_RPM_PACKAGE_AUTOREQPROV ON)
+set(CPACK_RPM_SPEC_MORE_DEFINE "%define _build_id_links none")
+set(CPACK_RPM_EXCLUDE_FROM_AUTO_FILELIST_ADDITION
+    /usr/lib/systemd /usr/lib/systemd/system /usr/lib/sysusers.d /usr/lib/tmpfiles.d
+    /usr/share/man /usr/share/man/man1 /usr/share/man/man8 /usr/share/bash-completion
+    /usr/share/bash-completion/completions /usr/share/zsh /usr/share/zsh/vendor-completions
+    /usr/share/fish /usr/share/fish/vendor_completions.d)
+foreach(line IN ITEMS "daemon vitamind" "cli vitamin-cli" "preload vitamin-preload")
+  string(REPLACE " " ";" words "${line}")
+  list(GET words 0 component)
+  list(GET words 1 package)
+  string(TOUPPER ${component} upper)
+  string(REGEX REPLACE "\n.*" "" summary "${CPACK_DEBIAN_${upper}_DESCRIPTION}")
+  string(REGEX REPLACE "^[^\n]*\n" "" text "${CPACK_DEBIAN_${upper}_DESCRIPTION}")
+  set(CPACK_RPM_${upper}_PACKAGE_NAME ${package})
+  set(CPACK_RPM_${upper}_PACKAGE_SUMMARY "${summary}")
+  set(CPACK_RPM_${upper}_PACKAGE_DESCRIPTION "${text}")
+endforeach()
+set(CPACK_RPM_CLI_PACKAGE_REQUIRES "vitamin-preload = ${PROJECT_VERSION}")
+
 # Building a package builds what is in it, and nothing else.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON PARENT_SCOPE)
 include(CPack)

@@ -6,8 +6,10 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import jsonschema
@@ -208,6 +210,116 @@ class Meaning(Rendered):
         without = self.render()["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
         self.assertNotIn("runtimeClassName", without)
         self.assertNotIn("mps", json.dumps(without["volumes"]))
+
+
+class Page(Rendered):
+    """docs/kubernetes.md: each command is run, as far as it needs no cluster; what a command names
+    is there. kubernetes_pods_test.py runs what the page installs."""
+
+    PAGE = SOURCE / "docs/kubernetes.md"
+
+    def commands(self):
+        blocks = re.findall(r"^```sh\n(.*?)^```", self.PAGE.read_text(), re.M | re.S)
+        lines = "".join(blocks).replace("\\\n", " ").splitlines()
+        return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
+
+    def test_each_command_of_the_page_does_what_it_says(self):
+        seen = set()
+        for line in self.commands():
+            for part in line.split(" | "):
+                words = shlex.split(part)
+                check = next((check for begin, check in self.CHECKS.items()
+                              if part.startswith(begin)), None)
+                self.assertIsNotNone(check, f"no check of: {part}")
+                check(self, words)
+                seen.add(check)
+        self.assertEqual(seen, set(self.CHECKS.values()), "a check without a command")
+
+    def test_each_manifest_of_the_page_is_valid(self):
+        blocks = re.findall(r"^```yaml\n(.*?)^```", self.PAGE.read_text(), re.M | re.S)
+        self.assertTrue(blocks)
+        for text in blocks:
+            for thing in yaml.safe_load_all(text):
+                self.assertEqual(problems(thing), [])
+
+    def builds_packages(self, words):
+        self.assertEqual(words, ["ninja", "-C", "build/release", "packages"])
+        self.assertIn("add_custom_target(packages\n",
+                      (SOURCE / "deploy/packages.cmake").read_text())
+
+    def builds_the_image(self, words):
+        """kubernetes_image_test.py builds it."""
+        done = subprocess.run([SOURCE / words[0]], text=True, capture_output=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("usage: deploy/image/build PACKAGES ARCHIVE [NAME]", done.stderr)
+        self.assertEqual(len(words), 4)
+        self.assertEqual(words[3], self.image())
+
+    def copies_the_image(self, words):
+        self.assertEqual(words[3], f"docker://{self.image()}")
+
+    def image(self):
+        """The name that the chart's pods ask for."""
+        pod = self.render()["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+        return pod["containers"][0]["image"]
+
+    def labels_a_node(self, words):
+        label, value = words[4].split("=")
+        pod = self.render()["DaemonSet", "vitamin-default"]["spec"]["template"]["spec"]
+        self.assertEqual(pod["nodeSelector"], {label: value})
+
+    def applies_a_kustomization(self, words):
+        built = subprocess.run([kubectl(), "kustomize", SOURCE / words[3]], text=True,
+                               capture_output=True)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        things = of({"all": built.stdout}).values()
+        self.assertIn("DaemonSet", {thing["kind"] for thing in things})
+        for thing in things:
+            self.assertEqual(problems(thing), [])
+
+    def applies_a_file(self, words):
+        if words[3] == "-":
+            return  # what came before it in the pipe is checked there
+        for thing in yaml.safe_load_all((SOURCE / words[3]).read_text()):
+            self.assertEqual(problems(thing), [])
+
+    def executes_in_the_daemon(self, words):
+        namespace, (kind, name) = words[2], words[4].split("/")
+        self.assertEqual((namespace, kind), (generate.NAMESPACE, "ds"))
+        pod = self.render()["DaemonSet", name]["spec"]["template"]["spec"]
+        self.assertIn(words[6], {container["name"] for container in pod["containers"]})
+        self.assertEqual(words[7:], ["--", "vitamin", "status"])
+
+    def installs_the_chart(self, words):
+        self.assertEqual(words[:3], ["helm", "install", "vitamin"])
+        chart = yaml.safe_load((SOURCE / words[3] / "Chart.yaml").read_text())
+        self.assertEqual((chart["apiVersion"], chart["name"]), ("v2", "vitamin"))
+
+    def renders(self, words):
+        with tempfile.TemporaryDirectory() as directory:
+            values = pathlib.Path(directory) / "my.yaml"
+            values.write_text("monitoring: {enabled: true}\n")
+            words = [str(values) if word == "my.yaml" else word for word in words]
+            done = subprocess.run([sys.executable, "-B", SOURCE / words[0], *words[1:]], text=True,
+                                  capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(("ServiceMonitor", "vitamin"), of({"all": done.stdout}))
+
+    def advises(self, words):
+        """kubernetes_advice_test.py runs it on recorded jobs."""
+        known = subprocess.run([sys.executable, "-B", SOURCE / words[0], "--help"], text=True,
+                               capture_output=True).stdout
+        for word in words[1:]:
+            if word.startswith("--"):
+                self.assertIn(word, known)
+            elif word.startswith("bench/"):
+                self.assertTrue((SOURCE / word).exists(), word)
+
+    CHECKS = {"ninja": builds_packages, "deploy/image/build": builds_the_image,
+              "skopeo copy": copies_the_image, "kubectl label node": labels_a_node,
+              "kubectl apply -k": applies_a_kustomization, "kubectl apply -f": applies_a_file,
+              "kubectl -n": executes_in_the_daemon, "helm install": installs_the_chart,
+              "deploy/kubernetes/generate.py": renders, "deploy/kubernetes/advise.py": advises}
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import tarfile
 import tempfile
 import unittest
 
 from machine import BUILD, SOURCE, Machine, alone, package, packages, tool
+import seed
 from time_limit import time_limit, wait_until
 
 FLOOR = tuple(int(word) for word in re.search(
@@ -238,6 +240,132 @@ class RoundTrip(Folder):
             for process in machine.run("pidof", "vitamind", check=False).stdout.split():
                 machine.run("kill", process)
             daemon.wait(time_limit(30))
+
+
+class Repository(Folder):
+    """deploy/apt/repository: apt itself reads what it writes, and trusts a signature only."""
+
+    SCRIPT = SOURCE / "deploy/apt/repository"
+
+    def key(self):
+        """Fingerprint of a key of this test."""
+        home = self.folder / "gnupg"
+        home.mkdir(mode=0o700)
+        self.environment = {**os.environ, "GNUPGHOME": str(home)}
+        self.addCleanup(subprocess.run, ["gpgconf", "--kill", "all"], env=self.environment)
+        run(tool("gpg"), "--batch", "--passphrase", "", "--quick-generate-key", "vitamin test",
+            "ed25519", "sign", env=self.environment)
+        listed = run("gpg", "--list-keys", "--with-colons", env=self.environment)
+        return re.search(r"^fpr:+(\w+):", listed, re.M)[1]
+
+    def apt(self, *words):
+        """apt-get with no source but the repository, for whatever is downloaded."""
+        state = self.folder / "apt"
+        for name in ("lists/partial", "cache/archives/partial"):
+            (state / name).mkdir(parents=True, exist_ok=True)
+        options = ["-o", f"Dir::Etc::sourcelist={state}/sources.list",
+                   "-o", "Dir::Etc::sourceparts=/nowhere", "-o", f"Dir::State::lists={state}/lists",
+                   "-o", f"Dir::Cache={state}/cache", "-o", "APT::Sandbox::User=root"]
+        return subprocess.run(["apt-get", *options, *words], text=True, capture_output=True,
+                              cwd=self.folder)
+
+    def test_apt_takes_a_signed_repository_and_no_changed_one(self):
+        tool("dpkg-scanpackages")
+        key = self.key()
+        repository = self.folder / "repository"
+        run(self.SCRIPT, packages(), repository, key, env=self.environment)
+        (self.folder / "apt").mkdir()
+        (self.folder / "apt/sources.list").write_text(
+            f"deb [signed-by={repository}/vitamin.asc] file:{repository} stable main\n")
+        done = self.apt("update")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = self.apt("download", "vitamin-preload", "libvitamin-dev")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in ("vitamin-preload", "libvitamin-dev"):
+            fetched, = self.folder.glob(f"{name}_*.deb")
+            self.assertEqual(fetched.read_bytes(), package(name).read_bytes())
+        release = repository / "dists/stable/InRelease"
+        release.write_text(release.read_text().replace("Origin: Vitamin", "Origin: Nobody"))
+        done = self.apt("update")
+        self.assertIn("signature", (done.stdout + done.stderr).lower())
+        self.assertNotEqual(done.stderr, "")
+
+    def test_what_cannot_be_a_repository_is_one_line(self):
+        done = subprocess.run([self.SCRIPT, self.folder, self.folder / "out"], text=True,
+                              capture_output=True)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, f"repository: no .deb in {self.folder}\n"))
+
+
+class Rpm(Folder):
+    def test_rpms_hold_what_the_debs_hold_and_name_the_glibc_that_they_need(self):
+        if not seed.long_form():
+            self.skipTest("RPMs are built in the long form")
+        rpm, _ = tool("rpm"), tool("rpmbuild")
+        packages()  # the trees that are packed are made
+        run(os.environ["CPACK"], "-G", "RPM", "--config", BUILD / "CPackConfig.cmake", "-B",
+            self.folder / "made", cwd=self.folder)
+        made = {path.name.rsplit("-", 2)[0]: path for path in (self.folder / "made").glob("*.rpm")}
+        self.assertEqual(set(made), {"vitamind", "vitamin-cli", "vitamin-preload"})
+        for name, file in made.items():
+            needs = run(rpm, "-qp", "--requires", file)
+            versions = {tuple(map(int, version.split(".")))
+                        for version in re.findall(r"GLIBC_([0-9.]+)", needs)}
+            self.assertTrue(versions, name)
+            if name == "vitamin-preload":  # RHEL 8 has 2.28
+                self.assertLessEqual(max(versions), FLOOR)
+            self.assertNotRegex(needs, r"libstdc\+\+|debian")
+            said = run(rpm, "-qp", "--queryformat", "%{LICENSE} %{VERSION} %{SUMMARY}", file)
+            self.assertRegex(said, r"^Apache-2.0 0.1.0 \w.{20}")
+            files = {line for line in run(rpm, "-qpl", file).splitlines() if "/share/" not in line}
+            wanted = {line.split()[5].removeprefix(".")
+                      for line in run("dpkg-deb", "-c", package(name)).splitlines()
+                      if line.startswith("-") and "/share/" not in line}
+            self.assertLessEqual(wanted, files)
+        self.assertIn("vitamin-preload = 0.1.0", run(rpm, "-qp", "--requires",
+                                                     made["vitamin-cli"]))
+        # They are installed, without what this system does not know as RPMs.
+        root = self.folder / "root"
+        run(rpm, "--root", root, "--install", "--nodeps", "--noscripts", "--notriggers",
+            *made.values())
+        said = run(root / "usr/bin/vitamin", "version")
+        self.assertIn("0.1.0", said)
+
+
+class Wheel(Folder):
+    """vitamin-advice, for engines in Python. Built, checked and installed; not uploaded."""
+
+    def tools(self):
+        """A Python with what builds and checks wheels; fetched once for a build directory."""
+        directory = BUILD / "tests/operations/wheel_tools"
+        with alone(directory):
+            if not (directory / "complete").exists():
+                run(sys.executable, "-m", "venv", directory / "venv")
+                done = subprocess.run([directory / "venv/bin/pip", "install", "--quiet", "build",
+                                       "setuptools", "wheel", "twine"], text=True,
+                                      capture_output=True, timeout=time_limit(120))
+                if done.returncode != 0:
+                    self.skipTest(f"twine cannot be fetched: {done.stderr.strip()[-200:]}")
+                (directory / "complete").touch()
+        return directory / "venv/bin"
+
+    def test_the_wheel_passes_twine_and_works_once_installed(self):
+        if not seed.long_form():
+            self.skipTest("the wheel is built in the long form")
+        tools = self.tools()
+        run(SOURCE / "deploy/python/build", self.folder / "dist",
+            env={**os.environ, "PYTHON": str(tools / "python")})
+        made = sorted((self.folder / "dist").iterdir())
+        # Older setuptools keep the hyphen of the source distribution.
+        self.assertEqual({path.name.replace("-advice", "_advice") for path in made},
+                         {"vitamin_advice-0.1.0-py3-none-any.whl", "vitamin_advice-0.1.0.tar.gz"})
+        self.assertEqual(run(tools / "twine", "check", "--strict", *made).count("PASSED"), 2)
+        run(sys.executable, "-m", "venv", "--without-pip", self.folder / "venv")
+        run(tools / "pip", "--python", self.folder / "venv/bin/python", "install", "--quiet",
+            "--no-index", next(path for path in made if path.suffix == ".whl"))
+        said = run(self.folder / "venv/bin/python", "-c", "import vitamin_advice as v; print("
+                   "v.__file__, v.active())", cwd=self.folder)
+        self.assertRegex(said, rf"^{self.folder}/venv/.* False$")
 
 
 class Development(Folder):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The plugin in a real Slurm: users share a GPU, jobs die, daemons die, 64 nodes agree."""
+import json
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ import sys
 import unittest
 
 from machine import BUILD
+import seed
 from slurm import SlurmTest
 from time_limit import time_limit, wait_until
 
@@ -204,6 +206,41 @@ class OneNode(SlurmTest):
         said = cluster.srun("true", check=False)
         self.assertIn("vitamin", said.stderr)
         self.assertRegex(said.stderr, "[Ii]ncompatible")
+
+
+class Array(SlurmTest):
+    """Short jobs, one after the other, on nodes that each have a vitamind."""
+
+    NODES = 8
+    JOBS = 200 if seed.long_form() else 24  # a job takes a tenth of a second of processor time
+
+    def test_an_array_of_short_jobs_shares_eight_nodes(self):
+        cluster = self.cluster(nodes=self.NODES, arguments="socket=/run/vitamin/%n.sock")
+        sockets = [f"/run/vitamin/node{number}.sock" for number in range(1, self.NODES + 1)]
+        for socket in sockets:
+            cluster.daemons.append(cluster.start("vitamind", "--system", "--socket", socket,
+                                                 user="vitamin"))
+            wait_until(lambda: cluster.exists(socket), what=f"the daemon at {socket}")
+        cluster.write("/tmp/job", "#!/bin/sh\n#SBATCH --vitamin=25\n"
+                      "echo $SLURMD_NODENAME $VITAMIN_DAEMON $VITAMIN_JOB $VITAMIN_SHARE\n", 0o755)
+        cluster.run("install", "-d", "-o", "alice", "/tmp/out")
+        cluster.run("sbatch", "--wait", f"--array=1-{self.JOBS}", "-o", "/tmp/out/%a", "/tmp/job",
+                    user="alice", timeout=300)
+        said = [cluster.read(f"/tmp/out/{i}") for i in range(1, self.JOBS + 1)]
+        nodes, jobs = set(), set()
+        for line in said:
+            node, socket, job, share = line.split()  # one line each: no complaint
+            self.assertEqual((socket, share), (f"/run/vitamin/{node}.sock", "25"))
+            nodes.add(node)
+            jobs.add(job)
+        self.assertEqual(len(jobs), self.JOBS)
+        self.assertGreater(len(nodes), 1)
+        wait_until(lambda: cluster.nodes_in("idle") == self.NODES, "that all are free again", 120)
+        self.assertEqual(cluster.nodes_in("drain"), 0)
+        for socket in sockets:  # nothing is left of any job
+            status = json.loads(cluster.run("vitamin", "status", "--json", "--socket",
+                                            socket).stdout)
+            self.assertEqual((status["jobs"], status["clients"]), ([], []))
 
 
 class ManyNodes(SlurmTest):
