@@ -43,6 +43,8 @@ MODES = {"exclusive": "alone", "mps": "MPS", "mps-priority": "MPS with prioritie
          "static": "static partitions, 64 + 68 SMs", "ours": "`throughput`",
          "ours-tpot-first": "`tpot-first`", "temporal": "time-slicing"}
 
+OWN_CELLS = ("orion", "salus", "temporal-leases")  # beside those that begin with "ours"
+
 # Words of the kept reports, and the page's.
 WORDS = (("decode-graph I-L8", "decode as CUDA graphs (8B)"), ("decode I-L8", "decode (8B)"),
          ("prefill I-L8", "prefill (8B)"), ("score BERT", "scoring (BERT)"),
@@ -207,19 +209,19 @@ def scheduling_rows(files):
            f"{eight['simulated_s']:.0f} s of trace in {eight['wall_s']:.1f} s under "
            f"`{eight['policy']}`, no other policy kept. This scheduler: not measured", "–",
            f"{files.cite(name)}, {files.cite('policies/eight-gpus.json')}"]
-    training = bits_under_policies(files)
+    name, before = "evaluation/E9-policies.jsonl", "evaluation/E9.jsonl"
     yield ["bits", "the determinism suite and 50-step training under every policy",
-           f"earlier scheduler: {training}. This scheduler: not measured", "–",
-           files.cite("evaluation/E9.jsonl")]
+           f"{bits_under_policies(files, name)}. Earlier scheduler: "
+           f"{bits_under_policies(files, before)}. The determinism suite under this scheduler: not "
+           "measured", "–", f"{files.cite(name)}, {files.cite(before)}"]
 
 
-def bits_under_policies(files):
-    runs = files.records("evaluation/E9.jsonl", lambda r: r.get("subject") == "training"
-                         and "compared" in r)
-    ours = [r for r in runs if r["cell"].startswith("ours")]
+def bits_under_policies(files, name):
+    runs = files.records(name, lambda r: r.get("subject") == "training" and "compared" in r)
+    ours = [r for r in runs if r["cell"].startswith("ours") or r["cell"] in OWN_CELLS]
     return f"50 steps equal in {sum(r['equal'] for r in ours)} of {len(ours)} settings (" + \
-        ", ".join(MODES.get(r["cell"], r["cell"].replace("ours-", "`", 1) + "`").replace(
-            "`kill`", "one job killed") for r in ours) + ")"
+        ", ".join(MODES.get(r["cell"]) or "`" + r["cell"].removeprefix("ours-") + "`"
+                  for r in ours).replace("`kill`", "one job killed").replace("-leases", "") + ")"
 
 
 def speeds(files):
