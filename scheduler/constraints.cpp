@@ -29,7 +29,7 @@ const Client* Snapshot::find(ClientId id) const {
   return at != clients.end() && at->id == id ? &*at : nullptr;
 }
 
-Constraints::Constraints(std::span<const Partition> pool) : pool_(pool) {
+Constraints::Constraints(std::span<const Partition> pool) : pool_(pool), widths_(pool) {
   for (const Partition& partition : pool)
     if (partition.compute.count() < pool.front().compute.count())
       widest_part_ = std::max(widest_part_, partition.processors);
@@ -68,6 +68,13 @@ std::uint32_t Constraints::owner_of(const Snapshot& snapshot, ClientId client) {
   return last_owner_ = static_cast<std::uint32_t>(found - snapshot.clients.data());
 }
 
+std::uint32_t Constraints::account_of(std::uint32_t group) {
+  for (std::uint32_t i = 0; group != 0 && i < accounts_.size(); ++i)
+    if (accounts_[i].group == group) return i;
+  accounts_.emplace_back().group = group;
+  return static_cast<std::uint32_t>(accounts_.size() - 1);
+}
+
 void Constraints::prepare(const Snapshot& snapshot) {
   exclusive_ = shared_ = shared_by_several_ = reserved_ = {};
   last_owner_ = 0;
@@ -77,16 +84,16 @@ void Constraints::prepare(const Snapshot& snapshot) {
     Owner& owner = owners_.emplace_back();
     const Limits& limits = client.limits;
     owner.since_ns = client.active ? client.active_since_ns : kNever;
-    owner.account = static_cast<std::uint32_t>(accounts_.size());
-    for (std::uint32_t i = 0; limits.group != 0 && i < accounts_.size(); ++i)
-      if (accounts_[i].group == limits.group) owner.account = i;
-    if (owner.account == accounts_.size()) {
-      Account& account = accounts_.emplace_back();
-      account.group = limits.group;
-      account.max_sms = limits.max_sms;
-      account.reserved_sms = limits.reserved_sms;
-      if (limits.max_sms != 0)
-        account.reserved_sms = std::min(account.reserved_sms, limits.max_sms);
+    owner.account = account_of(limits.group);
+    Account& account = accounts_[owner.account];
+    if (limits.max_sms != 0) account.max_sms = limits.max_sms;
+    account.reserved_sms = std::max(account.reserved_sms, limits.reserved_sms);
+    if (account.max_sms != 0)
+      account.reserved_sms = std::min(account.reserved_sms, account.max_sms);
+    for (const GroupQuota& quota : limits.outer) {
+      if (quota.group == 0 || quota.max_sms == 0) continue;
+      const std::uint32_t outer = owner.outer[owner.outers++] = account_of(quota.group);
+      accounts_[outer].max_sms = quota.max_sms;
     }
     for_each_busy(client, [&](const StreamDemand& stream) {
       if (!needs_whole(stream.min_sms)) owner.min_sms = std::max(owner.min_sms, stream.min_sms);
@@ -135,14 +142,15 @@ ComputeSet Constraints::reserved_against(const Snapshot& snapshot, ClientId clie
 bool Constraints::within_quota(const Account& account, PartitionId id,
                                std::uint32_t min_sms) const {
   if (account.max_sms == 0) return true;
-  const Partition& partition = pool_[id];
-  // More than the truth where the partition overlaps what is used in part.
-  std::uint32_t sms = account.used_sms;
-  if (partition.compute.contains(account.used))
-    sms = partition.processors;
-  else if (!account.used.contains(partition.compute))
-    sms += partition.processors;
+  const std::uint32_t sms = widths_.of(account.used | pool_[id].compute);
   return sms <= std::max(account.max_sms, pool_[narrowest(min_sms)].processors);
+}
+
+bool Constraints::within_quotas(const Owner& owner, PartitionId id, std::uint32_t min_sms) const {
+  if (!within_quota(accounts_[owner.account], id, min_sms)) return false;
+  for (std::uint32_t i = 0; i < owner.outers; ++i)
+    if (!within_quota(accounts_[owner.outer[i]], id, min_sms)) return false;
+  return true;
 }
 
 bool Constraints::fits(std::uint32_t index, bool isolate, PartitionId id, Mode mode,
@@ -157,7 +165,7 @@ bool Constraints::fits(std::uint32_t index, bool isolate, PartitionId id, Mode m
     const ComputeSet own_shared = isolate ? ComputeSet() : owner.shared;
     if (units.overlaps((shared_ - own_shared) | shared_by_several_)) return false;
   }
-  return within_quota(account, id, min_sms);
+  return within_quotas(owner, id, min_sms);
 }
 
 PartitionId Constraints::widest_inside(std::uint32_t index, bool isolate, PartitionId wished,
@@ -199,12 +207,9 @@ void Constraints::take(std::uint32_t index, PartitionId id, Mode mode) {
     owner.shared |= partition.compute;
     shared_ |= partition.compute;
   }
-  Account& account = accounts_[owner.account];
-  if (partition.compute.contains(account.used))
-    account.used_sms = partition.processors;
-  else if (!account.used.contains(partition.compute))
-    account.used_sms += partition.processors;
-  account.used |= partition.compute;
+  accounts_[owner.account].used |= partition.compute;
+  for (std::uint32_t i = 0; i < owner.outers; ++i)
+    accounts_[owner.outer[i]].used |= partition.compute;
 }
 
 // --- starving streams ------------------------------------------------------------------------
@@ -378,6 +383,8 @@ void Constraints::place_row(const Snapshot& snapshot, const Row& row, std::uint3
     return out.push_back(planned);
   }
   find_place(owner, isolate, wished, min_sms, client.limits.may_share, planned);
+  if (planned.reason == Reason::kNoRoom && for_client)
+    share_with_group(snapshot, owner, min_sms, planned, out);
   if (planned.row.mode != Mode::kPaused) take(owner, planned.row.partition, planned.row.mode);
   out.push_back(planned);
   if (for_client && planned.row.mode != Mode::kPaused)
@@ -412,9 +419,65 @@ void Constraints::find_place(std::uint32_t owner, bool isolate, PartitionId wish
   }
   row.partition = got;
   if (got == wished && !made_shared) return;
-  const bool quota = !within_quota(accounts_[owners_[owner].account], wished, min_sms);
+  const bool quota = !within_quotas(owners_[owner], wished, min_sms);
   planned.reason = quota ? Reason::kQuota : Reason::kOverlap;
   ++(quota ? corrections_.quota : corrections_.overlap);
+}
+
+bool Constraints::share_a_quota(const Owner& a, const Owner& b) const {
+  const auto is_in = [&](std::uint32_t account) {
+    const Account& quota = accounts_[account];
+    return quota.group != 0 && quota.max_sms != 0 &&
+           (b.account == account ||
+            std::find(b.outer.begin(), b.outer.begin() + b.outers, account) !=
+                b.outer.begin() + b.outers);
+  };
+  return is_in(a.account) || std::any_of(a.outer.begin(), a.outer.begin() + a.outers, is_in);
+}
+
+// The row has no room. If a quota of a group is why, it shares the units of the widest row of
+// another member: that row becomes shared, and the units are the group's alone.
+void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index,
+                                   std::uint32_t min_sms, Planned& planned,
+                                   std::vector<Planned>& out) {
+  if (!snapshot.clients[index].limits.may_share) return;
+  Planned* host = nullptr;
+  PartitionId best = kNoPartition;
+  for (Planned& other : std::span(out).subspan(aged_)) {
+    if (other.row.stream != kAllStreams || other.row.mode == Mode::kPaused) continue;
+    const std::uint32_t owner = owner_of(snapshot, other.row.client);
+    const ComputeSet inside = pool_[other.row.partition].compute;
+    if (owner == index || !snapshot.clients[owner].limits.may_share ||
+        !share_a_quota(owners_[index], owners_[owner]) ||
+        (other.row.mode == Mode::kExclusive && owners_[owner].exclusive != inside))
+      continue;
+    for (const Partition& partition : pool_)
+      if (partition.processors >= min_sms && inside.contains(partition.compute) &&
+          within_quotas(owners_[index], partition.id, min_sms) &&
+          (best == kNoPartition || partition.processors > pool_[best].processors)) {
+        best = partition.id;
+        host = &other;
+      }
+  }
+  if (host == nullptr) return;
+  Owner& owner = owners_[owner_of(snapshot, host->row.client)];
+  const ComputeSet units = pool_[host->row.partition].compute;
+  if (host->row.mode == Mode::kExclusive) {
+    host->row.mode = Mode::kShared;
+    host->reason = Reason::kQuota;
+    exclusive_ = exclusive_ - units;
+    owner.exclusive = {};
+    owner.shared |= units;
+    shared_ |= units;
+    reserved_ |= units;
+    accounts_[owner.account].reserved |= units;
+  }
+  accounts_[owners_[index].account].reserved |= units & reserved_;
+  planned.row.partition = best;
+  planned.row.mode = Mode::kShared;
+  planned.reason = Reason::kQuota;
+  --corrections_.no_room;
+  ++corrections_.quota;
 }
 
 // Launches that only the whole device can run, of a client that has less.

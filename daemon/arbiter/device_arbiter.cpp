@@ -105,9 +105,18 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
                                         terms.limits.reserved_sms,
                                         terms.limits.group,
                                         terms.limits.may_share ? 1U : 0U};
-    trace_->add(
-        {.kind = Kind::kAttach, .client = id, .flags = traits.minor, .serial = traits.process},
-        &said);
+    const auto quota = [&](std::size_t i) {
+      const scheduler::GroupQuota& outer = terms.limits.outer[i];
+      return std::uint64_t{outer.group} << 32 | outer.max_sms;
+    };
+    trace_->add({.kind = Kind::kAttach,
+                 .client = id,
+                 .flags = traits.minor,
+                 .serial = traits.process,
+                 .a = quota(0),
+                 .b = quota(1),
+                 .c = quota(2)},
+                &said);
   }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
@@ -122,6 +131,14 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   ++*fewest;
   tell_of_reports();
   return client.home;
+}
+
+void DeviceArbiter::limit(ClientId id, const scheduler::Limits& limits, std::uint64_t now_ns) {
+  Client* const client = find(id);
+  if (client == nullptr || client->traits.terms.limits == limits) return;
+  note({.kind = Kind::kReload});
+  client->traits.terms.limits = limits;
+  scheduler_.attach(id, client->traits.terms, now_ns);
 }
 
 void DeviceArbiter::had_before(ClientId id, EntryId entry, std::uint64_t until_ns) {
@@ -294,7 +311,8 @@ void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold) {
 
 // Its share may have become smaller than what it has, by as much as its home.
 bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
-  if (client.traits.terms.limits.max_sms == 0) return true;
+  const std::uint32_t most = client.traits.terms.limits.most_sms();
+  if (most == 0) return true;
   hal::ComputeSet units = layout_.at(entry).compute;
   for (const auto& [id, lane] : client.lanes)
     for (const Hold& hold : lane.holds)
@@ -303,8 +321,7 @@ bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
   for (EntryId id = 0; id < layout_.size(); ++id)
     if (layout_.at(id).compute.count() == 1 && layout_.at(id).compute.overlaps(units))
       processors += layout_.at(id).processors;
-  return processors <=
-         client.traits.terms.limits.max_sms + layout_.at(client.home.entry).processors;
+  return processors <= most + layout_.at(client.home.entry).processors;
 }
 
 // All that older sessions of the same process have, at once, because the parts may overlap: leases

@@ -137,6 +137,8 @@ class DeviceArbiter {
 
   // `client` is new and not scheduler::kNoClient.
   Home attach(ClientId client, const Traits& traits = {});
+  // Other limits for a client from now on.
+  void limit(ClientId client, const scheduler::Limits& limits, std::uint64_t now_ns);
   // Under a former daemon the client's process held the entry, or had it as home: what it tells of
   // work there counts until then, and no such work is waited for any longer.
   void had_before(ClientId client, EntryId entry, std::uint64_t until_ns);

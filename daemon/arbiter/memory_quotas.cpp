@@ -20,24 +20,6 @@ std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
   return total / 100 * bound->percent + total % 100 * bound->percent / 100;
 }
 
-// Whose a quota is: of a process that is in no container or job, its user's.
-std::string whose(const config::WorkloadClass& workload, const MemoryMember& member) {
-  const std::string user = "of user " + std::to_string(member.user);
-  switch (workload.memory_of) {
-    case config::MemoryOf::kProcess:
-      return member.process == 0 ? user : "of process " + std::to_string(member.process);
-    case config::MemoryOf::kUser:
-      return user;
-    case config::MemoryOf::kContainer:
-      return member.container.empty() ? user : "of container " + member.container.substr(0, 12);
-    case config::MemoryOf::kJob:
-      return member.job.empty() ? user : "of job " + member.job;
-    case config::MemoryOf::kClass:
-      break;
-  }
-  return "of class " + workload.name;
-}
-
 }  // namespace
 
 struct MemoryQuotas::Group {
@@ -58,18 +40,18 @@ struct MemoryQuotas::Group {
 MemoryQuotas::MemoryQuotas() = default;
 MemoryQuotas::~MemoryQuotas() = default;
 
-std::uint64_t MemoryQuotas::owner(const MemoryMember& member) {
+std::uint64_t MemoryQuotas::owner(const Member& member) {
   return protocol::owner_of(member.process);
 }
 
 hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass& workload,
-                                                     const MemoryMember& member,
+                                                     const Member& member,
                                                      const std::string& uuid, std::uint64_t total,
                                                      std::uint64_t now_ns) {
-  const std::string name = whose(workload, member);
+  const std::string name = group_name(workload.memory_of, workload, member);
   std::string key = workload.name + '\n' + name + '\n' + uuid;
   // Another process may have the same id one day.
-  if (workload.memory_of == config::MemoryOf::kProcess) key += std::to_string(owner(member));
+  if (workload.memory_of == config::GroupOf::kProcess) key += std::to_string(owner(member));
   auto found = groups_.find(key);
   if (found == groups_.end()) {
     if (groups_.size() >= kMostGroups) look_after(now_ns);

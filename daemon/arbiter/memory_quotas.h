@@ -15,17 +15,10 @@
 #include <string>
 
 #include "daemon/config/configuration.h"
+#include "daemon/jobs/groups.h"
 #include "hal/result.h"
 
 namespace vitamin::daemon {
-
-// A process, as the kernel tells of it.
-struct MemoryMember {
-  std::int32_t process = 0;  // 0: of another pid namespace
-  std::uint32_t user = 0;
-  std::string container;  // its id; empty: in none
-  std::string job;        // its step or claim; empty: in none
-};
 
 class MemoryQuotas {
  public:
@@ -38,7 +31,7 @@ class MemoryQuotas {
     std::string whose;
   };
   // Of the class on a device with so much memory; the class has a quota.
-  hal::Result<Bound> bound(const config::WorkloadClass& workload, const MemoryMember& member,
+  hal::Result<Bound> bound(const config::WorkloadClass& workload, const Member& member,
                            const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
   // The classes may have other quotas now.
   void apply(const config::Configuration& configuration);
@@ -52,7 +45,7 @@ class MemoryQuotas {
   std::map<std::pair<std::string, std::string>, Sum> sums(std::uint64_t now_ns);
 
   // What a member is called in ledgers; 0: the daemon cannot see it.
-  static std::uint64_t owner(const MemoryMember& member);
+  static std::uint64_t owner(const Member& member);
 
  private:
   struct Group;

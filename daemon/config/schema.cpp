@@ -209,13 +209,19 @@ std::span<const ClassKey> class_keys() {
                            "policy's objective, against 1 of others")),
       within(
           1, 100,
-          VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),
+          VITAMIN_CLASS(kInteger, share,
+                        "percent of the device's SMs that whom share_of names may have at most")),
+      one_of({"process", "user", "container", "job", "class"},
+             VITAMIN_CLASS(kChoice, share_of,
+                           "who has `share` and `reservation` together; who is in no container or "
+                           "job: the user. \"user\" in a class that has no condition but `user` "
+                           "holds for all programs of that user, whatever class they name")),
       VITAMIN_CLASS(kMemory, memory,
                     "memory of each device that whom memory_of names may have: \"40GiB\", or "
                     "\"50%\" of it; empty: as much as there is"),
       one_of({"process", "user", "container", "job", "class"},
              VITAMIN_CLASS(kChoice, memory_of,
-                           "who has that together; who is in no container or job: the user")),
+                           "who has `memory` together, as for share_of")),
   };
   return *keys;
 }

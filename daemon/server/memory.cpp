@@ -3,6 +3,7 @@
 // What a process is told of its quotas of device memory.
 #include <algorithm>
 #include <sstream>
+#include <vector>
 
 #include "daemon/log.h"
 #include "daemon/metrics/exposition.h"
@@ -11,6 +12,12 @@
 #include "runtime/clock.h"
 
 namespace vitamin::daemon {
+
+namespace {
+
+constexpr std::size_t kMostQuotas = 4;  // of one process on a device: files of a message
+
+}  // namespace
 
 bool Server::bounds_memory() const {
   const auto& classes = settings_.configuration.classes;
@@ -50,15 +57,22 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
                                              : said;
   const config::WorkloadClass* const workload =
       classes_.of(told.empty() ? said : told, program, peer.uid);
-  const MemoryMember member{peer.pid, peer.uid, container.id,
+  const Member member{peer.pid, peer.uid, container.id,
                             std::string(job != nullptr ? step : claimed)};
   std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
-  if (workload == nullptr || workload->memory.empty())
-    return protocol::send_answer(client.socket, text);
-  const auto bound = memory_quotas_.bound(*workload, member, uuid, total, looked_ns_);
-  if (!bound) return tl::unexpected(bound.error());
-  text += std::to_string(bound->quota) + " " + bound->whose + "\n";
-  const int files[] = {bound->file};
+  std::vector<const config::WorkloadClass*> bounding;
+  if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);
+  for (const config::WorkloadClass* const each : classes_.binding(peer.uid))
+    if (each != workload && !each->memory.empty() && each->memory_of == config::GroupOf::kUser &&
+        bounding.size() < kMostQuotas)
+      bounding.push_back(each);
+  std::vector<int> files;
+  for (const config::WorkloadClass* const each : bounding) {
+    const auto bound = memory_quotas_.bound(*each, member, uuid, total, looked_ns_);
+    if (!bound) return tl::unexpected(bound.error());
+    text += std::to_string(bound->quota) + " " + bound->whose + "\n";
+    files.push_back(bound->file);
+  }
   return protocol::send_answer(client.socket, text, files);
 }
 

@@ -32,6 +32,7 @@
 #include "daemon/arbiter/memory_quotas.h"
 #include "daemon/from_configuration.h"
 #include "daemon/jobs/claims.h"
+#include "daemon/jobs/groups.h"
 #include "daemon/jobs/jobs.h"
 #include "daemon/jobs/pods.h"
 #include "daemon/metrics/exposition.h"
@@ -78,12 +79,14 @@ class Server final : public Outlet {
     std::string job;             // the step whose share it is kept to; empty: none
     bool in_job = false;         // and it is a process of that step
     Container container;         // of a pod, or of none
+    std::vector<GroupShare> shares;
     Traits traits;
   };
   struct Session {
     ClientId id = scheduler::kNoClient;
     protocol::Fd socket;
     protocol::Peer peer;
+    protocol::Hello hello;
     protocol::SessionMemory memory;
     protocol::DaemonEnds rings;
     RecordBudget budget;
@@ -117,8 +120,11 @@ class Server final : public Outlet {
   int sleep_limit(std::uint64_t now_ns) const;
   void watchdog(std::uint64_t now_ns);
 
-  Standing standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
-                       const Device& device);
+  Standing standing_of(const Session& session);
+  std::vector<GroupShare> shares_of(const config::WorkloadClass* workload, const Member& member,
+                                    const GroupShare& job, const GroupShare& own);
+  std::uint32_t group_number(const std::string& key);
+  void limit_again(std::uint64_t now_ns);
   protocol::Welcome welcome_of(const Session& session, const DeviceArbiter::Home& home) const;
   void receive(Visitor visitor, std::uint64_t now_ns);
   void answer_next(std::uint64_t now_ns);
@@ -164,6 +170,8 @@ class Server final : public Outlet {
   std::vector<Session*> dirty_;
   Jobs jobs_;
   Claims claims_;
+  std::map<std::string, std::uint32_t> group_numbers_;  // of groups of classes; by class and name
+  std::uint32_t groups_begun_ = 0;
   mutable MemoryQuotas memory_quotas_;  // a look at them takes back what the dead had
   std::string configuration_problem_;   // of the last reload; empty: it was good
   ClientId next_client_ = 1;

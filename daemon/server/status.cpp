@@ -45,6 +45,17 @@ json bounds_status(const scheduler::Slo& slo) {
           {"percentile", std::lround(100 * slo.quantile)}};
 }
 
+// The quotas of SMs that hold for a client, of the groups that it is in.
+json shares_status(const std::vector<GroupShare>& shares, std::uint32_t sms) {
+  json all = json::array();
+  for (const GroupShare& share : shares)
+    if (share.share < 100)
+      all.push_back({{"whose", share.name.empty() ? "of the process" : share.name},
+                     {"share", share.share},
+                     {"processors", sms_of_share(share.share, sms)}});
+  return all;
+}
+
 std::vector<pid_t> others_alone(const Device& device) {
   return device.lock != nullptr ? device.lock->others().alone : std::vector<pid_t>();
 }
@@ -88,7 +99,8 @@ json Server::client_status(const Session& session) const {
           {"pod_uid", standing.container.pod},
           {"container", standing.container.name},
           {"container_id", standing.container.id},
-          {"processors_most", standing.traits.terms.limits.max_sms},
+          {"processors_most", standing.traits.terms.limits.most_sms()},
+          {"shares", shares_status(standing.shares, session.device->info.processors)},
           {"processors_reserved", standing.traits.terms.limits.reserved_sms},
           {"weight", standing.traits.terms.weight},
           {"bounds", bounds_status(standing.traits.terms.slo)},
