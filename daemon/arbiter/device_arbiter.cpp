@@ -65,6 +65,7 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout, const ArbiterSet
       outlet_(outlet),
       estimator_(layout_.entries()),
       scheduler_(layout_.entries(), scheduler::make_fifo(), settings.scheduler, &estimator_),
+      widths_(layout_.entries()),
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
 
@@ -146,6 +147,11 @@ void DeviceArbiter::had_before(ClientId id, EntryId entry, std::uint64_t until_n
   if (client == nullptr || entry >= layout_.size()) return;
   note({.kind = Kind::kBefore, .entry = entry, .client = id, .a = until_ns});
   client->before[entry] = until_ns;
+}
+
+const Usage* DeviceArbiter::usage(ClientId id) const {
+  const auto known = clients_.find(id);
+  return known == clients_.end() ? nullptr : &known->second.usage;
 }
 
 DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
@@ -230,7 +236,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& 
   if (hold->open) publish(id, returned.head.lane, lane, 0);
   const Hold ended = *hold;
   lane.holds.erase(hold);
-  dropped(id, client, ended);
+  dropped(id, client, ended, now_ns);
   scheduler_.returned(id, returned.head.lane, ended.grant, now_ns);
   ask_again(id, lane, now_ns);
 }
@@ -278,7 +284,7 @@ void DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, Hold hold
     ++counters_.overlaps;
   if (hold.grant == scheduler::kNoGrant) return;
   Lane& lane = client.lanes[lane_id];
-  add(id, client, lane, hold);
+  add(id, client, lane, hold, now_ns);
   overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.holds.back()));
 }
 
@@ -300,12 +306,15 @@ std::uint64_t DeviceArbiter::believed_until(ClientId id, const Client& client, E
 }
 
 // Every hold comes and goes by these two.
-void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold) {
+void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold,
+                        std::uint64_t now_ns) {
   lane.holds.push_back(hold);
+  client.usage.takes(layout_.at(hold.entry).compute, widths_, now_ns);
   if (hold.is_lease() && client.lanes_on[hold.entry]++ == 0) outlet_.holds(id, hold.entry, true);
 }
 
-void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold) {
+void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold, std::uint64_t now_ns) {
+  client.usage.returns(layout_.at(hold.entry).compute, widths_, now_ns);
   if (hold.is_lease() && --client.lanes_on[hold.entry] == 0) outlet_.holds(id, hold.entry, false);
 }
 
@@ -336,7 +345,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
       leave(id, client, lane_id, now_ns);
       for (const Hold& hold : lane.holds) {
         all.emplace_back(lane_id, hold);
-        dropped(id, client, hold);
+        dropped(id, client, hold, now_ns);
         scheduler_.returned(id, lane_id, hold.grant, now_ns);
       }
       lane.holds.clear();
@@ -361,7 +370,7 @@ void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_
   for (auto& [lane_id, lane] : client.lanes)
     std::erase_if(lane.holds, [&, lane_id = lane_id](const Hold& hold) {
       if (!hold.unnamed) return false;
-      dropped(id, client, hold);
+      dropped(id, client, hold, now_ns);
       scheduler_.returned(id, lane_id, hold.grant, now_ns);
       return true;
     });
@@ -501,7 +510,11 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   // It moves: what it submits from now on is under this one.
   for (Hold& hold : lane.holds)
     if (hold.open) close(id, decision.stream, lane, hold, now_ns);
-  if (lane.asked_ns != 0) waits_.add(now_ns - std::exchange(lane.asked_ns, 0));
+  if (lane.asked_ns != 0) {
+    const std::uint64_t waited = now_ns - std::exchange(lane.asked_ns, 0);
+    waits_.add(waited);
+    client.usage.waited(waited);
+  }
   const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
   Hold hold;
   hold.grant = decision.grant;
@@ -511,7 +524,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   hold.first = protocol::generation_of(word);
   hold.open = true;
   hold.heard_ns = now_ns;
-  add(id, client, lane, hold);
+  add(id, client, lane, hold, now_ns);
   // The word first: a client that sees the grant must find the gate open.
   publish(id, decision.stream, lane, word);
   if (send(id, decision, word, 0)) return;
@@ -519,7 +532,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   publish(id, decision.stream, lane, 0);
   close_gates(id);  // of the grant that it had
   lane.holds.pop_back();
-  dropped(id, client, hold);
+  dropped(id, client, hold, now_ns);
   lost_.push_back({id, decision.stream, decision.grant, false});
 }
 
@@ -627,7 +640,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
           ++counters_.overdue;
           const Hold ended = hold;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
-          dropped(id, client, ended);
+          dropped(id, client, ended, now_ns);
           // Who does not answer wants nothing, until it says so again.
           leave(id, client, lane_id, now_ns);
           scheduler_.returned(id, lane_id, ended.grant, now_ns);

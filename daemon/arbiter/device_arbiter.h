@@ -41,6 +41,7 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/arbiter/usage.h"
 #include "daemon/metrics/exposition.h"
 #include "daemon/protocol/record.h"
 #include "daemon/protocol/segment.h"
@@ -171,6 +172,7 @@ class DeviceArbiter {
   const runtime::Profile& profile() const { return profile_; }
   const WaitHistogram& waits() const { return waits_; }
   std::vector<Held> held() const;
+  const Usage* usage(ClientId client) const;  // null: not attached
   std::uint32_t epoch() const { return epoch_; }
 
  private:
@@ -221,6 +223,7 @@ class DeviceArbiter {
     std::map<LaneId, Lane> lanes;
     std::vector<std::uint32_t> lanes_on;      // of each entry: that lease it
     std::map<EntryId, std::uint64_t> before;  // had_before()
+    Usage usage;
   };
 
   Client* find(ClientId id);
@@ -238,8 +241,8 @@ class DeviceArbiter {
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
   void credit(Client& client, std::uint64_t now_ns);
   void adopt(ClientId id, Client& client, LaneId lane, Hold hold, std::uint64_t now_ns);
-  void add(ClientId id, Client& client, Lane& lane, const Hold& hold);
-  void dropped(ClientId id, Client& client, const Hold& hold);
+  void add(ClientId id, Client& client, Lane& lane, const Hold& hold, std::uint64_t now_ns);
+  void dropped(ClientId id, Client& client, const Hold& hold, std::uint64_t now_ns);
   void ask_again(ClientId id, Lane& lane, std::uint64_t now_ns);
   std::uint64_t believed_until(ClientId id, const Client& client, EntryId entry,
                                protocol::LeaseWord word, std::uint64_t now_ns) const;
@@ -274,6 +277,7 @@ class DeviceArbiter {
   std::map<ClientId, Client> clients_;
   ClientId found_id_ = scheduler::kNoClient;  // by find(), the last time
   Client* found_ = nullptr;
+  scheduler::UnitWidths widths_;
   std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;

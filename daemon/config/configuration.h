@@ -74,6 +74,7 @@ struct Mps {
 
 struct Metrics {
   std::string listen;  // PORT on loopback, HOST:PORT or the path of a Unix socket; empty: nowhere
+  std::string accounting;  // file that gets a line for each client at its end; empty: none
 };
 
 // Kernels that wait for other processes, besides NCCL's and NVSHMEM's own: they are never deferred

@@ -162,6 +162,9 @@ std::vector<SettingKey> operation_keys() {
       VITAMIN_SETTING(kText, metrics.listen, "metrics.listen",
                       "where Prometheus is served: PORT on loopback, HOST:PORT or the path of a "
                       "Unix socket; empty: nowhere"),
+      VITAMIN_SETTING(kText, metrics.accounting, "metrics.accounting",
+                      "file to which a line of JSON is appended for each client at its end: what it "
+                      "used, and who it was; empty: none"),
   };
 }
 

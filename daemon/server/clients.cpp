@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "daemon/arbiter/decisions.h"
@@ -38,6 +39,8 @@ std::string error_text(const std::string& sentence) {
 
 std::string Server::obey(const std::string& verb, uid_t uid) {
   if (verb == "status") return json_text(status());
+  if (verb == "accounting")
+    return json_text(nlohmann::json{{"schema", 1}, {"clients", accounting_.records()}});
   if (verb == "ping") return json_text(nlohmann::json{{"schema", 1}});
   if (verb == "metrics") return json_text(nlohmann::json{{"schema", 1}, {"text", metrics()}});
   const auto space = verb.find(' ');
@@ -332,6 +335,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->hello = hello;
   session->standing = standing_of(*session);
   session->since_ns = time;
+  session->began_s = std::time(nullptr);
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
 
   // The session is known before the arbiter is told, which may have something for it at once; and
@@ -404,6 +408,9 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   Session& session = *found->second;
+  if (const Usage* const usage = session.device->arbiter->usage(id))
+    accounting_.ended(owner_of(session), usage->totals(time), usage_record(session, time),
+                      settings_.configuration.metrics.accounting);
   session.device->arbiter->forget(id, time);
   session.device->touched = true;
   devices_.leave(*session.device);

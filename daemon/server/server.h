@@ -40,6 +40,7 @@
 #include "daemon/protocol/handshake.h"
 #include "daemon/protocol/memory.h"
 #include "daemon/protocol/socket.h"
+#include "daemon/server/accounting.h"
 #include "daemon/server/budget.h"
 #include "daemon/server/death_watch.h"
 #include "daemon/server/pace.h"
@@ -94,6 +95,7 @@ class Server final : public Outlet {
     std::string program;
     Standing standing;
     std::uint64_t since_ns = 0;
+    std::int64_t began_s = 0;  // of the calendar
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
     bool granted = false;              // grants were written and not published yet
@@ -135,6 +137,9 @@ class Server final : public Outlet {
                           const std::string& said, const std::string& program);
   bool bounds_memory() const;
   void memory_figures(Exposition& out) const;
+  void usage_figures(Exposition& out);
+  UsageOwner owner_of(const Session& session) const;
+  nlohmann::json usage_record(const Session& session, std::uint64_t now_ns) const;
   std::string obey(const std::string& verb, uid_t uid);
   std::string obey_operator(const std::string& name, const std::string& rest);
   void hear(Session& session);
@@ -168,6 +173,7 @@ class Server final : public Outlet {
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<int, ClientId> by_socket_, by_pidfd_;
   std::vector<Session*> dirty_;
+  Accounting accounting_;
   Jobs jobs_;
   Claims claims_;
   std::map<std::string, std::uint32_t> group_numbers_;  // of groups of classes; by class and name

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -88,7 +89,42 @@ json Server::let_go_users() const {
   return users;
 }
 
+namespace {
+
+json usage_status(const UsageTotals& used) {
+  const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
+  return {{"sm_seconds", seconds(used.sm_ns)},
+          {"held_seconds", seconds(used.held_ns)},
+          {"wait_seconds", seconds(used.wait_ns)},
+          {"grants", used.grants}};
+}
+
+}  // namespace
+
+// A client at its end.
+json Server::usage_record(const Session& session, std::uint64_t time) const {
+  const Standing& standing = session.standing;
+  json record{{"client", session.id},
+              {"program", session.program},
+              {"process", session.peer.pid},
+              {"user", session.peer.uid},
+              {"class", standing.workload_class},
+              {"job", standing.job},
+              {"namespace", standing.container.pod_namespace},
+              {"pod", standing.container.pod_name},
+              {"container_id", standing.container.id},
+              {"device", session.device->info.uuid},
+              {"began", session.began_s},
+              {"ended", std::time(nullptr)},
+              {"seconds", static_cast<double>(time - session.since_ns) * 1e-9},
+              {"submitted", session.memory.client->progress.load(std::memory_order_relaxed)}};
+  if (const Usage* const usage = session.device->arbiter->usage(session.id))
+    record.update(usage_status(usage->totals(time)));
+  return record;
+}
+
 json Server::client_status(const Session& session) const {
+  const Usage* const usage = session.device->arbiter->usage(session.id);
   const Standing& standing = session.standing;
   return {{"client", session.id},
           {"program", session.program},
@@ -102,6 +138,8 @@ json Server::client_status(const Session& session) const {
           {"processors_most", standing.traits.terms.limits.most_sms()},
           {"shares", shares_status(standing.shares, session.device->info.processors)},
           {"processors_reserved", standing.traits.terms.limits.reserved_sms},
+          {"processors_now", usage != nullptr ? usage->sms() : 0},
+          {"usage", usage_status(usage != nullptr ? usage->totals(looked_ns_) : UsageTotals())},
           {"weight", standing.traits.terms.weight},
           {"bounds", bounds_status(standing.traits.terms.slo)},
           {"process", session.peer.pid},

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // vitamin status, explain, top, drain, resume: the daemon's view, for people and for machines.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <thread>
+#include <vector>
 
 #include "daemon/protocol/device_lock.h"
 #include "tools/vitamin/daemon_client.h"
@@ -43,22 +47,36 @@ char letter(std::uint64_t client) {
   return static_cast<char>(index < 26 ? 'a' + index : 'A' + index - 26);
 }
 
-// One cell a unit: who holds it ('.': nobody, '*': several, which only an overdue client causes).
-// A lease that drains is marked by '-' in the line below.
+// One cell a unit: the client that has it ('.': none; '+': several share it; '*': several have it
+// for themselves, which only an overdue client causes). A grant that drains is marked by '-' in the
+// line below.
 std::string strip(const json& device) {
   const std::size_t units = device["processors_per_unit"].size();
   std::string cells(units, '.'), drains(units, ' ');
+  std::vector<bool> shared(units, true);
   for (const json& hold : device["held"]) {
-    if (hold.value("whole", false)) continue;
-    const std::uint64_t set = unsigned_of(hold, "units");
+    const std::uint64_t set =
+        hold.value("whole", false) ? ~std::uint64_t{0} : unsigned_of(hold, "units");
     const char who = letter(unsigned_of(hold, "client"));
     for (std::size_t unit = 0; unit < units; ++unit) {
       if ((set >> unit & 1) == 0) continue;
-      cells[unit] = cells[unit] == '.' || cells[unit] == who ? who : '*';
+      shared[unit] = shared[unit] && hold.value("shared", false);
+      cells[unit] = cells[unit] == '.' || cells[unit] == who ? who : shared[unit] ? '+' : '*';
       if (!hold.value("open", false)) drains[unit] = '-';
     }
   }
   return fmt::format("  [{}]\n   {}\n", cells, drains);
+}
+
+// "25 % of user 1000" of the narrowest quota of SMs; empty: none.
+std::string share_text(const json& client) {
+  const auto shares = client.find("shares");
+  if (shares == client.end() || shares->empty()) return "-";
+  const auto least = std::min_element(shares->begin(), shares->end(), [](const auto& a,
+                                                                         const auto& b) {
+    return unsigned_of(a, "share") < unsigned_of(b, "share");
+  });
+  return fmt::format("{} % {}", unsigned_of(*least, "share"), least->value("whose", ""));
 }
 
 std::string device_text(const json& device) {
@@ -115,17 +133,18 @@ std::string status_text(const json& status) {
   text += memory_text(status);
   text += mps_text(status);
   for (const std::string& user : let_go_texts(status)) text += user + "\n\n";
-  text += "       client  process  user    on parts  whole  program\n";
+  text +=
+      "       client  process  user  SMs now  SM-seconds  waited  class        share        "
+      "program\n";
   for (const json& client : status["clients"]) {
-    std::size_t narrow = 0, whole = 0;
-    for (const json& device : status["devices"])
-      for (const json& hold : device["held"])
-        if (unsigned_of(hold, "client") == unsigned_of(client, "client"))
-          ++(hold.value("whole", false) ? whole : narrow);
-    text += fmt::format("  {}  {:>8} {:>8} {:>5} {:>11} {:>6}  {}\n",
+    const json used = client.value("usage", json::object());
+    const std::string workload = client.value("class", "");
+    text += fmt::format("  {}  {:>8} {:>8} {:>5} {:>8} {:>11.1f} {:>7.1f}  {:<11}  {:<11}  {}\n",
                         letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
-                        unsigned_of(client, "process"), unsigned_of(client, "user"), narrow, whole,
-                        client.value("program", "") + container_text(client));
+                        unsigned_of(client, "process"), unsigned_of(client, "user"),
+                        unsigned_of(client, "processors_now"), used.value("sm_seconds", 0.0),
+                        used.value("wait_seconds", 0.0), workload.empty() ? "-" : workload,
+                        share_text(client), client.value("program", "") + container_text(client));
   }
   return text;
 }
@@ -173,6 +192,33 @@ int show_status(const std::string& socket, bool as_json) {
   const auto status = ask_daemon(daemon_socket(socket), "status");
   if (!status) return failed(status.error());
   fmt::print("{}", as_json ? status->dump(2) + "\n" : status_text(*status));
+  return 0;
+}
+
+int show_accounting(const std::string& socket, bool as_json) {
+  const auto answer = ask_daemon(daemon_socket(socket), "accounting");
+  if (!answer) return failed(answer.error());
+  if (as_json) {
+    fmt::print("{}\n", answer->dump(2));
+    return 0;
+  }
+  fmt::print("{:<20} {:>9} {:>8} {:>5} {:>11} {:>9} {:>9} {:>10}  {:<11}  {:<12}  {}\n", "ended",
+             "seconds", "process", "user", "SM-seconds", "held", "waited", "grants", "class", "job",
+             "program");
+  for (const json& client : (*answer)["clients"]) {
+    const auto ended = static_cast<std::time_t>(client.value("ended", std::int64_t{0}));
+    const auto or_none = [&](const char* name) {
+      const std::string text = client.value(name, "");
+      return text.empty() ? std::string("-") : text;
+    };
+    fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {:>9.1f} {:>8} {:>5} {:>11.1f} {:>9.1f} {:>9.1f} {:>10}  "
+               "{:<11}  {:<12}  {}\n",
+               fmt::gmtime(ended), client.value("seconds", 0.0), unsigned_of(client, "process"),
+               unsigned_of(client, "user"), client.value("sm_seconds", 0.0),
+               client.value("held_seconds", 0.0), client.value("wait_seconds", 0.0),
+               unsigned_of(client, "grants"), or_none("class"), or_none("job"),
+               client.value("program", "") + container_text(client));
+  }
   return 0;
 }
 

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a client used, and how much of it is kept.
+#include "daemon/server/accounting.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/scheduler/fixture.h"
+
+namespace vitamin::daemon {
+namespace {
+
+using hal::ComputeSet;
+
+TEST_CASE("SMs on which a client has several grants count once, for as long as it has one") {
+  const runtime::PoolLayout layout = scheduler::h200();
+  const scheduler::UnitWidths widths(layout.entries());
+  Usage usage;
+  usage.takes(ComputeSet::range(0, 2), widths, 100);  // 16 SMs
+  usage.takes(ComputeSet::range(1, 2), widths, 200);  // 8 more
+  CHECK(usage.sms() == 24);
+  usage.returns(ComputeSet::range(0, 2), widths, 300);
+  CHECK(usage.sms() == 16);
+  usage.waited(7);
+  UsageTotals totals = usage.totals(400);
+  CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 100 * 16);
+  CHECK(totals.held_ns == 300);
+  CHECK(totals.wait_ns == 7);
+  CHECK(totals.grants == 2);
+  usage.returns(ComputeSet::range(1, 2), widths, 500);
+  totals = usage.totals(1'000'000);  // since then it has nothing
+  CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 200 * 16);
+  CHECK(totals.held_ns == 400);
+  // The last unit of this device is wider.
+  usage.takes(layout.entries().front().compute, widths, 1'000'000);
+  CHECK(usage.sms() == 132);
+}
+
+TEST_CASE("owners and records are bounded, and nothing that was used is lost") {
+  Accounting accounting;
+  const auto owner = [](const std::string& uuid, int user) {
+    return UsageOwner{uuid, std::to_string(user), "", "", "", ""};
+  };
+  constexpr int kMany = 2 * static_cast<int>(Accounting::kRecords);
+  for (int i = 0; i < kMany; ++i)
+    accounting.ended(owner(i % 2 == 0 ? "GPU-1" : "GPU-2", i), {1, 2, 3, 4}, {{"client", i}}, "");
+  CHECK(accounting.sums().size() <= Accounting::kOwners + 2);
+  UsageTotals all;
+  for (const auto& [of, used] : accounting.sums()) all += used;
+  CHECK(all.sm_ns == kMany);
+  CHECK(all.grants == 4 * kMany);
+  CHECK(accounting.counted(owner("GPU-1", 0)).user == "0");
+  CHECK(accounting.counted(owner("GPU-1", kMany - 2)).user == "other");
+  const auto records = accounting.records();
+  CHECK(records.size() == Accounting::kRecords);
+  CHECK(records.back()["client"] == kMany - 1);
+}
+
+}  // namespace
+}  // namespace vitamin::daemon
