@@ -134,7 +134,7 @@ ComputeSet Constraints::reserved_against(const Snapshot& snapshot, ClientId clie
   const Client* const found = snapshot.find(client);
   if (found == nullptr || owners_.size() != snapshot.clients.size()) return reserved_;
   const auto index = static_cast<std::size_t>(found - snapshot.clients.data());
-  return reserved_ - accounts_[owners_[index].account].reserved;
+  return reserved_from(owners_[index]);
 }
 
 // --- what fits -------------------------------------------------------------------------------
@@ -153,14 +153,20 @@ bool Constraints::within_quotas(const Owner& owner, PartitionId id, std::uint32_
   return true;
 }
 
+// Units that are reserved for others than the client and its groups.
+ComputeSet Constraints::reserved_from(const Owner& owner) const {
+  ComputeSet own = accounts_[owner.account].reserved;
+  for (std::uint32_t i = 0; i < owner.outers; ++i) own |= accounts_[owner.outer[i]].reserved;
+  return reserved_ - own;
+}
+
 bool Constraints::fits(std::uint32_t index, bool isolate, PartitionId id, Mode mode,
                        std::uint32_t min_sms) const {
   const Owner& owner = owners_[index];
-  const Account& account = accounts_[owner.account];
   const ComputeSet units = pool_[id].compute;
   const ComputeSet own_exclusive = isolate ? ComputeSet() : owner.exclusive;
   if (units.overlaps(exclusive_ - own_exclusive)) return false;
-  if (units.overlaps(reserved_ - account.reserved)) return false;
+  if (units.overlaps(reserved_from(owner))) return false;
   if (mode == Mode::kExclusive) {
     const ComputeSet own_shared = isolate ? ComputeSet() : owner.shared;
     if (units.overlaps((shared_ - own_shared) | shared_by_several_)) return false;
@@ -424,15 +430,18 @@ void Constraints::find_place(std::uint32_t owner, bool isolate, PartitionId wish
   ++(quota ? corrections_.quota : corrections_.overlap);
 }
 
-bool Constraints::share_a_quota(const Owner& a, const Owner& b) const {
-  const auto is_in = [&](std::uint32_t account) {
-    const Account& quota = accounts_[account];
-    return quota.group != 0 && quota.max_sms != 0 &&
-           (b.account == account ||
-            std::find(b.outer.begin(), b.outer.begin() + b.outers, account) !=
-                b.outer.begin() + b.outers);
+// The account of a group with a quota that both are in; kNone: there is none.
+std::uint32_t Constraints::common_quota(const Owner& a, const Owner& b) const {
+  const auto is_common = [&](std::uint32_t index) {
+    const Account& account = accounts_[index];
+    const auto end = b.outer.begin() + b.outers;
+    return account.group != 0 && account.max_sms != 0 &&
+           (b.account == index || std::find(b.outer.begin(), end, index) != end);
   };
-  return is_in(a.account) || std::any_of(a.outer.begin(), a.outer.begin() + a.outers, is_in);
+  if (is_common(a.account)) return a.account;
+  const auto end = a.outer.begin() + a.outers;
+  const auto found = std::find_if(a.outer.begin(), end, is_common);
+  return found != end ? *found : kNone;
 }
 
 // The row has no room. If a quota of a group is why, it shares the units of the widest row of
@@ -441,6 +450,7 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
                                    std::uint32_t min_sms, Planned& planned,
                                    std::vector<Planned>& out) {
   if (!snapshot.clients[index].limits.may_share) return;
+  const ComputeSet barred = reserved_from(owners_[index]);
   Planned* host = nullptr;
   PartitionId best = kNoPartition;
   for (Planned& other : std::span(out).subspan(aged_)) {
@@ -448,11 +458,12 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
     const std::uint32_t owner = owner_of(snapshot, other.row.client);
     const ComputeSet inside = pool_[other.row.partition].compute;
     if (owner == index || !snapshot.clients[owner].limits.may_share ||
-        !share_a_quota(owners_[index], owners_[owner]) ||
+        common_quota(owners_[index], owners_[owner]) == kNone ||
         (other.row.mode == Mode::kExclusive && owners_[owner].exclusive != inside))
       continue;
     for (const Partition& partition : pool_)
       if (partition.processors >= min_sms && inside.contains(partition.compute) &&
+          !partition.compute.overlaps(barred) &&
           within_quotas(owners_[index], partition.id, min_sms) &&
           (best == kNoPartition || partition.processors > pool_[best].processors)) {
         best = partition.id;
@@ -470,9 +481,8 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
     owner.shared |= units;
     shared_ |= units;
     reserved_ |= units;
-    accounts_[owner.account].reserved |= units;
+    accounts_[common_quota(owners_[index], owner)].reserved |= units;
   }
-  accounts_[owners_[index].account].reserved |= units & reserved_;
   planned.row.partition = best;
   planned.row.mode = Mode::kShared;
   planned.reason = Reason::kQuota;

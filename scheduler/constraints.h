@@ -126,7 +126,8 @@ class Constraints {
   void prepare(const Snapshot& snapshot);
   std::uint32_t account_of(std::uint32_t group);
   std::uint32_t owner_of(const Snapshot& snapshot, ClientId client);
-  bool share_a_quota(const Owner& a, const Owner& b) const;
+  std::uint32_t common_quota(const Owner& a, const Owner& b) const;
+  hal::ComputeSet reserved_from(const Owner& owner) const;
   void share_with_group(const Snapshot& snapshot, std::uint32_t owner, std::uint32_t min_sms,
                         Planned& planned, std::vector<Planned>& out);
   void place_starving(const Snapshot& snapshot, std::span<const Starving> starving, bool isolate,

@@ -190,8 +190,7 @@ void Ledger::count_in(const Quotas& quotas, const Grant& grant) {
     if (index == kNone) return;
     Quota& quota = quotas_[index];
     quota.units |= pool_[grant.partition].compute;
-    for_each_unit(pool_[grant.partition].compute,
-                  [&](unsigned number) { ++quota.grants[number]; });
+    for_each_unit(pool_[grant.partition].compute, [&](unsigned number) { ++quota.grants[number]; });
   }
 }
 

@@ -20,9 +20,10 @@
 // what runs, not what was decided, and set_holder(). Such units are `contested`, and conflict for
 // every holder.
 //
-// Quotas. A grant, shared or exclusive, does not open where it would make the units on which clients
-// of a quota have grants, open or revoked, more SMs than the quota allows; a grant inside those
-// units, or around all of them, opens. Not counted: launches that only the whole device can run.
+// Quotas. A grant, shared or exclusive, does not open where it would make the units on which
+// clients of a quota have grants, open or revoked, more SMs than the quota allows; a grant inside
+// those units, or around all of them, opens. Not counted: launches that only the whole device can
+// run.
 //
 // Bounds. A stream has at most one open grant, one pending grant, and `grants_per_stream` grants
 // that are open or revoked (adopted grants: kGrantsMost). So a client that never returns a grant

@@ -101,8 +101,7 @@ void Scheduler::set_quotas(const ClientState& client, StreamIndex stream) {
   if (limits.max_sms != 0)
     quotas[count++] = {limits.group != 0 ? limits.group : kAlone | client.value.id, limits.max_sms};
   for (const GroupQuota& quota : limits.outer)
-    if (quota.group != 0 && quota.max_sms != 0)
-      quotas[count++] = {quota.group, quota.max_sms};
+    if (quota.group != 0 && quota.max_sms != 0) quotas[count++] = {quota.group, quota.max_sms};
   ledger_.set_quotas(stream, std::span(quotas).first(count));
 }
 

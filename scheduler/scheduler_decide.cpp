@@ -229,8 +229,8 @@ void Scheduler::serve_freed() {
     terms.partition = pending.partition;
     terms.mode = pending.mode;
     terms.run_ahead_ns = pending.run_ahead_ns;
-    const bool meets = pool_[terms.partition].compute.overlaps(freed) ||
-                       (quota_freed && ledger_.has_quota(index));
+    const bool meets =
+        pool_[terms.partition].compute.overlaps(freed) || (quota_freed && ledger_.has_quota(index));
     const GrantId grant = meets ? ledger_.promote(index, now_) : kNoGrant;
     if (grant == kNoGrant) {
       if (meets) meanwhile(index, terms);
@@ -334,13 +334,12 @@ bool Scheduler::eligible_for(StreamIndex index) {
   const std::uint32_t most = std::max(quota, pool_[constraints_.narrowest(min_sms)].processors);
   for (const Partition& partition : pool_.subspan(1)) {
     if (partition.processors < min_sms || partition.compute.overlaps(barred)) continue;
-    if (quota != 0 &&
-        (partition.processors > most || !ledger_.within_quotas(index, partition.id)))
+    if (quota != 0 && (partition.processors > most || !ledger_.within_quotas(index, partition.id)))
       continue;
     eligible_.push_back(partition.id);
   }
-  const bool whole_fits = barred.empty() && limits.may_share &&
-                          (quota == 0 || pool_[kWholeDevice].processors <= most);
+  const bool whole_fits =
+      barred.empty() && limits.may_share && (quota == 0 || pool_[kWholeDevice].processors <= most);
   if (whole_fits || constraints_.needs_whole(min_sms)) eligible_.push_back(kWholeDevice);
   return !eligible_.empty();
 }

@@ -45,9 +45,8 @@ std::uint64_t MemoryQuotas::owner(const Member& member) {
 }
 
 hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass& workload,
-                                                     const Member& member,
-                                                     const std::string& uuid, std::uint64_t total,
-                                                     std::uint64_t now_ns) {
+                                                     const Member& member, const std::string& uuid,
+                                                     std::uint64_t total, std::uint64_t now_ns) {
   const std::string name = group_name(workload.memory_of, workload, member);
   std::string key = workload.name + '\n' + name + '\n' + uuid;
   // Another process may have the same id one day.

@@ -163,8 +163,8 @@ std::vector<SettingKey> operation_keys() {
                       "where Prometheus is served: PORT on loopback, HOST:PORT or the path of a "
                       "Unix socket; empty: nowhere"),
       VITAMIN_SETTING(kText, metrics.accounting, "metrics.accounting",
-                      "file to which a line of JSON is appended for each client at its end: what it "
-                      "used, and who it was; empty: none"),
+                      "file to which a line of JSON is appended for each client at its end: who "
+                      "it was, and what it used; empty: none"),
   };
 }
 
@@ -223,8 +223,7 @@ std::span<const ClassKey> class_keys() {
                     "memory of each device that whom memory_of names may have: \"40GiB\", or "
                     "\"50%\" of it; empty: as much as there is"),
       one_of({"process", "user", "container", "job", "class"},
-             VITAMIN_CLASS(kChoice, memory_of,
-                           "who has `memory` together, as for share_of")),
+             VITAMIN_CLASS(kChoice, memory_of, "who has `memory` together, as for share_of")),
   };
   return *keys;
 }

@@ -127,12 +127,9 @@ std::string Server::metrics() {
 
 UsageOwner Server::owner_of(const Session& session) const {
   const Standing& standing = session.standing;
-  return {session.device->info.uuid,
-          std::to_string(session.peer.uid),
-          standing.workload_class,
-          standing.job,
-          standing.container.pod_namespace,
-          standing.container.pod_name};
+  return {session.device->info.uuid,        std::to_string(session.peer.uid),
+          standing.workload_class,          standing.job,
+          standing.container.pod_namespace, standing.container.pod_name};
 }
 
 // Of clients that are there and of those that ended, by who they are.
@@ -168,7 +165,8 @@ void Server::usage_figures(Exposition& out) {
   family("vitamin_usage_processors", "gauge",
          "SMs on which they have grants, of each client; shared SMs count for each.",
          [](const Now& now) { return static_cast<double>(now.sms); });
-  family("vitamin_usage_sm_seconds_total", "counter", "SMs on which they had grants, times seconds.",
+  family("vitamin_usage_sm_seconds_total", "counter",
+         "SMs on which they had grants, times seconds.",
          [&](const Now& now) { return seconds(now.totals.sm_ns); });
   family("vitamin_usage_held_seconds_total", "counter", "Seconds during which they had grants.",
          [&](const Now& now) { return seconds(now.totals.held_ns); });

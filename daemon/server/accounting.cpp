@@ -39,12 +39,13 @@ nlohmann::json Accounting::records() const {
 void Accounting::append(const std::string& file, const std::string& line) {
   const protocol::Fd opened(
       ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640));
-  const bool written =
-      opened && ::write(opened.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  const auto bytes = static_cast<ssize_t>(line.size());
+  const bool written = opened && ::write(opened.get(), line.data(), line.size()) == bytes;
   if (!written && !failed_)
-    log::warn("the record of a client that ended cannot be written to {}: {}; `vitamin accounting` "
-              "shows the last {} clients",
-              file, std::strerror(errno), kRecords);
+    log::warn(
+        "the record of a client that ended cannot be written to {}: {}; `vitamin accounting` "
+        "shows the last {} clients",
+        file, std::strerror(errno), kRecords);
   failed_ = !written;
 }
 

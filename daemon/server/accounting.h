@@ -36,7 +36,7 @@ class Accounting {
   // kOwners from then on.
   UsageOwner counted(const UsageOwner& owner);
   const std::map<UsageOwner, UsageTotals>& sums() const { return sums_; }  // of clients that ended
-  nlohmann::json records() const;  // the newest last
+  nlohmann::json records() const;                                          // the newest last
 
  private:
   void append(const std::string& file, const std::string& line);

@@ -122,9 +122,8 @@ std::uint32_t Server::group_number(const std::string& key) {
     std::erase_if(group_numbers_, [&](const auto& known) {
       return std::none_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
         const auto& shares = session.second->standing.shares;
-        return std::any_of(shares.begin(), shares.end(), [&](const GroupShare& share) {
-          return share.group == known.second;
-        });
+        return std::any_of(shares.begin(), shares.end(),
+                           [&](const GroupShare& share) { return share.group == known.second; });
       });
     });
   const auto [known, added] = group_numbers_.try_emplace(key, kFirst + groups_begun_);

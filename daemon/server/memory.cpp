@@ -58,7 +58,7 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
   const config::WorkloadClass* const workload =
       classes_.of(told.empty() ? said : told, program, peer.uid);
   const Member member{peer.pid, peer.uid, container.id,
-                            std::string(job != nullptr ? step : claimed)};
+                      std::string(job != nullptr ? step : claimed)};
   std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
   std::vector<const config::WorkloadClass*> bounding;
   if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);

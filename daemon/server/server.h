@@ -95,7 +95,7 @@ class Server final : public Outlet {
     std::string program;
     Standing standing;
     std::uint64_t since_ns = 0;
-    std::int64_t began_s = 0;  // of the calendar
+    std::int64_t began_s = 0;                 // of the calendar
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
     bool granted = false;              // grants were written and not published yet

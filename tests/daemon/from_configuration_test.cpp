@@ -66,8 +66,8 @@ TEST_CASE("the share of a group is no bound of one process") {
 
 TEST_CASE("the first share is that of the group with the reservation, the others are beside it") {
   scheduler::Limits limits;
-  const GroupShare user{5, 25, "of user 1000"}, job{6, 50, "of job 1.0"}, whole{7, 100, "of job 2.0"},
-      itself{0, 10, ""};
+  const GroupShare user{5, 25, "of user 1000"}, job{6, 50, "of job 1.0"};
+  const GroupShare whole{7, 100, "of job 2.0"}, itself{0, 10, ""};
   set_quotas(limits, std::vector{user, job, whole, itself}, 132, 99);
   CHECK(limits.group == 5);
   CHECK(limits.max_sms == 33);

@@ -112,8 +112,7 @@ TEST_CASE("a grant of a group waits until what another member drains is within t
   CHECK(ledger.within_quotas(b, part(0, 2)));  // where the group is
   CHECK(ledger.open(other, terms(part(4, 4), Mode::kShared), 2) != kNoGrant);
   // What only the whole device can run is not counted.
-  const GrantId whole =
-      ledger.open(b, terms(kWholeDevice, Mode::kShared, Reason::kNeedsWhole), 3);
+  const GrantId whole = ledger.open(b, terms(kWholeDevice, Mode::kShared, Reason::kNeedsWhole), 3);
   REQUIRE(whole != kNoGrant);
   CHECK(ledger.returned(b, whole));
   ledger.take_quota_freed();

@@ -444,9 +444,9 @@ int dispatch(CommandLine& line) {
   if (line.policy_verbs.learns(line.options)) run(line.options);
   if (!line.options.command.empty())
     return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
-  for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version,
-                               line.status, line.accounting, line.explain, line.top, line.drain,
-                               line.resume, line.completion})
+  for (const CLI::App* verb :
+       {line.doctor, line.policy_list, line.policy, line.version, line.status, line.accounting,
+        line.explain, line.top, line.drain, line.resume, line.completion})
     if (verb->parsed() && !verb->remaining().empty())
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json, line.bundle);

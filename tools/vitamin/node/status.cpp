@@ -72,10 +72,10 @@ std::string strip(const json& device) {
 std::string share_text(const json& client) {
   const auto shares = client.find("shares");
   if (shares == client.end() || shares->empty()) return "-";
-  const auto least = std::min_element(shares->begin(), shares->end(), [](const auto& a,
-                                                                         const auto& b) {
-    return unsigned_of(a, "share") < unsigned_of(b, "share");
-  });
+  const auto least =
+      std::min_element(shares->begin(), shares->end(), [](const auto& a, const auto& b) {
+        return unsigned_of(a, "share") < unsigned_of(b, "share");
+      });
   return fmt::format("{} % {}", unsigned_of(*least, "share"), least->value("whose", ""));
 }
 
@@ -211,13 +211,14 @@ int show_accounting(const std::string& socket, bool as_json) {
       const std::string text = client.value(name, "");
       return text.empty() ? std::string("-") : text;
     };
-    fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {:>9.1f} {:>8} {:>5} {:>11.1f} {:>9.1f} {:>9.1f} {:>10}  "
-               "{:<11}  {:<12}  {}\n",
-               fmt::gmtime(ended), client.value("seconds", 0.0), unsigned_of(client, "process"),
-               unsigned_of(client, "user"), client.value("sm_seconds", 0.0),
-               client.value("held_seconds", 0.0), client.value("wait_seconds", 0.0),
-               unsigned_of(client, "grants"), or_none("class"), or_none("job"),
-               client.value("program", "") + container_text(client));
+    fmt::print(
+        "{:%Y-%m-%dT%H:%M:%SZ} {:>9.1f} {:>8} {:>5} {:>11.1f} {:>9.1f} {:>9.1f} {:>10}  "
+        "{:<11}  {:<12}  {}\n",
+        fmt::gmtime(ended), client.value("seconds", 0.0), unsigned_of(client, "process"),
+        unsigned_of(client, "user"), client.value("sm_seconds", 0.0),
+        client.value("held_seconds", 0.0), client.value("wait_seconds", 0.0),
+        unsigned_of(client, "grants"), or_none("class"), or_none("job"),
+        client.value("program", "") + container_text(client));
   }
   return 0;
 }

@@ -118,7 +118,10 @@ void Replay::attach(const Record& record, const Record& bytes) {
     return scheduler::GroupQuota{static_cast<std::uint32_t>(word >> 32),
                                  static_cast<std::uint32_t>(word)};
   };
-  traits.terms.limits = {said.max_sms, said.reserved_sms, said.group, said.may_share != 0,
+  traits.terms.limits = {said.max_sms,
+                         said.reserved_sms,
+                         said.group,
+                         said.may_share != 0,
                          {quota(record.a), quota(record.b), quota(record.c)}};
   traits.terms.slo = {said.ttft_ns, said.tpot_ns, said.latency_ns, said.step_ns, said.quantile};
   traits.program = said.program;
