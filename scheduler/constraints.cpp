@@ -451,6 +451,13 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
                                    std::vector<Planned>& out) {
   if (!snapshot.clients[index].limits.may_share) return;
   const ComputeSet barred = reserved_from(owners_[index]);
+  // An exclusive row becomes shared only where its client has no other exclusive one.
+  const auto has_another = [&](const Planned& host) {
+    return std::any_of(out.begin(), out.end(), [&](const Planned& other) {
+      return &other != &host && other.row.client == host.row.client &&
+             other.row.mode == Mode::kExclusive;
+    });
+  };
   Planned* host = nullptr;
   PartitionId best = kNoPartition;
   for (Planned& other : std::span(out).subspan(aged_)) {
@@ -459,11 +466,12 @@ void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index
     const ComputeSet inside = pool_[other.row.partition].compute;
     if (owner == index || !snapshot.clients[owner].limits.may_share ||
         common_quota(owners_[index], owners_[owner]) == kNone ||
-        (other.row.mode == Mode::kExclusive && owners_[owner].exclusive != inside))
+        (other.row.mode == Mode::kExclusive && has_another(other)))
       continue;
+    const ComputeSet given_up = other.row.mode == Mode::kExclusive ? inside : ComputeSet();
     for (const Partition& partition : pool_)
       if (partition.processors >= min_sms && inside.contains(partition.compute) &&
-          !partition.compute.overlaps(barred) &&
+          !partition.compute.overlaps(barred | (exclusive_ - given_up)) &&
           within_quotas(owners_[index], partition.id, min_sms) &&
           (best == kNoPartition || partition.processors > pool_[best].processors)) {
         best = partition.id;
