@@ -44,6 +44,7 @@ isa::Dispatch describe(Machine& machine, const amd_queue_t& shared,
   dispatch.packed_ids = machine.part.packed_ids;
   dispatch.wave32_part = machine.part.wave_width == 32;
   dispatch.code = &machine.code;
+  dispatch.code_epoch = machine.code.begin_dispatch();
   dispatch.barrier = &barrier;
   return dispatch;
 }

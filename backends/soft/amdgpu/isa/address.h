@@ -80,6 +80,25 @@ struct Element {
 template <unsigned kBytes>
 using Plain = Element<kBytes, false, false, false>;
 
+constexpr unsigned kRowBytes = kLanes * sizeof(std::uint32_t);
+
+// Whether every lane is active and the lanes' words lie one behind the other in memory, as those of
+// most loads and stores do.
+inline bool is_one_row(const Wave& wave, const std::uint32_t* low) {
+  if (wave.width != kLanes || !wave.all_active()) return false;
+  std::uint32_t differs = 0;
+  for (unsigned lane = 0; lane < kLanes; ++lane) differs |= low[lane] ^ (low[0] + 4 * lane);
+  return differs == 0 && low[0] <= ~0u - kRowBytes;
+}
+
+// A row from or to memory, which need not be aligned. Each byte is written once.
+inline void load_row(std::uint32_t* row, const std::uint8_t* from) {
+  for (unsigned lane = 0; lane < kLanes; ++lane) std::memcpy(row + lane, from + 4 * lane, 4);
+}
+inline void store_row(const std::uint32_t* row, std::uint8_t* to) {
+  for (unsigned lane = 0; lane < kLanes; ++lane) std::memcpy(to + 4 * lane, row + lane, 4);
+}
+
 // Calls add(name, Element) for each load and each store that the ISA names.
 template <class Add>
 void each_load(Add&& add) {

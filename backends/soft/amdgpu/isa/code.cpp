@@ -16,24 +16,37 @@ T load(std::uint64_t address) {
   return value;
 }
 
+bool is_current(const Instruction& instruction, std::uint64_t pc) {
+  if (instruction.size == 4) return load<std::uint32_t>(pc) == instruction.raw;
+  return load<std::uint64_t>(pc) == instruction.raw &&
+         (instruction.size == 8 || load<std::uint32_t>(pc + 8) == instruction.raw_high);
+}
+
+// Two dispatches may write theirs; the later one's stands.
+void raise(std::atomic<std::uint64_t>& checked, std::uint64_t epoch) {
+  std::uint64_t before = checked.load(std::memory_order_relaxed);
+  while (before < epoch &&
+         !checked.compare_exchange_weak(before, epoch, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
 
 CodeRegion::CodeRegion(std::uint64_t begin, std::uint64_t bytes, Decoder& decoder)
     : begin_(begin),
       bytes_(bytes),
       decoder_(decoder),
-      slots_(new std::atomic<const Instruction*>[bytes / 4 + 1]()) {}
+      slots_(new std::atomic<const PlacedInstruction*>[bytes / 4 + 1]()) {}
 
-bool CodeRegion::is_current(const Instruction& instruction, std::uint64_t pc) {
-  if (instruction.size == 4) return load<std::uint32_t>(pc) == instruction.raw;
-  return load<std::uint64_t>(pc) == instruction.raw &&
-         (instruction.size == 8 || load<std::uint32_t>(pc + 8) == instruction.raw_high);
-}
-
-const Instruction& CodeRegion::decode(std::uint64_t pc) {
+const PlacedInstruction& CodeRegion::check(const PlacedInstruction* found, std::uint64_t pc,
+                                           std::uint64_t epoch) {
+  if (found != nullptr && is_current(found->instruction, pc)) {
+    raise(found->checked, epoch);
+    return *found;
+  }
   Instruction fresh = decoder_.decode(pc, begin_ + bytes_ - pc);
   const std::lock_guard lock(mutex_);
-  const Instruction& kept = decoded_.emplace_back(std::move(fresh));
+  const PlacedInstruction& kept = decoded_.emplace_back(std::move(fresh), pc, epoch);
   slots_[(pc - begin_) / 4].store(&kept, std::memory_order_release);
   return kept;
 }

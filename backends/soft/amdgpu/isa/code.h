@@ -21,29 +21,42 @@ namespace vitamin::soft::amdgpu::isa {
 
 class Decoder;
 
+// An instruction at its place. It is compared with the bytes there once for each dispatch, because
+// the runtime loads a new module where an old one was, without freeing the memory between.
+struct PlacedInstruction {
+  PlacedInstruction(Instruction decoded, std::uint64_t pc, std::uint64_t epoch)
+      : instruction(std::move(decoded)), end(pc + instruction.size), checked(epoch) {}
+
+  const Instruction instruction;
+  const std::uint64_t end;                  // the address behind it
+  mutable std::atomic<std::uint64_t> checked;  // the last dispatch that compared it
+  // What was found at `end`; null: nothing yet. It may have been replaced since.
+  mutable std::atomic<const PlacedInstruction*> next{nullptr};
+};
+
 class CodeRegion {
  public:
   CodeRegion(std::uint64_t begin, std::uint64_t bytes, Decoder& decoder);
 
   bool contains(std::uint64_t pc) const { return pc - begin_ < bytes_; }
-  // The instruction at `pc`, which lies inside. Code that was replaced in place is decoded again:
-  // the runtime loads a new module where an old one was, without freeing the memory between.
-  const Instruction& at(std::uint64_t pc) {
-    const Instruction* found = slots_[(pc - begin_) / 4].load(std::memory_order_acquire);
-    if (found != nullptr && is_current(*found, pc)) [[likely]]
+  // The instruction at `pc`, which lies inside, for a dispatch of that epoch.
+  const PlacedInstruction& at(std::uint64_t pc, std::uint64_t epoch) {
+    const PlacedInstruction* found = slots_[(pc - begin_) / 4].load(std::memory_order_acquire);
+    if (found != nullptr && found->checked.load(std::memory_order_relaxed) >= epoch) [[likely]]
       return *found;
-    return decode(pc);
+    return check(found, pc, epoch);
   }
 
  private:
-  static bool is_current(const Instruction& instruction, std::uint64_t pc);
-  const Instruction& decode(std::uint64_t pc);
+  // `found`: what was there before, or null.
+  const PlacedInstruction& check(const PlacedInstruction* found, std::uint64_t pc,
+                                 std::uint64_t epoch);
 
   std::uint64_t begin_, bytes_;
   Decoder& decoder_;
-  std::unique_ptr<std::atomic<const Instruction*>[]> slots_;
+  std::unique_ptr<std::atomic<const PlacedInstruction*>[]> slots_;
   std::mutex mutex_;
-  std::deque<Instruction> decoded_;  // never shrinks: waves hold pointers
+  std::deque<PlacedInstruction> decoded_;  // never shrinks: waves hold pointers
 };
 
 class CodeCache {
@@ -56,11 +69,16 @@ class CodeCache {
             std::function<Extent(std::uint64_t)> extent_of);
   ~CodeCache();
 
+  // A dispatch sees the code that is there when it begins, and what is written later may or may not
+  // be seen by it. Its number is higher than that of every dispatch before.
+  std::uint64_t begin_dispatch() { return epoch_.fetch_add(1, std::memory_order_acq_rel) + 1; }
+
   // Throws Fault for an address outside every allocation.
   CodeRegion& region_of(std::uint64_t pc);
   void forget(std::uint64_t begin);  // the allocation was freed
 
  private:
+  std::atomic<std::uint64_t> epoch_{0};
   std::unique_ptr<Decoder> decoder_;
   std::function<Extent(std::uint64_t)> extent_of_;
   std::mutex mutex_;

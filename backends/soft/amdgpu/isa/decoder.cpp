@@ -397,6 +397,8 @@ void settle_sources(Instruction& instruction, const Definition& definition,
   }
   instruction.operands = static_cast<std::uint8_t>(words.size());
   if (definition.accumulates) instruction.operand[instruction.operands++] = instruction.operand[0];
+  for (Operand& operand : instruction.operand)
+    operand.direct = operand.kind == Operand::Kind::kVector && !operand.modified();
 }
 
 }  // namespace

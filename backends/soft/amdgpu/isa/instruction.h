@@ -28,6 +28,7 @@ struct Operand {
   Kind kind = Kind::kNone;
   Select select = Select::kWhole;  // SDWA, and the half that op_sel names in 16-bit instructions
   bool negate = false, absolute = false, sign_extend = false;
+  bool direct = false;    // a vector register that is read as it is
   std::uint16_t reg = 0;  // row of the vector file, or number of the scalar register
   std::uint16_t count = 1;
   std::uint64_t bits = 0;  // constants

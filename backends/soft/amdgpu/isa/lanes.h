@@ -5,6 +5,8 @@
 // lanes has no branch, so the compiler turns it into host vector instructions.
 #pragma once
 
+#include <immintrin.h>
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -52,15 +54,12 @@ inline std::uint32_t apply_signs(std::uint32_t word, const Operand& operand, std
   return word;
 }
 
-// One 32-bit row of a source: the register itself where it can be read as it is, otherwise
-// `scratch`, filled. `part` 1 is the upper half of a 64-bit source.
 template <std::size_t kBytes>
-inline const std::uint32_t* source_row(Wave& wave, const Operand& operand, unsigned part,
-                                       std::uint32_t* scratch) {
+const std::uint32_t* made_row(Wave& wave, const Operand& operand, unsigned part,
+                              std::uint32_t* scratch) {
   const bool signs_here = kBytes < 8 || part == 1;
   if (operand.kind == Operand::Kind::kVector) {
-    std::uint32_t* const row = wave.row(operand.reg + part);
-    if (!operand.modified()) return row;
+    const std::uint32_t* const row = wave.row(operand.reg + part);
     for (unsigned lane = 0; lane < kLanes; ++lane) {
       const std::uint32_t word = select_part(row[lane], operand);
       scratch[lane] = signs_here ? apply_signs(word, operand, kBytes) : word;
@@ -76,6 +75,15 @@ inline const std::uint32_t* source_row(Wave& wave, const Operand& operand, unsig
   }
   for (unsigned lane = 0; lane < kLanes; ++lane) scratch[lane] = word;
   return scratch;
+}
+
+// One 32-bit row of a source: the register itself where it can be read as it is, otherwise
+// `scratch`, filled. `part` 1 is the upper half of a 64-bit source.
+template <std::size_t kBytes>
+inline const std::uint32_t* source_row(Wave& wave, const Operand& operand, unsigned part,
+                                       std::uint32_t* scratch) {
+  return operand.direct ? wave.row(operand.reg + part)
+                        : made_row<kBytes>(wave, operand, part, scratch);
 }
 
 template <class T>
@@ -130,6 +138,9 @@ struct Signature<R (C::*)(A...) const> {
 template <auto F>
 using SignatureOf = Signature<decltype(&decltype(F)::operator())>;
 
+// Waves are 32 or 64 lanes wide: a loop over this many needs no test for a rest.
+constexpr unsigned kStep = 32;
+
 template <auto F, std::size_t kFirst, class R, class... A, std::size_t... K>
 inline void run_lanes(Wave& wave, const Instruction& instruction, std::tuple<A...>*,
                       std::index_sequence<K...>) {
@@ -152,13 +163,21 @@ inline void run_lanes(Wave& wave, const Instruction& instruction, std::tuple<A..
     }
   } else {
     if (!instruction.shaped) [[likely]] {
-      const std::uint32_t* const mask = wave.lane_words();
       std::uint32_t* const to = wave.row(reg);
+      if (wave.all_active()) [[likely]] {
+        for (unsigned first = 0; first < width; first += kStep)
 #pragma GCC ivdep
-      for (unsigned lane = 0; lane < width; ++lane) {
-        const std::uint32_t word = result_word(F(std::get<K>(source)[lane]...));
-        to[lane] = (word & mask[lane]) | (to[lane] & ~mask[lane]);
+          for (unsigned lane = first; lane < first + kStep; ++lane)
+            to[lane] = result_word(F(std::get<K>(source)[lane]...));
+        return;
       }
+      const std::uint32_t* const mask = wave.lane_words();
+      for (unsigned first = 0; first < width; first += kStep)
+#pragma GCC ivdep
+        for (unsigned lane = first; lane < first + kStep; ++lane) {
+          const std::uint32_t word = result_word(F(std::get<K>(source)[lane]...));
+          to[lane] = (word & mask[lane]) | (to[lane] & ~mask[lane]);
+        }
       return;
     }
     std::uint32_t* const words = scratch[sizeof...(A)][0];
@@ -209,6 +228,17 @@ inline std::uint32_t lane_word(Wave& wave, const Operand& operand, unsigned lane
 inline std::uint64_t lane_pair(Wave& wave, const Operand& operand, unsigned lane) {
   return lane_word(wave, operand, lane) |
          static_cast<std::uint64_t>(lane_word(wave, operand, lane, 1)) << 32;
+}
+
+// A bit for each of the words, which are zero or all ones.
+inline std::uint64_t mask_of(const std::uint32_t* words, unsigned width) {
+  std::uint64_t mask = 0;
+  for (unsigned lane = 0; lane < width; lane += 8) {
+    const __m256i eight = _mm256_load_si256(reinterpret_cast<const __m256i*>(words + lane));
+    const auto bits = static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(eight)));
+    mask |= std::uint64_t{bits} << lane;
+  }
+  return mask;
 }
 
 // A lane mask that an instruction reads, for example the carry of v_addc.

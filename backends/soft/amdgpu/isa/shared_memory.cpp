@@ -19,6 +19,11 @@ void read(Wave& wave, const Instruction& instruction) {
   const U32* const address = wave.row(instruction.operand[1].reg);
   U32* const to = wave.row(instruction.operand[0].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if constexpr (std::is_same_v<E, Plain<4>>)
+    if (is_one_row(wave, address))
+      if (const std::uint8_t* const row = shared_memory(wave, U64{address[0]} + offset, kRowBytes);
+          row != nullptr)
+        return load_row(to, row);
   each_active_lane(wave, [&](unsigned lane) {
     const std::uint8_t* const from = shared_memory(wave, U64{address[lane]} + offset, E::kSize);
     E::load(to, lane, from == nullptr ? kZeros : from);
@@ -30,6 +35,11 @@ void write(Wave& wave, const Instruction& instruction) {
   const U32* const address = wave.row(instruction.operand[0].reg);
   const U32* const data = wave.row(instruction.operand[1].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if constexpr (std::is_same_v<E, Plain<4>>)
+    if (is_one_row(wave, address))
+      if (std::uint8_t* const row = shared_memory(wave, U64{address[0]} + offset, kRowBytes);
+          row != nullptr)
+        return store_row(data, row);
   each_active_lane(wave, [&](unsigned lane) {
     std::uint8_t* const to = shared_memory(wave, U64{address[lane]} + offset, E::kSize);
     if (to != nullptr) E::store(data, lane, to);

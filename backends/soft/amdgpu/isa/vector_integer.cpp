@@ -76,18 +76,21 @@ enum class Carry { kOut, kInOut };
 // v_add_co, v_sub_co, v_subrev_co and their carry-in forms: dst, carry out, x, y[, carry in].
 template <int kSign, bool kReversed, Carry kCarry>
 void carry_arithmetic(Wave& wave, const Instruction& instruction) {
-  const U64 in = kCarry == Carry::kInOut ? mask_operand(wave, instruction.operand[4]) : 0;
-  U64 out = 0;
-  alignas(64) U32 words[kLanes] = {};
-  each_active_lane(wave, [&](unsigned lane) {
-    U64 x = lane_word(wave, instruction.operand[2], lane);
-    U64 y = lane_word(wave, instruction.operand[3], lane);
-    if (kReversed) std::swap(x, y);
-    const U64 carry = in >> lane & 1;
-    const U64 sum = kSign > 0 ? x + y + carry : x - y - carry;
-    words[lane] = low(sum);
-    out |= static_cast<U64>((sum >> 32) != 0) << lane;
-  });
+  alignas(64) U32 scratch[2][kLanes], carry[kLanes] = {}, words[kLanes];
+  const U32* x = source_row<4>(wave, instruction.operand[2], 0, scratch[0]);
+  const U32* y = source_row<4>(wave, instruction.operand[3], 0, scratch[1]);
+  if (kReversed) std::swap(x, y);
+  if (kCarry == Carry::kInOut) expand_mask(mask_operand(wave, instruction.operand[4]), carry);
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    const U32 in = carry[lane] & 1;
+    const U32 first = kSign > 0 ? x[lane] + y[lane] : x[lane] - y[lane];
+    const U32 second = kSign > 0 ? first + in : first - in;
+    const bool over = kSign > 0 ? (first < x[lane]) | (second < first)
+                                : (x[lane] < y[lane]) | (first < in);
+    words[lane] = second;
+    carry[lane] = over ? ~0u : 0u;
+  }
+  const U64 out = mask_of(carry, wave.width) & wave.exec();
   write_row(wave, instruction.operand[0].reg, words);
   wave.set_mask64(instruction.operand[1].reg, out);
 }
@@ -118,8 +121,10 @@ void select_by_mask(Wave& wave, const Instruction& instruction) {
   const U32* const chosen = source_row<4>(wave, instruction.operand[2], 0, scratch[1][0]);
   const U64 mask = mask_operand(wave, instruction.operand[3]);
   U32* const words = scratch[0][1];
+  U32* const takes = scratch[1][1];
+  expand_mask(mask, takes);
   for (unsigned lane = 0; lane < kLanes; ++lane)
-    words[lane] = (mask >> lane & 1) != 0 ? chosen[lane] : otherwise[lane];
+    words[lane] = (chosen[lane] & takes[lane]) | (otherwise[lane] & ~takes[lane]);
   if (instruction.shaped)
     shape(instruction, Type::kB32, wave.row(instruction.operand[0].reg), words);
   write_row(wave, instruction.operand[0].reg, words);

@@ -29,6 +29,24 @@ class Addresses {
       high_ = wave.row(vector.reg + 1);
   }
 
+  // Where the lanes' words lie if they lie in one row; null: they do not.
+  std::uint8_t* row() const {
+    if (!is_one_row(wave_, low_)) return nullptr;
+    U64 begin = base_ + low_[0];
+    if (high_ != nullptr) {
+      U32 differs = 0;
+      for (unsigned lane = 0; lane < kLanes; ++lane) differs |= high_[lane] ^ high_[0];
+      if (differs != 0) return nullptr;
+      begin = (low_[0] | static_cast<U64>(high_[0]) << 32) + offset_;
+    }
+    const auto upper = static_cast<U32>(begin >> 32);
+    const Dispatch& dispatch = wave_.group->dispatch;
+    const bool in_memory = kSpace == Space::kGlobal || (upper != dispatch.private_aperture &&
+                                                        upper != dispatch.shared_aperture);
+    if (!in_memory || !has_no_alias(begin, begin + kRowBytes)) return nullptr;
+    return reinterpret_cast<std::uint8_t*>(begin);
+  }
+
   std::uint8_t* at(unsigned lane, unsigned bytes) const {
     const U64 address = high_ == nullptr
                             ? base_ + low_[lane]
@@ -51,6 +69,8 @@ void load(Wave& wave, const Instruction& instruction) {
   const Addresses<kSpace> addresses(wave, instruction, instruction.operand[1],
                                     instruction.operand[2]);
   U32* const to = wave.row(instruction.operand[0].reg);
+  if constexpr (std::is_same_v<E, Plain<4>>)
+    if (const std::uint8_t* const row = addresses.row(); row != nullptr) return load_row(to, row);
   // The destination may hold the addresses, so they are read before anything is written.
   std::array<const std::uint8_t*, kLanes> from;
   each_active_lane(wave, [&](unsigned lane) { from[lane] = addresses.at(lane, E::kSize); });
@@ -62,6 +82,8 @@ void store(Wave& wave, const Instruction& instruction) {
   const Addresses<kSpace> addresses(wave, instruction, instruction.operand[0],
                                     instruction.operand[2]);
   const U32* const data = wave.row(instruction.operand[1].reg);
+  if constexpr (std::is_same_v<E, Plain<4>>)
+    if (std::uint8_t* const row = addresses.row(); row != nullptr) return store_row(data, row);
   each_active_lane(wave,
                    [&](unsigned lane) { E::store(data, lane, addresses.at(lane, E::kSize)); });
 }

@@ -112,18 +112,33 @@ void init_hardware_id(Wave& wave, const Place& place, unsigned number) {
                       (place.cu / 2) << 10 | place.array << 16 | place.engine << 18;
 }
 
-// Runs one wave until it stops, sleeps or has had its share.
+const PlacedInstruction& find_instruction(Wave& wave, std::uint64_t epoch) {
+  if (wave.code == nullptr || !wave.code->contains(wave.pc)) [[unlikely]]
+    wave.code = &wave.group->dispatch.code->region_of(wave.pc);
+  return wave.code->at(wave.pc, epoch);
+}
+
+// Runs one wave until it stops, sleeps or has had its share. Instructions in a row lead from one to
+// the next without a look-up.
 void run_wave(Wave& wave, std::uint32_t quantum) {
-  CodeRegion* code = wave.code;
+  const std::uint64_t epoch = wave.group->dispatch.code_epoch;
   std::uint32_t left = quantum;
   wave.yielded = false;
-  do {
-    if (code == nullptr || !code->contains(wave.pc)) [[unlikely]]
-      code = wave.code = &wave.group->dispatch.code->region_of(wave.pc);
-    const Instruction& instruction = code->at(wave.pc);
-    wave.pc += instruction.size;
-    instruction.execute(wave, instruction);
-  } while (--left != 0 && wave.state == Wave::State::kRunning && !wave.yielded);
+  const PlacedInstruction* now = &find_instruction(wave, epoch);
+  for (;;) {
+    wave.pc = now->end;
+    now->instruction.execute(wave, now->instruction);
+    if (--left == 0 || wave.state != Wave::State::kRunning || wave.yielded) break;
+    const PlacedInstruction* next = now->next.load(std::memory_order_acquire);
+    if (wave.pc != now->end) {
+      next = &find_instruction(wave, epoch);
+    } else if (next == nullptr || next->checked.load(std::memory_order_relaxed) < epoch)
+        [[unlikely]] {
+      next = &find_instruction(wave, epoch);
+      now->next.store(next, std::memory_order_release);
+    }
+    now = next;
+  }
   wave.executed += quantum - left;
 }
 
