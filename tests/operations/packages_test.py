@@ -285,7 +285,7 @@ class Repository(Folder):
             fetched, = self.folder.glob(f"{name}_*.deb")
             self.assertEqual(fetched.read_bytes(), package(name).read_bytes())
         release = repository / "dists/stable/InRelease"
-        release.write_text(release.read_text().replace("Origin: Vitamin", "Origin: Nobody"))
+        release.write_text(release.read_text().replace("Origin: Vitamin", "Origin: Another"))
         done = self.apt("update")
         self.assertIn("signature", (done.stdout + done.stderr).lower())
         self.assertNotEqual(done.stderr, "")
