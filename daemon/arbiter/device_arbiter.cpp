@@ -143,6 +143,32 @@ void DeviceArbiter::had_before(ClientId id, EntryId entry, std::uint64_t until_n
   client->before[entry] = until_ns;
 }
 
+void DeviceArbiter::expect_back(ClientId absent, std::uint64_t process, EntryId entry,
+                                std::uint64_t until_ns, std::uint64_t now_ns) {
+  if (entry >= layout_.size() || until_ns <= now_ns) return;
+  note({.time = now_ns,
+        .kind = Kind::kExpect,
+        .entry = entry,
+        .client = absent,
+        .serial = process,
+        .a = until_ns});
+  const auto [known, is_new] = clients_.try_emplace(absent);
+  Client& client = known->second;
+  if (is_new) {
+    ++absent_;
+    client.absent = client.over = true;
+    client.traits.process = process;
+    client.answer_within_ns = settings_.answer_within_ns;
+    client.lanes_on.assign(layout_.size(), 0);
+  }
+  Hold hold;
+  hold.entry = entry;
+  hold.unnamed = true;
+  hold.heard_ns = hold.closed_ns = now_ns;
+  hold.until_ns = until_ns;
+  adopt(absent, client, 0, hold, now_ns);
+}
+
 DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
   if (id != found_id_) {  // what is said of a client comes in a row
     const auto known = clients_.find(id);
@@ -169,6 +195,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
+  if (!client.asked) told_all(id, client, now_ns);
   client.asked = true;
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
@@ -188,6 +215,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
                          std::uint64_t now_ns) {
+  if (!client.asked) told_all(id, client, now_ns);
   leave(id, client, idle.head.lane, now_ns);
   client.lanes[idle.head.lane].steps.end(scheduler_, id, now_ns);
 }
@@ -254,22 +282,32 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Holding& h
   hold.first = protocol::generation_of(holding.word);
   hold.heard_ns = hold.closed_ns = now_ns;
   hold.until_ns = until;
-  adopt(id, client, holding.head.lane, hold, now_ns);
+  const bool expected = expects(client, entry);
+  if (!adopt(id, client, holding.head.lane, hold, now_ns) && !expected) ++counters_.overlaps;
+}
+
+// No other was granted any of it since this daemon is there: what overlaps it is of before, too.
+bool DeviceArbiter::expects(const Client& client, EntryId entry) const {
+  if (absent_ == 0) return false;
+  return std::any_of(clients_.begin(), clients_.end(), [&](const auto& other) {
+    return other.second.absent && other.second.traits.process == client.traits.process &&
+           other.second.lanes_on[entry] > 0;
+  });
 }
 
 // Whatever others hold there by now: both are then waited for (scheduler::Ledger, `contested`).
-void DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, Hold hold,
+// False: others do, or the lane has as many as it can have.
+bool DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, Hold hold,
                           std::uint64_t now_ns) {
   const std::uint64_t before = scheduler_.ledger().counters().overlaps;
   hold.adopted = true;
   hold.grant = scheduler_.adopt(id, lane_id, hold.entry,
                                 hold.shared ? Mode::kShared : Mode::kExclusive, now_ns);
-  if (hold.grant == scheduler::kNoGrant || scheduler_.ledger().counters().overlaps != before)
-    ++counters_.overlaps;
-  if (hold.grant == scheduler::kNoGrant) return;
+  if (hold.grant == scheduler::kNoGrant) return false;
   Lane& lane = client.lanes[lane_id];
   add(id, client, lane, hold);
   overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.holds.back()));
+  return scheduler_.ledger().counters().overlaps == before;
 }
 
 // A lease of this daemon's is had from an older session or not at all. Until then work that it
@@ -321,7 +359,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
   if (heir.traits.process == 0) return;
   std::vector<std::pair<LaneId, Hold>> all;
   for (auto& [id, client] : clients_) {
-    if (id == to || client.traits.process != heir.traits.process) continue;
+    if (id >= to || client.absent || client.traits.process != heir.traits.process) continue;
     for (auto& [lane_id, lane] : client.lanes) {
       leave(id, client, lane_id, now_ns);
       for (const Hold& hold : lane.holds) {
@@ -355,6 +393,31 @@ void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_
       scheduler_.returned(id, lane_id, hold.grant, now_ns);
       return true;
     });
+}
+
+// What its process may have had under a former daemon, and has not named, was without work.
+void DeviceArbiter::told_all(ClientId id, const Client& client, std::uint64_t now_ns) {
+  outlet_.told_all(id);
+  if (absent_ == 0) return;
+  for (auto& [other_id, other] : clients_)
+    if (other.absent && other.traits.process == client.traits.process)
+      drop_unnamed(other_id, other, now_ns);
+}
+
+void DeviceArbiter::drop_absent() {
+  for (auto it = clients_.begin(); it != clients_.end();) {
+    const bool waits = !it->second.absent ||
+                       std::any_of(it->second.lanes.begin(), it->second.lanes.end(),
+                                   [](const auto& lane) { return !lane.second.holds.empty(); });
+    if (waits) {
+      ++it;
+      continue;
+    }
+    scheduler_.forget(it->first, 0);
+    if (found_id_ == it->first) found_id_ = scheduler::kNoClient;
+    it = clients_.erase(it);
+    --absent_;
+  }
 }
 
 // --- steps -----------------------------------------------------------------------------------
@@ -427,8 +490,12 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
   note({.time = now_ns, .kind = Kind::kForget, .client = id});
-  const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
-  --guests_[static_cast<std::size_t>(home - homes_.begin())];
+  if (found->second.absent) {
+    --absent_;
+  } else {
+    const auto home = std::find(homes_.begin(), homes_.end(), found->second.home.entry);
+    --guests_[static_cast<std::size_t>(home - homes_.begin())];
+  }
   const std::uint64_t process = found->second.traits.process;
   clients_.erase(found);
   found_id_ = scheduler::kNoClient;
@@ -446,6 +513,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
 void DeviceArbiter::step(std::uint64_t now_ns) {
   note({.time = now_ns, .kind = Kind::kStep});
   take_back_overdue(now_ns);
+  if (absent_ > 0) drop_absent();
   for (const scheduler::Decision& decision : scheduler_.decide(now_ns)) deliver(decision, now_ns);
   // A grant that cannot be delivered is taken back, which is news for the scheduler.
   for (const Lost& lost : lost_) {
@@ -609,12 +677,14 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
           overdue_at_ = std::min(overdue_at_, at);
           ++i;
         } else {
-          ++counters_.overdue;
           const Hold ended = hold;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
           dropped(id, client, ended);
-          // Who does not answer wants nothing, until it says so again.
-          leave(id, client, lane_id, now_ns);
+          if (!client.absent) {
+            ++counters_.overdue;
+            // Who does not answer wants nothing, until it says so again.
+            leave(id, client, lane_id, now_ns);
+          }
           scheduler_.returned(id, lane_id, ended.grant, now_ns);
         }
       }
@@ -639,10 +709,12 @@ std::vector<scheduler::Promise> DeviceArbiter::promises() const {
 
 std::vector<DeviceArbiter::Held> DeviceArbiter::held() const {
   std::vector<Held> all;
-  for (const auto& [id, client] : clients_)
+  for (const auto& [id, client] : clients_) {
+    if (client.absent) continue;
     for (const auto& [lane_id, lane] : client.lanes)
       for (const Hold& hold : lane.holds)
         all.push_back({id, lane_id, hold.entry, hold.open, hold.shared, hold.adopted});
+  }
   return all;
 }
 

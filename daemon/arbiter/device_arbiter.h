@@ -22,6 +22,9 @@
 // its process had under a former daemon (had_before()). So nobody takes units, or keeps them, by
 // telling of work.
 //
+// Until a process of a former daemon has told, what it may have is granted to no other
+// (expect_back()): an absent client holds it in its place.
+//
 // Profiles. Clients say how long their launches took on how many processors, and how long the same
 // ones are taken to last on the whole device. A grant stands for whatever its lane launches next,
 // so what a policy is told of a launch is the curve of all its client's launches together: how
@@ -88,6 +91,8 @@ class Outlet {
   // is; or it does not hold it any more. Not told when it is forgotten, nor of the whole device
   // where that is shared.
   virtual void holds(ClientId, EntryId, bool) {}
+  // The client has told of all work that it has of before. It may be told again.
+  virtual void told_all(ClientId) {}
   // The client is to report its progress (DaemonSegment::reporting), or not any more.
   virtual void reports(ClientId, bool) {}
 };
@@ -135,11 +140,17 @@ class DeviceArbiter {
   // ask another arbiter the same. `trace` outlives it.
   void record(runtime::trace::Recorder* trace) { trace_ = trace; }
 
-  // `client` is new and not scheduler::kNoClient.
+  // `client` is new, not scheduler::kNoClient, and above every one before it: of the sessions of a
+  // process the last is the one that counts.
   Home attach(ClientId client, const Traits& traits = {});
   // Under a former daemon the client's process held the entry, or had it as home: what it tells of
   // work there counts until then, and no such work is waited for any longer.
   void had_before(ClientId client, EntryId entry, std::uint64_t until_ns);
+  // That process has not come back yet. No other is granted units of the entry before it has told
+  // where its work runs, or after the time that a client has to answer; not after `until_ns`.
+  // `absent` is new, stands for the process, and is forgotten like a client when that ends.
+  void expect_back(ClientId absent, std::uint64_t process, EntryId entry, std::uint64_t until_ns,
+                   std::uint64_t now_ns);
   // Other settings from now on.
   void set(const ArbiterSettings& settings);
   void request(ClientId client, const protocol::Request& request, std::uint64_t now_ns);
@@ -207,6 +218,7 @@ class DeviceArbiter {
     Home home;
     Traits traits;
     bool over = false;   // it says nothing more: its process ends, or has another session
+    bool absent = false;  // expect_back()
     bool told = false;   // of what it held before
     bool asked = false;  // it was ready once: all of that is told
     bool reports = false;
@@ -235,7 +247,7 @@ class DeviceArbiter {
   }
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
   void credit(Client& client, std::uint64_t now_ns);
-  void adopt(ClientId id, Client& client, LaneId lane, Hold hold, std::uint64_t now_ns);
+  bool adopt(ClientId id, Client& client, LaneId lane, Hold hold, std::uint64_t now_ns);
   void add(ClientId id, Client& client, Lane& lane, const Hold& hold);
   void dropped(ClientId id, Client& client, const Hold& hold);
   void ask_again(ClientId id, Lane& lane, std::uint64_t now_ns);
@@ -244,6 +256,9 @@ class DeviceArbiter {
   bool within_share(const Client& client, EntryId entry) const;
   void inherit(ClientId to, Client& heir, std::uint64_t now_ns);
   void drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns);
+  bool expects(const Client& client, EntryId entry) const;
+  void told_all(ClientId id, const Client& client, std::uint64_t now_ns);
+  void drop_absent();
   void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const scheduler::Decision& decision, std::uint64_t now_ns);
   void deliver_grant(ClientId id, Client& client, const scheduler::Decision& decision,
@@ -279,6 +294,7 @@ class DeviceArbiter {
   runtime::trace::Recorder* trace_ = nullptr;
   std::uint64_t overdue_at_ = kNever;
   bool reporting_ = false;
+  std::size_t absent_ = 0;  // clients that are
   // Grants of the present step that did not arrive.
   struct Lost {
     ClientId client;

@@ -44,6 +44,7 @@ struct Device {
   std::uint64_t left = 0;       // in the order in which they were left
   Exposition::Labels labels;    // of its metrics
   bool drained = false;         // no new client
+  std::uint64_t key = 0;        // in the lease record; 0: that has not been asked yet
   bool touched = false;         // something was said since the last step
   std::uint64_t bounds_ns = 0;  // its clients' bounds were looked at then
 };

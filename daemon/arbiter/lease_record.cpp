@@ -170,7 +170,10 @@ std::span<const std::byte> LeaseRecord::bytes() const {
 
 std::size_t LeaseRecord::begin(const ProcessIdentity& process, std::uint64_t device,
                                runtime::EntryId home) {
-  if (!process || free_.empty()) return kNoSlot;
+  if (!process) return kNoSlot;
+  for (Past& past : past_)
+    if (past.process == process && past.device == device) past.back = true;
+  if (free_.empty()) return kNoSlot;
   const std::size_t index = free_.back();
   free_.pop_back();
   Slot& slot = slots_[index];
@@ -201,7 +204,7 @@ std::vector<runtime::EntryId> LeaseRecord::before(const ProcessIdentity& process
   std::vector<runtime::EntryId> entries;
   if (!process) return entries;
   for (const Past& past : past_) {
-    if (past.process != process || past.device != device) continue;
+    if (past.process != process || past.device != device || past.told) continue;
     for (std::size_t entry = 0; entry < runtime::kEntriesMax; ++entry)
       if ((entry == past.home && entry != runtime::kWholeDevice) ||
           (past.held[entry / 64] >> entry % 64 & 1) != 0)
@@ -210,6 +213,23 @@ std::vector<runtime::EntryId> LeaseRecord::before(const ProcessIdentity& process
   std::sort(entries.begin(), entries.end());
   entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
   return entries;
+}
+
+void LeaseRecord::told(const ProcessIdentity& process, std::uint64_t device) {
+  for (std::size_t i = 0; i < past_.size(); ++i) {
+    if (past_[i].process != process || past_[i].device != device) continue;
+    past_[i].told = true;
+    if (i < slots_.size()) slots_[i].process.store(0, kRelease);  // fill(): it lies there
+  }
+}
+
+std::vector<ProcessIdentity> LeaseRecord::absent(std::uint64_t device) const {
+  std::vector<ProcessIdentity> processes;
+  for (const Past& past : past_)
+    if (past.device == device && !past.back &&
+        std::find(processes.begin(), processes.end(), past.process) == processes.end())
+      processes.push_back(past.process);
+  return processes;
 }
 
 void LeaseRecord::close(std::uint64_t now_ns) {

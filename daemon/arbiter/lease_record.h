@@ -69,6 +69,11 @@ class LeaseRecord {
   // Entries on which this process may have work that began under a former daemon: those that it
   // held, and its homes. Until believed_until().
   std::vector<runtime::EntryId> before(const ProcessIdentity& process, std::uint64_t device) const;
+  // The process has told its daemon all of that: it counts no more.
+  void told(const ProcessIdentity& process, std::uint64_t device);
+  // The processes of which before() says something for this device and that have begun no session
+  // since, each once.
+  std::vector<ProcessIdentity> absent(std::uint64_t device) const;
   std::uint64_t believed_until() const { return believed_until_; }
 
   // The daemon ends in order. The file goes with it, unless it says something of a process that
@@ -98,6 +103,8 @@ class LeaseRecord {
     ProcessIdentity process;
     std::uint64_t device = 0, home = 0;
     std::array<std::uint64_t, kWords> held{};
+    bool back = false;  // it has begun a session
+    bool told = false;
   };
   struct Unmap {
     Unmap() : size(0) {}

@@ -110,6 +110,8 @@ void LeaseClient::connect(const Link& link, std::uint64_t now_ns) {
   telling_ = false;
   for (LaneId id = 0; id < lanes_used_; ++id)
     for (Drain& drain : lanes_[id].drains) tell_of_old_work(id, drain, now_ns);
+  // That was all: what else it had before is free.
+  if (lanes_used_ > 0 && !telling_) send(protocol::encode(protocol::Idle{}));
   flush();
   at_home_ = false;
   parked_ = false;

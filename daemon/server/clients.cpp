@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What tools are answered, and the lives of clients.
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -276,6 +277,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   watch(session->peer.pidfd.get());
   deaths_->add(&session->memory.client->life);
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
+  if ((*device)->key == 0) expect_back(**device, time);
   const protocol::Welcome welcome =
       welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits));
   remember(admitted, static_cast<EntryId>(welcome.home));
@@ -291,15 +293,38 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   if (!sent) end_session(admitted.id, time);
 }
 
+// What processes of the daemon before this one may have is theirs until they have told.
+void Server::expect_back(Device& device, std::uint64_t time) {
+  device.key = key_of_device(device.info.uuid, protocol::hash_of(device.arbiter->layout()));
+  for (const ProcessIdentity& process : record_.absent(device.key)) {
+    const auto id = static_cast<pid_t>(process.process);
+    protocol::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0)));
+    if (!pidfd || identity_of(id) != process) continue;
+    const ClientId absent = next_client_++;
+    for (const EntryId entry : record_.before(process, device.key))
+      device.arbiter->expect_back(absent, process.process, entry, record_.believed_until(), time);
+    watch(pidfd.get());
+    const int fd = pidfd.get();
+    absent_.emplace(fd, Absent{absent, std::move(pidfd)});
+  }
+}
+
+void Server::end_absent(int pidfd, std::uint64_t time) {
+  const auto ended = absent_.find(pidfd);
+  for (auto& [key, device] : devices_) {
+    device.arbiter->forget(ended->second.id, time);
+    device.touched = true;
+  }
+  absent_.erase(ended);
+}
+
 // For the daemon after this one; and what the one before this one remembered of its process.
 void Server::remember(Session& session, EntryId home) {
-  const ProcessIdentity process = identity_of(session.peer.pid);
-  DeviceArbiter& arbiter = *session.device->arbiter;
-  const std::uint64_t device =
-      key_of_device(session.device->info.uuid, protocol::hash_of(arbiter.layout()));
-  for (const EntryId entry : record_.before(process, device))
-    arbiter.had_before(session.id, entry, record_.believed_until());
-  session.slot = record_.begin(process, device, home);
+  const std::uint64_t device = session.device->key;
+  session.process = identity_of(session.peer.pid);
+  for (const EntryId entry : record_.before(session.process, device))
+    session.device->arbiter->had_before(session.id, entry, record_.believed_until());
+  session.slot = record_.begin(session.process, device, home);
 }
 
 void Server::hear(Session& session) {

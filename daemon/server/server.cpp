@@ -242,6 +242,11 @@ void Server::holds(ClientId client, EntryId entry, bool held) {
   if (const Session* session = this->session(client)) record_.holds(session->slot, entry, held);
 }
 
+void Server::told_all(ClientId client) {
+  if (const Session* session = this->session(client))
+    record_.told(session->process, session->device->key);
+}
+
 void Server::reports(ClientId client, bool wanted) {
   Session* session = this->session(client);
   if (session == nullptr) return;
@@ -329,6 +334,8 @@ void Server::look_at_descriptors(int timeout_ms) {
     } else if (const auto pidfd = by_pidfd_.find(fd); pidfd != by_pidfd_.end()) {
       ++counters_.deaths_by_pidfd;
       end_session(pidfd->second, time);
+    } else if (absent_.contains(fd)) {
+      end_absent(fd, time);
     } else if (const auto socket = by_socket_.find(fd); socket != by_socket_.end()) {
       hear(*sessions_.at(socket->second));
     } else if (!receives) {

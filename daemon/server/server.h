@@ -91,6 +91,7 @@ class Server final : public Outlet {
     std::string program;
     Standing standing;
     std::uint64_t since_ns = 0;
+    ProcessIdentity process;
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
     bool granted = false;              // grants were written and not published yet
@@ -105,6 +106,7 @@ class Server final : public Outlet {
   bool grant(ClientId client, const protocol::Grant& grant) override;
   void gates_closed(ClientId client) override;
   void holds(ClientId client, EntryId entry, bool held) override;
+  void told_all(ClientId client) override;
   void reports(ClientId client, bool wanted) override;
 
   bool turn(std::uint64_t now_ns);
@@ -135,6 +137,8 @@ class Server final : public Outlet {
   void tell_of_bounds(Device& device, std::uint64_t now_ns);
   void look_for_dying(std::uint64_t now_ns);
   void remember(Session& session, EntryId home);
+  void expect_back(Device& device, std::uint64_t now_ns);
+  void end_absent(int pidfd, std::uint64_t now_ns);
   void let_go(Session& session, std::string_view why, std::uint64_t now_ns);
   void end_session(ClientId id, std::uint64_t now_ns);
   Session* session(ClientId id);
@@ -161,6 +165,11 @@ class Server final : public Outlet {
   Classes classes_;
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<int, ClientId> by_socket_, by_pidfd_;
+  struct Absent {  // a process of the daemon before this one that is not back
+    ClientId id;
+    protocol::Fd pidfd;
+  };
+  std::map<int, Absent> absent_;  // by pidfd, until it ends
   std::vector<Session*> dirty_;
   Jobs jobs_;
   Claims claims_;

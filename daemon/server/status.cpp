@@ -149,7 +149,8 @@ json Server::status() const {
                       {"units", entry.compute.bits()},
                       {"processors", entry.processors},
                       {"shared", hold->shared},
-                      {"open", hold->open}});
+                      {"open", hold->open},
+                      {"adopted", hold->adopted}});
       hold = next;
     }
     json shown{{"uuid", device.info.uuid},

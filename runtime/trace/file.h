@@ -41,6 +41,7 @@ enum class Kind : std::uint16_t {
   kReload,    // other settings or another policy: what follows cannot be replayed
   kProgress,  // `client`, so far: `serial` launches, work `a`, `b` ns busy, misplaced work `c`
   kBefore,    // `client` may tell of work on `entry` of before this vitamind, until `a`
+  kExpect,    // absent `client` stands for process `serial` on `entry`, until `a`
 };
 
 struct Record {

@@ -430,6 +430,99 @@ TEST_CASE("after a restart the units of old work are not granted before it has e
   CHECK(node.grants.size() == 1);
 }
 
+TEST_CASE("what a process of the daemon before may have is granted to no other before it is back") {
+  Node node(0b1111);
+  const EntryId entry = node.layout.find(hal::ComputeSet(0b1111));
+  const EntryId home = node.layout.find(hal::ComputeSet(0b0001));
+  const auto expect = [&] {
+    node.arbiter.expect_back(9, 70, entry, 50'000, node.now);
+    node.arbiter.expect_back(9, 70, home, 50'000, node.now);
+  };
+  const auto attach = [&](ClientId client, std::uint64_t process) {
+    daemon::Traits traits;
+    traits.process = process;
+    node.arbiter.attach(client, traits);
+  };
+  const auto tells = [&](EntryId where) {
+    protocol::Holding holding;
+    holding.word = protocol::lease_word(6, 3, Gate::kOpen);
+    holding.entry = where;
+    holding.outstanding = 1;
+    node.arbiter.request(1, holding, node.now);
+    node.arbiter.step(node.now);
+  };
+  attach(2, 80);
+  expect();
+  node.wants(2);
+  CHECK(node.grants.empty());
+  CHECK(node.arbiter.held().empty());  // it is no client, and nobody knows that it has work
+  SUBCASE("it tells of work, and it ends") {
+    attach(1, 70);
+    node.arbiter.had_before(1, entry, 50'000);
+    tells(entry);
+    node.arbiter.request(1, protocol::Idle{}, node.now);
+    node.arbiter.step(node.now);
+    CHECK(node.grants.empty());
+    CHECK(node.arbiter.held().size() == 1);
+    protocol::Returned returned;
+    returned.word = protocol::lease_word(6, 3, Gate::kOpen);
+    returned.entry = entry;
+    node.arbiter.request(1, returned, node.now);
+    node.arbiter.step(node.now);
+    CHECK(node.grants.size() == 1);
+  }
+  SUBCASE("it tells that it has none") {
+    attach(1, 70);
+    node.arbiter.request(1, protocol::Idle{}, node.now);
+    node.arbiter.step(node.now);
+    CHECK(node.grants.size() == 1);
+  }
+  SUBCASE("it asks for something: it has told all") {
+    attach(1, 70);
+    node.wants(1);
+    CHECK(node.grants.size() == 1);
+  }
+  SUBCASE("it ends") {
+    node.arbiter.forget(9, node.now);
+    node.arbiter.step(node.now);
+    CHECK(node.grants.size() == 1);
+  }
+  SUBCASE("it does not come for as long as a client has to answer") {
+    node.now += node.settings.answer_within_ns;
+    node.arbiter.step(node.now);
+    CHECK(node.grants.size() == 1);
+  }
+  SUBCASE("another process comes") {
+    attach(1, 71);
+    node.arbiter.request(1, protocol::Idle{}, node.now);
+    node.arbiter.step(node.now);
+    CHECK(node.grants.empty());
+  }
+  CHECK(node.arbiter.counters().overlaps == 0);
+  CHECK(node.arbiter.counters().overdue == 0);
+}
+
+TEST_CASE("what an older session says late does not silence the newer one of its process") {
+  Node node(0b1111);
+  daemon::Traits traits;
+  traits.process = 70;
+  const EntryId entry = node.layout.find(hal::ComputeSet(0b0011));
+  for (const ClientId id : {1, 2}) {
+    node.arbiter.attach(id, traits);
+    node.arbiter.had_before(id, entry, 1'000'000);
+  }
+  protocol::Holding holding;
+  holding.word = protocol::lease_word(6, 3, Gate::kOpen);
+  holding.entry = entry;
+  holding.outstanding = 1;
+  for (const ClientId id : {1, 2}) node.arbiter.request(id, holding, node.now);
+  REQUIRE(node.arbiter.held().size() == 1);
+  CHECK(node.arbiter.held()[0].client == 2);
+  node.wants(2);
+  REQUIRE(node.grants.size() == 1);
+  CHECK(node.grants[0].first == 2);
+}
+
 // A daemon that was told late: the units of old work are another one's by then. Both are known, and
 // nothing is granted there before one of them ends.
 TEST_CASE("old work on units that another client holds is waited for like that client's") {

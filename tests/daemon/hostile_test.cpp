@@ -55,6 +55,7 @@ const hal::DeviceInfo& device() {
 
 struct Session {
   ClientId id = 0;
+  std::uint64_t process = 0;
   std::size_t slot = daemon::LeaseRecord::kNoSlot;
   protocol::ClientSegment own;
   protocol::DaemonSegment daemons;
@@ -170,6 +171,9 @@ class Node final : public daemon::Outlet {
   void holds(ClientId id, EntryId entry, bool held) override {
     if (const Session* s = known(id)) record_.holds(s->slot, entry, held);
   }
+  void told_all(ClientId id) override {
+    if (const Session* s = known(id)) record_.told({s->process, 1}, kDevice);
+  }
 
  private:
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
@@ -186,6 +190,11 @@ class Node final : public daemon::Outlet {
     arbiter_->use(std::move(*scheduler::make(policy_, arbiter_->context(seed_))));
     record_ =
         daemon::LeaseRecord(64, now_, settings_.drain_within_ns, epoch_ == 1 ? nullptr : &record_);
+    for (const daemon::ProcessIdentity& process : record_.absent(kDevice)) {
+      const ClientId absent = next_id_++;
+      for (const EntryId entry : record_.before(process, kDevice))
+        arbiter_->expect_back(absent, process.process, entry, record_.believed_until(), now_);
+    }
     // The first to come.
     stranger_.comes_back_ns = now_;
     if (there()) daemon_step();
@@ -203,6 +212,7 @@ class Node final : public daemon::Outlet {
   std::unique_ptr<Session> attach(std::uint64_t process, EntryId& home) {
     auto session = std::make_unique<Session>();
     session->id = next_id_++;
+    session->process = process;
     daemon::Traits traits;
     traits.process = process;
     home = arbiter_->attach(session->id, traits).entry;

@@ -63,13 +63,41 @@ TEST_CASE("the next daemon knows what each process held, and its home") {
     record.holds(gone, 20, true);
     record.end(gone);
   }
-  const LeaseRecord next = open(folder, 2 * kSecond);
+  LeaseRecord next = open(folder, 2 * kSecond);
+  CHECK(next.absent(5) == std::vector{kOne});
+  CHECK(next.absent(6).empty());
+  next.begin(kOne, 6, 3);  // on another device
+  CHECK(next.absent(5) == std::vector{kOne});
+  next.begin(kOne, 5, 3);
+  CHECK(next.absent(5).empty());
   CHECK(next.before(kOne, 5) == Entries{3, 9, 511});
   CHECK(next.believed_until() == 62 * kSecond);
   CHECK(next.before(kOne, 6).empty());    // another device, or other parts of it
   CHECK(next.before(kOther, 5).empty());  // its session had ended
   CHECK(next.before(kLater, 5).empty());  // another process of the same id
   CHECK(next.before({}, 5).empty());
+}
+
+TEST_CASE("what a process has told its daemon counts no more for that one and the next") {
+  const Folder folder;
+  {
+    LeaseRecord record = open(folder, kSecond);
+    record.holds(record.begin(kOne, 5, 3), 9, true);
+    record.holds(record.begin(kOther, 5, 4), 8, true);
+  }
+  {
+    LeaseRecord record = open(folder, 2 * kSecond);
+    const std::size_t slot = record.begin(kOne, 5, 2);
+    record.told(kOne, 6);
+    CHECK(record.before(kOne, 5) == Entries{3, 9});
+    record.told(kOne, 5);
+    CHECK(record.before(kOne, 5).empty());
+    CHECK(record.before(kOther, 5) == Entries{4, 8});
+    record.holds(slot, 10, true);
+  }
+  const LeaseRecord next = open(folder, 3 * kSecond);
+  CHECK(next.before(kOne, 5) == Entries{2, 10});
+  CHECK(next.before(kOther, 5) == Entries{4, 8});
 }
 
 TEST_CASE("the whole device is known to the next daemon where it was leased, not as a home") {

@@ -42,6 +42,7 @@ struct Operation {
   std::uint64_t epoch;  // of the daemon; at home: 0
   bool leased;          // it counts (runtime::Arbiter::submitted)
   bool shared;          // its grant promises nothing
+  bool contested = false;  // a daemon that was told of it did not have all of its units
 };
 
 struct SimulatedLane {
@@ -53,8 +54,9 @@ struct SimulatedLane {
 
 // One connection of a client, as the daemon has it.
 struct Session {
-  explicit Session(ClientId id_) : id(id_) {}
+  Session(ClientId id_, std::uint64_t process_) : id(id_), process(process_) {}
   ClientId id;
+  std::uint64_t process;
   std::size_t slot = daemon::LeaseRecord::kNoSlot;
   protocol::ClientSegment own;
   protocol::DaemonSegment daemons;
@@ -158,6 +160,9 @@ class Node final : public daemon::Outlet {
   void holds(ClientId id, EntryId entry, bool held) override {
     if (const Session* s = known(id)) record_.holds(s->slot, entry, held);
   }
+  void told_all(ClientId id) override {
+    if (const Session* s = known(id)) record_.told({s->process, 1}, kDevice);
+  }
   void reports(ClientId id, bool wanted) override {
     if (Session* s = known(id)) s->daemons.reporting.store(wanted ? 1 : 0);
   }
@@ -202,6 +207,12 @@ class Node final : public daemon::Outlet {
     arbiter_->use(std::move(*scheduler::make(policy_, arbiter_->context(options_.seed))));
     record_ = daemon::LeaseRecord(kSessions, now_, settings_.drain_within_ns,
                                   epoch_ == 1 ? nullptr : &record_);
+    for (const daemon::ProcessIdentity& process : record_.absent(kDevice)) {
+      const ClientId absent = next_id_++;
+      for (const EntryId entry : record_.before(process, kDevice))
+        arbiter_->expect_back(absent, process.process, entry, record_.believed_until(), now_);
+    }
+    started_ns_ = now_;
     up_ = true;
   }
 
@@ -212,7 +223,7 @@ class Node final : public daemon::Outlet {
 
   // The handshake, as one step.
   void attach(Client& c) {
-    Session& session = *c.sessions.emplace_back(std::make_unique<Session>(next_id_++));
+    Session& session = *c.sessions.emplace_back(std::make_unique<Session>(next_id_++, c.process));
     client::Link link(session.own, session.daemons);
     daemon::Traits traits;
     traits.process = c.process;
@@ -315,9 +326,12 @@ class Node final : public daemon::Outlet {
   void told_of_old_work(Client& c, const Session& session, const protocol::Holding& holding,
                         bool taken) {
     const auto entry = static_cast<EntryId>(holding.entry);
+    if (!taken)  // others may have its units already, also when a later session tells of it
+      for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
+        running.contested = running.contested || running.entry == entry;
     if (taken) {
       for (Operation& running : c.lanes[holding.head.lane % kLanes].running)
-        if (running.entry == entry && running.leased) running.epoch = epoch_;
+        if (running.entry == entry && running.leased && !running.contested) running.epoch = epoch_;
       ++result_.adopted;
     } else if (!c.excused && !holds(session, holding)) {
       const hal::ComputeSet units = layout_.at(entry).compute;
@@ -326,6 +340,12 @@ class Node final : public daemon::Outlet {
       for (const auto& held : arbiter_->held())
         others = others || (!c.has(held.client) && !held.shared &&
                             layout_.at(held.entry).compute.overlaps(units));
+      // Nor of what it could not tell the daemon of in a session of before 1.8 (attach()).
+      const auto& running = c.lanes[holding.head.lane % kLanes].running;
+      others = others || (entry == kWholeDevice &&
+                          std::all_of(running.begin(), running.end(), [](const Operation& one) {
+                            return one.entry != kWholeDevice || one.epoch == 0;
+                          }));
       if (!others)
         fail("work of before is not taken over, though nobody else is there: entry " +
              std::to_string(entry) + " of epoch " +
@@ -398,8 +418,10 @@ class Node final : public daemon::Outlet {
     if (up_ && !home)
       for (const auto& held : arbiter_->held())
         if (held.open && held.client == c.id() && held.lane == index) shared = held.shared;
+    // Some last for longer than a daemon takes to come back.
+    const std::uint64_t lasts_ns = 500 + below(below(16) == 0 ? 400'000 : 20'000);
     lane.running.push_back(
-        {lane.next++, entry, now_ + 500 + below(20'000), home ? 0 : epoch_, leased, shared});
+        {lane.next++, entry, now_ + lasts_ns, home ? 0 : epoch_, leased, shared});
     c.leases->outstanding(true);
     --lane.left;
     ++result_.submitted;
@@ -447,6 +469,7 @@ class Node final : public daemon::Outlet {
         if (up_) {
           result_.overdue += arbiter_->counters().overdue;
           lose_daemon();
+          if (below(2) == 0) start_daemon();  // at once: work of before runs
         } else {
           start_daemon();
         }
@@ -562,6 +585,12 @@ class Node final : public daemon::Outlet {
     }
   }
 
+  // It is of the daemon before this one, and its process has not had long to come back.
+  bool is_expected(const Operation& running) const {
+    return running.epoch != 0 && running.epoch == epoch_ - 1 &&
+           now_ < started_ns_ + kAnswerWithin;
+  }
+
   void check_submission(const Client& c, LaneId lane, EntryId entry, bool home) {
     if (home) return;
     if (!c.excused && c.attached) {
@@ -579,7 +608,8 @@ class Node final : public daemon::Outlet {
       if (other.get() == &c || other->excused || c.excused) continue;
       for (const SimulatedLane& theirs : other->lanes)
         for (const Operation& running : theirs.running)
-          if (running.leased && !running.shared && running.epoch == epoch_ &&
+          if (running.leased && !running.shared &&
+              (running.epoch == epoch_ || is_expected(running)) &&
               running.ends_ns > now_ && layout_.at(running.entry).compute.overlaps(units))
             fail("two clients have work on the same units");
     }
@@ -632,6 +662,7 @@ class Node final : public daemon::Outlet {
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<daemon::DeviceArbiter::Held> held_;
   std::uint32_t epoch_ = 0;
+  std::uint64_t started_ns_ = 0;  // the daemon
   ClientId next_id_ = 1;
   std::uint64_t processes_ = 0;
   std::uint64_t now_ = 1'000'000;

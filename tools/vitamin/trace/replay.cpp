@@ -97,6 +97,9 @@ void Replay::tell(const Record& record, const Record* bytes) {
     case Kind::kBefore:
       arbiter_->had_before(record.client, record.entry, record.a);
       break;
+    case Kind::kExpect:
+      arbiter_->expect_back(record.client, record.serial, record.entry, record.a, record.time);
+      break;
     case Kind::kProgress:
       arbiter_->progressed(record.client, {record.a, record.b, record.c, record.serial},
                            record.time);
