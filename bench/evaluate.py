@@ -28,6 +28,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
 
+import experiment  # noqa: E402
 import experiments  # noqa: E402
 import harness  # noqa: E402
 import load  # noqa: E402
@@ -94,7 +95,7 @@ def clocks():
 
 def check_packages(names):
     for name in names:
-        for package in experiments.packages(name):
+        for package in experiment.packages(name):
             if importlib.util.find_spec(package) is None:
                 raise harness.Refusal(f"the Python package '{package}' is missing ({name} needs "
                                       f"it): pip install {package}")
@@ -110,15 +111,15 @@ def training_specs(pair, names, options):
     ranks = 2 if pair in experiments.DISTRIBUTED else 1
     if ranks > options.gpus:
         raise harness.Refusal(f"{pair} is two ranks on two GPUs: --gpus 2")
-    return [experiments.spec("train", "demo" if options.device == "soft" else n, ranks=ranks)
+    return [experiment.spec("train", "demo" if options.device == "soft" else n, ranks=ranks)
             for n in names]
 
 
 def mixed_specs(names, options):
     train, infer = ("demo", "demo") if options.device == "soft" else names
     more = ["--output", options.tokens] if options.tokens else []
-    return [experiments.spec("train", train),
-            experiments.spec("infer", infer, "latency", more)]
+    return [experiment.spec("train", train),
+            experiment.spec("infer", infer, "latency", more)]
 
 
 def serving_specs(options):
@@ -127,8 +128,8 @@ def serving_specs(options):
             "--between-mib", options.between_mib]
     tpot_ms = 1e3 * load.SLO["interactive"][1] * options.slo_scale
     cache = 0 if name == "demo" else options.slots * (options.prompt + options.output) / 8192
-    return [experiments.spec("prefill", name, "plain", more, gib=(15.7 * (name != "demo"), 1)),
-            experiments.spec("decode", name, "tokens",
+    return [experiment.spec("prefill", name, "plain", more, gib=(15.7 * (name != "demo"), 1)),
+            experiment.spec("decode", name, "tokens",
                              [*more, "--slots", options.slots, "--tpot-ms", tpot_ms],
                              gib=(15.7 * (name != "demo") + cache, 1))]
 
@@ -152,7 +153,7 @@ def run_one(name, session, options):
     if name == "E0":
         names = ["demo"] if options.device == "soft" else options.workloads
         experiments.Calibration(session).run(
-            [experiments.spec("infer" if n.startswith("I-") else "train", n) for n in names])
+            [experiment.spec("infer" if n.startswith("I-") else "train", n) for n in names])
     elif name in ("E3", "E4", "pairs"):
         known = {"E3": experiments.TRAINING_PAIRS, "E4": experiments.MIXED_PAIRS,
                  "pairs": experiments.TRAINING_PAIRS | experiments.MIXED_PAIRS}[name]
@@ -170,15 +171,15 @@ def run_one(name, session, options):
                 experiments.Training(session).run(
                     pair, training_specs(pair, known[pair], options))
     elif name == "E5":
-        experiment = experiments.Serving(session)
+        serving = experiments.Serving(session)
         try:
             for trace in options.traces:
-                experiment.use(trace)
+                serving.use(trace)
                 at = "calibrated" if options.load is None else f"{options.load:g}"
                 limits = "" if options.slo_scale == 1 else f" limits x {options.slo_scale:g}"
-                experiment.run(f"{trace} {at}{limits}", serving_specs(options))
+                serving.run(f"{trace} {at}{limits}", serving_specs(options))
         finally:
-            experiment.close()
+            serving.close()
     elif name == "E6":
         overheads.Dispatch(session).run()
     elif name == "E7":
@@ -187,18 +188,18 @@ def run_one(name, session, options):
         demo = options.device == "soft"
         if "bits" in options.parts:
             experiments.BitwiseTraining(session).run("training", [
-                experiments.spec("bits", n, gib=(0, 0) if demo else None)
+                experiment.spec("bits", n, gib=(0, 0) if demo else None)
                 for n in (("demo", "demo") if demo else ("qwen-train", "resnet-train"))])
         if "libraries" in options.parts:
             experiments.LibraryAwareness(session).run("libraries", [
-                experiments.spec("libraries", "demo" if demo else "all")])
+                experiment.spec("libraries", "demo" if demo else "all")])
         if "hazards" in options.parts:
             hazards(session, options)
     if name == "E8":
         for length in overheads.Chain.LENGTHS if not options.no_chains else ():
             overheads.Chain(session, length).run()
         n = "demo" if options.device == "soft" else options.workloads[0]
-        experiments.DecodeAlone(session).run(n, [experiments.spec("infer", n)])
+        experiments.DecodeAlone(session).run(n, [experiment.spec("infer", n)])
 
 
 def needed(name, options):
@@ -229,12 +230,12 @@ def run(name, options):
                     modes.Surroundings(directory, options.device,
                                        load.SLO["interactive"][1] * options.slo_scale) \
                         as surroundings:
-                session = experiments.Session(options, results, old, directory, surroundings, free)
+                session = experiment.Session(options, results, old, directory, surroundings, free)
                 if options.device == "cuda":
                     session.clocks = clocks
                 try:
                     run_one(name, session, options)
-                except experiments.OutOfTime:
+                except experiment.OutOfTime:
                     print(f"{name}: the budget of {options.budget:.0f} s is spent with "
                           f"{session.cells - session.ended} cells to go; the same command with "
                           "--resume runs what is left", flush=True)

@@ -179,7 +179,7 @@ def loops(options, results, environment):
 def partition(options, results, environment):
     """Two resident jobs (evaluation/job.py) on leases of fixed halves, and the same two on the same
     halves without a daemon: short windows in turn, the order changing from pair to pair."""
-    import experiments
+    import experiment
     from processes import Job as Trainer, together  # bench/evaluation's
     names = (options.pair or ("demo+demo" if options.device == "soft" else "RN+D0.6")).split("+")
     daemon = Daemon("static:parts=2", environment, watch=False)
@@ -213,7 +213,7 @@ def partition(options, results, environment):
             for setting in order:
                 answers = together([(job, {"do": "window", "seconds": warm + window})
                                     for job in running[setting]], lead=0.2, timeout=90)
-                rates = [experiments.rate(a["ends"], warm, warm + window) for a in answers]
+                rates = [experiment.rate(a["ends"], warm, warm + window) for a in answers]
                 found[setting].append(rates)
                 results.add({"part": "partition", "setting": setting, "repeat": repeat,
                              "per_s": rates, "ends": [a["ends"] for a in answers]})

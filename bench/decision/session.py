@@ -12,7 +12,7 @@ import time
 
 import arms
 import progress
-from experiments import end
+from experiment import end
 from processes import Job, JobFailed
 
 PAUSE_TIMEOUT = 60  # seconds: a step of the slowest job, many times over
@@ -30,7 +30,7 @@ def stolen_s():
 
 class Cell:
     def __init__(self, name, specs, options, surroundings, results, directory):
-        """specs: experiments.JobSpec of each job."""
+        """specs: experiment.JobSpec of each job."""
         self.name, self.specs, self.options = name, specs, options
         self.surroundings, self.results = surroundings, results
         self.directory = directory

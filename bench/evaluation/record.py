@@ -27,7 +27,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import experiments  # noqa: E402
+import experiment  # noqa: E402
 import harness  # noqa: E402
 import micro  # noqa: E402
 import modes  # noqa: E402
@@ -184,8 +184,8 @@ def one_job(name, options, results, done, beside=None):
         wanted = {s: words for s, words in settings(options, directory).items()
                   if (name, s) not in done}
         kept, more = (0, 0) if options.device == "cpu" else \
-            experiments.needs([experiments.spec(role, name)])
-        for wave in experiments.waves(list(wanted), 0, [experiments.spec(role, name)],
+            experiment.needs([experiment.spec(role, name)])
+        for wave in experiment.waves(list(wanted), 0, [experiment.spec(role, name)],
                                       options.memory) if kept else [list(wanted)]:
             jobs = {s: Job(f"{name} ({s})", arguments, wanted[s], beside and beside[0])
                     for s in wave}

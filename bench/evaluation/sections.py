@@ -2,12 +2,10 @@
 """A section of report.md for each experiment: its tables and lines, and in a few words what was
 found. `figure` (figures.py) draws, or is None."""
 
-import experiments
-import harness
+import experiment
 import load
 from comparisons import (between, by_session, by_subject, caption, cells, differ, halves, interval,
                          middle, neighbours, number, percent, shares, table, usable, verdict)
-
 
 ALONE = ("exclusive", "in-process", "ours-alone", "mps-alone")
 
@@ -32,7 +30,7 @@ def binding_table(records):
     rows, three = [], lambda v: number(v, 0 if v >= 100 else 1)
     for label, _, found in by_session(records):
         for cell, runs in found.items():
-            told = [b for b in map(experiments.bindings, runs) if b]
+            told = [b for b in map(experiment.bindings, runs) if b]
             if not told:
                 continue
             mean = lambda key: sum(b[key] for b in told) / len(told)

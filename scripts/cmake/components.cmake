@@ -198,3 +198,7 @@ function(vitamin_summary)
   endforeach()
   message(STATUS "----------------------------------------------------------------")
 endfunction()
+
+# What the build of portable kernels by another compiler depends on.
+set(portable_kernel_headers ${PROJECT_SOURCE_DIR}/backends/soft/kernel.h
+                            ${PROJECT_SOURCE_DIR}/backends/soft/short_floats.h)

@@ -23,7 +23,7 @@ function(vitamin_kernels target)
               -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90
               -MD -MF ${CMAKE_CURRENT_BINARY_DIR}/${target}.d -MT ${fatbin}
               -o ${fatbin} ${source}
-      DEPENDS ${source} ${PROJECT_SOURCE_DIR}/backends/soft/kernel.h
+      DEPENDS ${source}
       DEPFILE ${CMAKE_CURRENT_BINARY_DIR}/${target}.d
       COMMENT "Building ${arg_NAME}.fatbin" VERBATIM)
     add_custom_target(${target}_fatbin ALL DEPENDS ${fatbin})

@@ -42,7 +42,7 @@ struct Operation {
   std::uint64_t epoch;  // of the daemon; at home: 0
   bool leased;          // it counts (runtime::Arbiter::submitted)
   bool shared;          // its grant promises nothing
-  bool contested = false;  // a daemon that was told of it did not have all of its units
+  bool contested = false;  // a daemon was told of it that did not take it over, or not for itself
 };
 
 struct SimulatedLane {
@@ -587,7 +587,7 @@ class Node final : public daemon::Outlet {
 
   // It is of the daemon before this one, and its process has not had long to come back.
   bool is_expected(const Operation& running) const {
-    return running.epoch != 0 && running.epoch == epoch_ - 1 &&
+    return !running.contested && running.epoch != 0 && running.epoch == epoch_ - 1 &&
            now_ < started_ns_ + kAnswerWithin;
   }
 

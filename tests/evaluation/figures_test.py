@@ -14,6 +14,7 @@ BENCH = pathlib.Path(os.environ["BENCH"])
 sys.path[:0] = [str(BENCH), str(BENCH / "evaluation")]
 sys.dont_write_bytecode = True
 
+import experiment  # noqa: E402
 import experiments  # noqa: E402
 import harness  # noqa: E402
 import load  # noqa: E402
@@ -41,7 +42,7 @@ class Figures(unittest.TestCase):
 
             def add(self, record):
                 self.found.append(record)
-        session = experiments.Session(types.SimpleNamespace(), Results(), [], "", None, 0)
+        session = experiment.Session(types.SimpleNamespace(), Results(), [], "", None, 0)
         session.note_clocks("E3", "W1")
         self.assertEqual(Results.found, [])  # nothing where there is no GPU
         session.clocks = lambda: [{"clocks.sm": "1980"}]
@@ -148,12 +149,12 @@ class Figures(unittest.TestCase):
                     "daemon": {"counted": {"moves": moves, "grants": 9}},
                     "launches": [{"seconds": 2.0, "seen": 100, "moved": 10, "widths": {"8": 75}},
                                  {"seconds": 2.0, "seen": 100, "moved": 30, "widths": {"132": 25}}]}
-        b = experiments.bindings(cell(500))
+        b = experiment.bindings(cell(500))
         self.assertEqual((b["launches"], b["rebinds"], b["moves"]), (100, 20, 125))
         self.assertEqual(b["widths"], {8: 0.75, 132: 0.25})
-        self.assertNotIn("static", experiments.binding(cell(500)))
-        self.assertIn("(static)", experiments.binding(cell(300)))
-        self.assertEqual(experiments.binding(self.cell("mps", 1, 1, 1)), "")
+        self.assertNotIn("static", experiment.binding(cell(500)))
+        self.assertIn("(static)", experiment.binding(cell(300)))
+        self.assertEqual(experiment.binding(self.cell("mps", 1, 1, 1)), "")
 
     def test_static_partitions_are_a_frontier(self):
         def cell(mode, rate, p95):
@@ -201,30 +202,30 @@ class Figures(unittest.TestCase):
             self.assertEqual("asked at most 1.15" in text, comparable)
 
     def test_rates_are_those_of_the_window(self):
-        self.assertAlmostEqual(experiments.rate([0.5, 1, 1.5, 2, 2.5, 9], 1, 3), 2)
+        self.assertAlmostEqual(experiment.rate([0.5, 1, 1.5, 2, 2.5, 9], 1, 3), 2)
 
     def test_settings_are_packed_into_the_memory(self):
-        specs = [experiments.spec("train", "D1.7"), experiments.spec("train", "L8")]
-        kept, more = experiments.needs(specs)
+        specs = [experiment.spec("train", "D1.7"), experiment.spec("train", "L8")]
+        kept, more = experiment.needs(specs)
         names = ["native", "mps", "static", "ours"]
-        self.assertEqual(experiments.batches(names, specs, 4 * kept + more), [names])
-        self.assertEqual(experiments.batches(names, specs, 2 * kept + more),
+        self.assertEqual(experiment.batches(names, specs, 4 * kept + more), [names])
+        self.assertEqual(experiment.batches(names, specs, 2 * kept + more),
                          [["native", "mps"], ["native", "static"], ["native", "ours"]])
         with self.assertRaises(harness.Refusal):
-            experiments.batches(names, specs, kept)
+            experiment.batches(names, specs, kept)
 
     def test_processes_are_built_in_waves_that_fit(self):
-        specs = [experiments.spec("train", "D0.6"), experiments.spec("train", "D0.6")]
-        kept, more = experiments.needs(specs)
+        specs = [experiment.spec("train", "D0.6"), experiment.spec("train", "D0.6")]
+        kept, more = experiment.needs(specs)
         names = ["native", "mps", "static", "ours"]
         for free in (kept * 4 + more, kept * 4 + 2 * more, 4 * (kept + more)):
             held = 0
-            for wave in experiments.waves(names, 0, specs, free):
+            for wave in experiment.waves(names, 0, specs, free):
                 self.assertLessEqual(kept * (held + len(wave)) + more * len(wave), free)
                 held += len(wave)
             self.assertEqual(held, len(names))
-        self.assertEqual(list(experiments.waves(names, 0, specs, 4 * (kept + more))), [names])
-        self.assertEqual(list(experiments.waves(names, 1, specs, 0))[0], ["native"])
+        self.assertEqual(list(experiment.waves(names, 0, specs, 4 * (kept + more))), [names])
+        self.assertEqual(list(experiment.waves(names, 1, specs, 0))[0], ["native"])
 
     def test_repeats_that_are_missing_are_named(self):
         record = {"run": 1, "experiment": "E3", "subject": "W1"}
@@ -240,7 +241,7 @@ class Figures(unittest.TestCase):
     def test_a_mode_whose_jobs_always_fail_does_not_take_the_others_with_it(self):
         told, started = [], []
 
-        class Told(experiments.Experiment):
+        class Told(experiment.Experiment):
             name = "E3"
 
             def cell(self, jobs, specs, mode, repeat):
@@ -264,7 +265,7 @@ class Figures(unittest.TestCase):
             surroundings=types.SimpleNamespace(
                 use=lambda _: None, watch=lambda *_: contextlib.nullcontext()),
             add=lambda _, subject, mode, repeat, record: told.append((mode, repeat, record)))
-        Told(session).run("W1", [experiments.Spec("train", "demo")])
+        Told(session).run("W1", [experiment.Spec("train", "demo")])
         self.assertEqual(len(told), 12)
         missing = {(mode, repeat): record["why"] for mode, repeat, record in told
                    if not record["ok"]}

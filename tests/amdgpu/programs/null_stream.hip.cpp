@@ -66,11 +66,16 @@ void print_query(NamedStream of, const char* busy) {
   print("query", of.name, busy, hipGetErrorName(hipStreamQuery(of.stream)));
 }
 
-// A wait for an event that has ended is itself some work of the stream, for a moment. One query:
-// ROCm 5.2.3 hangs where many are made behind a held kernel.
+// A wait for an event that has ended is itself some work of the stream, for a moment, which is long
+// on a busy machine. Few queries: ROCm 5.2.3 hangs where many are made behind a held kernel.
 hipError_t settled_query(hipStream_t stream) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  return hipStreamQuery(stream);
+  hipError_t answer = hipErrorNotReady;
+  for (const int pause_ms : {30, 120, 600}) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+    answer = hipStreamQuery(stream);
+    if (answer != hipErrorNotReady) break;
+  }
+  return answer;
 }
 
 constexpr auto kUntilAWaitBegan = std::chrono::milliseconds(50);

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of docs/results.md about scheduling, bits, isolation and cost."""
+import json
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "evaluation")]
+
+import harness  # noqa: E402
+import load  # noqa: E402
+from comparisons import by_session, middle, neighbours, read  # noqa: E402
+from results_kept import (  # noqa: E402
+    EVALUATION, JOBS, MODES, OWN_CELLS, RESULTS, WORDS, met, newest, percent, span, table,
+    thousands)
+
+# The rows of "Must be shown" of the scheduling work: first cell, target, the begin of the row of
+# bench/results/decide/report.md that has the measurement.
+SCHEDULING = (
+    ("decode beside prefill, closed loops as above, no hints from the programs",
+     "≥ 1.15 × MPS in sum and ≥ 1.35 × by geometric mean; found within 2 s, kept for 60 s",
+     "decode beside prefill"),
+    ("the same with the decoder's steps replayed as CUDA graphs", "reported",
+     "the same with the decoder's steps"),
+    ("phases that change every 5 s (decode + prefill ↔ prefill + prefill ↔ decode + training)",
+     "≥ 0.95 × the best fixed arrangement of each phase", "phases that change"),
+    ("training pairs W1–W6, RN+D0.6, BE+D1.7", "≥ 0.99 × MPS each (interval ≤ ± 1 %)",
+     "training pairs"),
+    ("`slo`: 8B decoder at load 0.5 beside BERT, ResNet-152, D0.6, D1.7 training; "
+     "p99 ≤ 1.15 × alone", "held within 3 % (replayed p99)", "`slo`"),
+    ("prefill and decode as two processes on the three traces (loads of `bench/evaluation`), "
+     "against `throughput`",
+     "TPOT violations −50 %, TTFT ≤ +1 point on at least three of four settings",
+     "prefill and decode as two processes"),
+    ("three and four clients of different kinds",
+     "no client starves; objective ≥ the best of MPS and static", "three and four clients"),
+)
+
+
+def decide_report():
+    return (RESULTS / "decide" / "report.md").read_text()
+
+
+def split_row(line):
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def markdown_tables(text, heading):
+    """Rows (lists of cells, the heads first) of the table below each line that is `heading`."""
+    for part in re.split(rf"^{re.escape(heading)}$", text, flags=re.M)[1:]:
+        lines = []
+        for line in part.strip().splitlines():
+            if not line.startswith("|"):
+                break
+            lines.append(line)
+        yield [split_row(line) for line in lines if not line.startswith("| ---")]
+
+
+def in_words(text):
+    """Text of a kept report in the words of this page."""
+    # An H200 has 15 units of 8 SMs, and a last one of 12.
+    sms = lambda a, b: 8 * (int(b) - int(a) + 1) + (4 if b == "15" else 0)
+    text = re.sub(r"parts:(\d+)-(\d+)/(\d+)-(\d+)", lambda m: f"{sms(m[1], m[2])} + "
+                  f"{sms(m[3], m[4])} SMs", text)
+    for old, new in WORDS:
+        text = text.replace(old, new)
+    return text
+
+
+def slo_verdict(text):
+    found = re.search(r"ours:\S+ p99 ([\d.]+) ×", text)
+    return met(float(found[1]) <= 1.15 * 1.03) if found else "–"
+
+
+def traces_verdict(text):
+    settings = re.findall(r"TPOT ([+-]\d+) %.*?TTFT ([+-][\d.]+) points", text)
+    good = sum(1 for tpot, ttft in settings if float(tpot) <= -50 and float(ttft) <= 1)
+    return f"{met(4 * good >= 3 * len(settings))}: {good} of {len(settings)}" if settings else "–"
+
+
+VERDICTS = {"`slo`": slo_verdict, "prefill and decode as two processes": traces_verdict}
+
+
+def scheduling_rows(files):
+    kept, = markdown_tables(decide_report(), "## Must be shown")
+    found = {row[0]: row[2] for row in kept[1:]}
+    for first, target, begin in SCHEDULING:
+        measured = next((v for k, v in found.items() if k.startswith(begin)), "not measured")
+        # Where no policy decided, what the file has is what fixed arrangements give.
+        if "best fixed" in measured and "found after" not in measured:
+            measured = "policies: not measured. Fixed arrangements: " + measured
+        verdict = VERDICTS.get(begin, lambda text: "–")(measured)
+        yield [first, target, in_words(measured), verdict, files.cite("decide/report.md")]
+    name = "daemon/node_costs.jsonl"
+    by = {r["measurement"]: r for r in files.records(name)}
+    rate = by["decisions a second of processor time, fifo"]
+    plans = by["a decision beside so many lanes that hold a grant, parts"]["ns"]["64"]
+    eight = json.loads((RESULTS / "policies" / "eight-gpus.json").read_text())["results"][0]
+    yield ["planning", "full re-plan ≤ 20 µs with 64 streams; 5 M fast answers/s; 8 GPUs × 100 "
+           "clients, one minute of trace, simulated in ≤ 60 s under every policy",
+           f"earlier scheduler: plan with parts beside 64 streams {plans[0] / 1e3:.0f} to "
+           f"{plans[1] / 1e3:.0f} µs; answers of `fifo` {min(rate['clients_1']) / 1e6:.1f} M/s "
+           f"with one client, {min(rate['clients_64']) / 1e6:.1f} M/s with 64; "
+           f"{eight['simulated_s']:.0f} s of trace in {eight['wall_s']:.1f} s under "
+           f"`{eight['policy']}`, no other policy kept. This scheduler: not measured", "–",
+           f"{files.cite(name)}, {files.cite('policies/eight-gpus.json')}"]
+    name, before = "evaluation/E9-policies.jsonl", "evaluation/E9.jsonl"
+    yield ["bits", "the determinism suite and 50-step training under every policy",
+           f"{bits_under_policies(files, name)}. Earlier scheduler: "
+           f"{bits_under_policies(files, before)}. The determinism suite under this scheduler: not "
+           "measured", "–", f"{files.cite(name)}, {files.cite(before)}"]
+
+
+def bits_under_policies(files, name):
+    runs = files.records(name, lambda r: r.get("subject") == "training" and "compared" in r)
+    ours = [r for r in runs if r["cell"].startswith("ours") or r["cell"] in OWN_CELLS]
+    return f"50 steps equal in {sum(r['equal'] for r in ours)} of {len(ours)} settings (" + \
+        ", ".join(MODES.get(r["cell"]) or "`" + r["cell"].removeprefix("ours-") + "`"
+                  for r in ours).replace("`kill`", "one job killed").replace("-leases", "") + ")"
+
+
+def speeds(files):
+    """The speeds of every arrangement that decide.py measured."""
+    text, parts = decide_report(), []
+    for part in re.split(r"^## ", text, flags=re.M)[1:]:
+        title = part.splitlines()[0].partition(": ")[2]
+        for rows in markdown_tables(part, "### Speeds"):
+            rows = [row for row in rows if not row[0].startswith("alone:")]
+            note = re.search(r"^Relative to alone.*$", part, re.M)
+            parts.append(f"{title[:1].upper()}{title[1:]}:\n\n{table(rows[0], rows[1:])}"
+                         + (f"\n\n{note[0]}" if note else ""))
+    files.cite("decide/report.md")
+    return in_words("\n\n".join(parts))
+
+
+# ------------------------------------------------------------------------------- bits
+
+
+def operator_row(files):
+    name = "determinism/determinism.md"
+    rows = next(markdown_tables((RESULTS / name).read_text(),
+                                "Trials with any differing byte, of all"))
+    kernels = len(rows[0]) - 2  # the last one, an atomic histogram, differs from itself
+    by = {row[0]: row[1:1 + kernels] for row in rows[1:]}
+
+    def differing(treatment):
+        return [int(cell.split("/")[0]) for cell in by[treatment]]
+    main, policies = "ours: random, tenant", [t for t in by if t.startswith("ours: ")]
+    trials = int(by[main][0].split("/")[1])
+    yield [f"{kernels} deterministic kernels, {thousands(trials)} trials each, SMs drawn anew for "
+           "every launch, beside a tenant", "0 differing bytes",
+           f"{sum(differing(main))} trials differ; 0 under each of {len(policies) - 1} other "
+           "settings" if not sum(sum(differing(t)) for t in policies) else "**some differ**",
+           met(not any(sum(differing(t)) for t in policies)), files.cite(name)]
+    for treatment, text in (("reshape", "the same kernels, grid resized to the free SMs"),
+                            ("MPS, 50 %", "the same kernels, MPS with a thread percentage of 50"),
+                            ("MPS, no percentage", "the same kernels, MPS without a percentage")):
+        some = sum(1 for n in differing(treatment) if n)
+        yield [text, "comparison", f"{some} of {kernels} kernels differ, each in "
+               f"{max(differing(treatment)):,} trials" if some else f"0 of {kernels} differ", "–",
+               files.cite(name)]
+
+
+def bits_rows(files):
+    yield from operator_row(files)
+    name = "determinism/decode.jsonl"
+    by = {r["treatment"].split(":")[0]: r for r in files.records(name, lambda r: "treatment" in r)}
+    text = lambda r: f"{r['prompts_differing']} of {r['prompts']} prompts diverge, " \
+                     f"{r['digests_differing']} of {r['digests']} digests of logits differ"
+    yield ["decoding 64 prompts, 257 tokens each, SMs drawn anew for every launch",
+           "no token differs", text(by["ours"]), met(not by["ours"]["digests_differing"]),
+           files.cite(name)]
+    yield ["the same, kernels reshaped to the free SMs", "comparison", text(by["reshaped"]), "–",
+           files.cite(name)]
+    name = "evaluation/E9.jsonl"
+    runs = files.records(name, lambda r: r.get("subject") == "training" and "compared" in r)
+    good = [r["cell"] for r in runs if r["equal"]]
+    bad = [r["cell"] for r in runs if not r["equal"]]
+    yield ["50 steps of Qwen3-0.6B and ResNet-152 training, each beside the other: hashes of loss, "
+           "gradients, weights at each step", "equal under every policy",
+           f"equal in {len(good)} of {len(runs)} settings" + (
+               f"; different under {', '.join(MODES.get(c, c) for c in bad)}" if bad else ""),
+           met(all(r["equal"] for r in runs if r["cell"].startswith("ours"))), files.cite(name)]
+    name = "slice/bits_workloads.jsonl"
+    records = files.records(name, lambda r: r.get("mode") == "random")
+    launches, bound = (sum(r["coverage"][k] for r in records) for k in ("launches", "bound"))
+    moved = [r["coverage"]["moved_share"] for r in records]
+    yield ["three PyTorch programs, `--policy random`: " + ", ".join(r["subject"] for r in records),
+           "bytes equal, every launch bound",
+           f"{'equal' if all(r['equal'] for r in records) else '**different**'}; "
+           f"{bound:,} of {launches:,} launches bound, {percent(min(moved))} to "
+           f"{percent(max(moved))} moved to other SMs than the launch before",
+           met(all(r["equal"] for r in records) and bound == launches), files.cite(name)]
+    name = "slice/bits_programs.jsonl"
+    records = files.records(name, lambda r: "subject" in r)
+    yield ["cuBLAS, cuBLASLt, cuDNN, cuFFT, NVRTC, Triton, static and shared runtime, "
+           "cooperative grids, clusters, graphs", "bytes equal, every launch bound",
+           f"{sum(r['equal'] for r in records)} of {len(records)} runs equal",
+           met(all(r["equal"] and r["ok"] for r in records)), files.cite(name)]
+    yield from more_bits_rows(files)
+
+
+def more_bits_rows(files):
+    name = "slice/bits_graphs.jsonl"
+    records = [r for r in files.records(name, lambda r: r.get("coverage"))
+               if r["mode"].startswith("random")]
+    graphs = [r["coverage"]["graphs"]["bound"] for r in records]
+    yield ["CUDA graphs, `--policy random`, two seeds", "bytes equal",
+           f"{'equal' if all(r['equal'] for r in records) else '**different**'}; "
+           f"{' and '.join(map(str, graphs))} of {records[0]['coverage']['graph_launches']} graph "
+           "launches on part of the SMs, the rest on all", met(all(r["equal"] for r in records)),
+           files.cite(name)]
+    for name, text in (("slice/repeat_settled.jsonl", "one program, 60 times"),
+                       ("slice/repeat_racing.jsonl", "the same with a race of its own (it reads "
+                        "its upload too early)")):
+        records = files.records(name, lambda r: "mode" in r)
+        count = {mode: sum(bool(r["differ"]) for r in records if r["mode"] == mode)
+                 for mode in ("native", "random")}
+        yield [text, "as natively", f"natively {count['native']} of "
+               f"{sum(r['mode'] == 'native' for r in records)} runs differ, under `random` "
+               f"{count['random']}", met(count["random"] <= count["native"]), files.cite(name)]
+    name = "daemon/processes.jsonl"
+    records = files.records(name, lambda r: r.get("part") == "jobs" and "equal" in r)
+    equal, of = sum(r["equal"] for r in records), sum(r["hashes"] for r in records)
+    looks = files.records(name, lambda r: "overlaps" in r)
+    yield ["two and four PyTorch jobs under one vitamind, `random`", "hashes as alone; "
+           "exclusive grants never overlap", f"{equal} of {of} hashes equal; "
+           f"{sum(len(r['overlaps']) for r in looks)} overlaps in "
+           f"{sum(r['looks'] for r in looks):,} looks",
+           met(equal == of and not any(r["overlaps"] for r in looks)), files.cite(name)]
+    name = "daemon/two_gpus.jsonl"
+    records = [r for r in files.records(name, lambda r: "job" in r) if r["mode"] != "alone"]
+    yield ["two data-parallel jobs of two NCCL ranks each on two GPUs at once, under MPS, "
+           "`random`, `throughput`", "hashes as alone, no hang",
+           f"{sum(r['equal'] for r in records)} of {sum(r['of'] for r in records)} hashes equal, "
+           f"{sum(r['hung'] for r in records)} hangs",
+           met(all(r["equal"] == r["of"] and not r["hung"] for r in records)), files.cite(name)]
+
+
+# ------------------------------------------------------------------------------- isolation
+
+
+def isolation_rows(files):
+    name = "daemon/processes_loops.jsonl"
+    for r in files.records(name, lambda r: "medians" in r):
+        yield [f"{r['loops']} loops of {r['kernel_us']} µs kernels, each on its own SMs, all at "
+               "once", "≥ 97 % of its rate alone there",
+               f"{percent(min(r['medians']))} (slowest loop; static partitions without a daemon "
+               f"{percent(min(r['static_medians']))})", met(min(r["medians"]) >= 0.97),
+               files.cite(name)]
+    name = "daemon/processes_partition.jsonl"
+    for r in files.records(name, lambda r: "median" in r):
+        yield [f"{JOBS[r['job']]} training under leases of half the GPU, beside "
+               f"{JOBS[r['beside']]}, against the same half as a static partition", "≥ 97 %",
+               percent(r["median"]), met(r["median"] >= 0.97), files.cite(name)]
+    name = "daemon/processes_kill.jsonl"
+    header, first = files.sessions(name)[0]
+    files.use(name, header)
+    for r in [r for r in first if "kills" in r]:
+        yield [f"SIGKILL of one of two jobs in the middle of a step, {r['kills']} times",
+               "the survivor's hashes unchanged; SMs in use again within 100 ms",
+               f"{r['equal']} of {r['of']} hashes equal; SMs granted again at most "
+               f"{max(r['all_leased_again_ms']):.1f} ms after the process was gone",
+               met(r["equal"] == r["of"] and max(r["all_leased_again_ms"]) <= 100),
+               files.cite(name)]
+    name = "daemon/processes_reclaim.jsonl"
+    records = files.records(name, lambda r: "closures" in r)
+    within, of = sum(r["within_50_us"] for r in records), sum(r["closures"] for r in records)
+    yield ["revoked lease to next grant, beyond the kernels that were still running", "≤ 50 µs",
+           f"within 50 µs in {within:,} of {of:,}; most "
+           f"{max(r['beyond_us']['1'] for r in records):.0f} µs; p50 "
+           + ", ".join(f"{r['beyond_us']['0.5']:.0f}" for r in records) + " µs by kernel length",
+           met(within == of), files.cite(name)]
+    name = "daemon/mps_fault.jsonl"
+    records = files.records(name, lambda r: r.get("part") == "mps_fault")
+    yield ["illegal access in one client of MPS", "named, next clients run",
+           f"the other client of that GPU lost its context in {len(records)} of {len(records)} "
+           f"(this is MPS); named after at most {max(r['fault_seen_s'] for r in records):.3f} s; "
+           f"new clients ran in {sum(r['runs_again'] for r in records)} of {len(records)}",
+           met(all(r["runs_again"] for r in records)), files.cite(name)]
+    yield from hazard_rows(files)
+
+
+def hazard_rows(files):
+    name = "daemon/hazards.jsonl"
+    latest = {}
+    for header, records in files.sessions(name):
+        files.use(name, header)
+        for r in records:
+            if "attempt" in r:
+                key = (r["hazard"], bool(r.get("cautious")), min(r["attempt"], 1))
+                latest[key] = r
+    plain = {k: r for k, r in latest.items() if not k[1] and not k[2]}
+    hung = [k[0] for k, r in plain.items() if r["hung"]]
+    again = [k for k, r in latest.items() if (k[1] or k[2]) and not r["hung"] and r["same"]]
+    yield [f"{len(plain)} programs that wait inside kernels, use clusters or fault (`hazards.py`)",
+           "end as natively", f"{len(plain) - len(hung)} do; hung: {', '.join(hung)} (grids that "
+           f"wait for all of their blocks without saying so); these ended in {len(again)} of "
+           f"{sum(1 for k in latest if k[1] or k[2])} cases when started again or with "
+           "`--cautious`", met(not hung), files.cite(name)]
+
+
+# ------------------------------------------------------------------------------- cost
+
+
+def medians(files, name, key):
+    """arm, wanted words -> median of `key` over the rounds of the last session."""
+    records = files.records(name, lambda r: "lines" in r)
+
+    def of(arm, **match):
+        found = []
+        for r in records:
+            if r.get("arm") == arm:
+                found += [line[key] for line in r["lines"][:] if key in line and all(
+                    line.get(k) == v for k, v in match.items())][:1]
+        return harness.median(found)
+    return of
+
+
+def cost_rows(files):
+    name = "slice/timing.jsonl"
+    titles = {"qwen-train": "Qwen3-0.6B training", "resnet-train": "ResNet-152 training",
+              "llama-generate": "8B decoding"}
+    for r in files.records(name, lambda r: "median_ratio" in r):
+        noise = r["native_against_native"]
+        yield [f"{titles[r['name']]} alone, " + ("under vitamind" if r["policy"] == "daemon" else
+                                                 "`vitamin run`"), "≤ 1.02 × native",
+               f"{r['median_ratio']:.3f} × (median of {len(r['ratios'])} pairs; native against "
+               f"native {min(noise):.2f} to {max(noise):.2f})", met(r["median_ratio"] <= 1.02),
+               files.cite(name)]
+    name = "slice/micro_launch.jsonl"
+    of = medians(files, name, "batch_median_ns")
+    above = [of(arm, stream=s) - of("native", stream=s) for arm in ("fifo", "static")
+             for s in ("non-blocking", "legacy")]
+    yield ["launch call of an empty kernel, above native", "≤ 300 ns",
+           f"{min(above):.0f} to {max(above):.0f} ns (within the noise of that run)",
+           met(max(above) <= 300), files.cite(name)]
+    name = "slice/micro_path.jsonl"
+    calls, heap, steps = (medians(files, name, key) for key in
+                          ("system_calls_max", "allocations_max", "instructions"))
+    what = {"kernel": "three parameters"}
+    yield ["launch path, `fifo`", "0 system calls, 0 allocations",
+           f"{calls('fifo', **what):.0f} and {heap('fifo', **what):.0f}; "
+           f"{steps('fifo', **what) - steps('native', **what):.0f} instructions above native "
+           "(before the short path)", met(not calls("fifo", **what) and not heap("fifo", **what)),
+           files.cite(name)]
+    name = "slice/micro_chain.jsonl"
+    of = medians(files, name, "per_kernel_us")
+    for arm, text, limit in (("one entry (fifo)", "always on the same SMs", 0.1),
+                             ("a move every 4", "to other SMs every fourth kernel", 0.6),
+                             ("a move every time", "to other SMs with every kernel", None)):
+        above = of(arm) - of("native")
+        yield [f"chain of 5 µs kernels, {text}", f"≤ +{limit} µs a kernel" if limit else "–",
+               f"{above:+.2f} µs (native against itself {of('native again') - of('native'):+.2f})",
+               met(above <= limit if limit else None), files.cite(name)]
+    name = "slice/micro_gemm.jsonl"
+    of = medians(files, name, "wall_p95_us")
+    for arm, text, limit in (("vitamin, whole device (fifo)", "whole device", None),
+                             ("vitamin, 132 green SMs", "a partition of all 132 SMs", 1.003),
+                             ("vitamin, 120 SMs anew each time", "120 SMs, kernel sized for 132",
+                              1.003)):
+        ratio = of(arm) / of("native")
+        yield [f"bf16 GEMM 512 × 8192 × 28672, {text}, p95", f"≤ {limit} × native" if limit else
+               "–", f"{ratio:.3f} ×", met(ratio <= limit if limit else None), files.cite(name)]
+    yield from memory_and_decode_rows(files)
+
+
+def memory_and_decode_rows(files):
+    name = "slice/micro_pool.jsonl"
+    used, resident = (medians(files, name, key) for key in ("used_mib", "resident_mib"))
+    mib, host = (of("fifo") - of("native") for of in (used, resident))
+    yield ["pool of 59 partitions of one process", "≤ 400 MiB GPU, ≤ 120 MiB host",
+           f"{mib:.0f} MiB and {host:.0f} MiB", met(mib <= 400 and host <= 120), files.cite(name)]
+    name = "evaluation/E7.jsonl"
+    r = files.records(name, lambda r: r.get("cell") == "MPS-Pool, 59")[-1]
+    yield [f"for comparison: a pool of MPS contexts, {r['entries']} before the driver refused",
+           "–", f"{r['pool_mib']:,.0f} MiB and {r['pool_resident_mib']:,.0f} MiB", "–",
+           files.cite(name)]
+    p95 = lambda r: load.percentile(r["wall_us"], 0.95)
+    for _, _, found in list(by_session(newest(files, "E6")))[-1:]:
+        for cell in ("in process, anew each time", "daemon, a standing grant"):
+            of = neighbours(found[cell], found["native"], p95)
+            yield [f"the same GEMM among resident programs, {cell}, p95", "≤ 1.003 × native",
+                   f"{span(of)} ×", met(middle(of) <= 1.003), files.cite("evaluation/E6.jsonl")]
+    name = "evaluation/E8.jsonl"
+    for _, _, found in list(by_session([r for r in read(EVALUATION, "E8")
+                                        if "decode_step_s" in r]))[-1:]:
+        ratios = neighbours(found["ours-alone"], found["exclusive"], lambda r: r["decode_step_s"])
+        yield ["step of the 8B decoder alone", "≤ 1.01 × native", f"{span(ratios)} ×: the host "
+               "was not steady, nothing follows" if max(ratios) > 1.2 * min(ratios) else
+               f"{span(ratios)} ×", met(None), files.cite(name)]
+    name = "slice/micro_blocked.jsonl"
+    records = files.records(name, lambda r: r.get("lines"))
+    ours = [r for r in records if "native" not in r["arm"].split(": ")[1]]
+    blocked = [r for r in ours if r["lines"][0].get("innocent_blocked")]
+    yield ["launches behind a wait that the host ends, 8 and 32 hardware connections, with and "
+           "without MPS", "no other stream is blocked",
+           f"none blocked in {len(ours) - len(blocked)} of {len(ours)} cases; in {len(blocked)} "
+           "(a kernel that waits, 8 connections) some are, as natively", met(not blocked),
+           files.cite(name)]

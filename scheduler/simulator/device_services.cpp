@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests to services: their prompts in chunks, their steps in batches.
+#include <algorithm>
+
+#include "scheduler/simulator/device.h"
+
+namespace vitamin::sim {
+
+namespace {
+
+constexpr std::uint64_t kKvTokens = 800'000;  // 105 GB of the H200's 141 beside the weights
+// A prompt's keys and values are read and written once on their way to the decoding client.
+constexpr double kCopyNsPerToken = 2 * kKvBytesPerToken / kBandwidth * 1e9;
+
+}  // namespace
+
+void Device::arrive() {
+  for (Service& service : services_) {
+    const bool was_idle = service.prompts.empty();
+    for (; service.arrived < service.requests.size() &&
+           service.requests[service.arrived].at_s * 1e9 <= now_ns_;
+         ++service.arrived)
+      service.prompts.push_back(service.arrived);
+    if (was_idle && !service.prompts.empty()) next_chunk(service);
+  }
+  for (Played& played : played_)
+    if (!played.serving && played.request < played.requests.size() &&
+        played.requests[played.request].at_s * 1e9 <= now_ns_)
+      begin_request(played, now_ns_);
+  for (; !timers_.empty() && timers_.top().at_ns <= now_ns_; timers_.pop()) {
+    Service& service = services_[timers_.top().service];
+    service.joining.push_back(timers_.top().joins);
+    if (lanes_[service.decode].program == nullptr) next_step(service);
+  }
+}
+
+// As many tokens of the prompts, in order, as a chunk holds.
+void Device::next_chunk(Service& service) {
+  Lane& lane = lanes_[service.prefill];
+  if (service.prompts.empty()) {
+    lane.program = nullptr;
+    rest(lane);
+    return;
+  }
+  std::uint32_t tokens = 0;
+  service.finishing.clear();
+  service.chunk_left = 0;
+  const std::uint32_t before = service.prompt_done;
+  std::uint32_t done = service.prompt_done;
+  for (const std::size_t request : service.prompts) {
+    const std::uint32_t left = service.requests[request].prompt_tokens - done;
+    const std::uint32_t taken = std::min(left, kPrefillChunk - tokens);
+    tokens += taken;
+    if (taken < left) {
+      service.chunk_left = done + taken;
+      break;
+    }
+    service.finishing.push_back(request);
+    done = 0;
+    if (tokens == kPrefillChunk) break;
+  }
+  lane.program = &library_.prefill(tokens, before);
+  lane.next = 0;
+  begin_program(lane, true);
+}
+
+void Device::prompt_ended(Service& service, std::size_t request) {
+  const Request& asked = service.requests[request];
+  service.times[request].ttft_ms = now_ns_ * 1e-6 - asked.at_s * 1e3;
+  service.first_ns[request] = now_ns_;
+  if (asked.output_tokens <= 1) {
+    finish(service, request, now_ns_);
+    return;
+  }
+  // Its keys and values are copied; the decode recorded behind the copy is what lookahead sees.
+  const double ready = now_ns_ + kCopyNsPerToken * asked.prompt_tokens;
+  const double tpot_ns = options_.target_tpot_ms * 1e6;
+  const Running joins{request, asked.output_tokens - 1, asked.prompt_tokens, now_ns_,
+                      now_ns_ + tpot_ns};
+  timers_.push({ready, static_cast<std::size_t>(&service - services_.data()), joins});
+  Lane& lane = lanes_[service.decode];
+  if (lane.program != nullptr) return;
+  const Program& program = library_.decode(1, asked.prompt_tokens);
+  Said said;
+  said.kind = program.kind();
+  said.work_ns = program.total_ns(program.processors());
+  said.due_ns = joins.due_ns;
+  expect_step(lane, said, ready);
+}
+
+void Device::next_step(Service& service) {
+  Lane& lane = lanes_[service.decode];
+  std::uint64_t context = 0;
+  for (const Running& running : service.batch) context += running.context;
+  while (!service.joining.empty() && service.batch.size() < kDecodeBatch &&
+         context + service.joining.front().context <= kKvTokens) {
+    context += service.joining.front().context;
+    service.batch.push_back(service.joining.front());
+    service.joining.pop_front();
+  }
+  if (service.batch.empty()) {
+    lane.program = nullptr;
+    rest(lane);
+    return;
+  }
+  lane.deadline_ns = kForever;
+  for (const Running& running : service.batch)
+    lane.deadline_ns = std::min(lane.deadline_ns, running.due_ns);
+  // Requests that find no room in the batch wait for their token, too.
+  for (const Running& running : service.joining)
+    lane.deadline_ns = std::min(lane.deadline_ns, running.due_ns);
+  lane.program = &library_.decode(static_cast<std::uint32_t>(service.batch.size()), context);
+  lane.next = 0;
+  begin_program(lane, true);
+}
+
+void Device::step_ended(Service& service) {
+  for (Running& running : service.batch) {
+    result_.itl_ms.add((now_ns_ - running.last_ns) * 1e-6);
+    running.last_ns = now_ns_;
+    running.due_ns += options_.target_tpot_ms * 1e6;
+    ++running.context;
+    if (--running.left == 0) finish(service, running.request, now_ns_);
+  }
+  std::erase_if(service.batch, [](const Running& running) { return running.left == 0; });
+  next_step(service);
+}
+
+void Device::finish(Service& service, std::size_t request, double last_ns) {
+  RequestTimes& times = service.times[request];
+  times.finished = true;
+  if (times.output_tokens > 1)
+    times.tpot_ms = (last_ns - service.first_ns[request]) * 1e-6 / (times.output_tokens - 1);
+  ++service.finished;
+}
+
+}  // namespace vitamin::sim

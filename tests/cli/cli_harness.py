@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An installed tree for each test of the command line.
+
+The preloaded library is a stand-in that reports what a test asks for; tests/interpose runs the real
+one. Needs in the environment: VITAMIN (the program), STAND_IN_PRELOAD and STAND_IN_DRIVER (shared
+objects).
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from time_limit import time_limit
+
+BOUND = "stage=3 seen=10 bound=10 narrow=8 whole=2 moved=7"
+
+
+class CliTest(unittest.TestCase):
+    """Gives each test an installed tree of its own: bin/vitamin and lib/libvitamin_cuda.so."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vitamin-cli-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.vitamin = self.install(self.folder / "tree")
+        (self.folder / "run").mkdir()
+
+    def install(self, tree):
+        (tree / "bin").mkdir(parents=True)
+        (tree / "lib").mkdir()
+        shutil.copy(os.environ["VITAMIN"], tree / "bin/vitamin")
+        shutil.copy(os.environ["STAND_IN_PRELOAD"], tree / "lib/libvitamin_cuda.so")
+        return tree / "bin/vitamin"
+
+    def environment(self, **changes):
+        result = {name: value for name, value in os.environ.items()
+                  if not name.startswith(("VITAMIN", "STAND_IN", "LD_", "CUDA_"))}
+        result |= {"XDG_RUNTIME_DIR": str(self.folder / "run"), "LC_ALL": "C.UTF-8",
+                   # The stand-in must load into programs that were built without a sanitizer.
+                   "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0:handle_segv=0"}
+        result |= changes
+        return {name: value for name, value in result.items() if value is not None}
+
+    def call(self, *words, vitamin=None, **changes):
+        return subprocess.run([vitamin or self.vitamin, *words], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=time_limit(100),
+                              env=self.environment(**changes))
+
+    def run_under(self, *words, options=(), **changes):
+        return self.call("run", *options, "--", *words, **changes)
+
+    def python(self, code, options=(), **changes):
+        return self.run_under(sys.executable, "-c", code, options=options, **changes)
+
+    def script(self, text, mode=0o755):
+        path = self.folder / "script"
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def assert_one_line(self, result, code, *parts):
+        """Ends with `code` and exactly one line on stderr, which holds every one of `parts`."""
+        self.assertEqual(result.returncode, code, result.stderr)
+        lines = result.stderr.splitlines()
+        self.assertEqual(len(lines), 1, result.stderr)
+        self.assertTrue(lines[0].startswith("vitamin: "), lines[0])
+        # docs/errors.md has every code (tests/docs).
+        self.assertRegex(lines[0], r" \[VIT-[1-9]\d\d\]$")
+        for part in parts:
+            self.assertIn(part, lines[0])
