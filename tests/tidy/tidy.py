@@ -7,7 +7,7 @@
 Prints "file:line: what is wrong" and exits with 1 when something is. What it checks:
   * which directory may include which (LAYERS), and where vendor headers may stand;
   * the SPDX line, 100 columns, no tab, no space at the end of a line;
-  * the length of functions;
+  * the length of functions, and of files but tables;
   * words that must not stay (BANNED);
   * retired vocabulary (RETIRED), Markdown included, but in what NOT_YET_CLEAN lists, which may only
     shrink;
@@ -25,6 +25,8 @@ import sys
 
 COLUMNS = 100
 FUNCTION_LINES = 80
+FILE_LINES = 600
+TABLES = (".def",)
 SUFFIXES = {".h", ".cpp", ".cu", ".def", ".py", ".cmake", ".sh", ".in"}
 NAMES = {"CMakeLists.txt", "demo", "test", "run"}
 SKIPPED = {".git", "build", "dist", "shared", "__pycache__", ".cache"}
@@ -242,6 +244,8 @@ def file_problems(name, text):
             problem = include_problem(name, include[1], include[2])
             if problem:
                 yield f"{where}: {problem}"
+    if len(lines) > FILE_LINES and not name.endswith(TABLES):
+        yield f"{name}:1: {len(lines)} lines (most: {FILE_LINES})"
     if name.endswith((".h", ".cpp", ".cu")):
         yield from function_problems(name, lines)
         yield from mapping_problems(name, text)

@@ -90,6 +90,11 @@ class Tidy(unittest.TestCase):
         self.assertEqual(self.check({"README.md": "word " * 600}), [])
         self.only({"README.md": "word " * 601}, "601 words")
 
+    def test_a_file_that_is_too_long_is_found_and_a_table_is_fine(self):
+        self.assertEqual(self.check(self.source("\n".join(["int x;"] * 598))), [])
+        self.only(self.source("\n".join(["int x;"] * 599)), "601 lines")
+        self.assertEqual([p for p in self.check({"hal/a.def": "X(a)\n" * 601}) if "most" in p], [])
+
     def test_unfinished_work_is_found(self):
         self.only(self.source("int x;  // " + "FIX" + "ME"), "finish it")
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A client process of the simulated node: its sessions, its lanes and what runs on them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "daemon/arbiter/device_arbiter.h"
+#include "daemon/arbiter/lease_record.h"
+#include "daemon/client/lease_client.h"
+
+namespace vitamin::tests {
+
+using protocol::Gate;
+using runtime::EntryId;
+using runtime::kNoEntry;
+using runtime::kWholeDevice;
+using runtime::LaneId;
+using scheduler::ClientId;
+
+inline constexpr std::size_t kLanes = 3;
+inline constexpr std::uint64_t kAnswerWithin = 3'000'000;
+inline constexpr std::uint64_t kAfterFaults = 100'000;  // steps
+inline constexpr std::size_t kSessions = 64;
+inline constexpr std::uint64_t kDevice = 1;
+
+inline const hal::DeviceInfo& device() {
+  static const hal::DeviceInfo info{hal::Vendor::kSoftware,   "simulated", "GPU-0", 36,
+                                    {4, 4, 4, 4, 4, 4, 4, 8}, 1000};
+  return info;
+}
+
+struct Operation {
+  std::uint64_t number;
+  EntryId entry;
+  std::uint64_t ends_ns;
+  std::uint64_t epoch;  // of the daemon; at home: 0
+  bool leased;          // it counts (runtime::Arbiter::submitted)
+  bool shared;          // its grant promises nothing
+  bool contested = false;  // a daemon was told of it that did not take it over, or not for itself
+};
+
+struct SimulatedLane {
+  std::uint64_t left = 0;  // operations not yet submitted
+  std::uint64_t next = 1, ended = 0;
+  runtime::Choice choice{kNoEntry, 0};
+  std::deque<Operation> running;
+};
+
+// One connection of a client, as the daemon has it.
+struct Session {
+  Session(ClientId id_, std::uint64_t process_) : id(id_), process(process_) {}
+  ClientId id;
+  std::uint64_t process;
+  std::size_t slot = daemon::LeaseRecord::kNoSlot;
+  protocol::ClientSegment own;
+  protocol::DaemonSegment daemons;
+  protocol::DaemonEnds rings{daemons, own};
+};
+
+// A client process.
+struct Client {
+  Client(std::uint64_t process_, const runtime::PoolLayout& layout)
+      : process(process_),
+        leases(std::make_unique<client::LeaseClient>(layout, [this] { rang = true; })) {}
+  std::uint64_t process;
+  // Of this daemon, the newest last: those before it were given up as silent, and stay until the
+  // newest was heard.
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::unique_ptr<Session> lost;  // with its daemon; mapped until the next one
+  std::unique_ptr<client::LeaseClient> leases;
+  std::array<SimulatedLane, kLanes> lanes;
+  bool rang = false;
+  bool alive = true;
+  bool attached = false;  // its newest session is one that it works with
+  bool told_dying = false;
+  bool excused = false;  // it was stopped, or killed: its work may overlap others'
+  std::uint64_t stopped_until = 0;
+  std::uint64_t gone_at = 0;  // dead: when the daemon sees the pidfd
+
+  std::uint64_t left() const {
+    std::uint64_t sum = 0;
+    for (const SimulatedLane& lane : lanes) sum += lane.left + lane.running.size();
+    return sum;
+  }
+  bool has(ClientId id) const {
+    for (const auto& session : sessions)
+      if (session->id == id) return true;
+    return false;
+  }
+  ClientId id() const { return sessions.back()->id; }  // attached
+};
+
+}  // namespace vitamin::tests
