@@ -162,7 +162,7 @@ void DeviceArbiter::request(ClientId id, const protocol::Request& request, std::
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& ready,
                          std::uint64_t now_ns) {
-  if (!client.asked) told_all(id, client, now_ns);
+  told_all(id, client, now_ns);
   client.asked = true;
   if (ready.moves_on != 0) leave(id, client, ready.head.lane, now_ns);
   Lane& lane = client.lanes[ready.head.lane];
@@ -182,7 +182,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Ready& rea
 
 void DeviceArbiter::take(ClientId id, Client& client, const protocol::Idle& idle,
                          std::uint64_t now_ns) {
-  if (!client.asked) told_all(id, client, now_ns);
+  told_all(id, client, now_ns);
   leave(id, client, idle.head.lane, now_ns);
   client.lanes[idle.head.lane].steps.end(scheduler_, id, now_ns);
 }

@@ -91,7 +91,7 @@ class Outlet {
   // is; or it does not hold it any more. Not told when it is forgotten, nor of the whole device
   // where that is shared.
   virtual void holds(ClientId, EntryId, bool) {}
-  // The client has told of all work that it has of before. It may be told again.
+  // The client has told of all work that it has of before. Told once.
   virtual void told_all(ClientId) {}
   // The client is to report its progress (DaemonSegment::reporting), or not any more.
   virtual void reports(ClientId, bool) {}
@@ -217,10 +217,11 @@ class DeviceArbiter {
   struct Client {
     Home home;
     Traits traits;
-    bool over = false;   // it says nothing more: its process ends, or has another session
-    bool absent = false;  // expect_back()
-    bool told = false;   // of what it held before
-    bool asked = false;  // it was ready once: all of that is told
+    bool over = false;      // it says nothing more: its process ends, or has another session
+    bool absent = false;    // expect_back()
+    bool told = false;      // of something that it held before
+    bool told_all = false;  // and of all of it
+    bool asked = false;     // it was ready once
     bool reports = false;
     std::uint64_t steps = 0;  // that were announced
     // What it was told to answer within. Another bound, later, is not its own.
@@ -257,7 +258,7 @@ class DeviceArbiter {
   void inherit(ClientId to, Client& heir, std::uint64_t now_ns);
   void drop_unnamed(ClientId id, Client& client, std::uint64_t now_ns);
   bool expects(const Client& client, EntryId entry) const;
-  void told_all(ClientId id, const Client& client, std::uint64_t now_ns);
+  void told_all(ClientId id, Client& client, std::uint64_t now_ns);
   void drop_absent();
   void leave(ClientId id, Client& client, LaneId lane_id, std::uint64_t now_ns);
   void deliver(const scheduler::Decision& decision, std::uint64_t now_ns);

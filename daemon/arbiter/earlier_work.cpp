@@ -173,7 +173,8 @@ void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_
 }
 
 // What its process may have had under a former daemon, and has not named, was without work.
-void DeviceArbiter::told_all(ClientId id, const Client& client, std::uint64_t now_ns) {
+void DeviceArbiter::told_all(ClientId id, Client& client, std::uint64_t now_ns) {
+  if (std::exchange(client.told_all, true)) return;
   outlet_.told_all(id);
   if (absent_ == 0) return;
   for (auto& [other_id, other] : clients_)
