@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The table of real entry points that the HIP backend calls. Nothing links libamdhip64: the table
-// is filled by whoever knows where the real library is (the interposer, which must not hand out its
-// own hooks; a tool or test through open_runtime).
+// is filled by the caller that knows where the real library is (the interposer, which must not hand
+// out its own hooks; a tool or test through open_runtime).
 #pragma once
 
 #include <hip/hip_runtime_api.h>

@@ -29,14 +29,14 @@ struct DeviceOptions {
   // Compute queues that this process may hold on the device, the application's own included. A GPU
   // has 21 (gfx90a) to 24 (gfx942) for all processes before the driver begins to take turns.
   unsigned queue_budget = 8;
-  // And all processes together, for which they keep a file in this folder (queue_ledger.h); empty:
-  // each process knows of itself only.
+  // And all processes together, for which they keep a file in this directory (queue_ledger.h);
+  // empty: each process knows of itself only.
   unsigned queues_of_gpu = 20;
   std::string lock_directory = {};
   Settings settings = Settings::of_process();
   hal::OpenCaptures* open_captures = nullptr;  // of this process; null: never any
   // Told a sentence for a person, at most once each: what the user's settings cost, a queue that
-  // could not be created. Any thread. Null: nobody is told.
+  // could not be created. Any thread. Null: no sentence is told.
   void (*notice)(const char* sentence) = nullptr;
 };
 

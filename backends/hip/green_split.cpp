@@ -11,9 +11,9 @@ namespace {
 
 // As the runtime counts: every bit that it deals, in order.
 struct Runs {
-  std::uint32_t length = 0;      // of each unit
-  std::uint32_t over = 0;        // bits behind the last run
-  std::optional<unsigned> heir;  // the unit that has them
+  std::uint32_t length = 0;           // of each unit
+  std::uint32_t over = 0;             // bits behind the last run
+  std::optional<unsigned> over_unit;  // the unit that has them
 };
 
 std::vector<std::uint32_t> bits_of(const std::vector<std::uint32_t>& mask) {
@@ -39,8 +39,8 @@ std::optional<Runs> runs_of(const MaskPlan& plan) {
   for (unsigned unit = 0; unit < units.size(); ++unit) {
     if (!is_run(units[unit], std::size_t{unit} * runs.length, runs.length)) return std::nullopt;
     if (units[unit].size() == runs.length) continue;
-    if (runs.heir) return std::nullopt;
-    runs.heir = unit;
+    if (runs.over_unit) return std::nullopt;
+    runs.over_unit = unit;
     runs.over = static_cast<std::uint32_t>(units[unit].size()) - runs.length;
   }
   return runs;
@@ -82,7 +82,7 @@ hal::Result<GreenSplit> GreenSplit::make(const Api& api, int ordinal, const Mask
   GreenSplit split(api, ordinal);
   for (unsigned unit = 0; unit < plan.units(); ++unit) {
     split.units_.push_back({groups[unit]});
-    if (runs->heir == unit) split.units_.back().push_back(over);
+    if (runs->over_unit == unit) split.units_.back().push_back(over);
   }
   // The first unit and the last tell whether groups are where they are taken to be.
   for (const unsigned unit : {0U, plan.units() - 1})

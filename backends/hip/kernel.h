@@ -2,8 +2,8 @@
 //
 // What a launch names on AMD. HIP has two sorts of kernel handle (the address of a host stub and
 // hipFunction_t) that no call tells apart or converts, and before 7.11 no call that lays out a
-// kernel's parameters. Whoever sees the code being registered (the interposer) keeps one Kernel for
-// each handle; hal::KernelHandle is its address.
+// kernel's parameters. The part that sees the code being registered (the interposer) keeps one
+// Kernel for each handle; hal::KernelHandle is its address.
 #pragma once
 
 #include <hip/hip_runtime_api.h>

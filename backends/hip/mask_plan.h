@@ -62,7 +62,7 @@ std::vector<MaskBit> mask_order(const DeviceShape& shape);
 class MaskPlan {
  public:
   // `hip_version`: what a bit means to hipExtStreamCreateWithCUMask on a part with pairs: one CU up
-  // to 5.2, one pair from 5.6; kUnavailable in between, where nobody here knows. kUnsupported: no
+  // to 5.2, one pair from 5.6; kUnavailable in between, of which it is not known. kUnsupported: no
   // CU at all.
   static hal::Result<MaskPlan> make(const DeviceShape& shape, int hip_version);
 

@@ -18,7 +18,7 @@ constexpr unsigned kProcesses = 0, kPlain = 256, kPool = 512, kPieces = 256;
 
 // The runtime's own queue, and the real default stream's.
 constexpr unsigned kOfRuntime = 1, kOfDefaultStream = 1;
-// Left free for the next process, which has these before anybody can give one back.
+// Left free for the next process, which has these before any process can give one back.
 constexpr unsigned kOfNewcomer = kOfRuntime + kOfDefaultStream;
 
 // Locks belong to the open file, not to the process: a library of the application's that opens and
@@ -34,10 +34,10 @@ bool change(int file, short type, unsigned piece) {
 
 }  // namespace
 
-hal::Result<std::shared_ptr<QueueLedger>> QueueLedger::open(const std::string& folder,
+hal::Result<std::shared_ptr<QueueLedger>> QueueLedger::open(const std::string& directory,
                                                             const std::string& gpu, unsigned queues,
                                                             unsigned plain_max) {
-  std::string path = folder + "/vitamin-queues-";
+  std::string path = directory + "/vitamin-queues-";
   for (const char c : gpu)
     path += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' ? c : '_';
   // Another user's file must be opened without O_CREAT (fs.protected_regular).

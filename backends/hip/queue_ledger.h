@@ -5,7 +5,7 @@
 // more.
 //
 // The record is a file that every process locks pieces of, so that the kernel forgets a process
-// with its last breath, and nobody needs a daemon:
+// with its last breath, and no process needs a daemon:
 //
 //   offset     0 .. 255   one locked byte for each process
 //            256 .. 511   one for each queue that the applications' own streams have: theirs to
@@ -20,7 +20,7 @@
 // Limits. Processes that do not run under Vitamin, or are confined by the user's own mask, are not
 // counted, nor are queues of other priorities and of cooperative grids. A child that was forked and
 // does not exec keeps its parent's pieces until it ends. Where applications' streams have every
-// queue, nobody has a pool queue. A share that shrinks is given back as its queues come idle,
+// queue, no process has a pool queue. A share that shrinks is given back as its queues come idle,
 // looked at twice a second: until then processes that come together may have more than there are.
 //
 // Threads: any.
@@ -40,9 +40,10 @@ class QueueLedger : public std::enable_shared_from_this<QueueLedger> {
   // One queue; destroying it gives it back. Keeps the ledger.
   using Ticket = std::shared_ptr<void>;
 
-  // `folder`: one that all users of the GPU have, as /run/lock. `gpu`: its name in it. `plain_max`:
-  // how many queues the application's streams share at most. kUnavailable: no such file.
-  static hal::Result<std::shared_ptr<QueueLedger>> open(const std::string& folder,
+  // `directory`: one that all users of the GPU have, as /run/lock. `gpu`: its name in it.
+  // `plain_max`: how many queues the application's streams share at most. kUnavailable: no such
+  // file.
+  static hal::Result<std::shared_ptr<QueueLedger>> open(const std::string& directory,
                                                         const std::string& gpu, unsigned queues,
                                                         unsigned plain_max);
   ~QueueLedger();

@@ -61,7 +61,7 @@ std::string step_name(std::uint32_t job, std::uint32_t step) {
 hal::Result<Arguments> read_arguments(int count, char* const* words) {
   Arguments arguments;
   arguments.socket = protocol::kSystemSocket;
-  arguments.libraries = VITAMIN_PRELOAD_FOLDER;
+  arguments.libraries = VITAMIN_PRELOAD_DIRECTORY;
   for (int i = 0; i < count; ++i) {
     const std::string_view word = words[i];
     const std::size_t at = std::min(word.find('='), word.size());
@@ -78,7 +78,7 @@ hal::Result<Arguments> read_arguments(int count, char* const* words) {
     else
       return hal::fail(hal::Errc::kInvalidArgument,
                        "plugstack.conf: '" + std::string(word) +
-                           "' is none of socket=PATH, libraries=FOLDER, config=FILE, "
+                           "' is none of socket=PATH, libraries=DIRECTORY, config=FILE, "
                            "shards_per_gpu=NUMBER");
   }
   return arguments;

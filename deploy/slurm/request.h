@@ -31,7 +31,7 @@ std::string step_name(std::uint32_t job, std::uint32_t step);
 // Words of plugstack.conf behind the plugin's path.
 struct Arguments {
   std::string socket;     // %n: the node's name
-  std::string libraries;  // folder of the preloaded libraries
+  std::string libraries;  // directory of the preloaded libraries
   std::string file;       // vitamin.toml; empty: where it always is
   std::uint32_t shards_per_gpu = 0;
 };

@@ -140,7 +140,7 @@ void reach() {
     task.problem = answer.error().message;
 }
 
-// The libraries of that folder, before what the user preloads.
+// The libraries of that directory, before what the user preloads.
 std::string preload(spank_t spank) {
   tools::Libraries found;
   std::error_code unreadable;

@@ -119,8 +119,8 @@ void forget_module(hipModule_t module) {
   for (const hipFunction_t function : image->functions) delete functions.erase(function);
 }
 
-// What a file holds; empty when it cannot be read. Not mapped: whoever writes it anew while it is
-// read must not end the program.
+// What a file holds; empty when it cannot be read. Not mapped: a process that writes it anew while
+// it is read must not end the program.
 class FileContents {
  public:
   explicit FileContents(const char* path) {

@@ -53,7 +53,7 @@ using StreamCallback = hipStreamCallback_t;
 using Graph = hipGraph_t;
 using GraphExec = hipGraphExec_t;
 using GraphNode = hipGraphNode_t;
-// Nobody asks for more (graphs.cpp).
+// No caller asks for more (graphs.cpp).
 template <class... Rest>
 std::uint64_t instantiation_flags(Rest...) {
   return 0;

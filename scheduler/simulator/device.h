@@ -5,9 +5,10 @@
 // and grants take no time; all else is as daemon/arbiter/device_arbiter.h and
 // daemon/client/lease_client.h do it.
 //
-// Time advances from event to event: a kernel boundary at which somebody has to decide, an arrival,
-// the scheduler's own wake-up. Between two of them a client runs through any number of kernels: all
-// of them are simulated one by one, in a table of their ends, and none costs an event.
+// Time advances from event to event: a kernel boundary at which a client or the scheduler has to
+// decide, an arrival, the scheduler's own wake-up. Between two of them a client runs through any
+// number of kernels: all of them are simulated one by one, in a table of their ends, and none costs
+// an event.
 //
 // Model: a kernel takes T(m) on m processors (program.h); what is submitted when a grant is
 // revoked (`window_ns`) still runs, and no kernel is preempted; a move costs a 2 us edge. Clients

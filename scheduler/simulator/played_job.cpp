@@ -22,7 +22,7 @@ void PlayedJob::play(const Job::Part& part, double at_ns, double pace) {
   run_host();
 }
 
-// Only of what was asked for lately: nobody waits for anything older.
+// Only of what was asked for lately: no caller waits for anything older.
 double PlayedJob::end_of(std::uint64_t serial) const {
   return serial == kNothing ? 0 : ends_[serial % ends_.size()];
 }

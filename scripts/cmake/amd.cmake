@@ -3,7 +3,7 @@
 # Finds what the AMD parts need. Nothing of the product links a library of ROCm; the software AMD
 # GPU links LLVM, its decoder.
 #
-#   VITAMIN_HIP_INCLUDE_DIR   folder of hip/hip_runtime_api.h, or empty
+#   VITAMIN_HIP_INCLUDE_DIR   directory of hip/hip_runtime_api.h, or empty
 #   VITAMIN_HAVE_HIP          headers found: backend and interposer are built
 #   VITAMIN_HAVE_SOFT_AMDGPU  the software AMD GPU, the programs for it and their tests are built
 #   VITAMIN_AMD_MISSING       what was looked for and not found, in words; empty: everything

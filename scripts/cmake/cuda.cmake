@@ -2,7 +2,8 @@
 #
 # Finds the CUDA headers (and nvcc, when it is there). Nothing links a CUDA library.
 #
-#   VITAMIN_CUDA_INCLUDE_DIR   folder of cuda.h (CUDA_VERSION >= 12040) and cudaTypedefs.h, or empty
+#   VITAMIN_CUDA_INCLUDE_DIR   directory of cuda.h (CUDA_VERSION >= 12040) and cudaTypedefs.h, or
+#                              empty
 #   VITAMIN_CUDA_VERSION       as "13.0"
 #   VITAMIN_HAVE_CUDA          headers found: backend, interposer and software libcuda are built
 #   VITAMIN_NVCC               the compiler for the GPU binaries of the demo and the tests, or empty
@@ -10,7 +11,7 @@
 # VITAMIN_REQUIRE_CUDA=ON turns "not found" into an error: for machines that must not skip it.
 
 option(VITAMIN_REQUIRE_CUDA "Stop when the CUDA parts cannot be built" OFF)
-set(VITAMIN_CUDA_INCLUDE_DIR "" CACHE PATH "Folder of cuda.h; empty: look for a toolkit")
+set(VITAMIN_CUDA_INCLUDE_DIR "" CACHE PATH "Directory of cuda.h; empty: look for a toolkit")
 
 function(_vitamin_cuda_version include_dir result)
   set(${result} "" PARENT_SCOPE)
@@ -21,7 +22,7 @@ function(_vitamin_cuda_version include_dir result)
   endif()
 endfunction()
 
-# Toolkits in order of how explicitly somebody named them; the first that is new enough wins.
+# Toolkits in order of how explicitly the user named them; the first that is new enough wins.
 function(_vitamin_find_cuda)
   set(roots "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}")
   find_program(nvcc_on_path nvcc NO_CACHE)
@@ -85,7 +86,7 @@ endif()
 
 if(VITAMIN_REQUIRE_CUDA AND NOT VITAMIN_HAVE_CUDA)
   message(FATAL_ERROR "VITAMIN_REQUIRE_CUDA is on and no CUDA headers (>= 12.4) were found. "
-                      "Set CUDA_HOME or -DVITAMIN_CUDA_INCLUDE_DIR=<folder of cuda.h>.")
+                      "Set CUDA_HOME or -DVITAMIN_CUDA_INCLUDE_DIR=<directory of cuda.h>.")
 endif()
 
 if(VITAMIN_HAVE_CUDA AND NOT TARGET vitamin_cuda_headers)

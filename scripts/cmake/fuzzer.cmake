@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# vitamin_fuzzer(<target> COMPONENT <label> SOURCES <files> CORPUS <folder>
+# vitamin_fuzzer(<target> COMPONENT <label> SOURCES <files> CORPUS <directory>
 #                MAX_LENGTH <bytes> RUNS <n> SECONDS <n> NIGHTLY <executions>
-#                [INCLUDES <folders>] [DICTIONARY <file>] [UNTRACED <files>])
+#                [INCLUDES <directories>] [DICTIONARY <file>] [UNTRACED <files>])
 #
 # A libFuzzer program with AddressSanitizer and UndefinedBehaviorSanitizer, for which it needs
-# clang; the rest of the build need not be clang's. What it starts from is the corpus, a folder of
-# the repository; what it finds beside that stays in the build folder. UNTRACED: files among the
-# sources whose branches are many and say nothing of the input.
+# clang; the rest of the build need not be clang's. What it starts from is the corpus, a directory
+# of the repository; what it finds beside that stays in the build directory. UNTRACED: files among
+# the sources whose branches are many and say nothing of the input.
 #
 #   ctest "<target>: no input breaks it"   the corpus, then new inputs: RUNS in all, of one seed; in
 #                                          the long form SECONDS of them, of a fresh seed
@@ -55,8 +55,8 @@ function(vitamin_fuzzer target)
   set(flags -std=c++20 -O2 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
       -I${PROJECT_SOURCE_DIR})
   list(REMOVE_ITEM arg_INCLUDES /usr/include)  # it is looked at in any case, in its own place
-  foreach(folder IN LISTS arg_INCLUDES)
-    list(APPEND flags -isystem ${folder})
+  foreach(directory IN LISTS arg_INCLUDES)
+    list(APPEND flags -isystem ${directory})
   endforeach()
   set(untraced "")
   foreach(source IN LISTS arg_UNTRACED)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# vitamin_kernels(<target> SOURCE <file> OUTPUT_DIRECTORY <folder> [NAME <stem>])
+# vitamin_kernels(<target> SOURCE <file> OUTPUT_DIRECTORY <directory> [NAME <stem>])
 #
 # Compiles one source of portable kernels (backends/soft/kernel.h) into <stem>.so for the software
 # driver and, where nvcc was found, into <stem>.fatbin for GPUs (code for sm_90, PTX for the rest).

@@ -16,8 +16,8 @@ endif()
 
 set(CMAKE_INSTALL_LIBDIR lib CACHE STRING "Libraries, relative to the prefix")
 
-# One folder each for programs and libraries, laid out as the installed tree is, so that a program
-# finds its neighbours by the same relative path in both.
+# One directory each for programs and libraries, laid out as the installed tree is, so that a
+# program finds its neighbours by the same relative path in both.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")

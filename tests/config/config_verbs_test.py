@@ -27,13 +27,13 @@ class Layers(unittest.TestCase):
     def setUp(self):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
-        (self.folder / "conf.d").mkdir()
+        self.directory = pathlib.Path(holder.name)
+        (self.directory / "conf.d").mkdir()
         self.main = self.write("vitamin.toml", '[policy]\nquantum = "1ms"\nname = "throughput"\n')
 
     def write(self, name, text):
-        (self.folder / name).write_text(text)
-        return str(self.folder / name)
+        (self.directory / name).write_text(text)
+        return str(self.directory / name)
 
     def shown(self, *words, **variables):
         answer = config("show", "--origin", "--json", "--config", self.main, *words, **variables)
@@ -75,7 +75,7 @@ class Layers(unittest.TestCase):
         self.assertEqual([p["line"] for p in as_json["problems"]], [2, 4])
 
     def test_check_compares_a_reservation_with_the_devices_here(self):
-        driver = self.folder / "driver"
+        driver = self.directory / "driver"
         driver.mkdir()
         shutil.copy(os.environ["STAND_IN_DRIVER"], driver / "libcuda.so.1")  # of 16 processors
         file = self.write("wide.toml", '[[class]]\nname = "wide"\nkind = "latency"\n'
@@ -101,18 +101,18 @@ class Layers(unittest.TestCase):
 
     def test_a_file_that_was_named_and_cannot_be_read_is_a_problem(self):
         for name in ("missing.toml", "conf.d"):
-            answer = config("check", "--config", str(self.folder / name))
+            answer = config("check", "--config", str(self.directory / name))
             self.assertEqual(answer.returncode, 1, name)
             self.assertIn(name, answer.stdout)
 
     def test_an_invalid_configuration_stops_a_run_before_it_starts(self):
         self.write("vitamin.toml", "quantum = 1\n")
-        answer = subprocess.run([VITAMIN, "run", "--", "touch", str(self.folder / "ran")],
+        answer = subprocess.run([VITAMIN, "run", "--", "touch", str(self.directory / "ran")],
                                 env=os.environ | {"VITAMIN_CONFIG": self.main}, text=True,
                                 capture_output=True, timeout=time_limit(60))
         self.assertEqual(answer.returncode, 125)
         self.assertIn("vitamin.toml:1:1: unknown key 'quantum'", answer.stderr)
-        self.assertFalse((self.folder / "ran").exists())
+        self.assertFalse((self.directory / "ran").exists())
 
 
 class Schema(unittest.TestCase):

@@ -126,7 +126,7 @@ class Queues(Backend):
 
 
 class ExecutionContexts(Backend):
-    """Over green_stand_in.h: no runtime here has them."""
+    """Over green_fake.h: no runtime here has them."""
 
     def test_entries_are_execution_contexts_where_the_runtime_has_them(self):
         for part in ("gfx90a", "gfx1030"):

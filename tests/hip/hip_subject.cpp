@@ -15,7 +15,7 @@
 
 #include "backends/hip/device.h"
 #include "tests/hal/subject.h"
-#include "tests/hip/green_stand_in.h"
+#include "tests/hip/green_fake.h"
 
 namespace vitamin::conformance {
 namespace {

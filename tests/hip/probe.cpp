@@ -7,7 +7,7 @@
 //   probe hide NAME                       a runtime without this function
 //   probe version NUMBER                  a runtime of this version
 // With VITAMIN_TEST_VERSION the runtime says that this is its version; with VITAMIN_TEST_GREEN it
-// has execution contexts (green_stand_in.h). Prints "key value" lines, and "notice ..." for each
+// has execution contexts (green_fake.h). Prints "key value" lines, and "notice ..." for each
 // sentence that the backend tells a person.
 #include <hip/hip_runtime_api.h>
 
@@ -19,7 +19,7 @@
 #include "backends/hip/device.h"
 #include "daemon/client/local_arbiter.h"
 #include "runtime/virtual_context.h"
-#include "tests/hip/green_stand_in.h"
+#include "tests/hip/green_fake.h"
 
 namespace vitamin {
 namespace {

@@ -19,14 +19,14 @@ namespace {
 constexpr unsigned kQueues = 20;
 constexpr unsigned kEach = 2;  // the runtime's own, the default stream's; left for a newcomer, too
 
-class Folder {
+class Directory {
  public:
-  Folder() {
+  Directory() {
     char name[] = "/tmp/vitamin-queues-XXXXXX";
     REQUIRE(::mkdtemp(name) != nullptr);
     path_ = name;
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
+  ~Directory() { std::filesystem::remove_all(path_); }
   std::shared_ptr<hip::QueueLedger> process(unsigned plain_max) const {
     auto ledger = hip::QueueLedger::open(path_, "0000:c1:00.0", kQueues, plain_max);
     REQUIRE(ledger.has_value());
@@ -55,8 +55,8 @@ struct Process {
 };
 
 TEST_CASE("a process alone may hold what its streams leave") {
-  const Folder folder;
-  Process one{folder.process(4), {}, {}};
+  const Directory directory;
+  Process one{directory.process(4), {}, {}};
   CHECK(one.ledger->limit() == kQueues - 2 * kEach);
   for (int i = 0; i < 10; ++i) one.streams.push_back(one.ledger->stream());
   CHECK(one.ledger->limit() == kQueues - 5 - kEach);  // streams share four
@@ -68,16 +68,16 @@ TEST_CASE("a process alone may hold what its streams leave") {
 }
 
 TEST_CASE("processes that come and go share the rest equally and never hold more than there are") {
-  const Folder folder;
+  const Directory directory;
   std::vector<Process> processes;
   for (unsigned count = 1; count <= 8; ++count) {
-    processes.push_back({folder.process(1), {}, {}});
+    processes.push_back({directory.process(1), {}, {}});
     const auto in_use = [&] {
       std::size_t held = 0;
       for (const Process& process : processes) held += process.held(1);
       return held;
     };
-    CHECK(in_use() <= kQueues);  // before anybody gave one back
+    CHECK(in_use() <= kQueues);  // before any process gave one back
     // What one gives back another may take only then.
     for (int round = 0; round < 3; ++round)
       for (Process& process : processes) process.keep(4);
@@ -94,8 +94,8 @@ TEST_CASE("processes that come and go share the rest equally and never hold more
 }
 
 TEST_CASE("streams of the applications are never refused and take from the pools") {
-  const Folder folder;
-  Process one{folder.process(4), {}, {}}, other{folder.process(30), {}, {}};
+  const Directory directory;
+  Process one{directory.process(4), {}, {}}, other{directory.process(30), {}, {}};
   one.keep(4);
   CHECK(one.queues.size() == 4);
   for (int i = 0; i < 30; ++i) other.streams.push_back(other.ledger->stream());
@@ -107,8 +107,8 @@ TEST_CASE("streams of the applications are never refused and take from the pools
 }
 
 TEST_CASE("who holds more than its share by now gives it back") {
-  const Folder folder;
-  Process one{folder.process(1), {}, {}}, other{folder.process(20), {}, {}};
+  const Directory directory;
+  Process one{directory.process(1), {}, {}}, other{directory.process(20), {}, {}};
   one.keep(4);
   other.keep(4);
   for (int i = 0; i < 9; ++i) other.streams.push_back(other.ledger->stream());
@@ -126,13 +126,13 @@ TEST_CASE("who holds more than its share by now gives it back") {
 }
 
 TEST_CASE("a process that dies leaves nothing behind") {
-  const Folder folder;
-  Process one{folder.process(1), {}, {}};
+  const Directory directory;
+  Process one{directory.process(1), {}, {}};
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    Process theirs{folder.process(1), {}, {}};
+    Process theirs{directory.process(1), {}, {}};
     theirs.keep(9);
     const char held = static_cast<char>(theirs.queues.size());
     if (::write(ready[1], &held, 1) != 1) ::_exit(1);
@@ -150,7 +150,7 @@ TEST_CASE("a process that dies leaves nothing behind") {
   ::close(ready[1]);
 }
 
-TEST_CASE("a folder that is not there is a sentence") {
+TEST_CASE("a directory that is not there is a sentence") {
   const auto ledger = hip::QueueLedger::open("/nowhere", "gpu", kQueues, 1);
   REQUIRE(!ledger.has_value());
   CHECK(ledger.error().message.find("/nowhere/vitamin-queues-gpu") != std::string::npos);

@@ -6,7 +6,7 @@
 namespace vitamin::hip {
 namespace {
 
-TEST_CASE("without settings half of the budget is for masked queues and nobody is told anything") {
+TEST_CASE("without settings half of the budget is for masked queues and no notice is given") {
   const Limits limits = limits_of({}, 8);
   CHECK(limits.slots == 4);
   CHECK_FALSE(limits.confined);

@@ -2,7 +2,7 @@
 """The figures of vitamind: there, named well, documented, and what dashboard and alerts ask for.
 
 Needs in the environment: VITAMIND, MEMBER (a client of the daemon), SOURCE (the tree), BUILD (the
-build folder).
+build directory).
 """
 import http.client
 import json
@@ -56,21 +56,21 @@ def documented():
 
 def promtool(test):
     """The installed one, or that of Debian's package prometheus, which is not installed for it (a
-    server would start): fetched once for a build folder."""
+    server would start): fetched once for a build directory."""
     found = shutil.which("promtool")
     kept = pathlib.Path(os.environ["BUILD"], "tests/metrics/promtool")
     if found is not None or kept.exists():
         return found or str(kept)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=kept.parent) as directory:
         fetched = subprocess.run(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download",
-                                  "prometheus"], cwd=folder, text=True, capture_output=True,
+                                  "prometheus"], cwd=directory, text=True, capture_output=True,
                                  timeout=time_limit(100))
         if fetched.returncode != 0:
             test.skipTest(f"no promtool, and none to be had: {fetched.stderr.strip()[-200:]}")
-        (package,) = pathlib.Path(folder).glob("*.deb")
-        subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
-        os.replace(pathlib.Path(folder, "usr/bin/promtool"), kept)
+        (package,) = pathlib.Path(directory).glob("*.deb")
+        subprocess.run(["dpkg-deb", "-x", package, directory], check=True)
+        os.replace(pathlib.Path(directory, "usr/bin/promtool"), kept)
     return str(kept)
 
 
@@ -172,7 +172,7 @@ class Metrics(DaemonTest):
                                     timeout=time_limit(60)) as answer:
             self.assertIn(b"vitamind_build_info", answer.read())
 
-    def test_what_is_no_scrape_is_told_so_and_disturbs_nobody(self):
+    def test_what_is_no_scrape_is_told_so_and_disturbs_no_one_else(self):
         _, url = self.serve()
         host, port = re.match(r"http://(.*):(\d+)/", url).groups()
         for request, status in ((b"GET /else HTTP/1.1\r\n\r\n", b"404"),
@@ -205,7 +205,7 @@ class Metrics(DaemonTest):
         self.assertFalse(os.path.exists(daemon.socket))
 
     def test_an_address_that_is_none_is_one_line_and_no_daemon(self):
-        for address in ("no-such-host.invalid:1", "127.0.0.1:99999", "x:y", "/no/such/folder/s",
+        for address in ("no-such-host.invalid:1", "127.0.0.1:99999", "x:y", "/no/such/directory/s",
                         "systemd"):
             daemon = self.daemon("--metrics", address, "--quiet")
             self.assertEqual(daemon.process.wait(time_limit(60)), 1, address)
@@ -270,9 +270,10 @@ class Dashboard(Metrics):
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_the_alerts_fire_when_they_should(self):
-        folder = SOURCE / "deploy/prometheus"
+        directory = SOURCE / "deploy/prometheus"
         result = subprocess.run([promtool(self), "test", "rules", "vitamin.rules_test.yml"],
-                                cwd=folder, text=True, capture_output=True, timeout=time_limit(60))
+                                cwd=directory, text=True, capture_output=True,
+                                timeout=time_limit(60))
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_the_page_names_every_alert(self):
@@ -297,7 +298,7 @@ class JsonLog(DaemonTest):
         self.assertTrue(any("listens at" in line for line in lines))
 
     def test_a_code_is_a_field_of_its_own(self):
-        daemon = self.daemon("--log", "json", "--metrics", "/no/such/folder/s")
+        daemon = self.daemon("--log", "json", "--metrics", "/no/such/directory/s")
         self.assertEqual(daemon.process.wait(time_limit(20)), 1)
         last = json.loads(pathlib.Path(self.directory.name, "log").read_text().splitlines()[-1])
         self.assertEqual((last["code"], last["level"]), ("VIT-404", "error"))

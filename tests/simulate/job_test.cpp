@@ -40,7 +40,7 @@ std::string problem(const std::string& text) {
 Result run(Setup setup, const std::string& policy, double seconds = 2) {
   setup.device.warm_up_s = 0;
   setup.device.limit_s = seconds;
-  // Nobody is moved by time alone.
+  // No client is moved by time alone.
   setup.device.scheduler.quantum_ns = 1'000'000'000'000;
   auto result = simulate(setup, policy);
   REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));

@@ -161,7 +161,7 @@ TEST_CASE("Jobs that are better off on parts get them") {
 TEST_CASE("A client keeps its grant over a pause, but where it reports: there it gives it back") {
   Setup setup;
   setup.trace = steady(20, 1, 512, 33);
-  // One for each of the two clients; under fifo nobody reports.
+  // One for each of the two clients; under fifo no client reports.
   CHECK(run(setup, "fifo").grants == 2);
   // A request is a prefill and its decodes: a grant of each client, at least.
   CHECK(run(setup, "throughput").grants >= 40);

@@ -78,17 +78,17 @@ void Device::Vendor::find_functions(Door door) {
 // one that it understands.
 void Device::Vendor::load_module() {
   namespace fs = std::filesystem;
-  const fs::path folder =
+  const fs::path directory =
       fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "vitamin" / "demo";
   CUresult status = CUDA_ERROR_FILE_NOT_FOUND;
   for (const char* name : {"kernels.fatbin", "kernels.so"}) {
-    std::ifstream file(folder / name, std::ios::binary);
+    std::ifstream file(directory / name, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     if (bytes.empty()) continue;
     status = cuModuleLoadData(&module, bytes.data());
     if (status == CUDA_SUCCESS) return;
   }
-  check(status, "loading the kernels from " + folder.native());
+  check(status, "loading the kernels from " + directory.native());
 }
 
 Device::Device(Door door) : vendor_(std::make_unique<Vendor>()) {

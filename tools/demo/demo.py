@@ -3,7 +3,7 @@
 """Two unmodified programs share one device under `vitamin run`; are the bits still theirs?
 
 Runs the two demo programs one after the other without Vitamin, then both at once under
-`vitamin run --policy random`, and compares. Works in a build folder and in an installed tree.
+`vitamin run --policy random`, and compares. Works in a build directory and in an installed tree.
 Exit code 0: bits equal and every launch bound.
 """
 import argparse
@@ -41,15 +41,15 @@ def has_gpu():
 
 
 @contextlib.contextmanager
-def private_mps(folder):
+def private_mps(directory):
     """An MPS control daemon of our own, without which processes take turns on an NVIDIA GPU."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         print("note: nvidia-cuda-mps-control is missing: the programs will take turns")
         yield {}
         return
-    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "mps-pipe"),
-                 "CUDA_MPS_LOG_DIRECTORY": str(folder / "mps-log")}
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "mps-pipe"),
+                 "CUDA_MPS_LOG_DIRECTORY": str(directory / "mps-log")}
     for path in variables.values():
         os.mkdir(path)
     environment = os.environ | variables
@@ -89,7 +89,7 @@ def amd_is_built(prefix):
     return all((prefix / file).exists() for file in files)
 
 
-def software_amd(prefix, reason, folder):
+def software_amd(prefix, reason, directory):
     if not amd_is_built(prefix):
         raise DemoError("the software AMD GPU was not built: install hipcc and the other AMD "
                         "packages of scripts/packages.txt, or use --device cuda")
@@ -98,34 +98,34 @@ def software_amd(prefix, reason, folder):
         "  machine code on this CPU, under the real ROCm runtime and programs of hipcc. It shows\n"
         "  placement and bits; its times say nothing of AMD silicon, on which this never ran.",
         {"LD_PRELOAD": search_path(prefix / SOFTWARE_AMD, "LD_PRELOAD"),
-         "VITAMIN_SOFT_AMDGPU_LEDGER": str(folder / "ledger"),
-         "VITAMIN_LOCK_DIRECTORY": str(folder)},
+         "VITAMIN_SOFT_AMDGPU_LEDGER": str(directory / "ledger"),
+         "VITAMIN_LOCK_DIRECTORY": str(directory)},
         (20, 100), "-hip", "compute units")
 
 
-def software_cuda(prefix, reason, folder):
+def software_cuda(prefix, reason, directory):
     driver = prefix / "lib/soft"
     if not (driver / "libcuda.so.1").exists():
         raise DemoError(f"the software driver is missing ({driver}/libcuda.so.1)")
     return Device(f"a SOFTWARE device behind the CUDA driver's interface ({reason})",
                   {"LD_LIBRARY_PATH": search_path(driver, "LD_LIBRARY_PATH"),
-                   "VITAMIN_SOFT_LEDGER": str(folder / "ledger")}, (600, 1000))
+                   "VITAMIN_SOFT_LEDGER": str(directory / "ledger")}, (600, 1000))
 
 
 @contextlib.contextmanager
-def device(prefix, vendor, software, folder):
+def device(prefix, vendor, software, directory):
     """The device that the user asked for, or the best one that is here."""
     if vendor != "amd" and not software and has_gpu():
         if not (prefix / "lib/vitamin/demo/kernels.fatbin").exists():
             raise DemoError("this machine has a GPU, but the demo's kernels were built without "
                             "nvcc: install the CUDA toolkit, or use --software")
-        with private_mps(folder) as variables:
+        with private_mps(directory) as variables:
             yield Device("the NVIDIA GPU" + (", shared through MPS" if variables else ""),
                          variables, (12_000, 20_000))
         return
     reason = "asked for" if software or vendor == "amd" else "no NVIDIA driver with a device here"
     amd = vendor == "amd" or (vendor == "auto" and amd_is_built(prefix))
-    yield (software_amd if amd else software_cuda)(prefix, reason, folder)
+    yield (software_amd if amd else software_cuda)(prefix, reason, directory)
 
 
 class Run:
@@ -158,12 +158,13 @@ def run_alone(prefix, device):
     return runs
 
 
-def run_together(prefix, device, seed, folder):
+def run_together(prefix, device, seed, directory):
     end = time.monotonic() + LIMIT_S
     runs = {}
     for number, name in enumerate(PROGRAMS):
         runs[name] = Run(name, [prefix / "bin/vitamin", "run", "--quiet", "--policy", "random",
-                                "--seed", str(seed + number), "--report", folder / f"{name}.json",
+                                "--seed", str(seed + number),
+                                "--report", directory / f"{name}.json",
                                 "--", *device.command(prefix, name)], device.environment)
     try:
         for run in runs.values():
@@ -174,7 +175,7 @@ def run_together(prefix, device, seed, folder):
                 run.process.kill()
                 run.process.wait()
     for name, run in runs.items():
-        run.report = json.loads((folder / f"{name}.json").read_text())
+        run.report = json.loads((directory / f"{name}.json").read_text())
     return runs
 
 
@@ -225,7 +226,7 @@ def main():
     here = pathlib.Path(__file__).resolve()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prefix", type=pathlib.Path, default=here.parents[3],
-                        help="build folder or installed tree (default: the one this file is in)")
+                        help="build directory or installed tree (default: the one this file is in)")
     parser.add_argument("--device", choices=("auto", "cuda", "amd"), default="auto",
                         help="auto: the NVIDIA GPU where there is one, else the software AMD GPU "
                              "if it was built, else the software device for CUDA programs; cuda: "
@@ -236,14 +237,14 @@ def main():
     arguments = parser.parse_args()
     prefix = arguments.prefix.resolve()
     with tempfile.TemporaryDirectory(prefix="vitamin-demo-") as name:
-        folder = pathlib.Path(name)
+        directory = pathlib.Path(name)
         try:
-            with device(prefix, arguments.device, arguments.software, folder) as chosen:
+            with device(prefix, arguments.device, arguments.software, directory) as chosen:
                 print(f"device: {chosen.words}")
                 print("each program alone, without vitamin …", flush=True)
                 alone = run_alone(prefix, chosen)
                 print("both at once, under vitamin run --policy random …", flush=True)
-                together = run_together(prefix, chosen, arguments.seed, folder)
+                together = run_together(prefix, chosen, arguments.seed, directory)
         except DemoError as error:
             print(f"demo: {error}", file=sys.stderr)
             return 1

@@ -4,7 +4,7 @@
 // is linked with cuda_device.cpp, which finds the driver as real programs do and links nothing, or
 // compiled by hipcc together with hip_device.cpp, an ordinary program of the HIP runtime.
 //
-// A demo program has nobody to report to: a failed call ends it with a sentence. One thread.
+// A demo program has no caller to report to: a failed call ends it with a sentence. One thread.
 #pragma once
 
 #include <cstddef>

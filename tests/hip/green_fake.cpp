@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/hip/green_stand_in.h"
+#include "tests/hip/green_fake.h"
 
 #include <dlfcn.h>
 
