@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/soft/amdgpu/isa/code.h"
 
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
 
 #include "backends/soft/amdgpu/isa/decoder.h"
 
 namespace vitamin::soft::amdgpu::isa {
 namespace {
 
-template <class T>
-T load(std::uint64_t address) {
-  T value;
-  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
-  return value;
-}
+// Bounds what is compared when a block is entered.
+constexpr std::size_t kLongestBlock = 64;
 
 }  // namespace
+
+Block::Block(std::uint64_t pc, std::uint64_t available, Decoder& decoder) {
+  std::uint64_t bytes = 0;
+  do {
+    instructions_.push_back(&decoder.decode(pc + bytes, available - bytes));
+    bytes += instructions_.back()->size;
+  } while (!instructions_.back()->ends_block && instructions_.size() < kLongestBlock &&
+           bytes < available);
+  const auto* const code = reinterpret_cast<const std::uint8_t*>(pc);
+  bytes_.assign(code, code + std::min(bytes, available));
+}
 
 CodeRegion::CodeRegion(std::uint64_t begin, std::uint64_t bytes, Decoder& decoder)
     : begin_(begin),
       bytes_(bytes),
       decoder_(decoder),
-      slots_(new std::atomic<const Instruction*>[bytes / 4 + 1]()) {}
+      slots_(new std::atomic<const Block*>[bytes / 4 + 1]()) {}
 
-bool CodeRegion::is_current(const Instruction& instruction, std::uint64_t pc) {
-  if (instruction.size == 4) return load<std::uint32_t>(pc) == instruction.raw;
-  return load<std::uint64_t>(pc) == instruction.raw &&
-         (instruction.size == 8 || load<std::uint32_t>(pc + 8) == instruction.raw_high);
-}
-
-const Instruction& CodeRegion::decode(std::uint64_t pc) {
-  Instruction fresh = decoder_.decode(pc, begin_ + bytes_ - pc);
+const Block& CodeRegion::decode(std::uint64_t pc) {
   const std::lock_guard lock(mutex_);
-  const Instruction& kept = decoded_.emplace_back(std::move(fresh));
+  const Block& kept = blocks_.emplace_back(pc, begin_ + bytes_ - pc, decoder_);
   slots_[(pc - begin_) / 4].store(&kept, std::memory_order_release);
   return kept;
 }

@@ -15,7 +15,7 @@ void nothing(Wave&, const Instruction&) {}
 
 void fence(Wave&, const Instruction&) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Sleeping is how a kernel says that it waits for somebody else.
+// Sleeping is how a kernel says that it waits for another wave.
 void sleep(Wave& wave, const Instruction&) { wave.yielded = true; }
 
 void end_program(Wave& wave, const Instruction&) { wave.state = Wave::State::kDone; }
@@ -38,7 +38,7 @@ void branch(Wave& wave, const Instruction& instruction) {
 
 template <auto kTaken>
 void add_branch(InstructionSet& set, const char* name) {
-  set.add(name, {.execute = branch<kTaken>});
+  set.add(name, {.execute = branch<kTaken>, .ends_block = true});
 }
 
 U64 target(const Wave& wave, const Operand& operand) { return wave.pair(operand.reg); }
@@ -115,20 +115,20 @@ void add_branches(InstructionSet& set) {
   add_branch<[](const Wave& w) { return w.mask64(kVcc) != 0; }>(set, "s_cbranch_vccnz");
   add_branch<[](const Wave& w) { return w.exec() == 0; }>(set, "s_cbranch_execz");
   add_branch<[](const Wave& w) { return w.exec() != 0; }>(set, "s_cbranch_execnz");
-  set.add("s_getpc_b64", {.execute = get_pc});
-  set.add("s_setpc_b64", {.execute = set_pc, .first_source = 0});
-  set.add("s_swappc_b64", {.execute = swap_pc});
-  set.add("s_call_b64", {.execute = call});
+  set.add("s_getpc_b64", {.execute = get_pc, .ends_block = true});
+  set.add("s_setpc_b64", {.execute = set_pc, .first_source = 0, .ends_block = true});
+  set.add("s_swappc_b64", {.execute = swap_pc, .ends_block = true});
+  set.add("s_call_b64", {.execute = call, .ends_block = true});
 }
 
 }  // namespace
 
 void add_control(InstructionSet& set) {
   add_branches(set);
-  set.add("s_endpgm", {.execute = end_program});
-  set.add("s_barrier", {.execute = barrier});
-  set.add("s_sleep", {.execute = sleep});
-  set.add("s_trap", {.execute = trap});
+  set.add("s_endpgm", {.execute = end_program, .ends_block = true});
+  set.add("s_barrier", {.execute = barrier, .ends_block = true});
+  set.add("s_sleep", {.execute = sleep, .ends_block = true});
+  set.add("s_trap", {.execute = trap, .ends_block = true});
   set.add("s_getreg_b32", {.execute = get_register});
   set.add("s_memtime", {.execute = read_cycles});
   set.add("s_memrealtime", {.execute = read_realtime});

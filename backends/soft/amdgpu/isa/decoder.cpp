@@ -413,19 +413,36 @@ Decoder::~Decoder() {
   if (disassembler_ != nullptr) LLVMDisasmDispose(disassembler_);
 }
 
-Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
-  constexpr std::size_t kLongest = 20;
-  std::array<std::uint8_t, kLongest> bytes{};
+const Instruction* Decoder::find(const Bytes& bytes) const {
+  Bytes key{};
+  for (std::size_t words = 1; words <= bytes.size(); ++words) {
+    key[words - 1] = bytes[words - 1];
+    const auto found = decoded_.find(key);
+    if (found != decoded_.end() && found->second.size == words * 4) return &found->second;
+  }
+  return nullptr;
+}
+
+const Instruction& Decoder::decode(std::uint64_t pc, std::uint64_t available) {
+  Bytes bytes{};
   std::memcpy(bytes.data(), reinterpret_cast<const void*>(pc),
-              std::min<std::uint64_t>(available, kLongest));
-  Instruction instruction;
-  std::memcpy(&instruction.raw_high, bytes.data() + 8, 4);
-  std::array<char, 512> buffer{};
+              std::min<std::uint64_t>(available, sizeof bytes));
   const std::lock_guard lock(mutex_);
+  if (const Instruction* const found = find(bytes); found != nullptr) return *found;
+  Instruction instruction = decode_new(bytes, pc);
+  std::fill(bytes.begin() + instruction.size / 4, bytes.end(), 0);
+  return decoded_.insert_or_assign(bytes, std::move(instruction)).first->second;
+}
+
+Instruction Decoder::decode_new(const Bytes& bytes, std::uint64_t pc) {
+  Instruction instruction;
+  std::array<char, 512> buffer{};
+  std::array<std::uint8_t, sizeof bytes> code;
+  std::memcpy(code.data(), bytes.data(), sizeof bytes);
   const std::size_t size = disassembler_ == nullptr
                                ? 0
-                               : LLVMDisasmInstruction(disassembler_, bytes.data(), bytes.size(),
-                                                       pc, buffer.data(), buffer.size());
+                               : LLVMDisasmInstruction(disassembler_, code.data(), code.size(), pc,
+                                                       buffer.data(), buffer.size());
   instruction.size = size == 0 ? 4 : static_cast<std::uint32_t>(size);
   std::memcpy(&instruction.raw, bytes.data(), std::min<std::size_t>(instruction.size, 8));
   instruction.execute = refuse;
@@ -453,6 +470,7 @@ Instruction Decoder::decode(std::uint64_t pc, std::uint64_t available) {
   settle_sources(instruction, *definition, modifiers, parsed.words);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
   instruction.execute = saturates ? definition->saturating : definition->execute;
+  instruction.ends_block = definition->ends_block;
   if (!modifiers.permutes) return instruction;
 
   Operand& source = instruction.operand[definition->first_source];

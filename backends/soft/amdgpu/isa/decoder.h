@@ -5,8 +5,10 @@
 // kernel.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -23,14 +25,21 @@ class Decoder {
   ~Decoder();
 
   // Always succeeds: an instruction that is unknown faults when it is executed, not before.
-  // `available`: bytes that may be read at `pc`.
-  Instruction decode(std::uint64_t pc, std::uint64_t available);
+  // `available`: bytes that may be read at `pc`. Equal bytes are decoded once, wherever they are;
+  // the result lives as long as the decoder. Any thread.
+  const Instruction& decode(std::uint64_t pc, std::uint64_t available);
 
  private:
+  using Bytes = std::array<std::uint32_t, 5>;  // of the longest; zeros behind a shorter one
+
+  const Instruction* find(const Bytes& bytes) const;
+  Instruction decode_new(const Bytes& bytes, std::uint64_t pc);
+
   void* disassembler_ = nullptr;
   bool preserves_halves_;
   InstructionSet set_;
   std::mutex mutex_;
+  std::map<Bytes, Instruction> decoded_;
   std::deque<LanePermutation> permutations_;
 };
 

@@ -49,10 +49,10 @@ struct Instruction {
   Execute execute = nullptr;
   Execute inner = nullptr;  // what `execute` wraps: the instruction without its lane permutation
   std::uint64_t raw = 0;    // the first two dwords, as encoded
-  std::uint32_t raw_high = 0;
-  std::uint32_t size = 4;  // bytes
+  std::uint32_t size = 4;   // bytes
   std::uint8_t operands = 0;
-  bool shaped = false;  // the result passes through shape() before it is written
+  bool ends_block = true;  // it may branch, read the program counter, stop the wave or fail
+  bool shaped = false;     // the result passes through shape() before it is written
   bool clamp = false, returns = false, per_lane_offset = false, per_lane_index = false;
   std::uint8_t output_scale = 1;  // 1, 2, 4; 0 is a half
   std::uint8_t op_sel = 0, op_sel_hi = 0xff, neg_lo = 0, neg_hi = 0;

@@ -19,6 +19,7 @@ struct Definition {
   std::array<Type, 4> sources{};
   Type result = Type::kNone;
   bool accumulates = false;      // the destination is also the last source
+  bool ends_block = false;       // see Instruction
   Execute saturating = nullptr;  // an integer result that stops at its limits: the clamp modifier
 };
 

@@ -245,7 +245,8 @@ void add_shared_memory(InstructionSet& set) {
   set.add("ds_permute_b32", {.execute = forward_permute});
   set.add("ds_swizzle_b32", {.execute = swizzle});
   set.add("ds_gws_init", {.execute = init_grid_barrier, .first_source = 0});
-  set.add("ds_gws_barrier", {.execute = wait_at_grid_barrier, .first_source = 0});
+  set.add("ds_gws_barrier",
+          {.execute = wait_at_grid_barrier, .first_source = 0, .ends_block = true});
   set.add("ds_nop", {.execute = [](Wave&, const Instruction&) {}});
 }
 

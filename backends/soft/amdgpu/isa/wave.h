@@ -85,10 +85,11 @@ struct Wave {
   }
   bool all_active() const { return exec() == (width == 64 ? ~0ull : 0xffffffffull); }
 
-  std::uint64_t pc = 0;
+  std::uint64_t pc = 0;  // behind the last instruction of the block that runs
+  const Instruction *const *next = nullptr, *const *end = nullptr;  // what is left of that block
   unsigned width = 64;
   State state = State::kRunning;
-  bool yielded = false;  // it slept: somebody else should run
+  bool yielded = false;  // it slept: another wave should run
   std::uint64_t barrier_generation = 0;
   std::uint32_t hardware_id = 0, hardware_id1 = 0;
   std::uint64_t executed = 0;

@@ -49,6 +49,7 @@ std::unique_ptr<Wave> make_wave() {
   wave->state = Wave::State::kRunning;
   wave->yielded = false;
   wave->code = nullptr;
+  wave->next = wave->end = nullptr;
   wave->executed = 0;
   return wave;
 }
@@ -112,18 +113,28 @@ void init_hardware_id(Wave& wave, const Place& place, unsigned number) {
                       (place.cu / 2) << 10 | place.array << 16 | place.engine << 18;
 }
 
+void enter_block(Wave& wave) {
+  if (wave.code == nullptr || !wave.code->contains(wave.pc)) [[unlikely]]
+    wave.code = &wave.group->dispatch.code->region_of(wave.pc);
+  const Block& block = wave.code->at(wave.pc);
+  wave.next = block.begin();
+  wave.end = block.end();
+  wave.pc += block.bytes();
+}
+
 // Runs one wave until it stops, sleeps or has had its share.
 void run_wave(Wave& wave, std::uint32_t quantum) {
-  CodeRegion* code = wave.code;
   std::uint32_t left = quantum;
   wave.yielded = false;
   do {
-    if (code == nullptr || !code->contains(wave.pc)) [[unlikely]]
-      code = wave.code = &wave.group->dispatch.code->region_of(wave.pc);
-    const Instruction& instruction = code->at(wave.pc);
-    wave.pc += instruction.size;
-    instruction.execute(wave, instruction);
-  } while (--left != 0 && wave.state == Wave::State::kRunning && !wave.yielded);
+    if (wave.next == wave.end) enter_block(wave);
+    const auto count =
+        static_cast<std::uint32_t>(std::min<std::ptrdiff_t>(left, wave.end - wave.next));
+    const Instruction* const* const stop = wave.next + count;
+    for (const Instruction* const* at = wave.next; at != stop; ++at) (*at)->execute(wave, **at);
+    wave.next = stop;
+    left -= count;
+  } while (left != 0 && wave.state == Wave::State::kRunning && !wave.yielded);
   wave.executed += quantum - left;
 }
 
