@@ -5,10 +5,13 @@
 // shared and private apertures of flat addresses lead into the workgroup and into the lane.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
 #include "backends/soft/amdgpu/isa/alias.h"
+#include "backends/soft/amdgpu/isa/lanes.h"
 #include "backends/soft/amdgpu/isa/wave.h"
 
 namespace vitamin::soft::amdgpu::isa {
@@ -24,6 +27,13 @@ inline std::uint8_t* private_memory(Wave& wave, unsigned lane, std::uint64_t off
   if (offset + bytes > each)
     throw Fault("a kernel left its private segment of " + std::to_string(each) + " bytes");
   return wave.scratch.data() + lane * each + offset;
+}
+
+// Where offsets up to `most` of a wave count from; null: some `bytes` there lie outside.
+inline std::uint8_t* shared_base(Wave& wave, std::uint32_t most, std::uint64_t offset,
+                                 unsigned bytes) {
+  auto& lds = wave.group->lds;
+  return most + offset + bytes <= lds.size() ? lds.data() + offset : nullptr;
 }
 
 // Null outside the workgroup's memory: such reads give zero and such writes have no effect.
@@ -79,6 +89,54 @@ struct Element {
 
 template <unsigned kBytes>
 using Plain = Element<kBytes, false, false, false>;
+
+// The smallest and the largest word of a row where lanes are active. Some lane must be.
+struct Reach {
+  std::uint32_t least, most;
+};
+inline Reach reach_of(Wave& wave, const std::uint32_t* row) {
+  const std::uint32_t* const mask = wave.lane_words();
+  const std::uint32_t any = row[std::countr_zero(wave.exec())];
+  Reach reach{any, any};
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    const std::uint32_t word = (row[lane] & mask[lane]) | (any & ~mask[lane]);
+    reach.least = std::min(reach.least, word);
+    reach.most = std::max(reach.most, word);
+  }
+  return reach;
+}
+
+// Whether all lanes are active and their elements lie one behind the other.
+inline bool is_consecutive(const Wave& wave, const std::uint32_t* offsets, std::uint32_t bytes) {
+  if (!wave.all_active()) return false;
+  std::uint32_t differs = 0;
+  each_lane(wave.width,
+            [&](unsigned lane) { differs |= offsets[lane] ^ (offsets[0] + bytes * lane); });
+  return differs == 0;
+}
+
+// Elements at base + offsets[lane], all of which may be reached.
+template <class E>
+void load_lanes(const Wave& wave, std::uint32_t* to, const std::uint8_t* base,
+                const std::uint32_t* offsets) {
+  if (is_consecutive(wave, offsets, E::kSize)) {
+    const std::uint8_t* const from = base + offsets[0];
+    each_lane(wave.width, [=](unsigned lane) { E::load(to, lane, from + lane * E::kSize); });
+  } else {
+    each_active_lane(wave, [=](unsigned lane) { E::load(to, lane, base + offsets[lane]); });
+  }
+}
+
+template <class E>
+void store_lanes(const Wave& wave, const std::uint32_t* data, std::uint8_t* base,
+                 const std::uint32_t* offsets) {
+  if (is_consecutive(wave, offsets, E::kSize)) {
+    std::uint8_t* const to = base + offsets[0];
+    each_lane(wave.width, [=](unsigned lane) { E::store(data, lane, to + lane * E::kSize); });
+  } else {
+    each_active_lane(wave, [=](unsigned lane) { E::store(data, lane, base + offsets[lane]); });
+  }
+}
 
 // Calls add(name, Element) for each load and each store that the ISA names.
 template <class Add>

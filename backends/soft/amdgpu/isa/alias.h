@@ -22,6 +22,12 @@ std::uint64_t find_alias(std::uint64_t address);  // the host's address, or `add
 bool add_alias(std::uint64_t address, std::uint64_t bytes, std::uint64_t host);
 void remove_alias(std::uint64_t address);  // which need not be one
 
+// Whether no address of these may be an alias.
+inline bool has_no_alias(std::uint64_t begin, std::uint64_t end) {
+  return end <= alias_range.begin.load(std::memory_order_relaxed) ||
+         begin >= alias_range.end.load(std::memory_order_relaxed);
+}
+
 inline std::uint64_t host_address(std::uint64_t address) {
   const bool maybe = address >= alias_range.begin.load(std::memory_order_relaxed) &&
                      address < alias_range.end.load(std::memory_order_relaxed);

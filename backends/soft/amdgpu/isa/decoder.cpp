@@ -399,6 +399,21 @@ void settle_sources(Instruction& instruction, const Definition& definition,
   if (definition.accumulates) instruction.operand[instruction.operands++] = instruction.operand[0];
 }
 
+// The sources are the last operands.
+Execute fastest_form(const Instruction& instruction, const Definition& definition) {
+  const auto typed = std::find(definition.sources.begin(), definition.sources.end(), Type::kNone) -
+                     definition.sources.begin();
+  const std::size_t end = instruction.operands, first = end - static_cast<std::size_t>(typed);
+  if (definition.of_rows == nullptr || instruction.shaped || first >= end) return definition.execute;
+  const auto is_row = [](const Operand& operand) {
+    return operand.kind == Operand::Kind::kVector && !operand.modified();
+  };
+  const auto* const sources = instruction.operand.data();
+  if (!std::all_of(sources + first + 1, sources + end, is_row)) return definition.execute;
+  if (is_row(sources[first])) return definition.of_rows;
+  return sources[first].modified() ? definition.execute : definition.of_value_and_rows;
+}
+
 }  // namespace
 
 Decoder::Decoder(const char* processor, bool preserves_halves)
@@ -469,7 +484,8 @@ Instruction Decoder::decode_new(const Bytes& bytes, std::uint64_t pc) {
   if (saturates && definition->saturating == nullptr) return instruction;
   settle_sources(instruction, *definition, modifiers, parsed.words);
   settle_result(instruction, *definition, parsed.sdwa, preserves_halves_);
-  instruction.execute = saturates ? definition->saturating : definition->execute;
+  instruction.execute =
+      saturates ? definition->saturating : fastest_form(instruction, *definition);
   instruction.ends_block = definition->ends_block;
   if (!modifiers.permutes) return instruction;
 

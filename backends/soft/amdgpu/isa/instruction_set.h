@@ -15,6 +15,9 @@ namespace vitamin::soft::amdgpu::isa {
 
 struct Definition {
   Execute execute = nullptr;
+  // The same where all sources are whole vector registers, or the first is one value for all lanes,
+  // and the result is written as it is. Null: there is no such form.
+  Execute of_rows = nullptr, of_value_and_rows = nullptr;
   unsigned first_source = 1;  // operand of the first source: 1 behind a destination
   std::array<Type, 4> sources{};
   Type result = Type::kNone;

@@ -5,6 +5,9 @@
 // lanes has no branch, so the compiler turns it into host vector instructions.
 #pragma once
 
+#include <immintrin.h>
+
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -47,56 +50,88 @@ inline std::uint32_t select_part(std::uint32_t word, const Operand& operand) {
 // Sign operations on the word that holds the sign bit of a `bytes` wide source.
 inline std::uint32_t apply_signs(std::uint32_t word, const Operand& operand, std::size_t bytes) {
   const std::uint32_t sign = bytes == 2 ? 1u << 15 : 1u << 31;
-  if (operand.absolute) word &= ~sign;
-  if (operand.negate) word ^= sign;
-  return word;
+  return (word & ~(operand.absolute ? sign : 0u)) ^ (operand.negate ? sign : 0u);
+}
+
+// `part` 1 is the upper half of a 64-bit source.
+template <std::size_t kBytes>
+inline std::uint32_t modified_word(std::uint32_t word, const Operand& operand, unsigned part) {
+  if (!operand.modified()) return word;
+  word = select_part(word, operand);
+  return kBytes < 8 || part == 1 ? apply_signs(word, operand, kBytes) : word;
+}
+
+// A source that has one value for all lanes.
+inline std::uint32_t uniform_word(const Wave& wave, const Operand& operand, unsigned part) {
+  return operand.kind == Operand::Kind::kScalar
+             ? wave.scalar[operand.reg + part]
+             : static_cast<std::uint32_t>(operand.bits >> (32 * part));
 }
 
 // One 32-bit row of a source: the register itself where it can be read as it is, otherwise
-// `scratch`, filled. `part` 1 is the upper half of a 64-bit source.
+// `scratch`, filled.
 template <std::size_t kBytes>
 inline const std::uint32_t* source_row(Wave& wave, const Operand& operand, unsigned part,
                                        std::uint32_t* scratch) {
-  const bool signs_here = kBytes < 8 || part == 1;
-  if (operand.kind == Operand::Kind::kVector) {
-    std::uint32_t* const row = wave.row(operand.reg + part);
-    if (!operand.modified()) return row;
-    for (unsigned lane = 0; lane < kLanes; ++lane) {
-      const std::uint32_t word = select_part(row[lane], operand);
-      scratch[lane] = signs_here ? apply_signs(word, operand, kBytes) : word;
-    }
+  if (operand.kind != Operand::Kind::kVector) {
+    std::fill_n(scratch, kLanes,
+                modified_word<kBytes>(uniform_word(wave, operand, part), operand, part));
     return scratch;
   }
-  std::uint32_t word = operand.kind == Operand::Kind::kScalar
-                           ? wave.scalar[operand.reg + part]
-                           : static_cast<std::uint32_t>(operand.bits >> (32 * part));
-  if (operand.modified()) {
-    word = select_part(word, operand);
-    if (signs_here) word = apply_signs(word, operand, kBytes);
+  const std::uint32_t* const row = wave.row(operand.reg + part);
+  if (!operand.modified()) return row;
+  if (operand.select == Operand::Select::kWhole) {
+    if (kBytes == 8 && part == 0) return row;
+    for (unsigned lane = 0; lane < kLanes; ++lane)
+      scratch[lane] = apply_signs(row[lane], operand, kBytes);
+  } else {
+    for (unsigned lane = 0; lane < kLanes; ++lane)
+      scratch[lane] = modified_word<kBytes>(row[lane], operand, part);
   }
-  for (unsigned lane = 0; lane < kLanes; ++lane) scratch[lane] = word;
   return scratch;
 }
 
 template <class T>
-class Source {
+inline T from_words(std::uint32_t low, std::uint32_t high) {
+  if constexpr (sizeof(T) == 8)
+    return std::bit_cast<T>(low | static_cast<std::uint64_t>(high) << 32);
+  else if constexpr (sizeof(T) == 2)
+    return std::bit_cast<T>(static_cast<std::uint16_t>(low));
+  else
+    return std::bit_cast<T>(low);
+}
+
+// A source that lies in rows: in any form, and as whole vector registers.
+template <class T>
+class Rows {
  public:
-  Source(Wave& wave, const Operand& operand, std::uint32_t (*scratch)[kLanes])
+  Rows(Wave& wave, const Operand& operand, std::uint32_t (*scratch)[kLanes])
       : low_(source_row<sizeof(T)>(wave, operand, 0, scratch[0])),
         high_(sizeof(T) == 8 ? source_row<sizeof(T)>(wave, operand, 1, scratch[1]) : nullptr) {}
+  Rows(Wave& wave, const Operand& operand)
+      : low_(wave.row(operand.reg)), high_(sizeof(T) == 8 ? wave.row(operand.reg + 1u) : nullptr) {}
 
   T operator[](unsigned lane) const {
-    if constexpr (sizeof(T) == 8)
-      return std::bit_cast<T>(low_[lane] | static_cast<std::uint64_t>(high_[lane]) << 32);
-    else if constexpr (sizeof(T) == 2)
-      return std::bit_cast<T>(static_cast<std::uint16_t>(low_[lane]));
-    else
-      return std::bit_cast<T>(low_[lane]);
+    return from_words<T>(low_[lane], sizeof(T) == 8 ? high_[lane] : 0);
   }
 
  private:
   const std::uint32_t* low_;
   const std::uint32_t* high_;
+};
+
+// A source without modifiers that has one value for all lanes.
+template <class T>
+class Uniform {
+ public:
+  Uniform(const Wave& wave, const Operand& operand)
+      : value_(from_words<T>(uniform_word(wave, operand, 0),
+                             sizeof(T) == 8 ? uniform_word(wave, operand, 1) : 0)) {}
+
+  T operator[](unsigned) const { return value_; }
+
+ private:
+  T value_;
 };
 
 template <class T>
@@ -111,12 +146,32 @@ inline std::uint32_t result_word(T value) {
 void shape(const Instruction& instruction, Type type, const std::uint32_t* old,
            std::uint32_t* words);
 
-// Writes one word a lane to the destination row where the lane is active.
-inline void write_row(Wave& wave, unsigned reg, const std::uint32_t* words) {
+// Calls body(lane) for all lanes of the wave. A wave has 32 or 64 lanes, so the inner loop has no rest
+// and becomes host vector instructions; `body` must not carry anything from lane to lane.
+template <class Body>
+inline void each_lane(unsigned width, Body&& body) {
+  constexpr unsigned kStep = 32;
+  for (unsigned first = 0; first < width; first += kStep)
+#pragma GCC ivdep
+    for (unsigned lane = first; lane < first + kStep; ++lane) body(lane);
+}
+
+// Writes word(lane) to the destination row where the lane is active.
+template <class Word>
+inline void write_lanes(Wave& wave, unsigned reg, Word&& word) {
   std::uint32_t* const to = wave.row(reg);
-  const std::uint32_t* const mask = wave.lane_words();
-  for (unsigned lane = 0; lane < kLanes; ++lane)
-    to[lane] = (words[lane] & mask[lane]) | (to[lane] & ~mask[lane]);
+  if (wave.all_active()) {
+    each_lane(wave.width, [&](unsigned lane) { to[lane] = word(lane); });
+  } else {
+    const std::uint32_t* const mask = wave.lane_words();
+    each_lane(wave.width, [&](unsigned lane) {
+      to[lane] = (word(lane) & mask[lane]) | (to[lane] & ~mask[lane]);
+    });
+  }
+}
+
+inline void write_row(Wave& wave, unsigned reg, const std::uint32_t* words) {
+  write_lanes(wave, reg, [=](unsigned lane) { return words[lane]; });
 }
 
 template <class F>
@@ -130,52 +185,65 @@ struct Signature<R (C::*)(A...) const> {
 template <auto F>
 using SignatureOf = Signature<decltype(&decltype(F)::operator())>;
 
-template <auto F, std::size_t kFirst, class R, class... A, std::size_t... K>
-inline void run_lanes(Wave& wave, const Instruction& instruction, std::tuple<A...>*,
-                      std::index_sequence<K...>) {
-  alignas(64) std::uint32_t scratch[sizeof...(A) + 1][2][kLanes];
-  const std::tuple<Source<A>...> source{
-      Source<A>(wave, instruction.operand[kFirst + K], scratch[K])...};
-  const unsigned reg = instruction.operand[0].reg;
-  const unsigned width = wave.width;
+// Writes F of the sources to the destination.
+template <auto F, class R, class... S>
+inline void apply(Wave& wave, unsigned reg, const S&... source) {
   if constexpr (sizeof(R) == 8) {
-    const std::uint32_t* const mask = wave.lane_words();
     std::uint32_t* const low = wave.row(reg);
     std::uint32_t* const high = wave.row(reg + 1);
-#pragma GCC ivdep
-    for (unsigned lane = 0; lane < width; ++lane) {
-      const auto bits = std::bit_cast<std::uint64_t>(F(std::get<K>(source)[lane]...));
-      const auto low_word = static_cast<std::uint32_t>(bits);
-      const auto high_word = static_cast<std::uint32_t>(bits >> 32);
-      low[lane] = (low_word & mask[lane]) | (low[lane] & ~mask[lane]);
-      high[lane] = (high_word & mask[lane]) | (high[lane] & ~mask[lane]);
-    }
+    const std::uint32_t* const mask = wave.lane_words();
+    each_lane(wave.width, [&](unsigned lane) {
+      const auto bits = std::bit_cast<std::uint64_t>(F(source[lane]...));
+      low[lane] = (static_cast<std::uint32_t>(bits) & mask[lane]) | (low[lane] & ~mask[lane]);
+      high[lane] =
+          (static_cast<std::uint32_t>(bits >> 32) & mask[lane]) | (high[lane] & ~mask[lane]);
+    });
   } else {
-    if (!instruction.shaped) [[likely]] {
-      const std::uint32_t* const mask = wave.lane_words();
-      std::uint32_t* const to = wave.row(reg);
-#pragma GCC ivdep
-      for (unsigned lane = 0; lane < width; ++lane) {
-        const std::uint32_t word = result_word(F(std::get<K>(source)[lane]...));
-        to[lane] = (word & mask[lane]) | (to[lane] & ~mask[lane]);
-      }
-      return;
-    }
-    std::uint32_t* const words = scratch[sizeof...(A)][0];
-    for (unsigned lane = 0; lane < width; ++lane)
-      words[lane] = result_word(F(std::get<K>(source)[lane]...));
-    shape(instruction, type_of<R>(), wave.row(reg), words);
-    write_row(wave, reg, words);
+    write_lanes(wave, reg, [=](unsigned lane) { return result_word(F(source[lane]...)); });
   }
 }
 
-template <auto F, std::size_t kFirst = 1>
-void lanes(Wave& wave, const Instruction& instruction) {
-  using S = SignatureOf<F>;
-  run_lanes<F, kFirst, typename S::Result>(wave, instruction,
-                                           static_cast<typename S::Arguments*>(nullptr),
-                                           std::make_index_sequence<S::kCount>());
-}
+// The three forms of an instruction; see Definition.
+template <auto F, class R, class Arguments>
+struct Forms;
+
+template <auto F, class R, class A, class... More>
+struct Forms<F, R, std::tuple<A, More...>> {
+  template <std::size_t... K>
+  static void any(Wave& wave, const Instruction& instruction, std::index_sequence<K...>) {
+    alignas(64) std::uint32_t scratch[sizeof...(K) + 1][2][kLanes];
+    const Rows<A> first(wave, instruction.operand[1], scratch[0]);
+    const std::tuple<Rows<More>...> more{
+        Rows<More>(wave, instruction.operand[K + 2], scratch[K + 1])...};
+    const unsigned reg = instruction.operand[0].reg;
+    if constexpr (sizeof(R) < 8) {
+      if (instruction.shaped) {
+        alignas(64) std::uint32_t words[kLanes];
+        for (unsigned lane = 0; lane < kLanes; ++lane)
+          words[lane] = result_word(F(first[lane], std::get<K>(more)[lane]...));
+        shape(instruction, type_of<R>(), wave.row(reg), words);
+        write_row(wave, reg, words);
+        return;
+      }
+    }
+    apply<F, R>(wave, reg, first, std::get<K>(more)...);
+  }
+  template <class First, std::size_t... K>
+  static void whole(Wave& wave, const Instruction& instruction, std::index_sequence<K...>) {
+    apply<F, R>(wave, instruction.operand[0].reg, First(wave, instruction.operand[1]),
+                Rows<More>(wave, instruction.operand[K + 2])...);
+  }
+
+  static void execute(Wave& wave, const Instruction& instruction) {
+    any(wave, instruction, std::index_sequence_for<More...>());
+  }
+  static void of_rows(Wave& wave, const Instruction& instruction) {
+    whole<Rows<A>>(wave, instruction, std::index_sequence_for<More...>());
+  }
+  static void of_value_and_rows(Wave& wave, const Instruction& instruction) {
+    whole<Uniform<A>>(wave, instruction, std::index_sequence_for<More...>());
+  }
+};
 
 template <class... A>
 constexpr std::array<Type, 4> types_of(std::tuple<A...>*) {
@@ -186,7 +254,10 @@ constexpr std::array<Type, 4> types_of(std::tuple<A...>*) {
 template <auto F>
 Definition per_lane(bool accumulates = false) {
   using S = SignatureOf<F>;
-  return {.execute = lanes<F>,
+  using Form = Forms<F, typename S::Result, typename S::Arguments>;
+  return {.execute = Form::execute,
+          .of_rows = Form::of_rows,
+          .of_value_and_rows = Form::of_value_and_rows,
           .first_source = 1,
           .sources = types_of(static_cast<typename S::Arguments*>(nullptr)),
           .result = type_of<typename S::Result>(),
@@ -209,6 +280,17 @@ inline std::uint32_t lane_word(Wave& wave, const Operand& operand, unsigned lane
 inline std::uint64_t lane_pair(Wave& wave, const Operand& operand, unsigned lane) {
   return lane_word(wave, operand, lane) |
          static_cast<std::uint64_t>(lane_word(wave, operand, lane, 1)) << 32;
+}
+
+// A bit for each of the words, which are zero or all ones.
+inline std::uint64_t mask_of(const std::uint32_t* words, unsigned width) {
+  std::uint64_t mask = 0;
+  for (unsigned lane = 0; lane < width; lane += 8) {
+    const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + lane));
+    const auto bits = static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(eight)));
+    mask |= std::uint64_t{bits} << lane;
+  }
+  return mask;
 }
 
 // A lane mask that an instruction reads, for example the carry of v_addc.

@@ -19,6 +19,11 @@ void read(Wave& wave, const Instruction& instruction) {
   const U32* const address = wave.row(instruction.operand[1].reg);
   U32* const to = wave.row(instruction.operand[0].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if (wave.exec() == 0) return;
+  if (const std::uint8_t* const base =
+          shared_base(wave, reach_of(wave, address).most, offset, E::kSize);
+      base != nullptr)
+    return load_lanes<E>(wave, to, base, address);
   each_active_lane(wave, [&](unsigned lane) {
     const std::uint8_t* const from = shared_memory(wave, U64{address[lane]} + offset, E::kSize);
     E::load(to, lane, from == nullptr ? kZeros : from);
@@ -30,6 +35,10 @@ void write(Wave& wave, const Instruction& instruction) {
   const U32* const address = wave.row(instruction.operand[0].reg);
   const U32* const data = wave.row(instruction.operand[1].reg);
   const auto offset = static_cast<U32>(instruction.offset);
+  if (wave.exec() == 0) return;
+  if (std::uint8_t* const base = shared_base(wave, reach_of(wave, address).most, offset, E::kSize);
+      base != nullptr)
+    return store_lanes<E>(wave, data, base, address);
   each_active_lane(wave, [&](unsigned lane) {
     std::uint8_t* const to = shared_memory(wave, U64{address[lane]} + offset, E::kSize);
     if (to != nullptr) E::store(data, lane, to);
@@ -45,6 +54,14 @@ void read_two(Wave& wave, const Instruction& instruction) {
   std::copy_n(wave.row(source.reg), kLanes, address.begin());
   U32* const to = wave.row(instruction.operand[0].reg);
   const U64 offsets[] = {U64(instruction.offset) * kStep, U64(instruction.offset1) * kStep};
+  if (wave.exec() == 0) return;
+  const U32 most = reach_of(wave, address.data()).most;
+  if (shared_base(wave, most, std::max(offsets[0], offsets[1]), E::kSize) != nullptr) {
+    for (unsigned at = 0; at < 2; ++at)
+      load_lanes<E>(wave, to + at * E::kRegisters * kLanes,
+                    shared_base(wave, most, offsets[at], E::kSize), address.data());
+    return;
+  }
   each_active_lane(wave, [&](unsigned lane) {
     for (unsigned at = 0; at < 2; ++at) {
       const std::uint8_t* const from = shared_memory(wave, address[lane] + offsets[at], E::kSize);

@@ -12,33 +12,48 @@ namespace {
 
 // gfx9 writes the mask and, for v_cmpx, exec as well; gfx10's v_cmpx names no mask and writes exec
 // alone. Either way the sources are the last two operands.
+template <auto F, bool kWritesExec, class A, class B>
+struct Compare {
+  template <class Left, class Right>
+  static void write(Wave& wave, const Instruction& instruction, const Left& left,
+                    const Right& right) {
+    alignas(64) std::uint32_t words[kLanes];
+    each_lane(wave.width,
+              [&](unsigned lane) { words[lane] = F(left[lane], right[lane]) ? ~0u : 0u; });
+    const std::uint64_t mask = mask_of(words, wave.width) & wave.exec();
+    if (instruction.operands > 2) wave.set_mask64(instruction.operand[0].reg, mask);
+    if (kWritesExec) wave.set_exec(mask);
+  }
+  template <class Left>
+  static void whole(Wave& wave, const Instruction& instruction) {
+    const unsigned first = instruction.operands - 2u;
+    write(wave, instruction, Left(wave, instruction.operand[first]),
+          Rows<B>(wave, instruction.operand[first + 1]));
+  }
+  static void execute(Wave& wave, const Instruction& instruction) {
+    alignas(64) std::uint32_t scratch[2][2][kLanes];
+    const unsigned first = instruction.operands - 2u;
+    write(wave, instruction, Rows<A>(wave, instruction.operand[first], scratch[0]),
+          Rows<B>(wave, instruction.operand[first + 1], scratch[1]));
+  }
+};
+
 template <auto F, bool kWritesExec>
-void compare(Wave& wave, const Instruction& instruction) {
+Definition comparison() {
   using S = SignatureOf<F>;
   using A = std::tuple_element_t<0, typename S::Arguments>;
   using B = std::tuple_element_t<1, typename S::Arguments>;
-  alignas(64) std::uint32_t scratch[2][2][kLanes];
-  const unsigned first = instruction.operands - 2u;
-  const Source<A> left(wave, instruction.operand[first], scratch[0]);
-  const Source<B> right(wave, instruction.operand[first + 1], scratch[1]);
-  std::uint64_t mask = 0;
-  const unsigned width = wave.width;
-  for (unsigned lane = 0; lane < width; ++lane)
-    mask |= static_cast<std::uint64_t>(F(left[lane], right[lane])) << lane;
-  mask &= wave.exec();
-  if (first != 0) wave.set_mask64(instruction.operand[0].reg, mask);
-  if (kWritesExec) wave.set_exec(mask);
+  using C = Compare<F, kWritesExec, A, B>;
+  return {.execute = C::execute,
+          .of_rows = C::template whole<Rows<A>>,
+          .of_value_and_rows = C::template whole<Uniform<A>>,
+          .sources = {type_of<A>(), type_of<B>()}};
 }
 
 template <auto F>
 void add_both(InstructionSet& set, const std::string& relation, const std::string& type) {
-  using S = SignatureOf<F>;
-  using A = std::tuple_element_t<0, typename S::Arguments>;
-  using B = std::tuple_element_t<1, typename S::Arguments>;
-  Definition definition{.execute = compare<F, false>, .sources = {type_of<A>(), type_of<B>()}};
-  set.add("v_cmp_" + relation + "_" + type, definition);
-  definition.execute = compare<F, true>;
-  set.add("v_cmpx_" + relation + "_" + type, definition);
+  set.add("v_cmp_" + relation + "_" + type, comparison<F, false>());
+  set.add("v_cmpx_" + relation + "_" + type, comparison<F, true>());
 }
 
 template <class T>

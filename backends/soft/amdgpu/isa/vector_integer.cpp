@@ -76,50 +76,50 @@ enum class Carry { kOut, kInOut };
 // v_add_co, v_sub_co, v_subrev_co and their carry-in forms: dst, carry out, x, y[, carry in].
 template <int kSign, bool kReversed, Carry kCarry>
 void carry_arithmetic(Wave& wave, const Instruction& instruction) {
-  const U64 in = kCarry == Carry::kInOut ? mask_operand(wave, instruction.operand[4]) : 0;
-  U64 out = 0;
-  alignas(64) U32 words[kLanes] = {};
-  each_active_lane(wave, [&](unsigned lane) {
-    U64 x = lane_word(wave, instruction.operand[2], lane);
-    U64 y = lane_word(wave, instruction.operand[3], lane);
-    if (kReversed) std::swap(x, y);
-    const U64 carry = in >> lane & 1;
-    const U64 sum = kSign > 0 ? x + y + carry : x - y - carry;
-    words[lane] = low(sum);
-    out |= static_cast<U64>((sum >> 32) != 0) << lane;
+  alignas(64) U32 scratch[2][kLanes], carry[kLanes] = {}, words[kLanes];
+  const U32* x = source_row<4>(wave, instruction.operand[2], 0, scratch[0]);
+  const U32* y = source_row<4>(wave, instruction.operand[3], 0, scratch[1]);
+  if (kReversed) std::swap(x, y);
+  if (kCarry == Carry::kInOut) expand_mask(mask_operand(wave, instruction.operand[4]), carry);
+  each_lane(wave.width, [&](unsigned lane) {
+    const U32 in = carry[lane] & 1;
+    const U32 first = kSign > 0 ? x[lane] + y[lane] : x[lane] - y[lane];
+    words[lane] = kSign > 0 ? first + in : first - in;
+    const bool over = kSign > 0 ? (first < x[lane]) | (words[lane] < first)
+                                : (x[lane] < y[lane]) | (first < in);
+    carry[lane] = over ? ~0u : 0u;
   });
   write_row(wave, instruction.operand[0].reg, words);
-  wave.set_mask64(instruction.operand[1].reg, out);
+  wave.set_mask64(instruction.operand[1].reg, mask_of(carry, wave.width) & wave.exec());
 }
 
 // v_mad_u64_u32 and v_mad_i64_i32: dst, carry out, x, y, addend.
 template <class T, class Wide>
 void multiply_add_wide(Wave& wave, const Instruction& instruction) {
-  const unsigned reg = instruction.operand[0].reg;
-  alignas(64) U32 words[2][kLanes] = {};
-  U64 carry = 0;
-  each_active_lane(wave, [&](unsigned lane) {
-    const auto x = static_cast<T>(lane_word(wave, instruction.operand[2], lane));
-    const auto y = static_cast<T>(lane_word(wave, instruction.operand[3], lane));
-    const auto product = static_cast<U64>(static_cast<Wide>(x) * static_cast<Wide>(y));
-    const U64 sum = product + lane_pair(wave, instruction.operand[4], lane);
-    carry |= static_cast<U64>(sum < product) << lane;
+  alignas(64) U32 scratch[3][2][kLanes], carry[kLanes], words[2][kLanes];
+  const Rows<T> x(wave, instruction.operand[2], scratch[0]);
+  const Rows<T> y(wave, instruction.operand[3], scratch[1]);
+  const Rows<U64> addend(wave, instruction.operand[4], scratch[2]);
+  each_lane(wave.width, [&](unsigned lane) {
+    const auto product = static_cast<U64>(static_cast<Wide>(x[lane]) * static_cast<Wide>(y[lane]));
+    const U64 sum = product + addend[lane];
+    carry[lane] = sum < product ? ~0u : 0u;
     words[0][lane] = low(sum);
     words[1][lane] = low(sum >> 32);
   });
-  write_row(wave, reg, words[0]);
-  write_row(wave, reg + 1, words[1]);
-  wave.set_mask64(instruction.operand[1].reg, carry);
+  write_row(wave, instruction.operand[0].reg, words[0]);
+  write_row(wave, instruction.operand[0].reg + 1u, words[1]);
+  wave.set_mask64(instruction.operand[1].reg, mask_of(carry, wave.width) & wave.exec());
 }
 
 void select_by_mask(Wave& wave, const Instruction& instruction) {
-  alignas(64) U32 scratch[2][2][kLanes];
-  const U32* const otherwise = source_row<4>(wave, instruction.operand[1], 0, scratch[0][0]);
-  const U32* const chosen = source_row<4>(wave, instruction.operand[2], 0, scratch[1][0]);
-  const U64 mask = mask_operand(wave, instruction.operand[3]);
-  U32* const words = scratch[0][1];
-  for (unsigned lane = 0; lane < kLanes; ++lane)
-    words[lane] = (mask >> lane & 1) != 0 ? chosen[lane] : otherwise[lane];
+  alignas(64) U32 scratch[2][kLanes], takes[kLanes], words[kLanes];
+  const U32* const otherwise = source_row<4>(wave, instruction.operand[1], 0, scratch[0]);
+  const U32* const chosen = source_row<4>(wave, instruction.operand[2], 0, scratch[1]);
+  expand_mask(mask_operand(wave, instruction.operand[3]), takes);
+  each_lane(kLanes, [&](unsigned lane) {
+    words[lane] = (chosen[lane] & takes[lane]) | (otherwise[lane] & ~takes[lane]);
+  });
   if (instruction.shaped)
     shape(instruction, Type::kB32, wave.row(instruction.operand[0].reg), words);
   write_row(wave, instruction.operand[0].reg, words);

@@ -29,6 +29,28 @@ class Addresses {
       high_ = wave.row(vector.reg + 1);
   }
 
+  const U32* offsets() const { return low_; }
+  // Where offsets() count from if every active lane's `bytes` lie in plain memory; else null.
+  std::uint8_t* base(unsigned bytes) const {
+    if (wave_.exec() == 0) return nullptr;
+    U64 base = base_;
+    if (high_ != nullptr) {
+      const Reach high = reach_of(wave_, high_);
+      if (high.least != high.most) return nullptr;
+      base = (U64{high.least} << 32) + offset_;
+    }
+    const Reach reach = reach_of(wave_, low_);
+    const U64 begin = base + reach.least, end = base + reach.most + bytes;
+    if constexpr (kSpace == Space::kFlat) {
+      const Dispatch& dispatch = wave_.group->dispatch;
+      const auto upper = static_cast<U32>(begin >> 32);
+      if (upper != end >> 32 || upper == dispatch.private_aperture ||
+          upper == dispatch.shared_aperture)
+        return nullptr;
+    }
+    return has_no_alias(begin, end) ? reinterpret_cast<std::uint8_t*>(base) : nullptr;
+  }
+
   std::uint8_t* at(unsigned lane, unsigned bytes) const {
     const U64 address = high_ == nullptr
                             ? base_ + low_[lane]
@@ -51,6 +73,8 @@ void load(Wave& wave, const Instruction& instruction) {
   const Addresses<kSpace> addresses(wave, instruction, instruction.operand[1],
                                     instruction.operand[2]);
   U32* const to = wave.row(instruction.operand[0].reg);
+  if (const std::uint8_t* const base = addresses.base(E::kSize); base != nullptr)
+    return load_lanes<E>(wave, to, base, addresses.offsets());
   // The destination may hold the addresses, so they are read before anything is written.
   std::array<const std::uint8_t*, kLanes> from;
   each_active_lane(wave, [&](unsigned lane) { from[lane] = addresses.at(lane, E::kSize); });
@@ -62,6 +86,8 @@ void store(Wave& wave, const Instruction& instruction) {
   const Addresses<kSpace> addresses(wave, instruction, instruction.operand[0],
                                     instruction.operand[2]);
   const U32* const data = wave.row(instruction.operand[1].reg);
+  if (std::uint8_t* const base = addresses.base(E::kSize); base != nullptr)
+    return store_lanes<E>(wave, data, base, addresses.offsets());
   each_active_lane(wave,
                    [&](unsigned lane) { E::store(data, lane, addresses.at(lane, E::kSize)); });
 }

@@ -53,12 +53,28 @@ struct Dispatch {
 
 struct Workgroup;
 
+// One vector register: a word a lane. Aligned, so that no host vector crosses a cache line.
+struct alignas(64) Row {
+  std::uint32_t words[kLanes];
+};
+
+// One word a lane, all ones where the mask has a bit.
+inline void expand_mask(std::uint64_t mask, std::uint32_t* words) {
+  for (unsigned first = 0; first < kLanes; first += 8) {
+    const auto bits = static_cast<std::uint32_t>(mask >> first);
+    for (unsigned lane = 0; lane < 8; ++lane) words[first + lane] = 0u - (bits >> lane & 1);
+  }
+}
+
 struct Wave {
   enum class State : std::uint8_t { kRunning, kAtBarrier, kAtGridBarrier, kDone };
 
-  Wave() : vector(new std::uint32_t[kVectorRows * kLanes]) {}
+  Wave() : vector(new Row[kVectorRows]) {}
 
-  std::uint32_t* row(unsigned reg) { return vector.get() + static_cast<std::size_t>(reg) * kLanes; }
+  // Of a register; those of the registers behind it follow.
+  std::uint32_t* row(unsigned reg) {
+    return reinterpret_cast<std::uint32_t*>(vector.get()) + std::size_t{reg} * kLanes;
+  }
   std::uint64_t exec() const { return mask64(kExec); }
   void set_exec(std::uint64_t mask) { set_mask64(kExec, mask); }
   // A lane mask: one scalar register in wave32, two in wave64.
@@ -80,7 +96,10 @@ struct Wave {
   // One word a lane, all ones where the lane is active.
   const std::uint32_t* lane_words() {
     const std::uint64_t now = exec();
-    if (now != expanded_) expand(now);
+    if (now != expanded_) [[unlikely]] {
+      expand_mask(now, words_.data());
+      expanded_ = now;
+    }
     return words_.data();
   }
   bool all_active() const { return exec() == (width == 64 ? ~0ull : 0xffffffffull); }
@@ -96,15 +115,10 @@ struct Wave {
   Workgroup* group = nullptr;
   CodeRegion* code = nullptr;
   std::array<std::uint32_t, 256> scalar{};
-  std::unique_ptr<std::uint32_t[]> vector;
+  std::unique_ptr<Row[]> vector;
   std::vector<std::uint8_t> scratch;  // private memory, lane after lane
 
  private:
-  void expand(std::uint64_t mask) {
-    for (unsigned lane = 0; lane < kLanes; ++lane)
-      words_[lane] = 0u - static_cast<std::uint32_t>(mask >> lane & 1);
-    expanded_ = mask;
-  }
   std::uint64_t expanded_ = 0;
   alignas(64) std::array<std::uint32_t, kLanes> words_{};
 };
