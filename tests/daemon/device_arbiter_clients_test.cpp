@@ -68,7 +68,7 @@ TEST_CASE("who gets on faster on parts gets them, and the whole device where tha
     CAPTURE(on_parts);
     Node node(std::string("throughput"), Moving::device());
     std::map<ClientId, Work> work;
-    // The share of the time that somebody was on a part.
+    // The share of the time in which some client was on a part.
     const auto run = [&](std::uint64_t for_ns) {
       const std::uint64_t until = node.now + for_ns;
       std::uint64_t parts_ns = 0;

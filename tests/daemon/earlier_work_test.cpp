@@ -57,7 +57,7 @@ TEST_CASE("what a process of the daemon before may have is granted to no other b
   expect();
   node.wants(2);
   CHECK(node.grants.empty());
-  CHECK(node.arbiter.held().empty());  // it is no client, and nobody knows that it has work
+  CHECK(node.arbiter.held().empty());  // it is no client, and has not told of work
   SUBCASE("it tells of work, and it ends") {
     attach(1, 70);
     node.arbiter.had_before(1, entry, 50'000);
@@ -315,7 +315,7 @@ constexpr protocol::LeaseWord kHome = protocol::lease_word(0, 1, Gate::kOpen);
 
 }  // namespace
 
-TEST_CASE("nobody takes units by telling of work that never was") {
+TEST_CASE("no client takes units by telling of work that never was") {
   SUBCASE("of an epoch that never was, on every entry") {
     Node node(0b1100);
     node.arbiter.attach(1, {.process = 40});
@@ -349,7 +349,7 @@ TEST_CASE("nobody takes units by telling of work that never was") {
   }
 }
 
-TEST_CASE("nobody takes more units than it had by telling of work, nor for longer") {
+TEST_CASE("no client takes more units than it had by telling of work, nor for longer") {
   SUBCASE("of what it had, later than that counts") {
     Node node(0b1100);
     node.arbiter.attach(1, {.process = 40});

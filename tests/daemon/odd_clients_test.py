@@ -70,7 +70,7 @@ class Clients(RawClientTest):
         self.assertGreaterEqual(daemon.status()["devices"][0]["overdue"], 1)
         member.send_signal(signal.SIGCONT)
         self.works(daemon)
-        self.assertEqual(len(daemon.status()["clients"]), 1)  # which was not let go for it
+        self.assertEqual(len(daemon.status()["clients"]), 1)  # which keeps its session
 
     def test_what_a_client_that_was_stopped_gives_back_too_late_is_counted_and_harms_nobody(self):
         daemon = self.daemon("--policy", "temporal", "--answer-within", "0.1")
