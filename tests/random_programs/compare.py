@@ -19,6 +19,7 @@ WINDOWS = {"random": None, "static": None, "fifo": "0"}
 BATCH = 20
 # A preloaded program may take so much longer than bare, besides its share of a busy machine.
 SLOWER, SLACK_S = 10, 2.0
+SLOW = "took"  # how the difference of a program begins that took longer
 
 
 @dataclasses.dataclass
@@ -131,7 +132,7 @@ def compare_batch(first, count, policies, options=()):
         elif slower(bare[seed], preloaded[seed]):
             again = execute(seed, 1, policy, options)[seed]
             if again.end or slower(bare[seed], again):
-                found.append(Difference(seed, policy, f"took {preloaded[seed].seconds:.3f} s",
+                found.append(Difference(seed, policy, f"{SLOW} {preloaded[seed].seconds:.3f} s",
                                         f"{bare[seed].seconds:.3f} s"))
     return found
 

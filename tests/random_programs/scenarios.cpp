@@ -338,10 +338,11 @@ void Program::sums() {
   const auto nothing = static_cast<unsigned>(random_.below(300));
   if (!held(line->before)) close_gate(*line);
   operation(*line, {}, {});
-  if (line->depth < kDepth)
+  if (line->depth < kDepth) {
+    const unsigned fill = kDepth - line->depth;
     on(
-        *line, "fill", [&] { return launch_nothing(*line, kDepth - line->depth, nullptr); },
-        kDepth - line->depth);
+        *line, "fill", [&] { return launch_nothing(*line, fill, nullptr); }, fill);
+  }
   const Set before = line->before;
   operation(*line, {cell}, {cell});
   operation(*partner, {cell}, {cell});
