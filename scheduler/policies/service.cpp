@@ -34,8 +34,9 @@ constexpr double kLostPeriods = 20;
 constexpr std::uint64_t kUnknownLostNs = 5'000'000'000;
 
 // Steps between two corrections: 1 % of 300 are 3, the fewest whose excess can be told from chance.
-// So much of the bound is given up where more were late than may be, some taken back where fewer
-// than half as many were: of what will wait behind a step nothing is known when it begins.
+// So much of the bound is given up where more than may be were late that would not have been alone,
+// some taken back where fewer than half as many were: of what will wait behind a step nothing is
+// known when it begins.
 constexpr std::uint64_t kWindow = 300;
 constexpr double kGiveUp = 0.15, kTakeBack = 0.01, kLeastUsable = 0.5;
 
@@ -192,16 +193,16 @@ void Service::stops(bool stop) {
   }
 }
 
-void Service::correct(bool late) {
-  window_late_ += late ? 1 : 0;
+void Service::correct(bool harmed) {
+  window_harmed_ += harmed ? 1 : 0;
   if (++window_ < kWindow) return;
   const double permitted = (1 - static_cast<double>(slo_.quantile)) * to_double(window_);
-  if (to_double(window_late_) > permitted)
+  if (to_double(window_harmed_) > permitted)
     usable_ -= kGiveUp;
-  else if (to_double(window_late_) <= permitted / 2)
+  else if (to_double(window_harmed_) <= permitted / 2)
     usable_ += kTakeBack;
   usable_ = std::clamp(usable_, kLeastUsable, 1.0);
-  window_ = window_late_ = 0;
+  window_ = window_harmed_ = 0;
 }
 
 void Service::finish(const Unit& unit, std::uint64_t now_ns, EstimateStore& store,
@@ -209,7 +210,8 @@ void Service::finish(const Unit& unit, std::uint64_t now_ns, EstimateStore& stor
   ++finished_;
   if (!unit.period) {
     late_ += now_ns > unit.promised_ns;
-    correct(now_ns > unit.due_ns);
+    correct(now_ns > unit.due_ns &&
+            to_double(unit.ready_ns) + unit.done_ns <= to_double(unit.due_ns));
     if (unit.done_ns > 0)
       store.add(key_of(program_, unit.kind, false), std::log(unit.done_ns), 1, store_ns);
     return;

@@ -127,7 +127,7 @@ class Service {
   void advance(const Client& client, const Since& since);
   void begin_step(const Step& step, std::uint64_t ready_ns, const EstimateStore& store);
   void begin_period(std::uint64_t now_ns, const EstimateStore& store);
-  void correct(bool late);
+  void correct(bool harmed);  // of a step: the others made it late
   void finish(const Unit& unit, std::uint64_t now_ns, EstimateStore& store, std::uint64_t store_ns);
   Pace& pace() { return paces_[static_cast<std::size_t>(phase_)]; }
   const Pace& pace() const { return paces_[static_cast<std::size_t>(phase_)]; }
@@ -154,7 +154,7 @@ class Service {
   std::uint64_t began_ns_ = 0, ended_ns_ = 0;  // the last period
   double margin_ns_ = kPausesNs;
   std::uint64_t periods_ = 0, begun_ = 0, finished_ = 0, late_ = 0;
-  std::uint64_t window_ = 0, window_late_ = 0;
+  std::uint64_t window_ = 0, window_harmed_ = 0;
   double usable_ = 1;
 };
 
