@@ -93,16 +93,23 @@ std::size_t Arrangements::choose(const Service::Slack& slack, StepKind phase,
   return best;
 }
 
-std::size_t Arrangements::narrowest(double alone_ns, double most_ns, StepKind phase,
-                                    std::uint64_t now_ns) const {
+Arrangements::Narrowest Arrangements::narrowest(double alone_ns, double most_ns, StepKind phase,
+                                                std::uint64_t now_ns) const {
   std::size_t best = alone();
   for (std::size_t i = alone(); i-- > 1;) {
+    if (!all_[i].raced) continue;
     const Tally& known = tally(i, phase);
-    if (!known.known(now_ns)) return i;
+    if (!known.known(now_ns)) return {best, i};
     if (alone_ns / known.speed() > most_ns) break;
     best = i;
   }
-  return best;
+  return {best, alone()};
+}
+
+std::size_t Arrangements::untried(StepKind phase, std::uint64_t now_ns) const {
+  for (std::size_t i = 0; i < alone(); ++i)
+    if (all_[i].raced && !tally(i, phase).known(now_ns)) return i;
+  return alone();
 }
 
 Arrangements::Measured Arrangements::measured(std::size_t i, StepKind phase,

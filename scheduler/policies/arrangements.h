@@ -51,10 +51,15 @@ class Arrangements {
 
   // For services of which the worst has so much slack. alone() where nothing else is worth it.
   std::size_t choose(const Service::Slack& slack, StepKind phase, std::uint64_t now_ns) const;
-  // The narrowest part on which work that takes `alone_ns` takes no more than `most_ns`; a part
-  // that is not known is tried when the next wider one is good enough. alone(): there is none.
-  std::size_t narrowest(double alone_ns, double most_ns, StepKind phase,
-                        std::uint64_t now_ns) const;
+  // Of those that choose() chooses among, the narrowest part on which work that takes `alone_ns`
+  // is known to take no more than `most_ns`, and the next narrower one where nothing is known of
+  // that. alone(): there is none.
+  struct Narrowest {
+    std::size_t known, untried;
+  };
+  Narrowest narrowest(double alone_ns, double most_ns, StepKind phase, std::uint64_t now_ns) const;
+  // One among which choose() chooses and of which nothing is known. alone(): there is none.
+  std::size_t untried(StepKind phase, std::uint64_t now_ns) const;
   // Whether slack remains to go on under arrangement `i`.
   bool bears(std::size_t i, const Service::Slack& slack, StepKind phase) const;
   // What was measured of it: how fast the service gets on relative to alone, and the others

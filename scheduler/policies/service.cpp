@@ -324,6 +324,7 @@ Service::Slack Service::slack(std::uint64_t now_ns) const {
     worst.lost = false;
     double ns = 0, left = unit.work_ns;
     if (unit.period) {
+      worst.in_period = true;
       worst.learns = worst.learns || unit.control;
       worst.margin_ns = margin_ns_ + kReserve * unit.allowance_ns;
       ns = unit.allowance_ns - (unit.worked_ns - unit.done_ns);

@@ -85,6 +85,7 @@ class Service {
     double remaining_ns = 0;  // of the work under way, alone
     bool lost = false;
     bool learns = false;  // nothing is to run beside it
+    bool in_period = false;
   };
   Slack slack(std::uint64_t now_ns) const;
   // The others are stopped, since nothing more may be lost; or go on again.

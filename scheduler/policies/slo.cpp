@@ -15,6 +15,8 @@ constexpr std::uint64_t kLeastLookNs = 1'000'000, kBesideNs = 2'000'000, kAloneN
 // Of the paper's reservation: what a step takes on it at the quantile is below the bound by this
 // part, for what neighbors cost it.
 constexpr double kStandingRoom = 0.9;
+// Of the steps that may be late, half are left for what the bound itself costs.
+constexpr double kTrialShare = 2;
 
 double to_double(std::uint64_t ns) { return static_cast<double>(ns); }
 
@@ -104,9 +106,10 @@ void SloPolicy::stand(std::uint64_t now_ns) {
     if (tpot == 0) continue;
     const std::uint64_t alone = kept.service.alone_ns(estimator_.store(), StepKind::kDecode, false);
     if (alone == 0) continue;
-    const std::size_t found = arrangements_.narrowest(
+    const Arrangements::Narrowest found = arrangements_.narrowest(
         to_double(alone), kStandingRoom * to_double(tpot), StepKind::kDecode, now_ns);
-    kept.standing = found == arrangements_.alone() ? 0 : found;
+    kept.standing = found.known == arrangements_.alone() ? 0 : found.known;
+    kept.untried = found.untried == arrangements_.alone() ? 0 : found.untried;
   }
 }
 
@@ -118,6 +121,7 @@ Service::Slack SloPolicy::worst(std::uint64_t now_ns) const {
     const Service::Slack slack = kept.service.slack(now_ns);
     worst.learns = worst.learns || slack.learns;
     worst.lost = worst.lost || slack.lost;
+    worst.in_period = worst.in_period || slack.in_period;
     live = live || slack.ns < worst.ns;
     if (slack.ns >= worst.ns) continue;
     worst.ns = slack.ns;
@@ -134,18 +138,35 @@ std::size_t SloPolicy::choose(std::uint64_t now_ns) {
   if (!others_run_) return alone;
   const Service::Slack slack = worst(now_ns);
   Occasion occasion{phase_, 0, slack.lost, slack.learns};
-  std::size_t standing = 0;
+  std::size_t standing = 0, untried = 0;
   for (const Kept& kept : services_) {
     occasion.begun += kept.service.begun();
     standing = std::max(standing, kept.standing);
+    untried = std::max(untried, kept.untried);
   }
-  if (chosen_ == kNone || occasion != occasion_) {
-    occasion_ = occasion;
-    if (slack.learns) return alone;
-    if (standing == 0) return arrangements_.choose(slack, phase_, now_ns);
-    return arrangements_.bears(standing, slack, phase_) ? standing : alone;
-  }
-  return arrangements_.bears(chosen_, slack, phase_) ? chosen_ : alone;
+  if (chosen_ != kNone && occasion == occasion_)
+    return trying_ || arrangements_.bears(chosen_, slack, phase_) ? chosen_ : alone;
+  occasion_ = occasion;
+  trying_ = false;
+  if (slack.learns) return alone;
+  if (untried != 0 && arrangements_.bears(untried, slack, phase_)) return untried;
+  const std::size_t best = standing == 0 ? arrangements_.choose(slack, phase_, now_ns)
+                           : arrangements_.bears(standing, slack, phase_) ? standing
+                                                                          : alone;
+  if (untried == 0 && best == alone) untried = arrangements_.untried(phase_, now_ns);
+  return untried != 0 && untried != alone && !slack.lost ? trial(untried, slack, best) : best;
+}
+
+// Of so many steps one may be late for a trial: half of those that may be late at all.
+std::size_t SloPolicy::trial(std::size_t untried, const Service::Slack& slack, std::size_t best) {
+  if (slack.in_period) return best;
+  double quantile = 0;
+  for (const Kept& kept : services_)
+    quantile = std::max(quantile, static_cast<double>(kept.service.slo().quantile));
+  if (to_double(occasion_.begun - tried_) * (1 - quantile) < kTrialShare) return best;
+  tried_ = occasion_.begun;
+  trying_ = true;
+  return untried;
 }
 
 void SloPolicy::write(const Snapshot& snapshot, Allocation& out) const {
@@ -228,6 +249,7 @@ void SloPolicy::allocate(const Snapshot& snapshot, Allocation& out) {
       }
     next = choose(now);
   }
+  if (next == kNone) trying_ = false;
   if (next != chosen_) {
     changed_ns_ = now;
     for (Kept& kept : services_)

@@ -7,7 +7,9 @@
 // kRunAheadNs, since a service may come back at any time. While one works, the others go on in the
 // arrangement that is measured to be worth most to them (Arrangements), for as long as no service
 // has lost what it may lose (Service); then they are paused until its work has ended. A service of
-// which nothing is known yet works alone.
+// which nothing is known yet works alone. Where the slack is never enough to try an arrangement of
+// which nothing is known, it is tried during few enough steps that their quantile holds if all of
+// them are late.
 //
 // Work that is late beyond hope is lost: others wait for it no longer.
 //
@@ -50,6 +52,7 @@ class SloPolicy final : public AllocationPolicy {
     Service service;
     bool present = false;
     std::size_t standing = 0;  // arrangement; 0: none
+    std::size_t untried = 0;   // the one that is to be tried next; 0: none
   };
   struct Counter {
     ClientId client = kNoClient;
@@ -68,6 +71,7 @@ class SloPolicy final : public AllocationPolicy {
   void measure(std::uint64_t now_ns, double passed_ns, double work);
   void stand(std::uint64_t now_ns);
   std::size_t choose(std::uint64_t now_ns);
+  std::size_t trial(std::size_t untried, const Service::Slack& slack, std::size_t best);
   void leave(const Snapshot& snapshot, Allocation& out);
   void write(const Snapshot& snapshot, Allocation& out) const;
   std::uint64_t wake_ns(std::uint64_t now_ns) const;
@@ -86,6 +90,8 @@ class SloPolicy final : public AllocationPolicy {
   std::size_t chosen_ = kNone;             // arrangement in force; kNone: no service works
   StepKind phase_ = StepKind::kUnknown;
   Occasion occasion_;
+  bool trying_ = false;      // whatever is lost, until the work under way has ended
+  std::uint64_t tried_ = 0;  // Occasion::begun, then
   bool others_run_ = false;
   std::uint64_t looked_ns_ = 0, changed_ns_ = 0;
   double got_ = 0, could_ = 0;  // by the others while services worked, and with no bound
