@@ -58,6 +58,9 @@ class Arrangements {
     std::size_t known, untried;
   };
   Narrowest narrowest(double alone_ns, double most_ns, StepKind phase, std::uint64_t now_ns) const;
+  bool known(std::size_t i, StepKind phase, std::uint64_t now_ns) const {
+    return i == alone() || tally(i, phase).known(now_ns);
+  }
   // One among which choose() chooses and of which nothing is known. alone(): there is none.
   std::size_t untried(StepKind phase, std::uint64_t now_ns) const;
   // Whether slack remains to go on under arrangement `i`.

@@ -127,10 +127,6 @@ void Service::begin_step(const Step& step, std::uint64_t ready_ns, const Estimat
   unit.seen = true;
   unit.ready_ns = ready_ns;
   unit.bound_ns = bound_of(slo_, step.kind);
-  const std::uint64_t promised_ns = unit.bound_ns;
-  const std::uint64_t alone = alone_ns(store, step.kind, false);
-  // What cannot be met alone is as late as alone, and not later.
-  if (alone > unit.bound_ns) unit.bound_ns = alone;
   unit.due_ns = ready_ns + unit.bound_ns;
   if (cumulative_) {
     if (step.due_ns != 0)
@@ -138,9 +134,15 @@ void Service::begin_step(const Step& step, std::uint64_t ready_ns, const Estimat
     else if (step.request != 0 && step.request == last_request_)
       unit.due_ns = last_due_ns_ + unit.bound_ns;
   }
-  unit.promised_ns = unit.due_ns - (unit.bound_ns - promised_ns);
   last_request_ = step.request;
-  last_due_ns_ = unit.due_ns;
+  last_due_ns_ = unit.promised_ns = unit.due_ns;
+  // What cannot be met alone is as late as alone, and by kAsAlone of that later.
+  const std::uint64_t alone = alone_ns(store, step.kind, false);
+  if (ready_ns + alone > unit.due_ns) {
+    const auto later = static_cast<std::uint64_t>((1 + kAsAlone) * to_double(alone));
+    unit.due_ns = ready_ns + later;
+    unit.bound_ns = std::max(unit.bound_ns, later);
+  }
   // The steps before, the client's own word, or as good as for ever.
   unit.work_ns = to_double(alone != 0          ? alone
                            : step.work_ns != 0 ? step.work_ns

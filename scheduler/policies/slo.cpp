@@ -149,17 +149,21 @@ std::size_t SloPolicy::choose(std::uint64_t now_ns) {
   occasion_ = occasion;
   trying_ = false;
   if (slack.learns) return alone;
-  if (untried != 0 && arrangements_.bears(untried, slack, phase_)) return untried;
-  const std::size_t best = standing == 0 ? arrangements_.choose(slack, phase_, now_ns)
-                           : arrangements_.bears(standing, slack, phase_) ? standing
-                                                                          : alone;
-  if (untried == 0 && best == alone) untried = arrangements_.untried(phase_, now_ns);
-  return untried != 0 && untried != alone && !slack.lost ? trial(untried, slack, best) : best;
+  std::size_t best = alone;
+  if (untried != 0 && arrangements_.bears(untried, slack, phase_))
+    best = untried;
+  else if (standing == 0)
+    best = arrangements_.choose(slack, phase_, now_ns);
+  else if (arrangements_.bears(standing, slack, phase_))
+    best = standing;
+  // One that is given up before it is measured is not known either.
+  if (untried == 0) untried = best == alone ? arrangements_.untried(phase_, now_ns) : best;
+  return arrangements_.known(untried, phase_, now_ns) ? best : trial(untried, slack, best);
 }
 
 // Of so many steps one may be late for a trial: half of those that may be late at all.
 std::size_t SloPolicy::trial(std::size_t untried, const Service::Slack& slack, std::size_t best) {
-  if (slack.in_period) return best;
+  if (slack.in_period || slack.lost) return best;
   double quantile = 0;
   for (const Kept& kept : services_)
     quantile = std::max(quantile, static_cast<double>(kept.service.slo().quantile));
