@@ -205,14 +205,14 @@ def beside(node, tries, attack, what):
             # An attacker that had no processor in its turn tells nothing.
             for name, value in others.told.items():
                 told[name] = told.get(name, 0) + value
-    let_go = None
-    while let_go is None:  # its queue of connections may still be full
+    evicted = None
+    while evicted is None:  # vitamind's accept queue may still be full
         with contextlib.suppress(OSError):
-            let_go = daemon.status()["daemon"]["let_go"]
+            evicted = daemon.status()["daemon"]["let_go"]
     ratios = [a / b for a, b in zip(rates["attack"], rates["alone"])]
     again = [b / a for a, b in zip(rates["alone"], rates["alone"][1:])]
     yield {"measurement": what, "pairs": tries, "seconds_each": SLICE, "policy": POLICY,
-           "operation_ns": OPERATION_NS, "processors": len(everywhere), "let_go": let_go,
+           "operation_ns": OPERATION_NS, "processors": len(everywhere), "let_go": evicted,
            "attackers": told,
            "per_second": {arm: percentile(values, 0.5) for arm, values in rates.items()},
            "median_of_ratios": percentile(ratios, 0.5),
