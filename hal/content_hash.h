@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A hash of what an operation holds.
+// Hashes the contents of an operation: arguments, attributes, nodes of a graph.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace vitamin::hal {
 
-// FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes, and
-// equal inputs are all that is asked of it.
+// FNV-1a over eight bytes at a time: fast enough for argument buffers and copies of megabytes. Not
+// cryptographic.
 class ContentHash {
  public:
   void add(std::uint64_t word) { state_ = (state_ ^ mixed(word)) * 0x100000001b3ULL; }
@@ -36,8 +36,8 @@ class ContentHash {
   std::uint64_t state_ = 0xcbf29ce484222325ULL;
 };
 
-// A hash of arguments of kernels and attributes. Which of their bytes count is for the caller of a
-// backend to say: runs that are compared have other addresses (runtime/audit/argument_hash.h).
+// Hashes kernel arguments or attributes. The caller of a backend passes the function, because it
+// may have to leave addresses out: they differ between runs (runtime/audit/argument_hash.h).
 using ArgumentHash = std::uint64_t (*)(const void* bytes, std::size_t count);
 
 }  // namespace vitamin::hal

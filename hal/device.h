@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract that every backend signs: Device, PhysicalContext, Queue, Event execute; what a
-// device says of kernels is in kernel_inspector.h, what its status codes mean in
-// error_classifier.h.
+// The contract of every backend. Device, PhysicalContext, Queue and Event, in this file, execute
+// work; KernelInspector (kernel_inspector.h) describes kernels, ErrorClassifier
+// (error_classifier.h) explains status codes.
 //
 // Threads. Every function may be called from any thread. Calls on one Queue are made by one thread
 // at a time (the runtime holds the device lock); a backend need not lock them against each other.
-// Order. A Queue is in order. Nothing orders two queues but Queue::wait.
+// Order. A Queue is in order. Work of two queues is ordered by Queue::wait only.
 // Errors. Set-up calls return Result; calls on the dispatch path return the vendor's own code,
 // which Device::errors() explains. Nothing throws, logs or exits.
 // Ownership. The creator of an object destroys it; a PhysicalContext must outlive its queues, the
@@ -16,7 +16,7 @@
 //
 // One split. A Device splits itself into units exactly once, when it is opened; contexts name units
 // by index (CUDA: "resources must be outputs of the same split API instance",
-// cuDevResourceGenerateDesc). The illegal case cannot be said.
+// cuDevResourceGenerateDesc), so a set of units of two splits cannot be expressed.
 #pragma once
 
 #include <cstdint>
@@ -40,23 +40,23 @@ struct DeviceInfo {
   std::string uuid;              // as the vendor prints it
   std::uint32_t processors = 0;  // SMs or CUs of the whole device
   std::vector<std::uint32_t>
-      processors_per_unit;  // one element a unit, index = bit of a ComputeSet
-  // Launches, copies and fills that one queue surely takes; and whether that was measured: then
-  // natively one of the next few blocks its caller.
+      processors_per_unit;  // one element for each unit; its index is the bit of a ComputeSet
+  // Launches, copies and fills that a queue takes without blocking the caller. If it was measured,
+  // one of the next few launches blocks the caller natively, too.
   std::uint32_t queue_depth = 900;
   bool queue_depth_measured = false;
-  // Whether records of events and waits for them take such places, too.
+  // Whether event records and waits for events count towards queue_depth, too.
   bool markers_take_places = true;
-  // A launch with more bytes of parameters than this takes another place for each such part; 0: one
-  // place however many.
+  // A launch counts towards queue_depth once for each so many bytes of its parameters, rounded up;
+  // 0: once, whatever its parameters.
   std::uint32_t parameter_bytes_of_place = 0;
-  // Queues of pool entries that one process should hold at a time, because each is a scarce
-  // hardware queue (AMD); 0: as many as it likes.
+  // The most queues of partitions that one process should hold at a time, where each is a scarce
+  // hardware queue (AMD); 0: no limit.
   std::uint32_t pool_queues_max = 0;
-  // PhysicalContext::create_queue heeds its priority.
+  // PhysicalContext::create_queue applies its priority.
   bool pool_priorities = true;
-  // The native handle that the runtime has for the legacy default stream is that stream itself,
-  // which the driver orders with the application's blocking streams.
+  // The runtime's native handle of the legacy default stream is that stream itself, so the driver
+  // orders work on it with the application's blocking streams.
   bool driver_orders_legacy_stream = true;
 
   unsigned units() const { return static_cast<unsigned>(processors_per_unit.size()); }
@@ -68,7 +68,7 @@ struct DeviceInfo {
   }
 };
 
-// A native event: a cheap value, recorded again and again. A wait captures the record that is
+// A native event: a cheap value that can be recorded many times. A wait is for the record that is
 // newest when the wait is made, so a handle may be re-recorded while older waits are pending.
 struct Event {
   void* native = nullptr;
@@ -79,7 +79,7 @@ struct Event {
 class Queue {
  public:
   virtual ~Queue() = default;
-  // The vendor's stream handle, for calls that the HAL has no words for (copies, fills).
+  // The vendor's stream handle, for calls that the HAL does not have (copies, fills).
   virtual void* native() const noexcept = 0;
   virtual NativeStatus launch(const KernelLaunch& launch) noexcept = 0;
   virtual NativeStatus record(Event event) noexcept = 0;
@@ -102,20 +102,20 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const noexcept = 0;
-  // Live as long as the device.
+  // Both live as long as the device.
   virtual KernelInspector& kernels() noexcept = 0;
   virtual const ErrorClassifier& errors() const noexcept = 0;
 
   virtual Result<std::unique_ptr<PhysicalContext>> create_context(ComputeSet compute) = 0;
   // Wraps a stream of the application (whole device). Does not own the native stream.
   virtual std::unique_ptr<Queue> adopt_queue(void* native_stream) = 0;
-  // How many queues of pool entries this process should hold now: fewer than pool_queues_max while
-  // other processes on the device need some. Slow; never on the dispatch path. Where there is no
-  // such maximum it means nothing.
+  // How many queues of partitions this process should hold now: fewer than pool_queues_max while
+  // other processes on the device need some. Slow; never on the dispatch path. Without meaning
+  // where pool_queues_max is 0.
   virtual std::uint32_t pool_queues_now() { return info().pool_queues_max; }
-  // A stream of ours on the whole device that synchronises with the legacy default stream as an
-  // ordinary blocking stream does. Stands in for a thread's per-thread default stream, whose own
-  // handle means another stream on every other thread.
+  // Creates a stream on the whole device that synchronises with the legacy default stream as an
+  // ordinary blocking stream does. The runtime uses it in place of a thread's per-thread default
+  // stream, whose handle means another stream on every other thread.
   virtual Result<std::unique_ptr<Queue>> create_whole_queue(int priority) = 0;
 
   virtual Result<Event> create_event() = 0;        // no timing
@@ -126,14 +126,14 @@ class Device {
   // Device time between two timed events that have fired, as precise as the vendor's clock is.
   virtual NativeStatus elapsed(Event from, Event to, double& ns) noexcept = 0;
 
-  // Free memory of the device, to all processes; 0: unknown. Unit: bytes.
+  // Memory of the device that no process has allocated, in bytes; 0: unknown.
   virtual std::uint64_t free_bytes() noexcept { return 0; }
 
-  // Called once by each thread of ours before it makes any other call (vendors whose calls depend
-  // on the thread's current context or device).
+  // Called once by each thread that the runtime starts, before any other call: some vendors' calls
+  // depend on the thread's current context or device.
   virtual void attach_thread() noexcept {}
-  // Calls made for the runtime (not for the application) on this thread must be legal while any
-  // thread of the process captures a graph. Entered around them; nests.
+  // Between the two, calls of the runtime (not of the application) on this thread are legal even
+  // while another thread of the process captures a graph. Nests.
   virtual void enter_internal() noexcept = 0;
   virtual void leave_internal() noexcept = 0;
 };

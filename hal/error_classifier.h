@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the vendor's status codes mean to the runtime, which knows none of them.
+// Explains the vendor's status codes to the runtime, which knows none of them.
 #pragma once
 
 #include "hal/result.h"

@@ -2,15 +2,15 @@
 //
 // Files and shared memory that cannot end the process.
 //
-// A write to a page of a mapped file asks the file system for room, and reading a page behind the
-// end of a file asks for what is not there: both end a process by SIGBUS, and a file beyond
-// RLIMIT_FSIZE ends it by SIGXFSZ. Our files are no reason for a user's program to end, so
-//   * code that maps a file makes room for what it touches, by make_room();
-//   * code that reads a file that another process may cut uses read_at() and maps nothing;
+// SIGBUS ends a process that writes to a page of a mapped file for which the file system has no
+// room, or that reads a page behind the file's end; SIGXFSZ ends one that writes beyond
+// RLIMIT_FSIZE. A file of Vitamin's must never end the user's program, so
+//   * code that maps a file first allocates the pages that it touches, by make_room();
+//   * code that reads a file that another process may shorten uses read_at() and maps nothing;
 //   * files are made larger and written under a FileSignalGuard.
 // tests/tidy lets no other code call mmap() on a file, mremap() or ftruncate().
 //
-// All answers are 0 / true / a pointer, or leave the reason in errno. Any thread.
+// Functions return true or a pointer; false or null: the reason is in errno. Any thread.
 #pragma once
 
 #include <pthread.h>
@@ -42,7 +42,7 @@ class FileSignalGuard {
     sigaddset(&held_, SIGPIPE);
     sigset_t pending;
     ::sigpending(&pending);
-    // One that came before belongs to the program.
+    // A signal that is already pending is the program's.
     for (const int signal : {SIGXFSZ, SIGPIPE})
       if (sigismember(&pending, signal) == 1) sigdelset(&held_, signal);
     ::pthread_sigmask(SIG_BLOCK, &held_, &before_);
@@ -64,8 +64,8 @@ class FileSignalGuard {
 
 inline constexpr std::size_t kMemoryPage = 4096;
 
-// For kernels before 5.14. A system call that answers into a page asks for its room, too, and has
-// an error for it. `memory` is fresh: all of it is 0, before and after.
+// make_room() for kernels before 5.14: a system call that writes its result to a page allocates
+// it, too, and returns an error where that fails. All of `memory` is 0, before and after.
 inline bool make_room_of_fresh(void* memory, std::size_t bytes) noexcept {
   auto* const first = static_cast<unsigned char*>(memory);
   for (std::size_t at = 0; at < bytes; at += kMemoryPage) {
@@ -78,19 +78,19 @@ inline bool make_room_of_fresh(void* memory, std::size_t bytes) noexcept {
   return true;
 }
 
-// Room in its file, and in memory, for every page of [memory, memory + bytes), which is mapped
-// shared and writable and holds nothing yet. `memory` lies at the beginning of a page.
+// Allocates every page of [memory, memory + bytes) in its file and in memory. The range is mapped
+// shared and writable, and was never written to. `memory` is aligned to a page.
 inline bool make_room(void* memory, std::size_t bytes) noexcept {
   int result = 0;
   do result = ::madvise(memory, bytes, MADV_POPULATE_WRITE);
   while (result != 0 && (errno == EINTR || errno == EAGAIN));
   if (result == 0) return true;
   if (errno == EINVAL) return make_room_of_fresh(memory, bytes);
-  if (errno == EFAULT) errno = ENOSPC;  // what a write would have ended by
+  if (errno == EFAULT) errno = ENOSPC;  // a write would have raised SIGBUS
   return false;
 }
 
-// Sets the size of a file; what is new of it is 0, and has no room yet.
+// Sets the size of a file. New bytes are 0, and not allocated yet.
 inline bool set_file_size(int file, std::size_t bytes) noexcept {
   const FileSignalGuard guard;
   int result = 0;
@@ -99,18 +99,18 @@ inline bool set_file_size(int file, std::size_t bytes) noexcept {
   return result == 0;
 }
 
-// The first `bytes` of a file, shared. The caller knows that the file has them, and that no process
-// makes it shorter; room has what make_room() made.
+// Maps the first `bytes` of a file, shared. The caller ensures that the file is so long, that no
+// process shortens it, and that pages that it writes to are allocated (make_room()).
 inline void* map_file(int file, std::size_t bytes, int protection, int flags = 0) noexcept {
   void* const memory = ::mmap(nullptr, bytes, protection, MAP_SHARED | flags, file, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-// Makes a file larger, of which `held` bytes are mapped at `memory` (none at first: null), and has
-// all of it mapped, with room for what is new. Null: as before, but for the file's size.
+// Makes a file `bytes` long, of which `held` are mapped at `memory` (first 0 and null), allocates
+// the new ones and maps all. Null: the old mapping is still valid; the file may have the new size.
 inline void* grow_file(int file, void* memory, std::size_t held, std::size_t bytes) noexcept {
   if (!set_file_size(file, bytes)) return nullptr;
-  // Room first: what moves cannot be moved back with certainty.
+  // Allocates before mremap(), because moving the mapping back could fail.
   void* const tail = ::mmap(nullptr, bytes - held, PROT_READ | PROT_WRITE, MAP_SHARED, file,
                             static_cast<off_t>(held));
   if (tail == MAP_FAILED) return nullptr;
@@ -124,7 +124,7 @@ inline void* grow_file(int file, void* memory, std::size_t held, std::size_t byt
   return grown == MAP_FAILED ? nullptr : grown;
 }
 
-// Exactly these bytes of a file. False: it has fewer (errno 0), or cannot be read.
+// Reads exactly `bytes` bytes at `at`. False: the file has fewer (errno 0), or cannot be read.
 inline bool read_at(int file, void* to, std::size_t bytes, off_t at = 0) noexcept {
   auto* const first = static_cast<unsigned char*>(to);
   for (std::size_t done = 0; done < bytes;) {

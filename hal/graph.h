@@ -2,12 +2,12 @@
 //
 // A graph: work that the application described once and launches as a whole.
 //
-// Its launches follow the allocation when the backend can make an executable of the same nodes for
-// an entry of the pool (GraphSource). That it *is* the same graph is not taken on trust: both are
-// read back from the vendor and described in hashes, which must be equal (GraphDescription).
+// A launch of it can be bound to a partition if the backend can make an executable of the same
+// nodes there (GraphSource). Both graphs are read back from the vendor and hashed; the executable
+// is used only if the hashes are equal (GraphDescription).
 //
-// Threads: one thread at a time calls a GraphSource and none of these takes the runtime's lock; an
-// executable is launched as Queue says.
+// Threads: one thread at a time calls a GraphSource, whose functions never take the runtime's lock;
+// an executable is launched under the rules of Queue.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace vitamin::hal {
 
 // What a graph is, independent of its handle and of the order in which its nodes are listed.
 struct GraphShape {
-  std::uint32_t nodes = 0, edges = 0;  // those of graphs inside it, too
-  std::uint64_t structure = 0;  // kinds, kernels, geometry, attributes, and who waits for whom
+  std::uint32_t nodes = 0, edges = 0;  // those of child graphs included
+  std::uint64_t structure = 0;  // hash of node kinds, kernels, geometry, attributes, dependencies
   std::uint64_t arguments = 0;  // by an ArgumentHash
   std::uint64_t exact = 0;      // everything, to the byte
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
@@ -33,16 +33,16 @@ struct GraphDescription {
   struct Node {
     std::uint64_t structure = 0, arguments = 0, exact = 0;
     std::uint64_t attributes = 0;        // of a kernel; also in `structure`
-    std::uint32_t nodes = 1, edges = 0;  // more, of a graph inside it
+    std::uint32_t nodes = 1, edges = 0;  // more for a child graph
   };
   struct Edge {
     std::uint32_t from = 0, to = 0;
-    std::uint64_t data = 0;  // what the vendor says of it
+    std::uint64_t data = 0;  // hash of the vendor's edge data
   };
   std::vector<Node> nodes;
   std::vector<Edge> edges;
 
-  // Each node counts with everything that it comes behind, so that two graphs of the same nodes
+  // The hash of each node includes all of its predecessors, so that two graphs of the same nodes
   // whose edges differ anywhere have different shapes.
   GraphShape shape() const {
     GraphShape shape;
@@ -52,7 +52,7 @@ struct GraphDescription {
       out[edge.from].push_back(&edge);
       ++missing[edge.to];
     }
-    std::vector<Node> past(nodes.size(), Node{0, 0, 0, 0, 0, 0});  // what each one comes behind
+    std::vector<Node> past(nodes.size(), Node{0, 0, 0, 0, 0, 0});  // hashes of predecessors
     std::vector<std::uint32_t> ready;
     for (std::uint32_t i = 0; i < nodes.size(); ++i)
       if (missing[i] == 0) ready.push_back(i);
@@ -87,34 +87,34 @@ struct GraphDescription {
   }
 };
 
-// An executable of a graph, for one entry. Goes away without waiting for launches of it that have
-// not ended.
+// An executable of a graph for one partition. Its destruction does not wait for launches of it that
+// have not ended.
 class GraphExecutable {
  public:
   virtual ~GraphExecutable() = default;
-  // On a queue of its entry.
+  // On a queue of its partition.
   virtual NativeStatus launch(Queue& queue) noexcept = 0;
 
   GraphShape shape;         // of the graph that it was made from, read back
-  std::uint64_t bytes = 0;  // of device memory, as far as can be told
+  std::uint64_t bytes = 0;  // of device memory, as far as is known
 };
 
-// What a graph asks of the SMs that run it.
+// The kernels of a graph, by which the runtime decides where it can run.
 struct GraphContents {
   GraphShape shape;
-  // Of its kernels: handle, geometry and what decides where they can run; no arguments.
+  // Of each kernel: handle, geometry and what else decides where it can run; no arguments.
   std::vector<KernelLaunch> kernels;
 };
 
-// A graph of the application, kept as it was when it was made executable or changed last.
+// A graph of the application, in the state in which it was last instantiated or updated.
 class GraphSource {
  public:
   virtual ~GraphSource() = default;
-  // kUnsupported: it can run nowhere but where the application put it.
+  // kUnsupported: it can run only on the stream to which the application launches it.
   virtual Result<GraphContents> look(KernelInspector& kernels) = 0;
-  // An executable of the same nodes that runs on the entry, or `older`, which is one of an earlier
-  // state, brought up to date. kUnsupported: as look(); kInternal: what came out is not the same
-  // graph; kBusy: `may_wait` is false, and it would have to wait for calls of the application.
+  // An executable of the same nodes for the partition `entry`; it may be `older`, an executable of
+  // an earlier state, after an update. kUnsupported: as look(); kInternal: the result is not the
+  // same graph; kBusy: `may_wait` is false, and it would have to wait for the application's calls.
   virtual Result<std::shared_ptr<GraphExecutable>> make(KernelInspector& kernels,
                                                         PhysicalContext& entry,
                                                         std::shared_ptr<GraphExecutable> older,

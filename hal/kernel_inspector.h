@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a device says of kernels and of launches that are not made: names, parameters, how many SMs
-// a launch needs, and whether the device would refuse it.
+// Describes kernels, and launches before they are made: names, parameters, how many SMs a launch
+// needs, and whether the device would refuse it.
 //
-// Threads: any. Off the fast path: each answer may take a call of the vendor. The runtime asks once
-// for each kernel (KernelTable) or for each launch that it keeps for later.
+// Threads: any. Off the fast path: each function may call the vendor. The runtime calls it once for
+// each kernel (KernelTable), or for each launch that it defers.
 #pragma once
 
 #include <climits>
@@ -17,7 +17,7 @@
 
 namespace vitamin::hal {
 
-// No code of any vendor: what a launch answers is not known before it is made.
+// Not a code of any vendor: the status of the launch is known only by making it.
 inline constexpr NativeStatus kOnlyTheCallTells = INT_MIN;
 
 class KernelInspector {
@@ -30,7 +30,7 @@ class KernelInspector {
   virtual std::string name(KernelHandle kernel) = 0;
   // The library that the kernel came from, for the coverage report ("libcudnn_cnn.so.9", "jit").
   virtual std::string origin(KernelHandle kernel) = 0;
-  // Of one record of an AttributeList. A record begins with the 32-bit number of its attribute.
+  // The size of one record of an AttributeList, which begins with its attribute's 32-bit number.
   virtual std::size_t attribute_record_bytes() const noexcept = 0;
 
   // How many SMs (CUs) a launch needs at least so that it runs *unchanged*: 1 for an ordinary grid;
@@ -43,7 +43,7 @@ class KernelInspector {
   virtual std::uint32_t resident_blocks(const KernelLaunch& launch) = 0;
   // The error that the launch would return natively, at once, for a launch that is only copied now
   // and submitted later (bad block, too much shared memory, too large a cooperative grid or
-  // cluster). kOnlyTheCallTells: then the launch is not copied but made.
+  // cluster). kOnlyTheCallTells: the caller must not defer the launch, but make it.
   virtual NativeStatus validate(const KernelLaunch& launch) noexcept = 0;
 };
 

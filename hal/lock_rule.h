@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lock rule: no call that can make the host wait is made by a thread that holds a lock of ours,
-// and the thread that moves deferred work makes none at all. Vendors' functions are annotated in
-// the tables that backends call them by (TableEntry); a breach aborts where VITAMIN_LOCK_RULE is
-// set, as it is in all tests.
+// The lock rule: a thread that holds a lock of Vitamin's makes no call that can block the host, and
+// the thread that submits deferred work makes none at all. Vendors' functions are annotated in the
+// tables by which backends call them (TableEntry); a breach aborts where VITAMIN_LOCK_RULE is set,
+// as it is in all tests.
 //
-// It costs a launch nothing: only calls that can wait look, and they ask each lock for its owner.
-// Where it is not enforced no lock is noted.
+// A launch pays nothing: only calls that can block check, by asking each lock for its owner.
+// Without VITAMIN_LOCK_RULE no lock is registered.
 #pragma once
 
 #include <pthread.h>
@@ -22,7 +22,7 @@
 
 namespace vitamin::hal {
 
-// Whether a call of the vendor's can make the host wait for work of a device.
+// Whether a call of the vendor can block the host until work of a device has ended.
 enum class Blocks : std::uint8_t {
   kNever,
   kWhenFull,  // only while a hardware queue has no room: never, since the runtime sees to that
@@ -38,8 +38,8 @@ class LockRule {
   static inline constinit std::mutex slots_mutex_{};  // of slots_; no other lock is taken under it
 
  public:
-  // A lock that the rule is about, as long as this lives. More than there is room for are not
-  // looked at.
+  // Puts a lock under the rule for as long as this object lives. Locks beyond the 256 that the
+  // table holds are not checked.
   class Watched {
    public:
     Watched(std::mutex& mutex, const char* name) {
@@ -52,7 +52,7 @@ class LockRule {
         return;
       }
     }
-    // Afterwards no thread looks at the mutex, so it may be destroyed.
+    // Afterwards no thread reads the mutex, so it may be destroyed.
     ~Watched() {
       if (slot_ == nullptr) return;
       const std::lock_guard lock(slots_mutex_);
@@ -65,10 +65,10 @@ class LockRule {
     Slot* slot_ = nullptr;
   };
 
-  // This thread moves deferred work from now on.
+  // The calling thread submits deferred work from now on.
   static void moves_deferred_work() { moves_deferred_work_ = true; }
 
-  // Before a call that can make the host wait.
+  // Called before a call that can block the host.
   static void waits(const char* call) {
     if (enforced()) [[unlikely]]
       look(call);
@@ -103,7 +103,7 @@ class LockRule {
   alignas(8) static inline constinit thread_local bool moves_deferred_work_ = false;
 };
 
-// A vendor's function in a table, called and compared as the pointer that it is.
+// A vendor's function in a table; called and compared with null like a function pointer.
 template <class Function, Blocks kBlocks>
 class TableEntry;
 template <class Result, class... Args, Blocks kBlocks>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Captures of the application that are open, and the runtime's own calls beside them.
+// Counts the application's open captures, so that calls of the runtime do not break them.
 //
 // While a capture in global mode is open, calls like cuEventQuery are refused on every thread and
 // break the capture (CUDA Driver API, cuThreadExchangeStreamCaptureMode; HIP alike), unless the
 // thread exchanged its capture mode for the relaxed one. Calls of the runtime must never do that to
-// a capture, and to exchange the mode around each of them costs two driver calls. So a scope of the
-// runtime's calls exchanges it only when a capture is open, and a capture begins when no scope is
-// under way that began before and saw none.
+// a capture, and to exchange the mode around each of them costs two driver calls. So a scope of
+// runtime calls exchanges the mode only if a capture is open, and a capture does not begin before
+// every scope that found none open has ended.
 #pragma once
 
 #include <atomic>
@@ -21,9 +21,9 @@ class OpenCaptures {
  public:
   bool any() const noexcept { return open_.load(std::memory_order_relaxed) > 0; }
 
-  // Before the call that begins a capture, also when that call may fail. Waits as long as scopes
-  // last that saw no capture, mostly single calls of the driver, and kLongest at most: a call in
-  // one may turn out to wait for what the caller is to do next. The caller is in no scope.
+  // Called before the call that begins a capture, which may fail. Waits until scopes that found no
+  // capture have ended (mostly single driver calls), at most kLongest: a call in such a scope may
+  // wait for what the caller does next. The caller must be in no scope.
   static constexpr std::chrono::seconds kLongest{2};
   void begins() noexcept {
     open_.fetch_add(1, std::memory_order_seq_cst);
@@ -60,7 +60,7 @@ class OpenCaptures {
 template <class Mode>
 class alignas(8) ThreadCaptureMode {
  public:
-  // The thread makes calls of the runtime only: its mode is relaxed for good.
+  // For a thread that makes calls of the runtime only: its mode stays relaxed.
   template <class Exchange>
   void relax_for_good(Mode relaxed, Exchange exchange) noexcept {
     relaxed_ = exchange(&relaxed);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel launch as the application submitted it, in words that every vendor shares.
+// A kernel launch as the application submitted it, in vendor-neutral terms.
 //
 // The fields are the B_k and C_k of the paper (section "Determinism Model"): binary, geometry,
 // shared memory, arguments, attributes. Nothing in this project writes to one after it was built.
@@ -41,12 +41,12 @@ struct KernelLaunch {
   void** extra = nullptr;      // the vendor's packed form, or null
   AttributeList attributes;
 
-  // Facts that the interposer reads off `attributes` (and off the entry point), for eligibility.
+  // What the interposer derives from `attributes` and the entry point, to decide eligibility.
   std::uint32_t cluster_blocks = 1;  // blocks in one cluster; 1 without clusters
   bool cooperative = false;          // the whole grid must be resident at once
   bool programmatic = false;         // may overlap the kernel directly ahead in its stream (PDL)
-  // The device's context is known to be current on the calling thread: a backend whose default
-  // stream means that of the current context need not ask.
+  // The device's context is known to be current on the calling thread. A backend whose default
+  // stream is that of the current context then need not query it.
   bool in_context = false;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What backends have in common when they answer KernelInspector::sms_needed.
+// Shared by the backends' implementations of KernelInspector::sms_needed.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a call of the HAL fails.
+// Results of HAL calls.
 //
 // Two kinds of result, because there are two kinds of caller:
-//   * set-up calls (open a device, realise an entry) return Result<T>: a code that a program can
-//     branch on and a sentence that a person can read;
+//   * set-up calls (open a device, create a context) return Result<T>: on failure a code to branch
+//     on and a sentence for a person;
 //   * calls on the dispatch path return NativeStatus: the vendor's own code, untouched, because the
 //     interposer hands it to the application as the answer of the call that the application made.
 #pragma once
@@ -20,7 +20,7 @@ enum class Errc : std::uint8_t {
   kInvalidArgument,  // the caller's mistake
   kUnsupported,      // this backend cannot do it, ever
   kOutOfMemory,
-  kBusy,  // others have what this would take; later it may be free
+  kBusy,  // the resource is in use; it may be free later
   kDeviceLost,
   kInternal,
 };
@@ -48,9 +48,9 @@ inline constexpr NativeStatus kNativeOk = 0;
 enum class Outcome : std::uint8_t {
   kOk,
   kNotReady,      // a query: the work is still running
-  kEntryRefused,  // this operation cannot run *here* unchanged (cluster or cooperative grid too
-                  // large for the entry); a wider entry may take it
-  kError,         // what the application would have got natively: hand it over, do not retry
+  kEntryRefused,  // the operation cannot run unchanged on this partition (a cluster or cooperative
+                  // grid that is too large); a wider partition may run it
+  kError,         // the application would get it natively, too: return it, do not retry
 };
 
 }  // namespace vitamin::hal

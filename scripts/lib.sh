@@ -5,7 +5,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=${VITAMIN_JOBS:-$(nproc)}
-# Binaries of a build are not looked at by a person; without this ctest and ninja may colour them.
+# The logs of a build are files: ctest and ninja must not colour them.
 export CLICOLOR=0 CTEST_PROGRESS_OUTPUT=0
 
 if [[ -t 1 && -z ${NO_COLOR:-} ]]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
@@ -28,8 +28,9 @@ fail() {
 # The command that runs now, the leader of a process group, and what shows its last line.
 running='' follower=''
 
-# A signal ends what runs, with all that it started. Nothing needs to be removed afterwards: what is
-# half built is built again (see configure), what is half installed is finished (install_packages).
+# On a signal: ends the running command with all of its children. Nothing needs to be removed: a
+# configuration that was interrupted is made again (configure), an installation is completed
+# (install_packages).
 interrupted() {
   trap '' INT TERM HUP
   if [[ -n $follower ]]; then kill "$follower" 2>/dev/null || true; fi
@@ -104,7 +105,8 @@ logged() {
   fi
 }
 
-# only_one_at_a_time: two scripts in one build folder would build the same files.
+# only_one_at_a_time: fails when another script uses this build directory, whose files both would
+# write.
 only_one_at_a_time() {
   { mkdir -p "$root/build" && : >>"$root/build/lock"; } 2>/dev/null ||
     fail "$root/build cannot be written: clone to a place of your own."
@@ -113,18 +115,19 @@ only_one_at_a_time() {
     fail "another of these scripts, or a build that one began, runs in $root; wait for its end."
 }
 
-# need_room DISK_MIB MEMORY_MIB: stops here, not in the middle of a build. Of memory, so much is
-# needed for each compiler: fewer run at a time where there is less.
+# need_room DISK_MIB MEMORY_MIB: fails before a build that would run out of disk. MEMORY_MIB is for
+# each compiler: with less memory fewer of them run at a time.
 need_room() {
-  local disk=$1 memory=$2 folder=$root/build free built
+  local disk=$1 memory=$2 directory=$root/build free built
   [[ $jobs =~ ^[1-9][0-9]{0,2}$ ]] ||
     fail "VITAMIN_JOBS is '$jobs', not a number of compilers from 1 to 999."
-  mkdir -p "$folder"
-  free=$(df --output=avail -B1M "$folder" | tail -n 1)
-  built=$(du -sm "$folder" | awk '{ print $1 }')
+  mkdir -p "$directory"
+  free=$(df --output=avail -B1M "$directory" | tail -n 1)
+  built=$(du -sm "$directory" | awk '{ print $1 }')
   disk=$((built < disk ? disk - built : 0))
   ((free >= disk)) ||
-    fail "$folder has $((free)) MiB free, $disk MiB more are needed. Free some, or clone elsewhere."
+    fail "$directory has $((free)) MiB free, $disk MiB more are needed. Free some, or clone \
+elsewhere."
   free=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' "${VITAMIN_MEMINFO:-/proc/meminfo}")
   ((free >= memory)) ||
     fail "$free MiB of memory are available, $memory MiB are needed. End other programs."
@@ -142,7 +145,7 @@ as_root() {
   quietly "$log" "${prefix[@]}" env DEBIAN_FRONTEND=noninteractive "$@"
 }
 
-# install_packages NAME...: those that are missing, with apt-get.
+# install_packages NAME...: installs those that are missing, with apt-get.
 install_packages() {
   local package log=$root/build/packages.log
   local patient=(-o Acquire::Retries=2 -o Acquire::http::Timeout=30
@@ -161,7 +164,7 @@ scripts/packages.txt by hand and set VITAMIN_SKIP_PACKAGES=1."
     fail "packages are missing, and this is neither root nor may it use sudo. As root:
 apt-get install$missing"
   fi
-  # What an earlier start began to install and could not finish.
+  # Completes an installation that was interrupted.
   as_root "$log" dpkg --configure -a || {
     tail -n 5 "$log" >&2
     fail "dpkg --configure -a failed."
@@ -185,12 +188,12 @@ set_up_packages() {
   note "all there, after $(duration $((SECONDS - started)))"
 }
 
-# Is there a CUDA toolkit? Deliberately does not ask CMake: it checks what CMake decided.
-# VITAMIN_TOOLKITS: the folder of installed ones (its test sets it).
+# Whether a CUDA toolkit is installed. Does not ask CMake, because it checks CMake's result.
+# VITAMIN_TOOLKITS: the directory in which toolkits are installed (tests set it).
 has_toolkit() {
-  local folder installed=${VITAMIN_TOOLKITS:-/usr/local}
-  for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" "$installed"/cuda "$installed"/cuda-[0-9]*; do
-    [[ -n $folder && -e $folder/include/cuda.h ]] && return 0
+  local directory installed=${VITAMIN_TOOLKITS:-/usr/local}
+  for directory in "${CUDA_HOME:-}" "${CUDA_PATH:-}" "$installed"/cuda "$installed"/cuda-[0-9]*; do
+    [[ -n $directory && -e $directory/include/cuda.h ]] && return 0
   done
   command -v nvcc >/dev/null
 }
@@ -200,30 +203,30 @@ cuda_header_packages=('nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-profiler-api==1
 cuda_headers=$root/build/cuda-headers/include
 
 fetch_cuda_headers() {
-  local folder=$root/build/cuda-headers log=$root/build/cuda-headers.log
-  [[ ! -e $folder/complete ]] || return 0
+  local directory=$root/build/cuda-headers log=$root/build/cuda-headers.log
+  [[ ! -e $directory/complete ]] || return 0
   note "no CUDA toolkit here: fetching its headers from PyPI (${cuda_header_packages[*]})"
   if ! python3 -m pip --version >/dev/null 2>&1; then
     [[ -n ${VITAMIN_SKIP_PACKAGES:-} ]] || install_packages python3-pip
   fi
-  rm -rf "$folder"  # what an earlier start left half fetched
-  mkdir -p "$folder"
+  rm -rf "$directory"  # an interrupted download
+  mkdir -p "$directory"
   quietly "$log" python3 -m pip download --disable-pip-version-check --no-deps --retries 2 \
-    --only-binary=:all: --dest "$folder" "${cuda_header_packages[@]}" || return 1
-  python3 - "$folder" "$cuda_headers" <<'PY' || return 1
+    --only-binary=:all: --dest "$directory" "${cuda_header_packages[@]}" || return 1
+  python3 - "$directory" "$cuda_headers" <<'PY' || return 1
 import pathlib, sys, zipfile
-source, folder = map(pathlib.Path, sys.argv[1:])
+source, destination = map(pathlib.Path, sys.argv[1:])
 for path in source.glob("*.whl"):
     wheel = zipfile.ZipFile(path)
     for name in wheel.namelist():
         before, mark, inside = name.partition("/include/")
         if mark and before.startswith("nvidia/") and not name.endswith("/"):
-            target = folder / inside
+            target = destination / inside
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(wheel.read(name))
     path.unlink()
 PY
-  touch "$folder/complete"
+  touch "$directory/complete"
 }
 
 # find_cuda [required]: sets `cuda` to yes or no and `cuda_options` to what CMake needs for it.
@@ -256,15 +259,15 @@ find_amd() {
   fi
 }
 
-# configure PRESET: of a configuration that was interrupted nothing is believed, since CMake keeps
-# what it found out, and a compiler that was killed looks to it like one that refused.
+# configure PRESET: starts afresh after an interrupted configuration. CMake caches its checks, and a
+# check whose compiler was killed is cached as failed.
 configure() {
-  local folder=$root/build/$1
-  if [[ -e $folder/unfinished || ! -e $folder/build.ninja ]]; then
-    rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  local directory=$root/build/$1
+  if [[ -e $directory/unfinished || ! -e $directory/build.ninja ]]; then
+    rm -rf "$directory/CMakeCache.txt" "$directory/CMakeFiles"
   fi
-  mkdir -p "$folder"
-  touch "$folder/unfinished"
+  mkdir -p "$directory"
+  touch "$directory/unfinished"
   cmake -S "$root" --preset "$1" "${cuda_options[@]}" "${amd_options[@]}" || return 1
-  rm -f "$folder/unfinished"
+  rm -f "$directory/unfinished"
 }

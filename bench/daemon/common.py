@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the measurements of several processes under one vitamind share."""
+"""Helpers of the measurements of several processes under one vitamind."""
 import contextlib
 import json
 import os
@@ -20,7 +20,7 @@ import micro  # noqa: E402
 
 
 class Surroundings:
-    """MPS, or the software device, around everything that is measured."""
+    """Runs MPS, or sets up the software device, for everything that is measured inside."""
 
     def __init__(self, device, mps=True):
         self.device, self.mps, self.wanted = device, None, mps
@@ -49,7 +49,7 @@ class Surroundings:
 
 
 class Daemon:
-    """A vitamind with a socket of its own, looked at all the time."""
+    """A vitamind with a socket of its own, whose status is polled."""
 
     def __init__(self, policy, environment, *options, trace=False, watch=True):
         self.directory = tempfile.TemporaryDirectory(prefix="vitamind-")
@@ -70,7 +70,7 @@ class Daemon:
         while self.status() is None and time.monotonic() < until:
             time.sleep(0.01)
         self.watcher = threading.Thread(target=self.watch, daemon=True)
-        if watch:  # looking takes a processor
+        if watch:  # polling needs a CPU
             self.watcher.start()
 
     def status(self):
@@ -96,7 +96,7 @@ class Daemon:
             self.seen.append((now, [c["process"] for c in status["clients"]]))
 
     def counters(self):
-        """As they were at the last look, of all devices."""
+        """Those of all devices in the last status that was polled."""
         return {k: sum(d.get(k) or 0 for d in self.last.get("devices") or []) for k in (
             "grants", "moves", "gates_closed", "served_by_age", "overdue", "stale", "undelivered",
             "requests")}
@@ -118,7 +118,7 @@ class Daemon:
 
 
 class Job:
-    """A command in the background and what it says."""
+    """A command in the background, and its output."""
 
     def __init__(self, command, environment, daemon=None, words=(), talk=False, policy=None):
         self.directory = tempfile.TemporaryDirectory()
@@ -139,7 +139,7 @@ class Job:
         return self.out.lines()
 
     def kill(self):
-        """It and whatever it started, if it lives."""
+        """Kills the command and its children, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         return self.wait(20)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The control path: what a grant costs over the rings, beside the round trip of a bare cache line;
-// what a launch costs under a held grant, with the daemon and with the arbiter in this process; how
-// many decisions the arbiter makes.
+// Costs of the control path: a grant over the rings, against the round trip of a bare cache line; a
+// launch under a held grant, with vitamind and with the arbiter in this process; a decision of the
+// arbiter.
 //
 // Percentiles are of single requests and stand in the counters p50_ns and p99_ns.
 #include <benchmark/benchmark.h>
@@ -118,7 +118,7 @@ void cache_line_round_trip(benchmark::State& state) {
 }
 BENCHMARK(cache_line_round_trip)->UseRealTime();
 
-// Every launch needs an entry of its own: the old grant is put down and another one asked for.
+// Every launch needs another partition: it returns the old grant and requests a new one.
 void request_to_grant(benchmark::State& state) {
   Daemon daemon("random");
   const auto eligible = eligible_entries();
@@ -190,7 +190,7 @@ class Nowhere final : public daemon::Outlet {
   std::vector<protocol::Grant> grants;  // by client: its last
 };
 
-// One lane of each of many clients asks and returns in turn; the others stand by.
+// One client after the other requests a grant for a lane and returns it.
 void decisions(benchmark::State& state) {
   Nowhere nowhere;
   daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), {}, 1, nowhere);
@@ -214,8 +214,8 @@ void decisions(benchmark::State& state) {
 }
 BENCHMARK(decisions)->Arg(1)->Arg(8)->Arg(64);
 
-// As many clients as are given hold a grant, and get on; one of them after the other puts its own
-// down and asks again.
+// So many clients hold a grant and make progress; one after the other returns its grant and
+// requests a new one.
 void decision_beside(benchmark::State& state, const char* policy) {
   Nowhere nowhere;
   daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), {}, 1, nowhere);
@@ -256,7 +256,7 @@ BENCHMARK_CAPTURE(decision_beside, fifo, "fifo")->Arg(16)->Arg(256)->Arg(1024);
 BENCHMARK_CAPTURE(decision_beside, throughput, "throughput")->Arg(16)->Arg(64)->Arg(256)->Arg(1024);
 BENCHMARK_CAPTURE(decision_beside, parts, "throughput:model=algorithm1")->Arg(64)->Arg(1024);
 
-// The most grants that one lane has.
+// The number of grants of the lane that has most.
 std::size_t most_of_a_lane(const daemon::DeviceArbiter& arbiter) {
   std::map<std::pair<scheduler::ClientId, runtime::LaneId>, std::size_t> grants;
   std::size_t most = 0;
@@ -272,8 +272,8 @@ protocol::Ready any_request(std::minstd_rand& random) {
   return ready;
 }
 
-// An honest client asks and returns, beside one that has moved all its lanes on as often as it was
-// let, and of which nothing ends.
+// An honest client requests and returns grants beside one that has abandoned as many grants on all
+// of its lanes as it was allowed to, and whose work never ends.
 void decision_beside_drains(benchmark::State& state, const char* policy, std::uint32_t share) {
   constexpr scheduler::ClientId kHonest = 1, kMoving = 2;
   Nowhere nowhere;
@@ -310,8 +310,8 @@ BENCHMARK_CAPTURE(decision_beside_drains, random, "random:max=64", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, parts, "throughput:model=algorithm1", 0);
 BENCHMARK_CAPTURE(decision_beside_drains, share, "throughput", 64);
 
-// A turn of the loop with one request of an honest client, beside one that sends so many
-// well-formed records in each turn, of all its lanes: what the honest one waits for.
+// An iteration of the event loop with one request of an honest client, beside one that sends so
+// many well-formed records for all of its lanes in each: the wait of the honest client.
 void turn_beside_a_flood(benchmark::State& state, const char* policy) {
   Nowhere nowhere;
   daemon::DeviceArbiter arbiter(runtime::PoolLayout::build(device()), {}, 1, nowhere);
@@ -334,7 +334,7 @@ void turn_beside_a_flood(benchmark::State& state, const char* policy) {
 BENCHMARK_CAPTURE(turn_beside_a_flood, fifo, "fifo")->Arg(0)->Arg(4)->Arg(64);
 BENCHMARK_CAPTURE(turn_beside_a_flood, throughput, "throughput")->Arg(0)->Arg(4)->Arg(64);
 
-// All of them ask at once.
+// All clients request at the same time.
 void burst_of_requests(benchmark::State& state, const char* policy) {
   const auto clients = static_cast<scheduler::ClientId>(state.range(0));
   for (auto unused : state) {

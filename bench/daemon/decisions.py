@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vitamind decided, read from its trace (`vitamind --trace`, runtime/trace/file.h).
+"""Reads the decisions of a vitamind from its trace (`vitamind --trace`, runtime/trace/file.h).
 
-Times are nanoseconds of CLOCK_MONOTONIC, as the arbiter was told them; time.monotonic_ns() of any
-process of the machine compares with them.
+Times are nanoseconds of CLOCK_MONOTONIC, as passed to the arbiter, so time.monotonic_ns() of any
+process of the machine can be compared with them.
 """
 import collections
 import pathlib
@@ -64,7 +64,7 @@ class Decisions:
                 if head == RETURNED:
                     self.events.append(Event(now, "returned", client, lane, entry, held))
             elif kind == WORD:
-                # In a step the scheduler takes it; otherwise its holder has said that it leaves.
+                # In a step the scheduler revokes the grant; otherwise its holder has returned it.
                 name = ("closed" if told == STEP else "left") if a & 0xff == CLOSED else "word"
                 self.events.append(Event(now, name, client, lane, 0, a))
             elif kind == GRANT:
@@ -76,16 +76,16 @@ class Decisions:
                 at += -(-struct.unpack_from("<Q", raw, at - RECORD + 24)[0] // RECORD) * RECORD
 
     def closures(self):
-        """Each closed gate of a lane's grant: when, of whom, the units, when it was returned, and
-        the first grant to another client that has any of those units: when, to whom. Of policies
-        that share nothing: a grant that is shared waits for no other."""
+        """For each closed gate of a lane's grant: time, client, units, time of return, and time and
+        client of the first grant to another client that has any of those units. Only for policies
+        without shared grants, which wait for no other grant."""
         held, open_, found = {}, [], []
         for e in self.events:
             if e.kind == "grant":
                 held[e.client, e.lane] = e
                 for c in [c for c in open_ if c["units"] & self.units[e.entry]]:
                     open_.remove(c)
-                    if c["client"] != e.client:  # else it came back to its holder
+                    if c["client"] != e.client:  # else the same client got the units again
                         found.append({**c, "granted": e.ns, "to": e.client})
             elif e.kind == "closed" and (e.client, e.lane) in held:
                 grant = held[e.client, e.lane]
@@ -99,8 +99,8 @@ class Decisions:
         return found
 
     def reuse(self):
-        """Each client that ended: when its gates closed, when it was gone, which units it held
-        then, and when others had been granted all of those again (None: never)."""
+        """For each client that ended: when its gates closed, when it was removed, which units it
+        held then, and when other clients had been granted all of those (None: never)."""
         held, gone = collections.defaultdict(dict), {}
         for e in self.events:
             if e.kind == "grant":

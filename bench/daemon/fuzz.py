@@ -31,17 +31,17 @@ FUZZERS = {
                ["-max_len=512", f"-dict={ROOT / 'tests/config/config.dict'}"]),
 }
 ADDR_NO_RANDOMIZE = 0x0040000
-# What every CI run looks for and costs a fifth is left out here: a stack that is used after return.
+# Use of a stack after return is not checked here: every CI run does, and it costs a fifth.
 OPTIONS = "detect_stack_use_after_return=0:malloc_context_size=5"
 
 
 def without_randomisation():
-    """LLVM 15's AddressSanitizer does not start where newer kernels give most random addresses."""
-    ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)  # where it is forbidden: as it is
+    """LLVM 15's AddressSanitizer does not start with the address randomisation of newer kernels."""
+    ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)  # has no effect where it is forbidden
 
 
 def earlier(path):
-    """Executions that stand in the results."""
+    """Executions of earlier runs, from the results."""
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
     except OSError:

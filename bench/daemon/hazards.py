@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What must not hang when a device is shared in space, one hazard after the other.
+"""Programs that could hang when a device is shared in space; none of them may.
 
     hazards.py [NAME ...] [--policy random] [--out DIR]
 
-Each program (bench/programs/hazards.cpp) runs natively, without MPS and with it, then under a
-vitamind whose other client computes all the time. Kernels whose blocks wait for each other without
-saying so may hang on a narrow part the first time: then the watchdog must have named them, and the
-program, started again with what was remembered, must end; and with `--cautious` they must end with
-nothing remembered. Whether the result is right and the
-status is the native one is compared each time; where its launches ran says what was done about the
-hazard. Every run has an MPS and a vitamind of its own: what hangs or faults takes its server along.
+Each program (bench/programs/hazards.cpp) runs natively, without and with MPS, then under a vitamind
+whose other client computes all the time. A kernel whose blocks wait for each other without being
+cooperative may hang on a small partition the first time: then the watchdog must have named it, and
+a second run, with the profile of the first, must end; with `--cautious` the first one must, too.
+Each run must have the right result and the native exit status; its coverage shows how the hazard
+was avoided. Every run has an MPS and a vitamind of its own, because a program that hangs or faults
+also ends its MPS server.
 """
 import argparse
 import pathlib
@@ -27,14 +27,14 @@ import harness  # noqa: E402
 from common import Daemon, Job, Surroundings, brief, occupant  # noqa: E402
 
 UNSAID = ("barrier", "stream_k")
-# A fault under MPS ends the server of all its clients, natively too: it has no neighbour.
+# A fault under MPS ends all clients of the server, natively too, so it runs without another client.
 ALONE = ("fault",)
 HAZARDS = ("cooperative", "cooperative_too_large", "clusters_2", "clusters_8", "clusters_16",
            "persistent", "host_gated", "meeting_streams", *UNSAID, *ALONE)
 
 
 def done(cover, result, native):
-    """What was done about it, in words."""
+    """How the hazard was avoided, as a text for the table."""
     if result.timed_out:
         return "HUNG"
     if native and native["status"] != 0:
@@ -93,8 +93,8 @@ def main():
                             str(max(1, int(options.timeout * 0.75)))]
 
     def shared(name, known, scene, caution=()):
-        """Under vitamind, beside another client: result, coverage, does the other one live, log.
-        What can be seen of one that hangs goes into `scene`."""
+        """Runs the program under vitamind beside another client. Returns result, coverage, whether
+        the other client lives, log. Stacks of a program that hangs go to `scene`."""
         with Surroundings(options.device) as surroundings:
             environment = surroundings.environment
             daemon = Daemon(options.policy, environment, watch=False)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A fault under NVIDIA's own MPS, which vitamind started and looks after.
+"""A GPU fault under NVIDIA's MPS, which vitamind started and watches.
 
     mps_fault.py [--tries N] [--out DIR]
 
-A client computes, another one's kernel faults: MPS takes their contexts from both, and tells
-no other process. vitamind must name the fault and who is affected, MPS must be ready when the last
-client has left (by itself, or because vitamind started it again), and the next clients must run;
-then the control daemon is killed, and the same must hold. How long each takes is what vitamind's
-status says of MPS, asked every 20 ms.
+A client computes while a kernel of another one faults: both lose their contexts, and MPS tells no
+other process. vitamind must report the fault and the affected clients. When the last client has
+left, MPS must be ready again (by itself, or started by vitamind), and new clients must run. Then
+the control daemon is killed, and the same must hold. Times are from vitamind's status of MPS,
+polled every 20 ms.
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE.parent))
 import harness  # noqa: E402
 from common import Daemon, Job, occupant  # noqa: E402
 
-CHECK_S = 0.2  # how often vitamind asks, here
+CHECK_S = 0.2  # how often vitamind checks MPS here (mps.check_every)
 
 
 def until(daemon, wanted, seconds=20):
@@ -39,7 +39,7 @@ def until(daemon, wanted, seconds=20):
 
 
 def runs(daemon):
-    """Whether a new client gets to the right result; else why not."""
+    """Whether a new client computes the right result, and the reason if it does not."""
     job = Job([harness.program("hazards"), "meeting_streams", "3"], {}, daemon)
     result = job.wait(40)
     said = next((line for line in result.lines if "hazard" in line), None)
@@ -47,7 +47,7 @@ def runs(daemon):
 
 
 def logs(facts):
-    """What MPS itself wrote, its end."""
+    """The end of MPS's own log."""
     directory = pathlib.Path(facts.get("directory") or "/nowhere")
     return {path.name: path.read_text(errors="replace")[-3000:]
             for path in sorted(directory.rglob("*.log"))}
@@ -71,7 +71,7 @@ def one(daemon):
     record["neighbour"] = {"code": neighbour.process.poll()}
     ended = neighbour.kill()
     record["neighbour"]["why"] = ended.why()
-    # Started again, or not: where the fault is over before vitamind asks, MPS goes on by itself.
+    # Restarted or not: if the fault is over before vitamind checks, MPS goes on by itself.
     record["ready_s"], facts = until(daemon, lambda f: f.get("state") == "ready")
     record["started_again"] = facts.get("starts", 0) > starts
     record["runs_again"], record["runs_why"] = runs(daemon)

@@ -1,28 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's daemon costs its clients when things go wrong, and when nothing happens.
+"""Costs of vitamind for its clients: under attack, when it is killed, and when it is idle.
 
     node.py [--out FILE] [--tries N]
             [costs] [gate] [press] [flood] [delays] [idle] [home] [waits] [restarts] [programs]
 
     costs      request to grant, a launch under a held lease, decisions (daemon_bench)
-    gate       SIGKILL of a client to its gates seen closed, at several sizes of it (upper bounds:
-               the daemon's status is asked again and again)
-    press      an honest client's operations a second beside one that floods the daemon with
-               well-formed records, and another that scribbles over all it can write, each coming
-               back whenever it is disconnected, against beside the same two over memory of their
-               own; in short turns, one after the other
-    flood      the same beside one that holds 10,000 connections open and says nothing
-               (they take two minutes for --tries 100, and at least ten processors to mean anything)
-    delays     how long an honest client's requests wait beside each of the attackers of the two
-               above, where there are only two processors: the daemon has one to itself, the honest
-               client goes before the attackers on the other, and asks about every millisecond, so
-               that what is seen is what the daemon has still to do for them (real-time priorities)
-    idle       processor time of a daemon with one client and nothing to do
-    home       SIGKILL of the daemon to its clients, which submit without a pause, at home: one
-               client, a few, and 16 at once
-    waits      where that time goes: until the daemon ends, until the client's thread that
-               watches it runs, until the client is at home, and for how much of that it ran
+    gate       from SIGKILL of a client until its gates are closed, with several sizes of its memory
+               (upper bounds: vitamind's status is polled)
+    press      an honest client's operations a second beside two attackers, one that floods vitamind
+               with well-formed records and one that writes garbage to all memory that it shares
+               with vitamind, both reconnecting whenever they are evicted; compared in short turns
+               with the same two programs over private memory
+    flood      the same beside an attacker that holds 10,000 connections open and sends nothing
+               (press and flood take two minutes for --tries 100, and need at least ten CPUs)
+    delays     how long requests of an honest client wait beside each of those attackers on two
+               CPUs: vitamind has one of them alone; on the other the honest client has a higher
+               real-time priority than the attackers, and sends a request about every
+               millisecond, so that the wait is the time that vitamind spends on the attackers
+    idle       CPU time of a vitamind with one client that does nothing
+    home       from SIGKILL of vitamind until its clients, which submit without a pause, are on
+               their fallback partitions: one client, a few, and 16 at once
+    waits      the parts of that time: until vitamind has ended, until the client's thread that
+               watches it runs, until the client is on its fallback partition, and CPU time in it
                (perf, as root)
     restarts   the daemon killed under the load of 16 clients, again and again
     programs   the same under 16 programs on the software device, whose results must be those of a
@@ -30,8 +30,8 @@
 
 Programs come from the tree that bench/install_tree made (VITAMIN_PREFIX, or dist/ beside bench/),
 or from MEMBER and VITAMIND. Writes JSON lines, the first of which says where it ran. On a machine
-that does other work, too, `chrt -r 20 python3 node.py gate` measures the daemon and not how long
-each of three processes waits for a processor.
+that does other work, too, `chrt -r 20 python3 node.py gate` measures vitamind and not how long each
+of three processes waits for a CPU.
 """
 import argparse
 import bisect
@@ -87,7 +87,7 @@ def gate(node, tries):
         for _ in range(tries):
             member = node.member(daemon, "hold", mebibytes)
             member.stdout.readline()
-            # What filling the memory took counts against the time that real-time tasks may use.
+            # Filling the memory has used up time that the kernel grants to real-time tasks.
             time.sleep(1 if mebibytes and real_time() else 0)
             begin = time.monotonic_ns()
             daemon.status()
@@ -107,7 +107,7 @@ def gate(node, tries):
 
 
 def on_core(index):
-    """Whatever is started there has a core of its own, where there are enough; elsewhere any."""
+    """The CPU set of a process: a core of its own with 8 CPUs or more, else all CPUs."""
     cores = sorted(os.sched_getaffinity(0))
     return {cores[2 * index]} if len(cores) >= 8 else set(cores)
 
@@ -122,7 +122,7 @@ def flood(node, tries):
 
 
 class Counting:
-    """A client that submits all the time and says how many operations there were by when."""
+    """A client that submits all the time, and the counts of operations that it prints."""
 
     def __init__(self, process):
         self.process, self.at, self.submitted = process, [], []
@@ -136,7 +136,7 @@ class Counting:
                 self.at.append(told["at"])
 
     def by(self, when):
-        """Waits until it is told; between two lines as if at one rate."""
+        """Operations by that time, interpolated between two lines; waits for the later one."""
         while not self.at or self.at[-1] < when:
             time.sleep(0.002)
         i = bisect.bisect_left(self.at, when, 1)
@@ -144,22 +144,22 @@ class Counting:
         return self.submitted[i - 1] + share * (self.submitted[i] - self.submitted[i - 1])
 
 
-SLICE, SETTLE = 0.25, 0.02  # seconds of a turn, and before it counts
-DRAIN = 0.5  # in which a busy daemon takes 4,096 connections, where it has a processor
-# Each operation takes the honest one's host 5 us, and it asks for a grant every 64 of them; no
-# client waits for a lease, so that what is seen is what the daemon is kept from.
+SLICE, SETTLE = 0.25, 0.02  # seconds: length of a turn; time before it is measured
+DRAIN = 0.5  # seconds in which a busy vitamind with a CPU accepts 4,096 connections
+# The honest client takes 5 us of CPU for each operation and requests a grant every 64 of them. No
+# client waits for a lease, so a lower rate is due to vitamind's work for the attackers.
 POLICY, OPERATION_NS = "random:every=64,whole=1,min=132", 5_000
 
 
 def interval_of_median(values):
-    """Of 95 %, whatever they are distributed like."""
+    """95 % confidence interval, for any distribution."""
     ordered, n = sorted(values), len(values)
     low = max(0, math.floor(n / 2 - 0.98 * math.sqrt(n)))
     return [ordered[low], ordered[n - 1 - low]]
 
 
 class Attack:
-    """Its processes, each on a processor of its own."""
+    """The attackers' processes, each on a core of its own."""
 
     def __init__(self, daemon, verbs):
         self.told = {}
@@ -178,15 +178,15 @@ class Attack:
 
 
 def beside(node, tries, attack, what):
-    """One honest client, and beside it in turns (A B B A ...) attackers and the same programs over
-    memory of their own: the honest one's rate in each turn."""
+    """The rate of one honest client beside, in turns (A B B A ...), attackers and the same programs
+    over private memory."""
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, on_core(1))  # which the daemon inherits
     daemon = node.daemon("--policy", POLICY, "--quiet")
     os.sched_setaffinity(0, everywhere)
     honest = Counting(node.member(daemon, "count", OPERATION_NS,
                                   before=lambda: os.sched_setaffinity(0, on_core(2))))
-    # It is there already: who comes in a flood of its own user is told to try again.
+    # It connects first: new connections of a user who floods vitamind are told to try again.
     node.until(lambda: daemon.status()["clients"])
     arms = {"attack": attack, "alone": [f"{verb}-alone" for verb in attack]}
     rates, told = {arm: [] for arm in arms}, {}
@@ -200,19 +200,19 @@ def beside(node, tries, attack, what):
         rates[arm].append((honest.by(end) - honest.by(begin)) / (end - begin))
         others.end()
         if arm == "attack":
-            # A process that ended in the queue of connections is not in the next turn's way.
+            # Connections of ended processes must not delay the next turn in the accept queue.
             time.sleep(DRAIN if "crowd" in attack else 0)
-            # An attacker that had no processor in its turn tells nothing.
+            # An attacker that had no CPU in its turn reports nothing.
             for name, value in others.told.items():
                 told[name] = told.get(name, 0) + value
-    let_go = None
-    while let_go is None:  # its queue of connections may still be full
+    evicted = None
+    while evicted is None:  # vitamind's accept queue may still be full
         with contextlib.suppress(OSError):
-            let_go = daemon.status()["daemon"]["let_go"]
+            evicted = daemon.status()["daemon"]["let_go"]
     ratios = [a / b for a, b in zip(rates["attack"], rates["alone"])]
     again = [b / a for a, b in zip(rates["alone"], rates["alone"][1:])]
     yield {"measurement": what, "pairs": tries, "seconds_each": SLICE, "policy": POLICY,
-           "operation_ns": OPERATION_NS, "processors": len(everywhere), "let_go": let_go,
+           "operation_ns": OPERATION_NS, "processors": len(everywhere), "let_go": evicted,
            "attackers": told,
            "per_second": {arm: percentile(values, 0.5) for arm, values in rates.items()},
            "median_of_ratios": percentile(ratios, 0.5),
@@ -275,8 +275,8 @@ def idle(node, _):
 
 
 def deaths(node, clients, tries):
-    """The daemon dies again and again under clients that live on: when it was killed, and when
-    each of them, by its process, was at home."""
+    """Kills vitamind again and again while its clients live on: for each kill its time, and when
+    each client (by process) was on its fallback partition."""
     daemon = node.daemon("--policy", "random:max=32", "--quiet")
     members = [node.member(daemon, "homes") for _ in range(clients)]
     lines = [[] for _ in members]
@@ -319,7 +319,7 @@ def home(node, tries):
 
 
 class Scheduled:
-    """What the kernel's scheduler did meanwhile, by perf."""
+    """Scheduling events of the kernel, recorded by perf."""
     LINE = re.compile(r"(\d+)/(\d+)\s+([\d.]+):\s+sched:(\w+):\s+(.*)")
     SWITCH = re.compile(r"prev_pid=(\d+) .*prev_state=(\w).* next_pid=(\d+) ")
 
@@ -329,7 +329,7 @@ class Scheduled:
             ["perf", "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-m", "4096", "-o", self.file,
              "-e", "sched:sched_switch", "-e", "sched:sched_process_exit"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(1)  # until it records
+        time.sleep(1)  # until perf records
 
     def end(self):
         self.perf.send_signal(signal.SIGINT)
@@ -338,7 +338,7 @@ class Scheduled:
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               check=True).stdout
         self.threads, self.runs, self.exits = {}, {}, []  # of each process; of each thread
-        self.blocked = {}  # in the kernel, where no signal reaches it
+        self.blocked = {}  # uninterruptible in the kernel
         since, blocked = {}, {}
         for process, thread, when, event, what in self.LINE.findall(text):
             process, thread, when = int(process), int(thread), float(when)
@@ -361,7 +361,7 @@ class Scheduled:
         return sum(max(0, min(until, end) - max(since, begin)) for since, until in spans)
 
     def first_run(self, process, after):
-        """Of its threads besides the first."""
+        """Of the process's threads except the first."""
         return min((since for thread in self.threads.get(process, set()) - {process}
                     for since, _ in self.runs.get(thread, []) if since > after), default=None)
 
@@ -400,7 +400,7 @@ def waits(node, tries):
 
 
 def kill_again_and_again(node, daemon, tries, going_on):
-    """The daemon dies `tries` times. What was seen of it in between."""
+    """Kills vitamind `tries` times; returns what was observed between the kills."""
     gaps_ms, overlaps, most = [], 0, 0
     begin = time.monotonic()
     while len(gaps_ms) < tries and going_on():
@@ -421,7 +421,7 @@ def kill_again_and_again(node, daemon, tries, going_on):
 
 
 def restarts(node, tries):
-    """Under clients that do nothing but submit."""
+    """Restarts under clients that only submit."""
     clients = 16
     daemon = node.daemon("--policy", "random:max=32", "--quiet")
     members = [node.member(daemon, "work", 0) for _ in range(clients)]  # until told
@@ -438,8 +438,8 @@ def restarts(node, tries):
 
 
 class Program:
-    """A demo program on the software device, run again and again; what each run computed and how
-    much it launched."""
+    """Runs a demo program on the software device again and again, and keeps each run's result and
+    number of launches."""
     STEPS = "400"
 
     def __init__(self, node, number, daemon=None):
@@ -473,14 +473,14 @@ class Program:
                           cover.get("launches"), cover.get("bound")))
 
     def go_on(self):
-        """Begins anew where it has ended."""
+        """Starts the program again if it has ended."""
         if self.process.poll() is not None:
             self.finish()
             self.begin()
 
 
 def restarts_of_programs(node, tries):
-    """Under programs whose bytes tell whether an operation was lost or done twice."""
+    """Restarts under programs whose results show whether an operation was lost or ran twice."""
     clients = 16
     expected = Program(node, 0).native()
     daemon = node.daemon("--policy", "random:max=32", "--quiet")
@@ -506,7 +506,7 @@ def restarts_of_programs(node, tries):
 
 
 def costs(node, tries):
-    """Google Benchmark's, each the best and the worst of a few."""
+    """Results of Google Benchmark: of each the best and the worst of a few repetitions."""
     out = os.path.join(node.directory.name, "costs")
     program = harness.program("daemon_bench")
     subprocess.run([program, f"--benchmark_repetitions={min(tries, 5)}", f"--benchmark_out={out}",

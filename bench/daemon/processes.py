@@ -5,19 +5,19 @@
     processes.py [jobs] [loops] [partition] [kill] [reclaim] [--policies random,throughput]
                  [--out DIR]
 
-jobs       two and four PyTorch jobs at once for each policy: bytes against each job's run alone,
-           and in every look at the daemon that no two open leases overlap
-loops      two and four loops of kernels that compute, each on a fixed part of the device: rate
-           beside the others against the rate alone on the same part, by leases and without a daemon
+jobs       two and four PyTorch jobs at once for each policy: their bytes equal those of each job
+           alone, and in no status of vitamind do two open leases overlap
+loops      two and four loops of computing kernels, each on a fixed partition: the rate beside the
+           others against the rate alone on the same partition, with leases and without vitamind
 partition  PyTorch jobs on leases of fixed halves against the same jobs on a static partition
-           without a daemon, with the same neighbour
-kill       SIGKILL of one job in mid-step, again and again: the survivor's bytes and coverage, and
-           how soon the dead job's processors are leased again
-reclaim    from a closed gate to the lease granted to another, beyond what was outstanding
+           without vitamind, beside the same other job
+kill       SIGKILL of one job in the middle of a step, again and again: bytes and coverage of the
+           survivor, and how soon the dead job's SMs are leased again
+reclaim    time from a closed gate to the grant to another client, without that of outstanding work
 
-Everything runs under an MPS daemon of our own; without one processes take turns, which is said.
-`--device soft`: loops, partition (of the demo programs), kill and reclaim on the software device,
-to try them; `--device cpu`: partition and kill with PyTorch and no launch.
+Everything runs under an MPS daemon of its own; a run without one says so, since processes then take
+turns. `--device soft`: loops, partition (of the demo programs), kill and reclaim on the software
+device, to try them; `--device cpu`: partition and kill with PyTorch and no launch.
 """
 import argparse
 import os
@@ -45,7 +45,7 @@ def words_of(job, options, go=None):
 
 
 def start_together(running, go, seconds):
-    """When all of them are built, or one has ended."""
+    """Waits until all jobs are built, or one has ended."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit and all(job.process.poll() is None for job in running) and \
             not all(any("ready" in line for line in job.lines()) for job in running):
@@ -75,7 +75,7 @@ def jobs(options, results, mps):
             ended = [job.wait(options.timeout) for job in running]
             seconds = time.monotonic() - started
             counters = {k: v - before.get(k, 0) for k, v in daemon.counters().items()}
-            together = daemon.most == len(names)  # each held something in one look
+            together = daemon.most == len(names)  # all held a lease in one status
             log = daemon.end()
             for job, process, result in zip(names, running, ended):
                 cover = process.coverage
@@ -102,24 +102,24 @@ def jobs(options, results, mps):
 
 
 class Loops:
-    """Resident loops of kernels that compute, each on its part of the device for good: by leases of
-    a vitamind, or by a static partition in each process."""
+    """Resident loops of computing kernels, each always on its own partition: by leases of a
+    vitamind, or by a static partition in each process."""
 
     def __init__(self, parts, setting, environment):
         self.daemon = None
         if setting == "leases":
             self.daemon = Daemon(f"static:parts={parts}", environment, watch=False)
         self.jobs, each = [], 16 // parts
-        for i in range(parts):  # leases go to clients in the order in which they come
+        for i in range(parts):  # clients get partitions in the order in which they connect
             policy = None if self.daemon else f"static:units={each * i}-{each * (i + 1) - 1}"
             self.jobs.append(occupant(environment, self.daemon, policy=policy))
             self.rate(self.jobs[-1:], 64, 1000, 50_000, 4, 0.1)
-        # Blocks of 256 threads: as many as the narrowest part holds at once.
+        # Blocks of 256 threads: as many as are resident at once on the narrowest partition.
         self.blocks = 8 * each * 8
 
     @staticmethod
     def rate(jobs, blocks, rounds, ns, batch, seconds):
-        """Microseconds a kernel of each of the jobs, which run at once."""
+        """Microseconds for each kernel of each job, while all jobs run."""
         at = time.monotonic_ns() + 20_000_000
         for job in jobs:
             job.tell(f"compute {at} {rounds} {blocks} {ns} {batch} {seconds}")
@@ -177,8 +177,8 @@ def loops(options, results, environment):
 
 
 def partition(options, results, environment):
-    """Two resident jobs (evaluation/job.py) on leases of fixed halves, and the same two on the same
-    halves without a daemon: short windows in turn, the order changing from pair to pair."""
+    """Two resident jobs (evaluation/job.py) on leases of fixed halves, and on the same halves
+    without vitamind: short windows in turns, in alternating order."""
     import experiment
     from processes import Job as Trainer, together  # bench/evaluation's
     names = (options.pair or ("demo+demo" if options.device == "soft" else "RN+D0.6")).split("+")
@@ -202,7 +202,7 @@ def partition(options, results, environment):
     running = {"static": [start("static", i) for i in range(2)], "leases": []}
     found = {setting: [] for setting in running}
     try:
-        for i in range(2):  # halves go to clients in the order in which they come
+        for i in range(2):  # clients get halves in the order in which they connect
             running["leases"].append(start("leases", i))
             running["leases"][i].wait_ready(120)
         for job in running["static"]:
@@ -245,7 +245,7 @@ def partition(options, results, environment):
 
 
 def share_by_width(cover):
-    """Where launches ran: both settings must say the same, or they were not compared."""
+    """Where launches ran: equal in both settings, or they cannot be compared."""
     widths = sorted((cover or {}).get("widths", []), key=lambda w: -w["launches"])
     return ", ".join(f"{w['processors']}: {harness.percent(w['launches'] / cover['launches'])}"
                      for w in widths[:3]) or "none seen"
@@ -274,14 +274,14 @@ class SmallModels:
         (pathlib.Path(self.directory.name) / str(100 + i)).touch()
 
     def in_mid_step(self, i):
-        """Waits until the victim has told a few steps."""
+        """Waits until the victim has reported a few steps."""
         while True:
             line = self.nursery.next(30)
             if line["seed"] == 100 + i and line.get("name") == "step 2":
                 return
 
     def goes_on(self):
-        """Waits until the survivor has told three more steps."""
+        """Waits until the survivor has reported three more steps."""
         seen = len(self.survivor.lines())
         limit = time.monotonic() + 20
         while len(self.survivor.lines()) < seen + 3 and time.monotonic() < limit:
@@ -366,7 +366,7 @@ def kill(options, results, environment):
             group.goes_on()
         result = group.end()
         counters, log = daemon.counters(), daemon.end()
-        # Alone: natively, and under a vitamind of its own, which says what coverage is.
+        # Alone: natively, and under a vitamind of its own for the coverage.
         _, native, reference = group.alone()
         other = Daemon(policy, environment, watch=False)
         job, leased, again = group.alone(other)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long after its gate was closed is a lease another's?
+"""The time from a closed gate until another client has the lease.
 
-Two processes want the whole device and get it in turns of 2 ms (`temporal`). vitamind's trace says
-when each gate was closed, when the lease was returned and when the other one was granted it; the
-kernels themselves say, by the device's clock, when they ran (bench/programs/occupy.cpp). What a
-lease was held beyond the end of its holder's last kernel, or beyond the closing of the gate when
-nothing ran any more, is what reclaiming costs.
+Two processes want the whole device and get it in turns of 2 ms (`temporal`). vitamind's trace has
+the times of each closed gate, return and next grant; the kernels record, by the device's clock,
+when they ran (bench/programs/occupy.cpp). The cost of reclaiming a lease is the time that it was
+held after its holder's last kernel had ended, or after the gate was closed if no kernel ran.
 """
 import array
 import bisect
@@ -20,14 +19,14 @@ LENGTHS_US = {"0": (10, 100, 1000, 10_000), "1ms": (10, 100)}
 
 
 def spans(path):
-    """Ends, and begin of each, in the order of the ends."""
+    """Ends and begins of kernels, both in the order of the ends."""
     raw = array.array("Q", open(path, "rb").read())
     both = sorted(zip(raw[1::2], raw[::2]))
     return [e for e, _ in both], [b for _, b in both]
 
 
 def judge(closures, ran, slack_ns):
-    """A record of each closure: what was still outstanding, and what it took beyond that."""
+    """A record for each closed gate: the time of outstanding work, and the time beyond that."""
     found = []
     for c in closures:
         ends, begins = ran[c["client"]]
@@ -46,11 +45,11 @@ def judge(closures, ran, slack_ns):
 
 
 def overlaps(some, others, slack_ns):
-    """Kernels of one holder that ran when a kernel of the other began.
+    """How many kernels of one client ran when a kernel of the other began.
 
-    By the kernels' own stamps: a kernel's begin is never early and its end never late, so what
-    overlaps here did. The daemon's times are not good for this: each is of the begin of a turn, and
-    a daemon that loses its processor in the middle of one stamps what came meanwhile too early.
+    By the kernels' own time stamps: a recorded begin is never early and an end never late, so what
+    overlaps here did overlap. vitamind's time stamps cannot show it: each is that of the begin of
+    an iteration of its event loop, and too early if vitamind was preempted in it.
     """
     count = 0
     for (ends, begins), (_, other_begins) in ((some, others), (others, some)):
@@ -65,15 +64,15 @@ TRIES = 10
 
 
 def measured(window, lengths, options, environment):
-    """What both clients did at each length, what the daemon decided and said; and why that shows
-    nothing of reclaiming, if it does not: a client that hears nothing of the daemon for 200 ms goes
-    home and comes back as another one, one that does not answer for a second loses its lease while
-    its kernels run, and beside work that still runs at home a client is granted a part."""
+    """The kernels of both clients at each length, vitamind's decisions and log, and the reason if
+    the run is invalid: a client without an answer of vitamind for 200 ms goes to its fallback
+    partition and reconnects as another client; one that does not answer for a second loses its
+    lease while its kernels run; beside work on a fallback partition a client gets a part only."""
     daemon = common.Daemon("temporal", environment, "--quantum", "2", trace=True, watch=False)
     pair = []
     cells = []
     with tempfile.TemporaryDirectory() as directory:
-        for name in "ab":  # one after the other: clients are numbered as they come
+        for name in "ab":  # one after the other: clients are numbered as they connect
             pair.append(common.occupant(environment, daemon, ("--window", window)))
             pair[-1].ask(f"occupy 0 20000 0.05 2 {directory}/warm-{name}")
         for us in lengths:
@@ -113,7 +112,7 @@ def run(options, results, environment):
         closures = decided.closures()
         for us, begin, end, answers, ran in cells:
             slack = 2000 + max(a["clock_error_ns"] for a in answers)
-            # The last turn of a cell is not one: no client waits any more.
+            # The last turn of a cell does not count: no client waits any more.
             mine = [c for c in closures if begin <= c["closed"] and
                     c["granted"] <= begin + int(options.seconds * 1e9) <= end]
             seen = judge(mine, dict(zip(clients, ran)), slack)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small deterministic training job whose bytes are told after every step.
+"""A small deterministic training job that prints a hash of its state after every step.
 
     small_model.py --steps N | --until-told [--seed S]       one process
     small_model.py --rank R --world W --store FILE --steps N [--timed M]   a rank of data-parallel
@@ -126,7 +126,7 @@ def tell(record):
 
 
 def closed():
-    """Standard input has ended."""
+    """Whether standard input has ended."""
     return bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
 
 

@@ -88,7 +88,7 @@ def main():
     def one(mode, names, environment, policy=None):
         begin = time.monotonic()
         daemon = Daemon(policy, environment) if policy else None
-        # A new place for every launch is for bits, not for speed.
+        # A new partition for every launch tests bits, not speed.
         timed = 0 if policy and policy.startswith("random") else options.timed
         found = together(names, options, environment, daemon, timed)
         more = {}

@@ -14,21 +14,22 @@ namespace vitamin::config {
 
 namespace {
 
-const SaidOnce* said(const Said& settings, const char* path) {
+const PlacedValue* placed_value(const PlacedValues& settings, const char* path) {
   const auto found = settings.find(path);
   return found == settings.end() ? nullptr : &found->second;
 }
 
-Problem problem_at(const SaidOnce* where, std::string message) {
+Problem problem_at(const PlacedValue* where, std::string message) {
   if (where == nullptr) return {{"built in"}, std::move(message), {}};
   return {where->place, std::move(message), where->line};
 }
 
-// `own`: where it was said; what is not there was said for all devices, and is reported there.
-void check_policy(const Policy& policy, const Said& own, std::vector<Problem>& problems) {
-  const SaidOnce* const name = said(own, "policy.name");
-  const SaidOnce* const parameters = said(own, "policy.parameters");
-  // A shared object is not loaded into whoever only looks at the configuration.
+// `own`: the settings of the layer that sets the policy. One that is not in it was set for all
+// devices, and is reported there.
+void check_policy(const Policy& policy, const PlacedValues& own, std::vector<Problem>& problems) {
+  const PlacedValue* const name = placed_value(own, "policy.name");
+  const PlacedValue* const parameters = placed_value(own, "policy.parameters");
+  // Never loads the shared object: `vitamin config check` and others only read the configuration.
   if (policy.name.find('/') != policy.name.npos) {
     if (policy.name.front() != '/')
       problems.push_back(problem_at(name, "the path of a shared object must begin with '/'"));
@@ -72,7 +73,7 @@ bool literal(std::string_view pattern) {
   return pattern.find_first_of("*?[],") == std::string_view::npos;
 }
 
-// Whether `wide` certainly matches whatever `narrow` does, of which neither is a list.
+// True only if `wide` matches everything that `narrow` matches. Neither is a list.
 bool covers(std::string_view wide, std::string_view narrow) {
   if (wide == narrow || wide == "*") return true;
   if (literal(narrow)) return matches(wide, narrow);
@@ -115,7 +116,7 @@ bool all_covered(const Patterns& wide, const Patterns& narrow, Covers covers) {
          });
 }
 
-// Whether `first` certainly matches every program that `second` does.
+// True only if `first` matches every program that `second` matches.
 bool takes_all_of(const WorkloadClass& first, const WorkloadClass& second) {
   const bool environment =
       std::all_of(first.environment.begin(), first.environment.end(), [&](const auto& condition) {
@@ -131,15 +132,15 @@ bool takes_all_of(const WorkloadClass& first, const WorkloadClass& second) {
          all_covered(first.slurm_qos, second.slurm_qos, covers);
 }
 
-// What a policy makes of classes. Of a shared object nothing is known, and what cannot be made is a
-// problem already.
+// Which keys of classes a policy uses: all, as far as is known, for a shared object and for a
+// policy that cannot be made, which is a problem of its own.
 scheduler::Checked facts_of(const Policy& policy) {
   constexpr scheduler::Checked kAny{true, true, true};
   if (policy.name.find('/') != policy.name.npos) return kAny;
   return scheduler::check(policy.specification()).value_or(kAny);
 }
 
-// Whether some device's policy does that.
+// Whether the policy of any device uses them.
 bool any_policy(const Configuration& configuration, bool scheduler::Checked::*fact) {
   if (facts_of(configuration.policy).*fact) return true;
   return std::any_of(
@@ -158,14 +159,14 @@ std::string names_of_policies(bool scheduler::PolicyDescription::*fact) {
   return names;
 }
 
-// Bounds and weights that contradict the class or that no policy looks at.
+// Bounds and weights that contradict the class, or that no policy uses.
 void check_bounds(const Layer::Class& read, const WorkloadClass& made, Loaded& loaded) {
   const std::string policy = "the policy '" + loaded.configuration.policy.specification() + "' ";
   const auto complain = [&](const char* key, std::string message) {
-    loaded.problems.push_back(problem_at(said(read.settings, key), std::move(message)));
+    loaded.problems.push_back(problem_at(placed_value(read.settings, key), std::move(message)));
   };
   const auto vain = [&](const char* key, std::string message) {
-    loaded.no_effect.push_back(problem_at(said(read.settings, key), std::move(message)));
+    loaded.no_effect.push_back(problem_at(placed_value(read.settings, key), std::move(message)));
   };
   const bool latency = made.kind == Kind::kLatency;
   const bool keeps = any_policy(loaded.configuration, &scheduler::Checked::keeps_bounds);
@@ -183,7 +184,7 @@ void check_bounds(const Layer::Class& read, const WorkloadClass& made, Loaded& l
                     " has no effect; policies that do: " +
                     names_of_policies(&scheduler::PolicyDescription::keeps_bounds));
   }
-  if (said(read.settings, "percentile") != nullptr) {
+  if (placed_value(read.settings, "percentile") != nullptr) {
     const std::string named = "'percentile' of the class '" + made.name + "'";
     if (!latency)
       complain("percentile", named + " is for a class of kind \"latency\" with a bound: remove it");
@@ -201,7 +202,7 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
   for (std::size_t i = 0; i < read.size(); ++i) {
     const WorkloadClass& made = classes[i];
     auto complain = [&](const char* key, std::string message) {
-      const SaidOnce* const where = said(read[i].settings, key);
+      const PlacedValue* const where = placed_value(read[i].settings, key);
       loaded.problems.push_back(where != nullptr
                                     ? problem_at(where, std::move(message))
                                     : Problem{read[i].place, std::move(message), read[i].line});
@@ -230,7 +231,8 @@ void check_classes(const std::vector<Layer::Class>& read, Loaded& loaded) {
 void check(const Merged& merged, Loaded& loaded) {
   check_policy(loaded.configuration.policy, merged.settings, loaded.problems);
   for (const Layer::Device& device : merged.devices)
-    if (said(device.settings, "policy.name") || said(device.settings, "policy.parameters")) {
+    if (placed_value(device.settings, "policy.name") ||
+        placed_value(device.settings, "policy.parameters")) {
       // As for a device that only this rule names.
       Configuration alone = loaded.configuration;
       alone.devices = {{"x", {}}};

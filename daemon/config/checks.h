@@ -12,7 +12,7 @@
 namespace vitamin::config {
 
 struct Merged {
-  const Said& settings;
+  const PlacedValues& settings;
   const std::vector<Layer::Class>& classes;
   const std::vector<Layer::Device>& devices;
 };

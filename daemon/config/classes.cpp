@@ -13,7 +13,7 @@
 namespace vitamin::config {
 namespace {
 
-// True when nothing is asked.
+// True without conditions.
 bool any_matches(const Patterns& patterns, const std::vector<std::string>& texts) {
   if (patterns.empty()) return true;
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {

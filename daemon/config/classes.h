@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which workload class a program is of.
+// Finds the workload class of a program.
 //
-// What is matched is known to the program's own side: `vitamin run` (and a job's prolog) looks at
-// the command, the environment and Slurm's variables, and says the class's name to vitamind. That
-// one knows the user from the kernel, and believes nothing else that would have to be believed:
-// whoever may run a program may also name it differently. A class that not everybody may be in
-// therefore names its users.
+// `vitamin run` (or a job's prolog) matches the command, the environment and Slurm's variables, and
+// the client sends the class's name to vitamind. vitamind knows the user from the kernel and checks
+// that condition only: a user can choose any command and environment. So a class for some users
+// only must name them.
 //
-// Nothing here is checked against the device: a reservation that does not fit is the policy's.
+// Nothing here is checked against a device. The scheduler counts a reservation that does not fit as
+// unmet (scheduler/constraints.h).
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the services' command lines share (vitamind, vitamin-k8s-plugin, vitamin-dra-driver): a
-// version, and one line in words for what cannot be understood.
+// Parses the command lines of the services (vitamind, vitamin-k8s-plugin, vitamin-dra-driver):
+// --help, --version, and one line on stderr for an error.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,7 @@ namespace vitamin::config {
 
 inline constexpr int kExitUsage = 1;
 
-// What the program is to end with; empty: it goes on.
+// The exit code with which the program must end now; empty: it goes on.
 inline std::optional<int> read_command_line(CLI::App& app, int argc, char** argv,
                                             const std::string& version) {
   const std::string name = app.get_name();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What vitamin.toml says, as plain values: the same for vitamind, `vitamin run` and whoever else
-// acts for a node. load.h makes it from files, environment and command line; schema.h says for each
-// member which key it is.
+// The configuration of vitamin.toml as plain values, for vitamind, `vitamin run` and the plugins of
+// a node. load.h makes it from files, environment and command line; schema.h maps each key to its
+// member.
 //
 // Units: durations are nanoseconds; processors are SMs or CUs.
 #pragma once
@@ -22,7 +22,7 @@ namespace vitamin::config {
 using Patterns = std::vector<std::string>;
 
 struct Daemon {
-  std::string lock_directory = "/run/lock";  // of the devices' locks: one folder for all users
+  std::string lock_directory = "/run/lock";  // of the device locks; the same one for all users
   std::uint64_t answer_within_ns = 1'000'000'000;
   std::uint64_t spin_ns = 50'000;
   std::uint64_t exit_when_idle_ns = 0;  // 0: never
@@ -59,15 +59,16 @@ struct Mps {
   MpsMode mode = MpsMode::kAuto;
   std::string directory;  // of the control daemon's pipe and log; empty: beside vitamind's socket
   std::string control = "nvidia-cuda-mps-control";
-  // Classes of kind `batch` are clients of MPS's lower priority: where kernels of several clients
-  // share processors, those of the others go first. Bits do not depend on it.
+  // Programs of kind `batch` are clients of MPS's lower priority: where kernels of several clients
+  // share SMs, those of the other kinds go first. Results do not depend on it.
   // Source: NVIDIA Multi-Process Service, CUDA_MPS_CLIENT_PRIORITY.
   bool priorities = true;
-  // Hardware queues of a client (CUDA_DEVICE_MAX_CONNECTIONS); 0: as MPS gives them, which is 2.
-  // Streams that share one wait for each other: with 2, a launch behind a wait that the host ends
-  // later held up the launch that the host waited for, and both hung (H200, hazard host_gated);
-  // with 8, as many as a program has without MPS, it does not. All clients share one stock: more
-  // for each is fewer of them. Source: NVIDIA Multi-Process Service, CUDA_DEVICE_MAX_CONNECTIONS.
+  // Hardware queues of a client (CUDA_DEVICE_MAX_CONNECTIONS); 0: MPS's default, which is 2.
+  // Streams that share a queue wait for each other: with 2, a launch behind a wait that the host
+  // ends later blocked the launch for which the host waited, and both hung (H200, hazard
+  // host_gated); with 8, as many as a program has without MPS, they do not. The GPU's queues are
+  // shared by all clients: the more each has, the fewer clients there can be. Source: NVIDIA
+  // Multi-Process Service, CUDA_DEVICE_MAX_CONNECTIONS.
   std::uint32_t connections = 8;
   std::uint64_t check_every_ns = 1'000'000'000;
 };
@@ -79,18 +80,18 @@ struct Metrics {
 // Kernels that wait for other processes, besides NCCL's and NVSHMEM's own: they are never deferred
 // for another tenant's lease, so that two distributed jobs cannot wait for each other.
 struct Collectives {
-  Patterns kernels;         // beginnings of their names
-  bool cooperative = true;  // every cooperative launch counts as one under vitamind
+  Patterns kernels;         // prefixes of their names
+  bool cooperative = true;  // treat every cooperative launch under vitamind as such a kernel
 };
 
-// Kinds of work, most demanding first.
+// Kinds of programs (README.md).
 enum class Kind : std::uint8_t { kUnspecified, kLatency, kBatch };
 
-// Who has a class's quota of device memory together.
+// The group of processes that share a class's quota of device memory.
 enum class MemoryOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
 
-// A class of workloads: programs that match all its conditions, of which those that list several
-// patterns are met by one. The first class that matches is the program's.
+// A class of programs: those that match all of its conditions. A condition with several patterns
+// holds if one of them matches. A program is of the first class that matches.
 struct WorkloadClass {
   std::string name;
 
@@ -101,20 +102,20 @@ struct WorkloadClass {
   std::map<std::string, std::string> environment;  // variable to pattern
 
   Kind kind = Kind::kUnspecified;
-  std::uint32_t reservation = 0;  // processors that are kept for each client; 0: none
+  std::uint32_t reservation = 0;  // SMs that are reserved for each client; 0: none
   // Bounds of latency; 0: none.
   std::uint64_t ttft_ns = 0;      // of the first token
   std::uint64_t tpot_ns = 0;      // of each further token
   std::uint64_t latency_ns = 0;   // of a request whose steps are not announced
   std::uint64_t step_ns = 0;      // of an iteration
-  std::uint32_t percentile = 99;  // so many percent are to meet the bound
+  std::uint32_t percentile = 99;  // percent of steps or requests that are to meet the bound
   std::uint32_t weight = 1;       // of a client's progress in the policy's objective
   std::uint32_t share = 100;      // percent of the device that one client may have at most
-  std::string memory;             // daemon/config/value.h; empty: as much as there is
+  std::string memory;             // quota: memory_bound() in value.h; empty: none
   MemoryOf memory_of = MemoryOf::kProcess;
 };
 
-// What holds for the devices whose UUID or name matches, instead of what holds for all.
+// Settings for the devices whose UUID or name matches, over those for all devices.
 struct DeviceRule {
   std::string pattern;
   std::map<std::string, Value> settings;  // by path of their key

@@ -28,13 +28,13 @@ namespace {
 
 constexpr std::size_t kLargestFile = 1 << 20;
 
-// What the layers said, later ones over earlier ones.
+// Merges layers; the later one wins.
 class Merge {
  public:
   void add(Layer layer) {
     settle(settings_, layer.settings);
     for (Layer::Device& device : layer.devices) devices_.push_back(std::move(device));
-    // What stands first is tried first; a name that is known loses its old place.
+    // Classes of a later layer come first, in their order, and replace those of the same name.
     std::erase_if(classes_, [&](const Layer::Class& old) {
       return std::any_of(layer.classes.begin(), layer.classes.end(),
                          [&](const Layer::Class& fresh) { return fresh.name == old.name; });
@@ -46,19 +46,20 @@ class Merge {
 
   void finish(Loaded& loaded) {
     for (const SettingKey& key : setting_keys()) {
-      const auto said = settings_.find(key.path);
-      if (said != settings_.end()) key.write(loaded.configuration, said->second.value);
-      loaded.settings.push_back({key.path, text_of(key, key.read(loaded.configuration)),
-                                 said == settings_.end() ? Place{"built in"} : said->second.place});
+      const auto placed = settings_.find(key.path);
+      if (placed != settings_.end()) key.write(loaded.configuration, placed->second.value);
+      loaded.settings.push_back(
+          {key.path, text_of(key, key.read(loaded.configuration)),
+           placed == settings_.end() ? Place{"built in"} : placed->second.place});
     }
     for (const Layer::Class& read : classes_) finish_class(read, loaded);
     for (const Layer::Device& device : devices_) {
       DeviceRule& rule = loaded.configuration.devices.emplace_back();
       rule.pattern = device.pattern;
-      for (const auto& [path, said] : device.settings) {
-        rule.settings[path] = said.value;
+      for (const auto& [path, placed] : device.settings) {
+        rule.settings[path] = placed.value;
         loaded.settings.push_back({"devices." + toml_text(device.pattern) + "." + path,
-                                   text_of(*find_setting(path), said.value), said.place});
+                                   text_of(*find_setting(path), placed.value), placed.place});
       }
     }
     for (Problem& problem : problems_) loaded.problems.push_back(std::move(problem));
@@ -71,7 +72,7 @@ class Merge {
     for (Layer::Class& read : classes_) {
       known.push_back(read.name);
       if (read.name != amended.name) continue;
-      for (auto& [path, said] : amended.settings) read.settings[path] = std::move(said);
+      for (auto& [path, placed] : amended.settings) read.settings[path] = std::move(placed);
       return;
     }
     problems_.push_back({amended.place,
@@ -80,27 +81,27 @@ class Merge {
                          {}});
   }
 
-  static void settle(Said& into, Said& from) {
+  static void settle(PlacedValues& into, PlacedValues& from) {
     // Parameters belong to the policy that was named with them.
     if (from.contains("policy.name")) into.erase("policy.parameters");
-    for (auto& [path, said] : from) into[path] = std::move(said);
+    for (auto& [path, placed] : from) into[path] = std::move(placed);
   }
 
   static void finish_class(const Layer::Class& read, Loaded& loaded) {
     WorkloadClass& made = loaded.configuration.classes.emplace_back();
     made.name = read.name;
     for (const ClassKey& key : class_keys()) {
-      const auto said = read.settings.find(key.path);
-      if (said == read.settings.end()) continue;
-      key.write(made, said->second.value);
+      const auto placed = read.settings.find(key.path);
+      if (placed == read.settings.end()) continue;
+      key.write(made, placed->second.value);
       loaded.settings.push_back({"class." + toml_text(read.name) + "." + key.path,
-                                 text_of(key, said->second.value), said->second.place});
+                                 text_of(key, placed->second.value), placed->second.place});
     }
     if (read.settings.empty())
       loaded.settings.push_back({"class." + toml_text(read.name), "{}", read.place});
   }
 
-  Said settings_;
+  PlacedValues settings_;
   std::vector<Problem> problems_;  // between layers
   std::vector<Layer::Class> classes_;
   std::vector<Layer::Device> devices_;
@@ -111,7 +112,7 @@ void read_file(const std::string& name, const Sources& sources, Merge& merge, Lo
     loaded.problems.push_back({{name}, std::move(message), {}});
   };
   std::error_code unreadable;
-  if (fs::is_directory(name, unreadable)) return fail("is a folder, not a file");
+  if (fs::is_directory(name, unreadable)) return fail("is a directory, not a file");
   std::ifstream file(name, std::ios::binary);
   if (!file) return fail(std::string("cannot be read: ") + std::strerror(errno));
   std::string text(kLargestFile + 1, '\0');

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From files, environment and command line to one Configuration.
+// Reads files, environment and command line into one Configuration.
 //
 //     built in  <  /etc/vitamin/vitamin.toml  <  /etc/vitamin/conf.d/*.toml, by name
 //               <  environment (VITAMIN_CONFIG_POLICY_QUANTUM=2ms)  <  command line
 //
 // The later layer wins, key by key; within a file a [nodes."..."] section that matches this host
-// wins over what stands outside. Classes of a later layer are tried before those of an earlier one,
-// and one of the same name takes its place. A word of the command line, class.NAME.KEY=VALUE,
-// changes one key of a class.
+// wins over keys outside of it. Classes of a later layer are tried before those of an earlier one;
+// a class replaces an earlier one of the same name. --set class.NAME.KEY=VALUE changes one key of a
+// class.
 //
-// All or nothing: with any problem the result is not to be used. Every problem is found in one go.
+// All or nothing: with any problem the result must not be used. All problems are reported at once.
 #pragma once
 
 #include <span>
@@ -37,7 +37,7 @@ struct Problem {
 // and a caret below.
 std::string text_of(const Problem& problem, bool with_line);
 
-// One effective setting: "policy.quantum", its value as TOML and who said so.
+// One effective setting: "policy.quantum", its value as TOML and where it was set.
 struct Setting {
   std::string path;
   std::string value;
@@ -48,15 +48,15 @@ struct Loaded {
   Configuration configuration;
   std::vector<Setting> settings;   // every key, in the schema's order; then classes, then devices
   std::vector<Problem> problems;   // empty: it is valid
-  std::vector<Problem> no_effect;  // valid, and said in vain
-  std::vector<std::string> files;  // that were read, in order
+  std::vector<Problem> no_effect;  // valid settings that change nothing
+  std::vector<std::string> files;  // files that were read, in order
 
   bool valid() const { return problems.empty(); }
   // All problems, a line each.
   std::string why() const;
 };
 
-// A word of the environment or of the command line: the path of a key and a value as text.
+// A setting of the environment or the command line: the path of a key and a value as text.
 struct Assignment {
   std::string path;
   std::string text;
@@ -66,17 +66,16 @@ struct Assignment {
 struct Sources {
   std::vector<std::string> files;  // later wins; all must be readable
   std::vector<Assignment> assignments;
-  std::vector<Problem> problems;  // found while looking for them
-  std::string host;               // what [nodes."..."] is compared with: with and without domain
+  std::vector<Problem> problems;  // of files and variables that cannot be used
+  std::string host;               // matched against [nodes."..."] with and without its domain
 };
 
-// As vitamind and the verbs find them; `file`: instead of the environment's word and the default
-// (empty: those). `overrides` are the command line's: "policy.quantum=2ms".
+// The sources of vitamind and the commands. `file`: that of --config; empty: $VITAMIN_CONFIG, else
+// kSystemFile. `overrides`: settings of the command line, "policy.quantum=2ms".
 Sources sources(const std::string& file, const std::vector<std::string>& overrides);
 
 Loaded load(const Sources& sources);
-// The same from texts, as if each stood in a file of this name, later ones over earlier ones: for
-// tests and fuzzing.
+// load() of texts, each as a file of that name, the later winning: for tests and fuzzing.
 struct Text {
   std::string name;
   std::string_view text;

@@ -52,8 +52,8 @@ Each
 .Ql [[class]]
 names a kind of program.
 All of its conditions must hold; the first class whose conditions hold is the program's.
-A class that not everybody may be in must name its users: command and environment are the user's own
-to choose.
+A user can choose any command and environment, so a class for some users only must name them in
+.Ic user .
 .Bl -tag -width Ds
 .It Ic name
 text.

@@ -5,8 +5,8 @@
 
 namespace vitamin::config {
 
-// vitamin.toml(5), in mdoc: every key with its range, default and variable, from the tables of
-// schema.h, so that the page and what is read cannot differ.
+// The manual page vitamin.toml(5), in mdoc: every key with its range, default and environment
+// variable, from the tables of schema.h, so that page and reader cannot differ.
 std::string man_page();
 
 }  // namespace vitamin::config

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What in a program's environment breaks the promise about bits, or the overlap of processes, under
-// NVIDIA's MPS.
+// Variables of a program's environment that break bit-identical results, or the overlap of
+// processes, under NVIDIA's MPS.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace vitamin::config {
 
-// A sentence each: cause and remedy. `get`: the value of a variable, or null.
+// A sentence for each: cause and remedy. `get`: returns the value of a variable, or null.
 std::vector<std::string> mps_hazards(const std::function<const char*(const char*)>& get);
 
 }  // namespace vitamin::config

@@ -5,8 +5,8 @@
 //     ,         one of several            *         any text
 //     [1-64,70] a number in the list      ?         one character
 //
-// A number is as long a run of digits as there is; a list whose bounds begin with 0 ("[001-128]")
-// wants as many digits as they have.
+// A number takes all consecutive digits of the text; a list whose bounds begin with 0 ("[001-128]")
+// matches only numbers with as many digits as the bounds.
 #pragma once
 
 #include <optional>
@@ -15,10 +15,10 @@
 
 namespace vitamin::config {
 
-// What is wrong with it, or nothing.
+// Why the pattern is invalid, or nothing.
 std::optional<std::string> pattern_problem(std::string_view pattern);
 
-// A pattern with a problem matches nothing. Time: at most pattern x text.
+// An invalid pattern matches nothing. Time: at most pattern x text.
 bool matches(std::string_view pattern, std::string_view text);
 
 }  // namespace vitamin::config

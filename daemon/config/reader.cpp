@@ -3,9 +3,9 @@
 
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
-// toml++ 3.3 asserts of the text what it finds to be wrong a line later ("[=]"), and holds letters
-// like 'e' with an accent, where white space may stand, for what cannot be. Without both it is an
-// error with a place (tests/config/config_fuzzer.cpp found them).
+// toml++ 3.3 has two assertions that a file can violate: one on text that it rejects a line later
+// ("[=]"), and one on letters such as 'e' with an accent where white space is allowed. Without the
+// assertions both are errors with a place (found by tests/config/config_fuzzer.cpp).
 #include <toml++/impl/preprocessor.h>
 #undef TOML_ASSERT
 #undef TOML_ASSERT_ASSUME
@@ -174,15 +174,16 @@ class Reader {
 
   // A key of the schema, or a section of keys.
   void setting(const toml::key& key, const toml::node& node, const std::string& prefix,
-               bool of_device, Said& said) {
+               bool of_device, PlacedValues& placed) {
     const std::string path = prefix + std::string(key.str());
     const SettingKey* known = find_setting(path);
-    if (known != nullptr && (known->of_device || !of_device)) return value(*known, key, node, said);
+    if (known != nullptr && (known->of_device || !of_device))
+      return value(*known, key, node, placed);
     if (is_section(path + ".", of_device)) {
       const toml::table* const section = node.as_table();
       if (section == nullptr) return complain(key.source().begin, "'" + path + "' is a section");
       for (const auto& [inner, value] : entries(*section))
-        setting(*inner, *value, path + ".", of_device, said);
+        setting(*inner, *value, path + ".", of_device, placed);
       return;
     }
     if (known != nullptr)
@@ -217,8 +218,9 @@ class Reader {
   }
 
   template <class Target>
-  void value(const Key<Target>& known, const toml::key& key, const toml::node& node, Said& said) {
-    SaidOnce result{{}, place(key.source().begin), {}, line(key.source().begin)};
+  void value(const Key<Target>& known, const toml::key& key, const toml::node& node,
+             PlacedValues& placed) {
+    PlacedValue result{{}, place(key.source().begin), {}, line(key.source().begin)};
     if (known.type == Type::kTable) {
       if (!read_table(known, node, result)) return;
     } else if (known.type == Type::kPatterns && node.is_array()) {
@@ -229,7 +231,7 @@ class Reader {
         return complain(node.source().begin, "'" + known.path + "' " + converted.error());
       result.value = std::move(*converted);
     }
-    said[known.path] = std::move(result);
+    placed[known.path] = std::move(result);
   }
 
   template <class Target>
@@ -243,7 +245,7 @@ class Reader {
   }
 
   template <class Target>
-  bool read_table(const Key<Target>& known, const toml::node& node, SaidOnce& result) {
+  bool read_table(const Key<Target>& known, const toml::node& node, PlacedValue& result) {
     const toml::table* const table = node.as_table();
     if (table == nullptr) {
       complain(node.source().begin, "'" + known.path + "' must be " + wanted(known));
@@ -263,7 +265,7 @@ class Reader {
     return true;
   }
 
-  bool read_patterns(const toml::array& array, SaidOnce& result) {
+  bool read_patterns(const toml::array& array, PlacedValue& result) {
     Texts patterns;
     for (const toml::node& element : array) {
       const auto* text = element.as_string();
@@ -318,12 +320,12 @@ class Reader {
   }
 
   void check_environment(const Layer::Class& made) {
-    const auto said = made.settings.find("environment");
-    if (said == made.settings.end()) return;
-    for (const auto& [name, pattern] : std::get<TextTable>(said->second.value))
+    const auto placed = made.settings.find("environment");
+    if (placed == made.settings.end()) return;
+    for (const auto& [name, pattern] : std::get<TextTable>(placed->second.value))
       if (auto wrong = pattern_problem(pattern))
         problems_.push_back(
-            {said->second.entries.at(name), "the pattern: " + *wrong, said->second.line});
+            {placed->second.entries.at(name), "the pattern: " + *wrong, placed->second.line});
   }
 
   // Calls body(pattern, table) for each "[title.PATTERN]", in order.
@@ -361,7 +363,7 @@ class Reader {
       const std::string brief = host.substr(0, host.find('.'));
       if (!matches(pattern, host) && !matches(pattern, brief)) return;
       if (inside.settings.contains("policy.name")) layer.settings.erase("policy.parameters");
-      for (auto& [path, said] : inside.settings) layer.settings[path] = std::move(said);
+      for (auto& [path, placed] : inside.settings) layer.settings[path] = std::move(placed);
       for (auto& device : inside.devices) layer.devices.push_back(std::move(device));
       std::erase_if(layer.classes, [&](const Layer::Class& old) {
         return std::any_of(inside.classes.begin(), inside.classes.end(),
@@ -378,7 +380,7 @@ class Reader {
   bool in_node_ = false;
 };
 
-// A value as one word, as the environment and the command line have it.
+// Parses a value of the environment or the command line.
 template <class Target>
 tl::expected<Value, std::string> from_word(const Key<Target>& key, const std::string& word) {
   if (key.type == Type::kBoolean) {
@@ -406,7 +408,7 @@ tl::expected<Value, std::string> from_word(const Key<Target>& key, const std::st
   return table;
 }
 
-// A file is UTF-8, or it is no TOML; a word has to be as well, or `config show` could not show it.
+// A value must be UTF-8, as a file must be, because `config show` prints it as TOML.
 bool is_utf8(const std::string& text) {
   try {
     (void)nlohmann::json(text).dump();
@@ -426,7 +428,7 @@ Layer read_toml(std::string_view text, const std::string& name, const std::strin
 namespace {
 
 template <class Target>
-void assign(const Key<Target>& key, const Assignment& assignment, Said& settings,
+void assign(const Key<Target>& key, const Assignment& assignment, PlacedValues& settings,
             std::vector<Problem>& problems) {
   const Place place{assignment.source};
   if (!is_utf8(assignment.text)) {
@@ -440,7 +442,7 @@ void assign(const Key<Target>& key, const Assignment& assignment, Said& settings
     problems.push_back({place, "'" + assignment.path + "' " + value.error(), {}});
 }
 
-// class.NAME.KEY: the name may have dots, and stand in quotes as `config show` writes it.
+// class.NAME.KEY: the name may have dots, and may be quoted as `config show` prints it.
 void assign_to_class(const Assignment& assignment, Layer& layer, std::vector<Problem>& problems) {
   const std::string_view path = assignment.path;
   const std::size_t first = path.find('.'), last = path.rfind('.');
@@ -462,8 +464,8 @@ void assign_to_class(const Assignment& assignment, Layer& layer, std::vector<Pro
     amended.name = name;
     amended.place = {assignment.source};
     assign(candidate, assignment, amended.settings, problems);
-    for (const auto& [written, said] : amended.settings)
-      if (const auto* const table = std::get_if<TextTable>(&said.value))
+    for (const auto& [written, placed] : amended.settings)
+      if (const auto* const table = std::get_if<TextTable>(&placed.value))
         for (const auto& [variable, pattern] : *table)
           if (auto wrong = pattern_problem(pattern))
             problems.push_back({amended.place, "the pattern: " + *wrong, {}});

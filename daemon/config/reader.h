@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One layer: what one file, one environment variable or one word of the command line says, checked
-// key by key against the schema. What is wrong is left out and listed.
+// Reads one layer (a file, an environment variable or a setting of the command line) and checks
+// each key against the schema. Invalid settings are left out and reported as problems.
 #pragma once
 
 #include <map>
@@ -13,26 +13,26 @@
 
 namespace vitamin::config {
 
-struct SaidOnce {
+struct PlacedValue {
   Value value;
   Place place;                             // of the key
   std::map<std::string, Place> entries{};  // of a table's keys
   std::string line{};                      // of the file
 };
-using Said = std::map<std::string, SaidOnce>;  // by path
+using PlacedValues = std::map<std::string, PlacedValue>;  // by path
 
 struct Layer {
   struct Class {
     std::string name;
     Place place;
     std::string line;
-    Said settings;
+    PlacedValues settings;
   };
   struct Device {
     std::string pattern;
-    Said settings;
+    PlacedValues settings;
   };
-  Said settings;
+  PlacedValues settings;
   std::vector<Class> classes;
   std::vector<Class> amended;  // keys of classes that earlier layers name
   std::vector<Device> devices;

@@ -75,17 +75,18 @@ SettingKey of_device(SettingKey key) {
 std::vector<SettingKey> daemon_keys() {
   return {
       VITAMIN_SETTING(kText, daemon.lock_directory, "daemon.lock_directory",
-                      "where the locks of the devices lie: one folder for all users"),
+                      "directory of the device locks; the same one for all users"),
       within(kMillisecond, 3600 * kSecond,
              VITAMIN_SETTING(kDuration, daemon.answer_within_ns, "daemon.answer_within",
-                             "a client that does not answer a closed gate for so long is overdue")),
-      within(
-          0, kSecond,
-          VITAMIN_SETTING(kDuration, daemon.spin_ns, "daemon.spin",
-                          "look for work this long before sleeping; 20 ms while somebody waits")),
+                             "a client that does not answer a closed gate within this time is "
+                             "overdue")),
+      within(0, kSecond,
+             VITAMIN_SETTING(kDuration, daemon.spin_ns, "daemon.spin",
+                             "poll for work this long before sleeping; 20 ms while a client "
+                             "waits")),
       within(0, kDay,
              VITAMIN_SETTING(kDuration, daemon.exit_when_idle_ns, "daemon.exit_when_idle",
-                             "end after so long without a client; 0: never")),
+                             "exit after this time without a client; 0: never")),
       within(1, 65'536,
              VITAMIN_SETTING(kInteger, daemon.clients, "daemon.clients", "clients at once")),
       within(1, 65'536,
@@ -93,9 +94,9 @@ std::vector<SettingKey> daemon_keys() {
                              "clients of one user at once")),
       within(0, kDay,
              VITAMIN_SETTING(kDuration, daemon.quarantine_ns, "daemon.quarantine",
-                             "who broke the protocol is not let in for so long")),
+                             "a process that broke the protocol is refused for this long")),
       VITAMIN_SETTING(kBoolean, daemon.pin, "daemon.pin",
-                      "run on processors of the NUMA node that most GPUs are next to"),
+                      "pin vitamind to CPUs of the NUMA node that most GPUs are attached to"),
   };
 }
 
@@ -103,28 +104,31 @@ std::vector<SettingKey> device_keys() {
   return {
       of_device(within(1, 64,
                        VITAMIN_SETTING(kInteger, pool.leaf_units, "pool.leaf_units",
-                                       "allocation units of the smallest part of a device"))),
+                                       "units of the smallest partition of a device"))),
       of_device(within(1, runtime::kEntriesMax - 1,
                        VITAMIN_SETTING(kInteger, pool.entries_max, "pool.entries_max",
-                                       "parts of a device at most; each costs GPU memory"))),
+                                       "most partitions of a device; each costs GPU memory"))),
       of_device(VITAMIN_SETTING(kBoolean, pool.all_runs, "pool.all_runs",
-                                "every run of neighbouring units, not only the tree")),
+                                "a partition for every run of neighbouring units, not only for "
+                                "those of the binary tree")),
       of_device(VITAMIN_SETTING(kText, policy.name, "policy.name",
-                                "who runs where: vitamin policy list, or a shared object's path")),
+                                "policy that allocates SMs: one of `vitamin policy list`, or the "
+                                "path of a shared object")),
       of_device(VITAMIN_SETTING(kTable, policy.parameters, "policy.parameters",
-                                "of the policy: vitamin policy show NAME")),
-      of_device(within(0, kAny,
-                       VITAMIN_SETTING(kInteger, policy.seed, "policy.seed",
-                                       "what a random policy draws from"))),
+                                "parameters of the policy: see `vitamin policy show NAME`")),
+      of_device(
+          within(0, kAny,
+                 VITAMIN_SETTING(kInteger, policy.seed, "policy.seed", "seed of a random policy"))),
       of_device(within(10'000, 3600 * kSecond,
                        VITAMIN_SETTING(kDuration, policy.quantum_ns, "policy.quantum",
-                                       "a grant is recalled at this age while others wait"))),
+                                       "duration of a grant to a starving stream"))),
       of_device(within(kMillisecond, 3600 * kSecond,
                        VITAMIN_SETTING(kDuration, policy.overdue_after_ns, "policy.overdue_after",
-                                       "who has waited for so long is served by age"))),
+                                       "a stream that has waited this long for a grant is "
+                                       "starving: it is granted next, oldest first"))),
       of_device(within(kMillisecond, 3600 * kSecond,
                        VITAMIN_SETTING(kDuration, policy.reservation_ns, "policy.reservation",
-                                       "how long a reservation lasts that nobody comes for"))),
+                                       "has no effect in this release"))),
   };
 }
 
@@ -132,36 +136,36 @@ std::vector<SettingKey> operation_keys() {
   return {
       one_of({"open", "closed"},
              VITAMIN_SETTING(kChoice, failure.absent, "failure.absent",
-                             "no daemon when a program starts: open: it runs natively; closed: it "
-                             "does not run (exit code 75)")),
+                             "vitamind is not running when a program starts: open: it runs "
+                             "natively; closed: it does not run (exit code 75)")),
       one_of({"home", "whole"},
              VITAMIN_SETTING(kChoice, failure.lost, "failure.lost",
-                             "the daemon goes away: home: each client keeps to a part of its own; "
-                             "whole: it may use the whole device")),
+                             "vitamind ends while a program runs: home: each client goes on in its "
+                             "fallback partition; whole: on the whole device")),
       one_of({"auto", "external", "off"},
              VITAMIN_SETTING(kChoice, mps.mode, "mps.mode",
-                             "auto: vitamind starts NVIDIA's MPS and looks after it; external: "
-                             "somebody else does; off: none")),
+                             "auto: vitamind starts and watches NVIDIA's MPS; external: the node's "
+                             "administrator or another service starts it; off: no MPS")),
       VITAMIN_SETTING(kText, mps.directory, "mps.directory",
-                      "of MPS's pipe and log (default: beside vitamind's socket)"),
-      VITAMIN_SETTING(kText, mps.control, "mps.control", "NVIDIA's control program"),
+                      "directory of MPS's pipe and log (default: beside vitamind's socket)"),
+      VITAMIN_SETTING(kText, mps.control, "mps.control", "path of NVIDIA's MPS control program"),
       VITAMIN_SETTING(kBoolean, mps.priorities, "mps.priorities",
                       "programs of kind \"batch\" are clients of MPS's lower priority"),
       within(0, 32,
              VITAMIN_SETTING(kInteger, mps.connections, "mps.connections",
                              "hardware queues of each program under MPS; 8, as without it, keep "
-                             "streams from waiting for each other; 0: as MPS gives them, 2")),
+                             "streams from waiting for each other; 0: MPS's default, 2")),
       within(10 * kMillisecond, 3600 * kSecond,
              VITAMIN_SETTING(kDuration, mps.check_every_ns, "mps.check_every",
-                             "how often MPS is asked how it is")),
+                             "how often vitamind checks that MPS runs")),
       VITAMIN_SETTING(kPatterns, collectives.kernels, "collectives.kernels",
-                      "beginnings of the names of kernels that wait for other processes, besides "
-                      "NCCL's and NVSHMEM's"),
+                      "prefixes of the names of kernels that wait for other processes, besides "
+                      "those of NCCL and NVSHMEM"),
       VITAMIN_SETTING(kBoolean, collectives.cooperative, "collectives.cooperative",
-                      "count every cooperative launch as one of them"),
+                      "treat every cooperative launch as such a kernel"),
       VITAMIN_SETTING(kText, metrics.listen, "metrics.listen",
-                      "where Prometheus is served: PORT on loopback, HOST:PORT or the path of a "
-                      "Unix socket; empty: nowhere"),
+                      "where metrics are served for Prometheus: PORT on loopback, HOST:PORT or the "
+                      "path of a Unix socket; empty: nowhere"),
   };
 }
 
@@ -190,7 +194,7 @@ std::span<const ClassKey> class_keys() {
              VITAMIN_CLASS(kChoice, kind, "latency: must not wait; batch: best effort")),
       within(0, 65'536,
              VITAMIN_CLASS(kInteger, reservation,
-                           "processors that are kept for each client of the class")),
+                           "SMs that are reserved for each client of the class")),
       VITAMIN_BOUND(ttft_ns, "ttft",
                     "bound of the time to the first token (prefill steps); 0: none"),
       VITAMIN_BOUND(tpot_ns, "tpot",
@@ -202,7 +206,7 @@ std::span<const ClassKey> class_keys() {
       VITAMIN_BOUND(step_ns, "step", "bound of an iteration that the program announces; 0: none"),
       within(50, 99,
              VITAMIN_CLASS(kInteger, percentile,
-                           "so many percent of steps or requests are to meet the bound")),
+                           "percent of steps or requests that are to meet the bound")),
       within(1, 1000,
              VITAMIN_CLASS(kInteger, weight,
                            "how much the progress of each client of the class counts in the "
@@ -211,11 +215,12 @@ std::span<const ClassKey> class_keys() {
           1, 100,
           VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),
       VITAMIN_CLASS(kMemory, memory,
-                    "memory of each device that whom memory_of names may have: \"40GiB\", or "
-                    "\"50%\" of it; empty: as much as there is"),
+                    "most memory of each device for the group that memory_of names: \"40GiB\", or "
+                    "\"50%\" of the device's; empty: no quota"),
       one_of({"process", "user", "container", "job", "class"},
              VITAMIN_CLASS(kChoice, memory_of,
-                           "who has that together; who is in no container or job: the user")),
+                           "group of processes that share the quota of memory; a process in no "
+                           "container or job counts to its user")),
   };
   return *keys;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every key of vitamin.toml, once: what it is called, what it may be, what it means, and which
-// member of the Configuration it is. The reader, `config show`, the JSON schema and the names of
-// environment variables all follow from these tables.
+// Every key of vitamin.toml, once: its name, type, range, meaning and member of the Configuration.
+// The reader, `config show`, the JSON schema and the names of environment variables are derived
+// from these tables.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

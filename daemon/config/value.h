@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A setting before it is put into the Configuration: its value, and where that was said.
+// The value of a setting before it is written to the Configuration, and where it was set.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace vitamin::config {
 
-// Where something was said. `line` and `column` count from 1; 0: not in a file.
+// Where a setting was made. `line` and `column` count from 1; 0: not in a file.
 struct Place {
   std::string source;  // a file, "the environment variable ...", "the command line", "built in"
   std::uint32_t line = 0;
@@ -27,10 +27,10 @@ using TextTable = std::map<std::string, std::string>;
 // Durations are nanoseconds and choices are their index: integers, both.
 using Value = std::variant<bool, std::int64_t, std::string, Texts, TextTable>;
 
-// "4ms", "1.5s", "2h" in nanoseconds; 0 needs no unit. Nothing: it is no duration, or one of more
-// than 30 years.
+// "4ms", "1.5s", "2h" in nanoseconds; 0 needs no unit. Nothing: not a duration, or longer than 30
+// years.
 std::optional<std::uint64_t> duration_ns(std::string_view text);
-// The shortest text that says the same.
+// The shortest text of this duration.
 std::string duration_text(std::uint64_t ns);
 
 // A bound on device memory: bytes, or percent of each device.
@@ -39,9 +39,9 @@ struct MemoryBound {
   std::uint32_t percent = 0;
   bool operator==(const MemoryBound&) const = default;
 };
-// "40GiB", "512MiB", "1.5TiB" or "50%". Nothing: it is none of these, or nothing is left by it.
+// "40GiB", "512MiB", "1.5TiB" or "50%". Nothing: none of these, or a bound of 0.
 std::optional<MemoryBound> memory_bound(std::string_view text);
-// The shortest text that says the same.
+// The shortest text of this bound.
 std::string memory_text(const MemoryBound& bound);
 
 // As TOML: "a \"word\"".

@@ -68,20 +68,20 @@ hal::Status send_answer(const Fd& socket, std::string_view text, std::span<const
 }
 
 hal::Result<std::string> ask(const std::string& path, std::string_view verb,
-                             std::chrono::milliseconds patience) {
-  const auto told = ask_for_files(path, verb, patience);
+                             std::chrono::milliseconds time_limit) {
+  const auto told = ask_for_files(path, verb, time_limit);
   if (!told) return tl::unexpected(told.error());
   return told->files.empty() ? told->text : text_of(told->files.front());
 }
 
 hal::Result<Told> ask_for_files(const std::string& path, std::string_view verb,
-                                std::chrono::milliseconds patience) {
-  const auto connection = connect_to(path, patience);
+                                std::chrono::milliseconds time_limit) {
+  const auto connection = connect_to(path, time_limit);
   if (!connection) return tl::unexpected(connection.error());
   Control control;
   control.preamble.kind = Kind::kControl;
   control.verb.set(verb);
-  auto parcel = exchange(*connection, bytes_of(control), kMessageMax, patience);
+  auto parcel = exchange(*connection, bytes_of(control), kMessageMax, time_limit);
   if (!parcel) return tl::unexpected(parcel.error());
   const std::span<const std::byte> bytes = parcel->bytes;
   Preamble preamble;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tools ask the daemon, and its answer: in the message, or, where it is longer than a message
-// may be, in a memfd beside an empty one. So the daemon waits for nobody who reads slowly.
+// Requests of tools to the daemon, and its answers. An answer longer than a message may be is sent
+// as a memfd beside an empty message, so that the daemon never waits for a slow reader.
 #pragma once
 
 #include <chrono>
@@ -16,19 +16,20 @@
 namespace vitamin::protocol {
 
 hal::Status send_answer(const Fd& socket, std::string_view text);
-// A short text with files, for ask_for_files().
+// A text that fits into one message, with files: for ask_for_files().
 hal::Status send_answer(const Fd& socket, std::string_view text, std::span<const int> files);
 
-// The text of the answer. The error is a sentence for the user.
+// Connects to `path`, sends the request `verb` and returns the text of the answer. `time_limit`
+// bounds the connection and the answer, each. The error is a sentence for the user.
 hal::Result<std::string> ask(const std::string& path, std::string_view verb,
-                             std::chrono::milliseconds patience);
+                             std::chrono::milliseconds time_limit);
 
 struct Told {
   std::string text;
   std::vector<Fd> files;
 };
-// The same for what is answered in a message, with its files.
+// As ask(), where the answer is one message and may carry files.
 hal::Result<Told> ask_for_files(const std::string& path, std::string_view verb,
-                                std::chrono::milliseconds patience);
+                                std::chrono::milliseconds time_limit);
 
 }  // namespace vitamin::protocol

@@ -21,17 +21,17 @@ namespace vitamin::protocol {
 namespace {
 
 constexpr std::string_view kPrefix = "vitamin-", kSuffix = ".lock";
-// A FIFO of that name must not make us wait, nor a link lead us elsewhere.
+// Opening must not block on a FIFO of that name, nor follow a link.
 constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
 constexpr off_t kBetween = 0, kAlone = 1, kToTheEnd = 0;
-// Whoever removes the file holds all of it for some microseconds, if he is not preempted.
+// A process that removes the file locks all of it, for some microseconds unless it is preempted.
 constexpr int kTries = 100;
 constexpr timespec kPause{0, 200'000};
-// Somebody may hold locks on as many bytes as he likes.
+// A process may hold locks on any number of bytes: bounds the list and the F_GETLK calls.
 constexpr std::size_t kMost = 32, kQuestions = 4 * kMost;
 
-std::string path_in(const std::string& folder, const std::string& uuid) {
-  std::string path = folder + '/';
+std::string path_in(const std::string& directory, const std::string& uuid) {
+  std::string path = directory + '/';
   path += kPrefix;
   for (const char c : uuid)
     path += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' ? c : '_';
@@ -54,7 +54,7 @@ std::optional<struct flock> lock_of_others(int file, off_t first, off_t end) {
   return found;
 }
 
-// The kernel tells one lock of a range; the others lie on either side of it.
+// F_GETLK returns one lock of a range; the others lie on either side of it.
 DeviceUsers users_of(int file) {
   DeviceUsers users;
   if (const auto between = lock_of_others(file, kBetween, kBetween + 1))
@@ -88,12 +88,12 @@ hal::Status DeviceLock::open() {
   if (!file_) file_.reset(::open(path_.c_str(), O_RDONLY | kFlags));
   if (!file_ && errno == ENOENT) {
     file_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | kFlags, 0644));
-    if (file_) static_cast<void>(::fchmod(file_.get(), 0644));  // for all users, whatever the umask
+    if (file_) static_cast<void>(::fchmod(file_.get(), 0644));  // readable with any umask
   }
   struct stat facts {};
   if (file_ && ::fstat(file_.get(), &facts) == 0 && S_ISREG(facts.st_mode)) return {};
   const int error = file_ ? EINVAL : errno;
-  file_.reset();  // what it is instead is not ours to remove
+  file_.reset();  // not a lock file of ours: never remove it
   return hal::fail(
       hal::Errc::kUnavailable,
       "the lock of the device cannot be made (" + path_ + ": " + std::strerror(error) + ")", error);
@@ -104,24 +104,24 @@ bool DeviceLock::record(short type, off_t first, off_t count) {
   return ::fcntl(file_.get(), F_SETLK, &lock) == 0;
 }
 
-hal::Result<DeviceLock> DeviceLock::between_processes(const std::string& folder,
+hal::Result<DeviceLock> DeviceLock::between_processes(const std::string& directory,
                                                       const std::string& uuid) {
-  DeviceLock lock(path_in(folder, uuid));
+  DeviceLock lock(path_in(directory, uuid));
   for (int tries = 0; tries < kTries; ++tries) {
     if (auto opened = lock.open(); !opened) {
-      if (opened.error().native == EEXIST) continue;  // somebody made it just now
+      if (opened.error().native == EEXIST) continue;  // another process has just created it
       return tl::unexpected(opened.error());
     }
     if (::flock(lock.file_.get(), LOCK_EX | LOCK_NB) != 0) break;
-    // Only a name: it is decided already.
+    // flock() has decided; the record lock only lets others find the process id.
     static_cast<void>(lock.record(F_RDLCK, kBetween, 1));
-    // Else whoever had it gave it back, and its file with it, since we opened that.
+    // Otherwise the previous holder has released the lock and removed the file since open().
     if ((lock.removes_ = lock.is_at_path())) return lock;
   }
   struct stat facts {};
   ::fstat(lock.file_.get(), &facts);
   const auto holder = users_of(lock.file_.get()).between_processes;
-  lock.file_.reset();  // another's: nothing of it is ours to remove
+  lock.file_.reset();  // held by another process: release() must not remove it
   return hal::fail(hal::Errc::kUnavailable,
                    "another vitamind arbitrates device " + uuid + " (" +
                        name_of_process(holder.value_or(0)) + ", lock " + lock.path_ +
@@ -129,17 +129,17 @@ hal::Result<DeviceLock> DeviceLock::between_processes(const std::string& folder,
                        "): end it, or connect to it with VITAMIN_DAEMON=SOCKET");
 }
 
-hal::Result<DeviceLock> DeviceLock::alone(const std::string& folder, const std::string& uuid) {
-  DeviceLock lock(path_in(folder, uuid));
+hal::Result<DeviceLock> DeviceLock::alone(const std::string& directory, const std::string& uuid) {
+  DeviceLock lock(path_in(directory, uuid));
   for (int tries = 0; tries < kTries; ++tries) {
     if (tries > 0) ::nanosleep(&kPause, nullptr);
     if (auto opened = lock.open(); !opened) {
       if (opened.error().native == EEXIST) continue;
       return tl::unexpected(opened.error());
     }
-    // Ids of two containers may be the same: a shared lock is had by both.
+    // Processes of two containers may have the same id: both get the shared lock.
     if (lock.record(F_RDLCK, kAlone + ::getpid(), 1) && lock.is_at_path()) return lock;
-    lock.file_.reset();  // somebody removes it
+    lock.file_.reset();  // another process is removing the file
   }
   return hal::fail(hal::Errc::kUnavailable, "the lock of the device is held whole: " + lock.path_);
 }
@@ -161,15 +161,15 @@ DeviceLock& DeviceLock::operator=(DeviceLock&& other) noexcept {
   return *this;
 }
 
-// All of it, so that nobody can come to be there in a file that is gone.
+// Locks all of the file before it removes it, so that no process locks a file that is removed.
 void DeviceLock::release() {
   if (file_ && removes_ && record(F_WRLCK, 0, kToTheEnd) && is_at_path()) ::unlink(path_.c_str());
   file_.reset();
 }
 
-std::vector<DeviceUse> device_use(const std::string& folder) {
+std::vector<DeviceUse> device_use(const std::string& directory) {
   std::vector<DeviceUse> all;
-  const std::unique_ptr<DIR, int (*)(DIR*)> files(::opendir(folder.c_str()), &::closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> files(::opendir(directory.c_str()), &::closedir);
   if (files == nullptr) return all;
   while (const dirent* const file = ::readdir(files.get())) {
     const std::string_view name = file->d_name;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who decides where work runs on a GPU of this machine, whoever's process it is: locks on a file
-// that is named after the GPU's UUID, in a folder that all users have.
+// Which processes place work on a GPU of this machine, across users: locks on a file that is named
+// after the GPU's UUID, in a directory that all users share.
 //
-//   flock, exclusive               one vitamind at most, which decides between processes
-//   record lock on byte 0          the same vitamind, so that others can tell its process
-//   record lock on 1 + process id  a process that decides for itself alone (`vitamin run` without
-//                                  --daemon): as many as there are
+//   flock, exclusive               the one vitamind that arbitrates between processes
+//   record lock on byte 0          the same vitamind, so that F_GETLK returns its process id
+//   record lock on 1 + process id  each process that places its own work alone (`vitamin run`
+//                                  without --daemon)
 //
-// Record locks are shared ones: they keep nobody from anything, and tell who is there by the
-// kernel's word. The kernel drops all of them with the process; a forked child has none.
+// The record locks are shared ones: they exclude no process, they are a list that the kernel keeps.
+// It drops a process's locks at its end; a forked child has none.
 //
-// Limits: the process of another container is known to be there, not which it is. Whoever may own
-// the file can claim to be there, and nothing else. A process that closes descriptors that are not
-// its own is not seen any more.
+// Limits: of a process of another container only its presence is known, not its id. A user who can
+// open the file can take its locks without using the GPU. A process that closes descriptors that it
+// does not own drops out of the list.
 //
 // Threads: one at a time.
 #pragma once
@@ -32,7 +32,7 @@ namespace vitamin::protocol {
 // Other processes, by id; 0: one of another container.
 struct DeviceUsers {
   std::optional<pid_t> between_processes;  // the vitamind
-  std::vector<pid_t> alone;                // those that decide for themselves; 32 at most
+  std::vector<pid_t> alone;                // processes without vitamind; 32 at most
 };
 
 // "process 12", "a process of another container".
@@ -40,20 +40,20 @@ std::string name_of_process(pid_t process);
 
 class DeviceLock {
  public:
-  // To decide between processes. The error names who does so already.
-  static hal::Result<DeviceLock> between_processes(const std::string& folder,
+  // For a vitamind. The error names the process that already arbitrates this GPU.
+  static hal::Result<DeviceLock> between_processes(const std::string& directory,
                                                    const std::string& uuid);
-  // To decide for this process alone; others are no reason to refuse. To be kept until the process
-  // ends: a process has its record locks through no more than one descriptor.
-  static hal::Result<DeviceLock> alone(const std::string& folder, const std::string& uuid);
+  // For a process without vitamind: any number at once, also beside a vitamind. Keep it until the
+  // process ends: closing any descriptor of the file drops all record locks of the process.
+  static hal::Result<DeviceLock> alone(const std::string& directory, const std::string& uuid);
 
-  DeviceLock() = default;  // of nothing
+  DeviceLock() = default;  // holds no lock
   DeviceLock(DeviceLock&&) = default;
   DeviceLock& operator=(DeviceLock&& other) noexcept;
   ~DeviceLock() { release(); }
 
   DeviceUsers others() const;
-  // A vitamind's file goes when it is given back, unless somebody else is there.
+  // A vitamind also removes the file, unless another process holds a lock on it.
   void release();
 
  private:
@@ -67,11 +67,11 @@ class DeviceLock {
   bool removes_ = false;
 };
 
-// Of each GPU that somebody decides on, for one who only looks and has no lock there.
+// One entry for each GPU that a process has locked. The caller must hold no lock in `directory`.
 struct DeviceUse {
-  std::string name;  // its UUID, where that is a name that a file can have
+  std::string name;  // the UUID; characters other than letters, digits and '-' are '_'
   DeviceUsers users;
 };
-std::vector<DeviceUse> device_use(const std::string& folder);
+std::vector<DeviceUse> device_use(const std::string& directory);
 
 }  // namespace vitamin::protocol

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is said over the socket (SOCK_SEQPACKET: one message, one packet) before there are rings.
+// Messages on the socket (SOCK_SEQPACKET: one packet each) before a session has its rings.
 //
 //     client                                 daemon
-//     Hello: who speaks, which device  --->  identity from the kernel, never from the message
+//     Hello: program and device        --->  identity from the kernel, never from the message
 //                                      <---  Welcome: epoch, pool, home; two memfds
 //                                       or   Refusal: a sentence for the user
 //     Control: a verb, for tools       --->
@@ -49,12 +49,12 @@ struct Text {
   std::string get() const;
 };
 
-// What a program says of itself. It can make its own part smaller; what makes it larger is
-// believed only as far as the daemon knows it from elsewhere.
+// What a program claims about itself. A claim may reduce the program's own quota; one that would
+// raise it holds only as far as the daemon can verify it.
 struct Claim {
   std::string workload_class;  // of vitamin.toml; empty: none
-  std::string job;             // the step of a scheduler's job, "12.0"; empty: none
-  std::uint32_t share = 0;     // percent of the device, at most; 0: not said
+  std::string job;             // the step of a Slurm job, "12.0"; empty: none
+  std::uint32_t share = 0;     // percent of the device, at most; 0: no claim
 };
 
 struct Hello {
@@ -67,7 +67,7 @@ struct Hello {
   std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> processors_per_unit{};
   Text<64> uuid;
   Text<64> device_name;
-  Text<64> program;         // for people; nothing is decided by it
+  Text<64> program;         // for messages only
   Text<64> workload_class;  // since 1.1: Claim
   Text<64> job;             // since 1.3
 };
@@ -80,8 +80,8 @@ struct Welcome {
   std::uint32_t entries_max = 0;  // runtime::PoolLimits
   std::uint32_t leaf_units = 0;
   std::uint32_t all_runs = 0;
-  std::uint32_t home = 0;         // entry where the client goes when the daemon is gone
-  std::uint32_t home_shared = 0;  // others have the same one
+  std::uint32_t home = 0;         // the client's fallback partition, while it has no daemon
+  std::uint32_t home_shared = 0;  // not 0: other clients have the same one
   std::uint32_t unused = 0;
   std::uint64_t pool_hash = 0;  // of the pool that both sides compute
   // A closed gate is answered at least this often, else the client is overdue and its leases are
@@ -104,7 +104,7 @@ struct Control {
   Text<kVerbMax> verb;
 };
 
-// What is taken of a Hello or a Control, of whichever minor version.
+// The most bytes that are received of a Hello or a Control, of any minor version.
 inline constexpr std::size_t kGreetingMax = 4096;
 
 // An Answer is a Preamble and then text, up to this much together; longer ones: answer.h.
@@ -115,16 +115,17 @@ std::span<const std::byte> bytes_of(const Message& message) {
   return std::as_bytes(std::span(&message, 1));
 }
 
-// The message, when these bytes are one of this kind and of our major version. Otherwise a
-// sentence that says what they are. A message of another minor version may end sooner (the rest is
-// zero) or later (the rest is not known here, and dropped).
+// The message, if these bytes are one of this kind and of our major version; else an error that
+// says what they are. A message of another minor version may be shorter (the rest is zero) or
+// longer (the rest is unknown here, and dropped).
 template <class Message>
 hal::Result<Message> parse(std::span<const std::byte> bytes);
 
-// Checked for what later code relies on.
+// The device that a client reports. An error unless its values are in the ranges that later code
+// relies on.
 hal::Result<hal::DeviceInfo> device_of(const Hello& hello);
 Hello hello_of(const hal::DeviceInfo& info, std::string_view program, const Claim& claim = {});
-// A share that is none counts as not said.
+// A share that is not a percentage counts as no claim.
 Claim claim_of(const Hello& hello);
 runtime::PoolLimits limits_of(const Welcome& welcome);
 Refusal refusal(std::string_view sentence);

@@ -11,8 +11,8 @@ LifeLine::LifeLine(Shared<std::uint32_t>& word) : word_(word), node_{}, list_{} 
   list_.list.next = &node_;
   node_.next = &list_.list;
   list_.futex_offset = reinterpret_cast<char*>(&word_) - reinterpret_cast<char*>(&node_);
-  // The word names the thread as its own pid namespace does. Somebody may always be waiting, so the
-  // kernel is told to wake.
+  // The thread id of its own pid namespace, as the kernel compares it. FUTEX_WAITERS: the daemon
+  // may be waiting, so the kernel wakes it.
   const auto thread = static_cast<std::uint32_t>(::gettid());
   word_.store(thread | FUTEX_WAITERS, std::memory_order_seq_cst);
   ::syscall(SYS_set_robust_list, &list_, sizeof list_);

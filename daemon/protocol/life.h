@@ -24,9 +24,9 @@ namespace vitamin::protocol {
 
 class LifeLine {
  public:
-  // By the thread that is to hold it; the object lives as long as that thread.
+  // Called by the thread that holds the futex; the object is destroyed by the same thread.
   explicit LifeLine(Shared<std::uint32_t>& word);
-  ~LifeLine();  // lets go: an end that is told by other means
+  ~LifeLine();  // releases the futex without FUTEX_OWNER_DIED; closing the socket ends the session
   LifeLine(const LifeLine&) = delete;
   LifeLine& operator=(const LifeLine&) = delete;
 

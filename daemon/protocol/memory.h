@@ -12,7 +12,7 @@
 namespace vitamin::protocol {
 
 // A mapping of one segment; unmapped with its owner. Not inherited by a forked child: a child that
-// touches it dies instead of speaking with its parent's voice.
+// touches it gets SIGSEGV, so it cannot write in its parent's name.
 template <class Segment>
 struct Unmap {
   void operator()(Segment* segment) const;
@@ -20,12 +20,12 @@ struct Unmap {
 template <class Segment>
 using Mapped = std::unique_ptr<Segment, Unmap<Segment>>;
 
-// The daemon's half. Every page has its memory when it is made (hal/file_memory.h), so that want of
+// The daemon's half. Every page is allocated when it is made (hal/file_memory.h), so that a lack of
 // memory is an error now and not a signal later.
 struct SessionMemory {
   Mapped<const ClientSegment> client;
   Mapped<DaemonSegment> daemon;
-  Fd client_fd, daemon_fd;  // to be sent; not needed afterwards
+  Fd client_fd, daemon_fd;  // for the client; not needed once they are sent
 };
 hal::Result<SessionMemory> make_session_memory();
 

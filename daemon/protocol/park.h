@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sleeping without losing a wake-up, and waking nobody who is awake.
+// Sleeps without losing a wake-up; no system call while the peer is awake.
 //
 //     waiter                                   waker
 //     1  parked = 1        (seq_cst)           1  publishes work        (seq_cst)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where daemons listen when nobody says otherwise.
+// Default paths of vitamind's socket.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace vitamin::protocol {
 
 inline constexpr const char* kSystemSocket = "/run/vitamin/vitamind.sock";
 
-// The user's own daemon: in $XDG_RUNTIME_DIR/vitamin, or a folder of theirs in /tmp.
+// A user's own vitamind: below $XDG_RUNTIME_DIR/vitamin, else below /tmp/vitamin-UID.
 inline std::string user_socket() {
   const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
   if (runtime != nullptr && *runtime != '\0')

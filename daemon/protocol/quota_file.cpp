@@ -162,17 +162,17 @@ bool owner_is_dead(std::uint64_t owner) {
 DeadOwners::DeadOwners(NativeQuotaLedger& ledger)
     : judges_(ledger.agree_on_space(own_space()) == own_space()) {}
 
-Patience LedgerWait::operator()(unsigned tries) {
+RetryDecision LedgerWait::operator()(unsigned tries) {
   if (tries < 64) {
     __builtin_ia32_pause();
-    return Patience::kWait;
+    return RetryDecision::kRetry;
   }
   const std::uint64_t now = monotonic_ns();
   if (until_ns_ == 0) until_ns_ = now + 2'000'000'000;
   const timespec pause{0, 20'000};
   ::nanosleep(&pause, nullptr);
-  if (now >= until_ns_) return Patience::kGiveUp;
-  return tries % 64 == 0 ? Patience::kLook : Patience::kWait;
+  if (now >= until_ns_) return RetryDecision::kGiveUp;
+  return tries % 64 == 0 ? RetryDecision::kReturnDead : RetryDecision::kRetry;
 }
 
 }  // namespace vitamin::protocol

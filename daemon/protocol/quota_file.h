@@ -61,7 +61,7 @@ struct DeadOwnersOf {
 // there are not waited for any longer after two seconds.
 class LedgerWait {
  public:
-  Patience operator()(unsigned tries);
+  RetryDecision operator()(unsigned tries);
 
  private:
   std::uint64_t until_ns_ = 0;

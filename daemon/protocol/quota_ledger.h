@@ -15,8 +15,8 @@
 //   * A refusal is given only for what others were admitted. Announcements alone make the process
 //     of the higher slot step back and wait until the lower one's is settled.
 //
-// Both words of a slot carry its generation, which changes whenever the slot changes hands, so that
-// whoever empties the slot of a dead process late cannot empty that of its successor.
+// Both words of a slot carry its generation, which changes with each owner. So a process that was
+// delayed while it emptied the slot of a dead owner cannot empty the slot of the next owner.
 //
 // All zero is an empty ledger. Platform: Native, or the model checker's.
 #pragma once
@@ -51,8 +51,9 @@ struct alignas(64) QuotaSlot {
   Atomic<std::uint64_t> over;     // bytes of `used` that were charged without being admitted
 };
 
-// After a pause: try again, look for processes that are gone, or do not wait any longer.
-enum class Patience : std::uint8_t { kWait, kLook, kGiveUp };
+// What a charge does after a pause: tries again; first empties the slots of dead processes; or is
+// refused.
+enum class RetryDecision : std::uint8_t { kRetry, kReturnDead, kGiveUp };
 
 inline constexpr std::size_t kNoQuotaSlot = std::numeric_limits<std::size_t>::max();
 
@@ -141,7 +142,7 @@ class QuotaLedger {
   }
 
   // By the slot's owner, one thread at a time. `dead(owner)`: whether a process is gone for sure;
-  // asked before a refusal. `wait(n)`: a pause before the next try, and what then (Patience); at
+  // asked before a refusal. `wait(n)`: pauses before the next try and decides what is done then; at
   // the end what others only announced is taken for theirs.
   template <class Dead, class Wait>
   bool charge(std::size_t slot, std::uint64_t bytes, Dead dead, Wait wait) {
@@ -162,14 +163,14 @@ class QuotaLedger {
       if (sum.used + bytes > quota) {
         mine.wanted.store(none, std::memory_order_seq_cst);
         if (return_dead(dead)) continue;
-        if (stays_used(quota, bytes) || wait(tries) == Patience::kGiveUp)
+        if (stays_used(quota, bytes) || wait(tries) == RetryDecision::kGiveUp)
           return refuse(mine, none);
         continue;
       }
       if (sum.used + sum.wanted_below + bytes > quota)
         mine.wanted.store(none, std::memory_order_seq_cst);  // lower slots come first
-      const Patience next = wait(tries);
-      if (next != Patience::kWait && !return_dead(dead) && next == Patience::kGiveUp)
+      const RetryDecision next = wait(tries);
+      if (next != RetryDecision::kRetry && !return_dead(dead) && next == RetryDecision::kGiveUp)
         return refuse(mine, none);
     }
   }

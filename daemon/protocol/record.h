@@ -38,8 +38,7 @@ static_assert(sizeof(Record) == 64);
 // What a lease word says (segment.h).
 using LeaseWord = std::uint64_t;
 
-// The longest time that is ever said, 30 years: nobody means more, and added to a clock it does not
-// overflow.
+// The longest time in a record, about 30 years: added to a clock it does not overflow.
 inline constexpr std::uint64_t kLongest = 1'000'000'000'000'000'000;
 
 // Of runtime::OperationClass, which the peers know by its number.
@@ -53,7 +52,7 @@ enum class Type : std::uint8_t {
   kDraining,   // the gate was seen closed; work is still outstanding
   kHolding,    // after a reconnection: work of an earlier epoch is outstanding there
   kHint,       // an operation is expected
-  kTimed,      // since 1.2: launches took so long on so many processors
+  kTimed,      // since 1.2: the measured time of launches on so many SMs
   // daemon -> client
   kGrant = 64,
 };
@@ -72,10 +71,10 @@ struct Ready {
   std::uint64_t queued_ns = 0;       // of all that is queued in the lane; 0: predicted_ns
   std::uint64_t ready_in_ns = 0;     // when its predecessors are predicted to end; 0: now
   std::uint64_t deadline_in_ns = 0;  // 0: none
-  std::uint32_t processors = 1;      // narrowest width that runs it unchanged
+  std::uint32_t processors = 1;      // fewest SMs that run it unchanged
   std::uint16_t last_entry = runtime::kNoEntry;
-  // The lane's grant, if it has one, is of no more use: its launches are used up, or its entry is
-  // too narrow. Nothing is submitted under it any more.
+  // The lane submits nothing more under its present grant, if it has one: its launches are used up,
+  // or its partition is too narrow.
   std::uint8_t moves_on = 0;
   std::uint8_t iteration_end = 0;  // runtime::ReadyOperation
   std::uint8_t kind = 0;           // since 1.2: runtime::OperationClass, where the program says it

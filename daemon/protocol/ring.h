@@ -10,12 +10,12 @@
 //
 // Every word has one writer, so neither side can undo what the other wrote. The indices count
 // records and never wrap (64 bits); a side keeps its own index in private memory and only publishes
-// it. What the other side publishes is checked: an index that cannot be is kBroken, and the ring is
-// not used any more.
+// it. It checks the index that the other side publishes: an impossible one is kBroken, and the ring
+// is not used any more.
 //
-// A consumer copies a cell out once, word by word, into private memory, and looks at nothing but
-// the copy (record.h validates it): the producer may scribble meanwhile and changes only what the
-// copy says.
+// A consumer copies a cell once, word by word, into private memory, and then reads only the copy
+// (record.h validates it). A producer that writes to the cell meanwhile changes no more than what
+// is copied.
 //
 // A process that dies between any two instructions leaves the records it published, whole and in
 // order, and nothing else (tests/protocol/kill_test.cpp).
@@ -41,7 +41,7 @@ enum class RingState : std::uint8_t {
   kOk,
   kFull,    // nothing written
   kEmpty,   // nothing read
-  kBroken,  // the other side published an index that cannot be
+  kBroken,  // the other side published an impossible index
 };
 
 template <class Platform, std::size_t kCapacity>
@@ -68,7 +68,7 @@ class RingProducer {
     ++next_;
     return RingState::kOk;
   }
-  // Sequentially consistent: the producer looks next whether the consumer is parked (park.h).
+  // Sequentially consistent: the producer then reads whether the consumer is parked (park.h).
   void publish() { tail_->store(next_, std::memory_order_seq_cst); }
 
   std::uint64_t written() const { return next_; }

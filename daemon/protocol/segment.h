@@ -17,10 +17,10 @@
 //     | epoch          | generation     | gate   |
 //     +----------------+----------------+--------+
 //
-// A grant tells the client what the word of the lane says while the gate is open. The lane may
-// submit on the entry of the grant while the word equals that: one load and one comparison on the
-// launch path. Any other value means: not any more. `generation` counts the grants of the lane, so
-// a word does not come back; `epoch` is another one for every daemon that was started.
+// A grant holds the value that the lane's word has while its gate is open. The lane may submit to
+// the grant's partition while the word equals it: one load and one comparison on the launch path.
+// Any other value: the gate is closed. `generation` counts the grants of the lane and `epoch`
+// differs for each start of a daemon, so a value does not come back.
 //
 // After closing gates the daemon increments gate_changes, and rings when the client is parked.
 #pragma once
@@ -63,9 +63,9 @@ using GrantConsumer = RingConsumer<Native, kGrants>;
 struct ClientSegment {
   // The kernel writes FUTEX_OWNER_DIED here when the thread that holds it ends (life.h).
   alignas(64) Shared<std::uint32_t> life;
-  // Since 1.4: operations that the client has submitted, wherever they went. Beside a word that
-  // nobody looks at meanwhile, where 1.3 has nothing: an older client leaves it zero, an older
-  // daemon does not look at it.
+  // Since 1.4: operations that the client has submitted to any partition. In padding of 1.3: an
+  // older client leaves it zero, an older daemon does not read it. On the cache line of `life`,
+  // which is not read in normal operation.
   Shared<std::uint64_t> progress;
   // Since 1.6, while DaemonSegment::reporting says so, at most a millisecond late. Each word only
   // grows. The client may lie in them: the daemon bounds what that does.

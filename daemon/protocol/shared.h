@@ -31,10 +31,10 @@ class Shared {
   constexpr Shared() = default;
   T load(std::memory_order order) const { return value_.load(order); }
   void store(T value, std::memory_order order) {
-    if (value_.load(std::memory_order_relaxed) != value) fault_point();  // nobody else writes here
+    if (value_.load(std::memory_order_relaxed) != value) fault_point();  // store(): the only writer
     value_.store(value, order);
   }
-  // Others write here, too: whether a change is made is known afterwards only.
+  // Other processes write the word, too, so the kill may come before a write that changes nothing.
   bool compare_exchange_strong(T& expected, T value, std::memory_order order) {
     fault_point();
     return value_.compare_exchange_strong(expected, value, order);

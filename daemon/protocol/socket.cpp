@@ -97,8 +97,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kServedWithin{2000};
 
-// A daemon that has just been killed still listens for the moment that its end takes, so it is
-// asked for an answer: it hangs up instead. One that is stopped does neither, and keeps its place.
+// Whether a live daemon has this listening socket. One that was just killed still listens until the
+// kernel has ended it, but hangs up instead of answering. A stopped one does not answer in time,
+// and counts as live.
 bool is_served(const Fd& connection) {
   Control ping;
   ping.preamble.kind = Kind::kControl;
@@ -107,12 +108,13 @@ bool is_served(const Fd& connection) {
   return answer ? !answer->bytes.empty() : answer.error().native == ETIMEDOUT;
 }
 
-// Of daemons that start at once one looks and takes the path at a time: else each of them finds
-// nobody, and the last one takes the others' place. The lock is the folder's, and leaves no file.
-// Who has it for longer than it takes to look is no daemon.
-Fd alone_in_folder_of(const std::string& path) {
-  const std::string folder = path.substr(0, path.rfind('/') + 1);
-  Fd lock(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+// Daemons that start at the same time check and take the path one after another: otherwise each of
+// them would find no other, and the last one would replace the others' sockets. The lock is on the
+// directory, so no file remains. No daemon holds it for as long as it is tried for: then the caller
+// goes on without it.
+Fd lock_directory_of(const std::string& path) {
+  const std::string directory = path.substr(0, path.rfind('/') + 1);
+  Fd lock(::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto until = std::chrono::steady_clock::now() + 3 * kServedWithin;
   while (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
          std::chrono::steady_clock::now() < until)
@@ -134,7 +136,7 @@ hal::Result<Fd> listening(const std::string& path, mode_t mode) {
   return failed("nothing can listen at " + path, error);
 }
 
-// Only a socket that nobody listens at is in the way; anything else at that path is not ours.
+// Removes the file only if it is a socket. The caller has found that no daemon listens there.
 void remove_stale(const std::string& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) ::unlink(path.c_str());
@@ -145,8 +147,8 @@ void remove_stale(const std::string& path) {
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
-  const Fd alone = alone_in_folder_of(path);
-  // Where its queue stays full, somebody listens all the same.
+  const Fd lock = lock_directory_of(path);
+  // EAGAIN: its accept queue stayed full, so a process is listening.
   const auto other = connect_to(path, kServedWithin);
   if (other ? is_served(*other) : other.error().native == EAGAIN)
     return hal::fail(hal::Errc::kUnavailable, "another vitamind listens at " + path);
@@ -155,12 +157,13 @@ hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file
   const bool fits = address_of(before).has_value();
   const bool free = ::lstat(path.c_str(), &facts) != 0 || S_ISSOCK(facts.st_mode);
   if (!free) return failed("the socket " + path + " cannot be made", EADDRINUSE);
-  // Of one that was killed in between; or, where no longer name can be had, what is stale.
+  // Left by a daemon that was killed before its rename; or, where `path`.new is too long for a
+  // socket address, the stale socket itself.
   remove_stale(fits ? before : path);
   auto socket = listening(fits ? before : path, mode);
   if (!socket) return socket;
-  // Also for whoever connects: descriptors cannot be sent to it. One that is thrown away unseen is
-  // closed by whoever receives it, and that waits where it is a socket that lingers.
+  // The kernel refuses descriptors that a client sends; accepted sockets inherit this. Without it
+  // the daemon would close them as it receives, and block on a socket with SO_LINGER.
   constexpr int kNone = 0;
   static_cast<void>(::setsockopt(socket->get(), SOL_SOCKET, SO_PASSRIGHTS, &kNone, sizeof kNone));
   if (fits && ::rename(before.c_str(), path.c_str()) != 0) {
@@ -173,10 +176,10 @@ hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file
   return socket;
 }
 
-// Nobody takes the path between the look and the removal.
+// Under the directory's lock, so that no other daemon takes the path between check and removal.
 void PlacedFile::remove() const {
   if (path_.empty()) return;
-  const Fd alone = alone_in_folder_of(path_);
+  const Fd lock = lock_directory_of(path_);
   struct stat facts {};
   if (::lstat(path_.c_str(), &facts) == 0 && facts.st_dev == device_ && facts.st_ino == inode_)
     ::unlink(path_.c_str());
@@ -186,7 +189,7 @@ hal::Result<Fd> accept_from(const Fd& listener) {
   Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket) return socket;
   if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)
-    return unavailable("nobody is waiting");
+    return unavailable("no connection is pending");
   return failed("a connection cannot be accepted");
 }
 
@@ -199,7 +202,7 @@ hal::Result<Fd> connect_to(const std::string& path, WaitLimit limit) {
   const auto until = std::chrono::steady_clock::now() + limit.at_most;
   while (uninterrupted([&] { return ::connect(socket.get(), name, sizeof *address); }) != 0) {
     if (errno != EAGAIN) return unavailable("no vitamind answers at " + path);
-    // Its queue is full. Nothing says when it is not: the next turn of the daemon empties some.
+    // EAGAIN: the accept queue is full. No event tells when it has room, so poll.
     pollfd cancelled{limit.cancel, POLLIN, 0};
     const timespec pause{0, 200'000};
     if (std::chrono::steady_clock::now() >= until || ::ppoll(&cancelled, 1, &pause, nullptr) > 0)
@@ -255,8 +258,8 @@ hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most, WaitLimit
   constexpr int kFlags = MSG_CMSG_CLOEXEC | MSG_DONTWAIT;
   const auto receive = [&] { return ::recvmsg(socket.get(), &message, kFlags); };
   ssize_t length = uninterrupted(receive);
-  // It hung up without reading what we said: the kernel tells that first, once, and then what it
-  // had answered.
+  // The daemon closed the socket without reading our message: the kernel reports that once, and the
+  // next call returns what the daemon had sent.
   if (length < 0 && errno == ECONNRESET) length = uninterrupted(receive);
   if (length < 0) return failed("the daemon's answer cannot be received");
   parcel.bytes.resize(static_cast<std::size_t>(length));
@@ -285,7 +288,7 @@ hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes,
 void ring_doorbell(const Fd& socket) {
   const char byte = 0;
   const ssize_t sent = ::send(socket.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-  (void)sent;  // full: rung already; closed: the peer's end is noticed elsewhere
+  (void)sent;  // full: rung already; closed: the caller sees the hang-up on its poll set
 }
 
 }  // namespace vitamin::protocol

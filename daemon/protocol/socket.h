@@ -2,9 +2,9 @@
 //
 // The Unix socket between clients and the daemon: SOCK_SEQPACKET, never blocking, closed at exec.
 //
-// Descriptors travel from the daemon to the client only. Whatever descriptors a client attaches to
-// a message are refused by the kernel (before Linux 6.16: discarded, because the daemon receives
-// without room for them; a socket that lingers makes the daemon wait then).
+// Only the daemon sends descriptors. Those that a client attaches to a message are refused by the
+// kernel (before Linux 6.16: discarded, because the daemon receives without room for them; there a
+// socket with SO_LINGER can make the daemon wait).
 #pragma once
 
 #include <sys/types.h>
@@ -20,22 +20,22 @@
 
 namespace vitamin::protocol {
 
-// The kernel's word on who is at the other end.
+// The process at the other end, as the kernel reports it.
 struct Peer {
   uid_t uid = static_cast<uid_t>(-1);
-  pid_t pid = 0;  // 0: not visible from here (another pid namespace); for people only
+  pid_t pid = 0;  // 0: of another pid namespace; for messages only
   Fd pidfd;       // readable when the process has ended
 };
 hal::Result<Peer> peer_of(const Fd& socket);
 
-// A file that this process has put at a path of a daemon's folder.
+// The socket file that this process has created in a daemon's directory.
 class PlacedFile {
  public:
   PlacedFile() = default;  // none
   PlacedFile(std::string path, dev_t device, ino_t inode)
       : path_(std::move(path)), device_(device), inode_(inode) {}
-  // Unless another file has taken its place. A socket is closed before: a daemon that starts
-  // meanwhile may be waiting for that, with the folder locked.
+  // Does nothing if another file has taken its place. Close the socket first: a daemon that is
+  // starting holds the directory's lock and waits for the answer of the old one.
   void remove() const;
 
  private:
@@ -44,28 +44,29 @@ class PlacedFile {
   ino_t inode_ = 0;
 };
 
-// A stale socket (nobody listens, or whoever did is ending) is replaced; a live one is an error
-// that says so, after 2 s where it does not answer. `mode`: of the socket file. `file`: which it is
-// (null: not asked).
+// Listens at `path`. Replaces a stale socket (no process listens, or the one that did is ending). A
+// live daemon there is an error that says so, after 2 s if it does not answer. `mode`: permissions
+// of the socket file. `file`, if not null, is set to that file.
 //
-// The socket is bound to `path`.new, listens, and is renamed: whoever finds it at its path is
-// heard. `ss -xl` shows the name that it was bound to.
+// The socket is bound to `path`.new, listens, and is then renamed, so that a client that finds it
+// at `path` can connect. `ss -xl` shows the name that it was bound to.
 hal::Result<Fd> listen_at(const std::string& path, mode_t mode, PlacedFile* file = nullptr);
 // How long a call may wait, and what ends the wait early.
 struct WaitLimit {
   WaitLimit(std::chrono::milliseconds time = {}, int descriptor = -1)
       : at_most(time), cancel(descriptor) {}
   std::chrono::milliseconds at_most;
-  int cancel;  // a descriptor, or -1; readable: the caller does not wait any longer
+  int cancel;  // a descriptor that ends the wait when it becomes readable, or -1
 };
 
-hal::Result<Fd> accept_from(const Fd& listener);  // kUnavailable: nobody is waiting
-// While its queue of those who connect is full, tried again until the limit.
+hal::Result<Fd> accept_from(const Fd& listener);  // kUnavailable: no connection is pending
+// Retries until the limit while the accept queue of the daemon is full.
 hal::Result<Fd> connect_to(const std::string& path, WaitLimit limit = {});
 
 hal::Status send_message(const Fd& socket, std::span<const std::byte> bytes,
                          std::span<const int> fds = {});
-// One message, descriptors discarded. Nothing: none has come. An empty one: the peer has closed.
+// One message of at most `most` bytes; descriptors are discarded. kUnavailable: there is none. An
+// empty one: the peer has closed.
 hal::Result<std::vector<std::byte>> receive_message(const Fd& socket, std::size_t most);
 struct Parcel {
   std::vector<std::byte> bytes;
@@ -74,8 +75,8 @@ struct Parcel {
 // Waits until the limit; at most 4 descriptors.
 hal::Result<Parcel> receive_parcel(const Fd& socket, std::size_t most, WaitLimit limit);
 
-// Sends, and waits for the answer until the limit. A daemon that refuses a connection may
-// have hung up before it was asked: its refusal is the answer then.
+// Sends, and waits for the answer until the limit. A daemon that refuses a connection may hang up
+// before it has read the message: the refusal that it sent is the answer then.
 hal::Result<Parcel> exchange(const Fd& socket, std::span<const std::byte> bytes, std::size_t most,
                              WaitLimit limit);
 

@@ -223,13 +223,13 @@ class Trace(Programs):
 
 class Processes(Programs):
     def shared_cus(self, *commands, confine=()):
-        """How many CUs two processes ever held at one time.
+        """How many CUs had work of two processes at one time.
 
-        confine: for each command the CUs to which HSA_CU_MASK confines the runtime's own queue; its
-        kernels would run on all of them while the programs start.
+        confine: for each command the CUs to which HSA_CU_MASK confines the runtime's own queue.
+        Without it the kernels that the runtime launches at the start run on all CUs.
         """
         ledger = self.new_file("ledger")
-        traces = [self.folder / f"{ledger.name}.{number}" for number in range(len(commands))]
+        traces = [self.directory / f"{ledger.name}.{number}" for number in range(len(commands))]
         masks = [{"HSA_CU_MASK": f"0:{cus}"} for cus in confine] or [{}] * len(commands)
         processes = [self.start("masks", *command.split(), _LEDGER=ledger, _TRACE=trace,
                                 _HOLD_US=2000, **mask)
@@ -254,8 +254,8 @@ class Processes(Programs):
                                          confine=[f"{cu}-{cu + 25}" for cu in first]), 0)
 
     def most_shared(self, enough, *programs, **options):
-        """Two processes meet only where both run at the same moment: on a busy machine that may
-        take more than one try."""
+        """The largest shared_cus() of up to six runs: on a busy machine the two processes may not
+        run at the same time in the first."""
         most = 0
         for _ in range(6):
             most = max(most, self.shared_cus(*programs, **options))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stand-in for the kernel driver says to programs that it does not serve.
+"""What the fake kernel driver says to programs that it does not serve.
 
 Needs in the environment what software_amd.py says. The programs here speak to the driver directly:
 Python opens /dev/kfd and calls ioctl() through libc, as ROCm's libhsakmt does.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the tests of the stand-in for the kernel driver call it.
+// How the tests of the fake kernel driver call it.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the stand-in for the kernel driver answers to each ioctl (kfd_queue_test.cpp: about events
-// and queues), against Linux 6.1 (drivers/gpu/drm/amd/amdkfd/kfd_chardev.c). One process has one
-// driver, so the cases share it.
+// The answers of the fake kernel driver to each ioctl are those of Linux 6.1
+// (drivers/gpu/drm/amd/amdkfd/kfd_chardev.c). Events and queues: kfd_queue_test.cpp. A process has
+// one driver, so the cases share it.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the stand-in for the kernel driver answers about events and queues, against Linux 6.1
+// What the fake kernel driver answers about events and queues, against Linux 6.1
 // (drivers/gpu/drm/amd/amdkfd/kfd_chardev.c, kfd_events.c, kfd_process_queue_manager.c).
 #include <algorithm>
 #include <cerrno>

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HIP programs of this folder on ROCm of Debian sid, bare and under `vitamin run`.
+"""The HIP programs of this directory on ROCm of Debian sid, bare and under `vitamin run`.
 
-    newer_rocm.py FOLDER --build build/release
+    newer_rocm.py DIRECTORY --build build/release
 
-As root, with mmdebstrap and network, by hand: it makes a chroot of 1.6 GB in FOLDER (kept, and used
-again), builds the programs there with sid's hipcc, and runs each of them over the stand-in for the
-kernel driver (backends/soft/amdgpu/kfd). Prints a line for each program and policy, and ends with 1
-when a bare run fails or a run under `vitamin run` prints anything else.
+By hand, as root, with mmdebstrap and network. Makes a chroot of 1.6 GB in DIRECTORY, or uses the
+one that is there, builds the programs in it with sid's hipcc, and runs each of them over the
+software AMD GPU (backends/soft/amdgpu). Prints a line for each program and policy. Exit code 1: a
+bare run failed, or a run under `vitamin run` printed something else.
 """
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ import sys
 SOURCES = pathlib.Path(__file__).parent / "programs"
 PACKAGES = "libamdhip64-6,libamdhip64-dev,libhsa-runtime64-1,hipcc,rocminfo,libdrm-amdgpu1"
 FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off", "-w", "--offload-arch=gfx90a"]
-# What differs, with the reason.
+# Programs whose output differs under `vitamin run`, with the reason.
 KNOWN = {
     "null_stream event_waits": "6.4 leaves no marker for an event that is complete; ours waits",
     "corners other_processes": "a wait for an interprocess event may return early, bare as well",
@@ -41,14 +41,14 @@ TWO_GPUS = [f"several {check}" for check in (
     "memory_of_two_processes", "event_of_two_processes")]
 
 
-def make_chroot(folder):
-    if (folder / "usr/bin/hipcc").exists():
+def make_chroot(directory):
+    if (directory / "usr/bin/hipcc").exists():
         return
     subprocess.run(["mmdebstrap", "--variant=apt", "--mode=root",
                     # sid's index is older than it says where a mirror lags.
                     '--aptopt=Acquire::Check-Valid-Until "false"',
                     '--aptopt=APT::Install-Recommends "false"',
-                    f"--include={PACKAGES}", "sid", folder], check=True)
+                    f"--include={PACKAGES}", "sid", directory], check=True)
 
 
 def libraries_of(library):
@@ -57,15 +57,15 @@ def libraries_of(library):
 
 
 class Chroot:
-    def __init__(self, folder, build):
-        self.folder = folder
-        self.opt = folder / "opt/programs"
+    def __init__(self, directory, build):
+        self.directory = directory
+        self.opt = directory / "opt/programs"
         self.opt.mkdir(parents=True, exist_ok=True)
         driver = build / "lib/soft/libvitamin_soft_kfd.so"
         shutil.copy(driver, self.opt)
-        # What the device needs and sid has not: libraries of the machine that built it.
+        # Libraries that the driver was linked with and that sid lacks.
         for library in libraries_of(driver):
-            present = any((folder / path / library.name).exists()
+            present = any((directory / path / library.name).exists()
                           for path in ("usr/lib/x86_64-linux-gnu", "lib64"))
             if not present:
                 shutil.copy(library, self.opt)
@@ -73,7 +73,7 @@ class Chroot:
     def run(self, *command, **settings):
         environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/opt/programs",
                        "MODULE_FILE": "/opt/programs/module.co"} | settings
-        line = ["chroot", self.folder, "/usr/bin/env", "-C", "/opt/programs", "-i",
+        line = ["chroot", self.directory, "/usr/bin/env", "-C", "/opt/programs", "-i",
                 *(f"{name}={value}" for name, value in environment.items()), *command]
         return subprocess.run(line, text=True, capture_output=True, timeout=300)
 
@@ -111,18 +111,18 @@ def compare(chroot, command, gpus):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
-    folder, build = arguments.folder.absolute(), arguments.build.absolute()
-    make_chroot(folder)
-    chroot = Chroot(folder, build)
+    directory, build = arguments.directory.absolute(), arguments.build.absolute()
+    make_chroot(directory)
+    chroot = Chroot(directory, build)
     programs = {command.split()[0] for command in ONE_GPU + TWO_GPUS}
     with contextlib.ExitStack() as mounts:
-        (folder / "opt/build").mkdir(parents=True, exist_ok=True)
+        (directory / "opt/build").mkdir(parents=True, exist_ok=True)
         for source, target in ((build, "opt/build"), ("/proc", "proc"), ("/dev", "dev")):
-            subprocess.run(["mount", "--bind", source, folder / target], check=True)
-            mounts.callback(subprocess.run, ["umount", folder / target], check=True)
+            subprocess.run(["mount", "--bind", source, directory / target], check=True)
+            mounts.callback(subprocess.run, ["umount", directory / target], check=True)
         for program in sorted(programs):
             chroot.compile(program, f"{program}.hip.cpp")
         chroot.compile("module.co", "module.hip.cpp", "--genco")

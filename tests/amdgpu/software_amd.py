@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests over the software AMD GPU share: an environment without the caller's own settings, a
+"""Shared by tests over the software AMD GPU: an environment without the caller's own settings, a
 directory for each test, the GPU's trace.
 
-Needs in the environment: SOFT_DRIVER (our stand-in for the kernel driver) and PROGRAMS.
+Needs in the environment: SOFT_DRIVER (the fake kernel driver) and PROGRAMS.
 """
 import os
 import pathlib
 import tempfile
 import unittest
 
-# The variable by which a program finds the GPU, and without it.
+# The environment with which a program finds the GPU, and the one with which it finds none.
 DEVICE = {"LD_PRELOAD": os.environ["SOFT_DRIVER"]}
 NO_DEVICE = {"LD_PRELOAD": ""}
 OF_USERS = ("VITAMIN", "HSA_", "HIP_", "ROC_", "GPU_", "LD_")
@@ -32,18 +32,19 @@ def launches(trace):
 
 class SoftwareAmd(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="vitamin-amd-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        temporary = tempfile.TemporaryDirectory(prefix="vitamin-amd-")
+        self.addCleanup(temporary.cleanup)
+        self.directory = pathlib.Path(temporary.name)
 
     def environment(self, **settings):
-        """Each test's GPU is its own, so what processes on one share lies in the test's folder."""
+        """Each test has a GPU of its own, so its processes also have their device locks in the
+        test's directory."""
         result = {name: value for name, value in os.environ.items()
                   if not name.startswith(OF_USERS)}
-        return result | DEVICE | {"VITAMIN_LOCK_DIRECTORY": str(self.folder)} | settings
+        return result | DEVICE | {"VITAMIN_LOCK_DIRECTORY": str(self.directory)} | settings
 
     def new_file(self, name):
-        return self.folder / f"{name}{len(list(self.folder.iterdir()))}"
+        return self.directory / f"{name}{len(list(self.directory.iterdir()))}"
 
 
 class Programs(SoftwareAmd):

@@ -54,7 +54,7 @@ TEST_CASE("no file at all is a valid configuration") {
   CHECK(loaded.settings.front().place.text() == "built in");
 }
 
-TEST_CASE("the example is valid and does what its comments say") {
+TEST_CASE("the example is valid and has the values that its comments describe") {
   std::ifstream file(EXAMPLE);
   std::stringstream text;
   text << file.rdbuf();
@@ -77,7 +77,7 @@ TEST_CASE("the example is valid and does what its comments say") {
   CHECK(c.classes[2].share == 75);
 }
 
-TEST_CASE("a word that is no UTF-8 is a problem, not a setting that cannot be shown") {
+TEST_CASE("a value of the command line or environment that is not UTF-8 is a problem") {
   for (const char* text : {"\xff", "a\xe2\x8au", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
     const std::vector<Assignment> words = {{"collectives.kernels", text, "the command line"}};
     const Loaded loaded = load_texts({}, words, "gpu1");
@@ -89,7 +89,7 @@ TEST_CASE("a word that is no UTF-8 is a problem, not a setting that cannot be sh
   CHECK(load_texts({}, words, "gpu1").valid());
 }
 
-TEST_CASE("every setting is read from a file, the environment's word and the command line's") {
+TEST_CASE("every setting is read from a file, the environment and the command line") {
   for (const SettingKey& key : setting_keys()) {
     CAPTURE(key.path);
     // A value that differs from the built-in one.
@@ -136,7 +136,7 @@ TEST_CASE("every setting is read from a file, the environment's word and the com
   }
 }
 
-TEST_CASE("every problem is found at once, with its place and a suggestion") {
+TEST_CASE("all problems are reported at once, each with its place and a suggestion") {
   CHECK(problems("[policy]\n"
                  "quantun = \"2ms\"\n"
                  "quantum = 4\n"
@@ -160,7 +160,7 @@ TEST_CASE("every problem is found at once, with its place and a suggestion") {
   CHECK(problems("pool = 3\n") == "1:1 'pool' is a section\n");
 }
 
-TEST_CASE("a text that is no TOML is one problem at its place") {
+TEST_CASE("a text that is not TOML is one problem at its place") {
   const Loaded loaded = read("[policy]\nname = \"fifo\n");
   REQUIRE(loaded.problems.size() == 1);
   CHECK(loaded.problems[0].place.line == 2);
@@ -171,7 +171,7 @@ TEST_CASE("a text that is no TOML is one problem at its place") {
   CHECK(shown.back() == '^');
 }
 
-TEST_CASE("parameters of the policy are checked where they stand") {
+TEST_CASE("an invalid parameter of the policy is reported at its own place") {
   CHECK(problems("[policy]\nname = \"random\"\nparameters = { evry = 2 }\n") ==
         "3:16 the policy 'random' has no parameter 'evry'; did you mean 'every'?\n");
   CHECK(problems("[policy]\nname = \"tpot-first\"\nparameters = { target = 30 }\n") ==
@@ -187,7 +187,7 @@ TEST_CASE("parameters of the policy are checked where they stand") {
             .configuration.policy.specification() == "random:every=4,min=16");
 }
 
-TEST_CASE("a device's rule is checked as that device would use it") {
+TEST_CASE("the policy and parameters of a device section are checked together") {
   CHECK(problems("[policy]\nname = \"random\"\nparameters = { every = 2 }\n"
                  "[devices.\"GPU-1*\".policy]\nname = \"fifo\"\n") == "");
   CHECK(problems("[devices.\"GPU-1*\".policy]\nname = \"fifo\"\nparameters = { every = 2 }\n") ==
@@ -200,7 +200,7 @@ TEST_CASE("a device's rule is checked as that device would use it") {
   CHECK(loaded.configuration.for_device("GPU-2", "x").policy.specification() == "random:every=2");
 }
 
-TEST_CASE("a section for nodes holds on those that its pattern names, and is checked on all") {
+TEST_CASE("a node section applies to nodes that match its pattern, and is checked on all nodes") {
   const std::string text =
       "policy.quantum = \"1ms\"\n[nodes.\"gpu[1-8]\"]\n"
       "policy.quantum = \"2ms\"\n[nodes.\"gpu7*\"]\npolicy.quantum = \"3ms\"";
@@ -222,7 +222,7 @@ TEST_CASE("a later policy does not inherit the parameters of an earlier one") {
   CHECK(loaded.configuration.policy.specification() == "throughput");
 }
 
-TEST_CASE("the first class whose conditions all hold is the program's") {
+TEST_CASE("a program is of the first class whose conditions all hold") {
   const Loaded loaded = read(
       "[[class]]\nname = \"a\"\ncommand = \"train*\"\nenvironment = { TASK = \"[1-9]\" }\n"
       "[[class]]\nname = \"b\"\ncommand = [\"/opt/*\", \"serve\"]\nuser = \"ada\"\n"
@@ -244,7 +244,7 @@ TEST_CASE("the first class whose conditions all hold is the program's") {
   CHECK_FALSE(may_be_in(loaded.configuration.classes[3], {"1000", "ada"}));
 }
 
-TEST_CASE("a class that earlier ones leave no program is said in vain, and no other is") {
+TEST_CASE("a class whose programs all match earlier classes is reported as having no effect") {
   auto class_of = [](const std::string& name, const std::string& conditions) {
     return "[[class]]\nname = \"" + name + "\"\n" + conditions + "\n";
   };
@@ -297,7 +297,7 @@ TEST_CASE("bounds, percentile and weight of a class are read") {
   CHECK(made.weight == 3);
 }
 
-TEST_CASE("a bound under a policy that keeps none is said in vain, and the rest is used") {
+TEST_CASE("a bound under a policy that ignores bounds is reported as having no effect") {
   for (const std::string key : {"ttft", "tpot", "latency", "step"}) {
     CAPTURE(key);
     const std::string serving =
@@ -323,21 +323,22 @@ TEST_CASE("a bound under a policy that keeps none is said in vain, and the rest 
   CHECK(both.no_effect.size() == 3);
 }
 
-TEST_CASE("a weight under a policy that weighs nothing is said in vain") {
-  const auto said = [](const std::string& policy) {
+TEST_CASE("a weight under a policy that ignores weights is reported as having no effect") {
+  const auto no_effect = [](const std::string& policy) {
     const Loaded loaded = read(policy + "\n[[class]]\nname = \"s\"\nweight = 2\n");
     CHECK(loaded.valid());
     return loaded.no_effect.empty() ? "" : text_of(loaded.no_effect.front(), false);
   };
-  CHECK(said("policy.name = \"fifo\"") ==
+  CHECK(no_effect("policy.name = \"fifo\"") ==
         "v.toml:4:1: the policy 'fifo' weighs no clients: 'weight' of the class 's' has no effect; "
         "policies that do: throughput, slo, tpot-first");
-  CHECK(said("policy.name = \"throughput\"") == "");
-  CHECK(said("policy = { name = \"throughput\", parameters = { model = \"algorithm1\" } }") != "");
-  CHECK(said("policy.name = \"slo\"") == "");
+  CHECK(no_effect("policy.name = \"throughput\"") == "");
+  CHECK(no_effect("policy = { name = \"throughput\", parameters = { model = \"algorithm1\" } }") !=
+        "");
+  CHECK(no_effect("policy.name = \"slo\"") == "");
 }
 
-TEST_CASE("the command line changes keys of classes that a file has") {
+TEST_CASE("the command line changes keys of classes of a file") {
   const std::vector<Text> files = {
       {"v.toml",
        "policy.name = \"slo\"\n[[class]]\nname = \"a.b\"\nkind = \"latency\"\ntpot = \"9ms\"\n"}};
@@ -369,7 +370,7 @@ TEST_CASE("the command line changes keys of classes that a file has") {
   CHECK_FALSE(load("class.a.b.environment", "X=[").valid());
 }
 
-TEST_CASE("classes that can never match or that make no sense are problems") {
+TEST_CASE("classes that can never match or contradict themselves are problems") {
   CHECK(problems("[[class]]\nname = \"all\"\n[[class]]\nname = \"x\"\nuser = \"y\"\n")
             .find("3:1 the class 'x' is never reached") == 0);
   CHECK(problems("[[class]]\nuser = \"y\"\n") == "1:1 a class needs a name\n");
@@ -386,7 +387,7 @@ TEST_CASE("classes that can never match or that make no sense are problems") {
         "3:1 a class has no 'comand'; did you mean 'command'?\n");
 }
 
-TEST_CASE("patterns of names") {
+TEST_CASE("patterns match lists, number ranges, '*' and '?'") {
   CHECK(matches("gpu[1-64]", "gpu64"));
   CHECK_FALSE(matches("gpu[1-64]", "gpu65"));
   CHECK_FALSE(matches("gpu[1-64]", "gpu6x"));
@@ -406,7 +407,7 @@ TEST_CASE("patterns of names") {
   CHECK_FALSE(matches("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b", std::string(5000, 'a')));
 }
 
-TEST_CASE("durations say what they are") {
+TEST_CASE("durations are parsed with their unit and printed as the shortest text") {
   CHECK(duration_ns("4ms") == 4'000'000);
   CHECK(duration_ns("1.5s") == 1'500'000'000);
   CHECK(duration_ns("2h") == 7'200'000'000'000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernel layouts from code objects: of hipcc's own output, and of bytes that nobody should believe.
+// Kernel layouts from code objects: from hipcc's own output, and from damaged bytes.
 #include "interpose/libamdhip64/code_object.h"
 
 #include <doctest/doctest.h>

@@ -32,7 +32,7 @@ class Programs(software_amd.Programs):
 
     def shared(self, *command, options=("--policy", "random"), **settings):
         """The result of a program under `vitamin run`, and its report."""
-        report = self.folder / "report.json"
+        report = self.directory / "report.json"
         result = self.run_command([VITAMIN, "run", "--report", report, *options, "--",
                                    self.PROGRAMS / command[0], *command[1:]], settings)
         return result, json.loads(report.read_text()) if report.exists() else {}
@@ -125,7 +125,8 @@ class Memory(Programs):
     NOISE = 48 << 10
 
     def growth(self, result):
-        """In half of the rounds, in bytes, of what is held at the least."""
+        """By how many bytes the minimum of the memory in use grows from the first half of the
+        rounds to the second."""
         self.assertEqual(result.returncode, 0, result)
         held = [int(line) for line in result.stdout.split()][self.WARM_UP:]
         self.assertEqual(len(held), self.ROUNDS - self.WARM_UP)
@@ -145,7 +146,7 @@ class Memory(Programs):
 
 class Corners(Programs):
     def check(self, check, **counts):
-        """As natively, every launch bound; what was counted."""
+        """The output is the native one, every launch is bound; returns the report's totals."""
         native = self.native("corners", check)
         self.assertEqual((native.returncode, "WRONG" in native.stdout), (0, False),
                          native.stdout + native.stderr)
@@ -182,7 +183,7 @@ class Corners(Programs):
         trace = self.trace(self.shared, "streams", "cooperative")
         grids = [line["cus"] for line in launches(trace) if "meet" in line["kernel"]]
         self.assertEqual(grids, ["104"])
-        report = json.loads((self.folder / "report.json").read_text())
+        report = json.loads((self.directory / "report.json").read_text())
         self.assertEqual(sum(report["totals"]["whole_device"].values()), 1, report["totals"])
 
 
@@ -310,7 +311,7 @@ class Obstacles(Programs):
         native = self.native("obstacles", "own_mask")
         self.assertEqual(native.returncode, 0, native.stdout)
         trace = self.trace(self.shared, "obstacles", "own_mask")
-        report = json.loads((self.folder / "report.json").read_text())
+        report = json.loads((self.directory / "report.json").read_text())
         widths = {name: {line["cus"] for line in trace if name in line.get("kernel", "")}
                   for name in ("on_own_mask", "elsewhere")}
         self.assertEqual(widths["on_own_mask"], {"24"})
@@ -350,7 +351,7 @@ class Obstacles(Programs):
                            says="GPU_MAX_HW_QUEUES=8 leaves room for 1 CU-masked queue")
 
     def test_queues_that_cannot_be_made_or_masked_cost_no_launch(self):
-        # The second is a plain stream's of the program; the runtime tries seven sizes for each.
+        # The second queue is that of a plain stream; the runtime tries seven sizes for each queue.
         for fault in ("set_mask@1+", "create_queue@3-9"):
             self.check_goes_on("kernels", *Output.ORDERED, VITAMIN_SOFT_AMDGPU_FAULTS=fault,
                                says="A CU-masked queue cannot be created")
@@ -379,12 +380,12 @@ class Obstacles(Programs):
         self.assertEqual((result.returncode, result.stdout), (0, native.stdout), result.stderr)
 
     def broken_runtime(self, library):
-        """A folder in which these bytes are every libamdhip64."""
-        folder = self.new_file("runtime")
-        folder.mkdir()
+        """A directory in which these bytes are every libamdhip64."""
+        directory = self.new_file("runtime")
+        directory.mkdir()
         for number in "567":
-            (folder / f"libamdhip64.so.{number}").write_bytes(library)
-        return str(folder)
+            (directory / f"libamdhip64.so.{number}").write_bytes(library)
+        return str(directory)
 
     def test_without_a_runtime_the_loader_speaks_and_its_exit_code_is_passed(self):
         path = {"LD_LIBRARY_PATH": self.broken_runtime(b"no library")}
@@ -396,19 +397,19 @@ class Obstacles(Programs):
         self.assertIn("no launch was seen: ", result.stderr)
 
     def older_runtime(self):
-        """A folder with the real runtime behind a library that says it is HIP 5.1."""
-        folder = self.new_file("older")
-        folder.mkdir()
-        source = folder / "older.c"
+        """A directory with the real runtime behind a library that says it is HIP 5.1."""
+        directory = self.new_file("older")
+        directory.mkdir()
+        source = directory / "older.c"
         source.write_text("int hipRuntimeGetVersion(int* v) { *v = 50130000; return 0; }\n")
         make = [os.environ["CXX"], "-x", "c", source, "-shared", "-fPIC", "-x", "none"]
-        real = folder / "libreal_runtime.so"
+        real = directory / "libreal_runtime.so"
         subprocess.run([*make, f"-Wl,-soname,{real.name}", "-o", real], check=True)
         subprocess.run([*make, "-Wl,-soname,libamdhip64.so.5,--no-as-needed", real,
-                        "-o", folder / "libamdhip64.so.5"], check=True)
+                        "-o", directory / "libamdhip64.so.5"], check=True)
         real.unlink()
         real.symlink_to(os.environ["RUNTIME"])
-        return folder
+        return directory
 
     def test_a_runtime_that_is_too_old_is_left_alone(self):
         path = {"LD_LIBRARY_PATH": str(self.older_runtime())}
@@ -431,15 +432,16 @@ class Obstacles(Programs):
         return next(line for line in result.stdout.splitlines() if " hip " in line)
 
     def test_doctor_says_what_is_wrong_with_a_runtime(self):
-        runtime = pathlib.Path(os.environ["STAND_IN_RUNTIME"]).read_bytes()
+        runtime = pathlib.Path(os.environ["FAKE_RUNTIME"]).read_bytes()
         self.assertIn("no HIP runtime was found (", self.doctor_with(b"no library"))
         self.assertIn("is HIP 5.1; 5.2 or newer is needed",
-                      self.doctor_with(runtime, STAND_IN_VERSION="50130000"))
+                      self.doctor_with(runtime, FAKE_RUNTIME_VERSION="50130000"))
         self.assertIn("sees no device (hipErrorNoDevice): check that /dev/kfd exists",
-                      self.doctor_with(runtime, STAND_IN_DEVICES="0"))
+                      self.doctor_with(runtime, FAKE_RUNTIME_DEVICES="0"))
         self.assertIn("HIP_VISIBLE_DEVICES is '-1': unset it",
-                      self.doctor_with(runtime, STAND_IN_DEVICES="0", HIP_VISIBLE_DEVICES="-1"))
-        self.assertIn("crashed", self.doctor_with(runtime, STAND_IN_CRASH="1"))
+                      self.doctor_with(runtime, FAKE_RUNTIME_DEVICES="0",
+                                       HIP_VISIBLE_DEVICES="-1"))
+        self.assertIn("crashed", self.doctor_with(runtime, FAKE_RUNTIME_CRASH="1"))
 
 
 class Several(Programs):
@@ -448,7 +450,7 @@ class Several(Programs):
     def test_each_of_two_devices_has_a_pool_and_launches_move_on_both(self):
         for check in ("alone_on_each", "threads_on_each"):
             self.check_same("several", check, **self.GPUS)
-            report = json.loads((self.folder / "report.json").read_text())
+            report = json.loads((self.directory / "report.json").read_text())
             (process,) = report["processes"]
             self.assertEqual([device["ordinal"] for device in process["devices"]], [0, 1])
             self.assertEqual(len({device["uuid"] for device in process["devices"]}), 2)

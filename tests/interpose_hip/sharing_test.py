@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes of `vitamin run --daemon` on one software AMD GPU: leases, seen from the CUs,
-and the GPU's compute queues. Needs in the environment: VITAMIN, VITAMIND and what software_amd.py
-says.
+"""Several processes of `vitamin run --daemon` on one software AMD GPU: work of two leases is never
+on one CU, and all clients together have no more compute queues than the GPU. Needs in the
+environment: VITAMIN, VITAMIND and what software_amd.py says.
 """
 import itertools
 import json
@@ -19,21 +19,22 @@ from software_amd import Programs, read_trace  # noqa: E402
 
 VITAMIN, VITAMIND = os.environ["VITAMIN"], os.environ["VITAMIND"]
 QUEUES_OF_GPU = 20
-OF_NEWCOMER = 2  # left free for the process that comes next
+OF_NEWCOMER = 2  # queues left free for the process that starts next
 
 
 class Shared(Programs):
     def daemon(self, policy):
-        """The options of its clients. Its folder of locks is its own, as the GPU is."""
-        folder = self.new_file("daemon")
-        folder.mkdir()
-        socket = folder / "socket"
+        """Starts a vitamind with a lock directory of its own, as its GPU is. Returns the options of
+        `vitamin run` for its clients."""
+        directory = self.new_file("daemon")
+        directory.mkdir()
+        socket = directory / "socket"
         daemon = subprocess.Popen([VITAMIND, "--socket", socket, "--policy", policy,
-                                   "--lock-directory", folder], stdout=subprocess.DEVNULL,
+                                   "--lock-directory", directory], stdout=subprocess.DEVNULL,
                                   stderr=subprocess.DEVNULL, env=self.environment())
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.terminate)
-        # The socket is there a moment before anybody listens.
+        # The socket appears a moment before vitamind listens.
         while subprocess.run([VITAMIN, "status", "--socket", socket], env=self.environment(),
                              capture_output=True, check=False).returncode != 0:
             self.assertIsNone(daemon.poll())
@@ -41,9 +42,9 @@ class Shared(Programs):
         return ["--daemon", "--socket", socket]
 
     def together(self, count, check, options, bare=0, settled=lambda: True, **settings):
-        """Runs `masks CHECK` in so many leased processes and so many bare ones. They start one
-        after another, since what the runtime itself launches then has no mask, each when things
-        are settled, and work together."""
+        """Runs `masks CHECK` in `count` processes with leases and `bare` without. They start one
+        after another, each when settled(), because kernels that the runtime launches at the start
+        have no mask; then all work at once. Returns reports, traces and standard errors."""
         ledger, runs = self.new_file("ledger"), []
         for number in range(count + bare):
             report, trace = self.new_file("report"), self.new_file("trace")
@@ -60,7 +61,7 @@ class Shared(Programs):
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "ready\n")
             runs.append((process, report, trace))
-            wait_until(settled, "that things are settled", 60)
+            wait_until(settled, "the queues of earlier clients to be returned", 60)
         for process, _, _ in runs:
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -75,8 +76,8 @@ class Shared(Programs):
 
 class Leases(Shared):
     def overlaps(self, count, check, policy, bare=0):
-        """How many CUs two processes ever held at one time, in a run in which no lease came too
-        late for a launch (a machine that stands still for long makes launches go elsewhere)."""
+        """How many CUs had work of two processes at one time, in a run in which every launch had
+        its lease in time (on a stalled machine late ones go to the whole device)."""
         for _ in range(3):
             reports, traces, _ = self.together(count, check, self.daemon(policy), bare)
             for report in reports:
@@ -102,7 +103,7 @@ class Leases(Shared):
         # More entries are leased in turn than there are masked queues: each has to be made first.
         # Without the wait nine of ten launches would run on the whole device, over the others.
         elsewhere = []
-        for _ in range(5):  # on a machine that stands still some give up waiting
+        for _ in range(5):  # on a stalled machine some waits time out
             reports, _, _ = self.together(2, "occupy", self.daemon("random:max=40"))
             totals = [report["totals"] for report in reports]
             self.assertGreater(sum(t["launches"]["deferred"] for t in totals), 20, totals)
@@ -119,8 +120,8 @@ class Leases(Shared):
 
 class Budget(Shared):
     def queues(self, trace):
-        """How many there were from one change to the next, in one trace of all processes, until the
-        first of them ended (and with it its queues, of which no line tells)."""
+        """The number of compute queues after each change, in one trace of all processes. Ends with
+        the first process: its queues end without a line in the trace."""
         alive = itertools.takewhile(lambda line: line[""] != "summary", trace)
         changes = [{"create": 1, "destroy": -1}[line[""]] for line in alive
                    if line.get("kind") == "compute"]
@@ -138,8 +139,8 @@ class Budget(Shared):
         return read_trace(trace), reports, errors
 
     def test_eight_clients_hold_no_more_queues_than_the_gpu_has(self):
-        # In two of some seventy runs there was one more for a moment; what ends may give its share
-        # back before its queues are gone. A share that is too large is so every time.
+        # In two of some seventy runs there was one queue too many for a moment: a process that ends
+        # may return its share before its queues are destroyed. A wrong share fails every time.
         for _ in range(3):
             trace, _, _ = self.run_eight(GPU_MAX_HW_QUEUES="1")
             if max(self.queues(trace)) <= QUEUES_OF_GPU:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who decides on a device: locks of several processes on one file. Others are forked children,
-// because a process does not see record locks of its own.
+// Device locks of several processes on one file. The other processes are forked children, because a
+// process does not see record locks of its own.
 #include "daemon/protocol/device_lock.h"
 
 #include <dirent.h>
@@ -27,16 +27,17 @@ using vitamin::protocol::DeviceUsers;
 
 constexpr const char* kGpu = "GPU-a/b";
 
-struct Folder {
-  Folder() { path = ::mkdtemp(name); }
-  ~Folder() { std::filesystem::remove_all(path); }
+struct TemporaryDirectory {
+  TemporaryDirectory() { path = ::mkdtemp(name); }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path); }
   std::string file() const { return path + "/vitamin-GPU-a_b.lock"; }
   bool empty() const { return std::filesystem::is_empty(path); }
   char name[32] = "/tmp/vitamin-lock-XXXXXX";
   std::string path;
 };
 
-// Another process, which has done `what` when this is made, and lives until it is ended.
+// A child process. The constructor returns when the child has done `what`; the child lives until
+// end().
 class Other {
  public:
   explicit Other(const std::function<void()>& what) {
@@ -70,17 +71,17 @@ class Other {
   int end_ = -1;
 };
 
-// In a process of its own, which leaves what it has to the kernel.
-Other alone(const Folder& folder) {
+// A child that takes the lock and never releases it: the kernel does when the child ends.
+Other alone(const TemporaryDirectory& directory) {
   return Other([&] {
-    auto lock = DeviceLock::alone(folder.path, kGpu);
+    auto lock = DeviceLock::alone(directory.path, kGpu);
     if (!lock) ::_exit(1);
     static_cast<void>(new DeviceLock(std::move(*lock)));
   });
 }
-Other daemon(const Folder& folder) {
+Other daemon(const TemporaryDirectory& directory) {
   return Other([&] {
-    auto lock = DeviceLock::between_processes(folder.path, kGpu);
+    auto lock = DeviceLock::between_processes(directory.path, kGpu);
     if (!lock) ::_exit(1);
     static_cast<void>(new DeviceLock(std::move(*lock)));
   });
@@ -93,23 +94,23 @@ bool same(const std::vector<pid_t>& found, std::vector<pid_t> expected) {
 
 }  // namespace
 
-TEST_CASE("one vitamind a device; the second is told of the process that is there") {
-  const Folder folder;
-  Other first = daemon(folder);
-  const auto second = DeviceLock::between_processes(folder.path, kGpu);
+TEST_CASE("a second vitamind on a device is refused, and the error names the first one's process") {
+  const TemporaryDirectory directory;
+  Other first = daemon(directory);
+  const auto second = DeviceLock::between_processes(directory.path, kGpu);
   REQUIRE(!second);
   CHECK(second.error().message.find("process " + std::to_string(first.id)) != std::string::npos);
-  CHECK(second.error().message.find(folder.file()) != std::string::npos);
-  CHECK(DeviceLock::between_processes(folder.path, "GPU-other"));
+  CHECK(second.error().message.find(directory.file()) != std::string::npos);
+  CHECK(DeviceLock::between_processes(directory.path, "GPU-other"));
   first.end();
-  CHECK(DeviceLock::between_processes(folder.path, kGpu));
+  CHECK(DeviceLock::between_processes(directory.path, kGpu));
 }
 
-TEST_CASE("processes that decide alone are refused by nobody and see who was there") {
-  const Folder folder;
-  const Other vitamind = daemon(folder), one = alone(folder);
-  Other two = alone(folder);
-  const auto mine = DeviceLock::alone(folder.path, kGpu);
+TEST_CASE("a process without vitamind is never refused, and sees the processes that hold locks") {
+  const TemporaryDirectory directory;
+  const Other vitamind = daemon(directory), one = alone(directory);
+  Other two = alone(directory);
+  const auto mine = DeviceLock::alone(directory.path, kGpu);
   REQUIRE(mine);
   CHECK(mine->others().between_processes == vitamind.id);
   CHECK(same(mine->others().alone, {one.id, two.id}));
@@ -117,105 +118,105 @@ TEST_CASE("processes that decide alone are refused by nobody and see who was the
   CHECK(same(mine->others().alone, {one.id}));
 }
 
-TEST_CASE("a vitamind that comes later starts, and sees them") {
-  const Folder folder;
-  const Other one = alone(folder), two = alone(folder);
-  const auto lock = DeviceLock::between_processes(folder.path, kGpu);
+TEST_CASE("a vitamind that starts after processes without one gets its lock, and sees them") {
+  const TemporaryDirectory directory;
+  const Other one = alone(directory), two = alone(directory);
+  const auto lock = DeviceLock::between_processes(directory.path, kGpu);
   REQUIRE(lock);
   CHECK(!lock->others().between_processes);
   CHECK(same(lock->others().alone, {one.id, two.id}));
 }
 
-TEST_CASE("the file goes with the vitamind that gives it back, and with nobody's lock") {
-  const Folder folder;
+TEST_CASE("a vitamind that releases its lock removes the file if no process holds another") {
+  const TemporaryDirectory directory;
   {
-    const auto lock = DeviceLock::between_processes(folder.path, kGpu);
-    CHECK(!folder.empty());
+    const auto lock = DeviceLock::between_processes(directory.path, kGpu);
+    CHECK(!directory.empty());
   }
-  CHECK(folder.empty());
-  Other process = alone(folder);
-  DeviceLock::between_processes(folder.path, kGpu)->release();
-  CHECK(!folder.empty());  // else who comes next would not see that process
-  CHECK(same(DeviceLock::between_processes(folder.path, kGpu)->others().alone, {process.id}));
+  CHECK(directory.empty());
+  Other process = alone(directory);
+  DeviceLock::between_processes(directory.path, kGpu)->release();
+  CHECK(!directory.empty());  // otherwise the next vitamind would not see that process
+  CHECK(same(DeviceLock::between_processes(directory.path, kGpu)->others().alone, {process.id}));
   process.end();
-  DeviceLock::between_processes(folder.path, kGpu)->release();
-  CHECK(folder.empty());
+  DeviceLock::between_processes(directory.path, kGpu)->release();
+  CHECK(directory.empty());
 }
 
-TEST_CASE("another user's file may be one that can only be read") {
+TEST_CASE("a lock file of another user that is only readable can be locked") {
   if (::geteuid() != 0) return;
-  const Folder folder;
-  REQUIRE(::chmod(folder.path.c_str(), 01777) == 0);
-  const mode_t before = ::umask(077);  // it is for all users, whatever this says
-  const auto mine = DeviceLock::alone(folder.path, kGpu);
+  const TemporaryDirectory directory;
+  REQUIRE(::chmod(directory.path.c_str(), 01777) == 0);
+  const mode_t before = ::umask(077);  // the file is readable for all users all the same
+  const auto mine = DeviceLock::alone(directory.path, kGpu);
   ::umask(before);
   REQUIRE(mine);
   constexpr uid_t kNobody = 65534;
   const Other theirs([&] {
     if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(1);
-    auto lock = DeviceLock::between_processes(folder.path, kGpu);
+    auto lock = DeviceLock::between_processes(directory.path, kGpu);
     if (!lock || !same(lock->others().alone, {::getppid()})) ::_exit(1);
     static_cast<void>(new DeviceLock(std::move(*lock)));
   });
   CHECK(mine->others().between_processes == theirs.id);
 }
 
-TEST_CASE("a forked child is nobody's neighbour, and leaves its parent's place alone") {
-  const Folder folder;
-  const auto mine = DeviceLock::alone(folder.path, kGpu);
+TEST_CASE("a forked child holds no lock, and its end does not drop its parent's") {
+  const TemporaryDirectory directory;
+  const auto mine = DeviceLock::alone(directory.path, kGpu);
   REQUIRE(mine);
   const int child = ::fork();
   if (child == 0) {  // it has the descriptor, and closes it when it ends
-    const auto seen = device_use(folder.path);
+    const auto seen = device_use(directory.path);
     ::_exit(seen.size() == 1 && same(seen[0].users.alone, {::getppid()}) ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
   CHECK(status == 0);
   const Other late([&] {
-    const auto lock = DeviceLock::alone(folder.path, kGpu);
+    const auto lock = DeviceLock::alone(directory.path, kGpu);
     if (!lock || !same(lock->others().alone, {::getppid()})) ::_exit(1);
   });
 }
 
-TEST_CASE("who only looks sees every device that somebody decides on, and takes nothing") {
-  const Folder folder;
-  std::filesystem::create_directory(folder.path + "/vitamin-folder.lock");
-  REQUIRE(::mkfifo((folder.path + "/vitamin-fifo.lock").c_str(), 0666) == 0);
-  CHECK(device_use(folder.path).empty());
-  CHECK(device_use(folder.path + "/none").empty());
-  const Other vitamind = daemon(folder), process = alone(folder);
-  const auto all = device_use(folder.path);
+TEST_CASE("device_use() lists every locked device and ignores what is no regular file") {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.path + "/vitamin-directory.lock");
+  REQUIRE(::mkfifo((directory.path + "/vitamin-fifo.lock").c_str(), 0666) == 0);
+  CHECK(device_use(directory.path).empty());
+  CHECK(device_use(directory.path + "/none").empty());
+  const Other vitamind = daemon(directory), process = alone(directory);
+  const auto all = device_use(directory.path);
   REQUIRE(all.size() == 1);
   CHECK(all[0].name == "GPU-a_b");
   CHECK(all[0].users.between_processes == vitamind.id);
   CHECK(same(all[0].users.alone, {process.id}));
 }
 
-TEST_CASE("what is no file, or cannot be used, is an error and nothing to wait for") {
-  const Folder folder;
+TEST_CASE("a FIFO, link or directory at the lock's path is an error at once, and stays there") {
+  const TemporaryDirectory directory;
   const auto refused = [&] {
-    const auto between = DeviceLock::between_processes(folder.path, kGpu);
-    const auto by_itself = DeviceLock::alone(folder.path, kGpu);
-    struct stat facts {};  // and it is still there
-    return !between && !by_itself && ::lstat(folder.file().c_str(), &facts) == 0 &&
+    const auto between = DeviceLock::between_processes(directory.path, kGpu);
+    const auto by_itself = DeviceLock::alone(directory.path, kGpu);
+    struct stat facts {};
+    return !between && !by_itself && ::lstat(directory.file().c_str(), &facts) == 0 &&
            between.error().message.find("cannot be made") != std::string::npos;
   };
-  REQUIRE(::mkfifo(folder.file().c_str(), 0666) == 0);
+  REQUIRE(::mkfifo(directory.file().c_str(), 0666) == 0);
   CHECK(refused());
-  std::filesystem::remove(folder.file());
-  REQUIRE(::symlink("/etc/passwd", folder.file().c_str()) == 0);
+  std::filesystem::remove(directory.file());
+  REQUIRE(::symlink("/etc/passwd", directory.file().c_str()) == 0);
   CHECK(refused());
-  std::filesystem::remove(folder.file());
-  std::filesystem::create_directory(folder.file());
+  std::filesystem::remove(directory.file());
+  std::filesystem::create_directory(directory.file());
   CHECK(refused());
-  CHECK(!DeviceLock::alone(folder.path + "/none", kGpu));
+  CHECK(!DeviceLock::alone(directory.path + "/none", kGpu));
 }
 
-TEST_CASE("somebody who holds the whole file, or much of it, costs a bounded look") {
-  const Folder folder;
+TEST_CASE("a process that locks the whole file or many bytes of it costs a bounded search") {
+  const TemporaryDirectory directory;
   const auto hold = [&](short type, bool all) {
-    const int file = ::open(folder.file().c_str(), O_RDWR | O_CREAT, 0666);
+    const int file = ::open(directory.file().c_str(), O_RDWR | O_CREAT, 0666);
     for (off_t at = 1; at < (all ? 2 : 4000); at += 2) {
       struct flock lock {};
       lock.l_type = type;
@@ -226,11 +227,11 @@ TEST_CASE("somebody who holds the whole file, or much of it, costs a bounded loo
   };
   {
     const Other whole([&] { hold(F_WRLCK, true); });
-    CHECK(DeviceLock::between_processes(folder.path, kGpu));  // flock is what counts
-    CHECK(!DeviceLock::alone(folder.path, kGpu));
+    CHECK(DeviceLock::between_processes(directory.path, kGpu));  // flock() decides
+    CHECK(!DeviceLock::alone(directory.path, kGpu));
   }
   const Other many([&] { hold(F_RDLCK, false); });
-  const auto mine = DeviceLock::alone(folder.path, kGpu);
+  const auto mine = DeviceLock::alone(directory.path, kGpu);
   REQUIRE(mine);
   const DeviceUsers others = mine->others();
   CHECK(!others.between_processes);
@@ -238,20 +239,20 @@ TEST_CASE("somebody who holds the whole file, or much of it, costs a bounded loo
   CHECK(!others.alone.empty());
 }
 
-TEST_CASE("any number of processes come and go at once, and nobody who is there is overlooked") {
-  const Folder folder;
+TEST_CASE("the file of a process that holds its lock is never removed while others come and go") {
+  const TemporaryDirectory directory;
   std::vector<pid_t> children;
   for (int n = 0; n < 4; ++n) {
     const pid_t child = ::fork();
     if (child == 0) {
       for (int i = 0; i < 300; ++i) {
-        // Each vitamind that gives back removes the file, if nobody is there.
-        auto lock = n < 2 ? DeviceLock::between_processes(folder.path, kGpu)
-                          : DeviceLock::alone(folder.path, kGpu);
+        // A vitamind that releases its lock removes the file if no other process holds one.
+        auto lock = n < 2 ? DeviceLock::between_processes(directory.path, kGpu)
+                          : DeviceLock::alone(directory.path, kGpu);
         if (!lock && n < 2) continue;  // the other vitamind
         if (!lock) ::_exit(1);
         struct stat facts {};
-        if (::stat(folder.file().c_str(), &facts) != 0) ::_exit(2);  // removed under its feet
+        if (::stat(directory.file().c_str(), &facts) != 0) ::_exit(2);  // removed under its feet
       }
       ::_exit(0);
     }

@@ -15,25 +15,25 @@ MODEL, TABLE = "tests/protocol/lease.pml", "tests/protocol/lease_moves.def"
 
 class Model(unittest.TestCase):
     def verify(self, *defines, liveness=False, plant=None):
-        """(number of errors, states). `plant`: (row of the table, what stands there instead)"""
+        """(number of errors, states). `plant`: (row of the table, wrong row in its place)"""
         table = (SOURCE / TABLE).read_text()
         if plant:
             self.assertEqual(table.count(plant[0]), 1)
             table = table.replace(*plant)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as root:
             for path, text in ((MODEL, (SOURCE / MODEL).read_text()), (TABLE, table)):
-                (pathlib.Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
-                (pathlib.Path(folder) / path).write_text(text)
-            folder = str((pathlib.Path(folder) / MODEL).parent)
-            made = subprocess.run([SPIN, "-a", *defines, "lease.pml"], cwd=folder, text=True,
+                (pathlib.Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
+                (pathlib.Path(root) / path).write_text(text)
+            directory = (pathlib.Path(root) / MODEL).parent
+            made = subprocess.run([SPIN, "-a", *defines, "lease.pml"], cwd=directory, text=True,
                                   capture_output=True)
             self.assertEqual(made.returncode, 0, made.stdout)
-            # Unoptimised: it is compiled for longer than it runs.
+            # Unoptimised: compiling takes longer than running.
             build = ["gcc", "-w", "-O0", "-o", "pan", "pan.c"]
             build += ["-DNFAIR=3"] if liveness else ["-DSAFETY", "-DNOCLAIM"]
-            subprocess.run(build, cwd=folder, check=True)
+            subprocess.run(build, cwd=directory, check=True)
             words = ["./pan", "-m1000000"] + (["-a", "-f"] if liveness else [])
-            output = subprocess.run(words, cwd=folder, check=True, capture_output=True,
+            output = subprocess.run(words, cwd=directory, check=True, capture_output=True,
                                     text=True).stdout
         self.assertNotIn("max search depth too small", output)
         return (int(re.search(r"errors: (\d+)", output)[1]),
@@ -47,30 +47,30 @@ class Model(unittest.TestCase):
     def fails(self, *defines, **how):
         self.assertGreater(self.verify(*defines, **how)[0], 0)
 
-    def test_no_policy_brings_two_clients_onto_the_same_units(self):
+    def test_two_clients_never_hold_the_same_units_under_any_policy(self):
         self.holds("-DANY_POLICY")
 
-    def test_nor_the_death_of_a_client_at_any_step(self):
+    def test_two_clients_never_hold_the_same_units_when_a_client_dies_at_any_step(self):
         self.holds("-DANY_POLICY", "-DVICTIM=0")
         self.holds("-DANY_POLICY", "-DVICTIM=1")
 
-    def test_who_waits_is_served_and_so_is_who_comes_again_and_again(self):
+    def test_every_waiting_stream_is_granted_in_the_end(self):
         self.holds(liveness=True)
 
-    def test_nor_does_a_death_leave_anybody_waiting(self):
+    def test_every_waiting_stream_is_granted_in_the_end_when_a_client_dies(self):
         self.holds("-DVICTIM=0", liveness=True)
         self.holds("-DVICTIM=1", liveness=True)
 
     def test_an_ancestor_that_is_not_submitted_yet_inherits_the_reservation(self):
-        # Without the end of the reservation, which would help it, too.
+        # Without expiry of reservations, which would also let it run.
         self.holds("-DNO_EXPIRY", liveness=True)
         self.fails("-DNO_EXPIRY", "-DNO_INHERITANCE", liveness=True)
 
-    def test_a_reservation_for_what_never_comes_has_to_end(self):
+    def test_a_reservation_for_an_operation_that_never_comes_must_expire(self):
         self.holds("-DNEVER_COMES", liveness=True)
         self.fails("-DNEVER_COMES", "-DNO_EXPIRY", liveness=True)
 
-    def test_the_model_finds_units_that_are_freed_before_the_work_of_the_dead_is_over(self):
+    def test_the_model_finds_units_that_are_freed_before_the_work_of_a_dead_client_ends(self):
         self.fails("-DANY_POLICY", "-DVICTIM=0", "-DFORGET_AT_ONCE")
         self.fails("-DANY_POLICY", "-DVICTIM=1", "-DFORGET_AT_ONCE")
 
@@ -91,7 +91,7 @@ class Model(unittest.TestCase):
             with self.subTest(planted):
                 self.fails(plant=(row, planted), liveness=True)
 
-    def test_a_table_that_keeps_units_of_the_dead_is_found(self):
+    def test_a_table_that_keeps_units_of_a_dead_client_is_found(self):
         self.fails("-DVICTIM=1", liveness=True, plant=("Forget, Draining, Always, Idle",
                                                        "Forget, Draining, Always, Draining"))
         self.fails("-DVICTIM=0", liveness=True, plant=("Forget, Leased, Always, Idle",

@@ -14,9 +14,9 @@
 namespace {
 
 using vitamin::protocol::ParkFlag;
-using vitamin::protocol::Patience;
 using vitamin::protocol::QuotaLedger;
 using vitamin::protocol::Record;
+using vitamin::protocol::RetryDecision;
 using vitamin::protocol::RingConsumer;
 using vitamin::protocol::RingProducer;
 using vitamin::protocol::RingState;
@@ -200,7 +200,7 @@ struct LedgerModel : rl::test_suite<LedgerModel<kMistake, kMayDie>, kLedgerThrea
   void thread(unsigned index) {
     admitted[index] = ledger.charge(slots[index], 5, dead_owners(), [&](unsigned) {
       rl::yield(1, $);
-      return mortals[index].dead() ? Patience::kGiveUp : Patience::kLook;
+      return mortals[index].dead() ? RetryDecision::kGiveUp : RetryDecision::kReturnDead;
     });
     unsigned at_once = 0;
     for (unsigned i = 0; i < kLedgerThreads; ++i) at_once += admitted[i] && !mortals[i].dead();

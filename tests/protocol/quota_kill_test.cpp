@@ -24,7 +24,7 @@ constexpr std::uint64_t kQuota = 1000;
 constexpr std::uint64_t kSurvivor = 1, kKilled = 2, kOther = 3;
 constexpr auto kNobody = [](std::uint64_t) { return false; };
 constexpr auto kAllButSurvivor = [](std::uint64_t owner) { return owner != kSurvivor; };
-constexpr auto kAtOnce = [](unsigned) { return Patience::kGiveUp; };
+constexpr auto kAtOnce = [](unsigned) { return RetryDecision::kGiveUp; };
 using Ledger = QuotaLedger<Native, 3>;
 
 // What is wrong with a ledger in which all but the first owner are gone.

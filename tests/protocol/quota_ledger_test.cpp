@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ledger of device memory: between threads and processes that charge at the same time, and what
-// happens with owners that are gone.
+// The ledger of device memory: threads and processes that charge at the same time, and owners that
+// are dead.
 #include "daemon/protocol/quota_ledger.h"
 
 #include <doctest/doctest.h>
@@ -25,26 +25,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kNobody = [](std::uint64_t) { return false; };
-constexpr auto kAtOnce = [](unsigned) { return Patience::kGiveUp; };
+constexpr auto kNoneDead = [](std::uint64_t) { return false; };
+constexpr auto kAtOnce = [](unsigned) { return RetryDecision::kGiveUp; };
 
-struct Folder {
+struct TemporaryDirectory {
   fs::path path;
-  Folder() {
+  TemporaryDirectory() {
     std::string name = (fs::temp_directory_path() / "quota-XXXXXX").native();
     path = ::mkdtemp(name.data());
   }
-  ~Folder() { fs::remove_all(path); }
+  ~TemporaryDirectory() { fs::remove_all(path); }
 };
 
 struct Members {
   MappedLedger ledger;
-  std::atomic<std::uint32_t>* words;  // for what the test's processes tell each other
+  std::atomic<std::uint32_t>* words;  // shared by the test's processes
   static constexpr std::size_t kWords = 64;
-  Folder folder;
+  TemporaryDirectory directory;
 
   explicit Members(std::uint64_t quota) {
-    ledger = std::move(*open_ledger(folder.path / "ledger"));
+    ledger = std::move(*open_ledger(directory.path / "ledger"));
     ledger->set_quota(quota);
     words = static_cast<std::atomic<std::uint32_t>*>(
         ::mmap(nullptr, kWords * sizeof *words, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
@@ -52,7 +52,7 @@ struct Members {
   }
   ~Members() { ::munmap(words, kWords * sizeof *words); }
 
-  // Processes that begin together; how each ended.
+  // Runs body(i) in `processes` children that begin together. Exit codes; -n: ended by signal n.
   std::vector<int> run(unsigned processes, const std::function<int(unsigned)>& body) const {
     std::vector<pid_t> children;
     for (unsigned i = 0; i < processes; ++i) {
@@ -172,13 +172,13 @@ TEST_CASE("eight processes that charge and give back at once are never above the
   CHECK(members.ledger->add_up().used == 0);
 }
 
-TEST_CASE("what killed processes had is there for the others at their next charge") {
+TEST_CASE("memory of killed processes is free at the next charge of another process") {
   const Members members(800);
   const std::size_t mine = members.claim();
   const auto ends = members.run(8, [&](unsigned) {
     const std::size_t slot = members.claim();
     if (!members.charge(slot, 100)) return 1;
-    // None before all have their part: whoever claims a slot gives back what dead ones had.
+    // None is killed before all are charged: claim() empties the slots of dead owners.
     members.words[1].fetch_add(1);
     while (members.words[1].load() < 8) ::usleep(50);
     return ::raise(SIGKILL);
@@ -189,7 +189,7 @@ TEST_CASE("what killed processes had is there for the others at their next charg
   CHECK(members.ledger->add_up().used == 800);
 }
 
-TEST_CASE("a zombie has nothing, a stopped process keeps what it has") {
+TEST_CASE("memory of a zombie is free, that of a stopped process is not") {
   const Members members(100);
   const std::size_t mine = members.claim();
   const pid_t child = ::fork();
@@ -210,17 +210,17 @@ TEST_CASE("a zombie has nothing, a stopped process keeps what it has") {
   ::waitpid(child, &status, 0);
 }
 
-TEST_CASE("a process that is stopped while it announces holds up no other for ever") {
+TEST_CASE("a process that is stopped in a charge does not block charges of others for ever") {
   const Members members(100);
   const std::size_t mine = members.claim();
   const pid_t child = ::fork();
   if (child == 0) {
-    // Announces 80 and stops before it is settled.
+    // Announces 70 and stops before it is admitted or refused.
     const std::size_t slot = members.claim();
     members.ledger->charge_unasked(slot, 30);
-    members.ledger->charge(slot, 70, kNobody, [](unsigned) {
+    members.ledger->charge(slot, 70, kNoneDead, [](unsigned) {
       ::raise(SIGSTOP);
-      return Patience::kGiveUp;
+      return RetryDecision::kGiveUp;
     });
     ::_exit(0);
   }
@@ -236,7 +236,7 @@ TEST_CASE("a process that is stopped while it announces holds up no other for ev
 
 TEST_CASE("a process of another pid namespace is never taken for dead") {
   const Members members(100);
-  members.ledger->agree_on_space(12345);  // of whoever came first
+  members.ledger->agree_on_space(12345);  // the namespace of the ledger's first process
   const std::uint64_t mine = own_owner(*members.ledger);
   CHECK(process_of(mine) == ::getpid());
   CHECK_FALSE(owner_is_dead(mine));
@@ -262,34 +262,34 @@ TEST_CASE("a process that executed another program takes its slot over, empty") 
   CHECK(members.ledger->add_up().used == 0);
 }
 
-TEST_CASE("when every slot is taken by living processes the next one gets none") {
+TEST_CASE("a claim fails when living processes have all slots") {
   const Members members(100);
   for (std::uint64_t owner = 1; owner <= kQuotaSlots; ++owner)
-    CHECK(members.ledger->claim(owner, kNobody) == owner - 1);
-  CHECK(members.ledger->claim(kQuotaSlots + 1, kNobody) == kNoQuotaSlot);
+    CHECK(members.ledger->claim(owner, kNoneDead) == owner - 1);
+  CHECK(members.ledger->claim(kQuotaSlots + 1, kNoneDead) == kNoQuotaSlot);
   CHECK(members.ledger->claim(kQuotaSlots + 1, [](std::uint64_t owner) { return owner == 7; }) ==
         6);
 }
 
-TEST_CASE("a charge waits for what is only announced, and takes it for used at the end") {
+TEST_CASE("a charge waits for announced charges, and counts them as used when it gives up") {
   const Members members(100);
-  const std::size_t low = members.ledger->claim(1, kNobody), high = members.claim();
+  const std::size_t low = members.ledger->claim(1, kNoneDead), high = members.claim();
   // The lower slot announces 60 and does not go on.
   const pid_t child = ::fork();
   if (child == 0) {
     members.ledger->charge_unasked(high, 50);
-    members.ledger->charge(low, 50, kNobody, kAtOnce);
+    members.ledger->charge(low, 50, kNoneDead, kAtOnce);
     ::_exit(0);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
   CHECK(members.ledger->add_up().used == 100);
-  CHECK_FALSE(members.ledger->charge(high, 1, kNobody, kAtOnce));
+  CHECK_FALSE(members.ledger->charge(high, 1, kNoneDead, kAtOnce));
 }
 
-TEST_CASE("processes that open a ledger at the same time share one, and strangers may not") {
-  const Folder folder;
-  const std::string path = folder.path / "ledger";
+TEST_CASE("processes that open a ledger at the same time share one file of mode 0600") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path / "ledger";
   const Members members(1);  // for its processes
   const auto ends = members.run(8, [&](unsigned process) {
     auto ledger = open_ledger(path);
@@ -306,17 +306,17 @@ TEST_CASE("processes that open a ledger at the same time share one, and stranger
   struct stat facts {};
   CHECK(::stat(path.c_str(), &facts) == 0);
   CHECK((facts.st_mode & 0777) == 0600);
-  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+  CHECK(std::distance(fs::directory_iterator(directory.path), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("a file of another size, a link and a directory are refused with a sentence") {
-  const Folder folder;
-  const fs::path file = folder.path / "short", link = folder.path / "link";
+TEST_CASE("a file of another size, a link and a directory are refused with an error message") {
+  const TemporaryDirectory directory;
+  const fs::path file = directory.path / "short", link = directory.path / "link";
   std::FILE* const made = std::fopen(file.c_str(), "w");
   std::fputs("short", made);
   std::fclose(made);
   fs::create_symlink(file, link);
-  for (const fs::path& path : {file, link, folder.path, folder.path / "no" / "where"}) {
+  for (const fs::path& path : {file, link, directory.path, directory.path / "no" / "where"}) {
     const auto ledger = open_ledger(path);
     REQUIRE_FALSE(ledger);
     CHECK(ledger.error().message.find("ledger of device memory") != std::string::npos);

@@ -104,7 +104,7 @@ TEST_CASE("an index that cannot be is noticed on both sides") {
   CHECK(back.producer.write(numbered(7)) == RingState::kBroken);
 }
 
-TEST_CASE("a tail that goes back is noticed") {
+TEST_CASE("a tail that goes back makes the ring broken") {
   Ring<4> ring;
   Record record;
   for (std::uint64_t i = 0; i < 2; ++i) REQUIRE(ring.producer.write(numbered(i)) == RingState::kOk);
@@ -114,7 +114,7 @@ TEST_CASE("a tail that goes back is noticed") {
   CHECK(ring.consumer.read(record) == RingState::kBroken);
 }
 
-TEST_CASE("nobody who is awake is woken, and nobody sleeps with work") {
+TEST_CASE("a waiter parks only without work, and counts as asleep only while it is parked") {
   ParkFlag<Native> park{};
   CHECK_FALSE(park.asleep());
   CHECK_FALSE(park.try_park([] { return false; }));  // work came in the meantime

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sockets and shared memory: what the kernel refuses on our behalf.
+// Sockets and shared memory: listening, connecting, messages, and what the kernel refuses to a
+// client.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -36,13 +37,13 @@ namespace vitamin::protocol {
 
 namespace {
 
-class Folder {
+class TemporaryDirectory {
  public:
-  Folder() {
+  TemporaryDirectory() {
     char name[] = "/tmp/vitamin-protocol-XXXXXX";
     path_ = ::mkdtemp(name);
   }
-  ~Folder() {
+  ~TemporaryDirectory() {
     ::unlink(socket().c_str());
     ::rmdir(path_.c_str());
   }
@@ -67,7 +68,7 @@ int open_descriptors() {
   return count;
 }
 
-// For poll() and the like, of what happens at once.
+// Time limit of poll() for an event that is due at once.
 int hang_ms() {
   using std::chrono::milliseconds;
   return static_cast<int>(
@@ -77,26 +78,26 @@ int hang_ms() {
 }  // namespace
 
 TEST_CASE("a stale socket is replaced, a live one is not") {
-  const Folder folder;
+  const TemporaryDirectory directory;
   {
-    const auto first = listen_at(folder.socket(), 0600);
+    const auto first = listen_at(directory.socket(), 0600);
     REQUIRE(first);
-    const auto second = listen_at(folder.socket(), 0600);
+    const auto second = listen_at(directory.socket(), 0600);
     REQUIRE_FALSE(second);
     CHECK(second.error().message.find("another vitamind") != std::string::npos);
   }
-  CHECK_FALSE(connect_to(folder.socket()));  // the file is there, nobody listens
-  CHECK(listen_at(folder.socket(), 0600));
+  CHECK_FALSE(connect_to(directory.socket()));  // the file is there, no process listens
+  CHECK(listen_at(directory.socket(), 0600));
 }
 
-TEST_CASE("a full queue is waited for, and nobody takes its place") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0600);
+TEST_CASE("connect_to() waits while the accept queue is full, and no daemon replaces the socket") {
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0600);
   REQUIRE(listener);
-  REQUIRE_EQ(::listen(listener->get(), 1), 0);  // of one more than it says
+  REQUIRE_EQ(::listen(listener->get(), 1), 0);  // a queue of two
   std::vector<Fd> queue;
   for (;;) {
-    auto next = connect_to(folder.socket());
+    auto next = connect_to(directory.socket());
     if (!next) {
       CHECK_EQ(next.error().native, EAGAIN);
       break;
@@ -104,37 +105,37 @@ TEST_CASE("a full queue is waited for, and nobody takes its place") {
     queue.push_back(std::move(*next));
   }
   CHECK_GE(queue.size(), 1);
-  const auto second = listen_at(folder.socket(), 0600);
+  const auto second = listen_at(directory.socket(), 0600);
   REQUIRE_FALSE(second);
   CHECK(second.error().message.find("another vitamind") != std::string::npos);
   std::thread daemon([&] {
     ::usleep(50'000);
     CHECK(accept_from(*listener));
   });
-  CHECK(connect_to(folder.socket(), std::chrono::milliseconds(hang_ms())));
+  CHECK(connect_to(directory.socket(), std::chrono::milliseconds(hang_ms())));
   daemon.join();
 }
 
 TEST_CASE("the socket of a daemon that is being killed is replaced") {
-  const Folder folder;
+  const TemporaryDirectory directory;
   const pid_t child = ::fork();
   if (child == 0) {
-    const auto listener = listen_at(folder.socket(), 0600);
+    const auto listener = listen_at(directory.socket(), 0600);
     for (;;) ::pause();
   }
-  while (!connect_to(folder.socket())) ::usleep(1000);
+  while (!connect_to(directory.socket())) ::usleep(1000);
   std::thread killer([&] {
-    ::usleep(100'000);  // as long as its end takes
+    ::usleep(100'000);  // the time that its end takes
     ::kill(child, SIGKILL);
   });
-  CHECK(listen_at(folder.socket(), 0600));
+  CHECK(listen_at(directory.socket(), 0600));
   killer.join();
   ::waitpid(child, nullptr, 0);
 }
 
-TEST_CASE("of daemons that start at once one looks at a time") {
-  const Folder folder;
-  const std::string path = folder.socket();
+TEST_CASE("daemons that start at the same time check the path one after another") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.socket();
   Fd looking(::open(path.substr(0, path.rfind('/')).c_str(), O_RDONLY | O_CLOEXEC));
   REQUIRE(::flock(looking.get(), LOCK_EX) == 0);
   std::string refused;
@@ -144,7 +145,7 @@ TEST_CASE("of daemons that start at once one looks at a time") {
   });
   ::usleep(50'000);
   CHECK(::access(path.c_str(), F_OK) != 0);  // it waits
-  // The first one, which has found nobody.
+  // The first daemon has found no other, and listens.
   ::unlink(path.c_str());
   const Fd first(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -165,11 +166,11 @@ TEST_CASE("of daemons that start at once one looks at a time") {
   CHECK(refused.find("another vitamind listens") != std::string::npos);
 }
 
-TEST_CASE("a daemon that refuses every connection is not taken for one that has ended") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0600);
+TEST_CASE("a daemon that refuses every connection counts as live") {
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0600);
   REQUIRE(listener);
-  // As a daemon whose connection budget is used up: it hangs up before it has heard anything.
+  // As a daemon whose connection quota is used up: it hangs up before it has read a message.
   std::atomic<bool> over{false};
   std::thread daemon([&] {
     while (!over) {
@@ -178,19 +179,19 @@ TEST_CASE("a daemon that refuses every connection is not taken for one that has 
     }
   });
   for (int i = 0; i < 50; ++i) {
-    const auto second = listen_at(folder.socket(), 0600);
+    const auto second = listen_at(directory.socket(), 0600);
     CHECK_FALSE(second);
-    CHECK(connect_to(folder.socket()));
+    CHECK(connect_to(directory.socket()));
   }
   over = true;
   daemon.join();
 }
 
-TEST_CASE("a refusal is read though the daemon hung up before it was asked") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0600);
+TEST_CASE("exchange() returns the refusal of a daemon that hung up before it read the message") {
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0600);
   REQUIRE(listener);
-  const auto client = connect_to(folder.socket());
+  const auto client = connect_to(directory.socket());
   REQUIRE(client);
   {
     const auto visitor = accept_from(*listener);
@@ -202,66 +203,66 @@ TEST_CASE("a refusal is read though the daemon hung up before it was asked") {
   const auto refused = parse<Refusal>(answer->bytes);
   REQUIRE(refused);
   CHECK(refused->sentence.get() == "too many connections");
-  // Then there is nothing more to read, and that is an answer, too.
+  // The next one returns an empty message: the daemon has closed.
   const auto end = exchange(*client, bytes_of(Hello{}), 4096, std::chrono::milliseconds(5000));
   REQUIRE(end);
   CHECK(end->bytes.empty());
 }
 
 TEST_CASE("a socket file is removed by the daemon that made it only") {
-  const Folder folder;
+  const TemporaryDirectory directory;
   PlacedFile first_file, second_file;
-  auto first = listen_at(folder.socket(), 0600, &first_file);
+  auto first = listen_at(directory.socket(), 0600, &first_file);
   REQUIRE(first);
-  ::unlink(folder.socket().c_str());
-  auto second = listen_at(folder.socket(), 0600, &second_file);
+  ::unlink(directory.socket().c_str());
+  auto second = listen_at(directory.socket(), 0600, &second_file);
   REQUIRE(second);
   first->reset();
   first_file.remove();
-  CHECK(connect_to(folder.socket()));
+  CHECK(connect_to(directory.socket()));
   second->reset();
   second_file.remove();
-  CHECK(::access(folder.socket().c_str(), F_OK) != 0);
+  CHECK(::access(directory.socket().c_str(), F_OK) != 0);
 }
 
-TEST_CASE("whoever finds the socket at its path is heard") {
-  const Folder folder;
-  // Odd while a listener goes: from before its file is unlinked until it is closed.
+TEST_CASE("a client that finds the socket at its path can connect") {
+  const TemporaryDirectory directory;
+  // Odd while a listener is being closed: from before its file is unlinked.
   std::atomic<int> stage{0};
   std::atomic<bool> over{false};
-  std::atomic<int> found{0}, unheard{0};
+  std::atomic<int> found{0}, refused{0};
   std::thread client([&] {
     struct stat file {};
     while (!over) {
       const int before = stage;
-      if (before % 2 != 0 || ::lstat(folder.socket().c_str(), &file) != 0) continue;
+      if (before % 2 != 0 || ::lstat(directory.socket().c_str(), &file) != 0) continue;
       ++found;
-      const auto connected = connect_to(folder.socket());
-      // A full backlog counts as heard: no thread accepts here.
-      unheard += !connected && connected.error().native != EAGAIN && stage == before;
+      const auto connected = connect_to(directory.socket());
+      // A full accept queue is no refusal: no thread accepts here.
+      refused += !connected && connected.error().native != EAGAIN && stage == before;
     }
   });
   for (int i = 0; i < 2000; ++i) {
     {
       PlacedFile file;
-      auto listener = listen_at(folder.socket(), 0600, &file);
+      auto listener = listen_at(directory.socket(), 0600, &file);
       REQUIRE(listener);
       const int before = found;
       while (found == before) ::sched_yield();
       ++stage;
       // Gone from its path before it is closed.
-      ::unlink(folder.socket().c_str());
+      ::unlink(directory.socket().c_str());
     }
     ++stage;
   }
   over = true;
   client.join();
-  CHECK(unheard == 0);
+  CHECK(refused == 0);
 }
 
-TEST_CASE("a path too long for another name beside it can be listened at") {
-  const Folder folder;
-  const std::string path = folder.socket() + std::string(107 - folder.socket().size(), 'x');
+TEST_CASE("a path that is too long for the suffix .new can be listened at") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.socket() + std::string(107 - directory.socket().size(), 'x');
   {
     PlacedFile file;
     auto listener = listen_at(path, 0600, &file);
@@ -275,31 +276,31 @@ TEST_CASE("a path too long for another name beside it can be listened at") {
 }
 
 TEST_CASE("the mode of the socket is what was asked for") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0660);
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0660);
   REQUIRE(listener);
   struct stat facts {};
-  REQUIRE(::stat(folder.socket().c_str(), &facts) == 0);
+  REQUIRE(::stat(directory.socket().c_str(), &facts) == 0);
   CHECK((facts.st_mode & 0777) == 0660);
 }
 
 TEST_CASE("something else at the socket's path is left alone") {
-  const Folder folder;
-  const Fd file(::open(folder.socket().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  const TemporaryDirectory directory;
+  const Fd file(::open(directory.socket().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   REQUIRE(file);
-  CHECK_FALSE(listen_at(folder.socket(), 0600));
+  CHECK_FALSE(listen_at(directory.socket(), 0600));
   struct stat facts {};
-  CHECK(::stat(folder.socket().c_str(), &facts) == 0);
+  CHECK(::stat(directory.socket().c_str(), &facts) == 0);
   CHECK(S_ISREG(facts.st_mode));
 }
 
-TEST_CASE("the kernel says who connected, and when it ended") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0600);
+TEST_CASE("the kernel reports the user and process of a client, and its end") {
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0600);
   REQUIRE(listener);
   const pid_t child = ::fork();
   if (child == 0) {
-    const auto socket = connect_to(folder.socket());
+    const auto socket = connect_to(directory.socket());
     for (;;) ::pause();
   }
   hal::Result<Fd> accepted = accept_from(*listener);
@@ -325,10 +326,11 @@ TEST_CASE("descriptors that a client sends are never installed") {
   CHECK(open_descriptors() == before);
 }
 
-// Else whoever receives it closes it, and waits there for as long as the sender likes.
+// A daemon that received one would close it, and could block in that for as long as the client sets
+// with SO_LINGER.
 TEST_CASE("a client cannot send a descriptor, and the daemon can") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0600);
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0600);
   REQUIRE(listener);
   int on = 1;
   socklen_t size = sizeof on;
@@ -338,7 +340,7 @@ TEST_CASE("a client cannot send a descriptor, and the daemon can") {
     return;
   }
   CHECK(on == 0);
-  const auto client = connect_to(folder.socket());
+  const auto client = connect_to(directory.socket());
   REQUIRE(client);
   const int foreign[] = {0};
   CHECK_FALSE(send_message(*client, bytes_of(Hello{}), foreign));
@@ -350,10 +352,10 @@ TEST_CASE("a client cannot send a descriptor, and the daemon can") {
 }
 
 TEST_CASE("a wait for a daemon that does not answer ends when it is cancelled") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0600);
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0600);
   REQUIRE(listener);
-  const auto client = connect_to(folder.socket());
+  const auto client = connect_to(directory.socket());
   REQUIRE(client);
   const Fd cancel(::eventfd(0, EFD_CLOEXEC));
   const WaitLimit hours{std::chrono::hours(24), cancel.get()};
@@ -365,18 +367,18 @@ TEST_CASE("a wait for a daemon that does not answer ends when it is cancelled") 
   canceller.join();
   REQUIRE_FALSE(answer);
   CHECK(answer.error().code == hal::Errc::kUnavailable);
-  CHECK_FALSE(receive_parcel(*client, 64, hours));  // also when it was cancelled before
-  // What has come is taken all the same.
+  CHECK_FALSE(receive_parcel(*client, 64, hours));  // also when it was cancelled before the call
+  // A message that has arrived is received even then.
   const auto accepted = accept_from(*listener);
   REQUIRE(accepted);
   REQUIRE(send_message(*accepted, std::as_bytes(std::span("well"))));
   CHECK(receive_parcel(*client, 64, hours));
 }
 
-// Profilers do that to programs; the first use of a device must not fail for it.
-TEST_CASE("an answer is waited for while signals come, for as long as was said and no longer") {
-  const Folder folder;
-  const auto listener = listen_at(folder.socket(), 0600);
+// Profilers send signals to programs; the first use of a device must not fail because of them.
+TEST_CASE("signals neither end the wait for an answer nor make it longer than its limit") {
+  const TemporaryDirectory directory;
+  const auto listener = listen_at(directory.socket(), 0600);
   REQUIRE(listener);
   struct sigaction handler {
   }, handler_before{};
@@ -403,7 +405,7 @@ TEST_CASE("an answer is waited for while signals come, for as long as was said a
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   const itimerval kilohertz{{0, 1000}, {0, 1000}}, off{};
   ::setitimer(ITIMER_REAL, &kilohertz, nullptr);
-  auto client = connect_to(folder.socket());
+  auto client = connect_to(directory.socket());
   const bool connected = client.has_value();
   hal::Result<Parcel> first = hal::fail(hal::Errc::kInternal, "no connection");
   hal::Result<Parcel> second = hal::fail(hal::Errc::kInternal, "no connection");

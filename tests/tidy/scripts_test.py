@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/test on machines that lack something, interrupted and started again: every program that
-it calls is a fake one, which notes how it was called."""
+"""scripts/test on machines without network, root, disk or memory, and after an interruption. Every
+program that it calls is a fake, which records its arguments."""
 import os
 import pathlib
 import shutil

@@ -65,15 +65,15 @@ bool value_reached(const BarrierValuePacket& packet) {
 
 template <class Open>
 void wait_until(const Queue& queue, Open&& open) {
-  Patience patience;
-  while (!queue.stopped() && !open()) patience.wait();
+  Backoff backoff;
+  while (!queue.stopped() && !open()) backoff.wait();
 }
 
 }  // namespace
 
 void Queue::run_compute(Machine& machine) {
   const std::uint64_t capacity = bytes_ / kPacketBytes;
-  Patience patience;
+  Backoff backoff;
   while (!stopped()) {
     const std::uint64_t index = __atomic_load_n(read_index_, __ATOMIC_ACQUIRE);
     std::uint8_t* const packet = ring_ + index % capacity * kPacketBytes;
@@ -83,10 +83,10 @@ void Queue::run_compute(Machine& machine) {
         (__atomic_load_n(header, __ATOMIC_ACQUIRE) & 0xff) != HSA_PACKET_TYPE_INVALID;
     if (gpu_.lost && !inactive_) abandon(kHardwareException);
     if (!written || inactive_) {
-      patience.wait();
+      backoff.wait();
       continue;
     }
-    patience.reset();
+    backoff.reset();
     if (!run_packet(machine, packet)) continue;
     __atomic_store_n(header, static_cast<std::uint16_t>(HSA_PACKET_TYPE_INVALID), __ATOMIC_RELEASE);
     __atomic_store_n(read_index_, index + 1, __ATOMIC_RELEASE);

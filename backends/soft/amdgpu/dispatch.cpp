@@ -167,7 +167,7 @@ class Grid {
   std::uint64_t executed() const { return executed_; }
 
  private:
-  // One turn for every slot. False: nobody could move.
+  // One turn for every slot. False: every workgroup waits at a grid barrier.
   bool take_turns() {
     bool moved = false;
     // Workgroups start in the grid's order, whatever the order of turns, because kernels count on
@@ -246,8 +246,8 @@ DispatchOutcome run_dispatch(Machine& machine, Queue& queue, const amd_queue_t& 
                    cus.empty() ? "; a queue with an empty CU mask hangs" : "");
   }
   if (cus.empty()) {
-    Patience patience;
-    while (!queue.stopped()) patience.wait();
+    Backoff backoff;
+    while (!queue.stopped()) backoff.wait();
     return DispatchOutcome::kHung;
   }
   const std::uint64_t start = now_ns(), cpu_start = cpu_ns();

@@ -31,7 +31,7 @@ const char* caller() { return ::gettid() == ::getpid() ? "main" : "other"; }
 
 }  // namespace
 
-void Patience::wait() {
+void Backoff::wait() {
   constexpr unsigned kYields = 400, kShortSleeps = 4000;
   ++rounds_;
   if (rounds_ < kYields)

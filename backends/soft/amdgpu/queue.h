@@ -16,8 +16,9 @@ namespace vitamin::soft::amdgpu {
 struct Gpu;
 struct Machine;
 
-// Polls politely: spins, then yields, then sleeps for longer and longer.
-class Patience {
+// Between two polls of a queue or signal: yields the CPU, after 400 polls sleeps for 50 us, after
+// 4,000 for 500 us. reset() when a poll found work.
+class Backoff {
  public:
   void reset() { rounds_ = 0; }
   void wait();
@@ -42,7 +43,7 @@ class Queue {
   enum class Kind : std::uint8_t { kCompute, kCopy };
 
   Queue(Gpu& gpu, std::uint32_t id, Kind kind, const QueueMemory& memory);
-  ~Queue();  // stops in the middle of whatever it does
+  ~Queue();  // stops its thread, also in the middle of a packet
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
@@ -62,7 +63,7 @@ class Queue {
  private:
   bool run_packet(Machine& machine, std::uint8_t* packet);
   std::uint32_t run_copy_packet(Machine& machine, const std::uint32_t* packet);  // dwords
-  void abandon(std::uint32_t error);  // tells the runtime that the queue is inactive
+  void abandon(std::uint32_t error);  // marks the queue inactive and signals `error` to the runtime
 
   Gpu& gpu_;
   std::uint32_t id_;
@@ -93,15 +94,16 @@ class Queues {
                      std::uint32_t& id, std::uint64_t& doorbell);
   bool destroy(Machine& machine, std::uint64_t id);
   QueueStatus set_mask(Machine& machine, std::uint64_t id, std::vector<std::uint32_t> mask);
-  bool update(std::uint64_t id);  // of the ring or the priority, which is nothing here
+  // A new ring size or priority: counted as a preemption, otherwise ignored. False: no such queue.
+  bool update(std::uint64_t id);
 
  private:
   std::mutex mutex_;
   std::map<std::uint64_t, std::unique_ptr<Queue>> queues_;
-  std::uint32_t next_id_ = 1;  // numbers are used again only when there is no other
+  std::uint32_t next_id_ = 1;  // ids are reused only when all have been used
 };
 
-// Takes one from a signal, stamps it and wakes who sleeps on it. 0: no signal.
+// Decrements a signal, writes its time stamps and wakes the threads that sleep on it. 0: no signal.
 void complete_signal(Machine& machine, std::uint64_t signal, std::uint64_t start_ns);
 
 }  // namespace vitamin::soft::amdgpu

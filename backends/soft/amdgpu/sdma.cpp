@@ -54,15 +54,15 @@ bool holds(std::uint32_t relation, std::uint32_t value, std::uint32_t reference)
 }  // namespace
 
 void Queue::run_copies(Machine& machine) {
-  Patience patience;
+  Backoff backoff;
   while (!stopped()) {
     std::uint64_t read = *read_index_;
     const std::uint64_t written = __atomic_load_n(doorbell_, __ATOMIC_ACQUIRE);
     if (read >= written || gpu_.lost) {
-      patience.wait();
+      backoff.wait();
       continue;
     }
-    patience.reset();
+    backoff.reset();
     while (read < written && !stopped()) {
       const auto* packet = reinterpret_cast<const std::uint32_t*>(ring_ + read % bytes_);
       read += std::uint64_t{run_copy_packet(machine, packet)} * sizeof(std::uint32_t);
@@ -91,13 +91,13 @@ std::uint32_t Queue::run_copy_packet(Machine& machine, const std::uint32_t* pack
       return 2;
     case kPoll: {
       const std::uint32_t relation = packet[0] >> 28 & 7;
-      Patience patience;  // relation 0 flushes the host data path and waits for nothing
+      Backoff backoff;  // relation 0 flushes the host data path and waits for nothing
       while (relation != 0 && !stopped() &&
              !holds(relation,
                     __atomic_load_n(pointer_at<std::uint32_t>(packet, 1), __ATOMIC_ACQUIRE) &
                         packet[4],
                     packet[3]))
-        patience.wait();
+        backoff.wait();
       return 6;
     }
     case kAtomic: {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an interposer cannot read or must leave alone.
+// Code objects that an interposer cannot read, and streams that it must leave alone.
 #include <elf.h>
 
 #include <fstream>
@@ -10,9 +10,8 @@
 
 namespace {
 
-// Takes the notes out of the program headers of every code object in `image`. The runtime then
-// finds them by their sections; whoever goes by program headers alone, as a loader does, finds
-// none.
+// Removes the notes from the program headers of every code object in `image`. The runtime still
+// finds them by their sections; a reader of program headers alone, as a loader is, finds none.
 unsigned hide_notes(std::vector<char>& image) {
   unsigned hidden = 0;
   for (std::size_t at = 0; at + sizeof(Elf64_Ehdr) < image.size(); ++at) {
@@ -50,7 +49,7 @@ void unreadable_code() {
     int count = kCount;
     void* arguments[] = {&data, &by, &count};
     HIP_OK(hipModuleLaunchKernel(scale, 8, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr));
-    by = 0.0f;  // the caller's again: whoever reads it later is too late
+    by = 0.0f;  // the launch has returned: its arguments must have been copied
     count = 0;
     data = nullptr;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Several devices in one process, and several processes on one device's memory. Exact numbers only:
-// whoever adds to a value adds it once.
+// Several devices in one process, and several processes on one device's memory. The kernels add
+// integers, so a result is wrong exactly when an addition is lost, repeated or too early.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ __global__ void add_other(int* values, const int* others, int count) {
   if (i < count) values[i] += others[i];
 }
 
-// Takes its time, so that who does not wait for it comes too early.
+// Runs long enough that work which does not wait for it reads the old values.
 __global__ void set_late(int* values, int count, int to, int rounds) {
   int x = static_cast<int>(threadIdx.x);
   for (int i = 0; i < rounds; ++i) x = x * 1664525 + 1013904223;
@@ -37,7 +37,7 @@ bool all(const std::vector<int>& values, int wanted) {
   return true;
 }
 
-// What a device has: made while it is current.
+// The objects of one device, made while it is current.
 struct OnDevice {
   int device;
   hipStream_t stream = nullptr;
@@ -87,7 +87,7 @@ void threads_on_each() {
   std::vector<std::thread> threads;
   for (const OnDevice& each : devices)
     threads.emplace_back([&each] {
-      each.use();  // what is current is a thread's own
+      each.use();  // the current device belongs to the thread
       for (int round = 0; round < 40; ++round)
         add<<<blocks(kCount), 64, 0, each.stream>>>(each.values, kCount, each.device + 1);
       HIP_OK(hipStreamSynchronize(each.stream));
@@ -164,8 +164,8 @@ struct Handles {
   bool waits;
 };
 
-// The other process: `several guest`, with the handles on its standard input.
-void guest() {
+// The process that imports the handles: `several importer`, which reads them from standard input.
+void importer() {
   Handles handles;
   if (::read(STDIN_FILENO, &handles, sizeof handles) != sizeof handles) std::_Exit(4);
   int *small = nullptr, *large = nullptr;
@@ -190,24 +190,24 @@ void guest() {
   if (set != nullptr) HIP_OK(hipEventDestroy(set));
 }
 
-int run_guest(const Handles& handles) {
+int run_importer(const Handles& handles) {
   int ends[2];
   if (::pipe(ends) != 0) return -1;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
   posix_spawn_file_actions_addclose(&actions, ends[1]);
-  char name[] = "several", check[] = "guest";
+  char name[] = "several", check[] = "importer";
   char* arguments[] = {name, check, nullptr};
   pid_t child = 0;
   if (::posix_spawn(&child, "/proc/self/exe", &actions, nullptr, arguments, environ) != 0)
     return -1;
   ::close(ends[0]);
-  const bool told = ::write(ends[1], &handles, sizeof handles) == sizeof handles;
+  const bool sent = ::write(ends[1], &handles, sizeof handles) == sizeof handles;
   ::close(ends[1]);
   int status = -1;
   ::waitpid(child, &status, 0);
-  return told ? status : -1;
+  return sent ? status : -1;
 }
 
 // The small array is a piece of a block that the runtime shares whole.
@@ -226,7 +226,7 @@ void shared(bool by_event, const char* what) {
   set_late<<<1, 64, 0, stream>>>(small.data(), kCount, 7, by_event ? 4'000'000 : 1);
   HIP_OK(hipEventRecord(set, stream));
   if (!by_event) HIP_OK(hipEventSynchronize(set));
-  const int status = run_guest(handles);
+  const int status = run_importer(handles);
   add<<<blocks(kCount), 64, 0, stream>>>(small.data(), kCount, 100);
   HIP_OK(hipStreamSynchronize(stream));
   report(what, status == 0 && all(small.host(), 7 + 20 + 100) && all(large.host(), 1 + 30));
@@ -243,7 +243,7 @@ int main(int count, char** arguments) {
                      {"events_between", events_between},
                      {"copies_between", copies_between},
                      {"launch_over_all", launch_over_all},
-                     {"guest", guest},
+                     {"importer", importer},
                      {"memory_of_two_processes", memory_of_two_processes},
                      {"event_of_two_processes", event_of_two_processes}},
                     count, arguments);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Debian's rocSPARSE, which nobody here compiled: a vector operation, a matrix times a vector, and
-// a triangular solve, whose blocks wait for each other. Small numbers, so that every sum is exact.
+// Debian's rocSPARSE, as a binary: a vector operation, a matrix times a vector, and a triangular
+// solve, whose blocks wait for each other. Small numbers, so that every sum is exact.
 #include <rocsparse/rocsparse.h>
 
 #include <algorithm>

@@ -15,7 +15,7 @@ void nothing(Wave&, const Instruction&) {}
 
 void fence(Wave&, const Instruction&) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Sleeping is how a kernel says that it waits for somebody else.
+// A kernel executes s_sleep while it waits for another wave, so the others get a turn.
 void sleep(Wave& wave, const Instruction&) { wave.yielded = true; }
 
 void end_program(Wave& wave, const Instruction&) { wave.state = Wave::State::kDone; }

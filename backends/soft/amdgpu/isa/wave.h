@@ -88,7 +88,7 @@ struct Wave {
   std::uint64_t pc = 0;
   unsigned width = 64;
   State state = State::kRunning;
-  bool yielded = false;  // it slept: somebody else should run
+  bool yielded = false;  // it executed s_sleep: another wave should run
   std::uint64_t barrier_generation = 0;
   std::uint32_t hardware_id = 0, hardware_id1 = 0;
   std::uint64_t executed = 0;
