@@ -107,7 +107,7 @@ def withdrawn(rows):
 def traces(files):
     text = decide_report()
     rows = next(markdown_tables(text, "## prefill and decode as two processes, on traces"))
-    files.cite("evaluation/E5.jsonl.gz")
+    files.cite("evaluation/E5-policies.jsonl.gz")
     kept = [[row[0], MODES[row[1]], *row[2:]] for row in rows[1:] if row[1] in MODES]
     return in_words(table(["trace, load", "mode", *rows[0][2:]], kept))
 

@@ -265,12 +265,13 @@ def traces(records, base="ours"):
 
 
 def lower_violations(records):
-    """Of `tpot-first` against `throughput`: by trace the change of each rate, relative for TPOT."""
-    parts = []
+    """Of `tpot-first` and `slo` against `throughput`: by trace the change of each rate, relative
+    for TPOT."""
+    policies, parts = {"ours-tpot-first": "`tpot-first`", "ours-slo": "`slo`"}, []
     for (subject, name), goals in traces(records).items():
         ttft, tpot = goals["ttft"], goals["tpot"]
-        if name == "ours-tpot-first" and tpot["theirs"]:
-            parts.append(f"{subject}: TPOT {100 * (tpot['ours'] / tpot['theirs'] - 1):+.0f} % "
+        if name in policies and tpot["theirs"]:
+            parts.append(f"{policies[name]}, {subject}: TPOT {100 * (tpot['ours'] / tpot['theirs'] - 1):+.0f} % "
                          f"(p {tpot['p']:.2g}), TTFT {100 * ttft['difference'][0]:+.1f} points "
                          f"(p {ttft['p']:.2g}), {tpot['requests']} requests")
     return "<br>".join(parts)
