@@ -248,6 +248,7 @@ class Scheduler {
   void step_changed(ClientState& client);
   Step* put_step(const Step& step);
   void set_phase(ClientState& client);
+  void set_quotas(const ClientState& client, StreamIndex stream);
   void note_change(ClientState& client);
   void pause_changed(ClientState& client);
   void isolate();
@@ -265,7 +266,7 @@ class Scheduler {
   void wait(StreamIndex stream);
   void block(StreamIndex stream, const Ledger::Terms& terms);
   void unblock(StreamIndex stream);
-  void meanwhile(StreamIndex stream, PartitionId partition, std::uint64_t run_ahead_ns);
+  void meanwhile(StreamIndex stream, const Ledger::Terms& wanted);
   void opened(StreamIndex stream, GrantId grant);
   void revoke(StreamIndex stream, Reason reason);
   void decide_on(Decision::Kind kind, const Grant& grant, Reason reason);

@@ -191,43 +191,49 @@ void Scheduler::unblock(StreamIndex index) {
   blocked_.pop_back();
 }
 
-// What is free inside its partition, while the rest drains.
-void Scheduler::meanwhile(StreamIndex index, PartitionId target, std::uint64_t run_ahead_ns) {
+// What is free inside its partition, while the rest drains. Not for a shared row, which waits for
+// its quota alone: its units may be in use.
+void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
   const Stream& stream = streams_[index];
-  if (ledger_.open_grant(index) != nullptr || ledger_.full(index)) return;
+  if (wanted.mode == Mode::kShared || ledger_.open_grant(index) != nullptr || ledger_.full(index))
+    return;
   const std::uint32_t min_sms = clients_[stream.client].demands[stream.demand].min_sms;
-  const hal::ComputeSet inside = pool_[target].compute;
+  const hal::ComputeSet inside = pool_[wanted.partition].compute;
   const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
   for (std::size_t i = pool_.size(); i-- > 1;) {
     const Partition& partition = pool_[i];
     if (partition.processors < min_sms) return;
-    if (partition.id == target || !inside.contains(partition.compute) ||
-        partition.compute.overlaps(held))
+    if (partition.id == wanted.partition || !inside.contains(partition.compute) ||
+        partition.compute.overlaps(held) || !ledger_.within_quotas(index, partition.id))
       continue;
     Ledger::Terms terms;
     terms.partition = partition.id;
     terms.mode = Mode::kExclusive;
     terms.reason = Reason::kMeanwhile;
     // What is submitted there stays there when the rest is free.
-    terms.run_ahead_ns = std::min(run_ahead_ns, kMeanwhileAheadNs);
+    terms.run_ahead_ns = std::min(wanted.run_ahead_ns, kMeanwhileAheadNs);
     const GrantId grant = ledger_.open(index, terms, now_);
     if (grant != kNoGrant) opened(index, grant);
     return;
   }
 }
 
-// Pending grants on units that are free now.
+// Pending grants on units that are free now, or that a quota allows now.
 void Scheduler::serve_freed() {
   const hal::ComputeSet freed = ledger_.take_freed();
-  for (std::size_t i = 0; i < blocked_.size() && !freed.empty();) {
+  const bool quota_freed = ledger_.take_quota_freed();
+  for (std::size_t i = 0; i < blocked_.size() && (quota_freed || !freed.empty());) {
     const StreamIndex index = blocked_[i];
     const Grant& pending = *ledger_.pending_grant(index);
-    const PartitionId target = pending.partition;
-    const std::uint64_t run_ahead_ns = pending.run_ahead_ns;
-    const bool meets = pool_[target].compute.overlaps(freed);
+    Ledger::Terms terms;
+    terms.partition = pending.partition;
+    terms.mode = pending.mode;
+    terms.run_ahead_ns = pending.run_ahead_ns;
+    const bool meets =
+        pool_[terms.partition].compute.overlaps(freed) || (quota_freed && ledger_.has_quota(index));
     const GrantId grant = meets ? ledger_.promote(index, now_) : kNoGrant;
     if (grant == kNoGrant) {
-      if (meets) meanwhile(index, target, run_ahead_ns);
+      if (meets) meanwhile(index, terms);
       ++i;
       continue;
     }
@@ -308,7 +314,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
     return opened(index, grant);
   }
   block(index, terms);
-  meanwhile(index, terms.partition, terms.run_ahead_ns);
+  meanwhile(index, terms);
   wait(index);
 }
 
@@ -324,33 +330,16 @@ bool Scheduler::eligible_for(StreamIndex index) {
   // As for most of many streams that wait.
   if (barred.contains(pool_.front().compute) && !constraints_.needs_whole(min_sms)) return false;
   const Limits& limits = client.value.limits;
-  hal::ComputeSet used;  // of its quota
-  if (limits.max_sms != 0)
-    for (const Grant& grant : ledger_.grants())
-      if (grant.mode == Mode::kExclusive && grant.state != Grant::State::kPending) {
-        const ClientState* const other = find_client(grant.client);
-        if (other == &client || (limits.group != 0 && other->value.limits.group == limits.group))
-          used |= pool_[grant.partition].compute;
-      }
-  const std::uint32_t most =
-      std::max(limits.max_sms, pool_[constraints_.narrowest(min_sms)].processors);
-  std::uint32_t used_sms = 0;
-  for (std::size_t i = 1; limits.max_sms != 0 && i < pool_.size(); ++i)
-    if (pool_[i].compute.count() == 1 && used.contains(pool_[i].compute))
-      used_sms += pool_[i].processors;
+  const std::uint32_t quota = limits.most_sms();
+  const std::uint32_t most = std::max(quota, pool_[constraints_.narrowest(min_sms)].processors);
   for (const Partition& partition : pool_.subspan(1)) {
     if (partition.processors < min_sms || partition.compute.overlaps(barred)) continue;
-    if (limits.max_sms != 0) {
-      const std::uint32_t sms = partition.compute.contains(used) ? partition.processors
-                                : used.contains(partition.compute)
-                                    ? used_sms
-                                    : used_sms + partition.processors;
-      if (sms > most) continue;
-    }
+    if (quota != 0 && (partition.processors > most || !ledger_.within_quotas(index, partition.id)))
+      continue;
     eligible_.push_back(partition.id);
   }
-  const bool whole_fits = barred.empty() && limits.may_share &&
-                          (limits.max_sms == 0 || pool_[kWholeDevice].processors <= most);
+  const bool whole_fits =
+      barred.empty() && limits.may_share && (quota == 0 || pool_[kWholeDevice].processors <= most);
   if (whole_fits || constraints_.needs_whole(min_sms)) eligible_.push_back(kWholeDevice);
   return !eligible_.empty();
 }

@@ -235,7 +235,7 @@ void Scheduler::reconcile(StreamIndex index) {
   if (row.mode == Mode::kPaused) return revoke(index, reason);
   // It moves at once, or stays inside its partition until the rest of it is free.
   if (pool_[row.partition].processors >= clients_[stream.client].demands[stream.demand].min_sms &&
-      ledger_.can_open(index, row.partition, row.mode)) {
+      ledger_.can_open(index, row.partition, row.mode, planned.reason)) {
     const GrantId moved = ledger_.open(index, terms_of(planned), now_);
     return opened(index, moved);
   }
