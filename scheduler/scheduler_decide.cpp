@@ -231,6 +231,13 @@ void Scheduler::serve_freed() {
     terms.run_ahead_ns = pending.run_ahead_ns;
     const bool meets =
         pool_[terms.partition].compute.overlaps(freed) || (quota_freed && ledger_.has_quota(index));
+    // A stream that needs more by now is looked at behind this (wants() marks it).
+    const Stream& stream = streams_[index];
+    if (pool_[terms.partition].processors <
+        clients_[stream.client].demands[stream.demand].min_sms) {
+      ++i;
+      continue;
+    }
     const GrantId grant = meets ? ledger_.promote(index, now_) : kNoGrant;
     if (grant == kNoGrant) {
       if (meets) meanwhile(index, terms);
