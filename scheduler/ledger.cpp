@@ -184,6 +184,18 @@ bool Ledger::within_quotas(StreamIndex index, PartitionId partition) const {
   return true;
 }
 
+ComputeSet Ledger::draining(StreamIndex index, std::uint64_t revoked_by_ns) const {
+  const Stream& stream = streams_[index];
+  ComputeSet units;
+  for (std::uint32_t i = 0; i < stream.count; ++i) {
+    const Grant& grant = *at(stream.slots[i]);
+    if (grant.state == Grant::State::kRevoked && grant.reason != Reason::kMeanwhile &&
+        grant.revoked_ns <= revoked_by_ns)
+      units |= pool_[grant.partition].compute;
+  }
+  return units;
+}
+
 void Ledger::count_in(const Quotas& quotas, const Grant& grant) {
   if (quotas[0] == kNone || !is_counted(grant)) return;
   for (const std::uint32_t index : quotas) {

@@ -96,6 +96,8 @@ class Ledger {
   bool has_quota(StreamIndex stream) const { return streams_[stream].quotas[0] != kNone; }
   // Whether the quotas of the stream allow another grant there.
   bool within_quotas(StreamIndex stream, PartitionId partition) const;
+  // Units of the stream's grants that were revoked by `revoked_by_ns`, but for kMeanwhile.
+  hal::ComputeSet draining(StreamIndex stream, std::uint64_t revoked_by_ns) const;
 
   // Units that the holder must not be given exclusively.
   hal::ComputeSet held_by_others(HolderIndex holder) const {

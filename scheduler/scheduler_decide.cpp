@@ -15,6 +15,8 @@ using State = StreamDemand::State;
 namespace {
 
 constexpr std::uint64_t kMeanwhileAheadNs = 2'000'000;
+// What drains for longer is beyond most kernels: streams of its process wait for it no longer.
+constexpr std::uint64_t kOwnDrainNs = 10'000'000;
 
 }  // namespace
 
@@ -56,6 +58,12 @@ void Scheduler::pop_timers() {
       if (streams_[timer.index].generation != timer.generation) continue;
       streams_[timer.index].timer = false;
       if (!overdue(timer.index)) wait(timer.index);
+      continue;
+    }
+    if (timer.kind == Timer::Kind::kDrain) {
+      if (streams_[timer.index].generation != timer.generation) continue;
+      streams_[timer.index].drain_timer = false;
+      if (streams_[timer.index].blocked != kNone) mark(timer.index);
       continue;
     }
     ClientState& client = clients_[timer.index];
@@ -195,14 +203,14 @@ void Scheduler::unblock(StreamIndex index) {
 // its quota alone: its units may be in use.
 void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
   const Stream& stream = streams_[index];
-  if (wanted.mode == Mode::kShared || ledger_.open_grant(index) != nullptr || ledger_.full(index))
-    return;
+  if (ledger_.open_grant(index) != nullptr || ledger_.full(index)) return;
+  if (wanted.mode == Mode::kShared) return beside_own_drains(index, wanted);
   const std::uint32_t min_sms = clients_[stream.client].demands[stream.demand].min_sms;
   const hal::ComputeSet inside = pool_[wanted.partition].compute;
   const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
   for (std::size_t i = pool_.size(); i-- > 1;) {
     const Partition& partition = pool_[i];
-    if (partition.processors < min_sms) return;
+    if (partition.processors < min_sms) break;
     if (partition.id == wanted.partition || !inside.contains(partition.compute) ||
         partition.compute.overlaps(held) || !ledger_.within_quotas(index, partition.id))
       continue;
@@ -216,6 +224,65 @@ void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
     if (grant != kNoGrant) opened(index, grant);
     return;
   }
+  beside_own_drains(index, wanted);
+}
+
+// How the stream may run on units where other streams of its client have drained for long; paused:
+// not at all. It is beside no row of another client that it conflicts with.
+Mode Scheduler::mode_beside_own_drains(StreamIndex index, hal::ComputeSet units) const {
+  const ClientState& client = clients_[streams_[index].client];
+  const std::uint64_t by_ns = now_ > kOwnDrainNs ? now_ - kOwnDrainNs : 0;
+  hal::ComputeSet draining;
+  for (const StreamIndex other : client.streams)
+    if (other != index) draining |= ledger_.draining(other, by_ns);
+  if (!draining.contains(units)) return Mode::kPaused;
+  bool exclusive = false, shared = false;
+  for (const Planned& planned : plan_)
+    if (planned.row.client != client.value.id && planned.row.mode != Mode::kPaused &&
+        pool_[planned.row.partition].compute.overlaps(units))
+      (planned.row.mode == Mode::kShared ? shared : exclusive) = true;
+  if (!shared) return Mode::kExclusive;
+  return exclusive ? Mode::kPaused : Mode::kShared;
+}
+
+// A kernel of the client may run for long where the client's row was before, even until another
+// stream of the client has done something; while it does, a quota may have no room for the new row.
+// Natively those streams would not wait for it. So a stream of the client runs beside the kernel,
+// on units that are not free anyway.
+void Scheduler::beside_own_drains(StreamIndex index, const Ledger::Terms& wanted) {
+  Stream& stream = streams_[index];
+  const ClientState& client = clients_[stream.client];
+  if (!ledger_.has_quota(index) || client.streams.size() < 2 ||
+      ledger_.within_quotas(index, wanted.partition))
+    return;
+  if (!std::exchange(stream.drain_timer, true))
+    add_timer({now_ + kOwnDrainNs, Timer::Kind::kDrain, index, stream.generation});
+  const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
+  for (std::size_t i = pool_.size(); i-- > 1;) {
+    const Partition& partition = pool_[i];
+    if (partition.processors < client.demands[stream.demand].min_sms) return;
+    if (partition.compute.overlaps(held) || !ledger_.within_quotas(index, partition.id)) continue;
+    const Mode mode = mode_beside_own_drains(index, partition.compute);
+    if (mode == Mode::kPaused) continue;
+    Ledger::Terms terms;
+    terms.partition = partition.id;
+    terms.mode = mode;
+    terms.reason = Reason::kMeanwhile;
+    terms.run_ahead_ns = 0;  // it ends soon after what it is beside
+    const GrantId grant = ledger_.open(index, terms, now_);
+    if (grant != kNoGrant) opened(index, grant);
+    return;
+  }
+}
+
+// Ends what beside_own_drains() gave to a blocked stream when the kernel has ended, or when another
+// client has a row there that it conflicts with.
+void Scheduler::end_beside_own_drains(StreamIndex index) {
+  const Grant* const grant = ledger_.open_grant(index);
+  if (grant == nullptr || grant->reason != Reason::kMeanwhile) return;
+  const hal::ComputeSet units = pool_[grant->partition].compute;
+  if (pool_[ledger_.pending_grant(index)->partition].compute.contains(units)) return;
+  if (mode_beside_own_drains(index, units) != grant->mode) revoke(index, Reason::kRowChanged);
 }
 
 // Pending grants on units that are free now, or that a quota allows now.
@@ -240,7 +307,10 @@ void Scheduler::serve_freed() {
     }
     const GrantId grant = meets ? ledger_.promote(index, now_) : kNoGrant;
     if (grant == kNoGrant) {
-      if (meets) meanwhile(index, terms);
+      if (meets) {
+        end_beside_own_drains(index);
+        meanwhile(index, terms);
+      }
       ++i;
       continue;
     }

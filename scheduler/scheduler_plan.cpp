@@ -186,6 +186,7 @@ void Scheduler::apply_difference() {
     reconcile_client(client);
   }
   for (const StreamIndex stream : scratch_) reconcile(stream);
+  for (const StreamIndex stream : blocked_) end_beside_own_drains(stream);
 }
 
 void Scheduler::reconcile_client(ClientState& client) {

@@ -9,6 +9,7 @@
 
 #include "scheduler/policies/registry.h"
 #include "tests/scheduler/fixture.h"
+#include "tests/scheduler/shorthand.h"
 #include "tests/scheduler/world.h"
 #include "tests/seed.h"
 
@@ -127,6 +128,92 @@ TEST_CASE("a grant of a group waits until what another member drains is within t
   ledger.set_quotas(a, std::span(&smaller, 1));
   CHECK(ledger.open(a, terms(part(8, 1), Mode::kShared), 7) == kNoGrant);
   CHECK(ledger.open(a, terms(part(4, 2), Mode::kShared), 7) != kNoGrant);
+}
+
+// A process whose row moves, with a quota that has no room for both places.
+struct Moving {
+  explicit Moving(Mode row_mode)
+      : mode(row_mode),
+        scheduler(layout.entries(), policy([this](const Snapshot&, Allocation& out) {
+                    out.rows = {row(1, place, mode)};
+                    if (other) out.rows.push_back(row(2, part(layout, 0, 4), Mode::kExclusive));
+                  })) {
+    ClientTerms terms;
+    terms.limits.max_sms = kQuarter;
+    scheduler.attach(1, terms, 1);
+    for (StreamId stream = 0; stream < 2; ++stream) scheduler.wants(1, demand(stream), 1);
+    for (const Decision& decision : decide(scheduler, 1)) first.push_back(decision.grant);
+    REQUIRE(first.size() == 2);
+    place = part(layout, 8, 4);
+    scheduler.replan();
+    CHECK(decide(scheduler, 2).size() == 2);  // both are revoked
+  }
+  const Grant* open(StreamId stream) const {
+    for (const Grant& grant : scheduler.ledger().grants())
+      if (grant.client == 1 && grant.stream == stream && grant.state == Grant::State::kOpen)
+        return &grant;
+    return nullptr;
+  }
+
+  const PoolLayout layout = h200();
+  Mode mode;
+  PartitionId place = part(layout, 0, 4);
+  bool other = false;
+  Scheduler scheduler;
+  std::vector<GrantId> first;
+};
+
+TEST_CASE("a stream waits for what another stream of its process drains 10 ms at most") {
+  for (const Mode mode : {Mode::kExclusive, Mode::kShared}) {
+    CAPTURE(static_cast<int>(mode));
+    Moving world(mode);
+    Scheduler& scheduler = world.scheduler;
+    scheduler.returned(1, 1, world.first[1], 3);  // a kernel of stream 0 runs on
+    decide(scheduler, 3);
+    CHECK(world.open(1) == nullptr);
+    REQUIRE(scheduler.wake_at() <= 20'000'000);
+    decide(scheduler, 20'000'000);
+    REQUIRE(world.open(1) != nullptr);
+    CHECK(world.open(1)->partition == part(world.layout, 0, 4));
+    CHECK(world.open(1)->reason == Reason::kMeanwhile);
+    CHECK(world.open(0) == nullptr);  // its next kernel is behind the first one anyway
+    // The kernel has ended: both leave for the new row, which is within the quota then.
+    const GrantId beside = world.open(1)->id;
+    scheduler.returned(1, 0, world.first[0], 30'000'000);
+    decide(scheduler, 30'000'000);
+    CHECK(world.open(0) == nullptr);
+    CHECK(world.open(1) == nullptr);
+    decide(scheduler, 60'000'000);  // and no stream runs beside a stream that ran beside another
+    CHECK(world.open(0) == nullptr);
+    scheduler.returned(1, 1, beside, 70'000'000);
+    decide(scheduler, 70'000'000);
+    for (const StreamId stream : {0U, 1U}) {
+      REQUIRE(world.open(stream) != nullptr);
+      CHECK(world.open(stream)->partition == world.place);
+    }
+  }
+}
+
+TEST_CASE("a client that gets these units has them when the kernel and its company have ended") {
+  Moving world(Mode::kExclusive);
+  Scheduler& scheduler = world.scheduler;
+  scheduler.returned(1, 1, world.first[1], 3);
+  decide(scheduler, 3);
+  decide(scheduler, 20'000'000);
+  REQUIRE(world.open(1) != nullptr);
+  const GrantId beside = world.open(1)->id;
+  world.other = true;
+  scheduler.wants(2, demand(0), 21'000'000);
+  CHECK(decide(scheduler, 21'000'000).empty());
+  scheduler.returned(1, 0, world.first[0], 22'000'000);
+  const auto revoked = decide(scheduler, 22'000'000);
+  REQUIRE(revoked.size() == 1);
+  CHECK(revoked[0].grant == beside);
+  scheduler.returned(1, 1, beside, 23'000'000);
+  const auto granted = decide(scheduler, 23'000'000);
+  REQUIRE(granted.size() == 3);  // to it, and to both streams where their row is
+  for (const Decision& decision : granted)
+    CHECK(decision.partition == (decision.client == 2 ? part(world.layout, 0, 4) : world.place));
 }
 
 }  // namespace
