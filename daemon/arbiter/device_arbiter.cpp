@@ -77,6 +77,7 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout, const ArbiterSet
       outlet_(outlet),
       estimator_(layout_.entries()),
       scheduler_(layout_.entries(), scheduler::make_fifo(), settings.scheduler, &estimator_),
+      widths_(layout_.entries()),
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
 
@@ -117,9 +118,18 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
                                         terms.limits.reserved_sms,
                                         terms.limits.group,
                                         terms.limits.may_share ? 1U : 0U};
-    trace_->add(
-        {.kind = Kind::kAttach, .client = id, .flags = traits.minor, .serial = traits.process},
-        &said);
+    const auto quota = [&](std::size_t i) {
+      const scheduler::GroupQuota& outer = terms.limits.outer[i];
+      return std::uint64_t{outer.group} << 32 | outer.max_sms;
+    };
+    trace_->add({.kind = Kind::kAttach,
+                 .client = id,
+                 .flags = traits.minor,
+                 .serial = traits.process,
+                 .a = quota(0),
+                 .b = quota(1),
+                 .c = quota(2)},
+                &said);
   }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
@@ -134,6 +144,23 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   ++*fewest;
   tell_of_reports();
   return client.home;
+}
+
+void DeviceArbiter::limit(ClientId id, const scheduler::Limits& limits, std::uint64_t now_ns) {
+  Client* const client = find(id);
+  if (client == nullptr || client->traits.terms.limits == limits) return;
+  note({.kind = Kind::kReload});
+  client->traits.terms.limits = limits;
+  scheduler_.attach(id, client->traits.terms, now_ns);
+}
+
+Usage DeviceArbiter::usage(ClientId id, std::uint64_t now_ns) const {
+  const auto known = clients_.find(id);
+  if (known == clients_.end()) return {};
+  Usage usage = known->second.usage;
+  for (const auto& [lane_id, lane] : known->second.lanes)
+    if (lane.asked_ns != 0 && now_ns > lane.asked_ns) usage.waited(now_ns - lane.asked_ns);
+  return usage;
 }
 
 DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
@@ -193,7 +220,7 @@ void DeviceArbiter::leave(ClientId id, Client& client, LaneId lane_id, std::uint
   // It may have said so before it saw its newest grant, which it then holds for open.
   for (Hold& hold : lane.holds)
     if (hold.open && close(id, lane_id, lane, hold, now_ns)) close_gates(id);
-  lane.asked_ns = 0;
+  if (lane.asked_ns != 0) client.usage.waited(now_ns - std::exchange(lane.asked_ns, 0));
   lane.postponed = false;
   scheduler_.idle(id, lane_id, now_ns);
 }
@@ -215,7 +242,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& 
   if (hold->open) publish(id, returned.head.lane, lane, 0);
   const Hold ended = *hold;
   lane.holds.erase(hold);
-  dropped(id, client, ended);
+  dropped(id, client, ended, now_ns);
   scheduler_.returned(id, returned.head.lane, ended.grant, now_ns);
   ask_again(id, lane, now_ns);
 }
@@ -227,12 +254,15 @@ void DeviceArbiter::take(ClientId, Client& client, const protocol::Draining& dra
 }
 
 // Every hold comes and goes by these two.
-void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold) {
+void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold,
+                        std::uint64_t now_ns) {
   lane.holds.push_back(hold);
+  client.usage.takes(layout_.at(hold.entry).compute, widths_, now_ns);
   if (hold.is_lease() && client.lanes_on[hold.entry]++ == 0) outlet_.holds(id, hold.entry, true);
 }
 
-void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold) {
+void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold, std::uint64_t now_ns) {
+  client.usage.returns(layout_.at(hold.entry).compute, widths_, now_ns);
   if (hold.is_lease() && --client.lanes_on[hold.entry] == 0) outlet_.holds(id, hold.entry, false);
 }
 
@@ -335,7 +365,7 @@ void DeviceArbiter::step(std::uint64_t now_ns) {
   for (const Lost& lost : lost_) {
     Client& client = *find(lost.client);
     Lane& lane = client.lanes[lost.lane];
-    const std::uint64_t asked_ns = lane.asked_ns;
+    const std::uint64_t asked_ns = std::exchange(lane.asked_ns, 0);
     leave(lost.client, client, lost.lane, now_ns);
     if (lost.grant != scheduler::kNoGrant)
       scheduler_.returned(lost.client, lost.lane, lost.grant, now_ns);
@@ -370,7 +400,11 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   // It moves: what it submits from now on is under this one.
   for (Hold& hold : lane.holds)
     if (hold.open) close(id, decision.stream, lane, hold, now_ns);
-  if (lane.asked_ns != 0) waits_.add(now_ns - std::exchange(lane.asked_ns, 0));
+  if (lane.asked_ns != 0) {
+    const std::uint64_t waited = now_ns - std::exchange(lane.asked_ns, 0);
+    waits_.add(waited);
+    client.usage.waited(waited);
+  }
   const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
   Hold hold;
   hold.grant = decision.grant;
@@ -380,7 +414,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   hold.first = protocol::generation_of(word);
   hold.open = true;
   hold.heard_ns = now_ns;
-  add(id, client, lane, hold);
+  add(id, client, lane, hold, now_ns);
   // The word first: a client that sees the grant must find the gate open.
   publish(id, decision.stream, lane, word);
   if (send(id, decision, word, 0)) return;
@@ -388,7 +422,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   publish(id, decision.stream, lane, 0);
   close_gates(id);  // of the grant that it had
   lane.holds.pop_back();
-  dropped(id, client, hold);
+  dropped(id, client, hold, now_ns);
   lost_.push_back({id, decision.stream, decision.grant, false});
 }
 
@@ -495,7 +529,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
         } else {
           const Hold ended = hold;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
-          dropped(id, client, ended);
+          dropped(id, client, ended, now_ns);
           if (!client.absent) {
             ++counters_.overdue;
             // Who does not answer wants nothing, until it says so again.

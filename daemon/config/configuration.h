@@ -74,6 +74,7 @@ struct Mps {
 
 struct Metrics {
   std::string listen;  // PORT on loopback, HOST:PORT or the path of a Unix socket; empty: nowhere
+  std::string accounting;  // file that gets a line for each client at its end; empty: none
 };
 
 // Kernels that wait for other processes, besides NCCL's and NVSHMEM's own: they are never deferred
@@ -86,8 +87,8 @@ struct Collectives {
 // Kinds of work, most demanding first.
 enum class Kind : std::uint8_t { kUnspecified, kLatency, kBatch };
 
-// Who has a class's quota of device memory together.
-enum class MemoryOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
+// Who has a quota of a class together. Known from the kernel, but for the class.
+enum class GroupOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
 
 // A class of workloads: programs that match all its conditions, of which those that list several
 // patterns are met by one. The first class that matches is the program's.
@@ -101,7 +102,7 @@ struct WorkloadClass {
   std::map<std::string, std::string> environment;  // variable to pattern
 
   Kind kind = Kind::kUnspecified;
-  std::uint32_t reservation = 0;  // processors that are kept for each client; 0: none
+  std::uint32_t reservation = 0;  // SMs that are kept for whom share_of names; 0: none
   // Bounds of latency; 0: none.
   std::uint64_t ttft_ns = 0;      // of the first token
   std::uint64_t tpot_ns = 0;      // of each further token
@@ -109,9 +110,10 @@ struct WorkloadClass {
   std::uint64_t step_ns = 0;      // of an iteration
   std::uint32_t percentile = 99;  // so many percent are to meet the bound
   std::uint32_t weight = 1;       // of a client's progress in the policy's objective
-  std::uint32_t share = 100;      // percent of the device that one client may have at most
-  std::string memory;             // daemon/config/value.h; empty: as much as there is
-  MemoryOf memory_of = MemoryOf::kProcess;
+  std::uint32_t share = 100;      // percent of the device's SMs that whom share_of names may have
+  GroupOf share_of = GroupOf::kProcess;  // and who has `reservation` together
+  std::string memory;                    // daemon/config/value.h; empty: as much as there is
+  GroupOf memory_of = GroupOf::kProcess;
 };
 
 // What holds for the devices whose UUID or name matches, instead of what holds for all.

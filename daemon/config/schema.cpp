@@ -162,6 +162,9 @@ std::vector<SettingKey> operation_keys() {
       VITAMIN_SETTING(kText, metrics.listen, "metrics.listen",
                       "where Prometheus is served: PORT on loopback, HOST:PORT or the path of a "
                       "Unix socket; empty: nowhere"),
+      VITAMIN_SETTING(kText, metrics.accounting, "metrics.accounting",
+                      "file to which a line of JSON is appended for each client at its end: who "
+                      "it was, and what it used; empty: none"),
   };
 }
 
@@ -209,13 +212,18 @@ std::span<const ClassKey> class_keys() {
                            "policy's objective, against 1 of others")),
       within(
           1, 100,
-          VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),
+          VITAMIN_CLASS(kInteger, share,
+                        "percent of the device's SMs that whom share_of names may have at most")),
+      one_of({"process", "user", "container", "job", "class"},
+             VITAMIN_CLASS(kChoice, share_of,
+                           "who has `share` and `reservation` together; who is in no container or "
+                           "job: the user. \"user\" in a class that has no condition but `user` "
+                           "holds for all programs of that user, whatever class they name")),
       VITAMIN_CLASS(kMemory, memory,
                     "memory of each device that whom memory_of names may have: \"40GiB\", or "
                     "\"50%\" of it; empty: as much as there is"),
       one_of({"process", "user", "container", "job", "class"},
-             VITAMIN_CLASS(kChoice, memory_of,
-                           "who has that together; who is in no container or job: the user")),
+             VITAMIN_CLASS(kChoice, memory_of, "who has `memory` together, as for share_of")),
   };
   return *keys;
 }

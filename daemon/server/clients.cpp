@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "daemon/arbiter/decisions.h"
@@ -39,6 +40,8 @@ std::string error_text(const std::string& sentence) {
 
 std::string Server::obey(const std::string& verb, uid_t uid) {
   if (verb == "status") return json_text(status());
+  if (verb == "accounting")
+    return json_text(nlohmann::json{{"schema", 1}, {"clients", accounting_.records()}});
   if (verb == "ping") return json_text(nlohmann::json{{"schema", 1}});
   if (verb == "metrics") return json_text(nlohmann::json{{"schema", 1}, {"text", metrics()}});
   const auto space = verb.find(' ');
@@ -93,6 +96,11 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
   const std::size_t changed = devices_.drain(which, name == "drain");
   if (changed == 0 && which != "all")
     return error_text("no client has used a device '" + which + "'");
+  if (changed == 0 && name == "drain")
+    return error_text(
+        "no client has used a device yet, so none is drained. Drain it when `vitamin status` shows "
+        "it, or stop vitamind, with failure.absent = \"closed\" in vitamin.toml, so that no client "
+        "starts: systemctl stop vitamind");
   return json_text(nlohmann::json{{"schema", 1}, {"devices", changed}});
 }
 
@@ -111,8 +119,51 @@ scheduler::Program program_of(const std::string& name, const std::string& worklo
 
 }  // namespace
 
-Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
-                                     const Device& device) {
+// The same for equal keys as long as a session has it.
+std::uint32_t Server::group_number(const std::string& key) {
+  // Jobs are numbered from 1, claims from 2^30, containers from 2^31.
+  constexpr std::uint32_t kFirst = 0x2000'0000;
+  constexpr std::size_t kMost = 4096;
+  if (group_numbers_.size() >= kMost)
+    std::erase_if(group_numbers_, [&](const auto& known) {
+      return std::none_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+        const auto& shares = session.second->standing.shares;
+        return std::any_of(shares.begin(), shares.end(),
+                           [&](const GroupShare& share) { return share.group == known.second; });
+      });
+    });
+  const auto [known, added] = group_numbers_.try_emplace(key, kFirst + groups_begun_);
+  if (added) ++groups_begun_;
+  return known->second;
+}
+
+// All that bounds a client; the first has the reservation. `job`: of its job or claim, number 0:
+// none; `own`: of the process, or of its container.
+std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
+                                          const Member& member, const GroupShare& job,
+                                          const GroupShare& own) {
+  std::vector<GroupShare> shares;
+  const auto add = [&](const config::WorkloadClass& of) {
+    const std::string name = group_name(of.share_of, of, member);
+    shares.push_back({group_number(of.name + '\n' + name), of.share, name});
+  };
+  if (workload != nullptr && workload->share_of != config::GroupOf::kProcess) add(*workload);
+  if (job.group != 0) shares.push_back(job);
+  if (own.share < 100 || shares.empty()) shares.push_back(own);
+  // Of all that name the user, the narrowest: each is of all of his processes.
+  const config::WorkloadClass* narrowest = nullptr;
+  for (const config::WorkloadClass* const each : classes_.binding(member.user))
+    if (each != workload && each->share_of == config::GroupOf::kUser &&
+        (narrowest == nullptr || each->share < narrowest->share))
+      narrowest = each;
+  if (narrowest != nullptr && narrowest->share < 100) add(*narrowest);
+  return shares;
+}
+
+Server::Standing Server::standing_of(const Session& session) {
+  const protocol::Peer& peer = session.peer;
+  const protocol::Hello& hello = session.hello;
+  const Device& device = *session.device;
   Standing standing;
   const protocol::Claim claim = protocol::claim_of(hello);
   const std::string cgroup = cgroup_of(peer.pid);
@@ -125,25 +176,45 @@ Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol:
                                                    : claim.workload_class;
   const config::WorkloadClass* const workload = classes_.of(
       told_class.empty() ? claim.workload_class : told_class, hello.program.get(), peer.uid);
-  std::uint32_t share = claim.share != 0 ? claim.share : 100;
-  if (job != nullptr) share = std::min(share, job->share);
-  if (part != nullptr) share = std::min(share, part->share);
-  standing.traits = traits_of(workload, share, device.info.processors);
   if (workload != nullptr) standing.workload_class = workload->name;
+  standing.job = job != nullptr ? step : claimed;
+  standing.in_job = own;
+
+  GroupShare of_job, of_itself;
+  if (job != nullptr)
+    of_job = {job->number, job->share, "of job " + standing.job};
+  else if (part != nullptr)
+    of_job = {part->number, part->share, "of claim " + standing.job};
+  of_itself.share = claim.share != 0 ? claim.share : 100;
+  if (workload != nullptr && workload->share_of == config::GroupOf::kProcess)
+    of_itself.share = std::min(of_itself.share, workload->share);
+  if (of_job.group == 0 && !standing.container.id.empty() && of_itself.share < 100) {
+    of_itself.group = group_of(standing.container);  // all processes of it together
+    of_itself.name = "of container " + standing.container.id.substr(0, 12);
+  }
+  standing.shares = shares_of(workload, {peer.pid, peer.uid, standing.container.id, standing.job},
+                              of_job, of_itself);
+  standing.traits = traits_of(workload, 100, device.info.processors);
+  constexpr std::uint32_t kAlone = 0x6000'0000;  // clients by themselves, beside groups
+  set_quotas(standing.traits.terms.limits, standing.shares, device.info.processors,
+             kAlone + session.id);
   standing.traits.minor = hello.preamble.minor;
   standing.traits.program =
       program_of(hello.program.get(), standing.workload_class, peer.uid, device.info.name);
   standing.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
-  if (job != nullptr)
-    standing.traits.terms.limits.group = job->number;
-  else if (part != nullptr)
-    standing.traits.terms.limits.group = part->number;
-  else if (!standing.container.id.empty() && share < 100)
-    standing.traits.terms.limits.group =
-        group_of(standing.container);  // all processes of it together
-  standing.job = job != nullptr ? step : claimed;
-  standing.in_job = own;
   return standing;
+}
+
+// The shares of classes may be others now; what else clients were told stays.
+void Server::limit_again(std::uint64_t time) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->dying) continue;
+    const Standing now = standing_of(*session);
+    session->standing.shares = now.shares;
+    session->standing.traits.terms.limits = now.traits.terms.limits;
+    session->device->arbiter->limit(id, now.traits.terms.limits, time);
+    session->device->touched = true;
+  }
 }
 
 protocol::Welcome Server::welcome_of(const Session& session,
@@ -266,8 +337,10 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->rings = {*session->memory.daemon, *session->memory.client};
   session->device = *device;
   session->program = hello.program.get();
-  session->standing = standing_of(session->peer, hello, **device);
+  session->hello = hello;
+  session->standing = standing_of(*session);
   session->since_ns = time;
+  session->began_s = std::time(nullptr);
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
 
   // The session is known before the arbiter is told, which may have something for it at once; and
@@ -364,6 +437,8 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   Session& session = *found->second;
+  accounting_.ended(owner_of(session), used_by(session, time), usage_record(session, time), time,
+                    settings_.configuration.metrics.accounting);
   session.device->arbiter->forget(id, time);
   session.device->touched = true;
   devices_.leave(*session.device);

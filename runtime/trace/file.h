@@ -27,7 +27,8 @@ enum class Kind : std::uint16_t {
   kSubmitted,  // it was given to a queue of `entry`
   kCompleted,  // everything of the lane up to `serial` was seen to have ended
   // vitamind's: what it was told
-  // `client`, as daemon::Traits: `flags`: minor version; `serial`: process; Attached behind it
+  // `client`, as daemon::Traits: `flags`: minor version; `serial`: process; `a`, `b`, `c`: further
+  // quotas, each a group (high 32 bits) and its SMs; Attached behind it
   kAttach,
   kRequest,  // of `client`: the protocol's record behind it
   kDying,

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas of SMs that the processes of a group have together, and what vitamind shows of them."""
+import json
+import os
+import pathlib
+import signal
+import unittest
+
+from harness import DaemonTest
+from time_limit import time_limit
+
+ME = os.getuid()
+MINE = f'[[class]]\nname = "mine"\nuser = "{ME}"\nshare = 25\nshare_of = "user"\n'
+FREE = '[[class]]\nname = "free"\n'
+QUARTER = 33  # of 132 SMs
+POLICIES = ("fifo", "static", "static:parts=2", "temporal", "exclusive", "random", "throughput",
+            "slo", "tpot-first")
+
+
+class ShareGroups(DaemonTest):
+    def configured(self, text, *options):
+        self.file = pathlib.Path(self.directory.name, "vitamin.toml")
+        self.file.write_text(text)
+        return self.daemon("--config", str(self.file), *options)
+
+    def width(self, status):
+        """SMs on which any client has a grant, open or draining."""
+        device, = status["devices"]
+        units = 0
+        for hold in device["held"]:
+            units |= ~0 if hold["whole"] else hold["units"]
+        return sum(width for unit, width in enumerate(device["processors_per_unit"])
+                   if units >> unit & 1)
+
+    def test_ten_processes_of_a_user_hold_no_more_than_his_share_at_any_moment(self):
+        for policy in POLICIES:
+            with self.subTest(policy=policy):
+                daemon = self.configured(MINE, "--policy", policy, "--set",
+                                         "policy.overdue_after=20ms")
+                workers = [self.member(daemon, "work", 2000) for _ in range(10)]
+                seen = most = 0
+                while any(worker.poll() is None for worker in workers):
+                    status = daemon.status()
+                    if status["devices"]:
+                        most = max(most, self.width(status))
+                        seen = max(seen, len(status["clients"]))
+                    self.assertLessEqual(most, QUARTER)
+                self.assertGreater(most, 0)
+                self.assertGreater(seen, 1)
+                for worker in workers:
+                    self.assertEqual(self.result(worker)["submitted"], 2000)
+                daemon.end()
+
+    def test_a_program_that_names_another_class_is_bounded_all_the_same(self):
+        daemon = self.configured(MINE + FREE, "--policy", "throughput")
+        for workload_class, whose in (("mine", "mine"), ("free", "free"), ("", "mine")):
+            member = self.member(daemon, "hold", environment={"MEMBER_CLASS": workload_class})
+            self.assertTrue(member.stdout.readline())
+            status = daemon.status()
+            client = status["clients"][-1]
+            self.assertEqual(client["class"], whose)
+            self.assertEqual(client["shares"],
+                             [{"whose": f"of user {ME}", "share": 25, "processors": QUARTER}])
+            self.assertEqual(client["processors_most"], QUARTER)
+            self.assertLessEqual(self.width(status), QUARTER)
+            member.kill()
+            self.until(lambda: not daemon.status()["clients"])
+
+    def test_a_class_with_another_condition_bounds_only_its_programs(self):
+        daemon = self.configured(MINE + 'command = "other"\n' + FREE, "--policy", "throughput")
+        member = self.member(daemon, "hold", environment={"MEMBER_CLASS": "free"})
+        self.assertTrue(member.stdout.readline())
+        client, = daemon.status()["clients"]
+        self.assertEqual((client["shares"], client["processors_most"]), ([], 0))
+        self.assertGreater(self.width(daemon.status()), QUARTER)
+
+    def test_a_share_of_a_named_group_is_of_all_of_its_processes(self):
+        daemon = self.configured('[[class]]\nname = "group"\nshare = 50\nshare_of = "class"\n',
+                                 "--policy", "throughput", "--set", "policy.overdue_after=20ms")
+        workers = [self.member(daemon, "work", 5000) for _ in range(3)]
+        while any(worker.poll() is None for worker in workers):
+            status = daemon.status()
+            if status["devices"]:
+                self.assertLessEqual(self.width(status), 66)
+            for client in status["clients"]:
+                self.assertEqual(client["shares"][0]["whose"], "of class group")
+        for worker in workers:
+            self.assertEqual(self.result(worker)["submitted"], 5000)
+
+    def test_a_share_that_changes_holds_for_clients_that_run(self):
+        daemon = self.configured(MINE, "--policy", "throughput")
+        worker = self.member(daemon, "work", 0)  # until it is told to end
+        self.until(lambda: daemon.status()["clients"] and self.width(daemon.status()) > 0)
+        for share, most in ((10, 13), (50, 66)):
+            self.file.write_text(MINE.replace("share = 25", f"share = {share}"))
+            daemon.process.send_signal(signal.SIGHUP)
+            self.until(lambda: daemon.status()["clients"][0]["processors_most"] == most)
+            self.until(lambda: 0 < self.width(daemon.status()) <= most)
+        self.until(lambda: self.width(daemon.status()) > 13)
+        output, _ = worker.communicate("", timeout=time_limit(20))
+        self.assertEqual(json.loads(output)["at_home"], 0)
+
+    def test_a_client_that_ends_leaves_a_record_also_in_the_file(self):
+        file = pathlib.Path(self.directory.name, "accounting")
+        daemon = self.configured(MINE + f'[metrics]\naccounting = "{file}"\n')
+        for number in (1, 2):
+            self.result(self.member(daemon, "work", 50))
+            self.until(lambda: not daemon.status()["clients"])
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            self.assertEqual(len(lines), number)
+        record = lines[-1]
+        self.assertEqual((record["user"], record["class"], record["operations"]), (ME, "mine", 50))
+        self.assertGreaterEqual(record["grants"], 1)
+        self.assertGreater(record["sm_seconds"], 0)
+        self.assertLessEqual(record["sm_seconds"], QUARTER * record["seconds"])
+        self.assertLessEqual(record["held_seconds"], record["seconds"])
+        self.assertEqual(daemon.ask("accounting")["clients"], lines)
+
+    def test_a_file_that_cannot_be_written_is_said_once_and_costs_no_record(self):
+        daemon = self.configured('[metrics]\naccounting = "/no/such/directory/file"\n')
+        for _ in range(2):
+            self.result(self.member(daemon, "work", 5))
+        self.until(lambda: not daemon.status()["clients"])
+        self.assertEqual(len(daemon.ask("accounting")["clients"]), 2)
+        self.assertEqual(daemon.log().count("cannot be written to /no/such/directory/file"), 1)
+
+    def test_two_that_share_the_whole_device_are_seen_on_it(self):
+        daemon = self.configured("", "--policy", "fifo")
+        members = [self.member(daemon, "hold") for _ in range(2)]
+        for member in members:
+            self.assertTrue(member.stdout.readline())
+        self.assertEqual([client["processors_now"] for client in daemon.status()["clients"]],
+                         [132, 132])
+        self.assertRegex(daemon.ask("metrics")["text"],
+                         r"\nvitamin_gpu_leased_processors\{[^}]*\} 132\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
