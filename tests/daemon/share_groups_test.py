@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas of SMs that the processes of a group have together, and what vitamind shows of them."""
+"""Quotas of SMs that the processes of a group have together, and what `vitamin` shows of them."""
 import json
 import os
 import pathlib
 import signal
+import subprocess
 import unittest
 
 from harness import DaemonTest
@@ -32,6 +33,12 @@ class ShareGroups(DaemonTest):
             units |= ~0 if hold["whole"] else hold["units"]
         return sum(width for unit, width in enumerate(device["processors_per_unit"])
                    if units >> unit & 1)
+
+    def vitamin(self, daemon, *words):
+        shown = subprocess.run([os.environ["VITAMIN"], *words, "--socket", str(daemon.socket)],
+                               text=True, capture_output=True, timeout=time_limit(20))
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        return shown.stdout
 
     def test_ten_processes_of_a_user_hold_no_more_than_his_share_at_any_moment(self):
         for policy in POLICIES:
@@ -64,6 +71,7 @@ class ShareGroups(DaemonTest):
                              [{"whose": f"of user {ME}", "share": 25, "processors": QUARTER}])
             self.assertEqual(client["processors_most"], QUARTER)
             self.assertLessEqual(self.width(status), QUARTER)
+            self.assertIn(f"25 % of user {ME}", self.vitamin(daemon, "status"))
             member.kill()
             self.until(lambda: not daemon.status()["clients"])
 
@@ -115,7 +123,10 @@ class ShareGroups(DaemonTest):
         self.assertGreater(record["sm_seconds"], 0)
         self.assertLessEqual(record["sm_seconds"], QUARTER * record["seconds"])
         self.assertLessEqual(record["held_seconds"], record["seconds"])
-        self.assertEqual(daemon.ask("accounting")["clients"], lines)
+        self.assertEqual(json.loads(self.vitamin(daemon, "accounting", "--json"))["clients"], lines)
+        shown = self.vitamin(daemon, "accounting").splitlines()
+        self.assertEqual(len(shown), 3)
+        self.assertRegex(shown[-1], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ .* mine .* member$")
 
     def test_a_file_that_cannot_be_written_is_said_once_and_costs_no_record(self):
         daemon = self.configured('[metrics]\naccounting = "/no/such/directory/file"\n')
@@ -132,8 +143,13 @@ class ShareGroups(DaemonTest):
             self.assertTrue(member.stdout.readline())
         self.assertEqual([client["processors_now"] for client in daemon.status()["clients"]],
                          [132, 132])
+        shown = self.vitamin(daemon, "status")
+        self.assertIn("[" + 16 * "+" + "]", shown)
         self.assertRegex(daemon.ask("metrics")["text"],
                          r"\nvitamin_gpu_leased_processors\{[^}]*\} 132\n")
+        members[1].kill()
+        self.until(lambda: len(daemon.status()["clients"]) == 1)
+        self.assertIn("[" + 16 * "a" + "]", self.vitamin(daemon, "status"))
 
 
 if __name__ == "__main__":

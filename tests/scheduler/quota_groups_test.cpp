@@ -31,7 +31,8 @@ std::vector<Work> many_kernels(std::mt19937_64& random) {
     work.stream = static_cast<StreamId>(random() % 3);
     work.min_sms = 1 + static_cast<std::uint32_t>(random() % 8);
     work.kernels = 1 + static_cast<unsigned>(random() % 8);
-    work.kernel_ns = 1'000 + random() % 2'000'000;
+    // Some last for longer than their process waits for them.
+    work.kernel_ns = i % 16 == 0 ? 40'000'000 : 1'000 + random() % 2'000'000;
     all.push_back(work);
   }
   return all;

@@ -117,7 +117,15 @@ void Replay::attach(const Record& record, const Record& bytes) {
   std::memcpy(static_cast<void*>(&said), &bytes, sizeof said);
   daemon::Traits traits;
   traits.terms.weight = said.weight;
-  traits.terms.limits = {said.max_sms, said.reserved_sms, said.group, said.may_share != 0};
+  const auto quota = [](std::uint64_t word) {
+    return scheduler::GroupQuota{static_cast<std::uint32_t>(word >> 32),
+                                 static_cast<std::uint32_t>(word)};
+  };
+  traits.terms.limits = {said.max_sms,
+                         said.reserved_sms,
+                         said.group,
+                         said.may_share != 0,
+                         {quota(record.a), quota(record.b), quota(record.c)}};
   traits.terms.slo = {said.ttft_ns, said.tpot_ns, said.latency_ns, said.step_ns, said.quantile};
   traits.program = said.program;
   traits.minor = record.flags;
