@@ -52,8 +52,9 @@ OURS = {
     "ours: narrowest": (["--policy", "extremes:narrow=1"], 1),
     "ours: static": (["--policy", "static"], 1),
     "ours: fifo": (["--policy", "fifo"], 1),
-    "ours: throughput": (["--policy", "throughput"], 1),
-    "ours: tpot-first": (["--policy", "tpot-first"], 1),
+    **{f"ours: {policy}": (["--policy", policy], 1) for policy in (
+        "throughput", "throughput:model=algorithm1", "slo", "tpot-first", "exclusive", "temporal",
+        "salus", "orion")},
 }
 TAKING_TURNS = "ours: random, tenant, taking turns (no MPS)"
 
