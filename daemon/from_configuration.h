@@ -25,7 +25,8 @@ class Classes {
   explicit Classes(const Settings& settings) : settings_(settings) {}
   // Null: of none. `name`: what it says itself.
   const config::WorkloadClass* of(const std::string& name, const std::string& program, uid_t uid);
-  // What these say of the user as a whole holds whatever class a program of his names.
+  // The quotas that these set for a group hold for every program of the user, whatever class the
+  // program names.
   std::vector<const config::WorkloadClass*> binding(uid_t uid);
 
  private:

@@ -155,7 +155,7 @@ std::uint32_t Ledger::find_or_add_quota(const QuotaTerms& terms) {
 void Ledger::set_quotas(StreamIndex index, std::span<const QuotaTerms> terms) {
   assert(terms.size() <= kQuotasMost);
   Stream& stream = streams_[index];
-  Quotas quotas{kNone, kNone, kNone, kNone};
+  Quotas quotas = no_quotas();
   for (std::size_t i = 0; i < terms.size(); ++i) {
     quotas[i] = find_or_add_quota(terms[i]);
     Quota& quota = quotas_[quotas[i]];

@@ -165,6 +165,11 @@ class Ledger {
     hal::ComputeSet units;                                           // with grants != 0
   };
   using Quotas = std::array<std::uint32_t, kQuotasMost>;  // indexes; kNone behind the last
+  static constexpr Quotas no_quotas() {
+    Quotas none{};
+    none.fill(kNone);
+    return none;
+  }
   struct Stream {
     std::array<std::uint32_t, kGrantsMost> slots{};  // of open and revoked grants: [0, count)
     std::uint32_t count = 0;
@@ -173,7 +178,7 @@ class Ledger {
     ClientId client = kNoClient;
     StreamId id = 0;
     StreamIndex next = kNone;  // of the holder
-    Quotas quotas{kNone, kNone, kNone, kNone};
+    Quotas quotas = no_quotas();
   };
   // A slot is stable while its grant lives; grants_ is dense.
   struct Slot {

@@ -83,14 +83,17 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout, const ArbiterSet
 
 void DeviceArbiter::use(scheduler::Policy policy, std::uint64_t now_ns) {
   scheduler_.replace_policy(std::move(policy), now_ns);
-  tell_of_reports();
+  tell_of_reports(now_ns);
 }
 
 // One that is alone is compared with nobody.
-void DeviceArbiter::tell_of_reports() {
+void DeviceArbiter::tell_of_reports(std::uint64_t now_ns) {
   reporting_ = scheduler_.policy().uses_progress && clients_.size() > 1;
   for (auto& [id, client] : clients_)
-    if (std::exchange(client.reports, reporting_) != reporting_) outlet_.reports(id, reporting_);
+    if (std::exchange(client.reports, reporting_) != reporting_) {
+      client.usage.measures(reporting_ && client.traits.minor >= 6, now_ns);
+      outlet_.reports(id, reporting_);
+    }
 }
 
 void DeviceArbiter::close_gates(ClientId client) {
@@ -104,7 +107,8 @@ void DeviceArbiter::set(const ArbiterSettings& settings) {
   scheduler_.set(settings.scheduler, 0);
 }
 
-DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
+DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits,
+                                          std::uint64_t now_ns) {
   if (trace_ != nullptr) [[unlikely]] {
     const scheduler::ClientTerms& terms = traits.terms;
     const runtime::trace::Attached said{terms.weight,
@@ -118,18 +122,19 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
                                         terms.limits.reserved_sms,
                                         terms.limits.group,
                                         terms.limits.may_share ? 1U : 0U};
+    const auto& outer = terms.limits.outer;
     const auto quota = [&](std::size_t i) {
-      const scheduler::GroupQuota& outer = terms.limits.outer[i];
-      return std::uint64_t{outer.group} << 32 | outer.max_sms;
+      return i < outer.size() ? std::uint64_t{outer[i].group} << 32 | outer[i].max_sms : 0;
     };
-    trace_->add({.kind = Kind::kAttach,
-                 .client = id,
-                 .flags = traits.minor,
-                 .serial = traits.process,
-                 .a = quota(0),
-                 .b = quota(1),
-                 .c = quota(2)},
-                &said);
+    for (std::size_t i = 0; i < outer.size() && outer[i].group != 0; i += 3)
+      note({.kind = Kind::kQuotas,
+            .client = id,
+            .a = quota(i),
+            .b = quota(i + 1),
+            .c = quota(i + 2)});
+    trace_->add(
+        {.kind = Kind::kAttach, .client = id, .flags = traits.minor, .serial = traits.process},
+        &said);
   }
   const auto fewest = std::min_element(guests_.begin(), guests_.end());
   const auto index = static_cast<std::size_t>(fewest - guests_.begin());
@@ -142,7 +147,7 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   if (traits.program != 0) estimator_.identify(id, traits.program);
   scheduler_.attach(id, traits.terms, 0);
   ++*fewest;
-  tell_of_reports();
+  tell_of_reports(now_ns);
   return client.home;
 }
 
@@ -304,7 +309,9 @@ void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std
 
 void DeviceArbiter::progressed(ClientId id, const scheduler::Progress& progress,
                                std::uint64_t now_ns) {
-  if (find(id) == nullptr) return;
+  Client* const client = find(id);
+  if (client == nullptr) return;
+  client->usage.busy(progress.busy_ns, now_ns);
   // Of a client that does not report, nothing is known; not that it gets nowhere.
   if (progress.launches == 0 && progress.busy_ns == 0) return;
   note({.time = now_ns,
@@ -348,7 +355,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   profile_.forget(curve_of(id));
   scheduler_.forget(id, now_ns);
   estimator_.forget(id);
-  tell_of_reports();
+  tell_of_reports(now_ns);
   // A process closes an older session when the newer one has told all of its work.
   for (auto& [heir_id, heir] : clients_)
     if (heir.traits.process == process) drop_unnamed(heir_id, heir, now_ns);
@@ -417,7 +424,7 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   add(id, client, lane, hold, now_ns);
   // The word first: a client that sees the grant must find the gate open.
   publish(id, decision.stream, lane, word);
-  if (send(id, decision, word, 0)) return;
+  if (send(id, decision, word, 0)) return client.usage.granted();
   ++counters_.undelivered;
   publish(id, decision.stream, lane, 0);
   close_gates(id);  // of the grant that it had

@@ -143,7 +143,7 @@ class DeviceArbiter {
 
   // `client` is new, not scheduler::kNoClient, and above every one before it: of the sessions of a
   // process the last is the one that counts.
-  Home attach(ClientId client, const Traits& traits = {});
+  Home attach(ClientId client, const Traits& traits = {}, std::uint64_t now_ns = 0);
   // Other limits for a client from now on.
   void limit(ClientId client, const scheduler::Limits& limits, std::uint64_t now_ns);
   // Under a former daemon the client's process held the entry, or had it as home: what it tells of
@@ -183,7 +183,8 @@ class DeviceArbiter {
   const runtime::Profile& profile() const { return profile_; }
   const WaitHistogram& waits() const { return waits_; }
   std::vector<Held> held() const;
-  // Waits that last are in it. Of a client that is not attached: nothing.
+  // Waits that last are in it. Of a client that is not attached: nothing. `now_ns` is not before a
+  // time that the arbiter was told.
   Usage usage(ClientId client, std::uint64_t now_ns) const;
   std::uint32_t epoch() const { return epoch_; }
 
@@ -248,7 +249,7 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
-  void tell_of_reports();
+  void tell_of_reports(std::uint64_t now_ns);
   std::uint64_t within(const Client& client) const {
     return std::max(client.answer_within_ns, settings_.answer_within_ns);
   }

@@ -102,7 +102,7 @@ struct WorkloadClass {
   std::map<std::string, std::string> environment;  // variable to pattern
 
   Kind kind = Kind::kUnspecified;
-  std::uint32_t reservation = 0;  // SMs that are kept for whom share_of names; 0: none
+  std::uint32_t reservation = 0;  // SMs that are kept for the group of share_of; 0: none
   // Bounds of latency; 0: none.
   std::uint64_t ttft_ns = 0;      // of the first token
   std::uint64_t tpot_ns = 0;      // of each further token
@@ -110,7 +110,7 @@ struct WorkloadClass {
   std::uint64_t step_ns = 0;      // of an iteration
   std::uint32_t percentile = 99;  // so many percent are to meet the bound
   std::uint32_t weight = 1;       // of a client's progress in the policy's objective
-  std::uint32_t share = 100;      // percent of the device's SMs that whom share_of names may have
+  std::uint32_t share = 100;      // percent of the device's SMs that the group of share_of may have
   GroupOf share_of = GroupOf::kProcess;  // and who has `reservation` together
   std::string memory;                    // daemon/config/value.h; empty: as much as there is
   GroupOf memory_of = GroupOf::kProcess;

@@ -210,20 +210,20 @@ std::span<const ClassKey> class_keys() {
              VITAMIN_CLASS(kInteger, weight,
                            "how much the progress of each client of the class counts in the "
                            "policy's objective, against 1 of others")),
-      within(
-          1, 100,
-          VITAMIN_CLASS(kInteger, share,
-                        "percent of the device's SMs that whom share_of names may have at most")),
+      within(1, 100,
+             VITAMIN_CLASS(kInteger, share,
+                           "percent of the device's SMs that the group of share_of may have")),
       one_of({"process", "user", "container", "job", "class"},
              VITAMIN_CLASS(kChoice, share_of,
-                           "who has `share` and `reservation` together; who is in no container or "
-                           "job: the user. \"user\" in a class that has no condition but `user` "
-                           "holds for all programs of that user, whatever class they name")),
+                           "the group that has `share` and `reservation` together; for a process "
+                           "that is in no container or job, its user. In a class whose only "
+                           "condition is `user`, a share of a group holds for all programs of "
+                           "these users, whatever class they name")),
       VITAMIN_CLASS(kMemory, memory,
-                    "memory of each device that whom memory_of names may have: \"40GiB\", or "
+                    "memory of each device that the group of memory_of may have: \"40GiB\", or "
                     "\"50%\" of it; empty: as much as there is"),
       one_of({"process", "user", "container", "job", "class"},
-             VITAMIN_CLASS(kChoice, memory_of, "who has `memory` together, as for share_of")),
+             VITAMIN_CLASS(kChoice, memory_of, "the group that has `memory` together, as share_of")),
   };
   return *keys;
 }

@@ -20,7 +20,7 @@ struct Member {
   std::int32_t process = 0;  // 0: of another pid namespace
   std::uint32_t user = 0;
   std::string container;  // its id; empty: in none
-  std::string job;        // its step or claim; empty: in none
+  std::string job;        // of Slurm, or its claim; empty: in none
 };
 
 // "of user 1000". A process that is in no container or job is of its user's group.

@@ -172,9 +172,12 @@ void Server::usage_figures(Exposition& out) {
   family("vitamin_usage_wait_seconds_total", "counter",
          "Seconds that their streams waited for grants.",
          [&](const Now& now) { return seconds(now.totals.wait_ns); });
-  family("vitamin_usage_busy_seconds_total", "counter",
-         "Seconds during which they had work outstanding, as far as they measured it.",
-         [&](const Now& now) { return seconds(now.totals.busy_ns); });
+  family("vitamin_usage_measured_sm_seconds_total", "counter",
+         "Of the SM-seconds: while the clients measured whether they were busy.",
+         [&](const Now& now) { return seconds(now.totals.measured_sm_ns); });
+  family("vitamin_usage_busy_sm_seconds_total", "counter",
+         "Of these: while they had work outstanding.",
+         [&](const Now& now) { return seconds(now.totals.busy_sm_ns); });
   family("vitamin_usage_grants_total", "counter", "Grants that they got.",
          [](const Now& now) { return static_cast<double>(now.totals.grants); });
   family("vitamin_usage_operations_total", "counter",

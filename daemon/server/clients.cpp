@@ -10,6 +10,7 @@
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "daemon/arbiter/decisions.h"
 #include "daemon/from_configuration.h"
@@ -123,18 +124,30 @@ scheduler::Program program_of(const std::string& name, const std::string& worklo
 std::uint32_t Server::group_number(const std::string& key) {
   // Jobs are numbered from 1, claims from 2^30, containers from 2^31.
   constexpr std::uint32_t kFirst = 0x2000'0000;
-  constexpr std::size_t kMost = 4096;
-  if (group_numbers_.size() >= kMost)
-    std::erase_if(group_numbers_, [&](const auto& known) {
-      return std::none_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
-        const auto& shares = session.second->standing.shares;
-        return std::any_of(shares.begin(), shares.end(),
-                           [&](const GroupShare& share) { return share.group == known.second; });
-      });
-    });
   const auto [known, added] = group_numbers_.try_emplace(key, kFirst + groups_begun_);
   if (added) ++groups_begun_;
   return known->second;
+}
+
+// Groups without a session, when there are many.
+void Server::forget_groups() {
+  constexpr std::size_t kMost = 4096;
+  if (group_numbers_.size() < kMost) return;
+  std::set<std::uint32_t> used;
+  for (const auto& [id, session] : sessions_)
+    for (const GroupShare& share : session->standing.shares) used.insert(share.group);
+  std::erase_if(group_numbers_, [&](const auto& known) { return !used.contains(known.second); });
+}
+
+// The job is that of the control group, or what the user's processes outside of jobs are held to.
+Member Server::member_of(const protocol::Peer& peer) const {
+  const std::string cgroup = cgroup_of(peer.pid);
+  const Container container = container_of(cgroup);
+  const std::string step = slurm_step(cgroup);
+  const std::string_view of = step.empty() ? jobs_.of(peer.uid, "", "").step : step;
+  const std::string_view job = of.empty() ? claims_.of(container.pod, "").name
+                                          : of.substr(0, of.find('.'));
+  return {peer.pid, peer.uid, container.id, std::string(job)};
 }
 
 // All that bounds a client; the first has the reservation. `job`: of its job or claim, number 0:
@@ -142,6 +155,7 @@ std::uint32_t Server::group_number(const std::string& key) {
 std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
                                           const Member& member, const GroupShare& job,
                                           const GroupShare& own) {
+  forget_groups();
   std::vector<GroupShare> shares;
   const auto add = [&](const config::WorkloadClass& of) {
     const std::string name = group_name(of.share_of, of, member);
@@ -150,13 +164,16 @@ std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
   if (workload != nullptr && workload->share_of != config::GroupOf::kProcess) add(*workload);
   if (job.group != 0) shares.push_back(job);
   if (own.share < 100 || shares.empty()) shares.push_back(own);
-  // Of all that name the user, the narrowest: each is of all of his processes.
-  const config::WorkloadClass* narrowest = nullptr;
   for (const config::WorkloadClass* const each : classes_.binding(member.user))
-    if (each != workload && each->share_of == config::GroupOf::kUser &&
-        (narrowest == nullptr || each->share < narrowest->share))
-      narrowest = each;
-  if (narrowest != nullptr && narrowest->share < 100) add(*narrowest);
+    if (each != workload && each->share_of != config::GroupOf::kProcess && each->share < 100)
+      add(*each);
+  if (const std::size_t most = 1 + scheduler::Limits().outer.size(); shares.size() > most) {
+    std::sort(shares.begin() + 1, shares.end(),
+              [](const GroupShare& a, const GroupShare& b) { return a.share < b.share; });
+    log::warn("process {} of user {} is in {} groups with a share; the {} narrowest bound it",
+              member.process, member.user, shares.size(), most);
+    shares.resize(most);
+  }
   return shares;
 }
 
@@ -192,8 +209,7 @@ Server::Standing Server::standing_of(const Session& session) {
     of_itself.group = group_of(standing.container);  // all processes of it together
     of_itself.name = "of container " + standing.container.id.substr(0, 12);
   }
-  standing.shares = shares_of(workload, {peer.pid, peer.uid, standing.container.id, standing.job},
-                              of_job, of_itself);
+  standing.shares = shares_of(workload, member_of(peer), of_job, of_itself);
   standing.traits = traits_of(workload, 100, device.info.processors);
   constexpr std::uint32_t kAlone = 0x6000'0000;  // clients by themselves, beside groups
   set_quotas(standing.traits.terms.limits, standing.shares, device.info.processors,
@@ -352,7 +368,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
   if ((*device)->key == 0) expect_back(**device, time);
   const protocol::Welcome welcome =
-      welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits));
+      welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits, time));
   remember(admitted, static_cast<EntryId>(welcome.home));
   // Before it is told: whoever hears of it may look here.
   log::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,

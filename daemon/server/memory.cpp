@@ -57,15 +57,18 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
                                              : said;
   const config::WorkloadClass* const workload =
       classes_.of(told.empty() ? said : told, program, peer.uid);
-  const Member member{peer.pid, peer.uid, container.id,
-                      std::string(job != nullptr ? step : claimed)};
+  const Member member = member_of(peer);
   std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
   std::vector<const config::WorkloadClass*> bounding;
   if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);
   for (const config::WorkloadClass* const each : classes_.binding(peer.uid))
-    if (each != workload && !each->memory.empty() && each->memory_of == config::GroupOf::kUser &&
-        bounding.size() < kMostQuotas)
+    if (each != workload && !each->memory.empty() && each->memory_of != config::GroupOf::kProcess)
       bounding.push_back(each);
+  if (bounding.size() > kMostQuotas) {
+    log::warn("process {} of user {} is in {} groups with a memory quota; the first {} bound it",
+              peer.pid, peer.uid, bounding.size(), kMostQuotas);
+    bounding.resize(kMostQuotas);
+  }
   std::vector<int> files;
   for (const config::WorkloadClass* const each : bounding) {
     const auto bound = memory_quotas_.bound(*each, member, uuid, total, looked_ns_);

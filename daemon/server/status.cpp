@@ -93,9 +93,11 @@ namespace {
 
 json usage_status(const UsageTotals& used) {
   const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
+  const bool measured = used.measured_sm_ns != 0;  // else it is not known how busy it was
   return {{"sm_seconds", seconds(used.sm_ns)},
+          {"measured_sm_seconds", seconds(used.measured_sm_ns)},
+          {"busy_sm_seconds", measured ? json(seconds(used.busy_sm_ns)) : json()},
           {"held_seconds", seconds(used.held_ns)},
-          {"busy_seconds", seconds(used.busy_ns)},
           {"wait_seconds", seconds(used.wait_ns)},
           {"grants", used.grants},
           {"operations", used.operations}};
@@ -104,9 +106,11 @@ json usage_status(const UsageTotals& used) {
 }  // namespace
 
 UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
-  UsageTotals used = session.device->arbiter->usage(session.id, time).totals(time);
-  used.operations = session.memory.client->progress.load(std::memory_order_relaxed);
-  used.busy_ns = session.memory.client->busy_ns.load(std::memory_order_relaxed);
+  constexpr auto relaxed = std::memory_order_relaxed;
+  Usage usage = session.device->arbiter->usage(session.id, time);
+  usage.busy(session.memory.client->busy_ns.load(relaxed), time);
+  UsageTotals used = usage.totals(time);
+  used.operations = session.memory.client->progress.load(relaxed);
   return used;
 }
 
@@ -118,6 +122,7 @@ json Server::usage_record(const Session& session, std::uint64_t time) const {
               {"process", session.peer.pid},
               {"user", session.peer.uid},
               {"class", standing.workload_class},
+              {"shares", shares_status(standing.shares, session.device->info.processors)},
               {"job", standing.job},
               {"namespace", standing.container.pod_namespace},
               {"pod", standing.container.pod_name},

@@ -27,8 +27,7 @@ enum class Kind : std::uint16_t {
   kSubmitted,  // it was given to a queue of `entry`
   kCompleted,  // everything of the lane up to `serial` was seen to have ended
   // vitamind's: what it was told
-  // `client`, as daemon::Traits: `flags`: minor version; `serial`: process; `a`, `b`, `c`: further
-  // quotas, each a group (high 32 bits) and its SMs; Attached behind it
+  // `client`, as daemon::Traits: `flags`: minor version; `serial`: process; Attached behind it
   kAttach,
   kRequest,  // of `client`: the protocol's record behind it
   kDying,
@@ -43,6 +42,9 @@ enum class Kind : std::uint16_t {
   kProgress,  // `client`, so far: `serial` launches, work `a`, `b` ns busy, misplaced work `c`
   kBefore,    // `client` may tell of work on `entry` of before this vitamind, until `a`
   kExpect,    // absent `client` stands for process `serial` on `entry`, until `a`
+  // further quotas of the client that is attached next: `a`, `b`, `c`, each a group (high 32 bits)
+  // and its SMs, or 0
+  kQuotas,
 };
 
 struct Record {

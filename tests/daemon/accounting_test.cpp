@@ -30,7 +30,7 @@ TEST_CASE("SMs on which a client has several grants count once, for as long as i
   CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 100 * 16);
   CHECK(totals.held_ns == 300);
   CHECK(totals.wait_ns == 7);
-  CHECK(totals.grants == 2);
+  CHECK(totals.grants == 0);  // which are counted where the client was told
   usage.returns(ComputeSet::range(1, 2), widths, 500);
   totals = usage.totals(1'000'000);  // since then it has nothing
   CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 200 * 16);
@@ -38,6 +38,30 @@ TEST_CASE("SMs on which a client has several grants count once, for as long as i
   // The last unit of this device is wider.
   usage.takes(layout.entries().front().compute, widths, 1'000'000);
   CHECK(usage.sms() == 132);
+}
+
+TEST_CASE("busy SMs are those that a client had while it measured that it was busy") {
+  const runtime::PoolLayout layout = scheduler::h200();
+  const scheduler::UnitWidths widths(layout.entries());
+  Usage usage;
+  usage.takes(ComputeSet::range(0, 1), widths, 0);  // 8 SMs
+  usage.busy(0, 1000);
+  CHECK(usage.totals(1000).measured_sm_ns == 0);
+  usage.measures(true, 1000);
+  usage.takes(ComputeSet::range(1, 1), widths, 1500);  // 16: 12 on average
+  usage.busy(250, 2000);
+  CHECK(usage.totals(2000).measured_sm_ns == 500 * 8 + 500 * 16);
+  CHECK(usage.totals(2000).busy_sm_ns == 250 * 12);
+  usage.busy(1'000'000, 2100);  // a client that lies was busy for all of the time, and not longer
+  CHECK(usage.totals(2100).busy_sm_ns == 250 * 12 + 100 * 16);
+  usage.busy(0, 2200);
+  CHECK(usage.totals(2200).busy_sm_ns == 250 * 12 + 100 * 16);
+  usage.measures(false, 2300);
+  usage.busy(2'000'000, 5000);
+  const UsageTotals totals = usage.totals(5000);
+  CHECK(totals.measured_sm_ns == 500 * 8 + 500 * 16 + 300 * 16);
+  CHECK(totals.busy_sm_ns == 250 * 12 + 200 * 16);
+  CHECK(totals.sm_ns == 1500 * 8 + 3500 * 16);
 }
 
 TEST_CASE("owners and records are bounded, and nothing that was used is lost") {

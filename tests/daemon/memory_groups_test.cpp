@@ -29,7 +29,7 @@ TEST_CASE("processes of one group share a ledger on each device, and no others d
       stranger{::getppid(), 1001, "", ""};
   const Member in_pod{::getpid(), 0, std::string(64, 'a'), ""},
       beside{::getppid(), 0, std::string(64, 'b'), ""};
-  const Member in_step{::getpid(), 1000, "", "12.0"}, in_next{::getppid(), 1000, "", "12.1"};
+  const Member in_job{::getpid(), 1000, "", "12"}, in_next{::getppid(), 1000, "", "13"};
   struct Case {
     GroupOf who;
     Member first, second;
@@ -45,8 +45,8 @@ TEST_CASE("processes of one group share a ledger on each device, and no others d
            {GroupOf::kContainer, in_pod, beside, false, "of container aaaaaaaaaaaa"},
            {GroupOf::kContainer, me, other, true, "of user 1000"},
            {GroupOf::kContainer, me, in_pod, false, "of user 1000"},
-           {GroupOf::kJob, in_step, in_next, false, "of job 12.0"},
-           {GroupOf::kJob, in_step, in_step, true, "of job 12.0"},
+           {GroupOf::kJob, in_job, in_next, false, "of job 12"},
+           {GroupOf::kJob, in_job, in_job, true, "of job 12"},
            {GroupOf::kClass, me, stranger, true, "of class small"},
        }) {
     CAPTURE(static_cast<int>(each.who));

@@ -15,8 +15,12 @@ ME = os.getuid()
 MINE = f'[[class]]\nname = "mine"\nuser = "{ME}"\nshare = 25\nshare_of = "user"\n'
 FREE = '[[class]]\nname = "free"\n'
 QUARTER = 33  # of 132 SMs
-POLICIES = ("fifo", "static", "static:parts=2", "temporal", "exclusive", "random", "throughput",
-            "slo", "tpot-first")
+
+
+def policies():
+    listed = subprocess.run([os.environ["VITAMIN"], "policy", "list", "--json"], check=True,
+                            capture_output=True, timeout=time_limit(20))
+    return [one["name"] for one in json.loads(listed.stdout)["policies"]] + ["static:parts=2"]
 
 
 class ShareGroups(DaemonTest):
@@ -41,7 +45,7 @@ class ShareGroups(DaemonTest):
         return shown.stdout
 
     def test_ten_processes_of_a_user_hold_no_more_than_his_share_at_any_moment(self):
-        for policy in POLICIES:
+        for policy in policies():
             with self.subTest(policy=policy):
                 daemon = self.configured(MINE, "--policy", policy, "--set",
                                          "policy.overdue_after=20ms")
@@ -74,6 +78,75 @@ class ShareGroups(DaemonTest):
             self.assertIn(f"25 % of user {ME}", self.vitamin(daemon, "status"))
             member.kill()
             self.until(lambda: not daemon.status()["clients"])
+
+    def shares(self, daemon, environment=None, before=None):
+        """What bounds a new client, which ends then."""
+        member = self.member(daemon, "hold", environment=environment, before=before)
+        self.assertTrue(member.stdout.readline())
+        status = daemon.status()
+        client, = status["clients"]
+        self.assertLessEqual(self.width(status), client["processors_most"] or 132)
+        member.kill()
+        member.wait()
+        self.until(lambda: not daemon.status()["clients"])
+        return {share["whose"]: share["share"] for share in client["shares"]}
+
+    def test_quotas_of_all_groups_of_a_user_hold_whatever_class_a_program_names(self):
+        daemon = self.configured("".join(
+            f'[[class]]\nname = "{group}s"\nuser = "*"\nshare = {share}\nshare_of = "{group}"\n'
+            for group, share in (("user", 60), ("container", 50), ("job", 40), ("class", 75),
+                                 ("process", 30))) + FREE, "--policy", "throughput")
+        mine = f"of user {ME}"
+        # The last of equal names is of the job: without one, the user's.
+        named = {"MEMBER_CLASS": "free"}
+        alone = self.shares(daemon, named)
+        self.assertEqual(alone, {mine: 40, "of class classs": 75})
+        container = 64 * "c"
+        self.assertEqual(self.shares(daemon, named,
+                                     self.control_group("docker-test", container)),
+                         {mine: 40, "of class classs": 75, f"of container {container[:12]}": 50})
+        enter = self.control_group("slurm-test", "uid_0", "job_12", "step_0")
+        in_job = {mine: 50, "of class classs": 75, "of job 12": 40}
+        self.assertEqual(self.shares(daemon, named, enter), in_job)
+        self.assertNotIn("error", daemon.ask(f"job-begin 13.0 {ME} 100 - -"))
+        self.assertEqual(self.shares(daemon, named | {"MEMBER_JOB": "13.0"}, enter), in_job)
+
+    def test_processes_of_a_container_or_of_a_job_have_its_share_together(self):
+        for group, path, whose in (
+                ("container", ("docker-test", 64 * "d"), f"of container {12 * 'd'}"),
+                ("job", ("slurm-test", "uid_0", "job_14", "step_0"), "of job 14")):
+            with self.subTest(group):
+                daemon = self.configured(f'[[class]]\nname = "each"\nuser = "*"\nshare = 25\n'
+                                         f'share_of = "{group}"\n', "--policy", "throughput")
+                enter = self.control_group(*path)
+                workers = [self.member(daemon, "work", 5000, before=enter) for _ in range(3)]
+                while any(worker.poll() is None for worker in workers):
+                    status = daemon.status()
+                    if status["devices"]:
+                        self.assertLessEqual(self.width(status), QUARTER)
+                    for client in status["clients"]:
+                        self.assertEqual(client["shares"][0]["whose"], whose)
+                for worker in workers:
+                    self.assertEqual(self.result(worker)["submitted"], 5000)
+                daemon.end()
+
+    def test_busy_sm_seconds_are_those_of_the_time_that_was_measured(self):
+        daemon = self.configured("", "--policy", "throughput")
+        self.result(self.member(daemon, "work", 50))  # alone, it measures nothing
+        workers = [self.member(daemon, "work", 20000) for _ in range(2)]
+        for worker in workers:
+            self.result(worker)
+        self.until(lambda: not daemon.status()["clients"])
+        alone, *both = daemon.ask("accounting")["clients"]
+        self.assertEqual((alone["measured_sm_seconds"], alone["busy_sm_seconds"]), (0, None))
+        for record in both:
+            self.assertGreater(record["sm_seconds"], 0)
+            self.assertLessEqual(record["measured_sm_seconds"], record["sm_seconds"])
+        record = max(both, key=lambda one: one["measured_sm_seconds"])
+        self.assertGreater(record["busy_sm_seconds"], 0)
+        self.assertLessEqual(record["busy_sm_seconds"], record["measured_sm_seconds"])
+        first = self.vitamin(daemon, "accounting").splitlines()[1].split()
+        self.assertEqual(first[5], "-")
 
     def test_a_class_with_another_condition_bounds_only_its_programs(self):
         daemon = self.configured(MINE + 'command = "other"\n' + FREE, "--policy", "throughput")
@@ -119,6 +192,8 @@ class ShareGroups(DaemonTest):
             self.assertEqual(len(lines), number)
         record = lines[-1]
         self.assertEqual((record["user"], record["class"], record["operations"]), (ME, "mine", 50))
+        self.assertEqual(record["shares"], [{"whose": f"of user {ME}", "share": 25,
+                                             "processors": QUARTER}])
         self.assertGreaterEqual(record["grants"], 1)
         self.assertGreater(record["sm_seconds"], 0)
         self.assertLessEqual(record["sm_seconds"], QUARTER * record["seconds"])

@@ -69,7 +69,13 @@ std::string strip(const json& device) {
   return fmt::format("  [{}]\n   {}\n", cells, drains);
 }
 
-// "25 % of user 1000" of the narrowest quota of SMs; empty: none.
+std::string seconds_text(const json& of, const char* name) {
+  const auto seconds = of.find(name);
+  if (seconds == of.end() || !seconds->is_number()) return "-";  // not measured
+  return fmt::format("{:.1f}", seconds->get<double>());
+}
+
+// "25 % of user 1000" of the narrowest quota of SMs; "-": none.
 std::string share_text(const json& client) {
   const auto shares = client.find("shares");
   if (shares == client.end() || shares->empty()) return "-";
@@ -136,9 +142,9 @@ std::string status_text(const json& status) {
   for (const std::string& user : let_go_texts(status)) text += user + "\n\n";
   // One format for the heading and the lines.
   constexpr std::string_view kLine =
-      "  {}  {:>8} {:>8} {:>5} {:>8} {:>11} {:>7} {:>9}  {:<11}  {:<19}  {}\n";
-  text += fmt::format(kLine, " ", "client", "process", "user", "SMs now", "SM-seconds", "waited",
-                      "memory", "class", "share", "program");
+      "  {}  {:>8} {:>8} {:>5} {:>8} {:>11} {:>11} {:>9} {:>9}  {:<11}  {:<19}  {}\n";
+  text += fmt::format(kLine, " ", "client", "process", "user", "SMs now", "SM-seconds", "busy",
+                      "waited", "memory", "class", "share", "program");
   for (const json& client : status["clients"]) {
     const json used = client.value("usage", json::object());
     const std::string workload = client.value("class", "");
@@ -147,8 +153,8 @@ std::string status_text(const json& status) {
     text += fmt::format(
         kLine, letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
         unsigned_of(client, "process"), unsigned_of(client, "user"),
-        unsigned_of(client, "processors_now"), fmt::format("{:.1f}", used.value("sm_seconds", 0.0)),
-        fmt::format("{:.1f}s", used.value("wait_seconds", 0.0)),
+        unsigned_of(client, "processors_now"), seconds_text(used, "sm_seconds"),
+        seconds_text(used, "busy_sm_seconds"), seconds_text(used, "wait_seconds"),
         known ? bytes(unsigned_of(client, "memory_bytes")) : "-", workload.empty() ? "-" : workload,
         share_text(client), client.value("program", "") + container_text(client));
   }
@@ -208,23 +214,25 @@ int show_accounting(const std::string& socket, bool as_json) {
     fmt::print("{}\n", answer->dump(2));
     return 0;
   }
-  fmt::print("{:<20} {:>9} {:>8} {:>5} {:>11} {:>9} {:>9} {:>10} {:>10}  {:<11}  {:<12}  {}\n",
-             "ended", "seconds", "process", "user", "SM-seconds", "held", "waited", "grants",
-             "operations", "class", "job", "program");
+  // One format for the heading and the lines.
+  constexpr std::string_view kLine =
+      "{:<20}  {:>9} {:>8} {:>5} {:>11} {:>11} {:>9} {:>9} {:>10} {:>10}  {:<11}  {:<19}  {:<12}  "
+      "{}\n";
+  fmt::print(kLine, "ended", "seconds", "process", "user", "SM-seconds", "busy", "held", "waited",
+             "grants", "operations", "class", "share", "job", "program");
   for (const json& client : (*answer)["clients"]) {
     const auto ended = static_cast<std::time_t>(client.value("ended", std::int64_t{0}));
-    const auto or_none = [&](const char* name) {
+    const auto text_of = [&](const char* name) {
       const std::string text = client.value(name, "");
       return text.empty() ? std::string("-") : text;
     };
-    fmt::print(
-        "{:%Y-%m-%dT%H:%M:%SZ} {:>9.1f} {:>8} {:>5} {:>11.1f} {:>9.1f} {:>9.1f} {:>10} "
-        "{:>10}  {:<11}  {:<12}  {}\n",
-        fmt::gmtime(ended), client.value("seconds", 0.0), unsigned_of(client, "process"),
-        unsigned_of(client, "user"), client.value("sm_seconds", 0.0),
-        client.value("held_seconds", 0.0), client.value("wait_seconds", 0.0),
-        unsigned_of(client, "grants"), unsigned_of(client, "operations"), or_none("class"),
-        or_none("job"), client.value("program", "") + container_text(client));
+    fmt::print(kLine, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(ended)),
+               seconds_text(client, "seconds"), unsigned_of(client, "process"),
+               unsigned_of(client, "user"), seconds_text(client, "sm_seconds"),
+               seconds_text(client, "busy_sm_seconds"), seconds_text(client, "held_seconds"),
+               seconds_text(client, "wait_seconds"), unsigned_of(client, "grants"),
+               unsigned_of(client, "operations"), text_of("class"), share_text(client),
+               text_of("job"), client.value("program", "") + container_text(client));
   }
   return 0;
 }
