@@ -195,6 +195,23 @@ TEST_CASE("a stream waits for what another stream of its process drains 10 ms at
   }
 }
 
+TEST_CASE("a stream beside a kernel of its process stays there when their row moves again") {
+  Moving world(Mode::kExclusive);
+  Scheduler& scheduler = world.scheduler;
+  scheduler.returned(1, 1, world.first[1], 3);
+  decide(scheduler, 3);
+  decide(scheduler, 20'000'000);
+  REQUIRE(world.open(1) != nullptr);
+  const GrantId beside = world.open(1)->id;
+  for (const unsigned first : {4U, 8U}) {
+    world.place = part(world.layout, first, 4);
+    scheduler.replan();
+    CHECK(decide(scheduler, 21'000'000).empty());
+    REQUIRE(world.open(1) != nullptr);
+    CHECK(world.open(1)->id == beside);
+  }
+}
+
 TEST_CASE("a client that gets these units has them when the kernel and its company have ended") {
   Moving world(Mode::kExclusive);
   Scheduler& scheduler = world.scheduler;
