@@ -88,7 +88,7 @@ struct Limits {
   // False: a shared grant must not be wider than max_sms allows (a quota cannot hold on SMs that
   // are shared with others), so the client gets exclusive partitions only.
   bool may_share = true;
-  // Of further groups that the client is in: of its user, its job. Those without a group are unused.
+  // Of further groups that the client is in: of its user, its job. Without a group: unused.
   std::array<GroupQuota, 7> outer{};
   // What the client may have at most, by all of its quotas; 0: no quota.
   std::uint32_t most_sms() const {

@@ -216,14 +216,14 @@ std::span<const ClassKey> class_keys() {
       one_of({"process", "user", "container", "job", "class"},
              VITAMIN_CLASS(kChoice, share_of,
                            "the group that has `share` and `reservation` together; for a process "
-                           "that is in no container or job, its user. In a class whose only "
+                           "that is in no container or job, its user; in a class whose only "
                            "condition is `user`, a share of a group holds for all programs of "
                            "these users, whatever class they name")),
       VITAMIN_CLASS(kMemory, memory,
                     "memory of each device that the group of memory_of may have: \"40GiB\", or "
                     "\"50%\" of it; empty: as much as there is"),
       one_of({"process", "user", "container", "job", "class"},
-             VITAMIN_CLASS(kChoice, memory_of, "the group that has `memory` together, as share_of")),
+             VITAMIN_CLASS(kChoice, memory_of, "the group that has `memory`, as for share_of")),
   };
   return *keys;
 }

@@ -156,7 +156,7 @@ class Metrics(DaemonTest):
             for user, value in found.values():
                 self.assertEqual(user, str(os.getuid()))
                 self.assertGreater(value, 0, name)
-        for name in ("clients", "processors"):  # nobody is there any more
+        for name in ("clients", "processors"):  # no client is left
             self.assertEqual([value for _, value in samples[f"vitamin_usage_{name}"]], [0, 0])
 
     def test_promtool_accepts_the_names(self):
