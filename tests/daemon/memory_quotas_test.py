@@ -97,7 +97,8 @@ class Quotas(DaemonTest):
         daemon = self.configured(
             '[[class]]\nname = "each"\nuser = "*"\nmemory = "64MiB"\nmemory_of = "user"\n'
             '[[class]]\nname = "all"\nuser = "*"\nmemory = "96MiB"\nmemory_of = "class"\n'
-            '[[class]]\nname = "free"\n[[class]]\nname = "tiny"\nmemory = "32MiB"\n')
+            '[[class]]\nname = "tiny"\ncommand = "other"\nmemory = "32MiB"\n'
+            '[[class]]\nname = "free"\n')
         free, tiny = (self.program(daemon, VITAMIN_CLASS=name) for name in ("free", "tiny"))
         self.assertEqual(self.ask(free, "info"), [OK, 64 * MIB, 64 * MIB])
         self.assertEqual(self.ask(tiny, "info"), [OK, 32 * MIB, 32 * MIB])
