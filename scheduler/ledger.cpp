@@ -172,6 +172,13 @@ void Ledger::set_quotas(StreamIndex index, std::span<const QuotaTerms> terms) {
   stream.quotas = quotas;
 }
 
+bool Ledger::have_common_quota(StreamIndex a, StreamIndex b) const {
+  const Quotas& others = streams_[b].quotas;
+  return std::any_of(streams_[a].quotas.begin(), streams_[a].quotas.end(), [&](auto quota) {
+    return quota != kNone && std::find(others.begin(), others.end(), quota) != others.end();
+  });
+}
+
 bool Ledger::within_quotas(StreamIndex index, PartitionId partition) const {
   const ComputeSet units = pool_[partition].compute;
   for (const std::uint32_t index_of_quota : streams_[index].quotas) {

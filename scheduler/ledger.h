@@ -94,6 +94,7 @@ class Ledger {
   // kQuotasMost. A quota that is known allows so many SMs from now on.
   void set_quotas(StreamIndex stream, std::span<const QuotaTerms> quotas);
   bool has_quota(StreamIndex stream) const { return streams_[stream].quotas[0] != kNone; }
+  bool have_common_quota(StreamIndex a, StreamIndex b) const;
   // Whether the quotas of the stream allow another grant there.
   bool within_quotas(StreamIndex stream, PartitionId partition) const;
   // Units of the stream's grants that were revoked by `revoked_by_ns`, but for kMeanwhile.

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 
 #include "daemon/json_text.h"
 #include "daemon/log.h"
@@ -47,6 +48,9 @@ UsageOwner Accounting::counted(const UsageOwner& owner, std::uint64_t now_ns) {
 void Accounting::ended(const UsageOwner& owner, const UsageTotals& used, nlohmann::json record,
                        std::uint64_t now_ns, const std::string& file) {
   sums_[counted(owner, now_ns)].totals += used;
+  const std::int64_t ended = std::time(nullptr);
+  record["ended"] = ended;
+  record["began"] = ended - static_cast<std::int64_t>(record.value("seconds", 0.0));
   if (!file.empty()) append(file, json_text(record) + "\n");
   records_.push_back(std::move(record));
   if (records_.size() > kRecords) records_.pop_front();

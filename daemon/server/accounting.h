@@ -3,6 +3,8 @@
 // What clients used, kept beyond their end: a record of each client that ended, and sums by who it
 // was. Records, sums and the file are bounded.
 //
+// The calendar's time is in records only: nothing is decided by it.
+//
 // Threads: the server's only.
 #pragma once
 
@@ -39,7 +41,8 @@ class Accounting {
     std::uint64_t heard_ns = 0;
   };
 
-  // A client ended. `file`: the record is appended there as a line of JSON; empty: nowhere.
+  // A client ended. The record gets the times of the calendar, `began` and `ended`, in seconds since
+  // 1970, from its `seconds`. `file`: the record is appended there as a line of JSON; empty: nowhere.
   void ended(const UsageOwner& owner, const UsageTotals& used, nlohmann::json record,
              std::uint64_t now_ns, const std::string& file);
   // The owner under whose name the use of a client counts, which has a sum from then on.

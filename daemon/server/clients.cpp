@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -356,7 +355,6 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->hello = hello;
   session->standing = standing_of(*session);
   session->since_ns = time;
-  session->began_s = std::time(nullptr);
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
 
   // The session is known before the arbiter is told, which may have something for it at once; and

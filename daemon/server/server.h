@@ -96,7 +96,6 @@ class Server final : public Outlet {
     Standing standing;
     std::uint64_t since_ns = 0;
     ProcessIdentity process;
-    std::int64_t began_s = 0;                 // of the calendar
     std::size_t slot = LeaseRecord::kNoSlot;  // in the record
     bool dying = false;
     bool granted = false;              // grants were written and not published yet

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -114,7 +113,7 @@ UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
   return used;
 }
 
-// A client at its end.
+// A client at its end (Accounting::ended() adds the time of the calendar).
 json Server::usage_record(const Session& session, std::uint64_t time) const {
   const Standing& standing = session.standing;
   json record{{"client", session.id},
@@ -128,8 +127,6 @@ json Server::usage_record(const Session& session, std::uint64_t time) const {
               {"pod", standing.container.pod_name},
               {"container_id", standing.container.id},
               {"device", session.device->info.uuid},
-              {"began", session.began_s},
-              {"ended", std::time(nullptr)},
               {"seconds", static_cast<double>(time - session.since_ns) * 1e-9}};
   record.update(usage_status(used_by(session, time)));
   return record;
