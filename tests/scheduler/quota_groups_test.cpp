@@ -3,6 +3,7 @@
 // Quotas of groups of clients, under every policy, at every moment: what drains counts.
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -129,6 +130,40 @@ TEST_CASE("a grant of a group waits until what another member drains is within t
   ledger.set_quotas(a, std::span(&smaller, 1));
   CHECK(ledger.open(a, terms(part(8, 1), Mode::kShared), 7) == kNoGrant);
   CHECK(ledger.open(a, terms(part(4, 2), Mode::kShared), 7) != kNoGrant);
+}
+
+class Widest final : public PlacementPolicy {
+  Placement place(const Launch&, std::span<const PartitionId> eligible) override {
+    return {eligible.back()};
+  }
+};
+
+TEST_CASE("a member that keeps the quota of its group makes way for one that waits for too long") {
+  const PoolLayout layout = h200();
+  SchedulerOptions options;
+  options.overdue_after_ns = 20'000'000;
+  PolicyDescription description;
+  description.name = "widest";
+  Scheduler scheduler(layout.entries(), {description, nullptr, std::make_unique<Widest>()},
+                      options);
+  ClientTerms terms;
+  terms.limits.group = kUser;
+  terms.limits.max_sms = kQuarter;
+  for (const ClientId client : {1U, 2U}) {
+    scheduler.attach(client, terms, 1);
+    scheduler.wants(client, demand(0, 16), 1);
+  }
+  const auto first = decide(scheduler, 1);
+  REQUIRE(first.size() == 1);
+  const auto made_way = decide(scheduler, 30'000'000);
+  REQUIRE(made_way.size() == 1);
+  CHECK(made_way[0].grant == first[0].grant);
+  CHECK(made_way[0].reason == Reason::kMadeWay);
+  scheduler.returned(first[0].client, 0, first[0].grant, 31'000'000);
+  const auto aged = decide(scheduler, 31'000'000);
+  REQUIRE(aged.size() == 1);  // and nothing beside it for the first one
+  CHECK(aged[0].client != first[0].client);
+  CHECK(aged[0].reason == Reason::kAged);
 }
 
 // A process whose row moves, with a quota that has no room for both places.
