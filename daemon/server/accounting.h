@@ -41,8 +41,8 @@ class Accounting {
     std::uint64_t heard_ns = 0;
   };
 
-  // A client ended. The record gets the times of the calendar, `began` and `ended`, in seconds since
-  // 1970, from its `seconds`. `file`: the record is appended there as a line of JSON; empty: nowhere.
+  // A client ended. Its record gets `began` and `ended`, in seconds since 1970, by its `seconds`.
+  // `file`: the record is appended there as a line of JSON; empty: nowhere.
   void ended(const UsageOwner& owner, const UsageTotals& used, nlohmann::json record,
              std::uint64_t now_ns, const std::string& file);
   // The owner under whose name the use of a client counts, which has a sum from then on.
