@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "daemon/config/classes.h"
+#include "daemon/jobs/groups.h"
 #include "daemon/log.h"
 
 namespace vitamin::daemon {
@@ -19,9 +20,10 @@ ArbiterSettings arbiter_settings(const config::Configuration& configuration) {
 Traits traits_of(const config::WorkloadClass* workload, std::uint32_t share,
                  std::uint32_t processors) {
   Traits traits;
-  if (workload != nullptr) share = std::min(share, workload->share);
+  if (workload != nullptr && workload->share_of == config::GroupOf::kProcess)
+    share = std::min(share, workload->share);
   scheduler::Limits& limits = traits.terms.limits;
-  if (share < 100) limits.max_sms = std::max(1U, processors * share / 100);
+  limits.max_sms = sms_of_share(share, processors);
   if (workload == nullptr) return traits;
   limits.reserved_sms = workload->reservation;
   traits.terms.weight = static_cast<float>(workload->weight);
@@ -45,6 +47,14 @@ const std::vector<std::string>& Classes::user_names(uid_t uid) {
   const auto known = user_names_.find(uid);
   if (known != user_names_.end()) return known->second;
   return user_names_.emplace(uid, config::names_of_user(uid)).first->second;
+}
+
+std::vector<const config::WorkloadClass*> Classes::binding(uid_t uid) {
+  std::vector<const config::WorkloadClass*> found;
+  for (const config::WorkloadClass& each : settings_.configuration.classes)
+    if (config::binds_users(each) && config::may_be_in(each, user_names(uid)))
+      found.push_back(&each);
+  return found;
 }
 
 // The one that is named, if the user may be in it; else what the program's name alone says.

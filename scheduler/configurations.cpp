@@ -77,7 +77,8 @@ bool Configurations::fits(const Client& client, const Partition& partition,
                           bool with_others) const {
   if (with_others && (!client.limits.may_share || client.limits.reserved_sms > 0)) return false;
   if (partition.processors < client.limits.reserved_sms) return false;
-  if (client.limits.max_sms != 0 && partition.processors > client.limits.max_sms) return false;
+  const std::uint32_t most = client.limits.most_sms();
+  if (most != 0 && partition.processors > most) return false;
   const std::uint32_t widest = pool_.back().processors;
   for (const StreamDemand& stream : client.streams)  // wider ones run on the whole device anyway
     if (stream.min_sms <= widest && stream.min_sms > partition.processors) return false;
@@ -86,12 +87,11 @@ bool Configurations::fits(const Client& client, const Partition& partition,
 
 // The partition, or where a quota forbids it the widest inside it that the quota allows.
 PartitionId Configurations::within(const Client& client, PartitionId partition) const {
-  if (client.limits.max_sms == 0 || pool_[partition].processors <= client.limits.max_sms)
-    return partition;
+  const std::uint32_t most = client.limits.most_sms();
+  if (most == 0 || pool_[partition].processors <= most) return partition;
   PartitionId best = kNoPartition;
   for (const Partition& p : pool_)
-    if (!p.whole() && p.processors <= client.limits.max_sms &&
-        pool_[partition].compute.contains(p.compute))
+    if (!p.whole() && p.processors <= most && pool_[partition].compute.contains(p.compute))
       best = p.id;  // narrowest first
   return best;
 }
@@ -137,10 +137,9 @@ void Configurations::add_shared() {
     // No more than reserved where that is enough, an equal share elsewhere.
     const std::uint32_t equal = pool_.front().processors /
                                 static_cast<std::uint32_t>(std::max<std::size_t>(1, all_.size()));
+    const std::uint32_t most = client.limits.most_sms();
     const std::uint32_t wanted =
-        client.limits.max_sms != 0
-            ? std::max(client.limits.reserved_sms, std::min(client.limits.max_sms, equal))
-            : std::max(client.limits.reserved_sms, equal);
+        std::max(client.limits.reserved_sms, most != 0 ? std::min(most, equal) : equal);
     PartitionId best = kNoPartition;
     for (const Partition& p : pool_)
       if (!p.whole() && left.contains(p.compute) && fits(client, p, false) &&

@@ -29,7 +29,7 @@ const Client* Snapshot::find(ClientId id) const {
   return at != clients.end() && at->id == id ? &*at : nullptr;
 }
 
-Constraints::Constraints(std::span<const Partition> pool) : pool_(pool) {
+Constraints::Constraints(std::span<const Partition> pool) : pool_(pool), widths_(pool) {
   for (const Partition& partition : pool)
     if (partition.compute.count() < pool.front().compute.count())
       widest_part_ = std::max(widest_part_, partition.processors);
@@ -68,6 +68,13 @@ std::uint32_t Constraints::owner_of(const Snapshot& snapshot, ClientId client) {
   return last_owner_ = static_cast<std::uint32_t>(found - snapshot.clients.data());
 }
 
+std::uint32_t Constraints::account_of(std::uint32_t group) {
+  for (std::uint32_t i = 0; group != 0 && i < accounts_.size(); ++i)
+    if (accounts_[i].group == group) return i;
+  accounts_.emplace_back().group = group;
+  return static_cast<std::uint32_t>(accounts_.size() - 1);
+}
+
 void Constraints::prepare(const Snapshot& snapshot) {
   exclusive_ = shared_ = shared_by_several_ = reserved_ = {};
   last_owner_ = 0;
@@ -77,16 +84,16 @@ void Constraints::prepare(const Snapshot& snapshot) {
     Owner& owner = owners_.emplace_back();
     const Limits& limits = client.limits;
     owner.since_ns = client.active ? client.active_since_ns : kNever;
-    owner.account = static_cast<std::uint32_t>(accounts_.size());
-    for (std::uint32_t i = 0; limits.group != 0 && i < accounts_.size(); ++i)
-      if (accounts_[i].group == limits.group) owner.account = i;
-    if (owner.account == accounts_.size()) {
-      Account& account = accounts_.emplace_back();
-      account.group = limits.group;
-      account.max_sms = limits.max_sms;
-      account.reserved_sms = limits.reserved_sms;
-      if (limits.max_sms != 0)
-        account.reserved_sms = std::min(account.reserved_sms, limits.max_sms);
+    owner.account = account_of(limits.group);
+    Account& account = accounts_[owner.account];
+    if (limits.max_sms != 0) account.max_sms = limits.max_sms;
+    account.reserved_sms = std::max(account.reserved_sms, limits.reserved_sms);
+    if (account.max_sms != 0)
+      account.reserved_sms = std::min(account.reserved_sms, account.max_sms);
+    for (const GroupQuota& quota : limits.outer) {
+      if (quota.group == 0 || quota.max_sms == 0) continue;
+      const std::uint32_t outer = owner.outer[owner.outers++] = account_of(quota.group);
+      accounts_[outer].max_sms = quota.max_sms;
     }
     for_each_busy(client, [&](const StreamDemand& stream) {
       if (!needs_whole(stream.min_sms)) owner.min_sms = std::max(owner.min_sms, stream.min_sms);
@@ -127,7 +134,7 @@ ComputeSet Constraints::reserved_against(const Snapshot& snapshot, ClientId clie
   const Client* const found = snapshot.find(client);
   if (found == nullptr || owners_.size() != snapshot.clients.size()) return reserved_;
   const auto index = static_cast<std::size_t>(found - snapshot.clients.data());
-  return reserved_ - accounts_[owners_[index].account].reserved;
+  return reserved_from(owners_[index]);
 }
 
 // --- what fits -------------------------------------------------------------------------------
@@ -135,29 +142,36 @@ ComputeSet Constraints::reserved_against(const Snapshot& snapshot, ClientId clie
 bool Constraints::within_quota(const Account& account, PartitionId id,
                                std::uint32_t min_sms) const {
   if (account.max_sms == 0) return true;
-  const Partition& partition = pool_[id];
-  // More than the truth where the partition overlaps what is used in part.
-  std::uint32_t sms = account.used_sms;
-  if (partition.compute.contains(account.used))
-    sms = partition.processors;
-  else if (!account.used.contains(partition.compute))
-    sms += partition.processors;
+  const std::uint32_t sms = widths_.of(account.used | pool_[id].compute);
   return sms <= std::max(account.max_sms, pool_[narrowest(min_sms)].processors);
+}
+
+bool Constraints::within_quotas(const Owner& owner, PartitionId id, std::uint32_t min_sms) const {
+  if (!within_quota(accounts_[owner.account], id, min_sms)) return false;
+  for (std::uint32_t i = 0; i < owner.outers; ++i)
+    if (!within_quota(accounts_[owner.outer[i]], id, min_sms)) return false;
+  return true;
+}
+
+// Units that are reserved for others than the client and its groups.
+ComputeSet Constraints::reserved_from(const Owner& owner) const {
+  ComputeSet own = accounts_[owner.account].reserved;
+  for (std::uint32_t i = 0; i < owner.outers; ++i) own |= accounts_[owner.outer[i]].reserved;
+  return reserved_ - own;
 }
 
 bool Constraints::fits(std::uint32_t index, bool isolate, PartitionId id, Mode mode,
                        std::uint32_t min_sms) const {
   const Owner& owner = owners_[index];
-  const Account& account = accounts_[owner.account];
   const ComputeSet units = pool_[id].compute;
   const ComputeSet own_exclusive = isolate ? ComputeSet() : owner.exclusive;
   if (units.overlaps(exclusive_ - own_exclusive)) return false;
-  if (units.overlaps(reserved_ - account.reserved)) return false;
+  if (units.overlaps(reserved_from(owner))) return false;
   if (mode == Mode::kExclusive) {
     const ComputeSet own_shared = isolate ? ComputeSet() : owner.shared;
     if (units.overlaps((shared_ - own_shared) | shared_by_several_)) return false;
   }
-  return within_quota(account, id, min_sms);
+  return within_quotas(owner, id, min_sms);
 }
 
 PartitionId Constraints::widest_inside(std::uint32_t index, bool isolate, PartitionId wished,
@@ -199,12 +213,9 @@ void Constraints::take(std::uint32_t index, PartitionId id, Mode mode) {
     owner.shared |= partition.compute;
     shared_ |= partition.compute;
   }
-  Account& account = accounts_[owner.account];
-  if (partition.compute.contains(account.used))
-    account.used_sms = partition.processors;
-  else if (!account.used.contains(partition.compute))
-    account.used_sms += partition.processors;
-  account.used |= partition.compute;
+  accounts_[owner.account].used |= partition.compute;
+  for (std::uint32_t i = 0; i < owner.outers; ++i)
+    accounts_[owner.outer[i]].used |= partition.compute;
 }
 
 // --- starving streams ------------------------------------------------------------------------
@@ -378,6 +389,8 @@ void Constraints::place_row(const Snapshot& snapshot, const Row& row, std::uint3
     return out.push_back(planned);
   }
   find_place(owner, isolate, wished, min_sms, client.limits.may_share, planned);
+  if (planned.reason == Reason::kNoRoom && for_client)
+    share_with_group(snapshot, owner, min_sms, planned, out);
   if (planned.row.mode != Mode::kPaused) take(owner, planned.row.partition, planned.row.mode);
   out.push_back(planned);
   if (for_client && planned.row.mode != Mode::kPaused)
@@ -412,9 +425,77 @@ void Constraints::find_place(std::uint32_t owner, bool isolate, PartitionId wish
   }
   row.partition = got;
   if (got == wished && !made_shared) return;
-  const bool quota = !within_quota(accounts_[owners_[owner].account], wished, min_sms);
+  const bool quota = !within_quotas(owners_[owner], wished, min_sms);
   planned.reason = quota ? Reason::kQuota : Reason::kOverlap;
   ++(quota ? corrections_.quota : corrections_.overlap);
+}
+
+// The account of a group with a quota that both are in; kNone: there is none.
+std::uint32_t Constraints::common_quota(const Owner& a, const Owner& b) const {
+  const auto is_common = [&](std::uint32_t index) {
+    const Account& account = accounts_[index];
+    const auto end = b.outer.begin() + b.outers;
+    return account.group != 0 && account.max_sms != 0 &&
+           (b.account == index || std::find(b.outer.begin(), end, index) != end);
+  };
+  if (is_common(a.account)) return a.account;
+  const auto end = a.outer.begin() + a.outers;
+  const auto found = std::find_if(a.outer.begin(), end, is_common);
+  return found != end ? *found : kNone;
+}
+
+// The row has no room. If a quota of a group is why, it shares the units of the widest row of
+// another member: that row becomes shared, and the units are the group's alone.
+void Constraints::share_with_group(const Snapshot& snapshot, std::uint32_t index,
+                                   std::uint32_t min_sms, Planned& planned,
+                                   std::vector<Planned>& out) {
+  if (!snapshot.clients[index].limits.may_share) return;
+  const ComputeSet barred = reserved_from(owners_[index]);
+  // An exclusive row becomes shared only where its client has no other exclusive one.
+  const auto has_another = [&](const Planned& host) {
+    return std::any_of(out.begin(), out.end(), [&](const Planned& other) {
+      return &other != &host && other.row.client == host.row.client &&
+             other.row.mode == Mode::kExclusive;
+    });
+  };
+  Planned* host = nullptr;
+  PartitionId best = kNoPartition;
+  for (Planned& other : std::span(out).subspan(aged_)) {
+    if (other.row.stream != kAllStreams || other.row.mode == Mode::kPaused) continue;
+    const std::uint32_t owner = owner_of(snapshot, other.row.client);
+    const ComputeSet inside = pool_[other.row.partition].compute;
+    if (owner == index || !snapshot.clients[owner].limits.may_share ||
+        common_quota(owners_[index], owners_[owner]) == kNone ||
+        (other.row.mode == Mode::kExclusive && has_another(other)))
+      continue;
+    const ComputeSet given_up = other.row.mode == Mode::kExclusive ? inside : ComputeSet();
+    for (const Partition& partition : pool_)
+      if (partition.processors >= min_sms && inside.contains(partition.compute) &&
+          !partition.compute.overlaps(barred | (exclusive_ - given_up)) &&
+          within_quotas(owners_[index], partition.id, min_sms) &&
+          (best == kNoPartition || partition.processors > pool_[best].processors)) {
+        best = partition.id;
+        host = &other;
+      }
+  }
+  if (host == nullptr) return;
+  Owner& owner = owners_[owner_of(snapshot, host->row.client)];
+  const ComputeSet units = pool_[host->row.partition].compute;
+  if (host->row.mode == Mode::kExclusive) {
+    host->row.mode = Mode::kShared;
+    host->reason = Reason::kQuota;
+    exclusive_ = exclusive_ - units;
+    owner.exclusive = {};
+    owner.shared |= units;
+    shared_ |= units;
+    reserved_ |= units;
+    accounts_[common_quota(owners_[index], owner)].reserved |= units;
+  }
+  planned.row.partition = best;
+  planned.row.mode = Mode::kShared;
+  planned.reason = Reason::kQuota;
+  --corrections_.no_room;
+  ++corrections_.quota;
 }
 
 // Launches that only the whole device can run, of a client that has less.

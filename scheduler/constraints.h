@@ -17,10 +17,12 @@
 //   * Units of an exclusive row are in no row of another client. Exception: rows of one launch that
 //     only the whole device can run (kNeedsWhole), which are shared and counted.
 //     Where streams are isolated, that holds of different streams of one client, too.
-//   * The rows of a client, or of a group, cover at most max_sms SMs together; where that is
-//     less than the pool's narrowest partition, or than a launch of its own needs, the narrowest
-//     partition that runs it (kNeedsWhole rows are not counted).
-//     The quota is one of allocations: a revoked grant may still drain beside its successor.
+//   * The rows of a client, and of each group that it is in, cover at most max_sms SMs together;
+//     where that is less than the pool's narrowest partition, or than a launch of its own needs,
+//     the narrowest partition that runs it (kNeedsWhole rows are not counted). The ledger keeps
+//     the same of grants while earlier ones drain (scheduler/ledger.h).
+//   * Members of a group whose quota leaves a policy's exclusive row no room share the units of
+//     another member, which no client outside of the group gets.
 //   * A client that may not share has exclusive rows only, but for kNeedsWhole.
 //   * Reserved units are in no row of others, but for starving streams.
 //   * Every active client has a row; kPaused where the policy gave none, or none has room.
@@ -31,11 +33,14 @@
 // Threads: one at a time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "scheduler/policy.h"
+#include "scheduler/unit_widths.h"
 
 namespace vitamin::scheduler {
 
@@ -92,17 +97,19 @@ class Constraints {
 
  private:
   static constexpr std::uint32_t kNone = 0xffffffff;
-  // Clients that share a quota and a reservation: a group, or one client.
+  // Clients that share a quota, and a reservation where it is the first of their accounts: a group,
+  // or one client.
   struct Account {
     std::uint32_t group = 0;
     std::uint32_t max_sms = 0, reserved_sms = 0;
-    std::uint32_t used_sms = 0;
     hal::ComputeSet used, reserved;
     PartitionId reserved_partition = kNoPartition;
   };
   // What rows of one client got.
   struct Owner {
     std::uint32_t account = 0;
+    std::array<std::uint32_t, std::tuple_size_v<decltype(Limits::outer)>> outer{};
+    std::uint32_t outers = 0;         // entries of `outer`
     std::uint32_t min_sms = 1;        // of its streams that wait or run
     std::uint64_t since_ns = kNever;  // it is active
     hal::ComputeSet exclusive, shared;
@@ -117,7 +124,12 @@ class Constraints {
 
   const char* validate(const Snapshot& snapshot, std::span<const Row> rows);
   void prepare(const Snapshot& snapshot);
+  std::uint32_t account_of(std::uint32_t group);
   std::uint32_t owner_of(const Snapshot& snapshot, ClientId client);
+  std::uint32_t common_quota(const Owner& a, const Owner& b) const;
+  hal::ComputeSet reserved_from(const Owner& owner) const;
+  void share_with_group(const Snapshot& snapshot, std::uint32_t owner, std::uint32_t min_sms,
+                        Planned& planned, std::vector<Planned>& out);
   void place_starving(const Snapshot& snapshot, std::span<const Starving> starving, bool isolate,
                       std::vector<Planned>& out);
   PartitionId choose_for(const Snapshot& snapshot, const Starving& stream, std::uint32_t owner,
@@ -140,6 +152,7 @@ class Constraints {
   bool fits(std::uint32_t owner, bool isolate, PartitionId partition, Mode mode,
             std::uint32_t min_sms) const;
   bool within_quota(const Account& account, PartitionId partition, std::uint32_t min_sms) const;
+  bool within_quotas(const Owner& owner, PartitionId partition, std::uint32_t min_sms) const;
   PartitionId widest_inside(std::uint32_t owner, bool isolate, PartitionId partition, Mode mode,
                             std::uint32_t min_sms) const;
   PartitionId narrowest_fit(std::uint32_t owner, bool isolate, Mode mode,
@@ -147,6 +160,7 @@ class Constraints {
   void take(std::uint32_t owner, PartitionId partition, Mode mode);
 
   std::span<const Partition> pool_;
+  UnitWidths widths_;
   std::uint32_t widest_part_ = 0;
   std::vector<Account> accounts_;
   std::vector<Owner> owners_;  // by index in Snapshot::clients

@@ -162,7 +162,7 @@ bool Estimator::enter(std::span<const Client> clients, const Objective& objectiv
   for (const Client& client : clients)
     if (client.active)
       terms =
-          mix(terms, mix(std::uint64_t{client.limits.max_sms} << 32 | client.limits.reserved_sms,
+          mix(terms, mix(std::uint64_t{client.limits.most_sms()} << 32 | client.limits.reserved_sms,
                          std::uint64_t{client.limits.group} << 1 | client.limits.may_share));
   objective_ = objective;
   if (slots_.empty()) return false;

@@ -79,7 +79,7 @@ std::string_view to_string(Reason reason) {
 }
 
 Ledger::Ledger(std::span<const Partition> pool, std::uint32_t grants_per_stream)
-    : pool_(pool), grants_per_stream_(grants_per_stream) {
+    : pool_(pool), grants_per_stream_(grants_per_stream), widths_(pool) {
   assert(grants_per_stream >= 2 && grants_per_stream <= kGrantsMost);
 }
 
@@ -114,6 +114,7 @@ void Ledger::forget(HolderIndex holder_index) {
     Stream& stream = streams_[index];
     cancel(index);
     while (stream.count != 0) detach(stream, stream.slots[stream.count - 1]);
+    set_quotas(index, {});
     free_streams_.push_back(index);
   }
   holder.first = kNone;
@@ -136,13 +137,104 @@ void Ledger::set_holder(StreamIndex index, HolderIndex to) {
   stream.next = std::exchange(holders_[to].first, index);
 }
 
-bool Ledger::can_open(StreamIndex stream, PartitionId partition, Mode mode) const {
+// --- quotas ----------------------------------------------------------------------------------
+
+std::uint32_t Ledger::find_or_add_quota(const QuotaTerms& terms) {
+  std::uint32_t unused = static_cast<std::uint32_t>(quotas_.size());
+  for (std::uint32_t i = 0; i < quotas_.size(); ++i) {
+    if (quotas_[i].streams == 0)
+      unused = i;
+    else if (quotas_[i].terms.key == terms.key)
+      return i;
+  }
+  if (unused == quotas_.size()) quotas_.emplace_back();
+  quotas_[unused] = {};
+  return unused;
+}
+
+void Ledger::set_quotas(StreamIndex index, std::span<const QuotaTerms> terms) {
+  assert(terms.size() <= kQuotasMost);
+  Stream& stream = streams_[index];
+  Quotas quotas = no_quotas();
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    quotas[i] = find_or_add_quota(terms[i]);
+    Quota& quota = quotas_[quotas[i]];
+    quota_freed_ = quota_freed_ || terms[i].max_sms > quota.terms.max_sms;
+    quota.terms = terms[i];
+    ++quota.streams;
+  }
+  for (std::uint32_t i = 0; i < stream.count; ++i) {
+    count_in(quotas, grant_of(stream.slots[i]));
+    count_out(stream.quotas, grant_of(stream.slots[i]));
+  }
+  for (const std::uint32_t quota : stream.quotas)
+    if (quota != kNone) --quotas_[quota].streams;
+  stream.quotas = quotas;
+}
+
+bool Ledger::have_common_quota(StreamIndex a, StreamIndex b) const {
+  const Quotas& others = streams_[b].quotas;
+  return std::any_of(streams_[a].quotas.begin(), streams_[a].quotas.end(), [&](auto quota) {
+    return quota != kNone && std::find(others.begin(), others.end(), quota) != others.end();
+  });
+}
+
+bool Ledger::within_quotas(StreamIndex index, PartitionId partition) const {
+  const ComputeSet units = pool_[partition].compute;
+  for (const std::uint32_t index_of_quota : streams_[index].quotas) {
+    if (index_of_quota == kNone) break;
+    const Quota& quota = quotas_[index_of_quota];
+    // Around all that they have it is as wide as a launch needs, or as the allocation says.
+    if (quota.units.contains(units) || units.contains(quota.units)) continue;
+    if (widths_.of(quota.units | units) > quota.terms.max_sms) return false;
+  }
+  return true;
+}
+
+ComputeSet Ledger::draining(StreamIndex index, std::uint64_t revoked_by_ns) const {
+  const Stream& stream = streams_[index];
+  ComputeSet units;
+  for (std::uint32_t i = 0; i < stream.count; ++i) {
+    const Grant& grant = *at(stream.slots[i]);
+    if (grant.state == Grant::State::kRevoked && grant.reason != Reason::kMeanwhile &&
+        grant.revoked_ns <= revoked_by_ns)
+      units |= pool_[grant.partition].compute;
+  }
+  return units;
+}
+
+void Ledger::count_in(const Quotas& quotas, const Grant& grant) {
+  if (quotas[0] == kNone || !is_counted(grant)) return;
+  for (const std::uint32_t index : quotas) {
+    if (index == kNone) return;
+    Quota& quota = quotas_[index];
+    quota.units |= pool_[grant.partition].compute;
+    for_each_unit(pool_[grant.partition].compute, [&](unsigned number) { ++quota.grants[number]; });
+  }
+}
+
+void Ledger::count_out(const Quotas& quotas, const Grant& grant) {
+  if (quotas[0] == kNone || !is_counted(grant)) return;
+  quota_freed_ = true;
+  for (const std::uint32_t index : quotas) {
+    if (index == kNone) return;
+    Quota& quota = quotas_[index];
+    for_each_unit(pool_[grant.partition].compute, [&](unsigned number) {
+      if (--quota.grants[number] == 0) quota.units = quota.units - unit(number);
+    });
+  }
+}
+
+// --- grants ----------------------------------------------------------------------------------
+
+bool Ledger::can_open(StreamIndex stream, PartitionId partition, Mode mode, Reason reason) const {
   return !full(stream) && mode != Mode::kPaused &&
-         (mode == Mode::kShared || !conflicts(streams_[stream].holder, partition));
+         (mode == Mode::kShared || !conflicts(streams_[stream].holder, partition)) &&
+         (reason == Reason::kNeedsWhole || within_quotas(stream, partition));
 }
 
 GrantId Ledger::open(StreamIndex index, const Terms& terms, std::uint64_t now_ns) {
-  if (!can_open(index, terms.partition, terms.mode)) return kNoGrant;
+  if (!can_open(index, terms.partition, terms.mode, terms.reason)) return kNoGrant;
   Stream& stream = streams_[index];
   if (stream.open != kNone) {
     revoke(index, Reason::kMoved, now_ns);
@@ -168,7 +260,8 @@ GrantId Ledger::promote(StreamIndex index, std::uint64_t now_ns) {
   Stream& stream = streams_[index];
   if (stream.pending == kNone) return kNoGrant;
   const std::uint32_t slot = stream.pending;
-  if (!can_open(index, grant_of(slot).partition, grant_of(slot).mode)) return kNoGrant;
+  const Grant& wanted = grant_of(slot);
+  if (!can_open(index, wanted.partition, wanted.mode, wanted.reason)) return kNoGrant;
   if (stream.open != kNone) {
     revoke(index, Reason::kMoved, now_ns);
     ++counters_.moved;
@@ -207,7 +300,10 @@ bool Ledger::amend(StreamIndex index, const Terms& terms) {
   Grant& grant = grant_of(slot);
   grant.launches = terms.launches;
   grant.run_ahead_ns = terms.run_ahead_ns;
+  const bool counts = terms.reason != Reason::kNeedsWhole, counted = is_counted(grant);
+  if (counted && !counts) count_out(streams_[index].quotas, grant);
   grant.reason = terms.reason;
+  if (counts && !counted) count_in(streams_[index].quotas, grant);
   return true;
 }
 
@@ -295,6 +391,7 @@ void Ledger::attach(Stream& stream, std::uint32_t slot) {
   stream.slots[stream.count++] = slot;
   const Grant& grant = grant_of(slot);
   if (grant.mode == Mode::kExclusive) take(holders_[stream.holder], pool_[grant.partition].compute);
+  count_in(stream.quotas, grant);
 }
 
 void Ledger::detach(Stream& stream, std::uint32_t slot) {
@@ -305,6 +402,7 @@ void Ledger::detach(Stream& stream, std::uint32_t slot) {
   const Grant& grant = grant_of(slot);
   if (grant.mode == Mode::kExclusive)
     release(holders_[stream.holder], pool_[grant.partition].compute);
+  count_out(stream.quotas, grant);
   remove(slot);
 }
 

@@ -20,6 +20,11 @@
 // what runs, not what was decided, and set_holder(). Such units are `contested`, and conflict for
 // every holder.
 //
+// Quotas. A grant, shared or exclusive, does not open where it would make the units on which
+// clients of a quota have grants, open or revoked, more SMs than the quota allows; a grant inside
+// those units, or around all of them, opens. Not counted: launches that only the whole device can
+// run.
+//
 // Bounds. A stream has at most one open grant, one pending grant, and `grants_per_stream` grants
 // that are open or revoked (adopted grants: kGrantsMost). So a client that never returns a grant
 // costs others nothing but the units that it was given.
@@ -33,10 +38,12 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "scheduler/grant.h"
+#include "scheduler/unit_widths.h"
 
 namespace vitamin::scheduler {
 
@@ -64,6 +71,13 @@ class Ledger {
     std::uint64_t run_ahead_ns = kNever;
   };
 
+  // A quota that streams of clients are subject to together.
+  struct QuotaTerms {
+    std::uint64_t key = 0;  // what tells it from others
+    std::uint32_t max_sms = 0;
+  };
+  static constexpr std::size_t kQuotasMost = 1 + std::tuple_size_v<decltype(Limits::outer)>;
+
   // `pool` outlives the ledger. 2 <= grants_per_stream <= kGrantsMost.
   explicit Ledger(std::span<const Partition> pool, std::uint32_t grants_per_stream = 12);
 
@@ -76,6 +90,16 @@ class Ledger {
   // and those of the former one overlap, units are contested until one of them ends.
   void set_holder(StreamIndex stream, HolderIndex holder);
 
+  // The stream, with the grants that it has, is subject to these quotas and to no other; at most
+  // kQuotasMost. A quota that is known allows so many SMs from now on.
+  void set_quotas(StreamIndex stream, std::span<const QuotaTerms> quotas);
+  bool has_quota(StreamIndex stream) const { return streams_[stream].quotas[0] != kNone; }
+  bool have_common_quota(StreamIndex a, StreamIndex b) const;
+  // Whether the quotas of the stream allow another grant there.
+  bool within_quotas(StreamIndex stream, PartitionId partition) const;
+  // Units of the stream's grants that were revoked by `revoked_by_ns`, but for kMeanwhile.
+  hal::ComputeSet draining(StreamIndex stream, std::uint64_t revoked_by_ns) const;
+
   // Units that the holder must not be given exclusively.
   hal::ComputeSet held_by_others(HolderIndex holder) const {
     return (held_ - holders_[holder].units) | contested_;
@@ -84,7 +108,8 @@ class Ledger {
     return pool_[partition].compute.overlaps(held_by_others(holder));
   }
   // Whether open() with these values succeeds.
-  bool can_open(StreamIndex stream, PartitionId partition, Mode mode) const;
+  bool can_open(StreamIndex stream, PartitionId partition, Mode mode,
+                Reason reason = Reason::kNone) const;
   // The stream has as many grants as it may have: it waits for its own work.
   bool full(StreamIndex stream) const { return streams_[stream].count >= grants_per_stream_; }
 
@@ -111,6 +136,9 @@ class Ledger {
   // Units on which an exclusive grant ended, or a contest did, since the last call.
   hal::ComputeSet take_freed() { return std::exchange(freed_, {}); }
 
+  // A grant that a quota counts ended since the last call.
+  bool take_quota_freed() { return std::exchange(quota_freed_, false); }
+
   std::span<const Grant> grants() const { return grants_; }  // in no order
   const Grant* find(GrantId grant) const;
   // Of the stream; null: none.
@@ -131,6 +159,18 @@ class Ledger {
     StreamIndex first = kNone;                                       // its streams
     bool used = false;
   };
+  struct Quota {
+    QuotaTerms terms;
+    std::uint32_t streams = 0;                                       // 0: unused
+    std::array<std::uint32_t, hal::ComputeSet::kMaxUnits> grants{};  // on each unit
+    hal::ComputeSet units;                                           // with grants != 0
+  };
+  using Quotas = std::array<std::uint32_t, kQuotasMost>;  // indexes; kNone behind the last
+  static constexpr Quotas no_quotas() {
+    Quotas none{};
+    none.fill(kNone);
+    return none;
+  }
   struct Stream {
     std::array<std::uint32_t, kGrantsMost> slots{};  // of open and revoked grants: [0, count)
     std::uint32_t count = 0;
@@ -139,6 +179,7 @@ class Ledger {
     ClientId client = kNoClient;
     StreamId id = 0;
     StreamIndex next = kNone;  // of the holder
+    Quotas quotas = no_quotas();
   };
   // A slot is stable while its grant lives; grants_ is dense.
   struct Slot {
@@ -158,10 +199,16 @@ class Ledger {
   void detach(Stream& stream, std::uint32_t slot);
   void take(Holder& holder, hal::ComputeSet units);
   void release(Holder& holder, hal::ComputeSet units);
+  std::uint32_t find_or_add_quota(const QuotaTerms& terms);
+  static bool is_counted(const Grant& grant) { return grant.reason != Reason::kNeedsWhole; }
+  void count_in(const Quotas& quotas, const Grant& grant);
+  void count_out(const Quotas& quotas, const Grant& grant);
 
   std::span<const Partition> pool_;
   std::uint32_t grants_per_stream_;
   std::vector<Holder> holders_;
+  UnitWidths widths_;
+  std::vector<Quota> quotas_;
   std::vector<HolderIndex> free_holders_;
   std::vector<Stream> streams_;
   std::vector<StreamIndex> free_streams_;
@@ -172,6 +219,7 @@ class Ledger {
   hal::ComputeSet held_;                                                // by one holder or more
   hal::ComputeSet contested_;                                           // by two or more
   hal::ComputeSet freed_;
+  bool quota_freed_ = false;
   LedgerCounters counters_;
 };
 

@@ -86,9 +86,23 @@ Scheduler::StreamIndex Scheduler::find_or_add(ClientId client_id, StreamId id) {
   // The policy may have given an expected stream a row.
   for (std::uint32_t row = 0; row < plan_.size(); ++row)
     if (plan_[row].row.client == client_id && plan_[row].row.stream == id) stream.row = row;
+  set_quotas(client, index);
   stream_index_.emplace(key_of(client_id, id), index);
   found_key_ = key_of(client_id, id);
   return found_ = index;
+}
+
+void Scheduler::set_quotas(const ClientState& client, StreamIndex stream) {
+  const Limits& limits = client.value.limits;
+  std::array<Ledger::QuotaTerms, Ledger::kQuotasMost> quotas;
+  std::size_t count = 0;
+  // Groups and clients that are in none are numbered apart.
+  constexpr std::uint64_t kAlone = std::uint64_t{1} << 32;
+  if (limits.max_sms != 0)
+    quotas[count++] = {limits.group != 0 ? limits.group : kAlone | client.value.id, limits.max_sms};
+  for (const GroupQuota& quota : limits.outer)
+    if (quota.group != 0 && quota.max_sms != 0) quotas[count++] = {quota.group, quota.max_sms};
+  ledger_.set_quotas(stream, std::span(quotas).first(count));
 }
 
 void Scheduler::mark(StreamIndex stream) {
@@ -121,6 +135,7 @@ void Scheduler::attach(ClientId id, const ClientTerms& terms, std::uint64_t now_
   client.value.weight = terms.weight;
   client.value.limits = terms.limits;
   client.value.slo = terms.slo;
+  for (const StreamIndex stream : client.streams) set_quotas(client, stream);
   note_change(client);
 }
 

@@ -201,6 +201,7 @@ class Scheduler {
     bool dirty = false;              // in dirty_
     bool starving = false;           // in starving_
     bool timer = false;              // in timers_
+    bool drain_timer = false;        // in timers_, of beside_own_drains()
     bool asked = false;              // the policy was, since it began to wait
     std::uint32_t generation = 0;    // of the index
     PartitionId last = kNoPartition;
@@ -224,7 +225,7 @@ class Scheduler {
     hal::ComputeSet barred;  // placement: reserved for others, or theirs by age
   };
   struct Timer {
-    enum class Kind : std::uint8_t { kOverdue, kIdle };
+    enum class Kind : std::uint8_t { kOverdue, kDrain, kIdle };
     std::uint64_t at_ns;
     Kind kind;
     std::uint32_t index, generation;
@@ -248,6 +249,7 @@ class Scheduler {
   void step_changed(ClientState& client);
   Step* put_step(const Step& step);
   void set_phase(ClientState& client);
+  void set_quotas(const ClientState& client, StreamIndex stream);
   void note_change(ClientState& client);
   void pause_changed(ClientState& client);
   void isolate();
@@ -265,7 +267,10 @@ class Scheduler {
   void wait(StreamIndex stream);
   void block(StreamIndex stream, const Ledger::Terms& terms);
   void unblock(StreamIndex stream);
-  void meanwhile(StreamIndex stream, PartitionId partition, std::uint64_t run_ahead_ns);
+  void meanwhile(StreamIndex stream, const Ledger::Terms& wanted);
+  void beside_own_drains(StreamIndex stream, const Ledger::Terms& wanted);
+  void end_beside_own_drains(StreamIndex stream);
+  Mode mode_beside_own_drains(StreamIndex stream, hal::ComputeSet units) const;
   void opened(StreamIndex stream, GrantId grant);
   void revoke(StreamIndex stream, Reason reason);
   void decide_on(Decision::Kind kind, const Grant& grant, Reason reason);

@@ -15,6 +15,8 @@ using State = StreamDemand::State;
 namespace {
 
 constexpr std::uint64_t kMeanwhileAheadNs = 2'000'000;
+// What drains for longer is beyond most kernels: streams of its process wait for it no longer.
+constexpr std::uint64_t kOwnDrainNs = 10'000'000;
 
 }  // namespace
 
@@ -56,6 +58,12 @@ void Scheduler::pop_timers() {
       if (streams_[timer.index].generation != timer.generation) continue;
       streams_[timer.index].timer = false;
       if (!overdue(timer.index)) wait(timer.index);
+      continue;
+    }
+    if (timer.kind == Timer::Kind::kDrain) {
+      if (streams_[timer.index].generation != timer.generation) continue;
+      streams_[timer.index].drain_timer = false;
+      if (streams_[timer.index].blocked != kNone) mark(timer.index);
       continue;
     }
     ClientState& client = clients_[timer.index];
@@ -191,43 +199,118 @@ void Scheduler::unblock(StreamIndex index) {
   blocked_.pop_back();
 }
 
-// What is free inside its partition, while the rest drains.
-void Scheduler::meanwhile(StreamIndex index, PartitionId target, std::uint64_t run_ahead_ns) {
+// What is free inside its partition, while the rest drains. Not for a shared row, which waits for
+// its quota alone: its units may be in use.
+void Scheduler::meanwhile(StreamIndex index, const Ledger::Terms& wanted) {
   const Stream& stream = streams_[index];
   if (ledger_.open_grant(index) != nullptr || ledger_.full(index)) return;
+  if (wanted.mode == Mode::kShared) return beside_own_drains(index, wanted);
   const std::uint32_t min_sms = clients_[stream.client].demands[stream.demand].min_sms;
-  const hal::ComputeSet inside = pool_[target].compute;
+  const hal::ComputeSet inside = pool_[wanted.partition].compute;
   const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
   for (std::size_t i = pool_.size(); i-- > 1;) {
     const Partition& partition = pool_[i];
-    if (partition.processors < min_sms) return;
-    if (partition.id == target || !inside.contains(partition.compute) ||
-        partition.compute.overlaps(held))
+    if (partition.processors < min_sms) break;
+    if (partition.id == wanted.partition || !inside.contains(partition.compute) ||
+        partition.compute.overlaps(held) || !ledger_.within_quotas(index, partition.id))
       continue;
     Ledger::Terms terms;
     terms.partition = partition.id;
     terms.mode = Mode::kExclusive;
     terms.reason = Reason::kMeanwhile;
     // What is submitted there stays there when the rest is free.
-    terms.run_ahead_ns = std::min(run_ahead_ns, kMeanwhileAheadNs);
+    terms.run_ahead_ns = std::min(wanted.run_ahead_ns, kMeanwhileAheadNs);
+    const GrantId grant = ledger_.open(index, terms, now_);
+    if (grant != kNoGrant) opened(index, grant);
+    return;
+  }
+  beside_own_drains(index, wanted);
+}
+
+// How the stream may run on units where other streams of its client have drained for long; paused:
+// not at all. It is beside no row of another client that it conflicts with.
+Mode Scheduler::mode_beside_own_drains(StreamIndex index, hal::ComputeSet units) const {
+  const ClientState& client = clients_[streams_[index].client];
+  const std::uint64_t by_ns = now_ > kOwnDrainNs ? now_ - kOwnDrainNs : 0;
+  hal::ComputeSet draining;
+  for (const StreamIndex other : client.streams)
+    if (other != index) draining |= ledger_.draining(other, by_ns);
+  if (!draining.contains(units)) return Mode::kPaused;
+  bool exclusive = false, shared = false;
+  for (const Planned& planned : plan_)
+    if (planned.row.client != client.value.id && planned.row.mode != Mode::kPaused &&
+        pool_[planned.row.partition].compute.overlaps(units))
+      (planned.row.mode == Mode::kShared ? shared : exclusive) = true;
+  if (!shared) return Mode::kExclusive;
+  return exclusive ? Mode::kPaused : Mode::kShared;
+}
+
+// A kernel of the client may run for long where the client's row was before, even until another
+// stream of the client has done something; while it does, a quota may have no room for the new row.
+// Natively those streams would not wait for it. So a stream of the client runs beside the kernel,
+// on units that are not free anyway.
+void Scheduler::beside_own_drains(StreamIndex index, const Ledger::Terms& wanted) {
+  Stream& stream = streams_[index];
+  const ClientState& client = clients_[stream.client];
+  if (!ledger_.has_quota(index) || client.streams.size() < 2 ||
+      ledger_.within_quotas(index, wanted.partition))
+    return;
+  if (!std::exchange(stream.drain_timer, true))
+    add_timer({now_ + kOwnDrainNs, Timer::Kind::kDrain, index, stream.generation});
+  const hal::ComputeSet held = ledger_.held_by_others(ledger_.holder(index));
+  for (std::size_t i = pool_.size(); i-- > 1;) {
+    const Partition& partition = pool_[i];
+    if (partition.processors < client.demands[stream.demand].min_sms) return;
+    if (partition.compute.overlaps(held) || !ledger_.within_quotas(index, partition.id)) continue;
+    const Mode mode = mode_beside_own_drains(index, partition.compute);
+    if (mode == Mode::kPaused) continue;
+    Ledger::Terms terms;
+    terms.partition = partition.id;
+    terms.mode = mode;
+    terms.reason = Reason::kMeanwhile;
+    terms.run_ahead_ns = 0;  // it ends soon after what it is beside
     const GrantId grant = ledger_.open(index, terms, now_);
     if (grant != kNoGrant) opened(index, grant);
     return;
   }
 }
 
-// Pending grants on units that are free now.
+// Ends what beside_own_drains() gave to a blocked stream when the kernel has ended, or when another
+// client has a row there that it conflicts with.
+void Scheduler::end_beside_own_drains(StreamIndex index) {
+  const Grant* const grant = ledger_.open_grant(index);
+  if (grant == nullptr || grant->reason != Reason::kMeanwhile) return;
+  const hal::ComputeSet units = pool_[grant->partition].compute;
+  if (pool_[ledger_.pending_grant(index)->partition].compute.contains(units)) return;
+  if (mode_beside_own_drains(index, units) != grant->mode) revoke(index, Reason::kRowChanged);
+}
+
+// Pending grants on units that are free now, or that a quota allows now.
 void Scheduler::serve_freed() {
   const hal::ComputeSet freed = ledger_.take_freed();
-  for (std::size_t i = 0; i < blocked_.size() && !freed.empty();) {
+  const bool quota_freed = ledger_.take_quota_freed();
+  for (std::size_t i = 0; i < blocked_.size() && (quota_freed || !freed.empty());) {
     const StreamIndex index = blocked_[i];
     const Grant& pending = *ledger_.pending_grant(index);
-    const PartitionId target = pending.partition;
-    const std::uint64_t run_ahead_ns = pending.run_ahead_ns;
-    const bool meets = pool_[target].compute.overlaps(freed);
+    Ledger::Terms terms;
+    terms.partition = pending.partition;
+    terms.mode = pending.mode;
+    terms.run_ahead_ns = pending.run_ahead_ns;
+    const bool meets =
+        pool_[terms.partition].compute.overlaps(freed) || (quota_freed && ledger_.has_quota(index));
+    // A stream that needs more by now is looked at behind this (wants() marks it).
+    const Stream& stream = streams_[index];
+    if (pool_[terms.partition].processors <
+        clients_[stream.client].demands[stream.demand].min_sms) {
+      ++i;
+      continue;
+    }
     const GrantId grant = meets ? ledger_.promote(index, now_) : kNoGrant;
     if (grant == kNoGrant) {
-      if (meets) meanwhile(index, target, run_ahead_ns);
+      if (meets) {
+        end_beside_own_drains(index);
+        meanwhile(index, terms);
+      }
       ++i;
       continue;
     }
@@ -308,7 +391,7 @@ void Scheduler::serve_row(StreamIndex index, std::uint32_t row) {
     return opened(index, grant);
   }
   block(index, terms);
-  meanwhile(index, terms.partition, terms.run_ahead_ns);
+  meanwhile(index, terms);
   wait(index);
 }
 
@@ -324,33 +407,16 @@ bool Scheduler::eligible_for(StreamIndex index) {
   // As for most of many streams that wait.
   if (barred.contains(pool_.front().compute) && !constraints_.needs_whole(min_sms)) return false;
   const Limits& limits = client.value.limits;
-  hal::ComputeSet used;  // of its quota
-  if (limits.max_sms != 0)
-    for (const Grant& grant : ledger_.grants())
-      if (grant.mode == Mode::kExclusive && grant.state != Grant::State::kPending) {
-        const ClientState* const other = find_client(grant.client);
-        if (other == &client || (limits.group != 0 && other->value.limits.group == limits.group))
-          used |= pool_[grant.partition].compute;
-      }
-  const std::uint32_t most =
-      std::max(limits.max_sms, pool_[constraints_.narrowest(min_sms)].processors);
-  std::uint32_t used_sms = 0;
-  for (std::size_t i = 1; limits.max_sms != 0 && i < pool_.size(); ++i)
-    if (pool_[i].compute.count() == 1 && used.contains(pool_[i].compute))
-      used_sms += pool_[i].processors;
+  const std::uint32_t quota = limits.most_sms();
+  const std::uint32_t most = std::max(quota, pool_[constraints_.narrowest(min_sms)].processors);
   for (const Partition& partition : pool_.subspan(1)) {
     if (partition.processors < min_sms || partition.compute.overlaps(barred)) continue;
-    if (limits.max_sms != 0) {
-      const std::uint32_t sms = partition.compute.contains(used) ? partition.processors
-                                : used.contains(partition.compute)
-                                    ? used_sms
-                                    : used_sms + partition.processors;
-      if (sms > most) continue;
-    }
+    if (quota != 0 && (partition.processors > most || !ledger_.within_quotas(index, partition.id)))
+      continue;
     eligible_.push_back(partition.id);
   }
-  const bool whole_fits = barred.empty() && limits.may_share &&
-                          (limits.max_sms == 0 || pool_[kWholeDevice].processors <= most);
+  const bool whole_fits =
+      barred.empty() && limits.may_share && (quota == 0 || pool_[kWholeDevice].processors <= most);
   if (whole_fits || constraints_.needs_whole(min_sms)) eligible_.push_back(kWholeDevice);
   return !eligible_.empty();
 }

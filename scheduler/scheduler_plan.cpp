@@ -132,18 +132,32 @@ void Scheduler::make_plan() {
   apply_difference();
 }
 
-// Units that place() must not give to a client: reserved for others, or theirs by age.
+// Units that place() must not give to a client: reserved for others, or theirs by age. While a
+// stream is served by age, place() gives the clients of its quota nothing beside it; what they have
+// there is revoked where the quota leaves it no room.
 void Scheduler::bar_units(const Snapshot& snapshot) {
   for (const ClientIndex index : order_) {
     ClientState& client = clients_[index];
     client.barred = constraints_.reserved_against(snapshot, client.value.id);
-    for (const Planned& planned : next_plan_)
-      if (planned.reason == Reason::kAged && planned.row.client != client.value.id)
-        client.barred |= pool_[planned.row.partition].compute;
+    hal::ComputeSet beside;
+    bool makes_way = false;
+    for (const Planned& planned : next_plan_) {
+      if (planned.reason != Reason::kAged) continue;
+      const hal::ComputeSet units = pool_[planned.row.partition].compute;
+      if (planned.row.client != client.value.id) client.barred |= units;
+      const StreamIndex aged = find(planned.row.client, planned.row.stream);
+      if (aged == kNone || client.streams.empty() ||
+          !ledger_.have_common_quota(aged, client.streams.front()))
+        continue;
+      beside |= pool_.front().compute - units;
+      makes_way = makes_way || !ledger_.within_quotas(aged, planned.row.partition);
+    }
+    const hal::ComputeSet revoked = makes_way ? client.barred | beside : client.barred;
+    client.barred |= beside;
     for (const StreamIndex stream : client.demanding) {
       const Grant* const grant = ledger_.open_grant(stream);
       if (grant != nullptr && grant->mode == Mode::kExclusive &&
-          pool_[grant->partition].compute.overlaps(client.barred))
+          pool_[grant->partition].compute.overlaps(revoked))
         revoke(stream, Reason::kMadeWay);
     }
   }
@@ -186,6 +200,7 @@ void Scheduler::apply_difference() {
     reconcile_client(client);
   }
   for (const StreamIndex stream : scratch_) reconcile(stream);
+  for (const StreamIndex stream : blocked_) end_beside_own_drains(stream);
 }
 
 void Scheduler::reconcile_client(ClientState& client) {
@@ -235,13 +250,17 @@ void Scheduler::reconcile(StreamIndex index) {
   if (row.mode == Mode::kPaused) return revoke(index, reason);
   // It moves at once, or stays inside its partition until the rest of it is free.
   if (pool_[row.partition].processors >= clients_[stream.client].demands[stream.demand].min_sms &&
-      ledger_.can_open(index, row.partition, row.mode)) {
+      ledger_.can_open(index, row.partition, row.mode, planned.reason)) {
     const GrantId moved = ledger_.open(index, terms_of(planned), now_);
     return opened(index, moved);
   }
-  if (grant->mode == row.mode && !ledger_.full(index) &&
-      pool_[row.partition].compute.contains(pool_[grant->partition].compute))
-    return block(index, terms_of(planned));
+  const hal::ComputeSet units = pool_[grant->partition].compute;
+  const bool inside = grant->mode == row.mode && pool_[row.partition].compute.contains(units);
+  // Or beside a kernel of its process, for as long as the quota has no room for any new row.
+  const bool beside = grant->reason == Reason::kMeanwhile &&
+                      !ledger_.within_quotas(index, row.partition) &&
+                      mode_beside_own_drains(index, units) == grant->mode;
+  if (!ledger_.full(index) && (inside || beside)) return block(index, terms_of(planned));
   revoke(index, reason);
 }
 

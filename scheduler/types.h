@@ -11,6 +11,7 @@
 // Ownership: spans refer to the scheduler's storage and are valid during the call that passes them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -72,6 +73,13 @@ struct Progress {
   std::uint64_t launches = 0;
 };
 
+// A quota of a group: the grants of its clients cover at most so many SMs together.
+struct GroupQuota {
+  std::uint32_t group = 0;  // 0: none
+  std::uint32_t max_sms = 0;
+  friend bool operator==(const GroupQuota&, const GroupQuota&) = default;
+};
+
 // What constrains a client, whatever the policy says (constraints.h enforces it).
 struct Limits {
   std::uint32_t max_sms = 0;       // 0: no quota
@@ -80,6 +88,15 @@ struct Limits {
   // False: a shared grant must not be wider than max_sms allows (a quota cannot hold on SMs that
   // are shared with others), so the client gets exclusive partitions only.
   bool may_share = true;
+  // Of further groups that the client is in: of its user, its job. Without a group: unused.
+  std::array<GroupQuota, 7> outer{};
+  // What the client may have at most, by all of its quotas; 0: no quota.
+  std::uint32_t most_sms() const {
+    std::uint32_t most = max_sms;
+    for (const GroupQuota& quota : outer)
+      if (quota.max_sms != 0 && (most == 0 || quota.max_sms < most)) most = quota.max_sms;
+    return most;
+  }
   friend bool operator==(const Limits&, const Limits&) = default;
 };
 

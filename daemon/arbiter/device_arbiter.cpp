@@ -77,19 +77,23 @@ DeviceArbiter::DeviceArbiter(const runtime::PoolLayout& layout, const ArbiterSet
       outlet_(outlet),
       estimator_(layout_.entries()),
       scheduler_(layout_.entries(), scheduler::make_fifo(), settings.scheduler, &estimator_),
+      widths_(layout_.entries()),
       homes_(choose_homes(layout_)),
       guests_(homes_.size(), 0) {}
 
 void DeviceArbiter::use(scheduler::Policy policy, std::uint64_t now_ns) {
   scheduler_.replace_policy(std::move(policy), now_ns);
-  tell_of_reports();
+  tell_of_reports(now_ns);
 }
 
 // One that is alone is compared with nobody.
-void DeviceArbiter::tell_of_reports() {
+void DeviceArbiter::tell_of_reports(std::uint64_t now_ns) {
   reporting_ = scheduler_.policy().uses_progress && clients_.size() > 1;
   for (auto& [id, client] : clients_)
-    if (std::exchange(client.reports, reporting_) != reporting_) outlet_.reports(id, reporting_);
+    if (std::exchange(client.reports, reporting_) != reporting_) {
+      client.usage.measures(reporting_ && client.traits.minor >= 6, now_ns);
+      outlet_.reports(id, reporting_);
+    }
 }
 
 void DeviceArbiter::close_gates(ClientId client) {
@@ -103,7 +107,8 @@ void DeviceArbiter::set(const ArbiterSettings& settings) {
   scheduler_.set(settings.scheduler, 0);
 }
 
-DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
+DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits,
+                                          std::uint64_t now_ns) {
   if (trace_ != nullptr) [[unlikely]] {
     const scheduler::ClientTerms& terms = traits.terms;
     const runtime::trace::Attached said{terms.weight,
@@ -117,6 +122,16 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
                                         terms.limits.reserved_sms,
                                         terms.limits.group,
                                         terms.limits.may_share ? 1U : 0U};
+    const auto& outer = terms.limits.outer;
+    const auto quota = [&](std::size_t i) {
+      return i < outer.size() ? std::uint64_t{outer[i].group} << 32 | outer[i].max_sms : 0;
+    };
+    for (std::size_t i = 0; i < outer.size() && outer[i].group != 0; i += 3)
+      note({.kind = Kind::kQuotas,
+            .client = id,
+            .a = quota(i),
+            .b = quota(i + 1),
+            .c = quota(i + 2)});
     trace_->add(
         {.kind = Kind::kAttach, .client = id, .flags = traits.minor, .serial = traits.process},
         &said);
@@ -132,8 +147,25 @@ DeviceArbiter::Home DeviceArbiter::attach(ClientId id, const Traits& traits) {
   if (traits.program != 0) estimator_.identify(id, traits.program);
   scheduler_.attach(id, traits.terms, 0);
   ++*fewest;
-  tell_of_reports();
+  tell_of_reports(now_ns);
   return client.home;
+}
+
+void DeviceArbiter::limit(ClientId id, const scheduler::Limits& limits, std::uint64_t now_ns) {
+  Client* const client = find(id);
+  if (client == nullptr || client->traits.terms.limits == limits) return;
+  note({.kind = Kind::kReload});
+  client->traits.terms.limits = limits;
+  scheduler_.attach(id, client->traits.terms, now_ns);
+}
+
+Usage DeviceArbiter::usage(ClientId id, std::uint64_t now_ns) const {
+  const auto known = clients_.find(id);
+  if (known == clients_.end()) return {};
+  Usage usage = known->second.usage;
+  for (const auto& [lane_id, lane] : known->second.lanes)
+    if (lane.asked_ns != 0 && now_ns > lane.asked_ns) usage.waited(now_ns - lane.asked_ns);
+  return usage;
 }
 
 DeviceArbiter::Client* DeviceArbiter::find(ClientId id) {
@@ -193,7 +225,7 @@ void DeviceArbiter::leave(ClientId id, Client& client, LaneId lane_id, std::uint
   // It may have said so before it saw its newest grant, which it then holds for open.
   for (Hold& hold : lane.holds)
     if (hold.open && close(id, lane_id, lane, hold, now_ns)) close_gates(id);
-  lane.asked_ns = 0;
+  if (lane.asked_ns != 0) client.usage.waited(now_ns - std::exchange(lane.asked_ns, 0));
   lane.postponed = false;
   scheduler_.idle(id, lane_id, now_ns);
 }
@@ -215,7 +247,7 @@ void DeviceArbiter::take(ClientId id, Client& client, const protocol::Returned& 
   if (hold->open) publish(id, returned.head.lane, lane, 0);
   const Hold ended = *hold;
   lane.holds.erase(hold);
-  dropped(id, client, ended);
+  dropped(id, client, ended, now_ns);
   scheduler_.returned(id, returned.head.lane, ended.grant, now_ns);
   ask_again(id, lane, now_ns);
 }
@@ -227,12 +259,15 @@ void DeviceArbiter::take(ClientId, Client& client, const protocol::Draining& dra
 }
 
 // Every hold comes and goes by these two.
-void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold) {
+void DeviceArbiter::add(ClientId id, Client& client, Lane& lane, const Hold& hold,
+                        std::uint64_t now_ns) {
   lane.holds.push_back(hold);
+  client.usage.takes(layout_.at(hold.entry).compute, widths_, now_ns);
   if (hold.is_lease() && client.lanes_on[hold.entry]++ == 0) outlet_.holds(id, hold.entry, true);
 }
 
-void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold) {
+void DeviceArbiter::dropped(ClientId id, Client& client, const Hold& hold, std::uint64_t now_ns) {
+  client.usage.returns(layout_.at(hold.entry).compute, widths_, now_ns);
   if (hold.is_lease() && --client.lanes_on[hold.entry] == 0) outlet_.holds(id, hold.entry, false);
 }
 
@@ -274,7 +309,9 @@ void DeviceArbiter::take(ClientId id, Client&, const protocol::Timed& timed, std
 
 void DeviceArbiter::progressed(ClientId id, const scheduler::Progress& progress,
                                std::uint64_t now_ns) {
-  if (find(id) == nullptr) return;
+  Client* const client = find(id);
+  if (client == nullptr) return;
+  client->usage.busy(progress.busy_ns, now_ns);
   // Of a client that does not report, nothing is known; not that it gets nowhere.
   if (progress.launches == 0 && progress.busy_ns == 0) return;
   note({.time = now_ns,
@@ -318,7 +355,7 @@ void DeviceArbiter::forget(ClientId id, std::uint64_t now_ns) {
   profile_.forget(curve_of(id));
   scheduler_.forget(id, now_ns);
   estimator_.forget(id);
-  tell_of_reports();
+  tell_of_reports(now_ns);
   // A process closes an older session when the newer one has told all of its work.
   for (auto& [heir_id, heir] : clients_)
     if (heir.traits.process == process) drop_unnamed(heir_id, heir, now_ns);
@@ -335,7 +372,7 @@ void DeviceArbiter::step(std::uint64_t now_ns) {
   for (const Lost& lost : lost_) {
     Client& client = *find(lost.client);
     Lane& lane = client.lanes[lost.lane];
-    const std::uint64_t asked_ns = lane.asked_ns;
+    const std::uint64_t asked_ns = std::exchange(lane.asked_ns, 0);
     leave(lost.client, client, lost.lane, now_ns);
     if (lost.grant != scheduler::kNoGrant)
       scheduler_.returned(lost.client, lost.lane, lost.grant, now_ns);
@@ -370,7 +407,11 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   // It moves: what it submits from now on is under this one.
   for (Hold& hold : lane.holds)
     if (hold.open) close(id, decision.stream, lane, hold, now_ns);
-  if (lane.asked_ns != 0) waits_.add(now_ns - std::exchange(lane.asked_ns, 0));
+  if (lane.asked_ns != 0) {
+    const std::uint64_t waited = now_ns - std::exchange(lane.asked_ns, 0);
+    waits_.add(waited);
+    client.usage.waited(waited);
+  }
   const LeaseWord word = protocol::lease_word(epoch_, ++lane.generation, Gate::kOpen);
   Hold hold;
   hold.grant = decision.grant;
@@ -380,15 +421,15 @@ void DeviceArbiter::deliver_grant(ClientId id, Client& client, const scheduler::
   hold.first = protocol::generation_of(word);
   hold.open = true;
   hold.heard_ns = now_ns;
-  add(id, client, lane, hold);
+  add(id, client, lane, hold, now_ns);
   // The word first: a client that sees the grant must find the gate open.
   publish(id, decision.stream, lane, word);
-  if (send(id, decision, word, 0)) return;
+  if (send(id, decision, word, 0)) return client.usage.granted();
   ++counters_.undelivered;
   publish(id, decision.stream, lane, 0);
   close_gates(id);  // of the grant that it had
   lane.holds.pop_back();
-  dropped(id, client, hold);
+  dropped(id, client, hold, now_ns);
   lost_.push_back({id, decision.stream, decision.grant, false});
 }
 
@@ -495,7 +536,7 @@ void DeviceArbiter::take_back_overdue(std::uint64_t now_ns) {
         } else {
           const Hold ended = hold;
           lane.holds.erase(lane.holds.begin() + static_cast<std::ptrdiff_t>(i));
-          dropped(id, client, ended);
+          dropped(id, client, ended, now_ns);
           if (!client.absent) {
             ++counters_.overdue;
             // Who does not answer wants nothing, until it says so again.

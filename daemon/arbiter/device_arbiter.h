@@ -44,6 +44,7 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/arbiter/usage.h"
 #include "daemon/metrics/exposition.h"
 #include "daemon/protocol/record.h"
 #include "daemon/protocol/segment.h"
@@ -142,7 +143,9 @@ class DeviceArbiter {
 
   // `client` is new, not scheduler::kNoClient, and above every one before it: of the sessions of a
   // process the last is the one that counts.
-  Home attach(ClientId client, const Traits& traits = {});
+  Home attach(ClientId client, const Traits& traits = {}, std::uint64_t now_ns = 0);
+  // Other limits for a client from now on.
+  void limit(ClientId client, const scheduler::Limits& limits, std::uint64_t now_ns);
   // Under a former daemon the client's process held the entry, or had it as home: what it tells of
   // work there counts until then, and no such work is waited for any longer.
   void had_before(ClientId client, EntryId entry, std::uint64_t until_ns);
@@ -180,6 +183,9 @@ class DeviceArbiter {
   const runtime::Profile& profile() const { return profile_; }
   const WaitHistogram& waits() const { return waits_; }
   std::vector<Held> held() const;
+  // Waits that last are in it. Of a client that is not attached: nothing. `now_ns` is not before a
+  // time that the arbiter was told.
+  Usage usage(ClientId client, std::uint64_t now_ns) const;
   std::uint32_t epoch() const { return epoch_; }
 
  private:
@@ -232,6 +238,7 @@ class DeviceArbiter {
     std::map<LaneId, Lane> lanes;
     std::vector<std::uint32_t> lanes_on;      // of each entry: that lease it
     std::map<EntryId, std::uint64_t> before;  // had_before()
+    Usage usage;
   };
 
   Client* find(ClientId id);
@@ -242,15 +249,15 @@ class DeviceArbiter {
   void take(ClientId id, Client& client, const protocol::Holding& holding, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::HintRecord& hint, std::uint64_t now_ns);
   void take(ClientId id, Client& client, const protocol::Timed& timed, std::uint64_t now_ns);
-  void tell_of_reports();
+  void tell_of_reports(std::uint64_t now_ns);
   std::uint64_t within(const Client& client) const {
     return std::max(client.answer_within_ns, settings_.answer_within_ns);
   }
   std::uint64_t overdue_from(const Client& client, const Hold& hold) const;
   void credit(Client& client, std::uint64_t now_ns);
   bool adopt(ClientId id, Client& client, LaneId lane, Hold hold, std::uint64_t now_ns);
-  void add(ClientId id, Client& client, Lane& lane, const Hold& hold);
-  void dropped(ClientId id, Client& client, const Hold& hold);
+  void add(ClientId id, Client& client, Lane& lane, const Hold& hold, std::uint64_t now_ns);
+  void dropped(ClientId id, Client& client, const Hold& hold, std::uint64_t now_ns);
   void ask_again(ClientId id, Lane& lane, std::uint64_t now_ns);
   std::uint64_t believed_until(ClientId id, const Client& client, EntryId entry,
                                protocol::LeaseWord word, std::uint64_t now_ns) const;
@@ -288,6 +295,7 @@ class DeviceArbiter {
   std::map<ClientId, Client> clients_;
   ClientId found_id_ = scheduler::kNoClient;  // by find(), the last time
   Client* found_ = nullptr;
+  scheduler::UnitWidths widths_;
   std::vector<EntryId> homes_;         // disjoint, narrowest first
   std::vector<std::uint32_t> guests_;  // clients of each home
   ArbiterCounters counters_;

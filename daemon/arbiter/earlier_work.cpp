@@ -92,7 +92,7 @@ bool DeviceArbiter::adopt(ClientId id, Client& client, LaneId lane_id, Hold hold
                                 hold.shared ? Mode::kShared : Mode::kExclusive, now_ns);
   if (hold.grant == scheduler::kNoGrant) return false;
   Lane& lane = client.lanes[lane_id];
-  add(id, client, lane, hold);
+  add(id, client, lane, hold, now_ns);
   overdue_at_ = std::min(overdue_at_, overdue_from(client, lane.holds.back()));
   return scheduler_.ledger().counters().overlaps == before;
 }
@@ -116,7 +116,8 @@ std::uint64_t DeviceArbiter::believed_until(ClientId id, const Client& client, E
 
 // Its share may have become smaller than what it has, by as much as its home.
 bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
-  if (client.traits.terms.limits.max_sms == 0) return true;
+  const std::uint32_t most = client.traits.terms.limits.most_sms();
+  if (most == 0) return true;
   hal::ComputeSet units = layout_.at(entry).compute;
   for (const auto& [id, lane] : client.lanes)
     for (const Hold& hold : lane.holds)
@@ -125,8 +126,7 @@ bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
   for (EntryId id = 0; id < layout_.size(); ++id)
     if (layout_.at(id).compute.count() == 1 && layout_.at(id).compute.overlaps(units))
       processors += layout_.at(id).processors;
-  return processors <=
-         client.traits.terms.limits.max_sms + layout_.at(client.home.entry).processors;
+  return processors <= most + layout_.at(client.home.entry).processors;
 }
 
 // All that older sessions of the same process have, at once, because the parts may overlap: leases
@@ -141,7 +141,7 @@ void DeviceArbiter::inherit(ClientId to, Client& heir, std::uint64_t now_ns) {
       leave(id, client, lane_id, now_ns);
       for (const Hold& hold : lane.holds) {
         all.emplace_back(lane_id, hold);
-        dropped(id, client, hold);
+        dropped(id, client, hold, now_ns);
         scheduler_.returned(id, lane_id, hold.grant, now_ns);
       }
       lane.holds.clear();
@@ -166,7 +166,7 @@ void DeviceArbiter::drop_unnamed(ClientId id, Client& client, std::uint64_t now_
   for (auto& [lane_id, lane] : client.lanes)
     std::erase_if(lane.holds, [&, lane_id = lane_id](const Hold& hold) {
       if (!hold.unnamed) return false;
-      dropped(id, client, hold);
+      dropped(id, client, hold, now_ns);
       scheduler_.returned(id, lane_id, hold.grant, now_ns);
       return true;
     });

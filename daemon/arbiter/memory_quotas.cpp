@@ -10,7 +10,7 @@ namespace vitamin::daemon {
 
 namespace {
 
-constexpr std::size_t kMostGroups = 512;  // each has a descriptor
+constexpr std::size_t kMostGroups = 512;           // each has a descriptor
 constexpr std::uint64_t kToCome = 60'000'000'000;  // in which who was told of a ledger uses it
 
 std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
@@ -18,24 +18,6 @@ std::uint64_t bytes_of(const std::string& memory, std::uint64_t total) {
   if (!bound) return total;
   if (bound->percent == 0) return bound->bytes;
   return total / 100 * bound->percent + total % 100 * bound->percent / 100;
-}
-
-// Whose a quota is: of a process that is in no container or job, its user's.
-std::string whose(const config::WorkloadClass& workload, const MemoryMember& member) {
-  const std::string user = "of user " + std::to_string(member.user);
-  switch (workload.memory_of) {
-    case config::MemoryOf::kProcess:
-      return member.process == 0 ? user : "of process " + std::to_string(member.process);
-    case config::MemoryOf::kUser:
-      return user;
-    case config::MemoryOf::kContainer:
-      return member.container.empty() ? user : "of container " + member.container.substr(0, 12);
-    case config::MemoryOf::kJob:
-      return member.job.empty() ? user : "of job " + member.job;
-    case config::MemoryOf::kClass:
-      break;
-  }
-  return "of class " + workload.name;
 }
 
 }  // namespace
@@ -58,18 +40,17 @@ struct MemoryQuotas::Group {
 MemoryQuotas::MemoryQuotas() = default;
 MemoryQuotas::~MemoryQuotas() = default;
 
-std::uint64_t MemoryQuotas::owner(const MemoryMember& member) {
+std::uint64_t MemoryQuotas::owner(const Member& member) {
   return protocol::owner_of(member.process);
 }
 
 hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass& workload,
-                                                     const MemoryMember& member,
-                                                     const std::string& uuid, std::uint64_t total,
-                                                     std::uint64_t now_ns) {
-  const std::string name = whose(workload, member);
+                                                     const Member& member, const std::string& uuid,
+                                                     std::uint64_t total, std::uint64_t now_ns) {
+  const std::string name = group_name(workload.memory_of, workload, member);
   std::string key = workload.name + '\n' + name + '\n' + uuid;
   // Another process may have the same id one day.
-  if (workload.memory_of == config::MemoryOf::kProcess) key += std::to_string(owner(member));
+  if (workload.memory_of == config::GroupOf::kProcess) key += std::to_string(owner(member));
   auto found = groups_.find(key);
   if (found == groups_.end()) {
     if (groups_.size() >= kMostGroups) look_after(now_ns);
@@ -98,8 +79,7 @@ hal::Result<MemoryQuotas::Bound> MemoryQuotas::bound(const config::WorkloadClass
 
 void MemoryQuotas::apply(const config::Configuration& configuration) {
   for (auto& [key, group] : groups_) {
-    const config::WorkloadClass* const workload =
-        configuration.find_class(group->workload_class);
+    const config::WorkloadClass* const workload = configuration.find_class(group->workload_class);
     // A class that is gone bounds no client.
     group->ledger->set_quota(workload != nullptr && !workload->memory.empty()
                                  ? bytes_of(workload->memory, group->total)
@@ -126,6 +106,16 @@ nlohmann::json MemoryQuotas::status(std::uint64_t now_ns) {
                    {"used", group->ledger->add_up().used},
                    {"processes", group->processes()}});
   return all;
+}
+
+std::optional<std::uint64_t> MemoryQuotas::used_by(std::int32_t process,
+                                                   const std::string& uuid) const {
+  std::optional<std::uint64_t> used;
+  const std::uint64_t owner = groups_.empty() ? 0 : protocol::owner_of(process);
+  for (const auto& [key, group] : groups_)
+    if (owner != 0 && group->device == uuid)
+      used = std::max(used, group->ledger->used_by(owner));  // it counts the same in each
+  return used;
 }
 
 std::map<std::pair<std::string, std::string>, MemoryQuotas::Sum> MemoryQuotas::sums(

@@ -8,24 +8,18 @@
 // daemon; its clients go on with theirs, and who comes later begins another one.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "daemon/config/configuration.h"
+#include "daemon/jobs/groups.h"
 #include "hal/result.h"
 
 namespace vitamin::daemon {
-
-// A process, as the kernel tells of it.
-struct MemoryMember {
-  std::int32_t process = 0;  // 0: of another pid namespace
-  std::uint32_t user = 0;
-  std::string container;  // its id; empty: in none
-  std::string job;        // its step or claim; empty: in none
-};
 
 class MemoryQuotas {
  public:
@@ -38,7 +32,7 @@ class MemoryQuotas {
     std::string whose;
   };
   // Of the class on a device with so much memory; the class has a quota.
-  hal::Result<Bound> bound(const config::WorkloadClass& workload, const MemoryMember& member,
+  hal::Result<Bound> bound(const config::WorkloadClass& workload, const Member& member,
                            const std::string& uuid, std::uint64_t total, std::uint64_t now_ns);
   // The classes may have other quotas now.
   void apply(const config::Configuration& configuration);
@@ -51,8 +45,11 @@ class MemoryQuotas {
   // By device and class.
   std::map<std::pair<std::string, std::string>, Sum> sums(std::uint64_t now_ns);
 
+  // What the process has of the device, if it counts in a ledger there.
+  std::optional<std::uint64_t> used_by(std::int32_t process, const std::string& uuid) const;
+
   // What a member is called in ledgers; 0: the daemon cannot see it.
-  static std::uint64_t owner(const MemoryMember& member);
+  static std::uint64_t owner(const Member& member);
 
  private:
   struct Group;

@@ -54,6 +54,12 @@ bool may_be_in(const WorkloadClass& candidate, const std::vector<std::string>& u
   return any_matches(candidate.user, users);
 }
 
+bool binds_users(const WorkloadClass& candidate) {
+  return !candidate.user.empty() && candidate.command.empty() && candidate.environment.empty() &&
+         candidate.slurm_job.empty() && candidate.slurm_partition.empty() &&
+         candidate.slurm_account.empty() && candidate.slurm_qos.empty();
+}
+
 bool matches(const WorkloadClass& candidate, const Program& program) {
   const auto variables = [&](std::initializer_list<const char*> names) {
     std::vector<std::string> values;

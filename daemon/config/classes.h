@@ -35,6 +35,9 @@ std::vector<std::string> names_of_user(unsigned uid);
 
 bool may_be_in(const WorkloadClass& candidate, const std::vector<std::string>& users);
 bool matches(const WorkloadClass& candidate, const Program& program);
+// The class names users and has no other condition: the quotas that it sets for a group hold for
+// all programs of these users, whatever class they name.
+bool binds_users(const WorkloadClass& candidate);
 // The first class that matches; null: none does.
 const WorkloadClass* class_of(const Configuration& configuration, const Program& program);
 

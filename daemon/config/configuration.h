@@ -75,6 +75,7 @@ struct Mps {
 
 struct Metrics {
   std::string listen;  // PORT on loopback, HOST:PORT or the path of a Unix socket; empty: nowhere
+  std::string accounting;  // file that gets a line for each client at its end; empty: none
 };
 
 // Kernels that wait for other processes, besides NCCL's and NVSHMEM's own: they are never deferred
@@ -87,8 +88,8 @@ struct Collectives {
 // Kinds of programs (README.md).
 enum class Kind : std::uint8_t { kUnspecified, kLatency, kBatch };
 
-// The group of processes that share a class's quota of device memory.
-enum class MemoryOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
+// The group of processes that share a quota of a class. Known from the kernel, but for the class.
+enum class GroupOf : std::uint8_t { kProcess, kUser, kContainer, kJob, kClass };
 
 // A class of programs: those that match all of its conditions. A condition with several patterns
 // holds if one of them matches. A program is of the first class that matches.
@@ -102,7 +103,7 @@ struct WorkloadClass {
   std::map<std::string, std::string> environment;  // variable to pattern
 
   Kind kind = Kind::kUnspecified;
-  std::uint32_t reservation = 0;  // SMs that are reserved for each client; 0: none
+  std::uint32_t reservation = 0;  // SMs that are reserved for the group of share_of; 0: none
   // Bounds of latency; 0: none.
   std::uint64_t ttft_ns = 0;      // of the first token
   std::uint64_t tpot_ns = 0;      // of each further token
@@ -110,9 +111,10 @@ struct WorkloadClass {
   std::uint64_t step_ns = 0;      // of an iteration
   std::uint32_t percentile = 99;  // percent of steps or requests that are to meet the bound
   std::uint32_t weight = 1;       // of a client's progress in the policy's objective
-  std::uint32_t share = 100;      // percent of the device that one client may have at most
-  std::string memory;             // quota: memory_bound() in value.h; empty: none
-  MemoryOf memory_of = MemoryOf::kProcess;
+  std::uint32_t share = 100;             // percent of the device's SMs for that group, at most
+  GroupOf share_of = GroupOf::kProcess;
+  std::string memory;                    // quota: memory_bound() in value.h; empty: none
+  GroupOf memory_of = GroupOf::kProcess;
 };
 
 // Settings for the devices whose UUID or name matches, over those for all devices.

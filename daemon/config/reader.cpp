@@ -113,6 +113,18 @@ std::optional<std::string> scalar_text(const toml::node& node) {
   return std::nullopt;
 }
 
+// A sentence of toml++ names what its parser was about; this names the mistake.
+std::string syntax_problem(std::string_view said) {
+  constexpr std::string_view kPrefix = "Error while parsing ";
+  if (said.starts_with(kPrefix)) said.remove_prefix(kPrefix.size());
+  if (said.starts_with("string: unescaped control"))
+    return "no valid TOML: the quote that ends this text is missing";
+  std::string text = "no valid TOML: ";
+  if (said.starts_with("boolean") || said.starts_with("value"))
+    return text + "this is no value; a text is written in quotes, as in name = \"fifo\"";
+  return text += said;
+}
+
 class Reader {
  public:
   Reader(std::string_view text, const std::string& name, std::vector<Problem>& problems)
@@ -122,7 +134,7 @@ class Reader {
     Layer layer;
     const toml::parse_result parsed = toml::parse(text_, name_);
     if (!parsed) {
-      complain(parsed.error().source().begin, std::string(parsed.error().description()));
+      complain(parsed.error().source().begin, syntax_problem(parsed.error().description()));
       return layer;
     }
     root(parsed.table(), layer);

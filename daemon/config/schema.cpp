@@ -166,6 +166,9 @@ std::vector<SettingKey> operation_keys() {
       VITAMIN_SETTING(kText, metrics.listen, "metrics.listen",
                       "where metrics are served for Prometheus: PORT on loopback, HOST:PORT or the "
                       "path of a Unix socket; empty: nowhere"),
+      VITAMIN_SETTING(kText, metrics.accounting, "metrics.accounting",
+                      "file to which a line of JSON is appended for each client when it ends: who "
+                      "it was, and what it used; empty: none"),
   };
 }
 
@@ -211,16 +214,21 @@ std::span<const ClassKey> class_keys() {
              VITAMIN_CLASS(kInteger, weight,
                            "how much the progress of each client of the class counts in the "
                            "policy's objective, against 1 of others")),
-      within(
-          1, 100,
-          VITAMIN_CLASS(kInteger, share, "percent of the device that one client may have at most")),
+      within(1, 100,
+             VITAMIN_CLASS(kInteger, share,
+                           "percent of the device's SMs that the group of share_of may have")),
+      one_of({"process", "user", "container", "job", "class"},
+             VITAMIN_CLASS(kChoice, share_of,
+                           "the group that has `share` and `reservation` together; for a process "
+                           "that is in no container or job, its user; in a class whose only "
+                           "condition is `user`, a share of a group holds for all programs of "
+                           "these users, whatever class they name")),
       VITAMIN_CLASS(kMemory, memory,
                     "most memory of each device for the group that memory_of names: \"40GiB\", or "
                     "\"50%\" of the device's; empty: no quota"),
       one_of({"process", "user", "container", "job", "class"},
              VITAMIN_CLASS(kChoice, memory_of,
-                           "group of processes that share the quota of memory; a process in no "
-                           "container or job counts to its user")),
+                           "group of processes that share the quota of memory, as for share_of")),
   };
   return *keys;
 }

@@ -79,6 +79,7 @@ std::string Server::metrics() {
   out.sample({{"seen_by", "pidfd"}}, static_cast<double>(counters_.deaths_by_pidfd));
 
   memory_figures(out);
+  usage_figures(out);
   each("vitamin_gpu_clients", "gauge", "Processes that share the GPU.", [&](const Device& device) {
     return static_cast<double>(
         std::count_if(sessions_.begin(), sessions_.end(),
@@ -86,12 +87,11 @@ std::string Server::metrics() {
   });
   each("vitamin_gpu_processors", "gauge", "Processors (SMs or CUs) of the GPU.",
        [](const Device& device) { return static_cast<double>(device.info.processors); });
-  each("vitamin_gpu_leased_processors", "gauge", "Processors of parts that somebody holds.",
+  each("vitamin_gpu_leased_processors", "gauge", "Processors on which a client has a grant.",
        [](const Device& device) {
          hal::ComputeSet units;
          for (const DeviceArbiter::Held& held : device.arbiter->held())
-           if (held.entry != runtime::kWholeDevice)
-             units |= device.arbiter->layout().at(held.entry).compute;
+           units |= device.arbiter->layout().at(held.entry).compute;
          std::uint32_t processors = 0;
          for (unsigned unit = 0; unit < device.info.units(); ++unit)
            if (units.has(unit)) processors += device.info.processors_per_unit[unit];
@@ -122,6 +122,67 @@ std::string Server::metrics() {
   each("vitamin_gpu_wait_seconds", "histogram", "From the request of a stream to its grant.",
        [](const Device& device) { return device.arbiter->waits(); });
   return out.take();
+}
+
+UsageOwner Server::owner_of(const Session& session) const {
+  const Standing& standing = session.standing;
+  return {session.device->info.uuid,        std::to_string(session.peer.uid),
+          standing.workload_class,          standing.job,
+          standing.container.pod_namespace, standing.container.pod_name};
+}
+
+// Of clients that are there and of those that ended, by who they are.
+void Server::usage_figures(Exposition& out) {
+  struct Now {
+    UsageTotals totals;
+    std::uint64_t clients = 0, sms = 0;
+  };
+  std::map<UsageOwner, Now> all;
+  for (const auto& [id, session] : sessions_)
+    accounting_.counted(owner_of(*session), looked_ns_);  // before the sums are read: it may move
+  for (const auto& [owner, ended] : accounting_.sums()) all[owner].totals = ended.totals;
+  for (const auto& [id, session] : sessions_) {
+    Now& now = all[accounting_.counted(owner_of(*session), looked_ns_)];
+    now.totals += used_by(*session, looked_ns_);
+    now.sms += session->device->arbiter->usage(id, looked_ns_).sms();
+    ++now.clients;
+  }
+  const auto family = [&](const char* name, const char* type, const char* help, auto value) {
+    out.family(name, type, help);
+    for (const auto& [owner, now] : all)
+      out.sample({{"UUID", owner.uuid},
+                  {"user", owner.user},
+                  {"class", owner.workload_class},
+                  {"hpc_job", owner.job},
+                  {"namespace", owner.pod_namespace},
+                  {"pod", owner.pod}},
+                 value(now));
+  };
+  const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
+  family("vitamin_usage_clients", "gauge", "Clients that are there.",
+         [](const Now& now) { return static_cast<double>(now.clients); });
+  family("vitamin_usage_processors", "gauge",
+         "SMs on which they have grants, of each client; shared SMs count for each.",
+         [](const Now& now) { return static_cast<double>(now.sms); });
+  family("vitamin_usage_sm_seconds_total", "counter",
+         "SMs on which they had grants, times seconds.",
+         [&](const Now& now) { return seconds(now.totals.sm_ns); });
+  family("vitamin_usage_held_seconds_total", "counter", "Seconds during which they had grants.",
+         [&](const Now& now) { return seconds(now.totals.held_ns); });
+  family("vitamin_usage_wait_seconds_total", "counter",
+         "Seconds that their streams waited for grants.",
+         [&](const Now& now) { return seconds(now.totals.wait_ns); });
+  family("vitamin_usage_measured_sm_seconds_total", "counter",
+         "Of the SM-seconds: while the clients measured whether they were busy.",
+         [&](const Now& now) { return seconds(now.totals.measured_sm_ns); });
+  family("vitamin_usage_busy_sm_seconds_total", "counter",
+         "Of these: while they had work outstanding.",
+         [&](const Now& now) { return seconds(now.totals.busy_sm_ns); });
+  family("vitamin_usage_grants_total", "counter", "Grants that they got.",
+         [](const Now& now) { return static_cast<double>(now.totals.grants); });
+  family("vitamin_usage_operations_total", "counter",
+         "Launches and other operations that they submitted.",
+         [](const Now& now) { return static_cast<double>(now.totals.operations); });
 }
 
 void Server::device_counters(Exposition& out) const {

@@ -11,6 +11,11 @@
 #include "daemon/protocol/fd.h"
 
 namespace vitamin::daemon {
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
 namespace {
 
 constexpr std::string_view kClientFault = "encountered a fatal GPU error";
@@ -19,10 +24,6 @@ constexpr std::string_view kList = "have a sticky error set";
 
 bool contains(std::string_view line, std::string_view words) {
   return line.find(words) != line.npos;
-}
-
-bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
 // "[... Server 40287] text": both, or nothing.

@@ -26,6 +26,9 @@
 
 namespace vitamin::daemon {
 
+// As MPS names servers and clients: digits, one or more.
+bool is_number(std::string_view text);
+
 struct MpsFault {
   std::string server;                 // its process
   std::vector<std::string> affected;  // processes that have lost their context; may be none known

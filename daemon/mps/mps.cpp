@@ -33,10 +33,6 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-bool is_number(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
-
 bool found_in_path(const std::string& program) {
   if (program.find('/') != program.npos) return ::access(program.c_str(), X_OK) == 0;
   const char* const path = std::getenv("PATH");

@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "daemon/protocol/shared.h"
 
@@ -104,6 +105,13 @@ class QuotaLedger {
     for (std::size_t i = 0; i < end(); ++i)
       if (slots_[i].owner.load(std::memory_order_seq_cst) == owner) return i;
     return kNoQuotaSlot;
+  }
+
+  // Nothing: this owner has no slot.
+  std::optional<std::uint64_t> used_by(std::uint64_t owner) const {
+    const std::size_t i = find(owner);
+    if (i == kNoQuotaSlot) return std::nullopt;
+    return bytes_in(slots_[i].used.load(std::memory_order_seq_cst));
   }
 
   // Slots whose owner is gone are emptied. True: some had bytes.
@@ -208,8 +216,8 @@ class QuotaLedger {
   // The slot is this owner's: it begins with nothing, in a generation of its own.
   std::size_t take(std::size_t i) {
     std::uint64_t used = slots_[i].used.load(std::memory_order_seq_cst);
-    while (!slots_[i].used.compare_exchange_strong(used, emptied(used),
-                                                   std::memory_order_seq_cst)) {
+    while (
+        !slots_[i].used.compare_exchange_strong(used, emptied(used), std::memory_order_seq_cst)) {
     }
     slots_[i].refused.store(0, std::memory_order_relaxed);
     slots_[i].over.store(0, std::memory_order_relaxed);
@@ -217,8 +225,7 @@ class QuotaLedger {
   }
   bool refuse(Slot& mine, std::uint64_t none) {
     mine.wanted.store(none, std::memory_order_seq_cst);
-    mine.refused.store(mine.refused.load(std::memory_order_relaxed) + 1,
-                       std::memory_order_relaxed);
+    mine.refused.store(mine.refused.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return false;
   }
   // Whether the slots, none of which changed while they were read twice, leave no room: memory that

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "daemon/arbiter/decisions.h"
 #include "daemon/from_configuration.h"
@@ -39,6 +40,8 @@ std::string error_text(const std::string& sentence) {
 
 std::string Server::obey(const std::string& verb, uid_t uid) {
   if (verb == "status") return json_text(status());
+  if (verb == "accounting")
+    return json_text(nlohmann::json{{"schema", 1}, {"clients", accounting_.records()}});
   if (verb == "ping") return json_text(nlohmann::json{{"schema", 1}});
   if (verb == "metrics") return json_text(nlohmann::json{{"schema", 1}, {"text", metrics()}});
   const auto space = verb.find(' ');
@@ -93,6 +96,11 @@ std::string Server::obey_operator(const std::string& name, const std::string& re
   const std::size_t changed = devices_.drain(which, name == "drain");
   if (changed == 0 && which != "all")
     return error_text("no client has used a device '" + which + "'");
+  if (changed == 0 && name == "drain")
+    return error_text(
+        "no client has used a device yet, so none is drained. Drain it when `vitamin status` shows "
+        "it, or stop vitamind, with failure.absent = \"closed\" in vitamin.toml, so that no client "
+        "starts: systemctl stop vitamind");
   return json_text(nlohmann::json{{"schema", 1}, {"devices", changed}});
 }
 
@@ -111,8 +119,67 @@ scheduler::Program program_of(const std::string& name, const std::string& worklo
 
 }  // namespace
 
-Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
-                                     const Device& device) {
+// The same for equal keys as long as a session has it.
+std::uint32_t Server::group_number(const std::string& key) {
+  // Jobs are numbered from 1, claims from 2^30, containers from 2^31.
+  constexpr std::uint32_t kFirst = 0x2000'0000;
+  const auto [known, added] = group_numbers_.try_emplace(key, kFirst + groups_begun_);
+  if (added) ++groups_begun_;
+  return known->second;
+}
+
+// Groups without a session, when there are many.
+void Server::forget_groups() {
+  constexpr std::size_t kMost = 4096;
+  if (group_numbers_.size() < kMost) return;
+  std::set<std::uint32_t> used;
+  for (const auto& [id, session] : sessions_)
+    for (const GroupShare& share : session->standing.shares) used.insert(share.group);
+  std::erase_if(group_numbers_, [&](const auto& known) { return !used.contains(known.second); });
+}
+
+// The job is that of the control group, or what the user's processes outside of jobs are held to.
+Member Server::member_of(const protocol::Peer& peer) const {
+  const std::string cgroup = cgroup_of(peer.pid);
+  const Container container = container_of(cgroup);
+  const std::string step = slurm_step(cgroup);
+  const std::string_view of = step.empty() ? jobs_.of(peer.uid, "", "").step : step;
+  const std::string_view job = of.empty() ? claims_.of(container.pod, "").name
+                                          : of.substr(0, of.find('.'));
+  return {peer.pid, peer.uid, container.id, std::string(job)};
+}
+
+// All that bounds a client; the first has the reservation. `job`: of its job or claim, number 0:
+// none; `own`: of the process, or of its container.
+std::vector<GroupShare> Server::shares_of(const config::WorkloadClass* workload,
+                                          const Member& member, const GroupShare& job,
+                                          const GroupShare& own) {
+  forget_groups();
+  std::vector<GroupShare> shares;
+  const auto add = [&](const config::WorkloadClass& of) {
+    const std::string name = group_name(of.share_of, of, member);
+    shares.push_back({group_number(of.name + '\n' + name), of.share, name});
+  };
+  if (workload != nullptr && workload->share_of != config::GroupOf::kProcess) add(*workload);
+  if (job.group != 0) shares.push_back(job);
+  if (own.share < 100 || shares.empty()) shares.push_back(own);
+  for (const config::WorkloadClass* const each : classes_.binding(member.user))
+    if (each != workload && each->share_of != config::GroupOf::kProcess && each->share < 100)
+      add(*each);
+  if (const std::size_t most = 1 + scheduler::Limits().outer.size(); shares.size() > most) {
+    std::sort(shares.begin() + 1, shares.end(),
+              [](const GroupShare& a, const GroupShare& b) { return a.share < b.share; });
+    log::warn("process {} of user {} is in {} groups with a share; the {} narrowest bound it",
+              member.process, member.user, shares.size(), most);
+    shares.resize(most);
+  }
+  return shares;
+}
+
+Server::Standing Server::standing_of(const Session& session) {
+  const protocol::Peer& peer = session.peer;
+  const protocol::Hello& hello = session.hello;
+  const Device& device = *session.device;
   Standing standing;
   const protocol::Claim claim = protocol::claim_of(hello);
   const std::string cgroup = cgroup_of(peer.pid);
@@ -125,25 +192,44 @@ Server::Standing Server::standing_of(const protocol::Peer& peer, const protocol:
                                                    : claim.workload_class;
   const config::WorkloadClass* const workload = classes_.of(
       told_class.empty() ? claim.workload_class : told_class, hello.program.get(), peer.uid);
-  std::uint32_t share = claim.share != 0 ? claim.share : 100;
-  if (job != nullptr) share = std::min(share, job->share);
-  if (part != nullptr) share = std::min(share, part->share);
-  standing.traits = traits_of(workload, share, device.info.processors);
   if (workload != nullptr) standing.workload_class = workload->name;
+  standing.job = job != nullptr ? step : claimed;
+  standing.in_job = own;
+
+  GroupShare of_job, of_itself;
+  if (job != nullptr)
+    of_job = {job->number, job->share, "of job " + standing.job};
+  else if (part != nullptr)
+    of_job = {part->number, part->share, "of claim " + standing.job};
+  of_itself.share = claim.share != 0 ? claim.share : 100;
+  if (workload != nullptr && workload->share_of == config::GroupOf::kProcess)
+    of_itself.share = std::min(of_itself.share, workload->share);
+  if (of_job.group == 0 && !standing.container.id.empty() && of_itself.share < 100) {
+    of_itself.group = group_of(standing.container);  // all processes of it together
+    of_itself.name = "of container " + standing.container.id.substr(0, 12);
+  }
+  standing.shares = shares_of(workload, member_of(peer), of_job, of_itself);
+  standing.traits = traits_of(workload, 100, device.info.processors);
+  constexpr std::uint32_t kAlone = 0x6000'0000;  // clients by themselves, beside groups
+  set_quotas(standing.traits.terms.limits, standing.shares, device.info.processors,
+             kAlone + session.id);
   standing.traits.minor = hello.preamble.minor;
   standing.traits.program =
       program_of(hello.program.get(), standing.workload_class, peer.uid, device.info.name);
   standing.traits.process = static_cast<std::uint64_t>(std::max<pid_t>(peer.pid, 0));
-  if (job != nullptr)
-    standing.traits.terms.limits.group = job->number;
-  else if (part != nullptr)
-    standing.traits.terms.limits.group = part->number;
-  else if (!standing.container.id.empty() && share < 100)
-    standing.traits.terms.limits.group =
-        group_of(standing.container);  // all processes of it together
-  standing.job = job != nullptr ? step : claimed;
-  standing.in_job = own;
   return standing;
+}
+
+// The shares of classes may be others now; what else clients were told stays.
+void Server::limit_again(std::uint64_t time) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->dying) continue;
+    const Standing now = standing_of(*session);
+    session->standing.shares = now.shares;
+    session->standing.traits.terms.limits = now.traits.terms.limits;
+    session->device->arbiter->limit(id, now.traits.terms.limits, time);
+    session->device->touched = true;
+  }
 }
 
 protocol::Welcome Server::welcome_of(const Session& session,
@@ -266,7 +352,8 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   session->rings = {*session->memory.daemon, *session->memory.client};
   session->device = *device;
   session->program = hello.program.get();
-  session->standing = standing_of(session->peer, hello, **device);
+  session->hello = hello;
+  session->standing = standing_of(*session);
   session->since_ns = time;
   session->budget = RecordBudget(settings_.budgets.records_a_turn);
 
@@ -279,7 +366,7 @@ void Server::admit(Connection client, const protocol::Hello& hello, std::uint64_
   Session& admitted = *sessions_.emplace(session->id, std::move(session)).first->second;
   if ((*device)->key == 0) expect_back(**device, time);
   const protocol::Welcome welcome =
-      welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits));
+      welcome_of(admitted, (*device)->arbiter->attach(admitted.id, admitted.standing.traits, time));
   remember(admitted, static_cast<EntryId>(welcome.home));
   // Before it is told: whoever hears of it may look here.
   log::info("client {}: {} (process {}, user {}), class {}, job {}, home {}{}", admitted.id,
@@ -364,6 +451,8 @@ void Server::end_session(ClientId id, std::uint64_t time) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   Session& session = *found->second;
+  accounting_.ended(owner_of(session), used_by(session, time), usage_record(session, time), time,
+                    settings_.configuration.metrics.accounting);
   session.device->arbiter->forget(id, time);
   session.device->touched = true;
   devices_.leave(*session.device);

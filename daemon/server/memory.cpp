@@ -3,6 +3,7 @@
 // What a process is told of its quotas of device memory.
 #include <algorithm>
 #include <sstream>
+#include <vector>
 
 #include "daemon/log.h"
 #include "daemon/metrics/exposition.h"
@@ -11,6 +12,12 @@
 #include "runtime/clock.h"
 
 namespace vitamin::daemon {
+
+namespace {
+
+constexpr std::size_t kMostQuotas = 4;  // of one process on a device: files of a message
+
+}  // namespace
 
 bool Server::bounds_memory() const {
   const auto& classes = settings_.configuration.classes;
@@ -33,8 +40,8 @@ void Server::tell_of_memory(const Connection& client, const std::string& verb) {
     std::getline(words, program);
     sent = send_quotas(client, uuid, total, said == "-" ? "" : said, program);
   }
-  if (!sent) log::warn("process {} is not told of its memory: {}", client.peer.pid,
-                       sent.error().message);
+  if (!sent)
+    log::warn("process {} is not told of its memory: {}", client.peer.pid, sent.error().message);
 }
 
 hal::Status Server::send_quotas(const Connection& client, const std::string& uuid,
@@ -45,20 +52,30 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
   const Container container = container_of(cgroup);
   const auto [step, job, own] = jobs_.of(peer.uid, slurm_step(cgroup), "");
   const auto [claimed, part] = claims_.of(container.pod, "");
-  const std::string& told = part != nullptr ? part->workload_class
+  const std::string& told = part != nullptr  ? part->workload_class
                             : job != nullptr ? job->workload_class
                                              : said;
   const config::WorkloadClass* const workload =
       classes_.of(told.empty() ? said : told, program, peer.uid);
-  const MemoryMember member{peer.pid, peer.uid, container.id,
-                            std::string(job != nullptr ? step : claimed)};
+  const Member member = member_of(peer);
   std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
-  if (workload == nullptr || workload->memory.empty())
-    return protocol::send_answer(client.socket, text);
-  const auto bound = memory_quotas_.bound(*workload, member, uuid, total, looked_ns_);
-  if (!bound) return tl::unexpected(bound.error());
-  text += std::to_string(bound->quota) + " " + bound->whose + "\n";
-  const int files[] = {bound->file};
+  std::vector<const config::WorkloadClass*> bounding;
+  if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);
+  for (const config::WorkloadClass* const each : classes_.binding(peer.uid))
+    if (each != workload && !each->memory.empty() && each->memory_of != config::GroupOf::kProcess)
+      bounding.push_back(each);
+  if (bounding.size() > kMostQuotas) {
+    log::warn("process {} of user {} is in {} groups with a memory quota; the first {} bound it",
+              peer.pid, peer.uid, bounding.size(), kMostQuotas);
+    bounding.resize(kMostQuotas);
+  }
+  std::vector<int> files;
+  for (const config::WorkloadClass* const each : bounding) {
+    const auto bound = memory_quotas_.bound(*each, member, uuid, total, looked_ns_);
+    if (!bound) return tl::unexpected(bound.error());
+    text += std::to_string(bound->quota) + " " + bound->whose + "\n";
+    files.push_back(bound->file);
+  }
   return protocol::send_answer(client.socket, text, files);
 }
 
@@ -67,8 +84,7 @@ void Server::memory_figures(Exposition& out) const {
   const auto figure = [&](const char* name, const char* help, auto value) {
     out.family(name, "gauge", help);
     for (const auto& [where, sum] : memory)
-      out.sample({{"UUID", where.first}, {"class", where.second}},
-                 static_cast<double>(sum.*value));
+      out.sample({{"UUID", where.first}, {"class", where.second}}, static_cast<double>(sum.*value));
   };
   figure("vitamin_memory_quota_bytes", "Device memory that programs of the class may have.",
          &MemoryQuotas::Sum::quota);

@@ -366,6 +366,7 @@ void Server::read_configuration() {
   if (configuration_problem_.empty()) {
     settings_.configuration = loaded.configuration;
     memory_quotas_.apply(settings_.configuration);
+    limit_again(looked_ns_);
     log::info("the configuration was read again ({} files)", loaded.files.size());
     return;
   }

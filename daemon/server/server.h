@@ -32,6 +32,7 @@
 #include "daemon/arbiter/memory_quotas.h"
 #include "daemon/from_configuration.h"
 #include "daemon/jobs/claims.h"
+#include "daemon/jobs/groups.h"
 #include "daemon/jobs/jobs.h"
 #include "daemon/jobs/pods.h"
 #include "daemon/metrics/exposition.h"
@@ -39,6 +40,7 @@
 #include "daemon/protocol/handshake.h"
 #include "daemon/protocol/memory.h"
 #include "daemon/protocol/socket.h"
+#include "daemon/server/accounting.h"
 #include "daemon/server/budget.h"
 #include "daemon/server/death_watch.h"
 #include "daemon/server/pace.h"
@@ -78,12 +80,14 @@ class Server final : public Outlet {
     std::string job;             // the step whose share it is kept to; empty: none
     bool in_job = false;         // and it is a process of that step
     Container container;         // of a pod, or of none
+    std::vector<GroupShare> shares;
     Traits traits;
   };
   struct Session {
     ClientId id = scheduler::kNoClient;
     protocol::Fd socket;
     protocol::Peer peer;
+    protocol::Hello hello;
     protocol::SessionMemory memory;
     protocol::DaemonEnds rings;
     RecordBudget budget;
@@ -119,8 +123,13 @@ class Server final : public Outlet {
   int sleep_limit(std::uint64_t now_ns) const;
   void watchdog(std::uint64_t now_ns);
 
-  Standing standing_of(const protocol::Peer& peer, const protocol::Hello& hello,
-                       const Device& device);
+  Standing standing_of(const Session& session);
+  std::vector<GroupShare> shares_of(const config::WorkloadClass* workload, const Member& member,
+                                    const GroupShare& job, const GroupShare& own);
+  std::uint32_t group_number(const std::string& key);
+  void forget_groups();
+  Member member_of(const protocol::Peer& peer) const;
+  void limit_again(std::uint64_t now_ns);
   protocol::Welcome welcome_of(const Session& session, const DeviceArbiter::Home& home) const;
   void receive(Visitor visitor, std::uint64_t now_ns);
   void answer_next(std::uint64_t now_ns);
@@ -131,6 +140,10 @@ class Server final : public Outlet {
                           const std::string& said, const std::string& program);
   bool bounds_memory() const;
   void memory_figures(Exposition& out) const;
+  void usage_figures(Exposition& out);
+  UsageOwner owner_of(const Session& session) const;
+  UsageTotals used_by(const Session& session, std::uint64_t now_ns) const;
+  nlohmann::json usage_record(const Session& session, std::uint64_t now_ns) const;
   std::string obey(const std::string& verb, uid_t uid);
   std::string obey_operator(const std::string& name, const std::string& rest);
   void hear(Session& session);
@@ -171,8 +184,11 @@ class Server final : public Outlet {
   };
   std::map<int, Absent> absent_;  // by pidfd, until it ends
   std::vector<Session*> dirty_;
+  Accounting accounting_;
   Jobs jobs_;
   Claims claims_;
+  std::map<std::string, std::uint32_t> group_numbers_;  // of groups of classes; by class and name
+  std::uint32_t groups_begun_ = 0;
   mutable MemoryQuotas memory_quotas_;  // a look at them takes back what the dead had
   std::string configuration_problem_;   // of the last reload; empty: it was good
   ClientId next_client_ = 1;

@@ -45,6 +45,17 @@ json bounds_status(const scheduler::Slo& slo) {
           {"percentile", std::lround(100 * slo.quantile)}};
 }
 
+// The quotas of SMs that hold for a client, of the groups that it is in.
+json shares_status(const std::vector<GroupShare>& shares, std::uint32_t sms) {
+  json all = json::array();
+  for (const GroupShare& share : shares)
+    if (share.share < 100)
+      all.push_back({{"whose", share.name.empty() ? "of the process" : share.name},
+                     {"share", share.share},
+                     {"processors", sms_of_share(share.share, sms)}});
+  return all;
+}
+
 std::vector<pid_t> others_alone(const Device& device) {
   return device.lock != nullptr ? device.lock->others().alone : std::vector<pid_t>();
 }
@@ -77,8 +88,54 @@ json Server::let_go_users() const {
   return users;
 }
 
+namespace {
+
+json usage_status(const UsageTotals& used) {
+  const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; };
+  const bool measured = used.measured_sm_ns != 0;  // else it is not known how busy it was
+  return {{"sm_seconds", seconds(used.sm_ns)},
+          {"measured_sm_seconds", seconds(used.measured_sm_ns)},
+          {"busy_sm_seconds", measured ? json(seconds(used.busy_sm_ns)) : json()},
+          {"held_seconds", seconds(used.held_ns)},
+          {"wait_seconds", seconds(used.wait_ns)},
+          {"grants", used.grants},
+          {"operations", used.operations}};
+}
+
+}  // namespace
+
+UsageTotals Server::used_by(const Session& session, std::uint64_t time) const {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  Usage usage = session.device->arbiter->usage(session.id, time);
+  usage.busy(session.memory.client->busy_ns.load(relaxed), time);
+  UsageTotals used = usage.totals(time);
+  used.operations = session.memory.client->progress.load(relaxed);
+  return used;
+}
+
+// A client at its end (Accounting::ended() adds the time of the calendar).
+json Server::usage_record(const Session& session, std::uint64_t time) const {
+  const Standing& standing = session.standing;
+  json record{{"client", session.id},
+              {"program", session.program},
+              {"process", session.peer.pid},
+              {"user", session.peer.uid},
+              {"class", standing.workload_class},
+              {"shares", shares_status(standing.shares, session.device->info.processors)},
+              {"job", standing.job},
+              {"namespace", standing.container.pod_namespace},
+              {"pod", standing.container.pod_name},
+              {"container_id", standing.container.id},
+              {"device", session.device->info.uuid},
+              {"seconds", static_cast<double>(time - session.since_ns) * 1e-9}};
+  record.update(usage_status(used_by(session, time)));
+  return record;
+}
+
 json Server::client_status(const Session& session) const {
   const Standing& standing = session.standing;
+  // Known of clients with a quota; null: not known.
+  const auto memory = memory_quotas_.used_by(session.peer.pid, session.device->info.uuid);
   return {{"client", session.id},
           {"program", session.program},
           {"class", standing.workload_class},
@@ -88,8 +145,12 @@ json Server::client_status(const Session& session) const {
           {"pod_uid", standing.container.pod},
           {"container", standing.container.name},
           {"container_id", standing.container.id},
-          {"processors_most", standing.traits.terms.limits.max_sms},
+          {"processors_most", standing.traits.terms.limits.most_sms()},
+          {"shares", shares_status(standing.shares, session.device->info.processors)},
           {"processors_reserved", standing.traits.terms.limits.reserved_sms},
+          {"processors_now", session.device->arbiter->usage(session.id, looked_ns_).sms()},
+          {"usage", usage_status(used_by(session, looked_ns_))},
+          {"memory_bytes", memory ? json(*memory) : json()},
           {"weight", standing.traits.terms.weight},
           {"bounds", bounds_status(standing.traits.terms.slo)},
           {"process", session.peer.pid},

@@ -42,6 +42,9 @@ enum class Kind : std::uint16_t {
   kProgress,  // `client`, so far: `serial` launches, work `a`, `b` ns busy, misplaced work `c`
   kBefore,    // `client` may tell of work on `entry` of before this vitamind, until `a`
   kExpect,    // absent `client` stands for process `serial` on `entry`, until `a`
+  // further quotas of the client that is attached next: `a`, `b`, `c`, each a group (high 32 bits)
+  // and its SMs, or 0
+  kQuotas,
 };
 
 struct Record {

@@ -64,7 +64,7 @@ vitamin_client flat(const Client& client) {
   auto out = sized<vitamin_client>();
   out.id = client.id;
   out.weight = client.weight;
-  out.max_sms = client.limits.max_sms;
+  out.max_sms = client.limits.most_sms();
   out.reserved_sms = client.limits.reserved_sms;
   out.group = client.limits.group;
   out.may_share = client.limits.may_share;

@@ -38,9 +38,9 @@ class Usage(CliTest):
         self.assertEqual(self.call("--version").returncode, 0)
 
     def test_the_examples_of_a_verb_are_its_own(self):
-        for verb in ("doctor", "status", "explain", "top", "drain", "resume", "version",
-                     "completion", "policy", "run", "verify", "config", "trace", "cdi", "profile",
-                     "simulate"):
+        for verb in ("doctor", "status", "accounting", "explain", "top", "drain", "resume",
+                     "version", "completion", "policy", "run", "verify", "config", "trace", "cdi",
+                     "profile", "simulate"):
             examples = self.call(verb, "--help").stdout.partition("\nExamples:\n")[2]
             commands = re.findall(r"^  vitamin (\S+)", examples, re.M)
             self.assertTrue(commands, verb)

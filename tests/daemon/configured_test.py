@@ -58,6 +58,18 @@ class Configured(DaemonTest):
                      "vitamin.toml:2:19: 'pool.leaf_units' must be"):
             self.assertIn(line, daemon.log())
 
+    def test_a_file_that_is_no_toml_is_refused_with_one_line_that_names_the_mistake(self):
+        for number, (text, said) in enumerate((
+                ("[policy]\nname = fifo\n", "vitamin.toml:2:9: no valid TOML: this is no value; a "
+                 'text is written in quotes, as in name = "fifo"'),
+                ('[policy]\nname = "fifo\n', "vitamin.toml:2:13: no valid TOML: the quote that "
+                 "ends this text is missing"),
+                ("[policy\n", "vitamin.toml:1:8: no valid TOML: table header: expected ']'")), 1):
+            daemon = self.configured(text)
+            self.assertEqual(daemon.process.wait(time_limit(10)), 1)
+            self.assertIn(said, daemon.log())
+            self.assertEqual(daemon.log().count("\n"), number)  # the log of all of them
+
     def test_a_class_bounds_its_clients_and_others_are_left_alone(self):
         daemon = self.configured('policy.name = "throughput"\n[[class]]\nname = "small"\n'
                                  'share = 25\n[[class]]\nname = "named"\ncommand = "other"\n')

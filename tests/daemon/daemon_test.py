@@ -447,6 +447,16 @@ class Tools(DaemonTest):
         self.assertEqual(wrong.returncode, 125)
         self.assertIn("GPU-none", wrong.stderr)
 
+    def test_a_drain_before_the_first_client_fails_and_says_what_to_do(self):
+        daemon = self.daemon()
+        drained = self.vitamin("drain", "--socket", str(daemon.socket))
+        self.assertEqual((drained.returncode, drained.stdout), (125, ""))
+        self.assertIn("no client has used a device yet, so none is drained", drained.stderr)
+        self.assertIn("systemctl stop vitamind", drained.stderr)
+        self.assertEqual(self.result(self.member(daemon, "work", 1))["submitted"], 1)
+        self.assertEqual(self.vitamin("drain", "--socket", str(daemon.socket)).stdout,
+                         "1 device takes no new client; those that run go on\n")
+
     def test_a_tool_that_is_refused_says_why(self):
         daemon = self.daemon()
         over = threading.Event()

@@ -5,6 +5,11 @@
 
 #include <doctest/doctest.h>
 
+#include <vector>
+
+#include "daemon/config/classes.h"
+#include "daemon/jobs/groups.h"
+
 namespace vitamin::daemon {
 namespace {
 
@@ -49,6 +54,40 @@ TEST_CASE("a latency class without a bound asks for latencies as alone, another 
   CHECK(slo.latency_ns < 1'000);
   made.kind = config::Kind::kBatch;
   CHECK_FALSE(traits_of(&made, 100, 132).terms.slo.any());
+}
+
+TEST_CASE("the share of a group is no bound of one process") {
+  config::WorkloadClass made;
+  made.share = 25;
+  CHECK(traits_of(&made, 100, 132).terms.limits.max_sms == 33);
+  made.share_of = config::GroupOf::kUser;
+  CHECK(traits_of(&made, 100, 132).terms.limits.max_sms == 0);
+}
+
+TEST_CASE("the first share is that of the group with the reservation, the others are beside it") {
+  scheduler::Limits limits;
+  const GroupShare user{5, 25, "of user 1000"}, job{6, 50, "of job 1.0"};
+  const GroupShare whole{7, 100, "of job 2.0"}, itself{0, 10, ""};
+  set_quotas(limits, std::vector{user, job, whole, itself}, 132, 99);
+  CHECK(limits.group == 5);
+  CHECK(limits.max_sms == 33);
+  CHECK(limits.outer[0] == scheduler::GroupQuota{6, 66});
+  CHECK(limits.outer[1] == scheduler::GroupQuota{99, 13});
+  CHECK(limits.outer[2] == scheduler::GroupQuota{});
+  CHECK(limits.most_sms() == 13);
+  set_quotas(limits, std::vector{itself}, 132, 99);  // by itself: no group is needed
+  CHECK(limits == scheduler::Limits{13, 0, 0, true, {}});
+  set_quotas(limits, std::vector{GroupShare{0, 1, ""}}, 8, 99);
+  CHECK(limits.max_sms == 1);  // never none
+}
+
+TEST_CASE("a class that names users and nothing else binds all of their programs") {
+  config::WorkloadClass made;
+  CHECK_FALSE(config::binds_users(made));
+  made.user = {"student*"};
+  CHECK(config::binds_users(made));
+  made.command = {"python"};  // which a user may call otherwise
+  CHECK_FALSE(config::binds_users(made));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that a cluster's scheduler registered: their share bounds what vitamind grants."""
 import os
-import pathlib
 import unittest
 
 from harness import DaemonTest, open_width
@@ -85,26 +84,6 @@ class Jobs(DaemonTest):
             member.kill()
             self.until(lambda: not daemon.status()["clients"])
 
-    def group(self):
-        """A control group as Slurm makes them, of step 12.0, for a process to enter."""
-        for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"):
-            top = pathlib.Path(root, f"slurm-test-{os.getpid()}")
-            step = top / "uid_0/job_12/step_0"
-            try:
-                if not pathlib.Path(root, "cgroup.procs").exists():
-                    continue
-                step.mkdir(parents=True)
-            except OSError:
-                continue
-            for folder in (top, top / "uid_0", top / "uid_0/job_12", step):  # the last one first
-                self.addCleanup(self.remove, folder)
-            return step
-        self.skipTest("no control group can be made here")
-
-    def remove(self, folder):
-        self.until(lambda: not (folder / "cgroup.procs").read_text())
-        folder.rmdir()
-
     def test_the_control_group_is_believed_and_not_the_claim(self):
         daemon = self.daemon("--policy", "throughput")
         self.begin(daemon, "12.0", 25)
@@ -113,10 +92,9 @@ class Jobs(DaemonTest):
         self.assertEqual((client["job"], client["processors_most"]), ("13.0", 99))
         member.kill()
         self.until(lambda: not daemon.status()["clients"])
-        step = self.group()
         client, member = self.hold(
             daemon, job="13.0",
-            enter=lambda: (step / "cgroup.procs").write_text(str(os.getpid())))
+            enter=self.control_group("slurm-test", "uid_0", "job_12", "step_0"))
         self.assertEqual((client["job"], client["processors_most"]), ("12.0", 33))
         member.kill()
         member.wait()

@@ -11,12 +11,12 @@ namespace {
 
 namespace config = vitamin::config;
 namespace daemon = vitamin::daemon;
-using config::MemoryOf;
-using daemon::MemoryMember;
+using config::GroupOf;
+using daemon::Member;
 
 constexpr std::uint64_t kGiB = 1 << 30;
 
-config::WorkloadClass of(MemoryOf who, const char* memory = "1GiB") {
+config::WorkloadClass of(GroupOf who, const char* memory = "1GiB") {
   config::WorkloadClass made;
   made.name = "small";
   made.memory = memory;
@@ -25,29 +25,29 @@ config::WorkloadClass of(MemoryOf who, const char* memory = "1GiB") {
 }
 
 TEST_CASE("processes of one group share a ledger on each device, and no others do") {
-  const MemoryMember me{::getpid(), 1000, "", ""}, other{::getppid(), 1000, "", ""},
+  const Member me{::getpid(), 1000, "", ""}, other{::getppid(), 1000, "", ""},
       stranger{::getppid(), 1001, "", ""};
-  const MemoryMember in_pod{::getpid(), 0, std::string(64, 'a'), ""},
+  const Member in_pod{::getpid(), 0, std::string(64, 'a'), ""},
       beside{::getppid(), 0, std::string(64, 'b'), ""};
-  const MemoryMember in_step{::getpid(), 1000, "", "12.0"}, in_next{::getppid(), 1000, "", "12.1"};
+  const Member in_job{::getpid(), 1000, "", "12"}, in_next{::getppid(), 1000, "", "13"};
   struct Case {
-    MemoryOf who;
-    MemoryMember first, second;
+    GroupOf who;
+    Member first, second;
     bool together;
     const char* whose;
   };
   for (const Case& each : {
-           Case{MemoryOf::kUser, me, other, true, "of user 1000"},
-           {MemoryOf::kUser, me, stranger, false, "of user 1000"},
-           {MemoryOf::kProcess, me, me, true, nullptr},
-           {MemoryOf::kProcess, me, other, false, nullptr},
-           {MemoryOf::kContainer, in_pod, in_pod, true, "of container aaaaaaaaaaaa"},
-           {MemoryOf::kContainer, in_pod, beside, false, "of container aaaaaaaaaaaa"},
-           {MemoryOf::kContainer, me, other, true, "of user 1000"},
-           {MemoryOf::kContainer, me, in_pod, false, "of user 1000"},
-           {MemoryOf::kJob, in_step, in_next, false, "of job 12.0"},
-           {MemoryOf::kJob, in_step, in_step, true, "of job 12.0"},
-           {MemoryOf::kClass, me, stranger, true, "of class small"},
+           Case{GroupOf::kUser, me, other, true, "of user 1000"},
+           {GroupOf::kUser, me, stranger, false, "of user 1000"},
+           {GroupOf::kProcess, me, me, true, nullptr},
+           {GroupOf::kProcess, me, other, false, nullptr},
+           {GroupOf::kContainer, in_pod, in_pod, true, "of container aaaaaaaaaaaa"},
+           {GroupOf::kContainer, in_pod, beside, false, "of container aaaaaaaaaaaa"},
+           {GroupOf::kContainer, me, other, true, "of user 1000"},
+           {GroupOf::kContainer, me, in_pod, false, "of user 1000"},
+           {GroupOf::kJob, in_job, in_next, false, "of job 12"},
+           {GroupOf::kJob, in_job, in_job, true, "of job 12"},
+           {GroupOf::kClass, me, stranger, true, "of class small"},
        }) {
     CAPTURE(static_cast<int>(each.who));
     daemon::MemoryQuotas quotas;
@@ -64,18 +64,18 @@ TEST_CASE("processes of one group share a ledger on each device, and no others d
 
 TEST_CASE("a percentage is of the device that a process has") {
   daemon::MemoryQuotas quotas;
-  const MemoryMember me{::getpid(), 1000, "", ""};
-  CHECK(quotas.bound(of(MemoryOf::kUser, "50%"), me, "GPU-1", 2 * kGiB, 1)->quota == kGiB);
-  CHECK(quotas.bound(of(MemoryOf::kUser, "50%"), me, "GPU-2", 8 * kGiB, 1)->quota == 4 * kGiB);
+  const Member me{::getpid(), 1000, "", ""};
+  CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-1", 2 * kGiB, 1)->quota == kGiB);
+  CHECK(quotas.bound(of(GroupOf::kUser, "50%"), me, "GPU-2", 8 * kGiB, 1)->quota == 4 * kGiB);
 }
 
 TEST_CASE("groups of which nobody is left make room for others") {
   daemon::MemoryQuotas quotas;
   const std::uint64_t minute = 61'000'000'000;
   for (std::uint32_t user = 0; user < 512; ++user)
-    REQUIRE(quotas.bound(of(MemoryOf::kUser), {::getpid(), user, "", ""}, "GPU-1", kGiB, 1));
-  CHECK_FALSE(quotas.bound(of(MemoryOf::kUser), {::getpid(), 5000, "", ""}, "GPU-1", kGiB, 2));
-  CHECK(quotas.bound(of(MemoryOf::kUser), {::getpid(), 5000, "", ""}, "GPU-1", kGiB, minute));
+    REQUIRE(quotas.bound(of(GroupOf::kUser), {::getpid(), user, "", ""}, "GPU-1", kGiB, 1));
+  CHECK_FALSE(quotas.bound(of(GroupOf::kUser), {::getpid(), 5000, "", ""}, "GPU-1", kGiB, 2));
+  CHECK(quotas.bound(of(GroupOf::kUser), {::getpid(), 5000, "", ""}, "GPU-1", kGiB, minute));
 }
 
 }  // namespace

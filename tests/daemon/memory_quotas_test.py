@@ -93,6 +93,22 @@ class Quotas(DaemonTest):
         self.assertEqual(sorted(each["whose"] for each in self.memory(daemon)),
                          sorted(f"of process {program.pid}" for program in programs))
 
+    def test_quotas_of_a_users_groups_hold_whatever_class_a_program_names(self):
+        daemon = self.configured(
+            '[[class]]\nname = "each"\nuser = "*"\nmemory = "64MiB"\nmemory_of = "user"\n'
+            '[[class]]\nname = "all"\nuser = "*"\nmemory = "96MiB"\nmemory_of = "class"\n'
+            '[[class]]\nname = "tiny"\ncommand = "other"\nmemory = "32MiB"\n'
+            '[[class]]\nname = "free"\n')
+        free, tiny = (self.program(daemon, VITAMIN_CLASS=name) for name in ("free", "tiny"))
+        self.assertEqual(self.ask(free, "info"), [OK, 64 * MIB, 64 * MIB])
+        self.assertEqual(self.ask(tiny, "info"), [OK, 32 * MIB, 32 * MIB])
+        self.assertEqual(self.ask(free, f"take cuMemAlloc {40 * MIB} a"), OK)
+        self.assertEqual(self.ask(tiny, f"take cuMemAlloc {32 * MIB} a"), NO_MEMORY)
+        self.assertEqual(self.ask(tiny, f"take cuMemAlloc {24 * MIB} a"), OK)
+        self.assertEqual({each["whose"]: each["used"] // MIB for each in self.memory(daemon)},
+                         {f"of user {os.getuid()}": 64, "of class all": 64,
+                          f"of process {tiny.pid}": 24})
+
     def test_who_is_of_no_class_with_a_quota_sees_the_device_as_it_is(self):
         daemon = self.configured('[[class]]\nname = "small"\ncommand = "other"\nmemory = "64MiB"\n'
                                  '[[class]]\nname = "free"\ncommand = "mem*"\n')

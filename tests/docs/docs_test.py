@@ -35,6 +35,7 @@ PAGES = {
     "vitamin-cdi.1": ["cdi", "cdi generate", "cdi check"],
     "vitamin-config.1": ["config", "config check", "config show", "config schema"],
     "vitamin-status.1": ["status"],
+    "vitamin-accounting.1": ["accounting"],
     "vitamin-explain.1": ["explain"],
     "vitamin-top.1": ["top"],
     "vitamin-drain.1": ["drain", "resume"],

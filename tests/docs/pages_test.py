@@ -74,15 +74,16 @@ class Pages(unittest.TestCase):
         while not socket.exists() and time.monotonic() < end:
             time.sleep(0.01)
 
-    def run_page(self, name, together=False):
-        """`together`: what a page starts in the background runs beside the rest of it."""
+    def run_page(self, name, together=False, before=()):
+        """`together`: what a page starts in the background runs beside the rest of it. `before`:
+        commands that come before those of the page."""
         page = SOURCE / "docs" / f"{name}.md"
         lines = commands(page)
         self.assertTrue(lines)
         self.start_daemon(page)
         # One shell for the page, so that what it exports holds; each line's status is looked at.
         script = ["failed=0"]
-        for line in lines:
+        for line in [*before, *lines]:
             told = "{ echo " + shlex.quote("failed: " + line.rstrip("& ")) + "; failed=1; }"
             if MAY_FAIL.match(line):
                 script.append(f"{line} || true")
@@ -159,7 +160,9 @@ class Pages(unittest.TestCase):
         self.run_page("troubleshooting-hangs")
 
     def test_turn_off_upgrade_remove(self):
-        self.run_page("turn-off-upgrade-remove")
+        said = self.run_page("turn-off-upgrade-remove",
+                             before=["vitamin run --daemon -- python train.py"])
+        self.assertIn("1 device takes no new client; those that run go on\n", said)
 
     def test_every_page_by_question_is_here(self):
         index = (SOURCE / "docs/README.md").read_text()

@@ -104,6 +104,9 @@ class Metrics(DaemonTest):
                 self.assertGreaterEqual(value, 0)
                 if family.startswith("vitamin_gpu_"):
                     self.assertEqual(set(labels), {"gpu", "UUID", "model"})
+                if family.startswith("vitamin_usage_"):
+                    self.assertEqual(set(labels),
+                                     {"UUID", "user", "class", "hpc_job", "namespace", "pod"})
         for name in ("vitamin_gpu_requests_total", "vitamin_gpu_grants_total",
                      "vitamin_gpu_processors", "vitamind_connections_total",
                      "vitamin_gpu_wait_seconds_count"):
@@ -136,6 +139,25 @@ class Metrics(DaemonTest):
         for key in ("requests", "grants", "moves", "overdue"):
             self.assertEqual(samples[f"vitamin_gpu_{key}_total"][0][1], device[key])
         self.assertEqual(samples["vitamin_gpu_processors"][0][1], device["processors"])
+
+    def test_usage_is_counted_for_those_who_had_it_also_after_their_end(self):
+        file = pathlib.Path(self.directory.name, "vitamin.toml")
+        file.write_text('[[class]]\nname = "one"\ncommand = "no-such"\n')
+        daemon, url = self.serve("0", "--config", str(file))
+        self.result(self.member(daemon, "work", 30, environment={"MEMBER_CLASS": "one"}))
+        self.result(self.member(daemon, "work", 30))
+        self.until(lambda: not daemon.status()["clients"])
+        with urllib.request.urlopen(url, timeout=time_limit(20)) as answer:
+            samples, _ = parse(answer.read().decode())
+        for name in ("grants", "sm_seconds", "held_seconds"):
+            found = {labels["class"]: (labels["user"], value)
+                     for labels, value in samples[f"vitamin_usage_{name}_total"]}
+            self.assertEqual(set(found), {"one", ""})
+            for user, value in found.values():
+                self.assertEqual(user, str(os.getuid()))
+                self.assertGreater(value, 0, name)
+        for name in ("clients", "processors"):  # no client is left
+            self.assertEqual([value for _, value in samples[f"vitamin_usage_{name}"]], [0, 0])
 
     def test_promtool_accepts_the_names(self):
         tool = promtool(self)

@@ -96,6 +96,9 @@ Scene random_scene(const PoolLayout& layout, std::mt19937_64& random, bool valid
       client.limits.max_sms = known->second.max_sms;
       client.limits.reserved_sms = known->second.reserved_sms;
     }
+    // Groups of which clients of several others are.
+    for (std::uint32_t i = 0; i < 2; ++i)
+      if (below(4) == 0) client.limits.outer[i] = {100 + i, 8 + 20 * i};
     const auto more = client.active ? below(4) : 0;
     for (std::uint32_t i = 0; i < more; ++i) {
       StreamDemand demand;
@@ -183,28 +186,32 @@ void check(const Scene& scene, const Constraints& constraints, const hal::Device
     }
   }
   // Quotas, of clients and of groups.
-  for (const Client& client : scene.clients) {
-    if (client.limits.max_sms == 0) continue;
+  const auto check_quota = [&](std::uint32_t max_sms, const auto& is_member) {
     ComputeSet used;
-    std::uint32_t most =
-        std::max(client.limits.max_sms, layout.at(constraints.narrowest(1)).processors);
-    for (const Planned& planned : scene.out) {
-      const Client& other = *clients.at(planned.row.client);
-      const bool together = other.id == client.id ||
-                            (client.limits.group != 0 && other.limits.group == client.limits.group);
-      if (!together || exception(planned)) continue;
-      used |= layout.at(planned.row.partition).compute;
-    }
+    std::uint32_t most = std::max(max_sms, layout.at(constraints.narrowest(1)).processors);
+    for (const Planned& planned : scene.out)
+      if (is_member(*clients.at(planned.row.client)) && !exception(planned))
+        used |= layout.at(planned.row.partition).compute;
     for (std::size_t i = 0; i < scene.clients.size(); ++i) {
-      const Client& other = scene.clients[i];
-      if (other.id != client.id &&
-          (client.limits.group == 0 || other.limits.group != client.limits.group))
-        continue;
+      if (!is_member(scene.clients[i])) continue;
       for (const StreamDemand& stream : scene.streams[i])
         if (!constraints.needs_whole(stream.min_sms))
           most = std::max(most, layout.at(constraints.narrowest(stream.min_sms)).processors);
     }
     REQUIRE(sms_of(used, info) <= most);
+  };
+  for (const Client& client : scene.clients) {
+    const Limits& limits = client.limits;
+    if (limits.max_sms != 0)
+      check_quota(limits.max_sms, [&](const Client& other) {
+        return other.id == client.id || (limits.group != 0 && other.limits.group == limits.group);
+      });
+    for (const GroupQuota& quota : limits.outer)
+      if (quota.group != 0)
+        check_quota(quota.max_sms, [&](const Client& other) {
+          const auto& outer = other.limits.outer;
+          return std::find(outer.begin(), outer.end(), quota) != outer.end();
+        });
   }
   if (all_reserved) check_reservations(scene);
   // Every active client has a row, and no client has two.
@@ -342,8 +349,37 @@ TEST_CASE("clients of one group stay below their quota together") {
   REQUIRE(scene.clip(constraints) == nullptr);
   CHECK(scene.sms(1) == 32);
   CHECK(scene.sms(2) == 32);
-  CHECK(scene.of(3).row.mode == Mode::kPaused);
-  CHECK(scene.of(3).reason == Reason::kNoRoom);
+  // The third one shares with the first, and others do not.
+  CHECK(scene.of(3).row.partition == scene.of(1).row.partition);
+  CHECK(scene.of(3).reason == Reason::kQuota);
+  for (const ClientId id : {1, 3}) CHECK(scene.of(id).row.mode == Mode::kShared);
+  CHECK(scene.of(2).row.mode == Mode::kExclusive);
+  scene.add(4);
+  scene.wish(4, kWholeDevice, Mode::kShared);
+  REQUIRE(scene.clip(constraints) == nullptr);
+  CHECK_FALSE(layout.at(scene.of(4).row.partition)
+                  .compute.overlaps(layout.at(scene.of(1).row.partition).compute));
+}
+
+TEST_CASE("a client is within the quotas of all of its groups") {
+  const PoolLayout layout = h200();
+  Constraints constraints(layout.entries());
+  Scene scene(layout);
+  // 1 and 2 are of one user, 2 and 3 of one job.
+  for (ClientId id = 1; id <= 3; ++id) {
+    scene.add(id);
+    scene.wish(id, kWholeDevice, Mode::kShared);
+  }
+  scene.clients[0].limits.outer[1] = {7, 32};
+  scene.clients[1].limits.outer = {{{7, 32}, {8, 16}, {}}};
+  scene.clients[2].limits.group = 8;
+  scene.clients[2].limits.max_sms = 16;
+  REQUIRE(scene.clip(constraints) == nullptr);
+  CHECK(scene.sms(1) == 32);
+  CHECK(scene.sms(2) == 16);
+  CHECK(layout.at(scene.of(1).row.partition)
+            .compute.contains(layout.at(scene.of(2).row.partition).compute));
+  CHECK(scene.of(3).row.partition == scene.of(2).row.partition);
 }
 
 TEST_CASE("reserved units go to no other client, also while their client is idle or gets no row") {

@@ -74,7 +74,12 @@ TEST_CASE("whatever a policy returns, no limit breaks and every stream runs with
       if (random() % 3 == 0) terms.limits.max_sms = 8 + static_cast<std::uint32_t>(random() % 24);
       if (random() % 5 == 0) terms.limits.reserved_sms = 8;
       terms.limits.may_share = random() % 3 != 0;
-      world.scheduler().attach(id, terms, 0);
+      if (seed % 3 == 0) {  // all in one group, and some in another one, too
+        terms.limits.group = 1;
+        terms.limits.max_sms = seed % 2 == 0 ? 24 : 0;
+        if (id % 2 == 0) terms.limits.outer[0] = {2, 16};
+      }
+      world.attach(id, terms);
     }
     world.run(random_work(seed, clients, 60, 32), 600'000'000'000);
     REQUIRE(world.complete());

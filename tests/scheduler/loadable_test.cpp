@@ -49,7 +49,7 @@ TEST_CASE("a flat client has the value of every field") {
   Slo slo{51, 52, 53, 54, 0.5F};
   Progress progress{61, 62, 63, 64};
   {
-    auto& [max_sms, reserved_sms, group, may_share] = limits;
+    auto& [max_sms, reserved_sms, group, may_share, outer] = limits;
     auto& [ttft, tpot, latency, step, quantile] = slo;
     auto& [work, busy, misplaced, launches] = progress;
     Client client{7, 1.5F, limits, slo, StepKind::kDecode, true, true, progress, 71, {}, {}};

@@ -52,6 +52,16 @@ class World {
       : layout_(layout), scheduler_(layout.entries(), std::move(policy), options) {}
 
   Scheduler& scheduler() { return scheduler_; }
+  // Attaches a client, whose quotas are checked from now on.
+  void attach(ClientId client, const ClientTerms& terms) {
+    limits_[client] = terms.limits;
+    scheduler_.attach(client, terms, now_);
+  }
+  // The most SMs on which clients of this group had grants, open or draining, at a time.
+  std::uint32_t most_sms(std::uint32_t group) const {
+    const auto known = most_sms_.find(group);
+    return known == most_sms_.end() ? 0 : known->second;
+  }
   std::uint64_t now() const { return now_; }
   // A stream with work, without a kernel that runs, and without an open grant.
   std::uint64_t longest_wait() const { return longest_wait_; }
@@ -125,6 +135,11 @@ class World {
     const Key key{work.client, work.stream};
     StreamState& stream = streams_[key];
     stream.queue.push_back(work);
+    for (const Partition& partition : layout_.entries().subspan(1))
+      if (partition.processors >= work.min_sms) {
+        needs_[work.client] = std::max(needs_[work.client], partition.processors);
+        break;
+      }
     if (stream.queue.size() > 1) return;
     stream.waits_since = now_;
     say_wants(key, stream);
@@ -214,10 +229,54 @@ class World {
     stream.launches = decision.launches;
   }
 
+  // Clients that are in a group, by any of their quotas; a client without one is a group by itself.
+  std::map<std::uint64_t, std::pair<std::uint32_t, std::vector<ClientId>>> quotas() const {
+    std::map<std::uint64_t, std::pair<std::uint32_t, std::vector<ClientId>>> all;
+    const auto add = [&](std::uint64_t group, std::uint32_t most, ClientId client) {
+      auto& [sms, members] = all[group];
+      sms = most;
+      members.push_back(client);
+    };
+    constexpr std::uint64_t kAlone = std::uint64_t{1} << 32;
+    for (const auto& [client, limits] : limits_) {
+      if (limits.max_sms != 0)
+        add(limits.group != 0 ? limits.group : kAlone | client, limits.max_sms, client);
+      for (const GroupQuota& quota : limits.outer)
+        if (quota.group != 0) add(quota.group, quota.max_sms, client);
+    }
+    return all;
+  }
+
+  // Quotas hold of open and of draining grants together. Counted exceptions: launches that only the
+  // whole device can run, and those that need more than the quota.
+  void check_quotas() {
+    for (const auto& [group, quota] : quotas()) {
+      hal::ComputeSet units;
+      std::uint32_t most = std::max(quota.first, layout_.at(1).processors);
+      for (const ClientId member : quota.second) {
+        if (const auto need = needs_.find(member); need != needs_.end())
+          most = std::max(most, need->second);
+        for (const auto& [key, stream] : streams_) {
+          if (key.first != member) continue;
+          const auto count = [&](const Held& held) {
+            if (held.reason != Reason::kNeedsWhole) units |= layout_.at(held.partition).compute;
+          };
+          if (stream.has_open) count(stream.open);
+          for (const Held& held : stream.closing) count(held);
+        }
+      }
+      const std::uint32_t sms = UnitWidths(layout_.entries()).of(units);
+      std::uint32_t& seen = most_sms_[static_cast<std::uint32_t>(group)];
+      seen = std::max(seen, sms);
+      REQUIRE_MESSAGE(sms <= most, "group " << group << " has " << sms << " SMs");
+    }
+  }
+
   // Units that clients hold or run on. Exclusive grants of two clients never overlap, also while
   // one of them drains; an open exclusive grant is beside no open shared grant of another client.
   // Counted exceptions: launches that only the whole device can run.
-  void check() const {
+  void check() {
+    check_quotas();
     std::map<std::uint64_t, hal::ComputeSet> exclusive, open_exclusive, open_shared;
     for (const auto& [key, stream] : streams_) {
       const std::uint64_t holder = scheduler_.policy().isolate_streams
@@ -250,6 +309,9 @@ class World {
   Scheduler scheduler_;
   std::map<Key, StreamState> streams_;
   std::map<ClientId, std::uint64_t> ran_;
+  std::map<ClientId, Limits> limits_;
+  std::map<ClientId, std::uint32_t> needs_;  // widest part that a launch of it needs
+  std::map<std::uint32_t, std::uint32_t> most_sms_;
   std::size_t left_ = 0;
   std::uint64_t now_ = 0, turns_ = 0;
   std::uint64_t longest_wait_ = 0;

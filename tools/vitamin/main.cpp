@@ -82,6 +82,15 @@ Examples:
   vitamin status --socket /run/vitamin/vitamind.sock  the machine's vitamind
 )";
 
+constexpr const char* kAccountingFooter = R"(
+One line for each of the last 1,000 clients that ended, the newest last. `metrics.accounting` in
+vitamin.toml names a file that keeps all of them.
+
+Examples:
+  vitamin accounting          what they used: SM-seconds, how long they had SMs and waited
+  vitamin accounting --json   the same for scripts
+)";
+
 constexpr const char* kExplainFooter = R"(
 CLIENT is the number of a client as `vitamin status` shows it, a job, a pod or a program.
 
@@ -175,6 +184,7 @@ struct CommandLine {
   CLI::App* version = nullptr;
   CLI::App* status = nullptr;
   CLI::App* explain = nullptr;
+  CLI::App* accounting = nullptr;
   CLI::App* top = nullptr;
   CLI::App* drain = nullptr;
   CLI::App* resume = nullptr;
@@ -213,7 +223,7 @@ struct CommandLine {
     add_daemon_verbs();
     completion = app.add_subcommand("completion", "Print a completion script for a shell");
     completion->add_option("SHELL", shell, "bash, zsh or fish")->required();
-    for (CLI::App* verb : {doctor, policy_list, version, status, explain})
+    for (CLI::App* verb : {doctor, policy_list, version, status, accounting, explain})
       verb->add_flag("--json", json, "Answer as JSON");
     // Last: a verb begins with the footer that the program has at that time.
     app.footer(kMainFooter);
@@ -227,18 +237,20 @@ struct CommandLine {
  private:
   void add_daemon_verbs() {
     status = app.add_subcommand("status", "Show what vitamind does: devices, leases, clients");
+    accounting = app.add_subcommand("accounting", "Show what clients used that have ended");
     explain = app.add_subcommand("explain", "Show why each client has what it has");
     explain->add_option("CLIENT", client, "A client, job, pod or program (default: all)");
     top = app.add_subcommand("top", "The same, live: a cell for each unit of each device");
     drain = app.add_subcommand("drain", "Let no new client onto a device");
     resume = app.add_subcommand("resume", "End that");
-    for (CLI::App* verb : {status, explain, top, drain, resume})
+    for (CLI::App* verb : {status, accounting, explain, top, drain, resume})
       verb->add_option("--socket", options.socket, "Where vitamind listens (default: as for run)");
     top->add_option("--every", seconds, "Seconds between two looks")->capture_default_str();
     top->add_option("--rounds", rounds, "How many looks (0: until interrupted)");
     for (CLI::App* verb : {drain, resume})
       verb->add_option("DEVICE", device, "Its UUID or index, or all")->capture_default_str();
     status->footer(kStatusFooter);
+    accounting->footer(kAccountingFooter);
     explain->footer(kExplainFooter);
     top->footer(kTopFooter);
     drain->footer(kDrainFooter);
@@ -258,8 +270,9 @@ struct CommandLine {
         ->delimiter(',');
     verify->add_option("--file", verification.files, "A file that COMMAND writes, to compare");
     verify->add_option("--scan", verification.scan, "GPU code to look into with cuobjdump");
-    verify->add_option("--memory", verification.memory,
-                       "Quota of device memory in every run, as of vitamin run; none is native")
+    verify
+        ->add_option("--memory", verification.memory,
+                     "Quota of device memory in every run, as of vitamin run; none is native")
         ->type_name("SIZE");
     verify->add_option("--limit", verification.limit_seconds, "Seconds that one run may take");
     verify->add_flag("--json", verification.json, "Print the result as JSON");
@@ -432,9 +445,9 @@ int dispatch(CommandLine& line) {
   if (line.policy_verbs.learns(line.options)) run(line.options);
   if (!line.options.command.empty())
     return usage_error("'--' belongs to `vitamin run -- COMMAND` only.", "vitamin --help");
-  for (const CLI::App* verb : {line.doctor, line.policy_list, line.policy, line.version,
-                               line.status, line.explain, line.top, line.drain, line.resume,
-                               line.completion})
+  for (const CLI::App* verb :
+       {line.doctor, line.policy_list, line.policy, line.version, line.status, line.accounting,
+        line.explain, line.top, line.drain, line.resume, line.completion})
     if (verb->parsed() && !verb->remaining().empty())
       return unknown_words(*verb, fmt::format("vitamin {} --help", verb->get_name()));
   if (line.doctor->parsed()) return doctor(line.json, line.bundle);
@@ -445,8 +458,8 @@ int dispatch(CommandLine& line) {
   if (line.policy_list->parsed()) return list_policies(line.json);
   if (line.version->parsed()) return show_version(line.json);
   if (line.status->parsed()) return show_status(line.options.socket, line.json);
-  if (line.explain->parsed())
-    return show_explanation(line.options.socket, line.client, line.json);
+  if (line.accounting->parsed()) return show_accounting(line.options.socket, line.json);
+  if (line.explain->parsed()) return show_explanation(line.options.socket, line.client, line.json);
   if (line.top->parsed()) return top(line.options.socket, line.seconds, line.rounds);
   if (line.drain->parsed() || line.resume->parsed())
     return set_drained(line.options.socket, line.device, line.drain->parsed());
@@ -460,7 +473,7 @@ int parse_and_dispatch(int argc, char** argv) {
   CommandLine line;
   line.app.allow_extras();
   for (CLI::App* verb : {line.doctor, line.policy, line.policy_list, line.version, line.status,
-                         line.explain, line.top, line.drain, line.resume})
+                         line.accounting, line.explain, line.top, line.drain, line.resume})
     verb->allow_extras();
   // What stands behind "--" is the command, whatever it looks like.
   char** const mark = std::find_if(argv + std::min(argc, 1), argv + argc,

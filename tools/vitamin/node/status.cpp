@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // vitamin status, explain, top, drain, resume: the daemon's view, for people and for machines.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <map>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "daemon/protocol/device_lock.h"
 #include "tools/vitamin/daemon_client.h"
 #include "tools/vitamin/exit_code.h"
-#include "tools/vitamin/node/explain.h"
 #include "tools/vitamin/interrupts.h"
+#include "tools/vitamin/node/explain.h"
 #include "tools/vitamin/node/probe.h"
 #include "tools/vitamin/text.h"
 #include "tools/vitamin/verbs.h"
@@ -43,22 +48,42 @@ char letter(std::uint64_t client) {
   return static_cast<char>(index < 26 ? 'a' + index : 'A' + index - 26);
 }
 
-// One cell a unit: who holds it ('.': nobody, '*': several, which only an overdue client causes).
-// A lease that drains is marked by '-' in the line below.
+// One cell a unit: the client that has it ('.': none; '+': several share it; '*': several have it
+// for themselves, which only an overdue client causes). A grant that drains is marked by '-' in the
+// line below.
 std::string strip(const json& device) {
   const std::size_t units = device["processors_per_unit"].size();
   std::string cells(units, '.'), drains(units, ' ');
+  std::vector<bool> shared(units, true);
   for (const json& hold : device["held"]) {
-    if (hold.value("whole", false)) continue;
-    const std::uint64_t set = unsigned_of(hold, "units");
+    const std::uint64_t set =
+        hold.value("whole", false) ? ~std::uint64_t{0} : unsigned_of(hold, "units");
     const char who = letter(unsigned_of(hold, "client"));
     for (std::size_t unit = 0; unit < units; ++unit) {
       if ((set >> unit & 1) == 0) continue;
-      cells[unit] = cells[unit] == '.' || cells[unit] == who ? who : '*';
+      shared[unit] = shared[unit] && hold.value("shared", false);
+      cells[unit] = cells[unit] == '.' || cells[unit] == who ? who : shared[unit] ? '+' : '*';
       if (!hold.value("open", false)) drains[unit] = '-';
     }
   }
   return fmt::format("  [{}]\n   {}\n", cells, drains);
+}
+
+std::string seconds_text(const json& of, const char* name) {
+  const auto seconds = of.find(name);
+  if (seconds == of.end() || !seconds->is_number()) return "-";  // not measured
+  return fmt::format("{:.1f}", seconds->get<double>());
+}
+
+// "25 % of user 1000" of the narrowest quota of SMs; "-": none.
+std::string share_text(const json& client) {
+  const auto shares = client.find("shares");
+  if (shares == client.end() || shares->empty()) return "-";
+  const auto least =
+      std::min_element(shares->begin(), shares->end(), [](const auto& a, const auto& b) {
+        return unsigned_of(a, "share") < unsigned_of(b, "share");
+      });
+  return fmt::format("{} % {}", unsigned_of(*least, "share"), least->value("whose", ""));
 }
 
 std::string device_text(const json& device) {
@@ -115,17 +140,23 @@ std::string status_text(const json& status) {
   text += memory_text(status);
   text += mps_text(status);
   for (const std::string& user : let_go_texts(status)) text += user + "\n\n";
-  text += "       client  process  user    on parts  whole  program\n";
+  // One format for the heading and the lines.
+  constexpr std::string_view kLine =
+      "  {}  {:>8} {:>8} {:>5} {:>8} {:>11} {:>11} {:>9} {:>9}  {:<11}  {:<19}  {}\n";
+  text += fmt::format(kLine, " ", "client", "process", "user", "SMs now", "SM-seconds", "busy",
+                      "waited", "memory", "class", "share", "program");
   for (const json& client : status["clients"]) {
-    std::size_t narrow = 0, whole = 0;
-    for (const json& device : status["devices"])
-      for (const json& hold : device["held"])
-        if (unsigned_of(hold, "client") == unsigned_of(client, "client"))
-          ++(hold.value("whole", false) ? whole : narrow);
-    text += fmt::format("  {}  {:>8} {:>8} {:>5} {:>11} {:>6}  {}\n",
-                        letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
-                        unsigned_of(client, "process"), unsigned_of(client, "user"), narrow, whole,
-                        client.value("program", "") + container_text(client));
+    const json used = client.value("usage", json::object());
+    const std::string workload = client.value("class", "");
+    const auto memory = client.find("memory_bytes");
+    const bool known = memory != client.end() && memory->is_number();
+    text += fmt::format(
+        kLine, letter(unsigned_of(client, "client")), unsigned_of(client, "client"),
+        unsigned_of(client, "process"), unsigned_of(client, "user"),
+        unsigned_of(client, "processors_now"), seconds_text(used, "sm_seconds"),
+        seconds_text(used, "busy_sm_seconds"), seconds_text(used, "wait_seconds"),
+        known ? bytes(unsigned_of(client, "memory_bytes")) : "-", workload.empty() ? "-" : workload,
+        share_text(client), client.value("program", "") + container_text(client));
   }
   return text;
 }
@@ -162,9 +193,9 @@ hal::Result<std::string> uuid_of_index(const std::string& index) {
   const std::size_t number = index.size() < 6 ? std::stoul(index) : facts.devices.size();
   if (number < facts.devices.size() && !facts.devices[number].uuid.empty())
     return facts.devices[number].uuid;
-  return hal::fail(hal::Errc::kInvalidArgument,
-                   fmt::format("there is no device {}: the {} here count from 0", index,
-                               facts.devices.size()));
+  return hal::fail(
+      hal::Errc::kInvalidArgument,
+      fmt::format("there is no device {}: the {} here count from 0", index, facts.devices.size()));
 }
 
 }  // namespace
@@ -173,6 +204,36 @@ int show_status(const std::string& socket, bool as_json) {
   const auto status = ask_daemon(daemon_socket(socket), "status");
   if (!status) return failed(status.error());
   fmt::print("{}", as_json ? status->dump(2) + "\n" : status_text(*status));
+  return 0;
+}
+
+int show_accounting(const std::string& socket, bool as_json) {
+  const auto answer = ask_daemon(daemon_socket(socket), "accounting");
+  if (!answer) return failed(answer.error());
+  if (as_json) {
+    fmt::print("{}\n", answer->dump(2));
+    return 0;
+  }
+  // One format for the heading and the lines.
+  constexpr std::string_view kLine =
+      "{:<20}  {:>9} {:>8} {:>5} {:>11} {:>11} {:>9} {:>9} {:>10} {:>10}  {:<11}  {:<19}  {:<12}  "
+      "{}\n";
+  fmt::print(kLine, "ended", "seconds", "process", "user", "SM-seconds", "busy", "held", "waited",
+             "grants", "operations", "class", "share", "job", "program");
+  for (const json& client : (*answer)["clients"]) {
+    const auto ended = static_cast<std::time_t>(client.value("ended", std::int64_t{0}));
+    const auto text_of = [&](const char* name) {
+      const std::string text = client.value(name, "");
+      return text.empty() ? std::string("-") : text;
+    };
+    fmt::print(kLine, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(ended)),
+               seconds_text(client, "seconds"), unsigned_of(client, "process"),
+               unsigned_of(client, "user"), seconds_text(client, "sm_seconds"),
+               seconds_text(client, "busy_sm_seconds"), seconds_text(client, "held_seconds"),
+               seconds_text(client, "wait_seconds"), unsigned_of(client, "grants"),
+               unsigned_of(client, "operations"), text_of("class"), share_text(client),
+               text_of("job"), client.value("program", "") + container_text(client));
+  }
   return 0;
 }
 
@@ -218,8 +279,10 @@ int set_drained(const std::string& socket, const std::string& device, bool drain
   const std::string verb = fmt::format("{} {}", drained ? "drain" : "resume", which);
   const auto answer = ask_daemon(daemon_socket(socket), verb);
   if (!answer) return failed(answer.error());
-  fmt::print("{} devices {}\n", unsigned_of(*answer, "devices"),
-             drained ? "take no new client; those that run go on" : "take clients");
+  const std::uint64_t devices = unsigned_of(*answer, "devices");
+  const bool one = devices == 1;
+  fmt::print("{} device{} take{} {}\n", devices, one ? "" : "s", one ? "s" : "",
+             drained ? "no new client; those that run go on" : "clients");
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
@@ -70,7 +71,7 @@ bool Replay::step() {
   while (next_ < all.size() && is_answer(all[next_])) ++next_;
   recorded_ = std::span(all).subspan(first, next_ - first);
   answers_.clear();
-  if (told_->kind != Kind::kAttach && told_->kind != Kind::kBefore) now_ns_ = told_->time;
+  if (told_->time != 0) now_ns_ = told_->time;
   tell(*told_, bytes);
   return true;
 }
@@ -79,6 +80,11 @@ void Replay::tell(const Record& record, const Record* bytes) {
   switch (record.kind) {
     case Kind::kAttach:
       attach(record, *bytes);
+      break;
+    case Kind::kQuotas:
+      for (const std::uint64_t word : {record.a, record.b, record.c})
+        quotas_.push_back(
+            {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word)});
       break;
     case Kind::kRequest: {
       protocol::Record copy;
@@ -117,7 +123,10 @@ void Replay::attach(const Record& record, const Record& bytes) {
   std::memcpy(static_cast<void*>(&said), &bytes, sizeof said);
   daemon::Traits traits;
   traits.terms.weight = said.weight;
-  traits.terms.limits = {said.max_sms, said.reserved_sms, said.group, said.may_share != 0};
+  scheduler::Limits& limits = traits.terms.limits;
+  limits = {said.max_sms, said.reserved_sms, said.group, said.may_share != 0, {}};
+  std::copy_n(quotas_.begin(), std::min(quotas_.size(), limits.outer.size()), limits.outer.begin());
+  quotas_.clear();
   traits.terms.slo = {said.ttft_ns, said.tpot_ns, said.latency_ns, said.step_ns, said.quantile};
   traits.program = said.program;
   traits.minor = record.flags;

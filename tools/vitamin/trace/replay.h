@@ -50,6 +50,7 @@ class Replay final : public daemon::Outlet {
   std::size_t next_ = 0;
   std::uint64_t now_ns_ = 0;
   const Record* told_ = nullptr;
+  std::vector<scheduler::GroupQuota> quotas_;  // of the client that is attached next
   std::vector<Record> answers_;
   std::span<const Record> recorded_;
 };

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/server/accounting.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+#include "daemon/json_text.h"
+#include "daemon/log.h"
+#include "daemon/protocol/fd.h"
+
+namespace vitamin::daemon {
+
+namespace {
+
+UsageOwner other_of(const UsageOwner& owner) { return {owner.uuid, "other", "", "", "", ""}; }
+
+}  // namespace
+
+// Whether one more owner may have a sum of its own. The owner that was heard of least recently, if
+// that was long ago, is one of "other" from then on.
+bool Accounting::make_room(std::uint64_t now_ns) {
+  if (sums_.size() < kOwners) return true;
+  auto oldest = sums_.end();
+  for (auto it = sums_.begin(); it != sums_.end(); ++it)
+    if (it->first != other_of(it->first) &&
+        (oldest == sums_.end() || it->second.heard_ns < oldest->second.heard_ns))
+      oldest = it;
+  if (oldest == sums_.end() || now_ns - oldest->second.heard_ns < kKeptNs) return false;
+  const UsageOwner other = other_of(oldest->first);
+  const UsageTotals totals = oldest->second.totals;
+  sums_.erase(oldest);
+  sums_[other].totals += totals;
+  return true;
+}
+
+UsageOwner Accounting::counted(const UsageOwner& owner, std::uint64_t now_ns) {
+  const UsageOwner counted = sums_.contains(owner) || make_room(now_ns) ? owner : other_of(owner);
+  sums_[counted].heard_ns = now_ns;
+  return counted;
+}
+
+void Accounting::ended(const UsageOwner& owner, const UsageTotals& used, nlohmann::json record,
+                       std::uint64_t now_ns, const std::string& file) {
+  sums_[counted(owner, now_ns)].totals += used;
+  const std::int64_t ended = std::time(nullptr);
+  record["ended"] = ended;
+  record["began"] = ended - static_cast<std::int64_t>(record.value("seconds", 0.0));
+  if (!file.empty()) append(file, json_text(record) + "\n");
+  records_.push_back(std::move(record));
+  if (records_.size() > kRecords) records_.pop_front();
+}
+
+nlohmann::json Accounting::records() const {
+  return nlohmann::json::array_t(records_.begin(), records_.end());
+}
+
+// Opened for each record, so that the file may be moved away at any time. One write() of a line.
+void Accounting::append(const std::string& file, const std::string& line) {
+  const protocol::Fd opened(
+      ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640));
+  const ssize_t bytes = opened ? ::write(opened.get(), line.data(), line.size()) : -1;
+  const int error = bytes < 0 ? errno : ENOSPC;
+  const bool written = bytes == static_cast<ssize_t>(line.size());
+  if (!written && !failed_)
+    log::warn(
+        "the record of a client that ended cannot be written to {}: {}; `vitamin accounting` "
+        "shows the last {} clients",
+        file, std::strerror(error), kRecords);
+  failed_ = !written;
+  struct stat about {};
+  if (written && ::fstat(opened.get(), &about) == 0 && S_ISREG(about.st_mode) &&
+      static_cast<std::uint64_t>(about.st_size) >= kFileBytes)
+    ::rename(file.c_str(), (file + ".1").c_str());
+}
+
+}  // namespace vitamin::daemon

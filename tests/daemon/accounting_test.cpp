@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a client used, and how much of it is kept.
+#include "daemon/server/accounting.h"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "tests/scheduler/fixture.h"
+
+namespace vitamin::daemon {
+namespace {
+
+using hal::ComputeSet;
+
+TEST_CASE("SMs on which a client has several grants count once, for as long as it has one") {
+  const runtime::PoolLayout layout = scheduler::h200();
+  const scheduler::UnitWidths widths(layout.entries());
+  Usage usage;
+  usage.takes(ComputeSet::range(0, 2), widths, 100);  // 16 SMs
+  usage.takes(ComputeSet::range(1, 2), widths, 200);  // 8 more
+  CHECK(usage.sms() == 24);
+  usage.returns(ComputeSet::range(0, 2), widths, 300);
+  CHECK(usage.sms() == 16);
+  usage.waited(7);
+  UsageTotals totals = usage.totals(400);
+  CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 100 * 16);
+  CHECK(totals.held_ns == 300);
+  CHECK(totals.wait_ns == 7);
+  CHECK(totals.grants == 0);  // which are counted where the client was told
+  usage.returns(ComputeSet::range(1, 2), widths, 500);
+  totals = usage.totals(1'000'000);  // since then it has nothing
+  CHECK(totals.sm_ns == 100 * 16 + 100 * 24 + 200 * 16);
+  CHECK(totals.held_ns == 400);
+  // The last unit of this device is wider.
+  usage.takes(layout.entries().front().compute, widths, 1'000'000);
+  CHECK(usage.sms() == 132);
+}
+
+TEST_CASE("busy SMs are those that a client had while it measured that it was busy") {
+  const runtime::PoolLayout layout = scheduler::h200();
+  const scheduler::UnitWidths widths(layout.entries());
+  Usage usage;
+  usage.takes(ComputeSet::range(0, 1), widths, 0);  // 8 SMs
+  usage.busy(0, 1000);
+  CHECK(usage.totals(1000).measured_sm_ns == 0);
+  usage.measures(true, 1000);
+  usage.takes(ComputeSet::range(1, 1), widths, 1500);  // 16: 12 on average
+  usage.busy(250, 2000);
+  CHECK(usage.totals(2000).measured_sm_ns == 500 * 8 + 500 * 16);
+  CHECK(usage.totals(2000).busy_sm_ns == 250 * 12);
+  usage.busy(1'000'000, 2100);  // a client that lies was busy for all of the time, and not longer
+  CHECK(usage.totals(2100).busy_sm_ns == 250 * 12 + 100 * 16);
+  usage.busy(0, 2200);
+  CHECK(usage.totals(2200).busy_sm_ns == 250 * 12 + 100 * 16);
+  usage.measures(false, 2300);
+  usage.busy(2'000'000, 5000);
+  const UsageTotals totals = usage.totals(5000);
+  CHECK(totals.measured_sm_ns == 500 * 8 + 500 * 16 + 300 * 16);
+  CHECK(totals.busy_sm_ns == 250 * 12 + 200 * 16);
+  CHECK(totals.sm_ns == 1500 * 8 + 3500 * 16);
+}
+
+TEST_CASE("owners and records are bounded, and nothing that was used is lost") {
+  Accounting accounting;
+  const auto owner = [](const std::string& uuid, int user) {
+    return UsageOwner{uuid, std::to_string(user), "", "", "", ""};
+  };
+  constexpr int kMany = 2 * static_cast<int>(Accounting::kRecords);
+  for (int i = 0; i < kMany; ++i)
+    accounting.ended(owner(i % 2 == 0 ? "GPU-1" : "GPU-2", i), {1, 2, 3, 4}, {{"client", i}}, 1,
+                     "");
+  CHECK(accounting.sums().size() <= Accounting::kOwners + 2);
+  UsageTotals all;
+  for (const auto& [of, sum] : accounting.sums()) all += sum.totals;
+  CHECK(all.sm_ns == kMany);
+  CHECK(all.grants == 4 * kMany);
+  CHECK(accounting.counted(owner("GPU-1", 0), 2).user == "0");
+  CHECK(accounting.counted(owner("GPU-1", kMany - 2), 2).user == "other");
+  const auto records = accounting.records();
+  CHECK(records.size() == Accounting::kRecords);
+  CHECK(records.back()["client"] == kMany - 1);
+}
+
+TEST_CASE("an owner of whom nothing was heard for long makes room, and its use counts as others'") {
+  Accounting accounting;
+  const auto owner = [](std::size_t job) {
+    return UsageOwner{"GPU-1", "1000", "", std::to_string(job), "", ""};
+  };
+  for (std::size_t job = 0; job < Accounting::kOwners; ++job)
+    accounting.ended(owner(job), {5, 0, 0, 1}, {}, 100 + job, "");
+  CHECK(accounting.counted(owner(1000), 200 + Accounting::kOwners).user == "other");
+  const std::uint64_t later = 100 + Accounting::kKeptNs;
+  CHECK(accounting.counted(owner(1000), later) == owner(1000));   // in place of the first one
+  CHECK(accounting.counted(owner(1001), later).user == "other");  // the others ended later
+  CHECK_FALSE(accounting.sums().contains(owner(0)));
+  CHECK(accounting.sums().at({"GPU-1", "other", "", "", "", ""}).totals.sm_ns == 5);
+}
+
+TEST_CASE("the file of records is put aside when it is large") {
+  const std::string file = "accounting_test." + std::to_string(::getpid());
+  const std::string large(1 << 20, 'x');
+  Accounting accounting;
+  for (std::uint64_t size = 0; size < Accounting::kFileBytes + (1 << 20); size += 1 << 20)
+    accounting.ended({}, {}, {{"text", large}}, 1, file);
+  struct stat now {
+  }, before{};
+  REQUIRE(::stat((file + ".1").c_str(), &before) == 0);
+  CHECK(static_cast<std::uint64_t>(before.st_size) >= Accounting::kFileBytes);
+  CHECK(::stat(file.c_str(), &now) == 0);
+  CHECK(now.st_size < before.st_size);
+  ::unlink(file.c_str());
+  ::unlink((file + ".1").c_str());
+}
+
+}  // namespace
+}  // namespace vitamin::daemon
