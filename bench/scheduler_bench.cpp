@@ -2,17 +2,22 @@
 //
 // What the scheduler costs, on any machine: no GPU. libexec/vitamin/bench/scheduler_bench [--json]
 //
-//   answers       a stream of one of 64 clients is idle, returns its grant, asks and is granted
-//   plan          allocate(), clip() and the difference, with 64 clients of one stream each
+//   answers       a stream is idle, returns its grant, asks and is granted: with one client, and
+//                 with 64, one after the other
 //   plans/answer  how often the policy was asked for an answer
+//   plan          allocate(), clip() and the difference, with 64 clients of one stream each
 //
 // "parts" gives each client one of 16 units, "parts, moving" another one with each plan. Where the
-// policy reads them, clients report progress; of the even ones each has a bound and a step.
+// policy reads them, clients report progress; a single client, and of 64 the even ones, have a
+// bound and a step.
 //
-// Answers: the best of several hundred short batches; plans: the median: what the code costs
-// without what else runs on the machine.
+// Times are processor time of this process (CLOCK_PROCESS_CPUTIME_ID), so that what else runs on
+// the machine does not count; medians of batches of answers, and of single plans, which include
+// reading the clock once. While answers are measured the scheduler's time passes as fast as they
+// are made, so that plans that are due by time are part of them.
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -30,7 +35,7 @@
 namespace vitamin::scheduler {
 namespace {
 
-constexpr ClientId kClients = 64;
+constexpr ClientId kMostClients = 64;
 
 runtime::PoolLayout h200() {
   hal::DeviceInfo info;
@@ -40,8 +45,17 @@ runtime::PoolLayout h200() {
   return runtime::PoolLayout::build(info);
 }
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// Of the processor.
+double now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+}
+
+double median(std::vector<double>& samples) {
+  const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
 }
 
 class Moving final : public AllocationPolicy {
@@ -105,13 +119,14 @@ std::vector<Case> cases() {
 // Clients that hold a grant each where the policy gives one.
 class Machine {
  public:
-  explicit Machine(const Case& one)
-      : layout_(h200()),
+  Machine(const Case& one, ClientId clients)
+      : clients_(clients),
+        layout_(h200()),
         estimator_(layout_.entries()),
         scheduler_(layout_.entries(), one.make({layout_.entries(), estimator_}), {}, &estimator_) {
-    for (ClientId client = 1; client <= kClients; ++client) {
+    for (ClientId client = 1; client <= clients_; ++client) {
       scheduler_.wants(client, StreamDemand(), now_);
-      if (!scheduler_.policy().uses_steps || client % 2 != 0) continue;
+      if (!scheduler_.policy().uses_steps || !bounded(client)) continue;
       ClientTerms terms;
       terms.slo.tpot_ns = kBoundNs;
       scheduler_.attach(client, terms, now_);
@@ -132,59 +147,59 @@ class Machine {
   }
 
   // One holder of a grant after the other: idle, returned, wants, granted (where the policy does
-  // not give the units to another client). The best of many batches, each too short to be preempted
-  // often.
+  // not give the units to another client).
   double answers_per_second(int batches) {
-    constexpr int kBatch = 1'000;
+    constexpr int kBatch = 10'000;
     const StreamDemand demand;
-    double best = 0;
+    std::vector<double> samples;
     for (int batch = 0; batch < batches; ++batch) {
       const std::uint64_t before = scheduler_.counters().grants;
-      const double begin = seconds();
+      const double begin = now_ns();
       for (int i = 0; i < kBatch; ++i) {
-        do client_ = client_ % kClients + 1;
+        do client_ = client_ % clients_ + 1;
         while (held_[client_] == kNoGrant);
         const GrantId held = std::exchange(held_[client_], kNoGrant);
         scheduler_.idle(client_, 0, now_);
         scheduler_.returned(client_, 0, held, now_);
         obey(scheduler_.decide(now_));
-        now_ += 100;
+        now_ += answer_ns_;
         scheduler_.wants(client_, demand, now_);
         obey(scheduler_.decide(now_));
       }
-      const double elapsed = seconds() - begin;
-      best = std::max(best, static_cast<double>(scheduler_.counters().grants - before) / elapsed);
+      const double elapsed = now_ns() - begin;
+      samples.push_back(static_cast<double>(scheduler_.counters().grants - before) / elapsed * 1e9);
+      answer_ns_ = static_cast<std::uint64_t>(elapsed / kBatch);
     }
-    return best;
+    return median(samples);
   }
 
-  // Median of decide() with a plan.
+  // Of decide() with a plan; 0: the policy makes none.
   double us_per_plan(int count) {
     const std::uint64_t before = scheduler_.counters().plans;
     std::vector<double> samples;
     for (int i = 0; i < count; ++i) {
       now_ += scheduler_.policy().uses_progress ? kPlanNs : 100;
       if (scheduler_.policy().uses_progress)
-        for (ClientId client = 1; client <= kClients; ++client)
+        for (ClientId client = 1; client <= clients_; ++client)
           scheduler_.progress(client, {now_, now_, 0, now_ / 10'000});
-      if (const ClientId client = 2 + 2 * static_cast<ClientId>(i) % kClients;
-          scheduler_.policy().uses_steps && client <= kClients)
+      if (const ClientId client = 1 + static_cast<ClientId>(i) % clients_;
+          scheduler_.policy().uses_steps && bounded(client))
         begin_step(client);
       scheduler_.replan();
-      const double begin = seconds();
+      const double begin = now_ns();
       const auto decisions = scheduler_.decide(now_);
-      samples.push_back(seconds() - begin);
+      samples.push_back((now_ns() - begin) / 1e3);
       obey(decisions);
       follow();
     }
-    std::nth_element(samples.begin(), samples.begin() + count / 2, samples.end());
-    if (scheduler_.counters().plans == before) return 0;
-    return samples[static_cast<std::size_t>(count) / 2] * 1e6;
+    return scheduler_.counters().plans == before ? 0 : median(samples);
   }
 
  private:
   static constexpr std::uint64_t kBoundNs = 30'000'000;
   static constexpr std::uint64_t kPlanNs = 1'000'000;  // between plans that read progress
+
+  bool bounded(ClientId client) const { return clients_ == 1 || client % 2 == 0; }
 
   // The one before it has ended.
   void begin_step(ClientId client) {
@@ -212,15 +227,35 @@ class Machine {
     for (const auto& [client, grant] : returns_) scheduler_.returned(client, 0, grant, now_);
   }
 
+  ClientId clients_;
   runtime::PoolLayout layout_;
   Estimator estimator_;
   Scheduler scheduler_;
-  std::uint64_t steps_[kClients + 1] = {};
+  std::uint64_t steps_[kMostClients + 1] = {};
   std::uint64_t now_ = 1;
+  std::uint64_t answer_ns_ = 100;  // of the batch before
   ClientId client_ = 0;  // of the last answer
-  GrantId held_[kClients + 1] = {};
+  GrantId held_[kMostClients + 1] = {};
   std::vector<std::pair<ClientId, GrantId>> returns_;
 };
+
+struct Answers {
+  double per_second = 0, plans = 0;  // of the policy, placements too, for an answer
+};
+
+Answers answers(const Case& one, ClientId clients) {
+  constexpr int kBatches = 50;
+  Machine machine(one, clients);
+  machine.answers_per_second(kBatches / 10);
+  const SchedulerCounters before = machine.scheduler().counters();
+  Answers found;
+  found.per_second = machine.answers_per_second(kBatches);
+  const SchedulerCounters& after = machine.scheduler().counters();
+  found.plans =
+      static_cast<double>(after.plans + after.placements - before.plans - before.placements) /
+      static_cast<double>(std::max<std::uint64_t>(1, after.grants - before.grants));
+  return found;
+}
 
 }  // namespace
 }  // namespace vitamin::scheduler
@@ -232,31 +267,19 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: scheduler_bench [--json]\n");
     return 2;
   }
-  constexpr int kRepeats = 3, kBatches = 100, kPlans = 1'000;
-  std::printf(json ? "[\n" : "%-28s %18s %14s %12s\n", "policy", "answers (M/s)", "plan (us)",
-              "plans/answer");
-  bool first = true;
+  constexpr int kPlans = 2'000;
+  if (!json)
+    std::printf("%-28s %10s %16s %14s %16s %14s\n", "policy", "plan (us)", "1 client (M/s)",
+                "plans/answer", "64 clients (M/s)", "plans/answer");
   for (const Case& one : cases()) {
-    double answers = 0, plan = 1e9, share = 0;
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      Machine machine(one);
-      machine.answers_per_second(kBatches / 10);
-      const auto& counters = machine.scheduler().counters();
-      const auto plans = counters.plans, grants = counters.grants;
-      answers = std::max(answers, machine.answers_per_second(kBatches));
-      share = static_cast<double>(counters.plans - plans) /
-              static_cast<double>(std::max<std::uint64_t>(1, counters.grants - grants));
-      plan = std::min(plan, machine.us_per_plan(kPlans));
-    }
-    if (json)
-      std::printf(
-          "%s  {\"policy\": \"%s\", \"answers_per_second\": %.0f, \"plan_us\": %.3f, "
-          "\"plans_per_answer\": %.4f}",
-          first ? "" : ",\n", one.name.c_str(), answers, plan, share);
-    else
-      std::printf("%-28s %18.2f %14.2f %12.4f\n", one.name.c_str(), answers / 1e6, plan, share);
-    first = false;
+    const Answers single = answers(one, 1), many = answers(one, kMostClients);
+    const double plan = Machine(one, kMostClients).us_per_plan(kPlans);
+    std::printf(json ? "{\"policy\": \"%s\", \"plan_us\": %.2f, \"answers_1_per_s\": %.4g, "
+                       "\"plans_per_answer_1\": %.4f, \"answers_64_per_s\": %.4g, "
+                       "\"plans_per_answer_64\": %.4f}\n"
+                     : "%-28s %10.2f %16.3g %14.4f %16.3g %14.4f\n",
+                one.name.c_str(), plan, single.per_second / (json ? 1 : 1e6), single.plans,
+                many.per_second / (json ? 1 : 1e6), many.plans);
   }
-  if (json) std::printf("\n]\n");
   return 0;
 }

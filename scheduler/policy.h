@@ -129,7 +129,8 @@ struct PolicyDescription {
   // A stream that waits is not granted by age: baselines that are compared for that.
   bool may_starve = false;
   // Bounds of latency (Client::slo) are kept: allocate() is called when a client with one pauses,
-  // and when it goes on.
+  // and when it goes on; not for a pause that ends before the plan in force is
+  // SchedulerOptions::replan_least_ns old.
   bool keeps_bounds = false;
   // Client::weight counts.
   bool weighs = false;

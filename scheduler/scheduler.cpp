@@ -109,14 +109,32 @@ void Scheduler::mark(StreamIndex stream) {
   if (!std::exchange(streams_[stream].dirty, true)) dirty_.push_back(stream);
 }
 
-void Scheduler::note_change(ClientState& client) {
+void Scheduler::add_changed(ClientState& client) {
   if (!std::exchange(client.changed, true)) changed_.push_back(client.value.id);
+}
+
+void Scheduler::note_change(ClientState& client) {
+  add_changed(client);
   replan_ = true;
 }
 
-// A client with a bound begins to pause, or has something to do again.
-void Scheduler::pause_changed(ClientState& client) {
-  if (policy_.description.keeps_bounds && client.value.slo.any()) note_change(client);
+// A client with a bound has nothing to do. A young plan stands for a while yet, so that clients that
+// come and go at any rate cost a plan in that time, and not for each message.
+void Scheduler::pauses(ClientState& client) {
+  if (!policy_.description.keeps_bounds || !client.value.slo.any()) return;
+  if (now_ >= planned_ns_ + options_.replan_least_ns) return note_change(client);
+  add_changed(client);
+  client.pausing = true;
+  ++pausing_;
+  wake_at_ = std::min(wake_at_, planned_ns_ + options_.replan_least_ns);
+}
+
+// It has something to do again. The plan in force knows of that, unless it knows of the pause.
+void Scheduler::goes_on(ClientState& client) {
+  if (std::exchange(client.pausing, false))
+    --pausing_;
+  else if (policy_.description.keeps_bounds && client.value.slo.any())
+    note_change(client);
 }
 
 void Scheduler::sets_state(StreamDemand& demand, State state) {
@@ -162,7 +180,7 @@ void Scheduler::wants(ClientId id, const StreamDemand& demand, std::uint64_t now
       client.value.active_since_ns = now_;
       note_change(client);
     } else if (client.demands.size() == 1) {
-      pause_changed(client);
+      goes_on(client);
     }
     return mark(index);
   }
@@ -194,7 +212,7 @@ void Scheduler::demand_ends(StreamIndex index) {
   client.demands.pop_back();
   client.demanding.pop_back();
   if (client.demands.empty()) {
-    pause_changed(client);
+    pauses(client);
     client.busy_ns = now_;
     if (!std::exchange(client.timer, true))
       add_timer(
@@ -278,6 +296,7 @@ void Scheduler::forget(ClientId id, std::uint64_t now_ns) {
     ++stream.generation;
     if (ledger_.holder(at) != client.holder) ledger_.forget(ledger_.holder(at));
   }
+  if (client.pausing) --pausing_;
   ledger_.forget(client.holder);
   returned_ = true;
   found_key_ = ~std::uint64_t{0};

@@ -21,8 +21,9 @@
 // stream needs more than its row has, limits change, a row's launches are used up or its time ends,
 // the policy's wake_ns comes, a stream has waited for too long, and, where the policy says so
 // (PolicyDescription), when steps, returned grants or waiting streams change, or a client with a
-// bound pauses or goes on. Not when another stream of a client comes or goes, work drains or
-// counters grow.
+// bound pauses or goes on. A pause is planned for when the plan in force is replan_least_ns old, and
+// not at all where it has ended by then. Not when another stream of a client comes or goes, work
+// drains or counters grow.
 //
 // A client is active while a stream of it waits or runs, and for `idle_after_ns` after that.
 //
@@ -66,7 +67,8 @@ struct SchedulerOptions {
   // A stream that gave up waiting and waits again within this time has waited all the while: a
   // client that gets no processor time looks like that.
   std::uint64_t comes_back_ns = 1'000'000'000;
-  std::uint64_t replan_least_ns = 50'000;  // between a plan and the next that a policy asked for
+  // Between a plan and the next that a policy asked for, or that a pause asks for.
+  std::uint64_t replan_least_ns = 50'000;
   std::uint32_t grants_per_stream = 12;    // [2, Ledger::kGrantsMost]
   std::uint32_t steps_per_client = 64;     // unfinished; more are refused and counted
 };
@@ -222,6 +224,7 @@ class Scheduler {
     std::uint64_t busy_ns = 0;  // it had something to do until then
     std::uint32_t generation = 0;
     bool used = false, timer = false, changed = false;
+    bool pausing = false;  // the plan in force does not know of it
     hal::ComputeSet barred;  // placement: reserved for others, or theirs by age
   };
   struct Timer {
@@ -250,8 +253,10 @@ class Scheduler {
   Step* put_step(const Step& step);
   void set_phase(ClientState& client);
   void set_quotas(const ClientState& client, StreamIndex stream);
+  void add_changed(ClientState& client);
   void note_change(ClientState& client);
-  void pause_changed(ClientState& client);
+  void pauses(ClientState& client);
+  void goes_on(ClientState& client);
   void isolate();
 
   // scheduler_decide.cpp
@@ -327,7 +332,9 @@ class Scheduler {
   std::vector<Starving> starving_;
   std::vector<PartitionId> eligible_;
   std::vector<StreamIndex> scratch_;
+  std::uint64_t planned_ns_ = 0;      // the plan in force was made then
   std::uint64_t plan_wake_ = kNever;  // a row or the policy ends then
+  std::uint32_t pausing_ = 0;         // clients
   std::uint64_t age_due_ = kNever;    // a quantum ends then
   std::uint64_t wake_at_ = kNever;
   bool replan_ = false;

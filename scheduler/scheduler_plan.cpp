@@ -35,8 +35,10 @@ Ledger::Terms Scheduler::terms_of(const Planned& planned) const {
 
 void Scheduler::take_snapshot(Snapshot& snapshot) {
   snapshot_clients_.clear();
+  pausing_ = 0;
   for (const ClientIndex index : order_) {
     ClientState& client = clients_[index];
+    client.pausing = false;
     const bool held = client.row != kNone && plan_[client.row].row.hold;
     if (!client.value.active && client.steps.empty() && !client.value.slo.any() &&
         client.value.limits.reserved_sms == 0 && !held)
@@ -119,6 +121,7 @@ void Scheduler::make_plan() {
     if (ClientState* const client = find_client(id)) client->changed = false;
   changed_.clear();
   ++revision_;
+  planned_ns_ = now_;
   // The soonest that a policy may ask for: a policy that names the past does not stop the loop.
   plan_wake_ = next_.wake_ns;
   for (const Planned& planned : next_plan_) plan_wake_ = std::min(plan_wake_, planned.row.until_ns);
