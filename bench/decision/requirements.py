@@ -271,9 +271,10 @@ def lower_violations(records):
     for (subject, name), goals in traces(records).items():
         ttft, tpot = goals["ttft"], goals["tpot"]
         if name in policies and tpot["theirs"]:
-            parts.append(f"{policies[name]}, {subject}: TPOT {100 * (tpot['ours'] / tpot['theirs'] - 1):+.0f} % "
-                         f"(p {tpot['p']:.2g}), TTFT {100 * ttft['difference'][0]:+.1f} points "
-                         f"(p {ttft['p']:.2g}), {tpot['requests']} requests")
+            change = 100 * (tpot["ours"] / tpot["theirs"] - 1)
+            parts.append(f"{policies[name]}, {subject}: TPOT {change:+.0f} % (p {tpot['p']:.2g}), "
+                         f"TTFT {100 * ttft['difference'][0]:+.1f} points (p {ttft['p']:.2g}), "
+                         f"{tpot['requests']} requests")
     return "<br>".join(parts)
 
 

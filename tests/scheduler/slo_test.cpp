@@ -356,8 +356,8 @@ TEST_CASE("A bound that leaves no slack, or cannot be met alone, leaves others t
     }
 }
 
-// One token after another, each of which takes longer than the bound now and then, on the host: what
-// a part of the device costs it is seen, and others have the rest.
+// One token after another, each of which takes longer than the bound now and then, on the host:
+// what a part of the device costs it is seen, and others have the rest.
 TEST_CASE("A service that always works and misses its bound alone leaves others their part") {
   Service::Setup setup;
   setup.kind = StepKind::kDecode;
