@@ -104,8 +104,8 @@ void Scheduler::note_change(ClientState& client) {
   replan_ = true;
 }
 
-// A client with a bound has nothing to do. A young plan stands for a while yet, so that clients that
-// come and go at any rate cost a plan in that time, and not for each message.
+// A client with a bound has nothing to do. A young plan stands for a while yet: clients that come
+// and go at any rate cost two plans in that time at most, and not one for each message.
 void Scheduler::pauses(ClientState& client) {
   if (!policy_.description.keeps_bounds || !client.value.slo.any()) return;
   if (now_ >= planned_ns_ + options_.replan_least_ns) return note_change(client);

@@ -21,9 +21,9 @@
 // stream needs more than its row has, limits change, a row's launches are used up or its time ends,
 // the policy's wake_ns comes, a stream has waited for too long, and, where the policy says so
 // (PolicyDescription), when steps, returned grants or waiting streams change, or a client with a
-// bound pauses or goes on. A pause is planned for when the plan in force is replan_least_ns old, and
-// not at all where it has ended by then. Not when another stream of a client comes or goes, work
-// drains or counters grow.
+// bound pauses or goes on. A pause is planned for when the plan in force is replan_least_ns old,
+// and not at all where it has ended by then. Not when another stream of a client comes or goes,
+// work drains or counters grow.
 //
 // A client is active while a stream of it waits or runs, and for `idle_after_ns` after that.
 //
@@ -69,8 +69,8 @@ struct SchedulerOptions {
   std::uint64_t comes_back_ns = 1'000'000'000;
   // Between a plan and the next that a policy asked for, or that a pause asks for.
   std::uint64_t replan_least_ns = 50'000;
-  std::uint32_t grants_per_stream = 12;    // [2, Ledger::kGrantsMost]
-  std::uint32_t steps_per_client = 64;     // unfinished; more are refused and counted
+  std::uint32_t grants_per_stream = 12;  // [2, Ledger::kGrantsMost]
+  std::uint32_t steps_per_client = 64;   // unfinished; more are refused and counted
 };
 
 struct ClientTerms {
