@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -156,14 +157,13 @@ class Machine {
       const std::uint64_t before = scheduler_.counters().grants;
       const double begin = now_ns();
       for (int i = 0; i < kBatch; ++i) {
-        do client_ = client_ % clients_ + 1;
-        while (held_[client_] == kNoGrant);
-        const GrantId held = std::exchange(held_[client_], kNoGrant);
-        scheduler_.idle(client_, 0, now_);
-        scheduler_.returned(client_, 0, held, now_);
+        const ClientId client = next_holder();
+        const GrantId held = std::exchange(held_[client], kNoGrant);
+        scheduler_.idle(client, 0, now_);
+        scheduler_.returned(client, 0, held, now_);
         obey(scheduler_.decide(now_));
         now_ += answer_ns_;
-        scheduler_.wants(client_, demand, now_);
+        scheduler_.wants(client, demand, now_);
         obey(scheduler_.decide(now_));
       }
       const double elapsed = now_ns() - begin;
@@ -201,6 +201,14 @@ class Machine {
 
   bool bounded(ClientId client) const { return clients_ == 1 || client % 2 == 0; }
 
+  // Of the client whose grant is oldest.
+  ClientId next_holder() {
+    while (held_[holders_.front()] == kNoGrant) holders_.pop_front();
+    const ClientId client = holders_.front();
+    holders_.pop_front();
+    return client;
+  }
+
   // The one before it has ended.
   void begin_step(ClientId client) {
     scheduler_.step_end(client, steps_[client], now_);
@@ -223,6 +231,7 @@ class Machine {
       GrantId& held = held_[decision.client];
       if (held != kNoGrant) returns_.push_back({decision.client, held});
       held = decision.kind == Decision::Kind::kGrant ? decision.grant : kNoGrant;
+      if (held != kNoGrant) holders_.push_back(decision.client);
     }
     for (const auto& [client, grant] : returns_) scheduler_.returned(client, 0, grant, now_);
   }
@@ -234,7 +243,7 @@ class Machine {
   std::uint64_t steps_[kMostClients + 1] = {};
   std::uint64_t now_ = 1;
   std::uint64_t answer_ns_ = 100;  // of the batch before
-  ClientId client_ = 0;  // of the last answer
+  std::deque<ClientId> holders_;  // by grant; of some the grant has ended
   GrantId held_[kMostClients + 1] = {};
   std::vector<std::pair<ClientId, GrantId>> returns_;
 };

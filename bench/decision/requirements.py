@@ -280,7 +280,8 @@ def lower_violations(records):
 
 TRACES = ("prefill and decode as two processes on the three traces",
           "TPOT violations −50 %, TTFT ≤ +1 point on three of four settings")
-ELSEWHERE = (("planning", "see the row of docs/results.md", "`daemon_bench`, not of this program"),
+ELSEWHERE = (("planning", "see the row of docs/results.md",
+              "`bench/planning.py`, not of this program"),
              ("bits", "as before", "`bench/determinism`, not of this program"))
 ROWS = (
     ("decode beside prefill, closed loops, no hints from the programs", "≥ 1.15 × MPS in sum, "
