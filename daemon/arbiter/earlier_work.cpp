@@ -122,11 +122,7 @@ bool DeviceArbiter::within_share(const Client& client, EntryId entry) const {
   for (const auto& [id, lane] : client.lanes)
     for (const Hold& hold : lane.holds)
       if (hold.is_lease()) units |= layout_.at(hold.entry).compute;
-  std::uint32_t processors = 0;
-  for (EntryId id = 0; id < layout_.size(); ++id)
-    if (layout_.at(id).compute.count() == 1 && layout_.at(id).compute.overlaps(units))
-      processors += layout_.at(id).processors;
-  return processors <= most + layout_.at(client.home.entry).processors;
+  return widths_.of(units) <= most + layout_.at(client.home.entry).processors;
 }
 
 // All that older sessions of the same process have, at once, because the parts may overlap: leases

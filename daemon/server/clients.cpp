@@ -139,8 +139,7 @@ void Server::forget_groups() {
 }
 
 // The job is that of the control group, or what the user's processes outside of jobs are held to.
-Member Server::member_of(const protocol::Peer& peer) const {
-  const std::string cgroup = cgroup_of(peer.pid);
+Member Server::member_of(const protocol::Peer& peer, const std::string& cgroup) const {
   const Container container = container_of(cgroup);
   const std::string step = slurm_step(cgroup);
   const std::string_view of = step.empty() ? jobs_.of(peer.uid, "", "").step : step;
@@ -208,7 +207,7 @@ Server::Standing Server::standing_of(const Session& session) {
     of_itself.group = group_of(standing.container);  // all processes of it together
     of_itself.name = "of container " + standing.container.id.substr(0, 12);
   }
-  standing.shares = shares_of(workload, member_of(peer), of_job, of_itself);
+  standing.shares = shares_of(workload, member_of(peer, cgroup), of_job, of_itself);
   standing.traits = traits_of(workload, 100, device.info.processors);
   constexpr std::uint32_t kAlone = 0x6000'0000;  // clients by themselves, beside groups
   set_quotas(standing.traits.terms.limits, standing.shares, device.info.processors,

@@ -57,7 +57,7 @@ hal::Status Server::send_quotas(const Connection& client, const std::string& uui
                                              : said;
   const config::WorkloadClass* const workload =
       classes_.of(told.empty() ? said : told, program, peer.uid);
-  const Member member = member_of(peer);
+  const Member member = member_of(peer, cgroup);
   std::string text = "owner " + std::to_string(MemoryQuotas::owner(member)) + "\n";
   std::vector<const config::WorkloadClass*> bounding;
   if (workload != nullptr && !workload->memory.empty()) bounding.push_back(workload);

@@ -128,7 +128,8 @@ class Server final : public Outlet {
                                     const GroupShare& job, const GroupShare& own);
   std::uint32_t group_number(const std::string& key);
   void forget_groups();
-  Member member_of(const protocol::Peer& peer) const;
+  // `cgroup`: cgroup_of() the peer.
+  Member member_of(const protocol::Peer& peer, const std::string& cgroup) const;
   void limit_again(std::uint64_t now_ns);
   protocol::Welcome welcome_of(const Session& session, const DeviceArbiter::Home& home) const;
   void receive(Visitor visitor, std::uint64_t now_ns);

@@ -24,6 +24,9 @@
 // mean pause (it is 2 to 2.2 times for equal requests at loads of 0.2 to 0.8, and more for less
 // equal ones), and no more than the quantile of the periods alone (for regular arrivals).
 //
+// A step that would be late alone, too, is due kAsAlone of what it takes alone later than it would
+// end alone: it leaves others as much as such a period does.
+//
 // What is alone is learned where nothing runs beside the service: in all periods until some are
 // known, and in one of eight afterwards.
 //
