@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kept results under bench/results, and how docs/results.md writes what is in them."""
+import gzip
 import json
 import pathlib
 import sys
@@ -52,7 +53,8 @@ class Files:
     def sessions(self, name):
         """[(header, records)] of RESULTS/NAME, one of each command that wrote into it."""
         found = []
-        for line in (RESULTS / name).read_text().splitlines():
+        kept = (RESULTS / name).read_bytes()
+        for line in (gzip.decompress(kept) if name.endswith(".gz") else kept).splitlines():
             record = json.loads(line)
             if "header" in record:
                 found.append((record["header"], []))

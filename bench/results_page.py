@@ -107,7 +107,9 @@ def withdrawn(rows):
 def traces(files):
     text = decide_report()
     rows = next(markdown_tables(text, "## prefill and decode as two processes, on traces"))
-    files.cite("evaluation/E5-policies.jsonl.gz")
+    name = "evaluation/E5-policies.jsonl.gz"
+    for header, _ in files.sessions(name):
+        files.use(name, header)
     kept = [[row[0], MODES[row[1]], *row[2:]] for row in rows[1:] if row[1] in MODES]
     return in_words(table(["trace, load", "mode", *rows[0][2:]], kept))
 

@@ -95,9 +95,22 @@ def scheduling_rows(files):
     yield planning_row(files)
     name, before = "evaluation/E9-policies.jsonl", "evaluation/E9.jsonl"
     yield ["bits", "the determinism suite and 50-step training under every policy",
-           f"{bits_under_policies(files, name)}. Earlier scheduler: "
-           f"{bits_under_policies(files, before)}. The determinism suite under this scheduler: not "
-           "measured", "–", f"{files.cite(name)}, {files.cite(before)}"]
+           f"{bits_in_suite(files)}; {bits_under_policies(files, name)}. Earlier scheduler: "
+           f"{bits_under_policies(files, before)}", "–",
+           f"{files.cite(SUITE)}, {files.cite(name)}, {files.cite(before)}"]
+
+
+SUITE = "determinism/determinism_ours.jsonl"
+
+
+def bits_in_suite(files):
+    """Of the subjects that equal themselves natively."""
+    trials = files.records(SUITE, lambda r: "differing" in r and r.get("subject"))
+    own = {r["subject"] for r in trials if r["treatment"] == "native again" and r["differing"]}
+    ours = [r for r in trials if r["treatment"].startswith("ours") and r["subject"] not in own]
+    subjects, settings = ({r[key] for r in ours} for key in ("subject", "treatment"))
+    return (f"determinism suite: {len(subjects)} subjects in {len(settings)} settings, all "
+            f"policies among them: {sum(r['differing'] != 0 for r in ours)} of {len(ours)} differ")
 
 
 def planning_row(files):
