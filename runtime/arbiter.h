@@ -16,8 +16,11 @@
 
 namespace vitamin::runtime {
 
+// `eligible` ascends (PoolLayout: narrowest first), but for the whole device, which comes last.
 inline bool is_eligible(std::span<const EntryId> eligible, EntryId entry) {
-  return std::ranges::find(eligible, entry) != eligible.end();
+  if (eligible.empty()) return false;
+  if (eligible.back() == entry) return true;
+  return std::ranges::binary_search(eligible.first(eligible.size() - 1), entry);
 }
 
 class Arbiter {

@@ -29,7 +29,9 @@ class DefaultStreamOrder {
   }
   // The stream's next operation is issued, behind what list() says. An operation that does not come
   // about is never issued, so nothing has to be taken back.
-  void issue(Stream& stream);
+  void issue(Stream& stream) {
+    if (stream.kind != StreamKind::kNonBlocking) issue_ordered(stream);
+  }
   // An operation that was issued ends only now, after the lock was dropped: a stage that took its
   // stream for seen, or for clean, meanwhile has to look again.
   void end_late(Stream& stream);
@@ -39,6 +41,7 @@ class DefaultStreamOrder {
   std::span<Stream* const> dirty() const { return dirty_; }
 
  private:
+  void issue_ordered(Stream& stream);
   std::vector<Stream*> dirty_;
   std::uint64_t legacy_operations_ = 0;
 };
@@ -53,7 +56,7 @@ inline void DefaultStreamOrder::list(const Stream& stream, Stream& legacy,
   }
 }
 
-inline void DefaultStreamOrder::issue(Stream& stream) {
+inline void DefaultStreamOrder::issue_ordered(Stream& stream) {
   if (stream.kind == StreamKind::kLegacy) {
     for (Stream* blocking : dirty_) blocking->order.dirty = false;
     dirty_.clear();

@@ -40,11 +40,14 @@ class MarkerRef {
     return *this;
   }
   ~MarkerRef() { reset(); }
-  inline void reset();
+  void reset() {
+    if (marker_ != nullptr) release();
+  }
   Marker* operator->() const { return marker_; }
   explicit operator bool() const { return marker_ != nullptr; }
 
  private:
+  inline void release();
   Marker* marker_ = nullptr;
 };
 
@@ -119,8 +122,8 @@ class MarkerPool {
   std::vector<Marker*> free_;
 };
 
-inline void MarkerRef::reset() {
-  if (marker_ && --marker_->holders == 0) marker_->pool->free_.push_back(marker_);
+inline void MarkerRef::release() {
+  if (--marker_->holders == 0) marker_->pool->free_.push_back(marker_);
   marker_ = nullptr;
 }
 

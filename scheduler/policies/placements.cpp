@@ -16,23 +16,23 @@ class Random final : public PlacementPolicy {
   explicit Random(const RandomOptions& options) : options_(options), state_(options.seed) {}
 
   Placement place(const Launch& launch, std::span<const PartitionId> eligible) override {
-    // Partitions come narrowest first, so those in the range of widths are neighbors.
     const std::uint32_t all = launch.pool.front().processors;
-    const auto in_range = [&](PartitionId id) {
-      const std::uint32_t sms = sms_of(launch, id);
-      return sms >= options_.min_sms && sms <= options_.max_sms && (options_.whole || sms < all);
-    };
-    const auto first = std::find_if(eligible.begin(), eligible.end(), in_range);
-    const auto last = std::find_if_not(first, eligible.end(), in_range);
+    const std::uint32_t least = std::max(options_.min_sms, launch.demand.min_sms);
+    const std::uint32_t most =
+        options_.whole ? options_.max_sms : std::min(options_.max_sms, all - 1);
+    const auto sms = [&](PartitionId id) { return sms_of(launch, id); };
+    // Partitions come narrowest first: those in the range of widths are neighbors.
+    const auto first = std::ranges::lower_bound(eligible, least, {}, sms);
+    const auto last = std::ranges::upper_bound(first, eligible.end(), most, {}, sms);
     if (first != last) {
       const auto choices = static_cast<std::uint64_t>(last - first);
       return {first[static_cast<std::ptrdiff_t>(draw() % choices)], options_.every};
     }
     // Other clients hold what is in the range, or nothing there runs the launch.
-    for (const Partition& partition : launch.pool.subspan(1))
-      if (in_range(partition.id) && partition.processors >= launch.demand.min_sms)
-        return {kNoPartition, 0};
-    return {eligible.back(), 1};
+    const bool held = std::ranges::any_of(launch.pool.subspan(1), [&](const Partition& partition) {
+      return partition.processors >= least && partition.processors <= most;
+    });
+    return held ? Placement{} : Placement{eligible.back(), 1};
   }
 
  private:
