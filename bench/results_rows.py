@@ -359,22 +359,30 @@ def cost_rows(files):
                f"{r['median_ratio']:.3f} × (median of {len(r['ratios'])} pairs; native against "
                f"native {min(noise):.2f} to {max(noise):.2f})", met(r["median_ratio"] <= 1.02),
                files.cite(name)]
-    name = "slice/micro_launch.jsonl"
+    name = "green/tested_launch.jsonl"
     of = medians(files, name, "batch_median_ns")
     above = [of(arm, stream=s) - of("native", stream=s) for arm in ("fifo", "static")
              for s in ("non-blocking", "legacy")]
     yield ["launch call of an empty kernel, above native", "≤ 300 ns",
-           f"{min(above):.0f} to {max(above):.0f} ns (within the noise of that run)",
+           f"{min(above):.0f} to {max(above):.0f} ns",
            met(max(above) <= 300), files.cite(name)]
-    name = "slice/micro_path.jsonl"
+    name = "green/tested_path.jsonl"
     calls, heap, steps = (medians(files, name, key) for key in
                           ("system_calls_max", "allocations_max", "instructions"))
     what = {"kernel": "three parameters"}
-    yield ["launch path, `fifo`", "0 system calls, 0 allocations",
-           f"{calls('fifo', **what):.0f} and {heap('fifo', **what):.0f}; "
-           f"{steps('fifo', **what) - steps('native', **what):.0f} instructions above native "
-           "(before the short path)", met(not calls("fifo", **what) and not heap("fifo", **what)),
-           files.cite(name)]
+    # Before the submission pipeline and the scheduler were redesigned; a test holds it, too
+    # (tests/interpose/launch_path_test.py).
+    for arm, most in (("fifo", 573), ("static", 706), ("random", 2865)):
+        above = steps(arm, **what) - steps("native", **what)
+        ours = [sum(count for library, count in line["by_library"].items() if "vitamin" in library)
+                for record in files.records(name, lambda r: r.get("arm") == arm)
+                for line in record["lines"] if line["kernel"] == what["kernel"]]
+        yield [f"launch path, `{arm}`",
+               f"0 system calls, 0 allocations, ≤ {most} instructions of Vitamin",
+               f"{calls(arm, **what):.0f} and {heap(arm, **what):.0f}; {max(ours):.0f} "
+               f"({above:.0f} more than natively)",
+               met(not calls(arm, **what) and not heap(arm, **what) and max(ours) <= most),
+               files.cite(name)]
     name = "slice/micro_chain.jsonl"
     of = medians(files, name, "per_kernel_us")
     for arm, text, limit in (("one entry (fifo)", "always on the same SMs", 0.1),
